@@ -1,0 +1,115 @@
+"""Run a project task with nothing but Python 3.11+: ``python3 dev.py run`` or ``python3 dev.py test``.
+
+The first call fetches the pinned uv into ``.tools`` and lets it make ``.venv`` from ``requirements.lock``; later
+calls find both there and start at once, without a network.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+UV_VERSION = "0.13.8"
+ROOT = Path(__file__).resolve().parent
+LOCK = ROOT / "requirements.lock"
+BIN = ROOT / ".venv" / "bin"
+HASH_LINE = "# dependency tables: "
+MYPY = ["mypy", "--strict", "rocattn", "profiling/rocattn_profiling"]
+TASKS: dict[str, list[list[str]]] = {
+    "run": [["rocattn", "ci", "--quick"]],
+    "test": [["pytest"]],
+    "lint": [["ruff", "check", "."], ["ruff", "format", "--check", "."], MYPY],
+}
+
+
+def find_uv() -> Path:
+    """Return the path of the pinned uv, fetching it on first use with pip or, failing that, venv."""
+    home = ROOT / ".tools" / f"uv-{UV_VERSION}"
+    uv = home / "bin" / "uv"
+    if uv.exists():
+        return uv
+    print(f"dev.py: fetching uv {UV_VERSION} into .tools", file=sys.stderr)
+    # A half-made folder must go first: pip --target skips an existing bin/ and still exits 0.
+    shutil.rmtree(home, ignore_errors=True)
+    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"uv=={UV_VERSION}"]
+    pip = subprocess.run([sys.executable, *install, "--target", home], capture_output=True, text=True, check=False)
+    if pip.returncode:
+        shutil.rmtree(home, ignore_errors=True)
+        made = subprocess.run([sys.executable, "-m", "venv", home], capture_output=True, check=False)
+        if made.returncode or subprocess.run([home / "bin" / "python", *install], check=False).returncode:
+            shutil.rmtree(home, ignore_errors=True)
+            last = (pip.stderr.strip().splitlines() or ["pip is missing"])[-1]
+            sys.exit(f"dev.py: cannot fetch uv (needs pip or venv, and a package index, once): {last}")
+    return uv
+
+
+def dependency_hash() -> str:
+    """Return the hash of what the lock depends on: the dependency tables of pyproject.toml."""
+    import tomllib
+
+    tables = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = tables["project"]
+    wanted = [project["dependencies"], project["optional-dependencies"], tables["dependency-groups"]]
+    return hashlib.sha256(repr([project["requires-python"], *wanted]).encode()).hexdigest()[:16]
+
+
+def lock(uv: Path, extra: list[str]) -> None:
+    """Renew requirements.lock: names, versions and hashes for every supported Python, no addresses."""
+    compile_ = [uv, "pip", "compile", "pyproject.toml", "--extra", "toolchain", "--group", "dev", "--universal"]
+    quiet = ["--generate-hashes", "--no-annotate", "--no-header", "--quiet", "--output-file", LOCK]
+    if status := subprocess.run([*compile_, *quiet, *extra], cwd=ROOT, check=False).returncode:
+        sys.exit(status)
+    LOCK.write_text(f"{HASH_LINE}{dependency_hash()} (renew with: python3 dev.py lock)\n{LOCK.read_text()}")
+
+
+def prepare(uv: Path) -> None:
+    """Create or update ``.venv`` when pyproject.toml or the lock changed since it was made."""
+    if not LOCK.read_text().startswith(HASH_LINE + dependency_hash()):
+        sys.exit("dev.py: requirements.lock is older than pyproject.toml's dependencies: run `python3 dev.py lock`")
+    parts = [(ROOT / "pyproject.toml").read_bytes(), LOCK.read_bytes(), sys.version.encode(), str(ROOT).encode()]
+    stamp, want = ROOT / ".venv" / "stamp", hashlib.sha256(b"\0".join(parts)).hexdigest()
+    if stamp.exists() and stamp.read_text() == want:
+        return
+    print("dev.py: making .venv from requirements.lock", file=sys.stderr)
+    env = os.environ | {"VIRTUAL_ENV": str(ROOT / ".venv"), "UV_PYTHON_DOWNLOADS": "never"}
+    python = ["--python", sys.executable]
+    for step in (
+        ["venv", "--quiet", "--clear", *python, ".venv"],
+        ["pip", "sync", "--quiet", "requirements.lock"],
+        # hatchling is in the lock, so the editable build needs no environment of its own.
+        ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", "."],
+    ):
+        if status := subprocess.run([uv, *step], cwd=ROOT, env=env, check=False).returncode:
+            sys.exit(f"dev.py: `uv {' '.join(step[:2])}` failed with status {status}; the lines above say why")
+    stamp.write_text(want)
+
+
+def main() -> int:
+    """Prepare the environment, then run the task in it; arguments after the task go to its first command."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - this is the line that tells an old Python's user
+        sys.exit(f"dev.py: Python 3.11 or newer is needed; this is {sys.version.split()[0]}")
+    task, *rest = sys.argv[1:] or ["run"]
+    if task not in {*TASKS, "lock"}:
+        sys.exit(f"dev.py: unknown task {task!r}: choose from {', '.join([*TASKS, 'lock'])}")
+    os.chdir(ROOT)
+    uv = find_uv()
+    if task == "lock":
+        lock(uv, rest)
+        return 0
+    prepare(uv)
+    os.environ["VIRTUAL_ENV"] = str(ROOT / ".venv")
+    os.environ["PATH"] = os.pathsep.join([str(BIN), str(uv.parent), os.environ.get("PATH", os.defpath)])
+    first, *more = TASKS[task]
+    for command in ([*first, *rest], *more):
+        if status := subprocess.run([BIN / command[0], *command[1:]], check=False).returncode:
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,1 @@
+"""The toolkit on top of rocattn: measure, gate, report, and the ``rocattn`` command."""

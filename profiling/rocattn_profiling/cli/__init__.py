@@ -1,0 +1,80 @@
+"""The ``rocattn`` command: a table of verbs, each a thin module that is imported only when it is used."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from importlib import import_module
+
+import rocattn
+from rocattn.errors import RocattnError
+
+from rocattn_profiling.cli.status import USAGE, CommandError
+
+# Verb -> one line of help. Each verb's module has `prepare(parser)` and `run(arguments) -> exit status`.
+VERBS = {
+    "doctor": "say what this machine has: compilers, GPU, profilers, backends, and what is missing",
+    "bench": "time attention backends on workload grids, checking every output",
+    "verify": "check every available backend against float64",
+    "gate": "measure two revisions side by side and fail on a proven regression",
+    "report": "write a report (HTML, Markdown, JSON) from measured records",
+    "site": "publish the history website: asv's pages and our own",
+    "ci": "the main job: verify, bench, gate against the parent commit, site and report",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose usage errors have our exit status and say one line."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]  # argparse types it NoReturn; sys.exit is that
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        sys.exit(USAGE)
+
+
+def _top_parser() -> argparse.ArgumentParser:
+    lines = [f"  {verb:8} {text}" for verb, text in VERBS.items()]
+    epilog = (
+        "exit status: 0 fine, 1 the thing checked failed, 2 undecided under a strict policy,\n"
+        "3 nothing or not everything was measured, 4 usage or environment error"
+    )
+    parser = _Parser(
+        prog="rocattn",
+        usage="rocattn [--version] [--debug] COMMAND ...",
+        description="Keeps attention kernels right and fast.\n\ncommands:\n" + "\n".join(lines),
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"rocattn {rocattn.__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("command", choices=VERBS, metavar="COMMAND", help=argparse.SUPPRESS)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; an expected error is one line on stderr and its exit status, never a traceback."""
+    top = _top_parser().parse_args(argv)
+    module = import_module(f"rocattn_profiling.cli.{top.command}")
+    parser = _Parser(prog=f"rocattn {top.command}", description=VERBS[top.command].capitalize() + ".")
+    parser.add_argument("--debug", action="store_true", default=top.debug, help="show the traceback of an error")
+    module.prepare(parser)
+    arguments = parser.parse_args(top.rest)
+    try:
+        return int(module.run(arguments))
+    except RocattnError as error:
+        if arguments.debug:
+            raise
+        print(f"rocattn {top.command}: {error}", file=sys.stderr)
+        return error.status if isinstance(error, CommandError) else USAGE
+    except KeyboardInterrupt:
+        print(f"rocattn {top.command}: interrupted; what was finished is kept", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader of our output (head, less) has gone: not an error of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

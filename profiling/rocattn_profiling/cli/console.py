@@ -1,0 +1,101 @@
+"""What commands share in talking to people and programs: progress on stderr, JSON alone on stdout, tables.
+
+rich is imported inside the functions, so that ``--help`` does not pay for it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+
+def add_common(parser: argparse.ArgumentParser, *, out: str | None = None) -> None:
+    """Add ``--json`` and, if the command writes files, ``--out`` with its default."""
+    parser.add_argument("--json", action="store_true", help="print JSON on stdout, and nothing else there")
+    if out is not None:
+        parser.add_argument("--out", default=out, metavar="DIR", help=f"folder to write to (default {out})")
+
+
+def stderr() -> Console:
+    """Return the console for people; rich itself honours NO_COLOR and plain pipes."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(message: str) -> None:
+    """Print one line for people on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def emit_json(value: Any) -> None:
+    """Print a value as indented JSON on stdout."""
+    encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    print(encoded.decode(), flush=True)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table on stderr; every column but the first is right-aligned."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+    for row in rows:
+        table.add_row(*row)
+    stderr().print(table)
+
+
+class Progress:
+    """Progress with an ETA: a live bar on a terminal, a line every few seconds elsewhere (CI logs)."""
+
+    def __init__(self, title: str, total: int, *, quiet_s: float = 5.0) -> None:
+        self.title, self.total, self.done = title, total, 0
+        self._started = self._last = time.monotonic()
+        self._quiet_s = quiet_s
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Bar(*columns, TextColumn("{task.fields[what]}"), console=stderr())
+            self._task = self._bar.add_task(title, total=total, what="")
+            self._bar.start()
+
+    def step(self, what: str = "", count: int = 1) -> None:
+        """Count finished steps and say what the last one was."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, what=what)
+            return
+        now = time.monotonic()
+        if now - self._last >= self._quiet_s or self.done >= self.total:
+            self._last = now
+            left = (now - self._started) / max(self.done, 1) * (self.total - self.done)
+            say(f"{self.title}: {self.done}/{self.total}, {left:.0f} s left{', ' + what if what else ''}")
+
+    def stop(self) -> None:
+        """Take the bar down."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Progress]:
+    """Show progress for the length of a block."""
+    shown = Progress(title, total)
+    try:
+        yield shown
+    finally:
+        shown.stop()

@@ -1,0 +1,1 @@
+"""Measuring: workloads, inputs, sampling in fresh processes, records, checks against float64."""

@@ -1,0 +1,190 @@
+"""Records: one measurement each, with what, where, raw samples, and whether its output was right.
+
+Records are stored one a line (JSON Lines) and never rewritten: a file that was cut off in the middle of a line by a
+kill loses that line only. Everything that can be computed from samples (means, percentiles, TFLOP/s) is a property
+in `rocattn_profiling.measure.stats`, not stored truth.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rocattn.errors import RocattnError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+SCHEMA = 1
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """The samples of one process launch.
+
+    Attributes:
+        start_ns: Unix time at which the process began to sample.
+        pos: Position among the launches of the same measurement, from 0.
+        number: Calls timed together in one sample; samples are already divided by it.
+        samples_ns: Wall time of one call, a sample each, in the order taken.
+        cpu_ns: CPU time of the process for the same samples (all threads); may be empty.
+        nivcsw: Involuntary context switches during each sample; may be empty.
+        load: 1-minute load average when the launch began.
+    """
+
+    start_ns: int
+    pos: int
+    number: int
+    samples_ns: list[float]
+    cpu_ns: list[float] = []
+    nivcsw: list[int] = []
+    load: float = 0.0
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """A comparison of the output with float64 (design: error <= factor x the error of a naive program in the dtype).
+
+    Attributes:
+        ok: Whether the error is within the rule.
+        max_abs_error, max_rel_error, rms_error: Against the float64 result; rel is max_abs over the largest |result|.
+        naive_max_abs_error: The same for the naive program of the same dtype.
+        factor: The factor of the rule (2 for outputs, 3 for gradients).
+        rows_checked, rows: Query rows compared, of how many; large outputs are sampled.
+        what: The tensor with the worst error: "out", "lse", "dq", "dk" or "dv".
+    """
+
+    ok: bool
+    max_abs_error: float
+    max_rel_error: float
+    rms_error: float
+    naive_max_abs_error: float
+    factor: float
+    rows_checked: int
+    rows: int
+    what: str = "out"
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a record was measured: slow-moving facts only."""
+
+    name: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    os: str
+    python: str
+    numpy: str
+    blas: str = ""
+    gpu: str = ""
+    gfx: str = ""
+    driver: str = ""
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """Which code was measured; ``dirty`` when the working tree differed from the commit."""
+
+    sha: str
+    date_ms: int
+    subject: str = ""
+    dirty: bool = False
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement of one backend on one config.
+
+    Attributes:
+        suite: The grid it belongs to ("inference", "decode", …).
+        backend: The backend's name.
+        config: `AttentionConfig.to_dict` of what ran.
+        label: `AttentionConfig.label`, for people.
+        data: How inputs were made: "normal" or "trig", with ``seed``.
+        threads: BLAS and kernel threads it was allowed.
+        launches: Raw samples, by process launch. Empty when skipped.
+        check: The comparison with float64; None only when skipped.
+        peak_rss_bytes: Largest resident set of a launch (the whole process).
+        ceilings: Measured limits of this machine in the same run: ``gemm_tflops``, ``memory_gbps``.
+        skipped: Why nothing was measured, with the size that did not fit; empty if it was.
+        pair: Identifies records measured interleaved in the same launches; they may be compared sample by sample.
+    """
+
+    schema: int = SCHEMA
+    suite: str
+    backend: str
+    config: dict[str, Any]
+    label: str
+    machine: Machine
+    commit: Commit | None
+    data: str = "normal"
+    seed: int = 0
+    threads: int = 0
+    launches: list[Launch] = []
+    check: Check | None = None
+    peak_rss_bytes: int = 0
+    ceilings: dict[str, float] = {}
+    skipped: str = ""
+    pair: str = ""
+
+    @property
+    def id(self) -> str:
+        """What makes a record the same measurement: suite, backend and config."""
+        return f"{self.suite}/{self.backend}/{self.label}"
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Record)
+
+
+def append_record(path: Path, record: Record) -> None:
+    """Append one record and force it to disk.
+
+    Raises:
+        RocattnError: When the folder or disk does not take it; the message names the file and the cause.
+    """
+    line = _ENCODER.encode(record) + b"\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line  # a killed run left half a line: end it, so that ours stands alone
+            written = os.write(descriptor, line)
+            if written != len(line):
+                os.ftruncate(descriptor, size)
+                raise OSError(28, "No space left on device")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise RocattnError(f"cannot write {path}: {error.strerror}; what was measured before is kept") from error
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Go through the records of a file; a line that a kill cut off is passed over.
+
+    Raises:
+        RocattnError: When the file is missing or a whole line is not a record of this schema.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise RocattnError(f"cannot read records from {path}: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = _DECODER.decode(line)
+        except msgspec.ValidationError as error:
+            raise RocattnError(f"{path}:{number} is not a rocattn record: {error}") from error
+        except msgspec.DecodeError:
+            continue
+        if record.schema != SCHEMA:
+            raise RocattnError(f"{path}:{number} has schema {record.schema}; this rocattn reads {SCHEMA}")
+        yield record
+
+
+def to_builtins(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Return records as JSON-ready values."""
+    return [msgspec.to_builtins(record) for record in records]

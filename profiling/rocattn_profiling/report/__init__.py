@@ -1,0 +1,1 @@
+"""Reports and pages: pure functions of records."""

@@ -1,0 +1,55 @@
+"""Attention backends behind a registry, for AMD GPUs and for the CPU.
+
+Names are loaded on first use, so that ``import rocattn`` (and every command's ``--help``) does not import numpy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rocattn.attention import attention, attention_backward
+    from rocattn.config import AttentionConfig
+    from rocattn.errors import ConfigError, NoBackendError, RocattnError, ToolchainError
+    from rocattn.registry import BACKENDS, Backend, BackendRegistry, Support
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "BACKENDS": "backends",
+    "AttentionConfig": "config",
+    "Backend": "registry",
+    "BackendRegistry": "registry",
+    "ConfigError": "errors",
+    "NoBackendError": "errors",
+    "RocattnError": "errors",
+    "Support": "registry",
+    "ToolchainError": "errors",
+    "attention": "attention",
+    "attention_backward": "attention",
+}
+
+__all__ = [
+    "BACKENDS",
+    "AttentionConfig",
+    "Backend",
+    "BackendRegistry",
+    "ConfigError",
+    "NoBackendError",
+    "RocattnError",
+    "Support",
+    "ToolchainError",
+    "attention",
+    "attention_backward",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that holds a public name when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rocattn' has no attribute {name!r}")
+    return getattr(import_module(f"rocattn.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

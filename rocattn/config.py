@@ -1,0 +1,251 @@
+"""AttentionConfig: everything that selects a kernel, and the exact work it describes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from rocattn.errors import ConfigError
+
+DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+LAYOUTS = ("BSHD", "BHSD", "BSE")
+MaskKind = Literal["none", "bool", "additive"]
+Direction = Literal["forward", "backward"]
+
+
+def _clamped_ramp_sum(first: int, count: int, top: int) -> int:
+    """Return the sum of min(max(x, 0), top) over x = first, first + 1, … (``count`` terms)."""
+
+    def upto(n: int) -> int:  # the same sum over x = …, -1, 0, 1, … n - 1
+        n = max(n, 0)
+        return n * (n - 1) // 2 if n <= top else top * (top - 1) // 2 + (n - top) * top
+
+    return upto(first + count) - upto(first)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig:
+    """One attention problem without its data: sizes, dtype, layout, options.
+
+    Attributes:
+        batch, num_heads, num_kv_heads: B, H and Hkv; H must be a multiple of Hkv.
+        seq_q, seq_k: Sq and Sk, in tokens; may be 0.
+        head_dim, head_dim_v: D of q and k, Dv of v and out.
+        dtype: "float16", "bfloat16", "float32" or "float64", shared by q, k, v and out.
+        layout: "BSHD", "BHSD" or "BSE" ([B, S, H*D]).
+        causal: Row i sees keys j <= i + Sk - Sq (bottom-right alignment).
+        window: (left, right) keys beside the diagonal i + Sk - Sq that a row sees; -1 is open.
+        mask: "none", "bool" (True = may attend) or "additive" (added to the scaled scores).
+        mask_shape: The mask's shape before broadcasting to [B, H, Sq, Sk]; None without one.
+        softcap: c in c * tanh(score / c), applied before the mask; None for off.
+        alibi, sinks: Whether ALiBi slopes and per-head sink logits are given.
+        scale: Factor on q.k; None is 1 / sqrt(D).
+        return_lse: Whether the natural-log LSE, float32 [B, H, Sq], is wanted too.
+        direction: "forward" or "backward".
+
+    Raises:
+        ConfigError: When the fields contradict each other.
+    """
+
+    batch: int
+    num_heads: int
+    seq_q: int
+    seq_k: int
+    head_dim: int
+    num_kv_heads: int = 0
+    head_dim_v: int = -1
+    dtype: str = "float32"
+    layout: str = "BSHD"
+    causal: bool = False
+    window: tuple[int, int] | None = None
+    mask: MaskKind = "none"
+    mask_shape: tuple[int, int, int, int] | None = None
+    softcap: float | None = None
+    alibi: bool = False
+    sinks: bool = False
+    scale: float | None = None
+    return_lse: bool = False
+    direction: Direction = "forward"
+
+    def __post_init__(self) -> None:
+        """Fill in what defaults to another field, then check that all of them fit together."""
+        if not self.num_kv_heads:
+            object.__setattr__(self, "num_kv_heads", self.num_heads)
+        if self.head_dim_v < 0:
+            object.__setattr__(self, "head_dim_v", self.head_dim)
+        for name in ("window", "mask_shape"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, tuple(value))
+        if problem := self._problem():
+            raise ConfigError(problem)
+
+    def _problem(self) -> str:
+        sizes = ("batch", "num_heads", "num_kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v")
+        for name in sizes:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                return f"{name} is {value!r}: it must be a whole number, 0 or more"
+        if self.num_kv_heads == 0 or self.num_heads % self.num_kv_heads:
+            return (
+                f"{self.num_heads} query heads cannot share {self.num_kv_heads} KV heads: "
+                "num_heads must be a multiple of num_kv_heads"
+            )
+        if self.dtype not in DTYPE_BYTES:
+            return f"dtype {self.dtype!r} is not supported: use one of {', '.join(DTYPE_BYTES)}"
+        if self.layout not in LAYOUTS:
+            return f"layout {self.layout!r} is unknown: use one of {', '.join(LAYOUTS)}"
+        if self.window is not None and (len(self.window) != 2 or min(self.window) < -1):
+            return f"window {self.window!r} must be (left, right), each 0 or more, or -1 for open"
+        if self.softcap is not None and not self.softcap > 0:
+            return f"softcap is {self.softcap!r}: it must be greater than 0, or None for off"
+        if self.direction not in {"forward", "backward"}:
+            return f"direction {self.direction!r} is neither 'forward' nor 'backward'"
+        return self._mask_problem()
+
+    def _mask_problem(self) -> str:
+        if self.mask not in {"none", "bool", "additive"}:
+            return f"mask {self.mask!r} is none of 'none', 'bool' and 'additive'"
+        if (self.mask == "none") != (self.mask_shape is None):
+            return f"mask {self.mask!r} and mask_shape {self.mask_shape!r} contradict each other"
+        full = self.scores_shape
+        if self.mask_shape is not None and (
+            len(self.mask_shape) != 4 or any(m not in {1, f} for m, f in zip(self.mask_shape, full, strict=True))
+        ):
+            return f"a mask of shape {self.mask_shape} does not broadcast to [B, H, Sq, Sk] = {list(full)}"
+        return ""
+
+    @property
+    def scores_shape(self) -> tuple[int, int, int, int]:
+        """[B, H, Sq, Sk], the shape that masks broadcast to."""
+        return self.batch, self.num_heads, self.seq_q, self.seq_k
+
+    @property
+    def softmax_scale(self) -> float:
+        """The factor on q.k: ``scale``, or 1 / sqrt(D)."""
+        if self.scale is not None:
+            return float(self.scale)
+        return float(self.head_dim) ** -0.5 if self.head_dim else 1.0
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element of q, k, v and out."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def band(self) -> tuple[int, int] | None:
+        """(left, right) around the diagonal i + Sk - Sq with causal folded in; -1 open, None if all is visible."""
+        left, right = self.window if self.window is not None else (-1, -1)
+        if self.causal:
+            right = 0 if right < 0 else min(right, 0)
+        return None if left < 0 and right < 0 else (left, right)
+
+    def visible_range(self, row: int) -> tuple[int, int]:
+        """Return the half-open range of keys that causal and window leave visible to a query row (masks aside)."""
+        start, stop = 0, self.seq_k
+        if self.band is not None:
+            diagonal = row + self.seq_k - self.seq_q
+            left, right = self.band
+            start = max(start, diagonal - left) if left >= 0 else start
+            stop = min(stop, diagonal + right + 1) if right >= 0 else stop
+        return start, max(start, stop)
+
+    @property
+    def visible_pairs(self) -> int:
+        """Visible (query, key) pairs over batch and heads: exact for causal and window; a mask counts as all visible."""
+        per_head = self.seq_q * self.seq_k
+        if self.band is not None:
+            left, right = self.band
+            first = self.seq_k - self.seq_q
+            stops = _clamped_ramp_sum(first + right + 1, self.seq_q, self.seq_k) if right >= 0 else per_head
+            starts = _clamped_ramp_sum(first - left, self.seq_q, self.seq_k) if left >= 0 else 0
+            per_head = stops - starts
+        return self.batch * self.num_heads * per_head
+
+    @property
+    def flops(self) -> int:
+        """Exact FLOPs: 2 (D + Dv) a visible pair forward, 2 (3 D + 2 Dv) backward (five products)."""
+        d, dv = self.head_dim, self.head_dim_v
+        return self.visible_pairs * 2 * (d + dv if self.direction == "forward" else 3 * d + 2 * dv)
+
+    @property
+    def flops_conventional(self) -> int:
+        """FLOPs as papers print them: 2 Sq Sk (D + Dv) a head, half if causal, backward times 2.5 (FlashAttention-2)."""
+        full = 2 * self.batch * self.num_heads * self.seq_q * self.seq_k * (self.head_dim + self.head_dim_v)
+        halved = full // 2 if self.causal else full
+        return halved if self.direction == "forward" else halved * 5 // 2
+
+    @property
+    def q_bytes(self) -> int:
+        """Bytes of q."""
+        return self.batch * self.num_heads * self.seq_q * self.head_dim * self.itemsize
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of k and v together."""
+        return self.batch * self.num_kv_heads * self.seq_k * (self.head_dim + self.head_dim_v) * self.itemsize
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes of out."""
+        return self.batch * self.num_heads * self.seq_q * self.head_dim_v * self.itemsize
+
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes of the mask as it is stored: 1 an element if bool, the config's dtype if additive."""
+        if self.mask_shape is None:
+            return 0
+        count = self.mask_shape[0] * self.mask_shape[1] * self.mask_shape[2] * self.mask_shape[3]
+        return count * (1 if self.mask == "bool" else self.itemsize)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Compulsory traffic: Q + K + V + O (+ LSE, mask); backward reads those and dO and writes dQ, dK, dV."""
+        forward = self.q_bytes + self.kv_bytes + self.out_bytes + self.mask_bytes
+        lse = 4 * self.batch * self.num_heads * self.seq_q
+        if self.direction == "forward":
+            return forward + (lse if self.return_lse else 0)
+        return forward + lse + self.out_bytes + self.q_bytes + self.kv_bytes
+
+    def replace(self, **changes: Any) -> AttentionConfig:
+        """Return a copy with some fields changed (and checked again)."""
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON-ready values."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> AttentionConfig:
+        """Rebuild a config from `to_dict`'s values.
+
+        Raises:
+            ConfigError: For an unknown field or contradicting values.
+        """
+        unknown = values.keys() - {f.name for f in fields(cls)}
+        if unknown:
+            raise ConfigError(f"unknown fields in a config: {', '.join(sorted(unknown))}")
+        return cls(**values)
+
+    @property
+    def key(self) -> str:
+        """Twelve hex digits that identify the config across processes and commits."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def label(self) -> str:
+        """A short readable id such as ``b2-h8x2-q1000-k1000-d128-causal-bfloat16``."""
+        heads = f"{self.num_heads}" if self.num_heads == self.num_kv_heads else f"{self.num_heads}x{self.num_kv_heads}"
+        dims = f"{self.head_dim}" if self.head_dim == self.head_dim_v else f"{self.head_dim}v{self.head_dim_v}"
+        parts = [f"b{self.batch}", f"h{heads}", f"q{self.seq_q}", f"k{self.seq_k}", f"d{dims}"]
+        parts += ["causal"] * self.causal
+        parts += [f"window{self.window[0]}.{self.window[1]}"] if self.window is not None else []
+        if self.mask_shape is not None:
+            parts += [f"{self.mask}mask" + "".join("1" if m == 1 else "x" for m in self.mask_shape)]
+        parts += [f"softcap{self.softcap:g}"] if self.softcap is not None else []
+        parts += [name for name in ("alibi", "sinks") if getattr(self, name)]
+        parts += [f"scale{self.scale:g}"] if self.scale is not None else []
+        parts += ["lse"] * self.return_lse + [self.layout] * (self.layout != "BSHD")
+        parts += ["bwd"] * (self.direction == "backward")
+        return "-".join([*parts, self.dtype])

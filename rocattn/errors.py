@@ -1,0 +1,21 @@
+"""What can go wrong, as types: each also derives from the builtin a caller would catch anyway."""
+
+
+class RocattnError(Exception):
+    """Base of every error rocattn raises on purpose; its text says what is wrong and what to do."""
+
+
+class ConfigError(RocattnError, ValueError):
+    """Raised when arguments do not describe an attention problem: shapes, dtypes or options disagree."""
+
+
+class NoBackendError(RocattnError, RuntimeError):
+    """Raised when no backend can run a config; ``reasons`` maps each backend's name to why not."""
+
+    def __init__(self, message: str, reasons: dict[str, str]) -> None:
+        super().__init__(message)
+        self.reasons = reasons
+
+
+class ToolchainError(RocattnError, RuntimeError):
+    """Raised when no compiler is found or a kernel does not compile; holds the compiler's own words."""

@@ -82,8 +82,7 @@ class AttentionConfig:
             raise ConfigError(problem)
 
     def _problem(self) -> str:
-        sizes = ("batch", "num_heads", "num_kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v")
-        for name in sizes:
+        for name in ("batch", "num_heads", "num_kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 return f"{name} is {value!r}: it must be a whole number, 0 or more"
@@ -92,21 +91,24 @@ class AttentionConfig:
                 f"{self.num_heads} query heads cannot share {self.num_kv_heads} KV heads: "
                 "num_heads must be a multiple of num_kv_heads"
             )
-        if self.dtype not in DTYPE_BYTES:
-            return f"dtype {self.dtype!r} is not supported: use one of {', '.join(DTYPE_BYTES)}"
-        if self.layout not in LAYOUTS:
-            return f"layout {self.layout!r} is unknown: use one of {', '.join(LAYOUTS)}"
+        for name, allowed in (
+            ("dtype", tuple(DTYPE_BYTES)),
+            ("layout", LAYOUTS),
+            ("mask", ("none", "bool", "additive")),
+            ("direction", ("forward", "backward")),
+        ):
+            if getattr(self, name) not in allowed:
+                return f"{name} {getattr(self, name)!r} is not supported: use one of {', '.join(allowed)}"
+        return self._band_problem() or self._mask_problem()
+
+    def _band_problem(self) -> str:
         if self.window is not None and (len(self.window) != 2 or min(self.window) < -1):
             return f"window {self.window!r} must be (left, right), each 0 or more, or -1 for open"
         if self.softcap is not None and not self.softcap > 0:
             return f"softcap is {self.softcap!r}: it must be greater than 0, or None for off"
-        if self.direction not in {"forward", "backward"}:
-            return f"direction {self.direction!r} is neither 'forward' nor 'backward'"
-        return self._mask_problem()
+        return ""
 
     def _mask_problem(self) -> str:
-        if self.mask not in {"none", "bool", "additive"}:
-            return f"mask {self.mask!r} is none of 'none', 'bool' and 'additive'"
         if (self.mask == "none") != (self.mask_shape is None):
             return f"mask {self.mask!r} and mask_shape {self.mask_shape!r} contradict each other"
         full = self.scores_shape
@@ -153,7 +155,7 @@ class AttentionConfig:
 
     @property
     def visible_pairs(self) -> int:
-        """Visible (query, key) pairs over batch and heads: exact for causal and window; a mask counts as all visible."""
+        """Visible (query, key) pairs over batch and heads: exact for causal and window; a mask hides none."""
         per_head = self.seq_q * self.seq_k
         if self.band is not None:
             left, right = self.band
@@ -171,7 +173,7 @@ class AttentionConfig:
 
     @property
     def flops_conventional(self) -> int:
-        """FLOPs as papers print them: 2 Sq Sk (D + Dv) a head, half if causal, backward times 2.5 (FlashAttention-2)."""
+        """FLOPs as papers print them: 2 Sq Sk (D + Dv) a head, half if causal, x 2.5 backward (FlashAttention-2)."""
         full = 2 * self.batch * self.num_heads * self.seq_q * self.seq_k * (self.head_dim + self.head_dim_v)
         halved = full // 2 if self.causal else full
         return halved if self.direction == "forward" else halved * 5 // 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import ConfigError, NoBackendError
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from rocattn.config import AttentionConfig
     from rocattn.layouts import Operands
+
+    Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,20 @@ class Backend(ABC):
         """Return the memory the backend allocates at its peak beside inputs and outputs, in bytes."""
 
     @abstractmethod
-    def forward(self, config: AttentionConfig, operands: Operands, out: NDArray, lse: NDArray | None) -> None:
+    def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
 
     @abstractmethod
     def backward(
-        self, config: AttentionConfig, operands: Operands, dout: NDArray, out: NDArray, lse: NDArray,
-        dq: NDArray, dk: NDArray, dv: NDArray,
+        self,
+        config: AttentionConfig,
+        operands: Operands,
+        dout: Array,
+        out: Array,
+        lse: Array,
+        dq: Array,
+        dk: Array,
+        dv: Array,
     ) -> None:
         """Write the gradients into ``dq``, ``dk``, ``dv`` ([B, H or Hkv, S, D or Dv] views)."""
 

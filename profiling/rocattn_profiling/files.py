@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
@@ -22,9 +23,7 @@ def write_text(path: Path, text: str) -> Path:
         partial.write_text(text)
         partial.replace(path)
     except OSError as error:
-        try:
+        with suppress(OSError):  # the folder itself may be what cannot be written
             partial.unlink(missing_ok=True)
-        except OSError:
-            pass  # the folder itself is what cannot be written: the message below says so
         raise RocattnError(f"cannot write {path}: {error.strerror}") from error
     return path

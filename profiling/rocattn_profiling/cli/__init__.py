@@ -10,7 +10,6 @@ from importlib import import_module
 
 import rocattn
 from rocattn.errors import RocattnError
-
 from rocattn_profiling.cli.status import USAGE, CommandError
 
 # Verb -> one line of help. Each verb's module has `prepare(parser)` and `run(arguments) -> exit status`.
@@ -53,14 +52,19 @@ def _top_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parser_for(verb: str, *, debug: bool = False) -> argparse.ArgumentParser:
+    """Return the parser of one command, importing its module."""
+    parser = _Parser(prog=f"rocattn {verb}", description=VERBS[verb].capitalize() + ".")
+    parser.add_argument("--debug", action="store_true", default=debug, help="show the traceback of an error")
+    import_module(f"rocattn_profiling.cli.{verb}").prepare(parser)
+    return parser
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command; an expected error is one line on stderr and its exit status, never a traceback."""
     top = _top_parser().parse_args(argv)
+    arguments = parser_for(top.command, debug=top.debug).parse_args(top.rest)
     module = import_module(f"rocattn_profiling.cli.{top.command}")
-    parser = _Parser(prog=f"rocattn {top.command}", description=VERBS[top.command].capitalize() + ".")
-    parser.add_argument("--debug", action="store_true", default=top.debug, help="show the traceback of an error")
-    module.prepare(parser)
-    arguments = parser.parse_args(top.rest)
     try:
         return int(module.run(arguments))
     except RocattnError as error:

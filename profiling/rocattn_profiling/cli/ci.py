@@ -1,0 +1,165 @@
+"""``rocattn ci``, the main job: each step is a command in a process of its own, so none can spoil another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.cli.console import add_common, emit_json, say
+from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE
+from rocattn_profiling.files import write_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable
+
+STEPS = ("doctor", "verify", "bench", "gate", "history", "report", "site")
+# Worst first: a wrong result or proven regression outranks what could not be measured, and that an open question.
+_SEVERITY = (FAILED, USAGE, NOT_MEASURED, UNDECIDED, OK)
+_MEANING = {OK: "ok", FAILED: "FAILED", UNDECIDED: "undecided", NOT_MEASURED: "not measured", USAGE: "error"}
+
+
+@dataclass
+class Step:
+    """One command of the job and what became of it; ``skipped`` is the reason it was not run."""
+
+    name: str
+    command: list[str] = field(default_factory=list)
+    skipped: str = ""
+    status: int = OK
+    seconds: float = 0.0
+
+    @property
+    def outcome(self) -> str:
+        """Words for the summary."""
+        if self.skipped:
+            return f"skipped: {self.skipped}"
+        return _MEANING.get(self.status, f"ended with status {self.status}")
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("--quick", action="store_true", help="small grids and few rounds: minutes on 2 cores")
+    parser.add_argument("--base", metavar="REV", help="what to gate against (default: the parent commit)")
+    parser.add_argument("--skip", nargs="+", default=[], choices=STEPS, metavar="STEP", help=f"of {', '.join(STEPS)}")
+    parser.add_argument("--history", type=int, metavar="N", help="commits to measure for the site (quick 4, else 10)")
+    parser.add_argument("--strict", action="store_true", help="fail (status 2) when the gate stays undecided")
+    parser.add_argument("--open", action="store_true", help="open the site in a browser at the end")
+    add_common(parser, out="out")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the steps in order, summarise them, and return the worst status."""
+    out = Path(arguments.out)
+    steps = plan(arguments, out)
+    execute(steps, _run_command)
+    status = worst(step.status for step in steps if not step.skipped)
+    return _finish(arguments, out, steps, status)
+
+
+def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
+    """Return the steps with their commands, or the reasons why some cannot be run here."""
+    quick = ["--quick"] if arguments.quick else []
+    grids = ["inference", "decode"] if arguments.quick else ["inference", "square", "gemma", "decode"]
+    count = arguments.history or (4 if arguments.quick else 10)
+    gate, why_no_gate = gate_arguments(arguments.base)
+    why_no_history = "" if _git("rev-parse", "HEAD") else "not a git checkout"
+    strict = ["--strict"] if arguments.strict else []
+    steps = [
+        Step("doctor", ["doctor"]),
+        Step("verify", ["verify", *quick, "--out", f"{out}/verify"]),
+        Step("bench", ["bench", "--grid", *grids, *quick, "--out", f"{out}/bench", "--fresh"]),
+        Step("gate", ["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"], skipped=why_no_gate),
+        Step("history", ["bench", "--history", str(count)], skipped=why_no_history),
+        Step("report", ["report", "--records", f"{out}/bench", "--gate", f"{out}/gate", "--out", f"{out}/report"]),
+        Step("site", ["site", "--out", f"{out}/site"]),
+    ]
+    for step in steps:
+        if step.name in arguments.skip:
+            step.skipped = "asked for by --skip"
+    return steps
+
+
+def gate_arguments(base: str | None) -> tuple[list[str], str]:
+    """Return the gate's revisions for this checkout, or the reason why there is nothing to gate."""
+    if not _git("rev-parse", "--verify", "HEAD"):
+        return [], "not a git checkout with a commit"
+    dirty = bool(_git("status", "--porcelain"))
+    if base is None and not dirty and not _has_parent():
+        return [], "the first commit has no parent to compare with"
+    revisions = ["--head", "WORKTREE"] if dirty else []
+    return [*revisions, *(["--base", base] if base is not None else [])], ""
+
+
+def _has_parent() -> bool:
+    # From the commit object itself: a shallow clone has a parent, too, and the gate then says how to fetch it.
+    return "\nparent " in f"\n{_git('cat-file', '-p', 'HEAD')}"
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def execute(steps: list[Step], run_command: Callable[[list[str]], int]) -> None:
+    """Run the steps in order; one that fails does not keep later ones from showing what was measured."""
+    for number, step in enumerate(steps, 1):
+        head = f"[{number}/{len(steps)}] {step.name}"
+        if step.skipped:
+            say(f"{head}: SKIPPED: {step.skipped}")
+            continue
+        say(f"{head}: rocattn {' '.join(step.command)}")
+        started = time.monotonic()
+        step.status = run_command(step.command)
+        step.seconds = round(time.monotonic() - started, 1)
+
+
+def _run_command(command: list[str]) -> int:
+    # Its stdout joins stderr: ours is for --json alone.
+    full = [sys.executable, "-m", "rocattn_profiling.cli", *command]
+    return subprocess.run(full, stdout=sys.stderr.fileno(), check=False).returncode
+
+
+def worst(statuses: Iterable[int]) -> int:
+    """Return the gravest of several exit statuses; one that no command has (a crash) counts as not measured."""
+    known = [status if status in _SEVERITY else NOT_MEASURED for status in statuses]
+    return min(known, key=_SEVERITY.index, default=NOT_MEASURED)
+
+
+def _finish(arguments: argparse.Namespace, out: Path, steps: list[Step], status: int) -> int:
+    pages = {name: out / name / "index.html" for name in ("report", "site")}
+    pages = {name: page.resolve() for name, page in pages.items() if page.is_file()}
+    result = {
+        "status": status,
+        "steps": [asdict(step) | {"outcome": step.outcome} for step in steps],
+        **{name: str(page) for name, page in pages.items()},
+    }
+    write_text(out / "ci.json", json.dumps(result, indent=2) + "\n")
+    say("")
+    for step in steps:
+        say(f"  {step.name:8} {step.seconds:6.1f} s  {step.outcome}")
+    say(f"\nrocattn ci: {_MEANING[status]} (exit status {status}) after {sum(s.seconds for s in steps):.0f} s")
+    for name, page in pages.items():
+        say(f"  {name:7} {page.as_uri()}")
+    if arguments.json:
+        emit_json(result)
+    if "site" in pages and (arguments.open or _has_desktop()):
+        import webbrowser
+
+        webbrowser.open(pages["site"].as_uri())
+    return status
+
+
+def _has_desktop() -> bool:
+    # Someone sits at a terminal of a graphical session: open the page as promised. CI and ssh are left alone.
+    graphical = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return bool(graphical) and sys.stderr.isatty() and not os.environ.get("CI")

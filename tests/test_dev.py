@@ -1,0 +1,110 @@
+"""dev.py, the two commands' engine: it needs nothing but the standard library and says what is wrong in one line."""
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder with dev.py, the project file and the lock, and a stand-in uv that records how it is called."""
+    for name in ("dev.py", "pyproject.toml", "requirements.lock", "Makefile"):
+        shutil.copy(ROOT / name, tmp_path)
+    version = next(
+        node.value.value
+        for node in ast.parse((ROOT / "dev.py").read_text()).body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "UV_VERSION"
+    )
+    uv = tmp_path / ".tools" / f"uv-{version}" / "bin" / "uv"
+    uv.parent.mkdir(parents=True)
+    uv.write_text(
+        f"#!/bin/sh\necho \"$@\" >> '{tmp_path}/calls'\n"
+        f"[ \"$1\" = venv ] && mkdir -p '{tmp_path}/.venv/bin' && "
+        f"printf '#!/bin/sh\\necho ran \"$@\"; exit 7\\n' > '{tmp_path}/.venv/bin/pytest' && "
+        f"chmod +x '{tmp_path}/.venv/bin/pytest'\nexit 0\n"
+    )
+    uv.chmod(0o755)
+    return tmp_path
+
+
+def dev(folder, *arguments):
+    """Run dev.py in a folder."""
+    command = [sys.executable, "-I", folder / "dev.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_only_the_standard_library_is_imported():
+    """dev.py runs on a machine where nothing is installed."""
+    names = set()
+    for node in ast.walk(ast.parse((ROOT / "dev.py").read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module.split(".")[0])
+    assert names <= set(sys.stdlib_module_names)
+
+
+def test_the_environment_is_made_once_and_the_task_gives_its_status(checkout):
+    """The first call makes .venv from the lock, the second starts at once; arguments and status go through."""
+    first = dev(checkout, "test", "-k", "softmax")
+    assert (first.returncode, first.stdout) == (7, "ran -k softmax\n")
+    calls = (checkout / "calls").read_text().splitlines()
+    assert [call.split()[0] for call in calls] == ["venv", "pip", "pip"]
+    assert "requirements.lock" in calls[1]
+    assert dev(checkout, "test").returncode == 7
+    assert (checkout / "calls").read_text().splitlines() == calls
+
+
+def test_a_changed_lock_makes_the_environment_again(checkout):
+    """A pull that brings a new lock is followed without being asked."""
+    dev(checkout, "test")
+    with (checkout / "requirements.lock").open("a") as lock:
+        lock.write("# renewed\n")
+    dev(checkout, "test")
+    assert len((checkout / "calls").read_text().splitlines()) == 6
+
+
+def test_a_lock_older_than_the_dependencies_stops_with_the_remedy(checkout):
+    """Dependencies edited without renewing the lock: one line and no run of old versions."""
+    project = checkout / "pyproject.toml"
+    project.write_text(project.read_text().replace('"numpy>=', '"numpy>=1.27,>='))
+    done = dev(checkout, "test")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "dev.py: requirements.lock is older than pyproject.toml's dependencies: run `python3 dev.py lock`"
+    ]
+    assert not (checkout / "calls").exists()
+
+
+def test_the_committed_lock_belongs_to_the_committed_dependencies():
+    """The first line of requirements.lock is the hash of pyproject.toml's dependency tables."""
+    sys.path.insert(0, str(ROOT))
+    try:
+        import dev as module
+    finally:
+        sys.path.remove(str(ROOT))
+    assert (ROOT / "requirements.lock").read_text().startswith(module.HASH_LINE + module.dependency_hash())
+
+
+def test_an_unknown_task_names_the_known_ones(checkout):
+    """A typo is one line."""
+    done = dev(checkout, "tset")
+    assert done.returncode == 1
+    assert done.stderr == "dev.py: unknown task 'tset': choose from run, test, lint, lock\n"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_passes_the_task_and_its_arguments(checkout):
+    """``make test ARGS=…`` is dev.py with the same arguments."""
+    done = subprocess.run(
+        ["make", "test", f"PYTHON={sys.executable}", "ARGS=-k softmax"],
+        cwd=checkout, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "ran -k softmax" in done.stdout
+    assert done.returncode == 2

@@ -1,0 +1,155 @@
+"""The package as users get it: wheel, sdist and editable install."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import rocattn
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# Read from a fresh environment that holds the wheel and nothing else.
+PROBE = """
+import rocattn, rocattn_profiling, sys
+from rocattn.sources import kernel_root
+root = kernel_root()
+assert "site-packages" in rocattn.__file__ and "site-packages" in rocattn_profiling.__file__, rocattn.__file__
+print(root.joinpath("hip", "softmax.hip").read_text()[:20000])
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A copy of the files git knows or would add, as a clean clone has them."""
+    target = tmp_path_factory.mktemp("source")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target / name)
+    return target
+
+
+@pytest.fixture(scope="module")
+def built(source, tmp_path_factory):
+    """The wheel and the sdist, built with the hatchling of this environment."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--sdist", "--outdir", out, source]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    return wheel, sdist
+
+
+def installer():
+    """Return the command that installs a wheel into another environment: uv, which dev.py puts on PATH, or pip."""
+    if uv := shutil.which("uv"):
+        return [uv, "pip", "install", "--quiet", "--no-deps", "--offline", "--python"]
+    try:
+        import pip  # noqa: F401 - only whether it is there
+    except ImportError:
+        pytest.skip("neither uv on PATH nor pip in this environment: run the tests with `python3 dev.py test`")
+    return [sys.executable, "-m", "pip", "--quiet", "install", "--no-deps", "--no-index", "--python"]
+
+
+@pytest.mark.slow
+def test_the_wheel_in_an_empty_environment_has_both_packages_and_the_kernels(built, tmp_path):
+    """A wheel is complete: both packages import and a kernel source reads from it, with nothing else installed."""
+    wheel, _ = built
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env" / "bin" / "python"
+    subprocess.run([*installer(), python, wheel], check=True)
+    done = subprocess.run([python, "-c", PROBE], cwd="/", capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == (ROOT / "kernels/hip/softmax.hip").read_text()[:20000].strip()
+    shown = subprocess.run([tmp_path / "env/bin/rocattn", "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == f"rocattn {PROJECT['version']}\n"
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_code_and_nothing_else(built):
+    """Both packages, all kernel sources and all page templates are in; tests, benchmarks and results are not."""
+    with zipfile.ZipFile(built[0]) as wheel:
+        names = set(wheel.namelist())
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"rocattn", "rocattn_profiling", f"rocattn-{PROJECT['version']}.dist-info"}
+    kernels = {f"rocattn/{path.relative_to(ROOT)}" for path in (ROOT / "kernels").rglob("*") if path.is_file()}
+    assert kernels
+    assert kernels <= names
+    templates = (ROOT / "profiling/rocattn_profiling").rglob("*.j2")
+    expected = {path.relative_to(ROOT / "profiling").as_posix() for path in templates}
+    assert expected
+    assert expected <= names
+    assert {"rocattn/py.typed", "rocattn_profiling/py.typed"} <= names
+
+
+@pytest.mark.slow
+def test_the_sdist_builds_the_same_wheel(built, tmp_path):
+    """The sdist carries suites, tests and asv's configuration, and its wheel has the same files."""
+    wheel, sdist = built
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    for needed in ("asv.conf.json", "benchmarks", "tests", "kernels", "dev.py", "requirements.lock", "Makefile"):
+        assert (tree / needed).exists(), needed
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path / "again", tree]
+    subprocess.run(command, check=True, capture_output=True)
+    (again,) = (tmp_path / "again").glob("*.whl")
+    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
+        assert sorted(first.namelist()) == sorted(second.namelist())
+
+
+def test_the_editable_install_reads_the_checkout():
+    """Edits are seen at once: both packages come from this folder through a .pth of two lines."""
+    site = Path(sysconfig.get_paths()["purelib"])
+    lines = [pth.read_text().split() for pth in site.glob("_*rocattn*.pth")]
+    if not lines:
+        pytest.skip("rocattn is not installed as editable here")
+    assert [Path(line) for line in lines[0]] == [ROOT, ROOT / "profiling"]
+    code = "import rocattn, rocattn_profiling; print(rocattn.__file__); print(rocattn_profiling.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=True)
+    expected = [ROOT / "rocattn/__init__.py", ROOT / "profiling/rocattn_profiling/__init__.py"]
+    assert [Path(line) for line in done.stdout.split()] == expected
+
+
+def test_profiling_is_not_a_package():
+    """Python 3.15 has a stdlib package ``profiling`` (PEP 799) that cProfile imports.
+
+    A ``profiling/__init__.py`` at the root of the repository would shadow it for everyone who starts Python here:
+    ``import cProfile`` (so pytest-benchmark, too) would end in "No module named 'profiling.tracing'". A folder
+    without ``__init__.py`` loses to the stdlib's package. Nothing breaks before 3.15, so this test watches.
+    """
+    assert not (ROOT / "profiling" / "__init__.py").exists()
+    assert (ROOT / "profiling" / "rocattn_profiling" / "__init__.py").exists()
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
+    subprocess.run([sys.executable, "-c", "import cProfile; cProfile.Profile()"], cwd=ROOT, env=env, check=True)
+
+
+def test_the_version_has_one_value():
+    """pyproject.toml and the package say the same version."""
+    assert rocattn.__version__ == PROJECT["version"]
+
+
+def test_the_lock_names_no_address_and_covers_every_dependency():
+    """requirements.lock holds names, versions and hashes only, and has each dependency of pyproject.toml."""
+    lock = (ROOT / "requirements.lock").read_text()
+    assert "://" not in lock
+    locked = set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE))
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["toolchain"]]
+    wanted += [name for group in groups.values() for name in group if isinstance(name, str)]
+    missing = {re.match(r"[A-Za-z0-9_-]+", name)[0].lower().replace("_", "-") for name in wanted} - locked
+    assert not missing

@@ -1,5 +1,13 @@
 """What can go wrong, as types: each also derives from the builtin a caller would catch anyway."""
 
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 class RocattnError(Exception):
     """Base of every error rocattn raises on purpose; its text says what is wrong and what to do."""
@@ -18,4 +26,16 @@ class NoBackendError(RocattnError, RuntimeError):
 
 
 class ToolchainError(RocattnError, RuntimeError):
-    """Raised when no compiler is found or a kernel does not compile; holds the compiler's own words."""
+    """Raised when no compiler is found or a kernel does not compile.
+
+    Attributes:
+        command: The command that failed; also a note on the exception, so ``--debug`` shows it.
+        output: Everything that command printed.
+    """
+
+    def __init__(self, message: str, *, command: Sequence[str] = (), output: str = "") -> None:
+        super().__init__(message)
+        self.command = tuple(command)
+        self.output = output
+        if command:
+            self.add_note(f"command: {shlex.join(command)}\n{output}".rstrip())

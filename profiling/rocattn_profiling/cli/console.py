@@ -1,6 +1,6 @@
 """What commands share in talking to people and programs: progress on stderr, JSON alone on stdout, tables.
 
-rich is imported inside the functions, so that ``--help`` does not pay for it.
+rich and msgspec are imported inside the functions, so that ``--help`` does not pay for them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 if TYPE_CHECKING:
     import argparse
@@ -40,20 +38,30 @@ def say(message: str) -> None:
 
 def emit_json(value: Any) -> None:
     """Print a value as indented JSON on stdout."""
+    import msgspec
+
     encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
     print(encoded.decode(), flush=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on stderr; every column but the first is right-aligned."""
+    """Print a table on stderr; every column but the first is right-aligned.
+
+    No cell is cut: a narrow terminal gets wrapped cells, a pipe (which has no width) as wide a table as it takes.
+    """
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    stderr().print(table)
+    console = stderr()
+    if not console.is_terminal:
+        needed = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+        console.width = max(console.width, needed)
+    console.print(table)
 
 
 class Progress:
@@ -72,6 +80,12 @@ class Progress:
             self._bar = Bar(*columns, TextColumn("{task.fields[what]}"), console=stderr())
             self._task = self._bar.add_task(title, total=total, what="")
             self._bar.start()
+
+    def expect(self, total: int) -> None:
+        """Change how many steps there will be in all."""
+        self.total = total
+        if self._bar is not None:
+            self._bar.update(self._task, total=total)
 
     def step(self, what: str = "", count: int = 1) -> None:
         """Count finished steps and say what the last one was."""

@@ -1,0 +1,66 @@
+"""``rocattn doctor``: what this machine has, what is missing, and what to do about each missing thing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from rocattn_profiling.cli.doctor_checks import Check
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    from rocattn_profiling.cli.console import add_common
+
+    parser.description = (
+        "Say what this machine has: compilers, GPU, profilers, backends, measurement hygiene; and for each missing "
+        "thing what to do. Exit status 0 when attention can run on the CPU, 4 when not even that."
+    )
+    add_common(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at everything and print it; returns 0 when the CPU path works, else 4."""
+    from rocattn_profiling.cli.console import emit_json, say
+    from rocattn_profiling.cli.doctor_checks import examine
+    from rocattn_profiling.cli.status import OK, USAGE
+
+    report = examine()
+    if arguments.json:
+        emit_json(report.to_builtins())
+    else:
+        for line in lines(report.checks):
+            say(line)
+        say(f"\n{verdict(report.to_builtins())}")
+    return OK if report.ok else USAGE
+
+
+def lines(checks: Sequence[Check]) -> list[str]:
+    """Lay checks out by group: status, name, detail, and below it the remedy; plain text that needs no colour."""
+    width = max((len(check.name) for check in checks), default=0)
+    out: list[str] = []
+    group = ""
+    for check in checks:
+        if check.group != group:
+            out += [""] * bool(out) + [check.group]
+            group = check.group
+        out.append(f"  {check.status:7}  {check.name:{width}}  {check.detail}".rstrip())
+        if check.remedy:
+            out.append(f"  {'':7}  {'':{width}}  -> {check.remedy}")
+    return out
+
+
+def verdict(report: dict[str, Any]) -> str:
+    """Sum a report up in one line: the CPU path, the GPU path, kernels, and how much is missing."""
+    chosen = next((compiler for compiler in report["compilers"] if compiler["chosen"]), None)
+    count = {status: sum(check["status"] == status for check in report["checks"]) for status in ("missing", "warning")}
+    parts = [
+        f"CPU path: {'ready' if report['ok'] else 'does not work'}",
+        f"GPU path: {len(report['gpu']['devices']) or 'no'} device(s)",
+        f"kernels: {'compile with ' + chosen['kind'] if chosen else 'no compiler'}",
+        f"{count['missing']} missing, {count['warning']} warning(s)",
+    ]
+    return "; ".join(parts)

@@ -1,0 +1,390 @@
+"""The single checks of ``rocattn doctor``; each returns rows and none raises for a thing that is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+import rocattn
+from rocattn.cache import cache_folder, write_problem
+from rocattn.errors import RocattnError
+from rocattn.gpu.driver import GpuProbe, probe
+from rocattn.sources import kernel_root
+from rocattn.toolchain import Compiler, find_compilers
+from rocattn_profiling.measure import cgroup, machine
+
+SCHEMA = 1
+_VERSION_TIMEOUT_S = 20.0
+GIB = 1 << 30
+# Instruction sets that CPU kernels and BLAS libraries choose their code by.
+SIMD = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "sve")
+
+Status = Literal["ok", "warning", "missing"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One row: a thing, whether it is there, what it is, and what to do if it is not right."""
+
+    group: str
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+
+class BackendCheck(msgspec.Struct, frozen=True):
+    """A backend's answers: whether it is available here and supports a plain float32 config, and its reason if not."""
+
+    name: str
+    available: bool
+    supports: bool
+    works: bool
+    reason: str = ""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Everything that was found; ``ok`` says that attention works on the CPU."""
+
+    ok: bool
+    checks: list[Check]
+    compilers: list[Compiler]
+    gpu: GpuProbe
+    backends: list[BackendCheck]
+
+    def to_builtins(self) -> dict[str, Any]:
+        """Return the JSON form: these fields, schema and version, and which compiler is chosen."""
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        first = next((index for index, compiler in enumerate(self.compilers) if compiler.usable), None)
+        for index, compiler in enumerate(values["compilers"]):
+            compiler["chosen"] = index == first
+        return {"schema": SCHEMA, "rocattn": rocattn.__version__} | values
+
+
+def examine() -> Report:
+    """Look at everything; what starts other programs goes on side by side."""
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        gpu = pool.submit(probe)
+        compilers = pool.submit(find_compilers)
+        profilers = pool.submit(profiler_checks)
+        tools = pool.submit(tool_checks)
+        backends = backend_results()
+        found, usable = compilers.result(), gpu.result()
+        checks = [
+            *python_checks(),
+            *processor_checks(),
+            *backend_checks(backends),
+            *compiler_checks(found),
+            *gpu_checks(usable),
+            *profilers.result(),
+            *tools.result(),
+            *hygiene_checks(),
+        ]
+    ok = any(backend.works and backend.name == "cpu" for backend in backends)
+    return Report(ok, checks, found, usable, backends)
+
+
+def python_checks() -> list[Check]:
+    """Return the interpreter and the packages that rocattn requires, by the installed metadata."""
+    group = "python"
+    rows = [Check(group, "python", "ok", f"{platform.python_version()} ({sys.executable})")]
+    try:
+        wanted = [
+            re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requires("rocattn") or [] if "extra ==" not in line
+        ]
+        rows.append(Check(group, "rocattn", "ok", f"{rocattn.__version__} ({Path(rocattn.__file__).parent})"))
+    except PackageNotFoundError:
+        wanted = []
+        remedy = "python3 dev.py run, or pip install -e ."
+        rows.append(Check(group, "rocattn", "warning", f"{rocattn.__version__}, used without being installed", remedy))
+    found: list[str] = []
+    for name in wanted:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            rows.append(Check(group, name, "missing", "required, but not installed", f"pip install {name}"))
+    if found:
+        rows.append(Check(group, "packages", "ok", ", ".join(found)))
+    return rows
+
+
+def processor_checks() -> list[Check]:
+    """Return CPU model, cores and affinity, instruction sets, and memory."""
+    group = "processor and memory"
+    total, usable = os.cpu_count() or 1, machine.available_cores()
+    cores = f"{usable} usable of {total}"
+    simd = [name for name in SIMD if name in cpu_flags()]
+    memory, left = machine.total_memory_bytes() / GIB, machine.available_memory_bytes() / GIB
+    low = left < 1
+    return [
+        Check(group, "cpu", "ok", machine.cpu_model()),
+        Check(group, "cores", "ok", cores),
+        Check(group, "simd", "ok" if simd else "warning", " ".join(simd) or "none of the known instruction sets"),
+        Check(
+            group,
+            "memory",
+            "warning" if low else "ok",
+            f"{left:.1f} GiB free of {memory:.1f} GiB",
+            "end other programs: large configurations will be skipped" if low else "",
+        ),
+    ]
+
+
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
+    """Return the CPU's feature flags as Linux names them; empty elsewhere."""
+    try:
+        found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
+    except OSError:
+        return set()
+    return set(found[1].split()) if found else set()
+
+
+def backend_results() -> list[BackendCheck]:
+    """Ask every backend, and let those that say yes compute a small attention whose result is known."""
+    try:
+        from rocattn.backends import BACKENDS
+    except ImportError as error:
+        return [
+            BackendCheck("cpu", available=False, supports=False, works=False, reason=f"cannot be imported: {error}")
+        ]
+    config = rocattn.AttentionConfig(batch=1, num_heads=8, seq_q=512, seq_k=512, head_dim=64)
+    results = []
+    for backend in BACKENDS:
+        available = backend.available()
+        supports = backend.supports(config)
+        reason = available.reason or supports.reason
+        if available and supports:
+            reason = _trial(backend.name)
+        results.append(BackendCheck(backend.name, bool(available), bool(supports), not reason, reason))
+    return results
+
+
+def _trial(name: str) -> str:
+    """Return what is wrong with a backend's answer to q = 0, which is the mean of v; empty if it is right."""
+    import numpy as np
+
+    v = np.arange(24, dtype=np.float32).reshape(1, 6, 1, 4)
+    try:
+        out = rocattn.attention(np.zeros((1, 3, 1, 4), np.float32), v, v, backend=name)
+    except (RocattnError, ArithmeticError, ImportError, OSError, TypeError, ValueError) as error:
+        return f"a small attention fails: {error}"
+    return "" if np.allclose(out, v.mean(axis=1, keepdims=True)) else "a small attention gives a wrong result"
+
+
+def backend_checks(backends: list[BackendCheck]) -> list[Check]:
+    """Return a row a backend, and the BLAS behind numpy."""
+    group = "backends"
+    rows = []
+    for backend in backends:
+        detail = "available, supports a plain float32 config" if backend.works else backend.reason
+        remedy = (
+            "" if backend.works or backend.name != "cpu" else "reinstall rocattn and numpy: nothing can run without it"
+        )
+        rows.append(Check(group, backend.name, "ok" if backend.works else "missing", detail, remedy))
+    try:
+        blas = machine.blas_name()
+    except ImportError as error:
+        return [*rows, Check(group, "numpy", "missing", str(error), "pip install numpy")]
+    return [*rows, Check(group, "blas", "ok" if blas else "warning", blas or "numpy does not say which")]
+
+
+def compiler_checks(compilers: list[Compiler]) -> list[Check]:
+    """Return the compilers in the order of choice, the kernel sources and the cache."""
+    group = "compilers, in the order of choice"
+    rows = []
+    chosen = next((compiler for compiler in compilers if compiler.usable), None)
+    for compiler in compilers:
+        if compiler.usable:
+            detail = f"{compiler.version}, {len(compiler.targets)} GPU targets"
+            note = "chosen: the first that works" if compiler is chosen else "works, not needed"
+            rows.append(Check(group, compiler.kind, "ok", f"{detail}; {note}"))
+        else:
+            found = f"{compiler.argv[0]}: " if compiler.argv else ""
+            remedy = f"not needed: {chosen.kind} works" if chosen else "any one compiler is enough"
+            rows.append(Check(group, compiler.kind, "missing", found + compiler.reason, remedy))
+    if chosen is None:
+        rows.append(Check(group, "any", "missing", "kernels cannot be compiled", "pip install 'rocattn[toolchain]'"))
+    try:
+        rows.append(Check(group, "kernel sources", "ok", str(kernel_root())))
+    except RocattnError as error:
+        rows.append(Check(group, "kernel sources", "missing", str(error), "reinstall rocattn"))
+    folder = cache_folder()
+    problem = write_problem(folder)
+    remedy = "set ROCATTN_CACHE_DIR to a writable folder" if problem else ""
+    rows.append(
+        Check(group, "cache", "warning" if problem else "ok", f"{folder}{': ' + problem if problem else ''}", remedy)
+    )
+    return rows
+
+
+def gpu_checks(found: GpuProbe) -> list[Check]:
+    """Return bindings, runtime and devices; without a device also what usually stands in the way."""
+    group = "gpu"
+    bindings = Check(group, "hip-python", "ok", found.bindings)
+    if not found.bindings:
+        bindings = Check(group, "hip-python", "missing", "not installed", "pip install hip-python (x86-64 Linux only)")
+    rows = [bindings]
+    for index, device in enumerate(found.devices):
+        memory = f"{device.memory_bytes / GIB:.0f} GiB"
+        detail = (
+            f"{device.name or 'AMD GPU'}, {device.arch}, {device.compute_units} CUs, {memory}, wave{device.wave_size}"
+        )
+        rows.append(Check(group, f"device {index}", "ok", detail))
+    if found.runtime:
+        rows.append(Check(group, "HIP runtime", "ok", found.runtime))
+    if found.devices:
+        return rows
+    remedy = "only for measuring on a GPU: everything else works without"
+    rows.append(Check(group, "device", "missing", found.reason, remedy))
+    return [*rows, *_access_checks(group)]
+
+
+def _access_checks(group: str) -> list[Check]:
+    """Return whether the driver's device file is there and this user may open it."""
+    kfd = Path("/dev/kfd")
+    if not kfd.exists():
+        return [Check(group, "/dev/kfd", "missing", "no amdgpu driver is loaded", "only with an AMD GPU: load amdgpu")]
+    if os.access(kfd, os.R_OK | os.W_OK):
+        return [Check(group, "/dev/kfd", "ok", "readable and writable")]
+    import grp
+
+    mine = {grp.getgrgid(number).gr_name for number in os.getgroups() if _has_name(number)}
+    lacking = [name for name in ("render", "video") if name not in mine]
+    remedy = f"sudo usermod -aG {','.join(lacking or ['render', 'video'])} $USER, then log in again"
+    return [Check(group, "/dev/kfd", "warning", f"no permission; groups: {' '.join(sorted(mine))}", remedy)]
+
+
+def _has_name(group: int) -> bool:
+    import grp
+
+    try:
+        grp.getgrgid(group)
+    except KeyError:
+        return False
+    return True
+
+
+def find_tool(*names: str) -> str | None:
+    """Return the first of these programs that is on PATH or in ROCm's bin."""
+    rocm = Path(os.environ.get("ROCM_PATH") or "/opt/rocm") / "bin"
+    places = os.pathsep.join([os.environ.get("PATH", os.defpath), str(rocm)])
+    return next((path for name in names if (path := shutil.which(name, path=places))), None)
+
+
+def tool_version(path: str) -> str:
+    """Return the version that a program prints, or why it does not."""
+    try:
+        done = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except OSError as error:
+        return f"does not start ({error.strerror})"
+    except subprocess.TimeoutExpired:
+        return f"gives no version in {_VERSION_TIMEOUT_S:.0f} s"
+    found = re.search(r"\d+(?:\.\d+)+\S*", done.stdout + done.stderr)
+    return found[0].rstrip(",)") if found else "gives no version"
+
+
+def _tool(group: str, name: str, names: tuple[str, ...], absent: Status, remedy: str) -> Check:
+    path = find_tool(*names)
+    if path is None:
+        return Check(group, name, absent, "not found", remedy)
+    told = tool_version(path)
+    return Check(group, name, "warning" if told.startswith("does not") else "ok", f"{told} ({path})")
+
+
+def profiler_checks() -> list[Check]:
+    """Return AMD's profilers, newest first."""
+    group = "profilers (only for profiling on a GPU)"
+    wanted = {
+        "rocprofv3": (("rocprofv3",), "install rocprofiler-sdk (ROCm 6.2 or later)"),
+        "rocprofv2": (("rocprofv2",), "part of ROCm 5.5 to 6; rocprofv3 replaces it"),
+        "rocprof": (("rocprof",), "part of ROCm up to 6; rocprofv3 replaces it"),
+        "rocprof-compute": (
+            ("rocprof-compute", "omniperf"),
+            "install rocprofiler-compute (called omniperf before ROCm 6.3)",
+        ),
+    }
+    with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
+        jobs = [pool.submit(_tool, group, name, names, "missing", how) for name, (names, how) in wanted.items()]
+        return [job.result() for job in jobs]
+
+
+def tool_checks() -> list[Check]:
+    """Return other programs that some commands start."""
+    group = "programs"
+    wanted: dict[str, tuple[tuple[str, ...], Status, str]] = {
+        "git": (("git",), "missing", "install git: gate and site need the history"),
+        "amd-smi": (
+            ("amd-smi",),
+            "missing",
+            "only with an AMD GPU: install amd-smi-lib (clocks and driver in records)",
+        ),
+        "npm": (
+            ("npm",),
+            "missing",
+            "optional: install npm to copy asv's scripts into the site, else it links to CDNs",
+        ),
+        "chromium": (
+            ("chromium", "chromium-browser", "google-chrome", "chrome"),
+            "missing",
+            "optional: install chromium for the tests that open the site",
+        ),
+    }
+    with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
+        jobs = [pool.submit(_tool, group, name, *how) for name, how in wanted.items()]
+        rows = [job.result() for job in jobs]
+    try:
+        return [*rows, Check(group, "asv", "ok", f"{version('asv')} (package)")]
+    except PackageNotFoundError:
+        return [*rows, Check(group, "asv", "missing", "not installed", "pip install asv: bench, gate and site need it")]
+
+
+def hygiene_checks(cpu: Path = Path("/sys/devices/system/cpu")) -> list[Check]:
+    """Return what makes times noisy: load, frequency governor, control-group quota, virtualisation."""
+    group = "measurement hygiene"
+    load, cores = machine.load_average(), machine.available_cores()
+    busy = load > 0.5 * cores
+    remedy = "end other programs before measuring" if busy else ""
+    rows = [Check(group, "load", "warning" if busy else "ok", f"{load:.2f} on {cores} cores", remedy)]
+    governors = sorted({_first_line(path) for path in cpu.glob("cpu*/cpufreq/scaling_governor")} - {""})
+    if not governors:
+        rows.append(Check(group, "governor", "ok", "not exposed (usual in virtual machines)"))
+    elif governors == ["performance"]:
+        rows.append(Check(group, "governor", "ok", "performance"))
+    else:
+        rows.append(
+            Check(group, "governor", "warning", ", ".join(governors), "sudo cpupower frequency-set -g performance")
+        )
+    quota, limit = cgroup.cpu_quota(), cgroup.memory_limit_bytes()
+    remedy = "give the container whole cores (cpuset) instead of a quota: throttling shows as outliers" if quota else ""
+    cpu_part = f"CPU quota {quota:g} cores" if quota else "no CPU quota"
+    detail = f"{cpu_part}, {f'memory limit {limit / GIB:.1f} GiB' if limit else 'no memory limit'}"
+    rows.append(Check(group, "control group", "warning" if quota else "ok", detail, remedy))
+    if "hypervisor" in cpu_flags():
+        note = "times depend on its neighbours: compare within one run only, as the gate does"
+        rows.append(Check(group, "virtual machine", "warning", "yes", note))
+    return rows
+
+
+def _first_line(path: Path) -> str:
+    """Return a file's first line; empty when it cannot be read (a core that is switched off)."""
+    try:
+        return path.read_text().partition("\n")[0]
+    except OSError:
+        return ""

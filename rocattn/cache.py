@@ -1,0 +1,156 @@
+"""A folder of results addressed by the hash of everything they were made from.
+
+Entries are made whole in a sibling folder and renamed into place, so a reader never sees half of one and a killed
+writer leaves nothing that counts. A lock file per key keeps parallel first uses from doing the same work twice.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_LOG = logging.getLogger(__name__)
+_SUMS = "SHA256SUMS"
+
+
+def cache_folder() -> Path:
+    """Return the folder for compiled kernels: ``ROCATTN_CACHE_DIR``, else the user's cache folder."""
+    if chosen := os.environ.get("ROCATTN_CACHE_DIR"):
+        return Path(chosen)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("rocattn")
+
+
+def write_problem(folder: Path) -> str:
+    """Return why nothing can be written to a folder (made if missing), or an empty string."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"x" * 4096)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+class ContentCache:
+    """Named byte strings by key, in one folder; falls back to a temporary folder when that one takes no files."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._degraded = False
+
+    def get_or_make(self, key: str, make: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
+        """Return the files of an entry, making them on first use; whatever ``make`` raises passes through."""
+        if (found := self._read(key)) is not None:
+            return found
+        with self._locked(key):
+            if (found := self._read(key)) is not None:
+                return found
+            made = make()
+            try:
+                self._write(key, made)
+            except OSError as error:
+                self._use_temporary_folder(error)
+                self._write_if_possible(key, made)
+        return made
+
+    def _entry(self, key: str) -> Path:
+        return self._root / key[:2] / key
+
+    def _read(self, key: str) -> dict[str, bytes] | None:
+        """Return an entry whose checksums hold, else None (a power cut can leave a renamed entry without its data)."""
+        entry = self._entry(key)
+        files: dict[str, bytes] = {}
+        try:
+            for line in (entry / _SUMS).read_text().splitlines():
+                digest, name = line.split("  ", 1)
+                files[name] = (entry / name).read_bytes()
+                if hashlib.sha256(files[name]).hexdigest() != digest:
+                    return None
+        except (OSError, ValueError):
+            return None
+        return files or None
+
+    @contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        """Hold the key's lock; where there can be none (no permission, no lock support) renames still keep us safe."""
+        from filelock import FileLock
+
+        for _ in range(2):
+            lock = FileLock(self._entry(key).with_suffix(".lock"))
+            try:
+                Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+                lock.acquire()
+            except NotImplementedError:
+                break
+            except OSError as error:
+                if self._degraded:
+                    break
+                self._use_temporary_folder(error)
+                continue
+            try:
+                yield
+            finally:
+                lock.release()
+            return
+        yield
+
+    def _write(self, key: str, files: dict[str, bytes]) -> None:
+        """Put an entry in place by one rename; an entry that another process put there first stays."""
+        entry = self._entry(key)
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        for stale in entry.parent.glob(f"{key}.partial-*"):  # left by a killed holder of the lock that we hold now
+            shutil.rmtree(stale, ignore_errors=True)
+        partial = Path(tempfile.mkdtemp(prefix=f"{key}.partial-", dir=entry.parent))
+        try:
+            for name, data in files.items():
+                (partial / name).write_bytes(data)
+            sums = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()]
+            (partial / _SUMS).write_text("".join(sums))
+            if entry.exists() and self._read(key) is None:
+                shutil.rmtree(entry)
+            partial.rename(entry)
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
+                raise
+
+    def _write_if_possible(self, key: str, files: dict[str, bytes]) -> None:
+        try:
+            self._write(key, files)
+        except OSError as error:
+            _LOG.debug("the temporary folder takes no files either: %s", error)
+
+    def _use_temporary_folder(self, error: OSError) -> None:
+        """Go on in a folder of this process, once, with one line of warning."""
+        if self._degraded:
+            return
+        self._degraded = True
+        unusable = self._root
+        try:
+            self._root = Path(tempfile.mkdtemp(prefix="rocattn-cache-"))
+        except OSError:
+            return  # nothing is kept then: every use makes its result anew
+        atexit.register(_remove_own, self._root, os.getpid())
+        _LOG.warning(
+            "cannot write the cache folder %s (%s): using a temporary one; set ROCATTN_CACHE_DIR to a writable folder",
+            unusable,
+            error.strerror or error,
+        )
+
+
+def _remove_own(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child inherits the exit handler, not the folder
+        shutil.rmtree(folder, ignore_errors=True)

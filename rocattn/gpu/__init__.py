@@ -1,0 +1,1 @@
+"""Everything that talks to a GPU; `driver` is the only module that imports hip-python."""

@@ -1,0 +1,164 @@
+"""Looking for GPUs: what `probe` says with and without a runtime, against a stub libamdhip64.so."""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from rocattn.gpu.driver import GpuDevice, GpuProbe
+
+pytestmark = pytest.mark.skipif(find_spec("rocm") is None and find_spec("hip") is None, reason="hip-python is missing")
+
+# hipDeviceProp_tR0600 is declared by its fields up to the last one that is read (hip_runtime_api.h of ROCm 6 and 7).
+STUB = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+typedef struct {
+    char name[256], uuid[16], luid[8];
+    unsigned luidDeviceNodeMask;
+    size_t totalGlobalMem, sharedMemPerBlock;
+    int regsPerBlock, warpSize;
+    size_t memPitch;
+    int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], clockRate;
+    size_t totalConstMem;
+    int major, minor;
+    size_t textureAlignment, texturePitchAlignment;
+    int deviceOverlap, multiProcessorCount;
+} Properties;
+enum { ARCH_OFFSET = 1160 };
+int hipInit(unsigned flags) { (void)flags; return 0; }
+int hipRuntimeGetVersion(int* version) { *version = 70253211; return 0; }
+int hipGetDeviceCount(int* count) {
+    fputs("amdgpu.ids: No such file or directory\n", stderr);
+    if (STATUS == -1) abort();
+    *count = STATUS ? -7 : COUNT;
+    return STATUS;
+}
+int hipGetDevicePropertiesR0600(Properties* p, int device) {
+    strcpy(p->name, device ? "Radeon RX 7900 XTX" : "AMD Instinct MI300X");
+    strcpy((char*)p + ARCH_OFFSET, device ? "gfx1100" : "gfx942:sramecc+:xnack-");
+    p->totalGlobalMem = device ? 24ull << 30 : 192ull << 30;
+    p->multiProcessorCount = device ? 48 : 304;
+    p->warpSize = device ? 32 : 64;
+    return 0;
+}
+"""
+
+
+def probe_in_child(**environment):
+    """Probe in a process with its own environment; returns the result and what reached stderr."""
+    code = "from rocattn.gpu.driver import probe; print(repr(probe()))"
+    kept = {name: value for name, value in os.environ.items() if "VISIBLE" not in name and name != "LD_LIBRARY_PATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True, check=True
+    )
+    return eval(done.stdout, {"GpuProbe": GpuProbe, "GpuDevice": GpuDevice}), done.stderr  # noqa: S307 - our own repr
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory):
+    """Return a function: device count, status -> a ROCM_PATH with a runtime that answers so."""
+    gcc = shutil.which("gcc") or shutil.which("cc")
+    if gcc is None and find_spec("ziglang") is None:
+        pytest.skip("the stub runtime needs gcc or ziglang")
+    compiler = [gcc] if gcc else [sys.executable, "-m", "ziglang", "cc"]
+
+    def build(count: int, status: int = 0, source: str = STUB) -> str:
+        root = tmp_path_factory.mktemp("rocm")
+        (root / "lib").mkdir()
+        (root / "stub.c").write_text(source)
+        defines = [f"-DCOUNT={count}", f"-DSTATUS={status}"]
+        library = root / "lib" / "libamdhip64.so"
+        subprocess.run([*compiler, "-shared", "-fPIC", *defines, root / "stub.c", "-o", library], check=True)
+        return str(root)
+
+    return build
+
+
+def test_devices_are_described(stub):
+    """Name, target with features, compute units, memory and wave size of every device come through, in order."""
+    found, noise = probe_in_child(ROCM_PATH=stub(2))
+    assert found.reason == ""
+    assert found.runtime == "7.2.53211"
+    assert found.devices == [
+        GpuDevice("AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 304, 192 << 30, 64),
+        GpuDevice("Radeon RX 7900 XTX", "gfx1100", 48, 24 << 30, 32),
+    ]
+    assert noise == ""
+
+
+@pytest.mark.parametrize(
+    ("count", "status", "named"), [(0, 100, "hipErrorNoDevice"), (0, 0, "hipGetDeviceCount gave 0")]
+)
+def test_a_runtime_without_a_device_says_so(stub, count, status, named):
+    """The error is named, not numbered, and the reason goes on to /dev/kfd or what hides the device."""
+    found, noise = probe_in_child(ROCM_PATH=stub(count, status))
+    assert found.devices == []
+    assert found.reason.startswith("a HIP runtime but no device")
+    assert named in found.reason
+    if not Path("/dev/kfd").exists():
+        assert "/dev/kfd is missing" in found.reason
+    assert noise == ""
+
+
+def test_a_runtime_that_aborts_is_a_reason(stub):
+    """A crash of the runtime ends the look, not the caller."""
+    found, noise = probe_in_child(ROCM_PATH=stub(1, -1))
+    assert "crashed (SIGABRT)" in found.reason
+    assert noise == ""
+
+
+def test_an_unknown_error_code_is_a_reason(stub):
+    """Bindings raise ValueError for a code they do not know; that is a newer runtime, not a traceback."""
+    found, _ = probe_in_child(ROCM_PATH=stub(1, 7777))
+    assert "7777" in found.reason
+    assert found.devices == []
+
+
+def test_a_runtime_without_the_expected_symbols_is_a_reason(stub):
+    """HIP 5 has no hipGetDevicePropertiesR0600: the reason names it."""
+    found, _ = probe_in_child(ROCM_PATH=stub(1, 0, STUB.replace("PropertiesR0600", "Properties")))
+    assert "hipGetDevicePropertiesR0600" in found.reason
+
+
+def test_no_runtime_names_the_places_that_were_searched(tmp_path):
+    """Without the library the reason says what was looked for and where."""
+    found, noise = probe_in_child(ROCM_PATH=str(tmp_path))
+    if not found.reason.startswith("no HIP runtime"):
+        pytest.skip("this machine's loader finds a HIP runtime by itself")
+    assert "libamdhip64.so was not found" in found.reason
+    assert str(tmp_path / "lib") in found.reason
+    assert noise == ""
+
+
+def test_a_versioned_runtime_alone_is_pointed_out(tmp_path):
+    """Runtime packages without the development link have libamdhip64.so.N only."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libamdhip64.so.7").touch()
+    found, _ = probe_in_child(ROCM_PATH=str(tmp_path))
+    if not found.reason.startswith("no HIP runtime"):
+        pytest.skip("this machine's loader finds a HIP runtime by itself")
+    assert "libamdhip64.so.7 is there" in found.reason
+
+
+def test_a_runtime_that_does_not_load_says_why(tmp_path):
+    """A broken library is not reported as a missing one."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libamdhip64.so").write_text("not a library")
+    found, noise = probe_in_child(ROCM_PATH=str(tmp_path))
+    assert "does not load" in found.reason
+    assert noise == ""
+
+
+def test_nothing_is_left_of_the_probe_in_the_caller():
+    """The caller does not import hip-python: a process that has initialised HIP must not fork."""
+    code = (
+        "import sys; from rocattn.gpu.driver import probe; probe(); print('rocm' in sys.modules, 'hip' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

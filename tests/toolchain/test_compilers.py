@@ -1,0 +1,97 @@
+"""Which compiler is chosen, and what is said about those that cannot be."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from rocattn import toolchain
+from rocattn.errors import ToolchainError
+
+GOOD = """case "$*" in
+*--version*) echo "clang version 21.1.0 (somewhere)" ;;
+*print-supported-cpus*) printf 'Available CPUs for this target:\\n\\n\\tfiji\\n\\tgfx90a\\n\\tgfx942\\n' >&2 ;;
+esac"""
+
+
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="ziglang (the extra 'toolchain') is not installed")
+def test_the_pinned_compiler_comes_first():
+    """With ziglang installed it is the choice, and it knows every target that kernels are built for."""
+    first = toolchain.find_compilers()[0]
+    assert (first.kind, first.usable) == ("ziglang", True)
+    assert toolchain.choose_compiler() == first
+    assert {"gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201", "gfx1250"} <= set(first.targets)
+
+
+def test_rocm_comes_before_a_clang_on_path(no_pinned, write_tool, tmp_path, monkeypatch):
+    """Without the pinned one, ROCM_PATH's clang is chosen; PATH's is listed after it."""
+    rocm, path = tmp_path / "rocm", tmp_path / "bin"
+    for tool in (rocm / "lib/llvm/bin/amdclang++", path / "clang"):
+        write_tool(tool, GOOD)
+        write_tool(tool.parent / "ld.lld", "echo LLD")
+    monkeypatch.setenv("ROCM_PATH", str(rocm))
+    monkeypatch.setenv("PATH", str(path))
+    found = toolchain.find_compilers()
+    assert [(compiler.kind, compiler.usable) for compiler in found] == [
+        ("ziglang", False),
+        ("rocm", True),
+        ("clang", True),
+    ]
+    chosen = toolchain.choose_compiler()
+    assert chosen.argv == (str(rocm / "lib/llvm/bin/amdclang++"),)
+    assert chosen.targets == ("gfx90a", "gfx942")
+
+
+@pytest.mark.parametrize(
+    ("clang", "lld", "reason"),
+    [
+        (GOOD.replace("21.1.0", "15.0.7"), "echo LLD", "clang 15 is too old: 17 or newer is needed"),
+        (GOOD.replace("gfx", "mips"), "echo LLD", "built without the AMDGPU target"),
+        (GOOD, None, "its ld.lld is missing: install lld"),
+        (GOOD, "echo broken linker >&2; exit 1", "broken linker"),
+        ("echo gcc 12.2.0", "echo LLD", "is not a clang"),
+        ("echo 'error while loading shared libraries: libLLVM.so' >&2; exit 127", "echo LLD", "libLLVM.so"),
+    ],
+)
+def test_an_unusable_compiler_has_its_reason(no_pinned, write_tool, tmp_path, monkeypatch, clang, lld, reason):
+    """Too old, without the target, without a linker, broken, or no clang at all: each says so."""
+    write_tool(tmp_path / "clang", clang)
+    if lld:
+        write_tool(tmp_path / "ld.lld", lld)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = toolchain.find_compilers()[-1]
+    assert found.kind == "clang"
+    assert reason in found.reason
+
+
+def test_a_versioned_clang_takes_the_linker_of_its_version(no_pinned, write_tool, tmp_path, monkeypatch):
+    """Debian installs clang-21 and ld.lld-21 without plain names."""
+    write_tool(tmp_path / "clang-21", GOOD)
+    write_tool(tmp_path / "ld.lld-21", "echo LLD")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert toolchain.choose_compiler().linker == (str(tmp_path / "ld.lld-21"),)
+
+
+def test_a_file_that_cannot_be_started_is_a_reason(no_pinned, tmp_path, monkeypatch):
+    """A clang for another machine does not end in a traceback."""
+    (tmp_path / "clang").write_bytes(b"\x7fELF, but not really")
+    (tmp_path / "clang").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "does not start" in toolchain.find_compilers()[-1].reason
+
+
+def test_a_rocm_path_without_a_compiler_is_named(no_pinned, write_tool, tmp_path, monkeypatch):
+    """ROCM_PATH that points at nothing, and a hipcc without the clang it wraps, are told apart."""
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    assert toolchain.find_compilers()[1].reason == f"no amdclang++ (looked in {tmp_path}, from ROCM_PATH)"
+    write_tool(tmp_path / "bin" / "hipcc", "exit 0")
+    assert "hipcc is there but the clang it wraps is not" in toolchain.find_compilers()[1].reason
+
+
+def test_without_any_compiler_the_error_lists_everyones_reason(no_pinned):
+    """One line that says what to install."""
+    with pytest.raises(ToolchainError) as caught:
+        toolchain.choose_compiler()
+    message = str(caught.value)
+    assert "pip install 'rocattn[toolchain]'" in message
+    assert "no clang on PATH" in message
+    assert "\n" not in message

@@ -1,0 +1,164 @@
+"""``rocattn doctor``: what is missing is said with its remedy, and a broken thing never ends in a traceback."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rocattn.gpu.driver import GpuDevice, GpuProbe
+from rocattn.toolchain import Compiler
+from rocattn_profiling import cli
+from rocattn_profiling.cli import doctor
+from rocattn_profiling.cli import doctor_checks as checks
+
+
+@pytest.fixture
+def report():
+    """A whole examination of this machine."""
+    return checks.examine()
+
+
+def test_json_has_a_stable_form(capsys):
+    """Its keys and the keys of its rows are a contract; stdout holds it alone; this very machine passes."""
+    assert cli.main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.keys() == {"schema", "rocattn", "ok", "checks", "compilers", "gpu", "backends"}
+    assert (found["schema"], found["ok"]) == (1, True)
+    assert {frozenset(row) for row in found["checks"]} == {frozenset({"group", "name", "status", "detail", "remedy"})}
+    keys = {"kind", "argv", "linker", "version", "targets", "reason", "chosen"}
+    assert {frozenset(row) for row in found["compilers"]} == {frozenset(keys)}
+    assert sum(row["chosen"] for row in found["compilers"]) == any(not row["reason"] for row in found["compilers"])
+    assert found["gpu"].keys() == {"devices", "reason", "runtime", "bindings"}
+    assert {frozenset(row) for row in found["backends"]} == {
+        frozenset({"name", "available", "supports", "works", "reason"})
+    }
+
+
+def test_every_missing_thing_has_a_remedy(report):
+    """No row only complains."""
+    assert {check.status for check in report.checks} <= {"ok", "warning", "missing"}
+    assert [check.name for check in report.checks if check.status == "missing" and not check.remedy] == []
+
+
+def test_every_registered_backend_is_listed(report):
+    """The registry's backends appear with what they answer, and those that work have computed something."""
+    from rocattn import BACKENDS
+
+    assert [row.name for row in report.backends] == [backend.name for backend in BACKENDS]
+    assert next(row for row in report.backends if row.name == "cpu").works
+
+
+def test_the_table_says_the_status_in_words():
+    """ok, warning and missing stand in front of each row, and remedies below theirs; colour is not needed."""
+    rows = [checks.Check("a", "one", "ok", "1.0"), checks.Check("b", "second", "missing", "not found", "install it")]
+    assert doctor.lines(rows) == [
+        "a",
+        "  ok       one     1.0",
+        "",
+        "b",
+        "  missing  second  not found",
+        "                   -> install it",
+    ]
+
+
+def test_a_broken_numpy_is_status_4_and_no_traceback(tmp_path):
+    """When not even the CPU path can work, doctor still tells everything else."""
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").write_text("raise ImportError('libopenblas.so: wrong ELF class')")
+    command = [sys.executable, "-m", "rocattn_profiling.cli", "doctor", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 4, done.stderr
+    assert "Traceback" not in done.stderr
+    found = json.loads(done.stdout)
+    assert not found["ok"]
+    assert (
+        "wrong ELF class"
+        in next(row for row in found["checks"] if row["name"] == "cpu" and row["status"] != "ok")["detail"]
+    )
+
+
+def test_a_backend_that_computes_nonsense_does_not_pass(monkeypatch):
+    """Importable is not enough: a small attention with a known result is computed."""
+    import rocattn
+
+    monkeypatch.setattr(rocattn, "attention", lambda *qkv, **_: qkv[2][:, :3])
+    assert {row.reason for row in checks.backend_results()} == {"a small attention gives a wrong result"}
+
+
+def test_tools_are_found_on_path_or_in_rocm(tmp_path, monkeypatch, write_tool):
+    """A profiler in ROCM_PATH/bin counts; its version is what it prints; one that does not start is a warning."""
+    write_tool(tmp_path / "bin" / "rocprofv3", "echo 'version: 1.0.0, git revision: abc'")
+    write_tool(tmp_path / "bin" / "omniperf", "echo omniperf version: 2.0.1")
+    (tmp_path / "bin" / "rocprof").write_bytes(b"\x7fELF, but not really")
+    (tmp_path / "bin" / "rocprof").chmod(0o755)
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    rows = {row.name: row for row in checks.profiler_checks()}
+    assert rows["rocprofv3"].detail == f"1.0.0 ({tmp_path / 'bin' / 'rocprofv3'})"
+    assert rows["rocprof-compute"].detail == f"2.0.1 ({tmp_path / 'bin' / 'omniperf'})"
+    assert (rows["rocprof"].status, rows["rocprofv2"].status) == ("warning", "missing")
+
+
+def test_without_programs_each_is_missing_with_its_use(tmp_path, monkeypatch):
+    """An empty PATH is no error."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    rows = {row.name: row for row in checks.tool_checks()}
+    for name in ("git", "amd-smi", "npm", "chromium"):
+        assert (rows[name].status, rows[name].detail) == ("missing", "not found")
+        assert rows[name].remedy
+
+
+def test_gpus_are_listed_with_what_matters(tmp_path):
+    """Name, target, compute units and memory stand in one row a device."""
+    device = GpuDevice("AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 304, 192 << 30, 64)
+    rows = checks.gpu_checks(GpuProbe([device], runtime="7.2.53211", bindings="10.0"))
+    assert [row.status for row in rows] == ["ok"] * 3
+    assert rows[1].detail == "AMD Instinct MI300X, gfx942:sramecc+:xnack-, 304 CUs, 192 GiB, wave64"
+
+
+def test_compilers_keep_their_order_and_the_first_usable_is_chosen(own_cache):
+    """One row each; with none usable a row says what to install."""
+    old = Compiler("rocm", ("/opt/rocm/bin/clang",), version="clang version 15", reason="too old")
+    good = Compiler("clang", ("/usr/bin/clang",), ("ld.lld",), "clang version 21", ("gfx942",))
+    rows = checks.compiler_checks([Compiler("ziglang", reason="not installed"), old, good])
+    assert [(row.name, row.status) for row in rows[:3]] == [
+        ("ziglang", "missing"),
+        ("rocm", "missing"),
+        ("clang", "ok"),
+    ]
+    assert "chosen" in rows[2].detail
+    assert rows[1].detail == "/opt/rocm/bin/clang: too old"
+    rows = checks.compiler_checks([old])
+    assert rows[1].remedy == "pip install 'rocattn[toolchain]'"
+
+
+def test_a_cache_that_takes_no_files_is_a_warning(tmp_path, monkeypatch):
+    """It costs time, not results: a warning that names the variable to set."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ROCATTN_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    row = checks.compiler_checks([])[-1]
+    assert (row.name, row.status) == ("cache", "warning")
+    assert "ROCATTN_CACHE_DIR" in row.remedy
+
+
+@pytest.mark.parametrize(("governor", "status"), [("performance", "ok"), ("powersave", "warning")])
+def test_a_frequency_governor_that_saves_power_is_a_warning(tmp_path, governor, status):
+    """Read from every core; a core without one is passed over."""
+    for core in ("cpu0", "cpu1"):
+        (tmp_path / core / "cpufreq").mkdir(parents=True)
+    (tmp_path / "cpu0" / "cpufreq" / "scaling_governor").write_text(f"{governor}\n")
+    row = next(row for row in checks.hygiene_checks(tmp_path) if row.name == "governor")
+    assert (row.status, row.detail) == (status, governor)
+
+
+def test_a_cpu_quota_and_a_busy_machine_are_warnings(monkeypatch):
+    """Both make times noisy in ways that no statistics undo."""
+    monkeypatch.setattr(checks.cgroup, "cpu_quota", lambda: 1.5)
+    monkeypatch.setattr(checks.machine, "load_average", lambda: 900.0)
+    rows = {row.name: row for row in checks.hygiene_checks()}
+    assert (rows["load"].status, rows["control group"].status) == ("warning", "warning")
+    assert "1.5 cores" in rows["control group"].detail

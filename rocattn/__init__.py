@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rocattn.attention import attention, attention_backward
     from rocattn.config import AttentionConfig
     from rocattn.errors import ConfigError, NoBackendError, RocattnError, ToolchainError
+    from rocattn.functional import attention, attention_backward
     from rocattn.registry import BACKENDS, Backend, BackendRegistry, Support
 
 __version__ = "0.1.0"
@@ -24,8 +24,8 @@ _HOMES = {
     "RocattnError": "errors",
     "Support": "registry",
     "ToolchainError": "errors",
-    "attention": "attention",
-    "attention_backward": "attention",
+    "attention": "functional",
+    "attention_backward": "functional",
 }
 
 __all__ = [

@@ -1,7 +1,9 @@
-"""Writing files so that a reader never sees half of one."""
+"""Writing files so that a reader never sees half of one, and a kill loses at most the last line."""
 
 from __future__ import annotations
 
+import errno
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,10 +22,35 @@ def write_text(path: Path, text: str) -> Path:
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
         with suppress(OSError):  # the folder itself may be what cannot be written
             partial.unlink(missing_ok=True)
         raise RocattnError(f"cannot write {path}: {error.strerror}") from error
     return path
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append one line and force it to disk, making the folder.
+
+    Raises:
+        RocattnError: When the folder or disk does not take it; the message names the file and the cause.
+    """
+    line += b"\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line  # a killed run left half a line: end it, so that ours stands alone
+            written = os.write(descriptor, line)
+            if written != len(line):
+                os.ftruncate(descriptor, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise RocattnError(f"cannot write {path}: {error.strerror}; what was measured before is kept") from error

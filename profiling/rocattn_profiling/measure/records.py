@@ -7,12 +7,12 @@ in `rocattn_profiling.measure.stats`, not stored truth.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.files import append_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,6 +53,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         factor: The factor of the rule (2 for outputs, 3 for gradients).
         rows_checked, rows: Query rows compared, of how many; large outputs are sampled.
         what: The tensor with the worst error: "out", "lse", "dq", "dk" or "dv".
+        ratio: That error over what the rule allows, at its worst; ``ok`` is ratio <= 1.
     """
 
     ok: bool
@@ -64,6 +65,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     rows_checked: int
     rows: int
     what: str = "out"
+    ratio: float = 0.0
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,23 +144,7 @@ def append_record(path: Path, record: Record) -> None:
     Raises:
         RocattnError: When the folder or disk does not take it; the message names the file and the cause.
     """
-    line = _ENCODER.encode(record) + b"\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            size = os.fstat(descriptor).st_size
-            if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line  # a killed run left half a line: end it, so that ours stands alone
-            written = os.write(descriptor, line)
-            if written != len(line):
-                os.ftruncate(descriptor, size)
-                raise OSError(28, "No space left on device")
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise RocattnError(f"cannot write {path}: {error.strerror}; what was measured before is kept") from error
+    append_line(path, _ENCODER.encode(record))
 
 
 def read_records(path: Path) -> Iterator[Record]:

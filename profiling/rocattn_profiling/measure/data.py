@@ -1,0 +1,150 @@
+"""Inputs for measuring and checking: the same bits for the same (config, kind, seed) in every process.
+
+Two kinds. "normal" is seeded standard normal data. "trig" is the ramps of the project's original suite, over the flat
+index n of each array as it is stored: q = sin(n / 10), k = cos(n / 10), v = tan(n / 10) held within [-4, 4] (tan has
+poles, and one huge value would hide every other error), dout = sin(n / 5); the seed shifts n. Never zeros: a kernel
+that forgets to write would pass, and multiplying zeros draws less power than real work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from rocattn.errors import ConfigError
+from rocattn.layouts import Operands, heads_view, stored_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocattn.config import AttentionConfig
+    from rocattn.registry import Array
+
+KINDS = ("normal", "trig")
+_CHUNK = 1 << 22  # elements made at a time, so that a large array needs no second one of its size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The arrays of one problem.
+
+    Attributes:
+        q, k, v: In the config's layout and dtype.
+        mask: bool, or the config's dtype if additive, of the config's ``mask_shape``; None without one.
+        alibi_slopes: [H], float32 (float64 for float64): 2^(-8 (h + 1) / H) (Press et al. 2022); None without them.
+        sinks: [H], the same dtype, normal; None without them.
+        dout: Gradient of the output, in its layout and dtype; None unless the config's direction is "backward".
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    mask: Array | None = None
+    alibi_slopes: Array | None = None
+    sinks: Array | None = None
+    dout: Array | None = None
+
+    def options(self, config: AttentionConfig) -> dict[str, Any]:
+        """Return every keyword argument of `rocattn.attention` but ``backend``; ``return_lse`` only if forward."""
+        options: dict[str, Any] = {
+            "causal": config.causal, "mask": self.mask, "window": config.window, "softcap": config.softcap,
+            "alibi_slopes": self.alibi_slopes, "sinks": self.sinks, "scale": config.scale, "layout": config.layout,
+            "num_heads": config.num_heads, "num_kv_heads": config.num_kv_heads,
+        }  # fmt: skip
+        if config.direction == "forward":
+            options["return_lse"] = config.return_lse
+        return options
+
+    def operands(self, config: AttentionConfig) -> Operands:
+        """Return the arrays as a backend takes them: [B, H, S, D] views."""
+        slopes = self.alibi_slopes
+        return Operands(
+            q=heads_view(self.q, config.layout, config.num_heads, "q"),
+            k=heads_view(self.k, config.layout, config.num_kv_heads, "k"),
+            v=heads_view(self.v, config.layout, config.num_kv_heads, "v"),
+            mask=self.mask,
+            alibi_slopes=None if slopes is None else np.broadcast_to(slopes, (config.batch, config.num_heads)),
+            sinks=self.sinks,
+        )
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return the dtype of a config's ``dtype`` name."""
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def make_inputs(config: AttentionConfig, *, data: str = "normal", seed: int = 0) -> Inputs:
+    """Make the inputs of a config.
+
+    Args:
+        config: The problem.
+        data: "normal" or "trig".
+        seed: Any whole number, 0 or more.
+
+    Raises:
+        ConfigError: For an unknown kind of data.
+    """
+    if data not in KINDS:
+        raise ConfigError(f"data {data!r} is unknown: use one of {', '.join(KINDS)}")
+    # Seeded by the config too, so that two configs do not share a prefix of the same stream.
+    rng = np.random.default_rng([seed, int(config.key, 16)])
+    dtype = numpy_dtype(config.dtype)
+    names = ["q", "k", "v"] + ["out"] * (config.direction == "backward")
+    arrays = [_fill(stored_shape(config, name), dtype, _source(data, name, seed, rng)) for name in names]
+    wide = np.dtype(np.float64 if config.dtype == "float64" else np.float32)
+    heads = np.arange(1, config.num_heads + 1)
+    return Inputs(
+        q=arrays[0],
+        k=arrays[1],
+        v=arrays[2],
+        mask=_mask(config, dtype, rng),
+        alibi_slopes=np.exp2(-8.0 * heads / config.num_heads).astype(wide) if config.alibi else None,
+        sinks=rng.standard_normal(config.num_heads).astype(wide) if config.sinks else None,
+        dout=arrays[3] if config.direction == "backward" else None,
+    )
+
+
+def _source(data: str, name: str, seed: int, rng: np.random.Generator) -> Callable[[int, int], Array]:
+    """Return what gives the values at flat positions start … start + count - 1 (asked for in order)."""
+    if data == "normal":
+        return lambda _, count: rng.standard_normal(count)
+
+    def ramp(start: int, count: int) -> Array:
+        n = np.arange(start, start + count, dtype=np.float64) + seed
+        if name == "v":
+            return np.clip(np.tan(n / 10), -4, 4)
+        return np.cos(n / 10) if name == "k" else np.sin(n / (10 if name == "q" else 5))
+
+    return ramp
+
+
+def _fill(shape: tuple[int, ...], dtype: np.dtype[Any], source: Callable[[int, int], Array]) -> Array:
+    array = np.empty(shape, dtype)
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        part[...] = source(start, part.size)
+    return array
+
+
+def _mask(config: AttentionConfig, dtype: np.dtype[Any], rng: np.random.Generator) -> Array | None:
+    """Make a mask that hides a quarter of the keys, and, where rows have masks of their own, every 16th row whole."""
+    if config.mask_shape is None:
+        return None
+    batch, heads, rows, keys = config.mask_shape
+    allowed = rng.random(config.mask_shape) < 0.75
+    if keys == 1:
+        allowed[...] = True  # a hidden element would hide whole rows: only the rule below does
+    elif keys:
+        # Where the mask alone decides, a row keeps a key for certain.
+        allowed[..., 0] |= ~allowed.any(axis=-1)
+    if rows > 1:
+        blank = rng.integers(16, size=(batch, heads))
+        allowed &= (np.arange(rows) % 16 != blank[..., None])[..., None]
+    if config.mask == "bool":
+        return allowed
+    values = rng.standard_normal(config.mask_shape)
+    return np.where(allowed, values, -np.inf).astype(dtype)

@@ -1,0 +1,355 @@
+"""Is an output right? It is compared with float64, and with the error a naive program of the same dtype makes.
+
+The rule, for every tensor: the largest error and the root mean square error may be at most ``factor`` times those of
+the naive program (`rocattn_profiling.measure.naive`), plus a floor. The factor is 2, and 3 for gradients. The floor
+is for cases in which the naive program happens to be exact (one visible key): one unit in the last place of the dtype
+at the size of the result, and four of the dtype that sums are kept in (float32; float64 for float64) at the size of
+v. For gradients it is four such units at the size of the terms they sum, times 1 + |LSE|: a backward pass recomputes
+probabilities as exp(score - LSE), and a score that is summed in another order than it was in the forward pass is off by
+a few units at its own size, which the naive program, keeping its probabilities, is not.
+
+Rows of the output are judged among rows whose results are about as large (the same power of two): under one limit for
+all, the first rows of a causal problem, which average few keys and so have large results and errors, would hide a
+wrong tail in the last rows. Gradients, whose small rows are differences of large terms, are judged as a whole.
+
+The LSE has the same rule: at most twice the naive program's largest error, plus four float32 units at its own size.
+Rows without a visible key must be -inf exactly there, and 0 in the output.
+
+NaN or inf where float64 has none is wrong, also in rows that are not compared. The rule follows flash-attention's
+tests (see the project's documentation of correctness); a fixed tolerance of 1e-2 would accept a kernel that drops a
+fifth of a row at 1000 keys.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocattn.errors import ConfigError
+from rocattn.layouts import heads_view, stored_shape
+from rocattn_profiling.measure.naive import (
+    exact_forward,
+    exact_gradients,
+    naive_forward,
+    naive_gradients,
+    one_kv_head,
+)
+from rocattn_profiling.measure.records import Check
+
+if TYPE_CHECKING:
+    from rocattn.config import AttentionConfig
+    from rocattn.registry import Array
+    from rocattn_profiling.measure.data import Inputs
+
+OUTPUT_FACTOR = 2.0
+GRADIENT_FACTOR = 3.0
+GROUP_ELEMENTS = 256
+"""Fewer elements than this are no fair sample of the naive program's largest error: such a group joins the next."""
+_UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+EDGE = 32
+"""Every tile size in use is a multiple of this; rows on both sides of its multiples are sampled first."""
+_BLANK = -9999  # the octave of rows that are exactly 0
+_WORST = sys.float_info.max  # JSON has no inf
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How one tensor fared; ``ratio`` is the worst of error / limit over groups and over largest and mean error."""
+
+    what: str
+    ratio: float
+    max_abs_error: float
+    max_rel_error: float
+    rms_error: float
+    naive_max_abs_error: float
+    factor: float
+
+
+def check_output(
+    config: AttentionConfig,
+    inputs: Inputs,
+    out: Array,
+    lse: Array | None = None,
+    *,
+    max_flops: float = 2e9,
+    seed: int = 0,
+) -> Check:
+    """Compare an output, and the LSE if given, with float64.
+
+    Args:
+        config: The problem.
+        inputs: What the output was computed from.
+        out: In the config's layout and dtype, head dimension Dv.
+        lse: float32 [B, H, Sq], natural log; None if there is none.
+        max_flops: Above this, query rows are sampled: the first and last, rows at tile edges, and random ones.
+        seed: Of the sampling.
+
+    Raises:
+        ConfigError: When out or lse has not the shape and dtype the config says.
+    """
+    _check_form("out", out, stored_shape(config, "out"), config.dtype)
+    rows_total = config.batch * config.num_heads * config.seq_q
+    if lse is not None:
+        _check_form("lse", lse, (config.batch, config.num_heads, config.seq_q), "float32")
+    if not rows_total:
+        return _as_check([], 0, 0, OUTPUT_FACTOR)
+    operands, view = inputs.operands(config), heads_view(out, config.layout, config.num_heads, "out")
+    found: dict[str, list[Array]] = {name: [] for name in ("out", "exact", "naive", "lse", "exact_lse", "naive_lse")}
+    with np.errstate(all="ignore"):
+        for batch, kv_head, rows in sample_rows(config, max_flops, seed):
+            heads = one_kv_head(config, batch, kv_head)
+            exact = exact_forward(config, operands, heads, rows)
+            naive = naive_forward(config, operands, heads, rows)
+            got = view[batch, heads.query][:, rows].astype(np.float64).reshape(-1, config.head_dim_v)
+            for name, part in (("out", got), ("exact", exact.out), ("naive", naive.out)):
+                found[name].append(part.astype(np.float64, copy=False))
+            if lse is not None:
+                logs = lse[batch, heads.query][:, rows].astype(np.float64).reshape(-1)
+                for name, part in (("lse", logs), ("exact_lse", exact.lse), ("naive_lse", naive.lse)):
+                    found[name].append(part.astype(np.float64, copy=False))
+        joined = {name: np.concatenate(parts) for name, parts in found.items() if parts}
+        size = _largest(inputs.v)
+        verdicts = [_judge_rows("out", joined["out"], joined["exact"], joined["naive"], config, size)]
+        if lse is not None:
+            verdicts.append(_judge_lse(joined["lse"], joined["exact_lse"], joined["naive_lse"]))
+        if _finite(inputs) and not (_all_finite(out) and (lse is None or not (np.isnan(lse) | (lse == np.inf)).any())):
+            verdicts.append(_hopeless("out" if not _all_finite(out) else "lse", OUTPUT_FACTOR))
+    return _as_check(verdicts, len(joined["exact"]), rows_total, OUTPUT_FACTOR)
+
+
+def check_gradients(
+    config: AttentionConfig,
+    inputs: Inputs,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+    *,
+    max_flops: float = 2e9,
+    seed: int = 0,
+) -> Check:
+    """Compare gradients with float64.
+
+    A gradient of k or v sums over all query rows, so whole KV heads are compared: all of them up to ``max_flops``,
+    random ones (at least one) above.
+
+    Args:
+        config: The problem, direction "backward".
+        inputs: What the gradients were computed from, ``dout`` included.
+        dq: In the layout, shape and dtype of q.
+        dk: As k.
+        dv: As v.
+        max_flops: Above this, KV heads are sampled.
+        seed: Of the sampling.
+
+    Raises:
+        ConfigError: When a gradient has not the shape and dtype of its tensor, or the inputs have no ``dout``.
+    """
+    if inputs.dout is None:
+        raise ConfigError("the inputs have no dout: make them from a config with direction='backward'")
+    given = {"dq": dq, "dk": dk, "dv": dv}
+    for name, array in given.items():
+        _check_form(name, array, stored_shape(config, name[1]), config.dtype)
+    rows_total = config.batch * config.num_heads * config.seq_q
+    operands = inputs.operands(config)
+    dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
+    views = {
+        name: heads_view(array, config.layout, config.num_heads if name == "dq" else config.num_kv_heads, name)
+        for name, array in given.items()
+    }
+    units = _sample_kv_heads(config, max_flops, seed)
+    if not units or not config.seq_q:
+        blank = all(not np.asarray(array, np.float64).any() for array in given.values())
+        return _as_check([] if blank else [_hopeless("dk", GRADIENT_FACTOR)], 0, rows_total, GRADIENT_FACTOR)
+    found: dict[str, list[list[Array]]] = {name: [[], [], []] for name in given}
+    largest_lse = 0.0
+    with np.errstate(all="ignore"):
+        for batch, kv_head in units:
+            heads = one_kv_head(config, batch, kv_head)
+            exact = exact_gradients(config, operands, dout, heads)
+            largest_lse = max(largest_lse, exact.largest_lse)
+            naive = naive_gradients(config, operands, dout, heads)
+            for name, view in views.items():
+                part = view[batch, heads.query if name == "dq" else heads.kv].astype(np.float64)
+                triple = (part.reshape(-1, part.shape[-1]), getattr(exact, name), getattr(naive, name))
+                for parts, value in zip(found[name], triple, strict=True):
+                    parts.append(value.astype(np.float64, copy=False))
+        sizes = _gradient_sizes(config, inputs, largest_lse)
+        verdicts = [
+            _judge_whole(name, [np.concatenate(parts) for parts in found[name]], config, sizes[name]) for name in given
+        ]
+        bad = [name for name, array in given.items() if not _all_finite(array)]
+        if bad and _finite(inputs):
+            verdicts.append(_hopeless(bad[0], GRADIENT_FACTOR))
+    group = config.num_heads // config.num_kv_heads
+    return _as_check(verdicts, len(units) * group * config.seq_q, rows_total, GRADIENT_FACTOR)
+
+
+def sample_rows(config: AttentionConfig, max_flops: float, seed: int) -> list[tuple[int, int, Array]]:
+    """Choose what to compare: (batch, KV head, query rows), all of them if that takes at most ``max_flops``.
+
+    A row here is that position in every query head of the KV head. Above the limit each chosen KV head gets its first
+    and last row, its share of the rows on both sides of tile edges (dealt out over the chosen heads), and random rows.
+    """
+    units = [(b, h) for b in range(config.batch) for h in range(config.num_kv_heads)]
+    group = config.num_heads // config.num_kv_heads
+    row_flops = 2 * group * max(config.seq_k, 1) * max(config.head_dim + config.head_dim_v, 1)
+    budget = max(4, int(max_flops / row_flops))
+    everything = np.arange(config.seq_q)
+    if budget >= len(units) * config.seq_q:
+        return [(b, h, everything) for b, h in units]
+    rng = np.random.default_rng(seed)
+    chosen = sorted(rng.permutation(len(units))[: max(1, budget // 16)])
+    each = min(config.seq_q, max(4, budget // len(chosen)))
+    edges = np.unique([[m - 1, m] for m in range(EDGE, config.seq_q, EDGE)])
+    edges = rng.permutation(edges)
+    plan = []
+    for position, unit in enumerate(chosen):
+        mine = edges[position :: len(chosen)][: each // 2]
+        rest = rng.permutation(config.seq_q)
+        wanted = dict.fromkeys([0, config.seq_q - 1, *mine.tolist(), *rest.tolist()[: each + 2]])
+        plan.append((*units[unit], np.array(sorted(list(wanted)[:each]))))
+    return plan
+
+
+def _sample_kv_heads(config: AttentionConfig, max_flops: float, seed: int) -> list[tuple[int, int]]:
+    units = [(b, h) for b in range(config.batch) for h in range(config.num_kv_heads)]
+    group = config.num_heads // config.num_kv_heads
+    flops = 2 * group * config.seq_q * config.seq_k * (3 * config.head_dim + 2 * config.head_dim_v)
+    count = len(units) if not flops else min(len(units), max(1, int(max_flops / flops)))
+    chosen = np.random.default_rng(seed).permutation(len(units))[:count]
+    return [units[i] for i in sorted(chosen)]
+
+
+def _judge_rows(what: str, got: Array, exact: Array, naive: Array, config: AttentionConfig, size: float) -> Verdict:
+    """Judge rows [N, X] among rows of the same power of two; rows of exact zeros must be zeros."""
+    error, naive_error = _error(got, exact), _error(naive, exact)
+    scale = np.max(np.abs(exact), axis=-1, initial=0, where=np.isfinite(exact))
+    octave = np.where(scale > 0, np.frexp(scale)[1], _BLANK)
+    ratio = 0.0
+    for rows, blank in _groups(octave, exact.shape[-1]):
+        floor = 0.0 if blank else _floor(config, float(scale[rows].max()), size)
+        ratio = max(ratio, _ratio(error[rows], naive_error[rows], OUTPUT_FACTOR, floor))
+    return _verdict(what, ratio, error, naive_error, exact, OUTPUT_FACTOR)
+
+
+def _groups(octave: Array, width: int) -> list[tuple[Array, bool]]:
+    """Cut rows into octaves, small ones joined with a neighbour; each with whether its rows are exactly 0."""
+    blank, order = np.flatnonzero(octave == _BLANK), np.argsort(octave, kind="stable")
+    order = order[len(blank) :]
+    groups: list[Array] = []
+    start = 0
+    for stop in [*(np.flatnonzero(np.diff(octave[order])) + 1).tolist(), len(order)]:
+        if (stop - start) * width >= GROUP_ELEMENTS:
+            groups.append(order[start:stop])
+            start = stop
+    if start < len(order):  # too few of the largest are left: they go with the next smaller ones
+        groups.append(np.concatenate([groups.pop(), order[start:]]) if groups else order[start:])
+    return [(rows, False) for rows in groups] + [(blank, True)] * bool(blank.size)
+
+
+def _judge_whole(what: str, triple: list[Array], config: AttentionConfig, size: float) -> Verdict:
+    """Judge a gradient (got, exact, naive) in one group."""
+    got, exact, naive = triple
+    error, naive_error = _error(got, exact), _error(naive, exact)
+    floor = _floor(config, float(np.max(np.abs(exact), initial=0)), size)
+    ratio = _ratio(error, naive_error, GRADIENT_FACTOR, floor)
+    return _verdict(what, ratio, error, naive_error, exact, GRADIENT_FACTOR)
+
+
+def _judge_lse(got: Array, exact: Array, naive: Array) -> Verdict:
+    error, naive_error = _error(got, exact), _error(naive, exact)
+    size = 1 + np.abs(np.where(np.isfinite(exact), exact, 0))
+    limit = OUTPUT_FACTOR * naive_error.max() + 4 * np.finfo(np.float32).eps * size
+    return _verdict("lse", float(np.max(error / limit)), error, naive_error, exact, OUTPUT_FACTOR)
+
+
+def _error(got: Array, exact: Array) -> Array:
+    """Return |got - exact|; 0 where both are the same non-finite value, inf where only one is."""
+    same = (got == exact) | (np.isnan(got) & np.isnan(exact))
+    error = np.where(same, 0, np.abs(got - exact))
+    return np.where(np.isnan(error), np.inf, error)
+
+
+def _ratio(error: Array, naive_error: Array, factor: float, floor: float) -> float:
+    """Return the worse of largest and root mean square error over its limit; 0 / 0 is 0."""
+    if not error.size:
+        return 0.0
+    pairs = ((error.max(), naive_error.max(), floor), (_rms(error), _rms(naive_error), floor / 4))
+    worst = 0.0
+    for mine, naive, least in pairs:
+        limit = factor * naive + least
+        worst = max(worst, 0.0 if mine == 0 else float(mine / limit) if limit > 0 else np.inf)
+    return worst
+
+
+def _floor(config: AttentionConfig, scale: float, size: float) -> float:
+    """Return the error allowed when the naive program makes none (see the module)."""
+    unit = _UNITS[config.dtype]
+    sums = np.finfo(np.float64 if config.dtype == "float64" else np.float32).eps
+    return float(unit * scale + 4 * sums * size)
+
+
+def _gradient_sizes(config: AttentionConfig, inputs: Inputs, largest_lse: float) -> dict[str, float]:
+    """Return the size of the terms that a gradient sums: |dout| |v| in a row of dS, which scale k turns into dq."""
+    assert inputs.dout is not None
+    score = config.head_dim_v * _typical(inputs.dout) * _typical(inputs.v) * abs(config.softmax_scale)
+    sizes = {"dq": score * _largest(inputs.k), "dk": score * _largest(inputs.q), "dv": _largest(inputs.dout)}
+    return {name: size * (1 + largest_lse) for name, size in sizes.items()}
+
+
+def _largest(array: Array) -> float:
+    wide = array.astype(np.float32) if array.dtype.itemsize == 2 else array
+    return float(np.max(np.abs(wide), initial=0, where=np.isfinite(wide)))
+
+
+def _typical(array: Array) -> float:
+    wide = array.astype(np.float32) if array.dtype.itemsize == 2 else array
+    return _rms(np.where(np.isfinite(wide), wide, 0))
+
+
+def _rms(error: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(error)))) if error.size else 0.0
+
+
+def _all_finite(array: Array) -> bool:
+    return bool(np.isfinite(array).all())
+
+
+def _finite(inputs: Inputs) -> bool:
+    return all(_all_finite(array) for array in (inputs.q, inputs.k, inputs.v))
+
+
+def _check_form(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> None:
+    if array.shape != shape or array.dtype.name != dtype:
+        raise ConfigError(f"{name} is {array.dtype.name} {list(array.shape)}; the config says {dtype} {list(shape)}")
+
+
+def _hopeless(what: str, factor: float) -> Verdict:
+    return Verdict(what, np.inf, np.inf, np.inf, np.inf, 0.0, factor)
+
+
+def _verdict(what: str, ratio: float, error: Array, naive_error: Array, exact: Array, factor: float) -> Verdict:
+    worst = float(error.max(initial=0))
+    largest = float(np.max(np.abs(exact), initial=0, where=np.isfinite(exact)))
+    relative = worst / largest if largest else (0.0 if worst == 0 else np.inf)
+    return Verdict(what, ratio, worst, relative, _rms(error), float(naive_error.max(initial=0)), factor)
+
+
+def _as_check(verdicts: list[Verdict], rows_checked: int, rows: int, factor: float) -> Check:
+    """Return the verdict of the tensor that came closest to its limit, or went farthest beyond."""
+    worst = max(verdicts, key=lambda v: v.ratio, default=Verdict("out", 0.0, 0.0, 0.0, 0.0, 0.0, factor))
+    return Check(
+        ok=worst.ratio <= 1,
+        max_abs_error=min(worst.max_abs_error, _WORST),
+        max_rel_error=min(worst.max_rel_error, _WORST),
+        rms_error=min(worst.rms_error, _WORST),
+        naive_max_abs_error=min(worst.naive_max_abs_error, _WORST),
+        factor=worst.factor,
+        rows_checked=rows_checked,
+        rows=rows,
+        what=worst.what,
+        ratio=min(worst.ratio, _WORST),
+    )

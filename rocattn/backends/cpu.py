@@ -1,0 +1,207 @@
+"""The "cpu" backend: standard attention in numpy, the reference that supports everything.
+
+The whole [Sq, Sk] score matrix of a chunk of heads exists at once. fp16, bf16 and fp32 are computed in float32,
+float64 in float64. The backward pass recomputes the softmax instead of taking it from ``lse``, so that float64
+gradients are not limited by a float32 LSE.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rocattn.backends.scores import (
+    Heads,
+    Hidden,
+    chunk_size,
+    finish_scores,
+    head_chunks,
+    masking_bytes,
+    product,
+    query_factor,
+)
+from rocattn.registry import YES, Backend, Support
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from rocattn.config import AttentionConfig
+    from rocattn.layouts import Operands
+    from rocattn.registry import Array
+
+CHUNK_SCORES = 1 << 22
+"""Scores computed together unless one KV head has more: 16 MiB in float32, which an L3 cache holds."""
+
+
+class Softmax(NamedTuple):
+    """The softmax of a block of heads, KV heads and their groups packed: [nb, nhkv, G * R, …].
+
+    Attributes:
+        weights: [nb, nhkv, G * R, Sk], normalised; 0 in rows without a visible key.
+        lse: [nb, nhkv, G * R], natural log, in the compute dtype.
+        hidden: Which pairs are hidden.
+        tanh: tanh(score / softcap) [nb, nhkv, G * R, Sk]; None unless wanted.
+        q, k, v: The operands of the block in the compute dtype; q scaled.
+    """
+
+    weights: Array
+    lse: Array
+    hidden: Hidden | None
+    tanh: Array | None
+    q: Array
+    k: Array
+    v: Array
+
+
+def softmax_block(
+    config: AttentionConfig, operands: Operands, heads: Heads, rows: slice | Array, dtype: DTypeLike,
+    *, keep_tanh: bool = False,
+) -> Softmax:  # fmt: skip
+    """Compute the softmax of some heads and query rows (a slice or an array of positions) over all keys."""
+    group = config.num_heads // config.num_kv_heads
+    nb, nh = heads.count
+    q = operands.q[heads.batch, heads.query][:, :, rows].astype(dtype, order="C")
+    q *= q.dtype.type(query_factor(config))
+    count = q.shape[2]
+    q = q.reshape(nb, nh, group * count, config.head_dim)
+    k = operands.k[heads.batch, heads.kv].astype(dtype, copy=False)
+    v = operands.v[heads.batch, heads.kv].astype(dtype, copy=False)
+    scores = np.matmul(q, k.swapaxes(-1, -2))
+    by_head = scores.reshape(nb, nh * group, count, config.seq_k)
+    tanh = np.empty_like(by_head) if keep_tanh and config.softcap is not None else None
+    hidden = finish_scores(by_head, config, operands, heads, rows, slice(0, config.seq_k), tanh_out=tanh)
+    top = scores.max(axis=-1, initial=-np.inf)
+    sinks = None
+    if operands.sinks is not None:
+        sinks = np.repeat(operands.sinks[heads.query].astype(dtype), count).reshape(nh, group * count)
+        top = np.maximum(top, sinks)
+    top[top == -np.inf] = 0  # a row without a visible key: exp(-inf - 0) is the 0 it needs
+    scores -= top[..., None]
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=-1)
+    if sinks is not None:
+        total += np.exp(sinks - top)
+    lse = np.log(total) + top
+    scores /= np.where(total == 0, 1, total)[..., None]
+    curve = None if tanh is None else tanh.reshape(scores.shape)
+    return Softmax(scores, lse, hidden, curve, q, k, v)
+
+
+def gradients_block(
+    config: AttentionConfig,
+    softmax: Softmax,
+    dout: Array,
+    *,
+    storage: DTypeLike | None = None,
+    delta: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """Return dq [nb, nhkv, G * R, D], dk [nb, nhkv, Sk, D] and dv [nb, nhkv, Sk, Dv] of a block.
+
+    With P the softmax: dV = P^T dO, dS = P * (dO V^T - rowsum(P * dO V^T)), dQ = scale dS K, dK = scale dS^T Q.
+    A sink takes probability but has no value: it appears in P only. Source: Dao et al. 2022, "FlashAttention", B.4.
+
+    Args:
+        config: The problem.
+        softmax: Of the block; its ``tanh`` is overwritten.
+        dout: [nb, nhkv, G * R, Dv], in the compute dtype.
+        storage: Round dO V^T and dS to this dtype, as a program that stores them in it would; None does not round.
+        delta: rowsum(P * dO V^T) [nb, nhkv, G * R, 1] of a program that takes it as rowsum(dO * out); None computes it.
+    """
+    weights, hidden, q, k, v = softmax.weights, softmax.hidden, softmax.q, softmax.k, softmax.v
+    if hidden is not None:
+        hidden.clear(weights)  # of a row whose LSE is NaN
+    dv = product(weights.swapaxes(-1, -2), dout, hidden, np.empty_like(v, order="C"), keys_last=False)
+    dscores = np.matmul(dout, v.swapaxes(-1, -2))
+    if storage is not None:
+        dscores[...] = dscores.astype(storage)
+    if hidden is not None:
+        hidden.clear(dscores)
+    dscores -= np.einsum("bhij,bhij->bhi", dscores, weights)[..., None] if delta is None else delta
+    dscores *= weights
+    if softmax.tanh is not None:
+        slope = np.square(softmax.tanh, out=softmax.tanh)
+        np.subtract(1, slope, out=slope)
+        dscores *= slope
+    if hidden is not None:
+        hidden.clear(dscores)
+    if storage is not None:
+        dscores[...] = dscores.astype(storage)
+    dq = product(dscores, k, hidden, np.empty_like(q))
+    dq *= q.dtype.type(config.softmax_scale)
+    dk = product(dscores.swapaxes(-1, -2), q, hidden, np.empty_like(k, order="C"), keys_last=False)
+    if config.softcap is not None:
+        dk *= q.dtype.type(config.softcap)  # q was scaled by scale / softcap
+    return dq, dk, dv
+
+
+def compute_dtype(config: AttentionConfig) -> np.dtype:
+    """Return float64 for float64, else float32."""
+    return np.dtype(np.float64 if config.dtype == "float64" else np.float32)
+
+
+class CpuBackend(Backend):
+    """Standard attention in numpy."""
+
+    name = "cpu"
+    priority = 0
+
+    def supports(self, config: AttentionConfig) -> Support:  # noqa: ARG002 - every config is supported
+        """Say yes: this backend is the reference for all of the contract."""
+        return YES
+
+    def workspace_bytes(self, config: AttentionConfig) -> int:
+        """Return what one chunk of heads holds at its peak, in bytes: scores, float copies, and masks being applied.
+
+        Forward holds the scores once (twice while ALiBi is subtracted), backward twice (three times with softcap).
+        """
+        item = compute_dtype(config).itemsize
+        group = config.num_heads // config.num_kv_heads
+        pairs = config.seq_q * config.seq_k
+        nb, nh = chunk_size(config, group * pairs, CHUNK_SCORES)
+        scores = nb * nh * group * pairs * item
+        q, k = group * config.seq_q * config.head_dim, config.seq_k * config.head_dim
+        v, out = config.seq_k * config.head_dim_v, group * config.seq_q * config.head_dim_v
+        rows, backward = 6 * group * config.seq_q, config.direction == "backward"
+        operands = q + rows + (k + v) * (config.itemsize != item)
+        resting = scores * (1 + backward * (config.softcap is not None))
+        applying = scores * config.alibi + masking_bytes(config, pairs, nb, nh * group, item)
+        working = scores + nb * nh * item * (out + q + k + v) if backward else nb * nh * item * out
+        return resting + nb * nh * item * operands + max(applying, working)
+
+    def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
+        """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
+        dtype, rows = compute_dtype(config), slice(0, config.seq_q)
+        with np.errstate(all="ignore"):
+            for heads in self._chunks(config):
+                softmax = softmax_block(config, operands, heads, rows, dtype)
+                result = np.empty((*softmax.q.shape[:3], config.head_dim_v), dtype)
+                product(softmax.weights, softmax.v, softmax.hidden, result)
+                target = out[heads.batch, heads.query]
+                target[...] = result.reshape(target.shape)
+                if lse is not None:
+                    row_values = lse[heads.batch, heads.query]
+                    row_values[...] = softmax.lse.reshape(row_values.shape)
+
+    def backward(
+        self, config: AttentionConfig, operands: Operands, dout: Array, out: Array, lse: Array,  # noqa: ARG002 - recomputed
+        dq: Array, dk: Array, dv: Array,
+    ) -> None:  # fmt: skip
+        """Write the gradients into ``dq``, ``dk``, ``dv`` ([B, H or Hkv, S, D or Dv] views)."""
+        dtype, rows = compute_dtype(config), slice(0, config.seq_q)
+        with np.errstate(all="ignore"):
+            for heads in self._chunks(config):
+                softmax = softmax_block(config, operands, heads, rows, dtype, keep_tanh=True)
+                upstream = (
+                    dout[heads.batch, heads.query]
+                    .astype(dtype, order="C")
+                    .reshape(*softmax.q.shape[:3], config.head_dim_v)
+                )
+                block = gradients_block(config, softmax, upstream)
+                dq[heads.batch, heads.query] = block[0].reshape(dq[heads.batch, heads.query].shape)
+                dk[heads.batch, heads.kv], dv[heads.batch, heads.kv] = block[1:]
+
+    @staticmethod
+    def _chunks(config: AttentionConfig) -> list[Heads]:
+        group = config.num_heads // config.num_kv_heads
+        return list(head_chunks(config, group * config.seq_q * config.seq_k, CHUNK_SCORES))

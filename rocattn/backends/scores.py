@@ -1,0 +1,227 @@
+"""What every numpy backend does to a block of scores: softcap, ALiBi, mask, causal and window, in that order.
+
+The meanings fixed by the contract of `rocattn.attention` live here once. A block is scores[nb, nh, R, C] for a range
+of batches, query heads, query rows and keys; `cpu` uses one block per head, `cpu-flash` one per tile, and the
+evaluation uses scattered rows.
+
+Hidden pairs are exact: a hidden score becomes -inf whatever it was, and `product` leaves hidden pairs out of a matrix
+product even where 0 * NaN or 0 * inf would let them in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocattn.config import AttentionConfig
+    from rocattn.layouts import Operands
+    from rocattn.registry import Array
+
+# By item size: the unsigned type of that size, where its sign bit is, and the bits of +inf.
+_INF_BITS: dict[int, tuple[type[np.unsignedinteger[Any]], int, int]] = {
+    4: (np.uint32, 31, 0x7F800000),
+    8: (np.uint64, 63, 0x7FF0000000000000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """A range of batches and KV heads, with the query heads that share them."""
+
+    batch: slice
+    kv: slice
+    query: slice
+
+    @property
+    def count(self) -> tuple[int, int]:
+        """How many batches and KV heads."""
+        return self.batch.stop - self.batch.start, self.kv.stop - self.kv.start
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Which pairs of a block are hidden.
+
+    Attributes:
+        pairs: bool, broadcastable to ``block``.
+        block: (nb, nh, R, C), query heads counted.
+        kv_heads: How many KV heads the block's query heads share.
+    """
+
+    pairs: Array
+    block: tuple[int, ...]
+    kv_heads: int
+
+    def packed(self) -> Array:
+        """Return the pairs as [nb, KV heads, G * R, C], the form in which a group shares K and V."""
+        nb, nh, rows, keys = self.block
+        return np.broadcast_to(self.pairs, self.block).reshape(nb, self.kv_heads, nh // self.kv_heads * rows, keys)
+
+    def clear(self, packed: Array) -> None:
+        """Set the hidden pairs of a packed block to 0 if it holds any NaN or inf (a finite one needs no clearing)."""
+        if not np.isfinite(packed.sum()):
+            np.copyto(packed, 0, where=self.packed())
+
+
+def head_chunks(config: AttentionConfig, pairs_per_kv_head: int, budget: int) -> Iterator[Heads]:
+    """Go through all batches and KV heads in chunks of about ``budget`` scores (at least one KV head)."""
+    nb, nh = chunk_size(config, pairs_per_kv_head, budget)
+    group = config.num_heads // config.num_kv_heads
+    for b in range(0, config.batch, nb):
+        batch = slice(b, min(b + nb, config.batch))
+        for h in range(0, config.num_kv_heads, nh):
+            stop = min(h + nh, config.num_kv_heads)
+            yield Heads(batch, slice(h, stop), slice(h * group, stop * group))
+
+
+def chunk_size(config: AttentionConfig, pairs_per_kv_head: int, budget: int) -> tuple[int, int]:
+    """Return how many batches and KV heads a chunk of `head_chunks` holds at most."""
+    fit = max(1, budget // max(pairs_per_kv_head, 1))
+    heads = min(config.num_kv_heads, fit)
+    batches = max(1, min(config.batch, fit // config.num_kv_heads)) if heads == config.num_kv_heads else 1
+    return batches, heads
+
+
+def query_factor(config: AttentionConfig, unit: float = 1.0) -> float:
+    """Return what to multiply q by before q.k, so that `finish_scores` need not scale (``unit`` as there)."""
+    return config.softmax_scale / config.softcap if config.softcap is not None else config.softmax_scale * unit
+
+
+def finish_scores(
+    scores: Array, config: AttentionConfig, operands: Operands, heads: Heads, rows: slice | Array, keys: slice,
+    *, unit: float = 1.0, tanh_out: Array | None = None,
+) -> Hidden | None:  # fmt: skip
+    """Turn products q.k into what the softmax takes, in place.
+
+    Args:
+        scores: [nb, nh, R, C] products, q scaled by `query_factor`; overwritten with the final scores times ``unit``.
+        config: The problem.
+        operands: Its mask and ALiBi slopes.
+        heads: Which batches and heads the block covers.
+        rows: Its query rows: a slice, or an array of positions.
+        keys: Its keys.
+        unit: 1 for scores that go through exp, log2(e) for exp2.
+        tanh_out: Where to keep tanh(score / softcap), which the backward pass needs.
+
+    Returns:
+        Which pairs are hidden; None when all are visible.
+    """
+    if config.softcap is not None:
+        np.tanh(scores, out=scores)
+        if tanh_out is not None:
+            tanh_out[...] = scores
+        scores *= scores.dtype.type(config.softcap * unit)
+    first = config.seq_k - config.seq_q
+    diagonal = np.arange(rows.start, rows.stop, dtype=np.int32) if isinstance(rows, slice) else rows.astype(np.int32)
+    hidden = None
+    if operands.alibi_slopes is not None or _crosses_band(config, diagonal, first, keys):
+        distance = np.arange(keys.start, keys.stop, dtype=np.int32) - (diagonal + np.int32(first))[:, None]
+        hidden = _outside_band(config, distance)
+        if operands.alibi_slopes is not None:
+            slopes = (operands.alibi_slopes[heads.batch, heads.query] * unit).astype(scores.dtype)
+            scores -= slopes[:, :, None, None] * np.abs(distance).astype(scores.dtype)
+    if operands.mask is not None:
+        tile = mask_tile(operands.mask, heads, rows, keys)
+        masked = ~tile if tile.dtype == bool else _add_mask(scores, tile, unit)
+        hidden = masked if hidden is None else hidden | masked
+    if hidden is None or not hidden.any():
+        return None
+    _hide(scores, hidden)
+    return Hidden(hidden, scores.shape, heads.count[1])
+
+
+def masking_bytes(config: AttentionConfig, pairs: int, batches: int, heads: int, itemsize: int) -> int:
+    """Return the memory that `finish_scores` needs beside a block of ``pairs`` pairs in each head, in bytes.
+
+    Distances are int32 and shared by all heads; what is hidden is a bool and a cap as wide as the scores.
+    """
+    band = (4 + (1 + itemsize) * (config.band is not None)) * pairs if config.alibi or config.band is not None else 0
+    if config.alibi:
+        band += itemsize * pairs
+    if config.mask_shape is None:
+        return band
+    covered = (batches if config.mask_shape[0] > 1 else 1) * (heads if config.mask_shape[1] > 1 else 1)
+    covered *= pairs if min(config.mask_shape[2:]) > 1 else 0
+    return band + covered * (2 + itemsize * (1 + (config.mask == "additive")))
+
+
+def mask_tile(mask: Array, heads: Heads, rows: slice | Array, keys: slice) -> Array:
+    """Return a mask's part for a block; axes of size 1 stay 1."""
+    part = mask
+    for axis, index in enumerate((heads.batch, heads.query, rows, keys)):
+        if mask.shape[axis] != 1:
+            part = part[(slice(None),) * axis + (index,)]
+    return part
+
+
+def _add_mask(scores: Array, tile: Array, unit: float) -> Array:
+    """Add an additive mask to scores; returns where it is -inf."""
+    hidden: Array = tile == tile.dtype.type(-np.inf)
+    tile = tile.astype(scores.dtype, copy=False)
+    if unit != 1.0:
+        # A finite mask stays finite: finfo.min times log2(e) would overflow to -inf, and hide what is only pushed far.
+        tile = tile * scores.dtype.type(unit)
+        np.maximum(tile, np.finfo(scores.dtype).min, out=tile)
+    scores += tile
+    return hidden
+
+
+def _crosses_band(config: AttentionConfig, rows: Array, first: int, keys: slice) -> bool:
+    if config.band is None or not rows.size:
+        return False
+    left, right = config.band
+    return bool(
+        (right >= 0 and keys.stop - 1 > rows[0] + first + right) or (left >= 0 and keys.start < rows[-1] + first - left)
+    )
+
+
+def _outside_band(config: AttentionConfig, distance: Array) -> Array | None:
+    if config.band is None:
+        return None
+    left, right = config.band
+    if left < 0:
+        return distance > right
+    return (distance < -left) if right < 0 else (distance > right) | (distance < -left)
+
+
+def _hide(scores: Array, hidden: Array) -> None:
+    """Set hidden scores to -inf.
+
+    fmin with a cap of -inf or +inf, put together from its bits, has no branch: 15 times faster than a masked copy.
+    A visible NaN becomes +inf there, and NaN again when the softmax subtracts its maximum.
+    """
+    if scores.dtype.kind != "f" or scores.itemsize not in _INF_BITS:
+        np.copyto(scores, scores.dtype.type(-np.inf), where=hidden)
+        return
+    bits, shift, infinity = _INF_BITS[scores.itemsize]
+    cap = hidden.astype(bits)
+    cap <<= bits(shift)
+    cap |= bits(infinity)
+    np.fmin(scores, cap.view(scores.dtype), out=scores)
+
+
+def product(weights: Array, values: Array, hidden: Hidden | None, out: Array, *, keys_last: bool = True) -> Array:
+    """Compute ``out = weights @ values``, to which hidden pairs contribute nothing whatever the values are.
+
+    Args:
+        weights: [nb, nh, R, C], 0 at hidden pairs.
+        values: [nb, nh, C, D].
+        hidden: Which pairs are hidden; None for none.
+        out: [nb, nh, R, D], overwritten.
+        keys_last: Whether C counts keys (and R query rows), or the other way round.
+    """
+    # A sum is finite only if every term is: one cheap pass says whether the plain product is safe.
+    if hidden is None or np.isfinite(values.sum()):
+        return np.matmul(weights, values, out=out)
+    pairs = hidden.packed() if keys_last else hidden.packed().swapaxes(-1, -2)
+    bad: Array = np.logical_not(np.isfinite(values).all(axis=-1))
+    np.matmul(weights, np.where(bad[..., None], 0, values), out=out)
+    for c in np.flatnonzero(bad.any(axis=(0, 1))):
+        counts = bad[:, :, c, None] & ~pairs[..., c]
+        out += np.where(counts[..., None], weights[..., c, None] * values[:, :, c, None, :], 0)
+    return out

@@ -1,0 +1,294 @@
+"""The public functions: `attention` and `attention_backward`, with one fixed meaning for every option.
+
+For query row i and key j of a batch and head, with t = i + Sk - Sq the key on the row's diagonal::
+
+    s = scale * q_i . k_j                             scale: 1 / sqrt(D) unless given
+    s = softcap * tanh(s / softcap)                   if softcap
+    s = s - slope * |t - j|                           if alibi_slopes
+    s = s + mask                                      if mask is floating
+    hidden if  causal and j > t                       bottom-right, also when Sq != Sk
+           or  window and not t - left <= j <= t + right     -1: open
+           or  mask is bool and False, or floating and -inf
+    p = exp(s) / (sum of exp(s) over visible keys [+ exp(sink)])
+    out_i = sum of p * v_j,  LSE_i = natural log of that denominator
+
+A row without a visible key has output 0, LSE -inf and gradient 0; with sinks the sink is then all there is: output 0,
+LSE = sink, gradient 0. A hidden key has no influence at all, even when its K or V row holds NaN or inf.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rocattn.backends import BACKENDS
+from rocattn.config import DTYPE_BYTES, AttentionConfig
+from rocattn.errors import ConfigError
+from rocattn.layouts import Operands, empty_in_layout, heads_view, mask_view
+
+if TYPE_CHECKING:
+    from rocattn.config import Direction, MaskKind
+    from rocattn.registry import Array
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    mask: Array | None = None,
+    window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
+    scale: float | None = None,
+    layout: str = "BSHD",
+    num_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    return_lse: bool = False,
+    backend: str | None = None,
+) -> Any:
+    """Compute scaled dot-product attention; the module's docstring defines every option exactly.
+
+    Args:
+        q: [B, Sq, H, D] for layout "BSHD", [B, H, Sq, D] for "BHSD", [B, Sq, H*D] for "BSE"; float16, bfloat16
+            (`ml_dtypes.bfloat16`), float32 or float64. Any strides, read-only or not: no copy is made for the layout.
+        k: The same with Sk and Hkv, where H is a multiple of Hkv: each KV head serves H / Hkv query heads.
+        v: As k, but its head dimension Dv may differ from D.
+        causal: Row i sees keys j <= i + Sk - Sq.
+        mask: bool (True = may attend) or floating (q's dtype or float32; added to the scaled scores; -inf hides);
+            [Sq, Sk], or 4-d with each axis 1 or full, broadcast to [B, H, Sq, Sk].
+        window: (left, right): row i sees keys from i + Sk - Sq - left to i + Sk - Sq + right; -1 is open.
+        softcap: c in c * tanh(score / c), before ALiBi and mask.
+        alibi_slopes: [H] or [B, H], floating: slope * |i + Sk - Sq - j| is subtracted from the scores.
+        sinks: [H], floating: one more logit per head in the softmax's denominator and in the LSE.
+        scale: Factor on q.k; None is 1 / sqrt(D).
+        layout: "BSHD", "BHSD" or "BSE".
+        num_heads: H; needed by "BSE", else checked if given.
+        num_kv_heads: Hkv; ``num_heads`` if None.
+        return_lse: Also return the LSE.
+        backend: The backend's name; None selects (`BackendRegistry.select`).
+
+    Returns:
+        The output in q's layout and dtype, head dimension Dv; with ``return_lse`` also the natural-log LSE,
+        float32 [B, H, Sq].
+
+    Raises:
+        ConfigError: When shapes, dtypes or options do not describe an attention problem.
+        NoBackendError: When the named backend, or every backend, cannot run it.
+    """
+    config, operands = describe(
+        q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
+        scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, return_lse=return_lse,
+    )  # fmt: skip
+    chosen = BACKENDS.select(config, backend)
+    out, view = empty_in_layout(out_shape(config), layout, q.dtype)
+    lse = np.empty((config.batch, config.num_heads, config.seq_q), np.float32) if return_lse else None
+    chosen.forward(config, operands, view, lse)
+    return out if lse is None else (out, lse)
+
+
+def attention_backward(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    causal: bool = False,
+    mask: Array | None = None,
+    window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
+    scale: float | None = None,
+    layout: str = "BSHD",
+    num_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    backend: str | None = None,
+) -> tuple[Array, Array, Array]:
+    """Compute the gradients of `attention` with respect to q, k and v.
+
+    Args:
+        dout: Gradient of the output, in its layout, shape and dtype.
+        q: As given to `attention`.
+        k: As given to `attention`.
+        v: As given to `attention`.
+        out: What `attention` returned.
+        lse: The LSE it returned with ``return_lse=True``: float32 [B, H, Sq].
+        causal: This and all other options as given to `attention`.
+        mask: See `attention`; constant here, as ALiBi slopes and sinks are: they get no gradient.
+        window: See `attention`.
+        softcap: See `attention`.
+        alibi_slopes: See `attention`.
+        sinks: See `attention`.
+        scale: See `attention`.
+        layout: See `attention`.
+        num_heads: See `attention`.
+        num_kv_heads: See `attention`.
+        backend: See `attention`.
+
+    Returns:
+        (dq, dk, dv) in the layout, shape and dtype of q, k and v.
+
+    Raises:
+        ConfigError: When shapes, dtypes or options do not describe an attention problem.
+        NoBackendError: When the named backend, or every backend, cannot run it.
+    """
+    config, operands = describe(
+        q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
+        scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, direction="backward",
+    )  # fmt: skip
+    views = []
+    for name, array in (("dout", dout), ("out", out)):
+        _check_array(name, array, q.dtype.name)
+        view = heads_view(array, layout, config.num_heads, name)
+        if view.shape != out_shape(config):
+            raise ConfigError(f"{name} has shape {array.shape}: the output is {out_shape(config)} as [B, H, Sq, Dv]")
+        views.append(view)
+    rows = (config.batch, config.num_heads, config.seq_q)
+    _check_array("lse", lse, "float32")
+    if lse.shape != rows:
+        raise ConfigError(f"lse has shape {lse.shape}: it must be [B, H, Sq] = {list(rows)}")
+    chosen = BACKENDS.select(config, backend)
+    dq, dq_view = empty_in_layout(operands.q.shape, layout, q.dtype)
+    dk, dk_view = empty_in_layout(operands.k.shape, layout, q.dtype)
+    dv, dv_view = empty_in_layout(operands.v.shape, layout, q.dtype)
+    chosen.backward(config, operands, views[0], views[1], lse, dq_view, dk_view, dv_view)
+    return dq, dk, dv
+
+
+def describe(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    mask: Array | None = None,
+    window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
+    scale: float | None = None,
+    layout: str = "BSHD",
+    num_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    return_lse: bool = False,
+    direction: Direction = "forward",
+) -> tuple[AttentionConfig, Operands]:
+    """Check the arguments of `attention` and return the config and the views that a backend takes.
+
+    Raises:
+        ConfigError: When shapes, dtypes or options do not describe an attention problem.
+    """
+    _check_array("q", q)
+    for name, array in (("k", k), ("v", v)):
+        _check_array(name, array, q.dtype.name)
+    kv_heads = num_heads if num_kv_heads is None and layout == "BSE" else num_kv_heads
+    views = (heads_view(q, layout, num_heads, "q"), heads_view(k, layout, kv_heads, "k"),
+             heads_view(v, layout, kv_heads, "v"))  # fmt: skip
+    _check_shapes(*(view.shape for view in views))
+    (batch, heads, seq_q, head_dim), (_, kv_count, seq_k, _) = views[0].shape, views[1].shape
+    kind: MaskKind = "none"
+    if mask is not None:
+        mask = mask_view(_checked_mask(mask, q.dtype.name), (batch, heads, seq_q, seq_k))
+        kind = "bool" if mask.dtype == bool else "additive"
+    config = AttentionConfig(
+        batch=batch, num_heads=heads, num_kv_heads=kv_count, seq_q=seq_q, seq_k=seq_k, head_dim=head_dim,
+        head_dim_v=views[2].shape[3], dtype=q.dtype.name, layout=layout, causal=_flag("causal", causal),
+        window=_window(window), mask=kind, mask_shape=None if mask is None else mask.shape,
+        softcap=_number("softcap", softcap), alibi=alibi_slopes is not None, sinks=sinks is not None,
+        scale=_number("scale", scale), return_lse=_flag("return_lse", return_lse), direction=direction,
+    )  # fmt: skip
+    slopes = _per_head("alibi_slopes", alibi_slopes, config, ((heads,), (batch, heads)))
+    operands = Operands(
+        q=views[0], k=views[1], v=views[2], mask=mask,
+        alibi_slopes=None if slopes is None else np.broadcast_to(slopes, (batch, heads)),
+        sinks=_per_head("sinks", sinks, config, ((heads,),)),
+    )  # fmt: skip
+    return config, operands
+
+
+def out_shape(config: AttentionConfig) -> tuple[int, int, int, int]:
+    """Return [B, H, Sq, Dv]."""
+    return config.batch, config.num_heads, config.seq_q, config.head_dim_v
+
+
+def _check_array(name: str, array: Any, dtype: str = "") -> None:
+    if not isinstance(array, np.ndarray):
+        if hasattr(array, "__dlpack__"):
+            raise ConfigError(
+                f"{name} is a {type(array).__module__}.{type(array).__name__}: device tensors need the gpu backend, "
+                "which this installation does not have; pass numpy arrays"
+            )
+        raise ConfigError(f"{name} must be a numpy array, not {type(array).__name__}")
+    if dtype and array.dtype.name != dtype:
+        raise ConfigError(f"{name} has dtype {array.dtype.name}, but {dtype} is needed: convert one of them")
+    if array.dtype.name not in DTYPE_BYTES:
+        raise ConfigError(f"{name} has dtype {array.dtype.name}: use one of {', '.join(DTYPE_BYTES)}")
+    if not array.dtype.isnative:
+        raise ConfigError(f"{name} has dtype {array.dtype.str}, not in this machine's byte order: convert it first")
+
+
+def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> None:
+    for what, axis in (("batch", 0), ("KV heads", 1), ("keys", 2)):
+        if k[axis] != v[axis]:
+            raise ConfigError(f"k and v disagree: {k[axis]} and {v[axis]} {what} (as [B, H, S, D]: {k} and {v})")
+    for what, axis in (("batch", 0), ("head_dim", 3)):
+        if q[axis] != k[axis]:
+            raise ConfigError(f"q and k disagree: {what} is {q[axis]} and {k[axis]} (as [B, H, S, D]: {q} and {k})")
+
+
+def _checked_mask(mask: Any, dtype: str) -> Array:
+    if not isinstance(mask, np.ndarray):
+        raise ConfigError(f"mask must be a numpy array, not {type(mask).__name__}")
+    if mask.dtype != bool and mask.dtype.name not in {dtype, "float32"}:
+        raise ConfigError(
+            f"mask has dtype {mask.dtype.name}: use bool (True = may attend), {dtype} or float32 (added to the scores)"
+        )
+    return mask
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigError(f"{name} is {value!r}: it must be True or False")
+    return bool(value)
+
+
+def _number(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} is {value!r}: it must be a number") from None
+    if not math.isfinite(number):
+        raise ConfigError(f"{name} is {number}: it must be finite")
+    return number
+
+
+def _window(window: Any) -> tuple[int, int] | None:
+    if window is None:
+        return None
+    try:
+        left, right = (operator.index(side) for side in window)
+    except (TypeError, ValueError):
+        raise ConfigError(f"window is {window!r}: it must be (left, right), whole numbers, -1 for open") from None
+    return left, right
+
+
+def _per_head(name: str, values: Any, config: AttentionConfig, shapes: tuple[tuple[int, ...], ...]) -> Array | None:
+    if values is None:
+        return None
+    if not isinstance(values, np.ndarray) or values.dtype.name not in DTYPE_BYTES:
+        found = f"{values.dtype.name} array" if isinstance(values, np.ndarray) else type(values).__name__
+        raise ConfigError(f"{name} must be a floating numpy array, not {found}")
+    if values.shape not in shapes:
+        wanted = " or ".join(str(list(shape)) for shape in shapes)
+        raise ConfigError(f"{name} has shape {values.shape}: it must be {wanted}")
+    return values.astype(np.float64 if config.dtype == "float64" else np.float32, copy=False)

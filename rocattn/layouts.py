@@ -1,0 +1,146 @@
+"""Memory layouts as strided views: what a caller passes becomes [B, H, S, D] without a copy.
+
+=======  ===================  ==========================================================
+layout   shape of q           view [B, H, S, D]
+=======  ===================  ==========================================================
+BSHD     [B, Sq, H, D]        axes 1 and 2 exchanged
+BHSD     [B, H, Sq, D]        as it is
+BSE      [B, Sq, H * D]       last axis split in two, then as BSHD; needs the head counts
+=======  ===================  ==========================================================
+
+Read-only, non-contiguous, negatively strided and broadcast (0-stride) arrays are all fine: a view only rearranges
+strides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocattn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import DTypeLike
+
+    from rocattn.config import AttentionConfig
+    from rocattn.registry import Array
+
+_AXES = {"BSHD": "[B, S, H, D]", "BHSD": "[B, H, S, D]", "BSE": "[B, S, H*D]"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands:
+    """What a backend reads: views of the caller's arrays, and the options that carry data.
+
+    Attributes:
+        q: [B, H, Sq, D].
+        k: [B, Hkv, Sk, D].
+        v: [B, Hkv, Sk, Dv].
+        mask: [B or 1, H or 1, Sq or 1, Sk or 1], bool (True = may attend) or floating (added to the scaled scores);
+            None without one.
+        alibi_slopes: [B, H], float32 (float64 if q is); None without them.
+        sinks: [H], float32 (float64 if q is): one more logit per head; None without them.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    mask: Array | None = None
+    alibi_slopes: Array | None = None
+    sinks: Array | None = None
+
+
+def heads_view(array: Array, layout: str, num_heads: int | None, name: str) -> Array:
+    """Return an array in any layout as a [B, heads, S, D] view of the same memory.
+
+    Args:
+        array: What the caller passed as ``name``.
+        layout: "BSHD", "BHSD" or "BSE".
+        num_heads: The number of heads; needed by BSE, checked against the shape otherwise if given.
+        name: What to call the array in an error.
+
+    Raises:
+        ConfigError: When the shape does not fit the layout.
+    """
+    if layout not in _AXES:
+        raise ConfigError(f"layout {layout!r} is unknown: use one of {', '.join(_AXES)}")
+    ndim = 3 if layout == "BSE" else 4
+    if array.ndim != ndim:
+        raise ConfigError(
+            f"{name} has shape {array.shape}, but layout {layout} is {_AXES[layout]}: {ndim} dimensions are needed"
+        )
+    if layout == "BSE":
+        return _split_heads(array, num_heads, name)
+    view = array.swapaxes(1, 2) if layout == "BSHD" else array
+    if num_heads is not None and view.shape[1] != num_heads:
+        raise ConfigError(
+            f"{name} has {view.shape[1]} heads (shape {array.shape}, {layout}), not the {num_heads} given"
+        )
+    return view
+
+
+def _split_heads(array: Array, num_heads: int | None, name: str) -> Array:
+    if not num_heads or num_heads < 0:
+        raise ConfigError(f"layout BSE needs num_heads (and num_kv_heads if it differs) to split {name}'s last axis")
+    batch, seq, width = array.shape
+    if width % num_heads:
+        raise ConfigError(f"{name} has a last axis of {width}, which {num_heads} heads do not divide")
+    step, dim = array.strides[2], width // num_heads
+    # Splitting one axis never needs a copy; as_strided says so, where reshape would copy a broadcast axis.
+    shape = (batch, num_heads, seq, dim)
+    strides = (array.strides[0], dim * step, array.strides[1], step)
+    return np.lib.stride_tricks.as_strided(array, shape, strides, writeable=array.flags.writeable)
+
+
+def empty_in_layout(
+    shape: Sequence[int], layout: str, dtype: DTypeLike, *, fill: float | None = None
+) -> tuple[Array, Array]:
+    """Allocate a [B, H, S, D] array in a layout.
+
+    Args:
+        shape: (B, H, S, D).
+        layout: "BSHD", "BHSD" or "BSE".
+        dtype: Its dtype.
+        fill: What to fill it with; None leaves it as the allocator gives it.
+
+    Returns:
+        The array as the caller sees it, and its [B, H, S, D] view.
+    """
+    batch, heads, seq, dim = shape
+    stored = (batch, heads, seq, dim) if layout == "BHSD" else (batch, seq, heads, dim)
+    array = np.empty(stored, dtype) if fill is None else np.full(stored, fill, dtype)
+    view = array if layout == "BHSD" else array.swapaxes(1, 2)
+    return (array.reshape(batch, seq, heads * dim) if layout == "BSE" else array), view
+
+
+def stored_shape(config: AttentionConfig, tensor: str) -> tuple[int, ...]:
+    """Return the shape of "q", "k", "v" or "out" as a caller of this config's layout passes it."""
+    seq = config.seq_k if tensor in {"k", "v"} else config.seq_q
+    heads = config.num_kv_heads if tensor in {"k", "v"} else config.num_heads
+    dim = config.head_dim_v if tensor in {"v", "out"} else config.head_dim
+    if config.layout == "BSE":
+        return config.batch, seq, heads * dim
+    return (config.batch, heads, seq, dim) if config.layout == "BHSD" else (config.batch, seq, heads, dim)
+
+
+def mask_view(mask: Array, full: tuple[int, int, int, int]) -> Array:
+    """Return a mask as a 4-d view that broadcasts to ``full`` = [B, H, Sq, Sk].
+
+    A mask has 4 dimensions, each 1 or full (16 combinations), or 2: [Sq, Sk], shared by all batches and heads.
+
+    Raises:
+        ConfigError: When it has another number of dimensions or a size that does not broadcast.
+    """
+    if mask.ndim == 2:
+        mask = mask[None, None]
+    if mask.ndim != 4:
+        raise ConfigError(
+            f"mask has shape {mask.shape}: give it 2 dimensions [Sq, Sk] or 4 that broadcast to [B, H, Sq, Sk]"
+        )
+    if any(have not in {1, want} for have, want in zip(mask.shape, full, strict=True)):
+        raise ConfigError(f"a mask of shape {mask.shape} does not broadcast to [B, H, Sq, Sk] = {list(full)}")
+    return mask

@@ -1,0 +1,104 @@
+"""Arguments that describe no attention problem are one clear line that names the argument and what it should be."""
+
+import numpy as np
+import pytest
+
+import rocattn
+from rocattn.errors import ConfigError, NoBackendError, RocattnError
+
+Q = np.ones((2, 5, 4, 6), np.float32)
+K = np.ones((2, 7, 2, 6), np.float32)
+GOOD = {"q": Q, "k": K, "v": K}
+
+
+class DeviceTensor:
+    """What a torch tensor on a GPU looks like from here."""
+
+    def __dlpack__(self):
+        """Never called: the check is before it."""
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"q": Q[0]}, r"q has shape \(5, 4, 6\), but layout BSHD is \[B, S, H, D\]: 4 dimensions"),
+        ({"k": K[:1], "v": K[:1]}, "q and k disagree: batch is 2 and 1"),
+        ({"k": K[..., :5]}, "q and k disagree: head_dim is 6 and 5"),
+        ({"v": K[:, :6]}, "k and v disagree: 7 and 6 keys"),
+        ({"v": K[:, :, :1]}, "k and v disagree: 2 and 1 KV heads"),
+        ({"q": Q[:, :, :3]}, "3 query heads cannot share 2 KV heads"),
+        ({"k": K.astype(np.float16)}, "k has dtype float16, but float32 is needed"),
+        ({"v": K.astype(np.float64)}, "v has dtype float64, but float32 is needed"),
+        ({"q": Q.astype(int)}, "q has dtype int64: use one of float16, bfloat16, float32, float64"),
+        ({"q": Q.astype(np.complex64)}, "q has dtype complex64"),
+        ({"q": Q.astype(Q.dtype.newbyteorder())}, "byte order"),
+        ({"q": Q.tolist()}, "q must be a numpy array, not list"),
+        ({"q": None}, "q must be a numpy array, not NoneType"),
+        ({"q": DeviceTensor()}, r"q is a .*DeviceTensor: device tensors need the gpu backend"),
+        ({"mask": np.ones((5, 7), int)}, "mask has dtype int64: use bool"),
+        ({"mask": np.ones((5, 7), np.float16)}, "mask has dtype float16"),
+        ({"mask": [[True]]}, "mask must be a numpy array, not list"),
+        ({"mask": np.ones((4, 5, 7), bool)}, r"mask has shape \(4, 5, 7\): give it 2 dimensions \[Sq, Sk\] or 4"),
+        ({"mask": np.ones((5, 6), bool)}, r"a mask of shape \(1, 1, 5, 6\) does not broadcast to .*\[2, 4, 5, 7\]"),
+        ({"window": 5}, r"window is 5: it must be \(left, right\)"),
+        ({"window": (1, 2, 3)}, "window is"),
+        ({"window": (1.5, 2)}, "window is"),
+        ({"window": (-2, 0)}, r"window \(-2, 0\) must be \(left, right\), each 0 or more, or -1"),
+        ({"softcap": 0.0}, "softcap is 0.0: it must be greater than 0"),
+        ({"softcap": float("nan")}, "softcap is nan: it must be finite"),
+        ({"softcap": "big"}, "softcap is 'big': it must be a number"),
+        ({"scale": float("inf")}, "scale is inf: it must be finite"),
+        ({"causal": 1}, "causal is 1: it must be True or False"),
+        ({"alibi_slopes": np.ones(2, np.float32)}, r"alibi_slopes has shape \(2,\): it must be \[4\] or \[2, 4\]"),
+        ({"alibi_slopes": [0.5] * 4}, "alibi_slopes must be a floating numpy array, not list"),
+        ({"sinks": np.ones(4, int)}, "sinks must be a floating numpy array, not int64 array"),
+        ({"sinks": np.ones((2, 4), np.float32)}, r"sinks has shape \(2, 4\): it must be \[4\]"),
+        ({"layout": "SBHD"}, "layout 'SBHD' is unknown: use one of BSHD, BHSD, BSE"),
+        ({"num_heads": 3}, r"q has 4 heads \(shape \(2, 5, 4, 6\), BSHD\), not the 3 given"),
+        ({"num_kv_heads": 4}, "k has 2 heads"),
+    ],
+)
+def test_bad_argument_is_one_clear_line(changes, words):
+    """The message names the argument, what it is, and what it should be."""
+    with pytest.raises(ConfigError, match=words) as caught:
+        rocattn.attention(**GOOD | changes)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dout": Q[:, :4]}, r"dout has shape \(2, 4, 4, 6\): the output is \(2, 4, 5, 6\)"),
+        ({"out": Q.astype(np.float16)}, "out has dtype float16, but float32 is needed"),
+        ({"lse": np.ones((2, 4, 5))}, "lse has dtype float64, but float32 is needed"),
+        ({"lse": np.ones((2, 5, 4), np.float32)}, r"lse has shape \(2, 5, 4\): it must be \[B, H, Sq\] = \[2, 4, 5\]"),
+        ({"lse": None}, "lse must be a numpy array, not NoneType"),
+    ],
+)
+def test_bad_argument_of_backward_is_one_clear_line(changes, words):
+    """What the forward pass returned is checked too."""
+    given = {"dout": Q, "out": Q, "lse": np.ones((2, 4, 5), np.float32), **GOOD}
+    with pytest.raises(ConfigError, match=words):
+        rocattn.attention_backward(**given | changes)
+
+
+def test_unknown_backend_lists_the_known_ones():
+    """A wrong name is answered with the right ones."""
+    with pytest.raises(NoBackendError, match=r"no backend is named 'gqu'; registered: cpu-flash, cpu"):
+        rocattn.attention(**GOOD, backend="gqu")
+
+
+def test_refusal_carries_the_reason():
+    """A backend named outright that cannot run the config says why; nothing else is tried."""
+    wide = {name: array.astype(np.float64) for name, array in GOOD.items()}
+    with pytest.raises(NoBackendError, match=r"backend 'cpu-flash' cannot run .*float64.*use cpu"):
+        rocattn.attention(**wide, backend="cpu-flash")
+
+
+def test_errors_are_also_builtin_kinds():
+    """Callers may catch ValueError and RuntimeError, or RocattnError for all."""
+    assert issubclass(ConfigError, ValueError)
+    assert issubclass(NoBackendError, RuntimeError)
+    assert issubclass(ConfigError, RocattnError)
+    assert issubclass(NoBackendError, RocattnError)

@@ -1,0 +1,162 @@
+"""Gradients are the derivative of what the contract defines: finite differences of the oracle say so."""
+
+import numpy as np
+import pytest
+
+import rocattn
+
+from .oracle import attend
+from .problems import (
+    BACKENDS,
+    BFLOAT16,
+    LAYOUTS,
+    OPTION_NAMES,
+    head_counts,
+    heads_first,
+    make,
+    option_sets,
+    stored,
+)  # fmt: skip
+from .test_options import hiding
+
+STEP = 1e-5
+
+
+def run(dout, q, k, v, backend, layout="BHSD", **options):
+    """(dq, dk, dv) as [B, heads, S, D], from the backend's own forward pass."""
+    H, Hkv = q.shape[1], k.shape[1]
+    arrays = [stored(x, layout) for x in (q, k, v)]
+    options = {"layout": layout, "backend": backend, **head_counts(layout, H, Hkv), **options}
+    out, lse = rocattn.attention(*arrays, return_lse=True, **options)
+    gradients = rocattn.attention_backward(stored(dout, layout), *arrays, out, lse, **options)
+    return [heads_first(x, layout, heads) for x, heads in zip(gradients, (H, Hkv, Hkv), strict=True)]
+
+
+def upstream(q, v, seed=5):
+    """A gradient of the output."""
+    shape = (*q.shape[:3], v.shape[3])
+    return np.random.default_rng(seed).standard_normal(shape).astype(q.dtype)
+
+
+def differences(dout, q, k, v, options):
+    """Central finite differences of sum(out * dout) by the oracle."""
+    tensors, gradients = [q.copy(), k.copy(), v.copy()], []
+    for tensor in tensors:
+        gradient = np.zeros_like(tensor)
+        for at in np.ndindex(tensor.shape):
+            kept = tensor[at]
+            sums = []
+            for moved in (kept + STEP, kept - STEP):
+                tensor[at] = moved
+                sums.append(float((attend(*tensors, **options)[0] * dout).sum()))
+            tensor[at] = kept
+            gradient[at] = (sums[0] - sums[1]) / (2 * STEP)
+        gradients.append(gradient)
+    return gradients
+
+
+@pytest.mark.parametrize("name", OPTION_NAMES)
+def test_cpu_gradients_match_finite_differences(name):
+    """Every option's gradients agree with central differences in float64, with rows that see nothing among them."""
+    q, k, v = make(B=1, H=2, Hkv=1, Sq=5, Sk=4, D=3, Dv=2, dtype=np.float64)
+    options = option_sets(1, 2, 5, 4)[name]
+    dout = upstream(q, v)
+    for mine, theirs in zip(run(dout, q, k, v, "cpu", **options), differences(dout, q, k, v, options), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", OPTION_NAMES)
+def test_gradients_agree_with_float64(name, layout, backend):
+    """Both backends' float32 gradients are the float64 ones, in every layout, over several tiles and odd sizes."""
+    q, k, v = make(B=1, H=4, Hkv=2, Sq=71, Sk=149, D=12, Dv=7)
+    options = option_sets(1, 4, 71, 149)[name]
+    dout = upstream(q, v)
+    wanted = run(*(x.astype(np.float64) for x in (dout, q, k, v)), "cpu", **options)
+    for mine, theirs in zip(run(dout, q, k, v, backend, layout, **options), wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=5e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("size", [(257, 257), (1, 251), (193, 1), (64, 65), (127, 700)], ids=str)
+@pytest.mark.parametrize("name", ["plain", "causal", "window", "all"])
+def test_flash_gradients_over_tile_edges(name, size):
+    """cpu-flash's tiled backward equals cpu's, with sizes around its tiles."""
+    Sq, Sk = size
+    q, k, v = make(B=2, H=4, Hkv=1, Sq=Sq, Sk=Sk, D=9)
+    options = option_sets(2, 4, Sq, Sk)[name]
+    dout = upstream(q, v)
+    for mine, theirs in zip(
+        run(dout, q, k, v, "cpu-flash", **options), run(dout, q, k, v, "cpu", **options), strict=True
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=5e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16], ids=["float16", "bfloat16"])
+def test_half_precision_gradients_are_close(dtype, backend):
+    """Gradients of half inputs are the float64 ones within a few units in the last place of their largest value."""
+    q, k, v = make(Sq=23, Sk=131, D=20, dtype=dtype)
+    dout = upstream(q, v)
+    wanted = run(*(x.astype(np.float64) for x in (dout, q, k, v)), "cpu", causal=True)
+    unit = 2.0 ** (-10 if dtype == np.float16 else -7)
+    for mine, theirs in zip(run(dout, q, k, v, backend, causal=True), wanted, strict=True):
+        assert mine.dtype == dtype
+        assert np.abs(mine.astype(np.float64) - theirs).max() <= 2 * unit * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradient_of_a_row_that_sees_nothing_is_zero(backend):
+    """Rows without a visible key have dq 0 and add nothing to dk and dv."""
+    q, k, v = make(Sq=9, Sk=4)
+    dout = upstream(q, v)
+    dq, dk, dv = run(dout, q, k, v, backend, causal=True)
+    assert not dq[:, :, :5].any()
+    dout[:, :, :5] = 0
+    for mine, theirs in zip((dq, dk, dv), run(dout, q, k, v, backend, causal=True), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("empty", [{"B": 0}, {"Sq": 0}, {"Sk": 0}, {"D": 0}, {"Dv": 0}], ids="-".join)
+def test_gradients_of_empty_problems_are_zero(empty, backend):
+    """Sizes of 0 give gradients of the right shapes, all 0 where nothing flows."""
+    q, k, v = make(**{"Sq": 5, "Sk": 3, "D": 4, "Dv": 4} | empty)
+    gradients = run(upstream(q, v), q, k, v, backend)
+    assert [x.shape for x in gradients] == [x.shape for x in (q, k, v)]
+    assert not any(x.any() for x in gradients[:2])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("poison", [np.nan, np.inf], ids=["nan", "inf"])
+@pytest.mark.parametrize("kind", ["bool", "additive"])
+def test_nan_in_a_hidden_key_reaches_no_gradient(kind, poison, backend):
+    """Poisoned keys that no row sees change neither dq nor the gradients of other keys; their own are 0."""
+    q, k, v = make(Sq=19, Sk=23)
+    options, dout = hiding(kind), upstream(q, v)
+    clean = run(dout, q, k, v, backend, **options)
+    for tensor in (k, v):
+        tensor[:, :, 10:15] = poison
+    for mine, theirs in zip(run(dout, q, k, v, backend, **options), clean, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert not clean[1][:, :, 10:15].any()
+    assert not clean[2][:, :, 10:15].any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_nan_in_a_seen_key_or_query_stays_with_its_rows(name, backend):
+    """With causal, the last key's NaN spoils dq of the last row only; the first query's NaN, only keys it sees."""
+    q, k, v = make(Sq=19, Sk=19)
+    dout = upstream(q, v)
+    clean = run(dout, q, k, v, backend, causal=True)
+    {"q": q, "k": k, "v": v}[name][:, :, 0 if name == "q" else -1] = np.nan
+    dq, dk, dv = run(dout, q, k, v, backend, causal=True)
+    rows = slice(1, None) if name == "q" else slice(0, -1)
+    np.testing.assert_allclose(dq[:, :, rows], clean[0][:, :, rows], rtol=1e-5, atol=1e-6)
+    if name == "q":
+        np.testing.assert_allclose(dk[:, :, 1:], clean[1][:, :, 1:], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(dv[:, :, 1:], clean[2][:, :, 1:], rtol=1e-5, atol=1e-6)
+        assert np.isnan(dk[:, :, 0]).all()
+    else:
+        assert not np.isfinite(dq[:, :, -1]).all()

@@ -1,0 +1,206 @@
+"""The registry says who can run a config, who cannot and why, and picks one."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import rocattn
+from rocattn.backends import BACKENDS
+from rocattn.config import AttentionConfig
+from rocattn.errors import ConfigError, NoBackendError
+from rocattn.registry import YES, Backend, BackendRegistry, Support
+
+CONFIG = AttentionConfig(batch=1, num_heads=2, seq_q=5, seq_k=7, head_dim=8)
+DOUBLE = CONFIG.replace(dtype="float64")
+
+
+class Constant(Backend):
+    """Writes one number everywhere; may refuse, or be absent."""
+
+    def __init__(self, name, priority=0, value=1.0, refusal="", absence=""):
+        self.name, self.priority, self.value = name, priority, value
+        self.refusal, self.absence = refusal, absence
+
+    def available(self):
+        """Absent if told so."""
+        return Support(ok=False, reason=self.absence) if self.absence else YES
+
+    def supports(self, _config):
+        """Refuse if told so."""
+        return Support(ok=False, reason=self.refusal) if self.refusal else YES
+
+    def workspace_bytes(self, _config):
+        """None."""
+        return 0
+
+    def forward(self, _config, _operands, out, lse):
+        """Fill."""
+        out[...] = self.value
+        if lse is not None:
+            lse[...] = self.value
+
+    def backward(self, _config, _operands, _dout, _out, _lse, dq, dk, dv):
+        """Fill."""
+        for gradient in (dq, dk, dv):
+            gradient[...] = self.value
+
+
+@pytest.fixture
+def registry():
+    """A registry with a slow one that can do everything and a fast one that cannot."""
+    made = BackendRegistry()
+    made.register(Constant("slow"))
+    made.register(Constant("fast", priority=5, refusal="it is only for squares"))
+    return made
+
+
+def test_the_builtin_backends_are_registered_in_order():
+    """cpu-flash comes before cpu, and both are available everywhere."""
+    names = [backend.name for backend in BACKENDS]
+    assert names.index("cpu-flash") < names.index("cpu")
+    assert all(BACKENDS.get(name).available() for name in ("cpu", "cpu-flash"))
+
+
+def test_selection_takes_the_fastest_able_backend():
+    """cpu-flash for float32; float64 falls to cpu, and the refusal says why."""
+    assert BACKENDS.select(CONFIG).name == "cpu-flash"
+    assert BACKENDS.select(DOUBLE).name == "cpu"
+    answer = BACKENDS.get("cpu-flash").supports(DOUBLE)
+    assert not answer
+    assert "float64" in answer.reason
+
+
+def test_the_default_is_tried_first_and_passed_over_if_unable(registry):
+    """A default wins over priority, but one that cannot run the config is passed over."""
+    registry.register(Constant("medium", priority=3))
+    assert registry.select(CONFIG).name == "medium"
+    registry.set_default("slow")
+    assert registry.select(CONFIG).name == "slow"
+    registry.set_default("fast")
+    assert registry.select(CONFIG).name == "medium"
+    registry.set_default(None)
+    assert registry.default is None
+    assert registry.select(CONFIG).name == "medium"
+
+
+def test_a_name_is_tried_alone(registry):
+    """A backend named outright is used or refused, never replaced."""
+    assert registry.select(CONFIG, "slow").name == "slow"
+    with pytest.raises(NoBackendError, match=r"'fast' cannot run .*it is only for squares") as caught:
+        registry.select(CONFIG, "fast")
+    assert caught.value.reasons == {"fast": "it is only for squares"}
+
+
+def test_no_backend_error_lists_every_reason(registry):
+    """When nobody can, the error has each one's own reason, absent ones included."""
+    registry.unregister("slow")
+    registry.register(Constant("gone", absence="there is no such device"))
+    with pytest.raises(NoBackendError) as caught:
+        registry.select(CONFIG)
+    assert caught.value.reasons == {"fast": "it is only for squares", "gone": "there is no such device"}
+    assert "fast: it is only for squares; gone: there is no such device" in str(caught.value)
+    assert CONFIG.label in str(caught.value)
+
+
+def test_an_empty_registry_says_so():
+    """Selecting from nothing is an error that says nothing is registered."""
+    with pytest.raises(NoBackendError, match="no backend is registered"):
+        BackendRegistry().select(CONFIG)
+
+
+def test_a_name_can_be_taken_once(registry):
+    """A second backend of a name is refused, and the first stays."""
+    with pytest.raises(ConfigError, match="'slow' is registered already"):
+        registry.register(Constant("slow", value=2))
+    assert registry.get("slow").value == 1
+
+
+def test_unregistering_also_drops_the_default(registry):
+    """A removed default does not linger; removing what is not there is fine."""
+    registry.set_default("slow")
+    registry.unregister("slow")
+    registry.unregister("slow")
+    assert registry.default is None
+    with pytest.raises(NoBackendError, match="no backend is named 'slow'; registered: fast"):
+        registry.set_default("slow")
+
+
+def test_attention_runs_a_backend_of_ones_own():
+    """A registered backend is reached by name, and by default once it is that."""
+    q = np.zeros((1, 5, 2, 8), np.float32)
+    BACKENDS.register(Constant("sevens", value=7, priority=-1))
+    try:
+        assert (rocattn.attention(q, q, q, backend="sevens") == 7).all()
+        assert not rocattn.attention(q, q, q).any()
+        BACKENDS.set_default("sevens")
+        out, lse = rocattn.attention(q, q, q, return_lse=True)
+        assert (out == 7).all()
+        assert (rocattn.attention_backward(out, q, q, q, out, lse)[2] == 7).all()
+    finally:
+        BACKENDS.unregister("sevens")
+    assert BACKENDS.default is None
+
+
+def test_registering_from_many_threads_loses_nothing():
+    """Sixteen threads register at once; all are there."""
+    made = BackendRegistry()
+    gate = threading.Barrier(16)
+
+    def add(number):
+        gate.wait()
+        made.register(Constant(f"b{number}"))
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(made)) == 16
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpu-flash"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True, "softcap": 2.0},
+        {"alibi": True},
+        {"mask": "bool", "mask_shape": (1, 4, 700, 900)},
+        {"mask": "additive", "mask_shape": (1, 1, 700, 900)},
+        {"dtype": "bfloat16"},
+    ],
+    ids=["plain", "causal-softcap", "alibi", "bool", "additive", "bfloat16"],
+)
+def test_workspace_bytes_bounds_what_is_allocated(name, direction, options):
+    """The stated workspace is what a call allocates at its peak, within a third (and 200 kB for small arrays)."""
+    import tracemalloc
+
+    from rocattn_profiling.measure.data import make_inputs
+
+    config = AttentionConfig(
+        batch=1, num_heads=4, num_kv_heads=2, seq_q=700, seq_k=900, head_dim=64, direction=direction, **options
+    )
+    inputs, backend = make_inputs(config), BACKENDS.get(name)
+    operands = inputs.operands(config)
+    out, lse = np.zeros_like(operands.q), np.zeros(operands.q.shape[:3], np.float32)
+    gradients = [np.zeros_like(x) for x in (operands.q, operands.k, operands.v)]
+    tracemalloc.start()
+    if direction == "forward":
+        backend.forward(config, operands, out, lse)
+    else:
+        backend.backward(config, operands, out, out, lse, *gradients)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    stated = backend.workspace_bytes(config)
+    assert peak <= stated * 1.33 + 200_000
+    assert stated <= peak * 1.33 + 200_000
+
+
+def test_flash_never_holds_the_score_matrix():
+    """cpu-flash's workspace grows with Sk (converted K and V), not with Sq * Sk; cpu's holds all scores of a head."""
+    config = AttentionConfig(batch=1, num_heads=8, seq_q=16384, seq_k=16384, head_dim=64, dtype="bfloat16")
+    scores = 4 * 16384 * 16384
+    assert BACKENDS.get("cpu").workspace_bytes(config) > scores
+    assert BACKENDS.get("cpu-flash").workspace_bytes(config) < scores / 50

@@ -1,0 +1,260 @@
+"""``rocattn bench``: time attention backends on workload grids or on one shape, checking every output."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rocattn.config import DTYPE_BYTES, LAYOUTS, AttentionConfig
+from rocattn_profiling.cli.console import add_common, emit_json, progress, say
+from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from rocattn_profiling.measure.harness import BenchSession
+    from rocattn_profiling.measure.records import Record
+    from rocattn_profiling.measure.settings import Settings
+
+CUSTOM = "custom"
+DEFAULT_GRID = "inference"
+_SIZES = {
+    "batch": "sequences (default 1)",
+    "num_heads": "query heads (default 8)",
+    "num_kv_heads": "KV heads (default: as many as query heads)",
+    "seq_q": "query tokens (default 512)",
+    "seq_k": "key tokens (default: as many as query tokens)",
+    "head_dim": "D of q and k (default 64)",
+    "head_dim_v": "D of v and out (default: as head_dim)",
+}
+
+_EPILOG = """\
+Each config is measured in fresh processes, the backends in turns, and every output is compared with float64. Speed-ups
+have a 95 % interval over process launches. A config that does not fit in memory or in the time limit is skipped and
+listed. Records are written as they are finished: a run with the same --out, commit and settings measures what is
+missing.
+
+exit status: 0 measured, and all outputs right (what was skipped for its size is listed)
+             1 an output was wrong
+             3 a backend crashed or raised, or nothing of a requested grid was measured
+             4 usage or environment error"""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add_common(parser, out="out/bench")
+    what = parser.add_argument_group("what to measure")
+    what.add_argument(
+        "--grid", action="extend", nargs="+", metavar="NAME", help=f"grids (default {DEFAULT_GRID}; see --list)"
+    )
+    what.add_argument("--list", action="store_true", help="list the grids and their sizes, and end")
+    what.add_argument(
+        "--history", type=_positive, metavar="N",
+        help="instead: measure the asv suite's quick benchmarks on those of the newest N commits that have no results",
+    )  # fmt: skip
+    what.add_argument("--quick", action="store_true", help="a subset of each grid, and short launches")
+    what.add_argument("--backend", action="extend", nargs="+", metavar="NAME", help="backends (default: the grid's)")
+    what.add_argument(
+        "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
+        help="import this module first: it registers backends of yours in rocattn.BACKENDS, and they are measured too "
+        "(default: the environment variable ROCATTN_BACKEND_MODULE)",
+    )  # fmt: skip
+    what.add_argument("--direction", choices=("forward", "backward"), default="forward", help="(default forward)")
+    what.add_argument("--layout", choices=LAYOUTS, help="memory layout (default BSHD)")
+    what.add_argument("--dtype", choices=tuple(DTYPE_BYTES), help="element type (default float32)")
+    what.add_argument("--data", choices=("normal", "trig"), default="normal", help="input values (default normal)")
+    what.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the input values (default 0)")
+    shape = parser.add_argument_group("one shape of your own, instead of a grid")
+    for name, text in _SIZES.items():
+        shape.add_argument(_flag(name), type=_natural, metavar="N", help=text)
+    shape.add_argument("--causal", action="store_true", default=None, help="causal, aligned bottom-right")
+    shape.add_argument("--window", type=int, nargs=2, metavar=("LEFT", "RIGHT"), help="sliding window; -1 is open")
+    shape.add_argument("--softcap", type=float, metavar="C", help="c tanh(score / c)")
+    how = parser.add_argument_group("how to measure")
+    how.add_argument("--launches", type=_positive, metavar="N", help="fresh processes a config (default 3)")
+    how.add_argument("--samples", type=_positive, metavar="N", help="samples a launch (default: 5 to 50 in about 1 s)")
+    how.add_argument("--threads", type=_positive, metavar="N", help="threads (default: the cores available)")
+    how.add_argument(
+        "--time-limit", type=float, metavar="S",
+        help="skip a config estimated to take longer than this many seconds (default 60)",
+    )  # fmt: skip
+    how.add_argument("--fresh", action="store_true", help="measure everything anew; older records are moved aside")
+    how.add_argument("--no-store", action="store_true", help="do not add the results to the asv store")
+
+
+def _natural(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
+    return int(text)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One grid (or the shape of the command line) with what of it is measured on which backends."""
+
+    suite: str
+    configs: list[AttentionConfig]
+    backends: list[str]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure what was asked for and report it."""
+    from rocattn_profiling.cli import bench_view
+
+    if arguments.list:
+        return bench_view.list_grids(as_json=arguments.json)
+    if arguments.history is not None:
+        return _history(arguments)
+    from rocattn_profiling.measure.harness import BenchSession
+
+    signal.signal(signal.SIGTERM, _terminated)
+    settings, parts = _settings(arguments), _parts(arguments)
+    notes: list[str] = []
+    total = sum(len(part.configs) for part in parts) * settings.launches
+    with progress("bench", total) as shown:
+        session = BenchSession(
+            Path(arguments.out), settings, fresh=arguments.fresh, on_step=shown.step, on_note=notes.append
+        )
+        parts = _with_backends(parts, arguments, session.added_backends)
+        with session:
+            found = [(part.suite, _measure(session, part)) for part in parts]
+    for note in notes:
+        say(note)
+    records = [record for _, of_part in found for record in of_part]
+    bench_view.print_tables(found)
+    bench_view.print_summary(session, records)
+    if arguments.json:
+        emit_json(bench_view.as_json(session, records))
+    if not arguments.no_store:  # last: a store that cannot be written must not hide what was measured
+        say(_store(session, records))
+    return _status(found)
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    """Back-fill the asv store with the newest commits of the repository of the current folder."""
+    from rocattn_profiling.measure.history import HistoryStep, measure_history
+
+    with progress("history", 0) as shown:
+
+        def on_step(step: HistoryStep) -> None:
+            shown.expect(step.total)
+            shown.step(step.what)
+
+        found = measure_history(
+            Path.cwd(), arguments.history, launches=arguments.launches or 3, on_step=on_step, say=say
+        )
+    if arguments.json:
+        emit_json(found)
+    counts = f"{len(found.measured)} commits measured, {len(found.known)} had results"
+    say(f"history: {counts}, {len(found.passed_over)} passed over, {found.launches} launches")
+    return OK if found.measured or found.known else NOT_MEASURED
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> None:
+    """End cleanly on SIGTERM: the running process group is killed on the way out."""
+    say("rocattn bench: terminated; what was finished is kept")
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    from rocattn_profiling.measure.settings import Settings
+
+    changes: dict[str, Any] = {name: getattr(arguments, name) for name in ("data", "seed", "backend_module")}
+    changes |= {name: value for name in ("launches", "threads") if (value := getattr(arguments, name)) is not None}
+    if arguments.samples is not None:
+        changes |= {"min_samples": arguments.samples, "max_samples": arguments.samples}
+    if arguments.time_limit is not None:
+        changes["time_limit_s"] = arguments.time_limit
+    return Settings.for_quick(**changes) if arguments.quick else Settings(**changes)
+
+
+def _parts(arguments: argparse.Namespace) -> list[Part]:
+    """Return what to measure, with each grid's own backends."""
+    from rocattn_profiling.measure.workloads import get_grid
+
+    changes = {name: value for name in ("layout", "dtype") if (value := getattr(arguments, name)) is not None}
+    if shape := _shape(arguments):
+        if arguments.grid:
+            flags = ", ".join(_flag(name) for name in shape)
+            raise CommandError(f"{flags} describe one shape: leave out --grid, or leave them out")
+        return [Part(CUSTOM, [_custom(shape | changes, arguments.direction)], [])]
+    parts = []
+    for name in dict.fromkeys(arguments.grid or [DEFAULT_GRID]):
+        grid = get_grid(name)
+        configs = grid.configs(arguments.quick, arguments.direction)
+        parts.append(Part(name, [config.replace(**changes) for config in configs], list(grid.backends)))
+    return parts
+
+
+def _shape(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = (*_SIZES, "causal", "window", "softcap")
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+
+
+def _custom(shape: dict[str, Any], direction: Any) -> AttentionConfig:
+    seq_q = shape.get("seq_q", 512)
+    defaults = {"batch": 1, "num_heads": 8, "seq_q": seq_q, "seq_k": seq_q, "head_dim": 64, "direction": direction}
+    return AttentionConfig(**(defaults | shape))
+
+
+def _with_backends(parts: list[Part], arguments: argparse.Namespace, added: list[str]) -> list[Part]:
+    """Return the parts with the backends to measure: the named ones, else the grid's and those the module added."""
+    from rocattn.backends import BACKENDS
+    from rocattn_profiling.measure.workloads import get_grid
+
+    named = list(dict.fromkeys(arguments.backend or []))
+    for name in named:
+        BACKENDS.get(name)  # raises, listing the names
+    usual = {part.suite: part.backends or list(get_grid(DEFAULT_GRID).backends) for part in parts}
+    return [replace(part, backends=named or list(dict.fromkeys([*usual[part.suite], *added]))) for part in parts]
+
+
+def _measure(session: BenchSession, part: Part) -> list[Record]:
+    return [record for config in part.configs for record in session.measure(part.suite, config, part.backends)]
+
+
+def _store(session: BenchSession, records: list[Record]) -> str:
+    """Add the records to the checkout's asv store, or say in a line why not."""
+    if session.repo is None or session.commit is None:
+        return "not added to the asv store: this rocattn does not run from a git checkout"
+    if session.commit.dirty:
+        return "not added to the asv store: the working tree differs from its commit"
+    from rocattn_profiling.measure.machine import available_cores
+    from rocattn_profiling.measure.settings import Settings
+
+    usual = Settings(threads=available_cores())
+    if any(getattr(session.settings, name) != getattr(usual, name) for name in ("threads", "data", "seed")):
+        return "not added to the asv store: its history is of normal data with seed 0 on all available cores"
+    from rocattn_profiling.measure.asv_store import AsvStore
+
+    store = AsvStore(session.repo)
+    count = store.add_records([record for record in records if record.launches])
+    return f"added {count} results of commit {session.commit.sha[:9]} to the asv store {store.results_dir}"
+
+
+def _status(found: list[tuple[str, list[Record]]]) -> int:
+    """Return the exit status that the epilog of ``--help`` promises."""
+    from rocattn_profiling.measure import harness
+
+    records = [record for _, of_part in found for record in of_part]
+    if any(record.check is not None and not record.check.ok for record in records):
+        return FAILED
+    failed = any(record.skipped.startswith(harness.FAILED) for record in records)
+    empty = any(not any(record.launches for record in of_part) for _, of_part in found)
+    return NOT_MEASURED if failed or empty else OK

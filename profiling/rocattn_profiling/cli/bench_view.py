@@ -1,0 +1,187 @@
+"""How ``rocattn bench`` shows what it measured: tables for people, one JSON value for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rocattn_profiling.cli.console import emit_json, print_table, say
+from rocattn_profiling.cli.status import OK
+from rocattn_profiling.measure import harness, stats
+from rocattn_profiling.measure.workloads import GRIDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rocattn_profiling.measure.harness import BenchSession
+    from rocattn_profiling.measure.records import Record
+
+COLUMNS = ("config", "backend", "P50", "tokens/s", "TFLOP/s", "% of ceiling", "max error", "speed-up (95 %)")
+
+
+def list_grids(*, as_json: bool) -> int:
+    """Print the grids with the number of their configs."""
+    rows = [
+        {
+            "name": grid.name,
+            "configs": len(grid.configs()),
+            "quick_configs": len(grid.configs(quick=True)),
+            "directions": list(grid.directions),
+            "backends": list(grid.backends),
+            "description": grid.description,
+        }
+        for grid in GRIDS.values()
+    ]
+    if as_json:
+        emit_json(rows)
+        return OK
+    for row in rows:
+        print(f"{row['name']:10} {row['configs']:>3} configs, {row['quick_configs']} quick: {row['description']}")
+    return OK
+
+
+def speedups(records: Iterable[Record]) -> list[tuple[Record, stats.Speedup]]:
+    """Return, for every backend measured beside another, its speed-up over the first one of its pair."""
+    first: dict[tuple[str, str], Record] = {}
+    found = []
+    for record in records:
+        if not record.launches:
+            continue
+        base = first.setdefault((record.suite, record.pair), record)
+        if base is not record:
+            found.append((record, stats.speedup(base, record)))
+    return found
+
+
+def as_json(session: BenchSession, records: list[Record]) -> dict[str, Any]:
+    """Return everything that was measured as JSON-ready values; see docs of the record and summary classes."""
+    measured = [record for record in records if record.launches]
+    ceilings = next((record.ceilings for record in reversed(records) if record.ceilings), {})
+    return {
+        "machine": msgspec.to_builtins(session.machine),
+        "commit": msgspec.to_builtins(session.commit),
+        "settings": msgspec.to_builtins(session.settings),
+        "ceilings": ceilings,
+        "path": str(session.path.resolve()),
+        "records": [
+            {"id": record.id, **msgspec.to_builtins(record), "summary": msgspec.to_builtins(stats.summarize(record))}
+            for record in measured
+        ],
+        "speedups": [
+            {"suite": record.suite, "label": record.label, **msgspec.to_builtins(speedup)}
+            for record, speedup in speedups(records)
+        ],
+        "skipped": [
+            {
+                "id": record.id,
+                "suite": record.suite,
+                "backend": record.backend,
+                "label": record.label,
+                "failed": record.skipped.startswith(harness.FAILED),
+                "reason": record.skipped,
+            }
+            for record in records
+            if not record.launches
+        ],
+    }
+
+
+def duration(ns: float) -> str:
+    """Return a time with three digits and its unit: ``48.1 us``, ``1.25 s``."""
+    for limit, unit, scale in ((1e3, "ns", 1.0), (1e6, "us", 1e3), (1e9, "ms", 1e6)):
+        if ns < limit * 0.9995:
+            return f"{_digits(ns / scale)} {unit}"
+    return f"{_digits(ns / 1e9)} s"
+
+
+def count(value: float) -> str:
+    """Return a rate with three digits: ``12.3k``, ``1.05M``."""
+    for limit, unit, scale in ((1e3, "", 1.0), (1e6, "k", 1e3), (1e9, "M", 1e6)):
+        if value < limit * 0.9995:
+            return f"{_digits(value / scale)}{unit}"
+    return f"{_digits(value / 1e9)}G"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def _ceiling(summary: stats.Summary) -> str:
+    """Return the percentage of the ceiling that is nearer, and which one that is."""
+    shares = {"GEMM": summary.gemm_pct or 0.0, "memory": summary.memory_pct or 0.0}
+    name = max(shares, key=lambda key: shares[key])
+    return f"{shares[name]:.1f} {name}" if shares[name] else ""
+
+
+def _error(record: Record) -> str:
+    if record.check is None:
+        return ""
+    return f"{record.check.max_abs_error:.1e}" + ("" if record.check.ok else f" WRONG {record.check.what}")
+
+
+def _ratio(speedup: stats.Speedup | None) -> str:
+    if speedup is None:
+        return ""
+    mark = "" if speedup.unit == "launch" else " *"
+    return f"{speedup.ratio:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}){mark}"
+
+
+def print_tables(found: list[tuple[str, list[Record]]]) -> None:
+    """Print a table of each grid on stderr."""
+    for suite, records in found:
+        measured = [record for record in records if record.launches]
+        if not measured:
+            continue
+        ratios = {record.id: speedup for record, speedup in speedups(measured)}
+        rows, before, dtype = [], "", measured[0].config["dtype"]
+        for record in measured:
+            summary = stats.summarize(record)
+            rows.append(
+                (
+                    "" if record.label == before else record.label.removesuffix(f"-{dtype}"),
+                    record.backend,
+                    duration(summary.p50_ns) + (" !" if summary.disturbed_launches else ""),
+                    count(summary.tokens_per_s),
+                    f"{summary.tflops:.4f}",
+                    _ceiling(summary),
+                    _error(record),
+                    _ratio(ratios.get(record.id)),
+                )
+            )
+            before = record.label
+        print_table(f"{suite}: {dtype}, {measured[0].threads} threads, {measured[0].data} data", COLUMNS, rows)
+        if any(speedup.unit != "launch" for speedup in ratios.values()):
+            say("* one launch: the interval is over samples of one process, not over processes (use --launches 3)")
+
+
+def _disturbance(records: list[Record]) -> str:
+    """Return a line about launches that had to share the CPU, or ""."""
+    summaries = [stats.summarize(record) for record in records if record.launches]
+    hit, total = sum(s.disturbed_launches for s in summaries), sum(s.launches for s in summaries)
+    if not hit:
+        return ""
+    return f"! {hit} of {total} launches lost the CPU to other processes over and over: their times are too long"
+
+
+def print_summary(session: BenchSession, records: list[Record]) -> None:
+    """Print what the percentages refer to, what was skipped or wrong, and where the records are."""
+    if disturbance := _disturbance(records):
+        say(disturbance)
+    ceilings = next((record.ceilings for record in reversed(records) if record.ceilings), {})
+    if ceilings:
+        gemm, memory = ceilings["gemm_tflops"], ceilings["memory_gbps"]
+        say(f"measured ceilings: float32 GEMM {gemm:.3f} TFLOP/s, memory {memory:.1f} GB/s")
+    for record in records:
+        if record.skipped:
+            say(f"skipped {record.suite} {record.label} on {record.backend}: {record.skipped}")
+    for record in records:
+        if record.check is not None and not record.check.ok:
+            check = record.check
+            allowed = f"{check.factor:g} x {check.naive_max_abs_error:.2e}"
+            say(f"WRONG: {record.id}: error of {check.what} is {check.max_abs_error:.2e}, allowed {allowed}")
+    if any(record.skipped.startswith(harness.FAILED) for record in records):
+        say(f"what the failed processes printed: {session.out / 'failures.log'}")
+    if session.kept_configs:
+        say(f"{session.kept_configs} configs were finished by an earlier run (--fresh measures everything anew)")
+    say(f"records: {session.path}")

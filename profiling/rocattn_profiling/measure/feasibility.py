@@ -1,0 +1,63 @@
+"""What a measurement would need, before it is tried: memory and time, in a sentence when it is too much."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rocattn.config import AttentionConfig
+    from rocattn.registry import Backend
+
+PROCESS_BYTES = 250_000_000
+"""A Python process with numpy and its BLAS threads' buffers, and the slices that the check works in."""
+SCORE_PASSES_BYTES = 40
+"""Traffic of a softmax that is not fused: five passes over float32 scores, each reading and writing them."""
+
+
+def gigabytes(count: float) -> str:
+    """Return bytes as people read them: ``21.0 GB``, below that ``35.1 MB``."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def tensor_bytes(config: AttentionConfig, backends: int) -> int:
+    """Return the bytes of all tensors that a launch holds at once.
+
+    Inputs, the last outputs of each backend and the new ones of the running one, and what the check needs beside
+    them: the absolute values of a whole tensor, and one head's share in float64.
+    """
+    inputs = config.q_bytes + config.kv_bytes + config.mask_bytes
+    outputs = config.out_bytes
+    if config.direction == "backward":
+        inputs += config.out_bytes
+        outputs += config.q_bytes + config.kv_bytes
+    head = (inputs + outputs) * 8 // config.itemsize // max(1, config.batch * config.num_kv_heads)
+    return inputs + outputs * (backends + 1) + max(config.q_bytes, config.kv_bytes) + head
+
+
+def memory_problem(config: AttentionConfig, backend: Backend, backends: int, available_bytes: int) -> str:
+    """Return why a backend does not fit in memory, or ""."""
+    workspace = backend.workspace_bytes(config)
+    tensors = tensor_bytes(config, backends)
+    if workspace + tensors + PROCESS_BYTES <= available_bytes:
+        return ""
+    available = f"{gigabytes(available_bytes)} available"
+    return f"needs {gigabytes(workspace)} of workspace and {gigabytes(tensors)} for tensors, {available}"
+
+
+def estimate_call_s(config: AttentionConfig, ceilings: dict[str, float]) -> float:
+    """Return a rough time of one call of standard attention, in seconds: for deciding whether to begin, not to report.
+
+    All pairs (also the hidden ones) at half of the matrix-product ceiling, and the passes over the scores at the
+    memory ceiling.
+    """
+    pairs = config.batch * config.num_heads * config.seq_q * config.seq_k
+    products = 2 * (config.head_dim + config.head_dim_v) * (1.0 if config.direction == "forward" else 2.5)
+    gemm = ceilings["gemm_float64_tflops" if config.dtype == "float64" else "gemm_tflops"]
+    return pairs * (products / (0.5e12 * gemm) + SCORE_PASSES_BYTES / (1e9 * ceilings["memory_gbps"]))
+
+
+def time_problem(needed_s: float, limit_s: float) -> str:
+    """Return why a measurement takes too long, and how to allow it, or ""."""
+    if needed_s <= limit_s:
+        return ""
+    return f"would take about {needed_s:.0f} s, the limit is {limit_s:.0f} s: raise it with --time-limit {needed_s:.0f}"

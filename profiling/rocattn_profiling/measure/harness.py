@@ -1,0 +1,265 @@
+"""Benching into a folder: each config side by side in fresh processes, each record on disk once it is done.
+
+One ``records.jsonl`` holds measurements of one commit, source text, machine and settings; ``session.json`` beside it
+says which. A run into the same folder with the same identity keeps what is finished and measures the rest. A run with
+another identity moves the old file into ``older/`` first and says so: nothing is mixed and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.files import write_text
+from rocattn_profiling.measure import ceilings, machine
+from rocattn_profiling.measure.feasibility import estimate_call_s, memory_problem, time_problem
+from rocattn_profiling.measure.records import Record, append_record, read_records
+from rocattn_profiling.measure.sample_worker import describe
+from rocattn_profiling.measure.settings import Identity, Settings, import_backends
+from rocattn_profiling.measure.side_by_side import measure_side_by_side
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from rocattn.config import AttentionConfig
+    from rocattn_profiling.measure.side_by_side import Side
+
+FAILED = "failed: "
+"""How the ``skipped`` text of a record begins when a backend crashed or raised, rather than was left out on purpose."""
+
+
+class BenchSession:
+    """An open results folder: locked, aware of what is finished there, ready to measure more into it.
+
+    Attributes:
+        added_backends: Names that the backend module registered.
+        machine, commit, repo, settings, path: What is measured, how, and the records file.
+        kept_configs: How many configs were found finished.
+
+    Args:
+        out: The folder; ``records.jsonl``, ``session.json`` and, if something failed, ``failures.log`` go there.
+        settings: How to measure.
+        fresh: Put finished records aside even if they could be kept.
+        on_step: Called as launches finish, with the config's label and their number.
+        on_note: Called with a line for people: what was put aside, and that the machine is busy.
+
+    Raises:
+        RocattnError: On entering: another run writes to the folder, or it cannot be written.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        settings: Settings,
+        *,
+        fresh: bool = False,
+        on_step: Callable[[str, int], None] = lambda _label, _count: None,
+        on_note: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self.added_backends = import_backends(settings.backend_module)
+        self.out, self.path = out, out / "records.jsonl"
+        self.settings = msgspec.structs.replace(settings, threads=settings.threads or machine.available_cores())
+        self.machine = machine.this_machine()
+        self.repo = machine.measured_repo()
+        self.commit = machine.this_commit(self.repo) if self.repo else None
+        self._fresh, self._on_step, self._on_note = fresh, on_step, on_note
+        self._ceilings: dict[str, float] = {}
+        self._known: dict[str, Record] = {}
+        self._lock: Any = None
+        self.kept_configs = 0
+
+    def __enter__(self) -> Self:
+        from filelock import FileLock, Timeout
+
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(self.out / ".lock")
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise RocattnError(f"another bench is writing to {self.out}: wait for it, or use another --out") from None
+        except OSError as error:
+            raise RocattnError(f"cannot write to {self.out}: {error.strerror or error}") from error
+        try:
+            self._take_over()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def _take_over(self) -> None:
+        """Keep the records that are there, or put them aside; then say in ``session.json`` whose the file is."""
+        load = machine.load_average()
+        if load > self.machine.cores / 2:
+            self._on_note(f"the machine is busy (load {load:.1f} on {self.machine.cores} cores): times are disturbed")
+        session = self.out / "session.json"
+        identity = Identity.of(self.commit, self.machine, self.settings)
+        if self.path.exists():
+            difference = identity.difference(Identity.load(session))
+            if self._fresh or difference:
+                self._put_aside("as --fresh asks" if self._fresh else f"they are of {difference}")
+            else:
+                self._known = {record.id: record for record in read_records(self.path)}
+        write_text(session, msgspec.json.format(msgspec.json.encode(identity), indent=2).decode() + "\n")
+
+    def _put_aside(self, why: str) -> None:
+        name = f"records-{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:4]}.jsonl"
+        target = self.out / "older" / name
+        try:
+            target.parent.mkdir(exist_ok=True)
+            self.path.replace(target)
+        except OSError as error:
+            raise RocattnError(f"cannot move {self.path} to {target}: {error.strerror}") from error
+        self._on_note(f"moved the older records to {target}: {why}")
+
+    @property
+    def ceilings(self) -> dict[str, float]:
+        """This machine's ceilings, measured when they are first needed in a run."""
+        if not self._ceilings:
+            self._ceilings = ceilings.measure_ceilings(self.settings.threads, quick=self.settings.quick)
+        return self._ceilings
+
+    def kept(self, suite: str, config: AttentionConfig, backends: Sequence[str]) -> list[Record]:
+        """Return a config's finished records if all of these backends have one, measured together; else nothing."""
+        known = [self._known.get(f"{suite}/{name}/{config.label}") for name in backends]
+        finished = [record for record in known if record is not None and record.launches]
+        together = len({record.pair for record in finished}) == 1
+        return finished if together and len(finished) == len(backends) else []
+
+    def measure(self, suite: str, config: AttentionConfig, backends: Sequence[str]) -> list[Record]:
+        """Return one record of each backend on a config: kept, measured side by side, or saying why not.
+
+        New records are on disk when this returns.
+
+        Raises:
+            RocattnError: When a record cannot be written; a backend's own failure is a record with ``skipped``.
+        """
+        if kept := self.kept(suite, config, backends):
+            self.kept_configs += 1
+            self._on_step(config.label, self.settings.launches)
+            return kept
+        problems = {name: self._problem(config, name, len(backends)) for name in backends}
+        able = [name for name in backends if not problems[name]]
+        records = {record.backend: record for record in self.kept(suite, config, able)}
+        if records or not able:
+            self._on_step(config.label, self.settings.launches)
+        else:
+            records = self._measure_able(suite, config, able)
+        for name in backends:
+            if name in records:
+                continue
+            records[name] = self._record(suite, config, name, skipped=problems[name])
+            known = self._known.get(records[name].id)
+            if known is None or known.launches:  # a restart that skips it again adds no second line
+                self._store(records[name])
+        return [records[name] for name in backends]
+
+    def _measure_able(self, suite: str, config: AttentionConfig, able: list[str]) -> dict[str, Record]:
+        """Measure backends side by side and store a record of each."""
+        sides = measure_side_by_side(
+            config, able, self.settings, self.settings.threads, lambda: self._on_step(config.label, 1)
+        )
+        pair = uuid.uuid4().hex[:12]
+        records = {}
+        for name, side in sides.items():
+            if side.failed:
+                self._keep_log(f"{suite}/{name}/{config.label}", side)
+                records[name] = self._record(suite, config, name, skipped=FAILED + side.failed)
+            else:
+                records[name] = self._record(
+                    suite,
+                    config,
+                    name,
+                    launches=side.launches,
+                    check=side.check,
+                    peak_rss_bytes=side.peak_rss_bytes,
+                    pair=pair,
+                )
+            self._store(records[name])
+        return records
+
+    def _store(self, record: Record) -> None:
+        append_record(self.path, record)
+        self._known[record.id] = record
+
+    def _record(self, suite: str, config: AttentionConfig, backend: str, **more: Any) -> Record:
+        return Record(
+            suite=suite,
+            backend=backend,
+            config=config.to_dict(),
+            label=config.label,
+            machine=self.machine,
+            commit=self.commit,
+            data=self.settings.data,
+            seed=self.settings.seed,
+            threads=self.settings.threads,
+            ceilings=self.ceilings,
+            **more,
+        )
+
+    def _problem(self, config: AttentionConfig, name: str, count: int) -> str:
+        """Return why a backend is not measured on a config: unsupported, too large, too long; "" if it is."""
+        from rocattn.backends import BACKENDS
+
+        backend = BACKENDS.get(name)
+        try:
+            answer = BACKENDS.supports(backend, config)
+            if not answer:
+                return f"not supported: {answer.reason}"
+            problem = memory_problem(config, backend, count, machine.available_memory_bytes())
+        except Exception as error:  # noqa: BLE001 - a user's backend may raise anything: it is named, the rest goes on
+            return FAILED + describe(error)
+        calls = self.settings.launches * (2 + self.settings.min_samples) * count
+        return problem or time_problem(calls * estimate_call_s(config, self.ceilings), self.settings.time_limit_s)
+
+    def _keep_log(self, what: str, side: Side) -> None:
+        """Append what a failed process printed (its traceback) to ``failures.log``."""
+        path = self.out / "failures.log"
+        try:
+            with path.open("a") as file:
+                file.write(f"== {what}: {side.failed}\n{side.log}\n")
+        except OSError as error:
+            raise RocattnError(f"cannot write {path}: {error.strerror}; what was measured before is kept") from error
+
+
+def run_bench(
+    configs: Sequence[AttentionConfig],
+    backends: Sequence[str],
+    out: Path,
+    *,
+    suite: str = "custom",
+    settings: Settings | None = None,
+    fresh: bool = False,
+    on_step: Callable[[str, int], None] = lambda _label, _count: None,
+    on_note: Callable[[str], None] = lambda _line: None,
+) -> list[Record]:
+    """Measure backends on configs, side by side, into ``out/records.jsonl``; keep what is finished there already.
+
+    Args:
+        configs: What to measure, in this order.
+        backends: Names of registered backends.
+        out: The results folder.
+        suite: The name of the grid that the configs are from.
+        settings: How to measure.
+        fresh: Measure everything anew.
+        on_step: Called as launches finish, with the config's label and their number.
+        on_note: Called with a line for people.
+
+    Returns:
+        A record of each config and backend, in order.
+
+    Raises:
+        RocattnError: When the folder is in use or cannot be written, or a backend is unknown.
+    """
+    with BenchSession(out, settings or Settings(), fresh=fresh, on_step=on_step, on_note=on_note) as session:
+        return [record for config in configs for record in session.measure(suite, config, backends)]

@@ -1,0 +1,139 @@
+"""What machine and which commit a measurement belongs to, and what the machine has left right now."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import rocattn
+from rocattn_profiling.measure import cgroup
+from rocattn_profiling.measure.records import Commit, Machine
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the CPU's name as the system gives it; its architecture where it gives none."""
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"^(?:model name|Hardware|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
+    name = found[1] if found else ""
+    if not name and platform.system() == "Darwin":
+        name = _output(["sysctl", "-n", "machdep.cpu.brand_string"])
+    return " ".join((name or platform.processor() or platform.machine() or "unknown CPU").split())
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use: its affinity, and the control group's quota rounded up."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup.cpu_quota()
+    return cores if quota is None else max(1, min(cores, -int(-quota // 1)))
+
+
+def total_memory_bytes() -> int:
+    """Return the machine's memory in bytes, or the control group's limit if that is smaller."""
+    import psutil
+
+    total = int(psutil.virtual_memory().total)
+    limit = cgroup.memory_limit_bytes()
+    return total if limit is None else min(total, limit)
+
+
+def available_memory_bytes() -> int:
+    """Return the memory in bytes that can still be taken without swapping or being killed by the control group."""
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    left = cgroup.memory_left_bytes()
+    return available if left is None else min(available, left)
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """Return the environment variables that hold every BLAS, OpenMP and our own kernels to a number of threads."""
+    names = [f"{name}_NUM_THREADS" for name in ("BLIS", "MKL", "OMP", "OPENBLAS", "ROCATTN")]
+    return dict.fromkeys([*names, "VECLIB_MAXIMUM_THREADS"], str(threads))
+
+
+def load_average() -> float:
+    """Return the 1-minute load average; 0 where the system has none."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def machine_name(cpu: str, cores: int, memory_bytes: int) -> str:
+    """Return the name that results of this kind of machine are stored under.
+
+    ``ROCATTN_MACHINE`` if set; else made of the hardware, not of the host name, because containers and cloud runners of
+    one type have a new host name every time and would each begin a history of their own.
+    """
+    if name := os.environ.get("ROCATTN_MACHINE", "").strip():
+        return re.sub(r"[^\w.+-]+", "-", name)
+    model = re.sub(r"\((?:R|TM|r|tm)\)|\bCPU\b|\bProcessor\b|@.*$", " ", cpu)
+    slug = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
+    return f"{slug}-{cores}c-{round(memory_bytes / 2**30)}g"
+
+
+def blas_name() -> str:
+    """Return the name and version of the BLAS that numpy was built with, or "" if numpy does not say."""
+    import numpy as np
+
+    try:
+        blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    except (KeyError, TypeError):
+        return ""
+    return f"{blas.get('name', '')} {blas.get('version', '')}".strip()
+
+
+def this_machine() -> Machine:
+    """Return the slow-moving facts of this machine."""
+    import numpy as np
+
+    cpu, cores, memory = cpu_model(), available_cores(), total_memory_bytes()
+    return Machine(
+        name=machine_name(cpu, cores, memory),
+        cpu=cpu,
+        cores=cores,
+        memory_bytes=memory,
+        os=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        numpy=np.__version__,
+        blas=blas_name(),
+    )
+
+
+def _output(command: list[str], cwd: Path | None = None) -> str:
+    """Return what a command prints, or "" when it is missing or fails."""
+    env = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def this_commit(repo: Path) -> Commit | None:
+    """Return the commit that is checked out in a repository, or None outside of one (or without git).
+
+    ``dirty`` says that tracked files differ from the commit, or that there are untracked files git does not ignore.
+    """
+    line = _output(["git", "show", "--no-patch", "--format=%H %ct %s", "HEAD"], repo)
+    if not line:
+        return None
+    sha, seconds, *subject = line.split(" ", 2)
+    dirty = bool(_output(["git", "status", "--porcelain"], repo))
+    return Commit(sha=sha, date_ms=int(seconds) * 1000, subject=" ".join(subject), dirty=dirty)
+
+
+def measured_repo() -> Path | None:
+    """Return the checkout that the imported rocattn runs from, or None when it is an installed copy.
+
+    An environment inside a checkout (``.venv``) is an installed copy: git would name a repository for it, but not the
+    one whose code runs.
+    """
+    if rocattn.__file__ is None:
+        return None
+    root = Path(rocattn.__file__).resolve().parent.parent
+    top = _output(["git", "rev-parse", "--show-toplevel"], root)
+    return root if top and Path(top).resolve() == root else None

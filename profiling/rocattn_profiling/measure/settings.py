@@ -1,0 +1,128 @@
+"""How a bench measures, and what makes two runs the same measurement."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import rocattn
+from rocattn.errors import RocattnError, ToolchainError
+from rocattn.sources import kernel_root
+from rocattn_profiling.measure.records import Commit, Machine  # noqa: TC001 - msgspec reads the annotations
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to measure.
+
+    Attributes:
+        launches: Fresh processes a config.
+        min_samples, max_samples: Samples of a backend in each launch.
+        warmup_s, budget_s: Time for a backend's warm-up and for its samples, in each launch.
+        time_limit_s: A config estimated to take longer is skipped; a launch that takes over twice this is killed.
+        threads: Threads for BLAS and kernels; 0 is all available cores.
+        data, seed: How inputs are made.
+        backend_module: Module that registers further backends when imported; "" for none.
+        quick: Measure the machine's ceilings in about a second.
+    """
+
+    launches: int = 3
+    min_samples: int = 5
+    max_samples: int = 50
+    warmup_s: float = 0.1
+    budget_s: float = 1.0
+    time_limit_s: float = 60.0
+    threads: int = 0
+    data: str = "normal"
+    seed: int = 0
+    backend_module: str = ""
+    quick: bool = False
+
+    @classmethod
+    def for_quick(cls, **changes: Any) -> Settings:
+        """Return the settings of ``--quick``: as many launches (the unit of every interval), but short ones."""
+        values = {"min_samples": 2, "max_samples": 20, "warmup_s": 0.03, "budget_s": 0.2}
+        return cls(**{**values, "quick": True, **changes})
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What all records of one file share.
+
+    Attributes:
+        commit, machine: As in the records.
+        code: Hash of the measured source text, which tells two states of a dirty tree apart.
+        settings: What of `Settings` decides what a sample means.
+    """
+
+    commit: Commit | None
+    code: str
+    machine: Machine
+    settings: dict[str, Any]
+
+    @classmethod
+    def of(cls, commit: Commit | None, machine: Machine, settings: Settings) -> Identity:
+        """Return the identity of a run that starts now."""
+        values = msgspec.to_builtins(settings)
+        for name in ("time_limit_s", "quick"):  # they decide what is measured, not what a sample means
+            del values[name]
+        return cls(commit=commit, code=code_hash(settings.backend_module), machine=machine, settings=values)
+
+    @classmethod
+    def load(cls, path: Path) -> Identity | None:
+        """Read an identity; None when there is none, or not a readable one."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def difference(self, old: Identity | None) -> str:
+        """Say in what the records of an older run differ from this run; "" when they do not."""
+        if old is None:
+            return "an unknown commit and machine"
+        if self.machine != old.machine:
+            m = old.machine
+            return f"another machine ({m.name}, {m.os}, Python {m.python}, numpy {m.numpy})"
+        if (self.commit and self.commit.sha) != (old.commit and old.commit.sha):
+            return f"commit {old.commit.sha[:9]}" if old.commit else "a tree outside git"
+        if self.code != old.code:
+            return "another state of the source"
+        changed = [f"{k} {v!r}" for k, v in old.settings.items() if self.settings.get(k) != v]
+        return f"other settings ({', '.join(changed)})" if changed else ""
+
+
+def import_backends(module: str) -> list[str]:
+    """Import rocattn's backends and, if named, a module that registers more; return the names it added.
+
+    Raises:
+        RocattnError: When the module cannot be imported; one line.
+    """
+    from rocattn.backends import BACKENDS
+
+    before = {backend.name for backend in BACKENDS}
+    if module:
+        try:
+            import_module(module)
+        except Exception as error:
+            text = " ".join(str(error).split())
+            raise RocattnError(
+                f"cannot import the backend module {module!r}: {type(error).__name__}: {text}"
+            ) from error
+    return sorted(backend.name for backend in BACKENDS if backend.name not in before)
+
+
+def code_hash(module: str = "") -> str:
+    """Return the hash of the library's and the kernels' files, and of one more module's file."""
+    files = [Path(file)] if module and (file := import_module(module).__file__) else []
+    roots = [Path(str(rocattn.__file__)).parent]
+    with suppress(ToolchainError):  # an installation without kernel sources can still bench what needs none
+        roots.append(kernel_root())
+    for root in roots:
+        files += [path for path in sorted(root.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]

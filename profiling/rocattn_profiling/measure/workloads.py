@@ -1,0 +1,144 @@
+"""The workload grids: the one home of the shapes that bench, asv, the gate and the reports share.
+
+Free of numpy, so that asv's discovery and ``--help`` can import it. Every grid is float32 in BSHD by default: what a
+CPU's BLAS computes natively, and what each backend supports; ``rocattn bench --dtype --layout`` changes both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocattn.config import AttentionConfig, Direction
+from rocattn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A named list of attention problems.
+
+    Attributes:
+        name, description: For people; the name is also the ``suite`` of its records.
+        all_configs: Every config, smallest first within each option.
+        in_quick: Whether a config belongs to the ``--quick`` subset, which still covers every option of the grid.
+        backends: Backends measured unless others are named.
+        data: Kinds of input the grid is meant for; the first is the default.
+        directions: Directions that make sense for it.
+    """
+
+    name: str
+    description: str
+    all_configs: tuple[AttentionConfig, ...]
+    in_quick: Callable[[AttentionConfig], bool]
+    backends: tuple[str, ...] = ("cpu", "cpu-flash")
+    data: tuple[str, ...] = ("normal", "trig")
+    directions: tuple[Direction, ...] = ("forward", "backward")
+
+    def configs(self, quick: bool = False, direction: Direction = "forward") -> list[AttentionConfig]:
+        """Return the grid's configs, or only the quick ones, in one direction.
+
+        Raises:
+            ConfigError: When the grid has no such direction.
+        """
+        if direction not in self.directions:
+            raise ConfigError(
+                f"grid {self.name!r} has no {direction} direction: it is {', '.join(self.directions)} only"
+            )
+        chosen = [config for config in self.all_configs if not quick or self.in_quick(config)]
+        return [config if config.direction == direction else config.replace(direction=direction) for config in chosen]
+
+
+def _inference() -> Iterator[AttentionConfig]:
+    """8 heads: 256 to 1024 model dimensions, the range of encoder and small decoder models."""
+    for seq in (128, 256, 512, 1024, 2048):
+        for head_dim in (32, 64, 128):
+            for batch in (1, 4):
+                for causal in (False, True):
+                    yield AttentionConfig(
+                        batch=batch, num_heads=8, seq_q=seq, seq_k=seq, head_dim=head_dim, causal=causal
+                    )
+
+
+def _square() -> Iterator[AttentionConfig]:
+    """[1, n, n] as one head: n tokens of n dimensions."""
+    for n in (32, 64, 128, 256, 512):
+        yield AttentionConfig(batch=1, num_heads=1, seq_q=n, seq_k=n, head_dim=n)
+
+
+def _gemma() -> Iterator[AttentionConfig]:
+    for seq in (512, 1024, 2048, 4096, 8192):
+        for batch in (1, 4, 8, 16):
+            for num_kv_heads in (32, 8):
+                yield AttentionConfig(
+                    batch=batch,
+                    num_heads=32,
+                    num_kv_heads=num_kv_heads,
+                    seq_q=seq,
+                    seq_k=seq,
+                    head_dim=256,
+                    causal=True,
+                )
+
+
+def _decode() -> Iterator[AttentionConfig]:
+    for exponent in range(7, 15):
+        yield AttentionConfig(batch=1, num_heads=32, num_kv_heads=8, seq_q=1, seq_k=2**exponent, head_dim=128)
+
+
+_INFERENCE_QUICK = {
+    # (batch, seq, head_dim, causal): both sizes of batch, all head dimensions, causal and not, short to long.
+    (1, 128, 64, False),
+    (1, 128, 64, True),
+    (4, 256, 32, False),
+    (4, 256, 32, True),
+    (1, 512, 128, False),
+    (1, 512, 128, True),
+    (1, 1024, 64, False),
+    (1, 1024, 64, True),
+}
+_GEMMA_QUICK = {(1, 512, 32), (1, 512, 8), (4, 512, 8), (1, 1024, 8)}  # (batch, seq, num_kv_heads)
+
+GRIDS: dict[str, Grid] = {
+    grid.name: grid
+    for grid in (
+        Grid(
+            "inference",
+            "self-attention of prompts: Sq = Sk 128 to 2048, D 32, 64, 128, 8 heads, batch 1 and 4, causal and not",
+            tuple(_inference()),
+            lambda c: (c.batch, c.seq_q, c.head_dim, c.causal) in _INFERENCE_QUICK,
+        ),
+        Grid(
+            "square",
+            "one head of n tokens and n dimensions, [1, n, n], n 32 to 512: the original CPU baseline table",
+            tuple(_square()),
+            lambda c: c.seq_q in {32, 128, 512},
+        ),
+        Grid(
+            "gemma",
+            "prompts of a Gemma-like model, causal: Sq = Sk 512 to 8192, D 256, heads 32/32 and 32/8, batch 1 to 16",
+            tuple(_gemma()),
+            lambda c: (c.batch, c.seq_q, c.num_kv_heads) in _GEMMA_QUICK,
+        ),
+        Grid(
+            "decode",
+            "one new token against a KV cache: Sq 1, Sk 128 to 16384, D 128, 32 heads with 8 KV heads, batch 1",
+            tuple(_decode()),
+            lambda c: c.seq_k in {128, 1024, 16384},
+            directions=("forward",),
+        ),
+    )
+}
+
+
+def get_grid(name: str) -> Grid:
+    """Return the grid of that name.
+
+    Raises:
+        ConfigError: When there is none; the message lists the names.
+    """
+    if name not in GRIDS:
+        raise ConfigError(f"no grid is named {name!r}: choose from {', '.join(GRIDS)}")
+    return GRIDS[name]

@@ -1,0 +1,208 @@
+"""What is said of the machine and the commit is what the system says, inside containers too."""
+
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from rocattn_profiling.measure import cgroup, machine
+from rocattn_profiling.measure.ceilings import last_level_cache_bytes, measure_ceilings
+
+GIB = 2**30
+UNLIMITED_V1 = 9223372036854771712
+
+
+def write(root, **files):
+    """Write files under a root; "__" in a name stands for a slash."""
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.fixture
+def version_2(tmp_path):
+    """A container with its own cgroup 2 namespace: its group is the root of the mount."""
+    write(
+        tmp_path,
+        proc__self__mountinfo="30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n",
+        proc__self__cgroup="0::/\n",
+        sys__fs__cgroup__cpu="",
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def version_1(tmp_path):
+    """A host with cgroup 1, where the group of the process is below the mount and its parent has a limit too."""
+    mounts = "".join(f"3{i} 31 0:2{i} / /sys/fs/cgroup/{n} rw - cgroup cgroup rw,{n}\n"
+                     for i, n in enumerate(("memory", "cpu,cpuacct")))  # fmt: skip
+    write(
+        tmp_path,
+        proc__self__mountinfo="31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n" + mounts,
+        proc__self__cgroup="8:cpu,cpuacct:/jobs/7\n4:memory:/jobs/7\n1:name=systemd:/\n0::/\n",
+    )
+    return tmp_path
+
+
+def test_cgroup_2_limits_are_read(version_2):
+    """cpu.max and memory.max; pages the kernel can drop are not counted as used."""
+    stat = f"anon 5\ninactive_file {GIB}\n"
+    folder = version_2 / "sys/fs/cgroup"
+    (folder / "cpu").unlink()
+    write(folder, **{"cpu.max": "150000 100000\n", "memory.max": f"{4 * GIB}\n", "memory.current": f"{3 * GIB}\n"})
+    write(folder, **{"memory.stat": stat})
+    assert cgroup.cpu_quota(version_2) == 1.5
+    assert cgroup.memory_limit_bytes(version_2) == 4 * GIB
+    assert cgroup.memory_left_bytes(version_2) == 2 * GIB
+
+
+def test_cgroup_2_without_limits_is_no_limit(version_2):
+    """The word "max", and a group without the files (the root), are both no limit."""
+    assert cgroup.cpu_quota(version_2) is None
+    write(version_2 / "sys/fs/cgroup", **{"cpu.max": "max 100000\n", "memory.max": "max\n", "memory.current": "7\n"})
+    assert cgroup.cpu_quota(version_2) is None
+    assert cgroup.memory_limit_bytes(version_2) is None
+    assert cgroup.memory_left_bytes(version_2) is None
+
+
+def test_cgroup_1_takes_the_tightest_limit_of_the_group_and_its_parents(version_1):
+    """The group has no memory limit of its own, its parent has; the CPU quota is the group's."""
+    memory, cpu = version_1 / "sys/fs/cgroup/memory/jobs", version_1 / "sys/fs/cgroup/cpu,cpuacct/jobs/7"
+    (memory / "7").mkdir(parents=True)
+    write(memory, **{"memory.limit_in_bytes": f"{2 * GIB}\n", "memory.usage_in_bytes": f"{GIB}\n"})
+    write(memory, **{"memory.stat": f"inactive_file 1\ntotal_inactive_file {GIB // 2}\n"})
+    write(memory / "7", **{"memory.limit_in_bytes": f"{UNLIMITED_V1}\n", "memory.usage_in_bytes": "5\n"})
+    write(cpu, **{"cpu.cfs_quota_us": "50000\n", "cpu.cfs_period_us": "100000\n"})
+    assert cgroup.memory_limit_bytes(version_1) == 2 * GIB
+    assert cgroup.memory_left_bytes(version_1) == GIB + GIB // 2
+    assert cgroup.cpu_quota(version_1) == 0.5
+
+
+def test_a_system_without_control_groups_has_no_limits(tmp_path):
+    """macOS, or /proc not mounted."""
+    assert cgroup.cpu_quota(tmp_path) is None
+    assert cgroup.memory_limit_bytes(tmp_path) is None
+    assert cgroup.memory_left_bytes(tmp_path) is None
+
+
+def test_available_memory_and_cores_honour_the_control_group(monkeypatch):
+    """The smaller of the machine's and the group's counts; half a core is one."""
+    monkeypatch.setattr(cgroup, "memory_left_bytes", lambda: 12345)
+    monkeypatch.setattr(cgroup, "memory_limit_bytes", lambda: 23456)
+    monkeypatch.setattr(cgroup, "cpu_quota", lambda: 0.5)
+    assert machine.available_memory_bytes() == 12345
+    assert machine.total_memory_bytes() == 23456
+    assert machine.available_cores() == 1
+
+
+def test_the_machines_facts_are_filled_in():
+    """Each fact is there, and numpy's are numpy's."""
+    found = machine.this_machine()
+    assert found.name
+    assert found.cpu
+    assert 1 <= found.cores <= os.cpu_count()
+    assert found.memory_bytes >= machine.available_memory_bytes() > 0
+    assert found.numpy == np.__version__
+    assert found.blas
+
+
+def test_the_machines_name_is_of_its_hardware_or_what_the_user_says(monkeypatch):
+    """Two containers of one type share a name, whatever their host names; ROCATTN_MACHINE overrides it."""
+    monkeypatch.delenv("ROCATTN_MACHINE", raising=False)
+    name = machine.machine_name("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", 4, 16 * GIB - 5_000_000)
+    assert name == "intel-xeon-e5-2680-v4-4c-16g"
+    monkeypatch.setenv("ROCATTN_MACHINE", "bench box/1")
+    assert machine.machine_name("any", 1, GIB) == "bench-box-1"
+
+
+def test_the_cpu_model_has_a_fallback(tmp_path):
+    """arm64 lists no model name, other systems have no /proc: something readable is said all the same."""
+    file = tmp_path / "cpuinfo"
+    file.write_text("processor\t: 0\nmodel name\t: AMD EPYC  9754 128-Core Processor \nflags: x\n")
+    assert machine.cpu_model(file) == "AMD EPYC 9754 128-Core Processor"
+    file.write_text("processor : 0\nBogoMIPS : 50\n")
+    assert machine.cpu_model(file)
+    assert machine.cpu_model(tmp_path / "none")
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A git repository with one commit."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+
+    def git(*words):
+        settings = ["-c", "user.name=n", "-c", "user.email=e@example.com", "-c", "commit.gpgsign=false"]
+        done = subprocess.run(["git", *settings, *words], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "--quiet", "--message", "A subject with  spaces")
+    return tmp_path, git
+
+
+def test_the_commit_is_named_with_its_date_and_dirtiness(repository):
+    """A changed or a new file makes the tree dirty; the subject is whole."""
+    root, git = repository
+    commit = machine.this_commit(root)
+    assert commit.sha == git("rev-parse", "HEAD")
+    assert commit.date_ms == 1000 * int(git("show", "-s", "--format=%ct"))
+    assert commit.subject == "A subject with  spaces"
+    assert not commit.dirty
+    (root / "new").write_text("2")
+    assert machine.this_commit(root).dirty
+    (root / "new").unlink()
+    (root / "file").write_text("3")
+    assert machine.this_commit(root).dirty
+
+
+def test_there_is_no_commit_outside_a_repository_or_before_the_first_one(tmp_path, monkeypatch):
+    """None, not an error: results can still be measured, only not stored by commit."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert machine.this_commit(tmp_path) is None
+    if shutil.which("git"):
+        subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+        assert machine.this_commit(tmp_path) is None
+    monkeypatch.setenv("PATH", "")
+    assert machine.this_commit(tmp_path) is None
+
+
+def test_an_installed_copy_belongs_to_no_checkout(tmp_path, monkeypatch, repository):
+    """A .venv inside a repository is not that repository's code."""
+    root, _ = repository
+    package = root / ".venv/lib/site-packages/rocattn"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(machine.rocattn, "__file__", str(package / "__init__.py"))
+    assert machine.measured_repo() is None
+    (root / "rocattn").mkdir()
+    monkeypatch.setattr(machine.rocattn, "__file__", str(root / "rocattn/__init__.py"))
+    assert machine.measured_repo() == root.resolve()
+
+
+def test_the_largest_cache_sizes_the_memory_measurement(tmp_path):
+    """Sizes come as 32K or 96M; without any, 32 MiB is assumed."""
+    write(tmp_path, index0__size="48K\n", index3__size="96M\n")
+    assert last_level_cache_bytes(tmp_path) == 96 << 20
+    assert last_level_cache_bytes(tmp_path / "none") == 32 << 20
+
+
+def test_ceilings_are_positive_and_consistent():
+    """Every number is measured; the memory ceiling is the larger of reading and copying."""
+    found = measure_ceilings(1, quick=True)
+    assert min(found.values()) > 0
+    assert found["memory_gbps"] == max(found["memory_read_gbps"], found["memory_copy_gbps"])
+    assert set(found) == {
+        "gemm_tflops", "gemm_float64_tflops", "memory_gbps", "memory_read_gbps", "memory_copy_gbps",
+    }  # fmt: skip
+
+
+def test_every_thread_pool_is_held_to_the_number_asked_for():
+    """OpenMP, the BLAS libraries numpy may have, and our own kernels."""
+    found = machine.thread_environment(3)
+    assert set(found.values()) == {"3"}
+    assert {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ROCATTN_NUM_THREADS"} <= set(found)

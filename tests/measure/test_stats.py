@@ -1,0 +1,176 @@
+"""Numbers computed from records agree with numpy, scipy and with cases whose answer is known."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.measure import stats
+from rocattn_profiling.measure.records import Launch
+
+from .factory import CONFIG, make_record
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 101])
+@pytest.mark.parametrize("q", [0.0, 0.1, 0.5, 0.95, 0.99, 1.0])
+def test_quantiles_are_numpys_default(count, q):
+    """Linear interpolation between order statistics, for any number of samples."""
+    values = np.random.default_rng(count).lognormal(size=count)
+    assert stats.quantile(values.tolist(), q) == pytest.approx(np.quantile(values, q), rel=1e-12)
+
+
+def test_a_quantile_of_nothing_is_refused():
+    """No number is made up for an empty series."""
+    with pytest.raises(RocattnError, match="no samples"):
+        stats.quantile([], 0.5)
+
+
+@pytest.mark.parametrize("dof", [1, 2, 3, 4, 5, 9, 10, 29, 100])
+def test_students_t_agrees_with_scipy(dof):
+    """The closed form of the distribution and its quantile, for odd and even degrees of freedom."""
+    for t in (-7.0, -0.3, 0.0, 0.8, 3.1, 40.0):
+        assert stats.student_t_cdf(t, dof) == pytest.approx(scipy_stats.t.cdf(t, dof), abs=1e-12)
+    for p in (0.6, 0.9, 0.975, 0.9995):
+        assert stats.student_t_quantile(p, dof) == pytest.approx(scipy_stats.t.ppf(p, dof), rel=1e-9)
+
+
+def test_the_mean_interval_agrees_with_scipy():
+    """mean +- t s / sqrt(n)."""
+    values = [1.0, 1.2, 0.7, 1.9, 1.1]
+    low, high = scipy_stats.t.interval(0.95, 4, loc=np.mean(values), scale=scipy_stats.sem(values))
+    assert stats.mean_interval(values) == pytest.approx((np.mean(values), low, high))
+
+
+def test_a_summary_holds_the_pooled_samples_statistics():
+    """Mean, extremes and percentiles are of all samples; the spread is over the launches' locations."""
+    launches = [[1000.0, 1100.0, 5000.0], [1010.0, 1200.0], [990.0, 1050.0, 1060.0, 1070.0]]
+    pooled = np.concatenate(launches)
+    summary = stats.summarize(make_record(launches))
+    assert (summary.launches, summary.samples) == (3, 9)
+    assert summary.mean_ns == pytest.approx(pooled.mean())
+    assert (summary.min_ns, summary.max_ns) == (990.0, 5000.0)
+    for name, q in (("p50_ns", 50), ("p95_ns", 95), ("p99_ns", 99)):
+        assert getattr(summary, name) == pytest.approx(np.percentile(pooled, q))
+    assert summary.launch_stddev_ns == pytest.approx(np.std([np.quantile(x, 0.1) for x in launches], ddof=1))
+    assert stats.summarize(make_record(launches[:1])).launch_stddev_ns is None
+
+
+def test_rates_are_the_configs_work_over_the_median():
+    """tokens/s counts query tokens; TFLOP/s is exact, with the papers' count beside; percent is of the ceilings."""
+    summary = stats.summarize(make_record([[2000.0, 2000.0, 9000.0]]))
+    visible = 3 * 4 * (7 + 8 + 9 + 10 + 11)  # batch x heads x keys that the 5 rows see, bottom-right aligned
+    assert summary.calls_per_s == pytest.approx(5e5)
+    assert summary.tokens_per_s == pytest.approx(3 * 5 / 2e-6)
+    assert summary.tflops == pytest.approx(visible * 2 * 48 / 2e-6 / 1e12)
+    assert summary.tflops_conventional == pytest.approx(2 * 3 * 4 * 5 * 11 * 48 / 2 / 2e-6 / 1e12)
+    moved = 4 * (3 * 4 * 5 * 24 + 3 * 2 * 11 * 48 + 3 * 4 * 5 * 24)
+    assert summary.gbps == pytest.approx(moved / 2e-6 / 1e9)
+    assert summary.gemm_pct == pytest.approx(100 * summary.tflops / 0.2)
+    assert summary.memory_pct == pytest.approx(100 * summary.gbps / 40)
+
+
+def test_float64_is_judged_by_the_float64_ceiling():
+    """A float32 ceiling would make float64 look half as good as it is."""
+    single = stats.summarize(make_record([[2000.0]]))
+    double = stats.summarize(make_record([[2000.0]], config=CONFIG.replace(dtype="float64")))
+    assert double.gemm_pct == pytest.approx(2 * single.gemm_pct)
+
+
+def test_percentages_are_absent_without_ceilings_and_cpu_use_without_cpu_time():
+    """What was not measured is None, not zero."""
+    summary = stats.summarize(make_record([[2000.0]], ceilings={}))
+    assert summary.gemm_pct is None
+    assert summary.memory_pct is None
+    assert summary.cores_used is None
+    launch = Launch(start_ns=0, pos=0, number=1, samples_ns=[10.0, 30.0], cpu_ns=[20.0, 50.0])
+    assert stats.summarize(make_record([], launches=[launch])).cores_used == pytest.approx(1.75)
+
+
+def test_a_skipped_record_has_no_summary():
+    """The reason it was skipped is in the error."""
+    with pytest.raises(RocattnError, match="needs 9 GB"):
+        stats.summarize(make_record([], skipped="needs 9 GB"))
+
+
+def test_a_constant_ratio_is_found_exactly_with_an_interval_of_no_width():
+    """b takes half the time of a in every launch, whatever the launches have in common."""
+    slow = [[1000.0, 1001.0], [2000.0, 2002.0], [1500.0, 1700.0]]
+    fast = [[x / 2 for x in launch] for launch in slow]
+    found = stats.speedup(make_record(slow), make_record(fast, backend="cpu-flash"))
+    assert (found.slow, found.fast, found.launches, found.unit) == ("cpu", "cpu-flash", 3, "launch")
+    assert (found.ratio, found.low, found.high) == pytest.approx((2, 2, 2))
+
+
+def test_the_speedup_interval_is_that_of_the_launches_log_ratios():
+    """A t interval with launches - 1 degrees of freedom, as scipy computes it."""
+    slow, fast = [[110.0], [100.0], [130.0], [90.0]], [[50.0], [51.0], [49.0], [52.0]]
+    logs = np.log(np.ravel(slow) / np.ravel(fast))
+    low, high = scipy_stats.t.interval(0.95, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
+    found = stats.speedup(make_record(slow), make_record(fast))
+    assert (found.ratio, found.low, found.high) == pytest.approx(tuple(np.exp([logs.mean(), low, high])))
+
+
+def test_the_interval_covers_the_true_ratio_as_often_as_it_says():
+    """Launch noise of 5 %, sample noise of 1 % with disturbances upwards: 95 % of intervals hold the true 1.3."""
+    rng = np.random.default_rng(7)
+    trials, hits = 400, 0
+    for _ in range(trials):
+        sides = []
+        for true in (1.3, 1.0):
+            place = true * np.exp(rng.normal(0, 0.05, 4))[:, None]
+            late = rng.random((4, 9)) < 0.1
+            sides.append(1e6 * place * np.exp(rng.normal(0, 0.01, (4, 9))) * np.where(late, 1.5, 1.0))
+        found = stats.speedup(make_record(sides[0].tolist()), make_record(sides[1].tolist()))
+        hits += found.low <= 1.3 <= found.high
+    assert hits / trials == pytest.approx(0.95, abs=0.035)
+
+
+def test_one_launch_gives_an_interval_over_samples_and_says_so():
+    """It holds the ratio of the samples, and its unit warns that processes may differ."""
+    rng = np.random.default_rng(3)
+    slow, fast = rng.normal(3e6, 1e4, 40).tolist(), rng.normal(1e6, 1e4, 40).tolist()
+    found = stats.speedup(make_record([slow]), make_record([fast]))
+    assert found.unit == "sample"
+    assert found.low < 3 < found.high
+    assert found.high / found.low < 1.02
+    assert found == stats.speedup(make_record([slow]), make_record([fast]))
+
+
+def test_records_not_measured_together_are_not_compared():
+    """Different pairs, or none at all, are an error and not a number."""
+    with pytest.raises(RocattnError, match="side by side"):
+        stats.speedup(make_record([[1.0]], pair="a"), make_record([[1.0]], pair="b"))
+    with pytest.raises(RocattnError, match="side by side"):
+        stats.speedup(make_record([[1.0]], pair=""), make_record([[1.0]], pair=""))
+
+
+def test_launches_are_matched_by_position():
+    """A launch that only one side has does not shift the others."""
+    slow = make_record([[100.0], [300.0], [1000.0]])
+    fast = make_record([[50.0], [1.0], [500.0]])
+    fast = make_record([], launches=[fast.launches[0], fast.launches[2]])
+    found = stats.speedup(slow, fast)
+    assert (found.ratio, found.launches) == (pytest.approx(2), 2)
+
+
+def test_one_disturbed_sample_does_not_move_a_launchs_location():
+    """The location is the low end of the samples: added delays leave it where it is."""
+    calm = Launch(start_ns=0, pos=0, number=1, samples_ns=[100.0 + i for i in range(11)])
+    hit = Launch(start_ns=0, pos=0, number=1, samples_ns=[*calm.samples_ns[:-1], 1e9])
+    assert stats.location(calm) == stats.location(hit) == pytest.approx(101.0)
+
+
+@pytest.mark.parametrize(("switches", "expected"), [([0, 0, 9], 0), ([0, 1, 0], 0), ([1, 0, 2], 1), ([4, 3, 5], 1)])
+def test_launches_that_shared_the_cpu_are_counted(switches, expected):
+    """Most samples with more than 100 involuntary switches a second; a single disturbance does not count."""
+    launch = Launch(start_ns=0, pos=0, number=3, samples_ns=[1e6, 1.1e6, 1.2e6], nivcsw=switches)
+    assert stats.summarize(make_record([], launches=[launch])).disturbed_launches == expected
+
+
+def test_the_newest_record_of_an_id_replaces_the_older():
+    """A file to which a measurement was added again is read as its last state, in the old order."""
+    old, other, new = make_record([[1.0]]), make_record([[2.0]], backend="b"), make_record([[3.0]])
+    assert stats.newest([old, other, new]) == [new, other]
+    assert math.isclose(stats.summarize(stats.newest([old, new])[0]).p50_ns, 3.0)

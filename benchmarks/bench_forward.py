@@ -1,0 +1,45 @@
+"""Forward attention over prompts: the inference and square grids."""
+
+from .common import GRIDS, ForwardCase, configs_of
+
+
+class QuickForward(ForwardCase):
+    """Causal and not, short prompts: what the gate's quick mode measures."""
+
+    configs = configs_of("inference", only=lambda c: (c.batch, c.seq_q, c.head_dim) == (1, 128, 64))
+    params = [GRIDS["inference"].backends, list(configs)]
+
+    def time_attention(self, *_):
+        self.call()
+
+
+class Inference(ForwardCase):
+    """Self-attention of prompts."""
+
+    configs = configs_of("inference")
+    params = [GRIDS["inference"].backends, list(configs)]
+
+    def time_attention(self, *_):
+        self.call()
+
+
+class Square(ForwardCase):
+    """[1, n, n]: the original CPU baseline table."""
+
+    configs = configs_of("square")
+    params = [GRIDS["square"].backends, list(configs)]
+
+    def time_attention(self, *_):
+        self.call()
+
+
+class Gemma(ForwardCase):
+    """Grouped heads and a head dimension of 256."""
+
+    repeat = (2, 5, 4.0)
+    number = 1
+    configs = configs_of("gemma", only=lambda c: c.batch == 1 and c.seq_q == 512)
+    params = [GRIDS["gemma"].backends, list(configs)]
+
+    def time_attention(self, *_):
+        self.call()

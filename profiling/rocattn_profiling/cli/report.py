@@ -1,0 +1,74 @@
+"""``rocattn report``: measured records and the gate's verdict as HTML, Markdown, JSON or CSV."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.cli.console import add_common, emit_json, say
+from rocattn_profiling.cli.sources import find_records, find_verdict
+from rocattn_profiling.cli.status import NOT_MEASURED, OK, CommandError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from rocattn_profiling.gate.verdict import GateResult
+    from rocattn_profiling.measure.records import Record
+
+FILES = {"html": "index.html", "md": "report.md", "json": "report.json", "csv": "results.csv", "samples": "samples.csv"}
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_common(parser, out="out/report")
+    parser.add_argument("--records", metavar="PATH", help="records.jsonl, or a folder of them (default OUT/../bench)")
+    parser.add_argument("--gate", metavar="PATH", help="verdict.json of the gate, or its folder")
+    parser.add_argument(
+        "--format", action="extend", nargs="+", choices=FILES, metavar="FORMAT",
+        help="html (one self-contained file), md (short, for a comment), json (with raw samples), csv (a row a "
+        "measurement), samples (CSV, a row a sample); default html md json",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the report in every format asked for; status 3 when there is nothing to report."""
+    from rocattn_profiling.files import write_text
+
+    out = Path(arguments.out).resolve()
+    notes: list[str] = []
+    records = find_records(arguments.records, out.parent / "bench", notes)
+    gate = find_verdict(arguments.gate, out.parent / "gate", notes) if arguments.gate else None
+    for note in notes:
+        say(f"note: {note}")
+    if not records and gate is None:
+        raise CommandError("nothing to report: no records and no verdict (run `rocattn bench` first)", NOT_MEASURED)
+    made_ms = int(time.time() * 1000)
+    written = {}
+    for name in dict.fromkeys(arguments.format or ["html", "md", "json"]):
+        if name in {"csv", "samples"} and not records:
+            say(f"note: no {name}: there are no records")
+            continue
+        written[name] = write_text(out / FILES[name], _text(name, records, gate, made_ms))
+    if arguments.json:
+        emit_json({"files": {name: str(path) for name, path in written.items()}, "notes": notes})
+    say(f"The report is at {next(iter(written.values()), out)}")
+    return OK
+
+
+def _text(name: str, records: list[Record], gate: GateResult | None, made_ms: int) -> str:
+    import msgspec
+
+    from rocattn_profiling.report import bench_report, frame, pages
+
+    if name in {"csv", "samples"}:
+        made = frame.to_frame(records) if name == "csv" else frame.samples_frame(records)
+        return str(made.to_csv(index=False))
+    report = bench_report.build(records) if records else None
+    if name == "html":
+        return pages.report_html(report, gate, made_ms)
+    if name == "md":
+        return pages.report_markdown(report, gate)
+    content = bench_report.to_json(report) if report else {"schema": bench_report.SCHEMA}
+    content["gate"] = msgspec.to_builtins(gate)
+    return msgspec.json.format(msgspec.json.encode(content), indent=1).decode() + "\n"

@@ -1,0 +1,101 @@
+"""Series: the history of one benchmark, as points with intervals, read from asv's result objects."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from asv.results import Results
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one commit.
+
+    Attributes:
+        sha, date_ms: The commit; milliseconds since 1970.
+        value: In the series' unit (asv's: the median of the samples); NaN is n/a, None failed.
+        low, high: Interval of the median with at least 95 % coverage (within the run); None without enough samples.
+        samples: Raw samples in the series' unit; may be empty.
+    """
+
+    sha: str
+    date_ms: int
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    samples: list[float] = []
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """The history of one parameter combination of one benchmark on one machine; points are in commit-date order.
+
+    ``params`` maps parameter names to readable values; ``unit`` is "seconds", "bytes" or a suite's own.
+    """
+
+    benchmark: str
+    params: dict[str, str]
+    unit: str
+    machine: str
+    env_name: str
+    points: list[Point]
+
+
+def interval(samples: list[float], alpha: float = 0.05) -> tuple[float | None, float | None]:
+    """Return an interval of the median from order statistics, coverage >= 1 - alpha; (None, None) for few samples."""
+    from asv_runner.statistics import quantile_ci
+
+    if len(samples) < 2:
+        return None, None
+    _, (low, high) = quantile_ci(samples, 0.5, alpha)
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else (None, None)
+
+
+def points_of(results: Results, name: str, names: list[str]) -> Iterator[tuple[tuple[tuple[str, str], ...], Point]]:
+    """Go through one benchmark of a result file: readable parameters and the point of each combination."""
+    own = results.get_result_params(name) or []
+    values = results.get_result_value(name, own)
+    samples = results.get_result_samples(name, own)
+    stats = results.get_result_stats(name, own)
+    names = names if len(names) == len(own) else [f"param{i + 1}" for i in range(len(own))]
+    for at, combination in enumerate(itertools.product(*own)):
+        value = _number(values[at])
+        taken = [s for s in map(_finite, samples[at] or []) if s is not None]
+        low, high = interval(taken)
+        if low is None and stats[at]:
+            low, high = _finite(stats[at].get("ci_99_a")), _finite(stats[at].get("ci_99_b"))
+            low, high = (None, None) if low is None or high is None else (low, high)
+        point = Point(
+            sha=results.commit_hash, date_ms=int(results.date), value=value, low=low, high=high, samples=taken
+        )
+        yield tuple(zip(names, map(readable, combination), strict=True)), point
+
+
+def readable(value: str) -> str:
+    """Return an asv parameter value (a ``repr``) as people read it: without quotes."""
+    return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"" else value
+
+
+def _number(value: object) -> float | None:
+    """Return a result as it is, NaN for an infinite one, None for None; ValueError for what is no number."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{type(value).__name__} in place of a number")  # noqa: TRY004 - malformed data, not a caller's type
+    return math.nan if math.isinf(value) else float(value)
+
+
+def _finite(value: object) -> float | None:
+    number = _number(value)
+    return None if number is None or math.isnan(number) else number
+
+
+def guess_unit(name: str) -> str:
+    """Return the unit that a method name of asv implies."""
+    method = name.rsplit(".", 1)[-1]
+    return "bytes" if method.startswith(("mem_", "peakmem_")) else "seconds" if method.startswith("time") else "unit"

@@ -1,0 +1,191 @@
+"""asv's own pages beside ours: published from a clean copy of the store, with their scripts brought along."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.measure.asv_stage import stage
+from rocattn_profiling.measure.asv_store import read_config
+from rocattn_profiling.report.vendor import VendorError, assets, localise
+
+if TYPE_CHECKING:
+    from rocattn_profiling.measure.asv_store import AsvStore
+    from rocattn_profiling.report.commits import History
+
+PUBLISH_TIMEOUT_S = 300.0
+DATA_LIMIT_BYTES = 24 << 20
+_HEAD_END = "</head>"
+_NAV_START = '<ul class="nav navbar-nav navbar-left">'
+_AFTER_JQUERY = '<script language="javascript" type="text/javascript" src="jquery.flot.axislabels.js">'
+_SERVE_FROM_DATA = """(function ($, files) {
+  var ajax = $.ajax;
+  $.ajax = function (request) {
+    var name = decodeURIComponent(String(request.url).split('?')[0]);
+    if (Object.prototype.hasOwnProperty.call(files, name)) {
+      var answer = $.Deferred();
+      // Later, as a server would: asv's pages register themselves after the first request.
+      setTimeout(function () { answer.resolve(JSON.parse(JSON.stringify(files[name]))); }, 0);
+      return answer.promise();
+    }
+    return ajax.apply(this, arguments);
+  };
+})(jQuery, window.ASV_FILES);
+"""
+
+
+@dataclass(slots=True)
+class AsvPages:
+    """What became of asv's pages.
+
+    Attributes:
+        published: Whether they are there; ``reason`` says why not.
+        vendored: Whether their scripts lie beside them; ``vendor_reason`` says why not.
+        from_disk: Whether they open without a web server.
+        notes: One line for each thing that was left out.
+    """
+
+    published: bool = False
+    reason: str = ""
+    vendored: bool = False
+    vendor_reason: str = ""
+    from_disk: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def publish(
+    store: AsvStore, history: History, out: Path, *, offline: bool = False, cache: Path | None = None
+) -> AsvPages:
+    """Publish a store with ``asv publish`` into ``out``, replacing what is there only when it worked.
+
+    Args:
+        store: The results; left as they are.
+        history: The repository's commits; the graphs follow its branch whatever ``asv.conf.json`` lists.
+        out: Folder of the pages (``site/asv``).
+        offline: Take scripts from the cache only.
+        cache: Folder of checked scripts; the user's cache folder if None.
+
+    Raises:
+        RocattnError: When a folder does not take files, or ``out`` holds somebody else's. That asv fails is no error:
+            ``reason`` says why.
+    """
+    pages = AsvPages()
+    if out.exists() and not (out / "graphs").is_dir() and any(out.iterdir()):
+        raise RocattnError(f"{out} is there and was not made by asv publish: choose another output folder")
+    try:
+        with tempfile.TemporaryDirectory(prefix="rocattn-asv-") as scratch:
+            _publish(store, history, Path(scratch), pages)
+            if not pages.reason:
+                _finish(Path(scratch) / "html", pages, offline=offline, cache=cache)
+                shutil.rmtree(out, ignore_errors=True)
+                out.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copytree(Path(scratch) / "html", out)
+    except OSError as error:
+        raise RocattnError(f"cannot write asv's pages to {out}: {error.strerror or error}") from error
+    pages.published = not pages.reason
+    return pages
+
+
+def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) -> None:
+    """Make asv's pages in ``scratch/html``, or give the reason why not."""
+    staged = stage(store, scratch / "results", history.commits.keys())
+    pages.notes += staged.notes
+    if not staged.results:
+        pages.reason = "the store has no result of a commit of this repository"
+        return
+    if off_branch := _off_branch(store, history):
+        pages.notes.append(f"{off_branch} measured commits are not on {history.branch}: asv's graphs leave them out")
+    pages.reason = _run_publish(_config(store.repo_root, history.branch, scratch), scratch)
+
+
+def _off_branch(store: AsvStore, history: History) -> int:
+    measured = {point.sha for series in store.read() for point in series.points}
+    return sum(1 for sha in measured if sha in history.commits and not history.commits[sha].on_branch)
+
+
+def _config(repo_root: Path, branch: str, scratch: Path) -> Path:
+    """Write asv's configuration for this build: the repository's own, with our copy, our output and its branch."""
+    path = repo_root / "asv.conf.json"
+    conf = dict(vars(read_config(path))) if path.exists() else {"project": repo_root.name}
+    conf |= {
+        "version": 1,
+        "repo": str(repo_root),
+        "branches": [branch],
+        "results_dir": str(scratch / "results"),
+        "html_dir": str(scratch / "html"),
+        "benchmark_dir": str(repo_root / str(conf.get("benchmark_dir", "benchmarks"))),
+        "env_dir": str(scratch / "env"),
+    }
+    made = scratch / "asv.conf.json"
+    made.write_text(json.dumps({k: v for k, v in conf.items() if v is not None}))
+    return made
+
+
+def _run_publish(config: Path, scratch: Path) -> str:
+    """Run ``asv publish``; returns why it failed, in one line, or nothing.
+
+    A process of its own: step detection runs in C++ and loops for ever on input it cannot take.
+    """
+    command = [sys.executable, "-m", "asv", "publish", "--no-pull", "--config", str(config)]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=scratch,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PUBLISH_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"asv publish did not end within {PUBLISH_TIMEOUT_S:.0f} s"
+    if done.returncode == 0 and (scratch / "html" / "index.html").is_file():
+        return ""
+    said = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]
+    return f"asv publish failed (status {done.returncode}): {said[-1] if said else 'it said nothing'}"
+
+
+def _finish(html: Path, pages: AsvPages, *, offline: bool, cache: Path | None) -> None:
+    """Bring scripts and data along, and link back to our pages."""
+    index = html / "index.html"
+    page = index.read_text(encoding="utf-8")
+    local, unknown = localise(page)
+    try:
+        files = assets(offline=offline, cache=cache)
+    except VendorError as error:
+        pages.vendor_reason = str(error)
+    else:
+        if unknown:
+            pages.vendor_reason = f"this asv loads {unknown[0]}, for which no file is known"
+        else:
+            for name, data in files.items():
+                (html / "vendor" / name).parent.mkdir(parents=True, exist_ok=True)
+                (html / "vendor" / name).write_bytes(data)
+            page, pages.vendored = local, True
+    if pages.vendored and _AFTER_JQUERY in page:
+        pages.from_disk = _write_data(html)
+    if pages.from_disk:
+        page = page.replace(_AFTER_JQUERY, f'<script src="vendor/data.js"></script>\n    {_AFTER_JQUERY}', 1)
+    if not pages.vendored:
+        note = "<noscript>These pages need scripts from CDNs, which could not be brought along.</noscript>"
+        page = page.replace(_HEAD_END, f"{_HEAD_END}{note}", 1)
+    back = '<li><a href="../index.html">&larr; rocattn</a></li>'
+    index.write_text(page.replace(_NAV_START, f"{_NAV_START}\n      {back}", 1), encoding="utf-8")
+
+
+def _write_data(html: Path) -> bool:
+    """Put all of asv's JSON into one script: browsers let a page from disk load scripts, not JSON."""
+    files = {str(p.relative_to(html)): p for p in sorted(html.rglob("*.json"))}
+    if sum(path.stat().st_size for path in files.values()) > DATA_LIMIT_BYTES:
+        return False
+    table = ",\n".join(f"{json.dumps(name)}: {path.read_text(encoding='utf-8')}" for name, path in files.items())
+    script = f"window.ASV_FILES = {{\n{table}\n}};\n{_SERVE_FROM_DATA}"
+    (html / "vendor" / "data.js").write_text(script, encoding="utf-8")
+    return True

@@ -1,0 +1,78 @@
+"""Commits as the pages need them: order, date, subject, read from git."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocattn.errors import RocattnError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GIT_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """One commit; ``order`` counts from the oldest, ``on_branch`` follows first parents from HEAD, as asv does."""
+
+    sha: str
+    date_ms: int
+    subject: str
+    order: int
+    on_branch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The commits of a repository by sha, and what is checked out.
+
+    Attributes:
+        branch: The branch's name, or "HEAD" when it is detached.
+        head: The sha of HEAD.
+    """
+
+    commits: dict[str, CommitInfo]
+    branch: str
+    head: str
+
+
+def read_history(repo_root: Path) -> History:
+    """Read all commits of a repository.
+
+    Raises:
+        RocattnError: When it is not a git repository, has no commit, or git is missing; one line.
+    """
+    head = _git(repo_root, "rev-parse", "--verify", "HEAD")
+    branch = _git(repo_root, "rev-parse", "--abbrev-ref", "HEAD")
+    first_parents = set(_git(repo_root, "rev-list", "--first-parent", "HEAD").split())
+    log = _git(repo_root, "log", "--all", "HEAD", "--date-order", "--reverse", "--format=%H%x00%at%x00%s")
+    commits = {}
+    for order, line in enumerate(log.splitlines()):
+        sha, date_s, subject = line.split("\0", 2)
+        commits[sha] = CommitInfo(sha, int(date_s) * 1000, subject, order, sha in first_parents)
+    return History(commits, branch, head)
+
+
+def _git(repo_root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(repo_root), *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise RocattnError("git is not installed: the history needs it") from None
+    except subprocess.TimeoutExpired:
+        raise RocattnError(f"git {arguments[0]} did not end within {GIT_TIMEOUT_S:.0f} s in {repo_root}") from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise RocattnError(f"{repo_root} has no git history to show: {said}")
+    return done.stdout.rstrip("\n")

@@ -1,0 +1,263 @@
+"""Writing pages: templates filled from views, for the site, the standalone report and the Markdown comment."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rocattn
+from rocattn_profiling.files import write_text
+from rocattn_profiling.report import gate_view
+from rocattn_profiling.report.asv_pages import AsvPages
+from rocattn_profiling.report.bench_report import (
+    BASELINE,
+    BenchReport,
+    Group,
+    Row,
+    interval_text,
+    order_backends,
+    speedup_text,
+)
+from rocattn_profiling.report.history import colour_of, families, history_page, latest_spark
+from rocattn_profiling.report.quantities import digits, quantity, short_date
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    from rocattn_profiling.gate.verdict import GateResult
+    from rocattn_profiling.measure.asv_series import Series
+    from rocattn_profiling.report.commits import History
+
+PROJECT = "rocattn"
+MARKDOWN_ROWS = 20
+GENERATOR = '<meta name="generator" content="rocattn '
+_MACHINE_WORDS = {"num_cpu": "cores", "ram": "memory", "os": "system", "arch": "architecture", "gfx": "target"}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One entry of the navigation."""
+
+    href: str
+    text: str
+
+
+@dataclass(slots=True)
+class Site:
+    """What a site is made from.
+
+    Attributes:
+        series: Every history line.
+        history: The repository's commits.
+        machines: What machine.json says, by machine name.
+        report: The latest bench report, or None.
+        gate: The latest verdict, or None.
+        asv: What became of asv's pages.
+        problems: One line for each thing that was left out.
+        made_ms: When the site was made.
+    """
+
+    series: Sequence[Series]
+    history: History
+    machines: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    report: BenchReport | None = None
+    gate: GateResult | None = None
+    asv: AsvPages = field(default_factory=AsvPages)
+    problems: list[str] = field(default_factory=list)
+    made_ms: int = field(default_factory=lambda: int(time.time() * 1000))
+
+
+def write_site(out: Path, site: Site) -> list[Path]:
+    """Write all pages of our own below ``out``; returns their paths, the front page first.
+
+    Pages of ours whose family is gone are removed, so that no page is without a link to it.
+
+    Raises:
+        RocattnError: When the folder does not take them.
+    """
+    made = pages_of(site)
+    written = [write_text(out / name, text) for name, text in made.items()]
+    for stale in [*(out / "history").glob("*.html"), out / "bench.html", out / "gate.html"]:
+        if (
+            stale not in written
+            and stale.is_file()
+            and GENERATOR in stale.read_text(encoding="utf-8", errors="replace")
+        ):
+            stale.unlink()
+    return written
+
+
+def pages_of(site: Site) -> dict[str, str]:
+    """Return each page's text by its path; the front page comes first."""
+    found = families(site.series)
+    names = {line.name for family in found for line in family.lines}
+    backends = order_backends({*names, *(site.report.backends if site.report else ())})
+    commits = site.history.commits
+    histories = [history_page(family, commits, backends) for family in found]
+    sparks = [latest_spark(family, commits) for family in found]
+    gate = gate_view.view(site.gate) if site.gate else None
+    links = [Link("index.html", "Overview")]
+    links += [Link("bench.html", "Report")] if site.report else []
+    links += [Link("gate.html", "Gate")] if gate else []
+    links += [Link("asv/index.html", "asv")] if site.asv.published else []
+    common = {
+        "links": links, "project": PROJECT, "version": rocattn.__version__, "made": moment(site.made_ms),
+        "history": site.history, "backends": backends,
+    }  # fmt: skip
+    shas = {point.sha for series in site.series for point in series.points}
+    front = {
+        "gate": gate, "head": commits.get(site.history.head), "report": site.report, "asv": site.asv,
+        "baseline": BASELINE,
+        "pages": list(zip(histories, sparks, strict=True)), "problems": [*site.problems, *site.asv.notes],
+        "machines": site.machines, "machine_names": sorted({s.machine for s in site.series}), "commit_count": len(shas),
+        "line_count": len(site.series),
+    }  # fmt: skip
+    pages = {"index.html": _render("index.html.j2", PROJECT, root="", here="index.html", **common, **front)}
+    if site.report:
+        body = {"report": site.report, "heading": "Report", "gate": None}
+        pages["bench.html"] = _render(
+            "bench.html.j2", f"Report - {PROJECT}", root="", here="bench.html", **common, **body
+        )
+    if gate:
+        pages["gate.html"] = _render(
+            "gate.html.j2", f"Gate - {PROJECT}", root="", here="gate.html", **common, gate=gate
+        )
+    for page in histories:
+        path = f"history/{page.slug}.html"
+        pages[path] = _render("history.html.j2", f"{page.name} - {PROJECT}", root="../", here=path, **common, page=page)
+    return pages
+
+
+def report_html(report: BenchReport | None, gate: GateResult | None, made_ms: int) -> str:
+    """Return the standalone report: one file, without links to other pages."""
+    common = {
+        "links": [],
+        "project": PROJECT,
+        "version": rocattn.__version__,
+        "made": moment(made_ms),
+        "root": "",
+        "here": "",
+    }
+    shown = gate_view.view(gate) if gate else None
+    if report is None:
+        return _render("gate.html.j2", "Gate report", gate=shown, **common)
+    return _render("bench.html.j2", "Bench report", report=report, heading="Bench report", gate=shown, **common)
+
+
+def report_markdown(report: BenchReport | None, gate: GateResult | None, rows: int = MARKDOWN_ROWS) -> str:
+    """Return Markdown short enough for a comment: at most ``rows`` rows a table, and how many were left out."""
+    shown = gate_view.view(gate) if gate else None
+    worth = [row for row in shown.rows if row.status not in {"pass", "skipped", "ungated"}] if shown else []
+    template = _environment().get_template("report.md.j2")
+    text = template.render(report=report, gate=shown, worth=worth, limit=rows, baseline=BASELINE)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def moment(milliseconds: int) -> str:
+    """Return a time as people read it: 2026-11-20 09:30 UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _render(template: str, title: str, **values: Any) -> str:
+    backends = values.get("backends", [])
+    return (
+        _environment()
+        .get_template(template)
+        .render(title=title, line_colour=None, descriptions=_descriptions(), colours=backends, **values)
+    )
+
+
+@cache
+def _descriptions() -> dict[str, str]:
+    from rocattn_profiling.measure.workloads import GRIDS
+
+    return {name: grid.description for name, grid in GRIDS.items()}
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=select_autoescape(("html.j2",), default_for_string=True, default=False),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {
+        "quantity": quantity, "digits": digits, "day": short_date, "moment": moment, "speedup": speedup_text,
+        "interval": interval_text,
+        "by_config": by_config, "best_rate": best_rate, "worst_error": worst_error, "any_wrong": any_wrong,
+        "md": escape_markdown, "breakable": breakable, "count": count, "slug": lambda text: re.sub(r"\W+", "-", text),
+        "machine_word": lambda key: _MACHINE_WORDS.get(key, key), "machine_fact": machine_fact, "ceiling": ceiling,
+        "legend": lambda report: [(b, colour_of(b, report.backends)) for b in report.backends],
+        "colour": colour_of,
+    }  # fmt: skip
+    return made
+
+
+def by_config(group: Group) -> list[tuple[str, dict[str, Row]]]:
+    """Return (label, rows by backend) in the group's order."""
+    found: dict[str, dict[str, Row]] = {}
+    for row in group.rows:
+        found.setdefault(row.record.label, {})[row.record.backend] = row
+    return list(found.items())
+
+
+def best_rate(rows: Mapping[str, Row]) -> str:
+    """Return the highest rate of exact FLOPs among backends."""
+    return quantity(max(row.summary.tflops for row in rows.values()) * 1e12, "FLOP/s")
+
+
+def worst_error(rows: Mapping[str, Row]) -> str:
+    """Return the largest error as a multiple of the naive program's; "exact" where neither errs."""
+    ratios = [ratio for row in rows.values() if (ratio := row.error_ratio) is not None]
+    if ratios:
+        return f"{digits(max(ratios), 2)}x"
+    return "exact" if any(row.record.check for row in rows.values()) else "not checked"
+
+
+def any_wrong(rows: Mapping[str, Row]) -> bool:
+    """Whether an output broke the accuracy rule."""
+    return any(row.record.check is not None and not row.record.check.ok for row in rows.values())
+
+
+def machine_fact(value: str, key: str) -> str:
+    """Return a fact of machine.json as people read it; asv gives memory in bytes or kilobytes as text."""
+    return quantity(float(value), "bytes") if key == "ram" and value.isdigit() and int(value) > 1 << 28 else value
+
+
+def ceiling(name: str, value: float) -> str:
+    """Return a measured limit in words ("gemm 0.09 TFLOP/s")."""
+    stem, _, unit = name.rpartition("_")
+    return f"{stem.replace('_', ' ')} {digits(value)} {'GB/s' if unit == 'gbps' else 'TFLOP/s'}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a count with its noun ("1 commit", "3 commits")."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def breakable(text: str) -> Markup:
+    """Return escaped text that may break after dots and underscores: benchmark names are long."""
+    from markupsafe import Markup, escape
+
+    # Entities hold neither of the two characters, so nothing escaped is torn.
+    return Markup(re.sub(r"([._])(?=\w)", r"\1<wbr>", str(escape(text))))  # noqa: S704 - escaped in the same line
+
+
+def escape_markdown(text: str) -> str:
+    """Return text that Markdown and the HTML in it cannot read as markup, on one line."""
+    plain = " ".join(str(text).split())
+    return re.sub(
+        r"([\\`*_{}\[\]()#+!|~@])", r"\\\1", plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    )

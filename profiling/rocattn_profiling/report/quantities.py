@@ -1,0 +1,103 @@
+"""Numbers as people read them: a fitting prefix, three digits, nice axis ticks."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+_STEPS: dict[str, list[tuple[float, str]]] = {
+    "seconds": [(1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min")],
+    "bytes": [(1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB")],
+    "FLOP/s": [(1e6, "MFLOP/s"), (1e9, "GFLOP/s"), (1e12, "TFLOP/s")],
+}
+NOTHING = "—"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit to show values in: ``value / factor`` followed by ``symbol``."""
+
+    factor: float
+    symbol: str
+
+
+def fitting_unit(value: float, unit: str) -> Unit:
+    """Return the largest unit that shows a value as 1 or more ("seconds" and "bytes" have prefixes)."""
+    steps = _STEPS.get(unit)
+    if steps is None:
+        return Unit(1.0, unit)
+    fitting = [step for step in steps if abs(value) >= step[0] * 0.9995]
+    return Unit(*(fitting[-1] if fitting else steps[0]))
+
+
+def digits(value: float, significant: int = 3) -> str:
+    """Return a number with so many significant digits and without an exponent between 0.001 and 1e7."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else NOTHING
+    size = int(f"{value:.{significant - 1}e}".partition("e")[2])  # of the rounded number: 0.9996 has the size of 1.00
+    if size < -4 or size >= 9:
+        return f"{value:.{significant - 1}e}"
+    return f"{value:,.{max(0, significant - 1 - size)}f}"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Return a value with its unit ("12.3 ms"), or a dash for None and NaN."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    fit = fitting_unit(value, unit)
+    return f"{digits(value / fit.factor)} {fit.symbol}".strip()
+
+
+def between(low: float | None, high: float | None, unit: str) -> str:
+    """Return an interval ("12.1 to 12.6 ms") or nothing."""
+    if low is None or high is None:
+        return ""
+    fit = fitting_unit(high, unit)
+    return f"{digits(low / fit.factor)} to {digits(high / fit.factor)} {fit.symbol}".strip()
+
+
+def percent(ratio: float | None) -> str:
+    """Return a ratio as a signed change ("+3.1 %")."""
+    if ratio is None or not math.isfinite(ratio):
+        return NOTHING
+    change = 100 * (ratio - 1)
+    return f"{change:+.1f} %" if abs(change) < 100 else f"{change:+.0f} %"
+
+
+def percent_tick(ratio: float) -> str:
+    """Return a ratio as a round change on an axis ("+30 %", "0 %")."""
+    change = round(100 * (ratio - 1), 6)
+    return f"{change:+g} %" if change else "0 %"
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """Return a sort key by which q128 comes before q1024."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text)]
+
+
+def short_date(date_ms: int) -> str:
+    """Return a day as 2026-11-20 (UTC)."""
+    return datetime.fromtimestamp(date_ms / 1000, UTC).strftime("%Y-%m-%d")
+
+
+def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Return about ``count`` round numbers (1, 2, 2.5 or 5 times a power of ten) within [low, high]."""
+    span = high - low
+    if not span > 0:
+        return [low]
+    raw = span / max(count - 1, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(n * step, 12) for n in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return 1, 2, 5 times powers of ten within [low, high]; only powers of ten over more than three decades."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    multiples = (1, 2, 5) if last - first <= 3 else (1,)
+    ticks = [m * 10.0**e for e in range(first, last + 1) for m in multiples]
+    return [t for t in ticks if low * 0.999 <= t <= high * 1.001]

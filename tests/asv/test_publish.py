@@ -1,0 +1,291 @@
+"""asv's pages and ours from one store: published from a clean copy, whole without a network, opened in a browser."""
+
+import functools
+import http.server
+import json
+import math
+import re
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.measure.asv_stage import stage
+from rocattn_profiling.measure.asv_store import AsvStore
+from rocattn_profiling.measure.records import Commit
+from rocattn_profiling.report import vendor
+from rocattn_profiling.report.asv_pages import AsvPages, publish
+from rocattn_profiling.report.commits import read_history
+from rocattn_profiling.report.pages import Site, write_site
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+
+COUNT_PIXELS = """<script>setTimeout(function () {
+  var canvas = document.querySelector('#main-graph canvas.flot-base');
+  var data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data, seen = 0;
+  for (var i = 0; i < data.length; i += 4) {
+    // Opaque and coloured: the lines of the graph; grid, frame and text are grey.
+    var high = Math.max(data[i], data[i + 1], data[i + 2]), low = Math.min(data[i], data[i + 1], data[i + 2]);
+    if (data[i + 3] > 200 && high - low > 60) seen++;
+  }
+  document.body.setAttribute('data-drawn', seen);
+}, 4000);</script></body>"""
+
+
+def dump_dom(url, profile):
+    """The page's elements after its scripts have run, as headless Chromium prints them."""
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--virtual-time-budget=8000",
+    ]
+    command = [CHROMIUM, *flags, f"--user-data-dir={profile}", "--window-size=1400,900", "--dump-dom", url]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def site(made_history, tmp_path_factory):
+    """(folder, AsvPages, History) of a site from the synthetic history; scripts from the cache or npm, if there."""
+    root, _ = made_history
+    out = tmp_path_factory.mktemp("site")
+    history, store = read_history(root), AsvStore(root)
+    asv = publish(store, history, out / "asv")
+    write_site(out, Site(store.read(), history, store.machines(), asv=asv))
+    return out, asv, history
+
+
+def result_files(root):
+    """The result files of a store."""
+    return sorted(p for p in (root / ".asv/results").glob("*/*.json") if p.name != "machine.json")
+
+
+def test_asv_finds_the_step_where_it_is(site, made_history):
+    """Graphs have a point for each commit of the clone's branch, and asv's detector finds the planted step."""
+    out, asv, _ = site
+    _, commits = made_history
+    assert (asv.published, asv.reason, asv.notes) == (True, "", [])
+    index = json.loads((out / "asv/index.json").read_text())
+    assert index["params"]["branch"] == ["trunk"]
+    (graph,) = (out / "asv/graphs").glob("arch-*/**/bench.inference.cpu_flash.json")
+    points = json.loads(graph.read_text())
+    assert len(points) == len(commits)
+    assert all(isinstance(v, float) for _, values in points for v in values)
+    found = json.loads((out / "asv/regressions.json").read_text())["regressions"]
+    assert {entry[0].split("(")[0] for entry in found} == {"bench.inference.cpu_flash"}
+    revisions = {jump[1] for entry in found for jump in entry[6]}
+    assert {index["revision_to_hash"][str(r)] for r in revisions} == {commits[8].sha}
+
+
+def test_infinite_and_broken_values_of_others_do_not_reach_asv(history):
+    """Inf hangs asv's step detection for ever and a dict crashes it: the copy has neither, the original keeps both."""
+    root, _ = history
+    files = result_files(root)
+    for path, value in zip(files, (math.inf, -math.inf, {"a": 1}), strict=False):
+        data = json.loads(path.read_text())
+        at = data["result_columns"].index("result")
+        data["results"]["bench.inference.cpu"][at][0] = value
+        path.write_text(json.dumps(data))
+    before = {path: path.read_bytes() for path in files}
+    asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    assert asv.published
+    assert sum("asv cannot show" in note for note in asv.notes) == 3
+    assert {path: path.read_bytes() for path in files} == before
+
+
+def test_a_broken_file_costs_its_own_points_only(history):
+    """One file cut off in the middle: it is named, the other eleven commits are published."""
+    root, _ = history
+    broken = result_files(root)[0]
+    broken.write_text(broken.read_text()[:99])
+    asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    assert asv.published
+    assert [note for note in asv.notes if broken.name in note]
+    (graph,) = (root / "out/asv/graphs").glob("arch-*/**/bench.inference.cpu.json")
+    assert len(json.loads(graph.read_text())) == 11
+
+
+def test_commits_this_clone_lacks_are_counted_not_fatal(history, record_of):
+    """Results of a commit that was rebased away, or is beyond a shallow clone, are left out and counted."""
+    root, commits = history
+    from rocattn.config import AttentionConfig
+
+    config = AttentionConfig(batch=1, num_heads=4, seq_q=128, seq_k=128, head_dim=64)
+    AsvStore(root).add_records([record_of(Commit(sha="e" * 40, date_ms=commits[0].date_ms), config)])
+    asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    assert asv.published
+    assert any("1 measured commits are not in this clone" in note for note in asv.notes)
+
+
+def test_suites_that_asv_discovers_do_not_hide_bench_results(history, tmp_path):
+    """asv run rewrites benchmarks.json with the suites only: the copy has both."""
+    root, _ = history
+    own = {"version": 2, "suite.time_x": {"name": "suite.time_x", "params": [], "param_names": [], "version": "1"}}
+    (root / ".asv/results/benchmarks.json").write_text(json.dumps(own))
+    stage(AsvStore(root), tmp_path / "copy", read_history(root).commits)
+    kept = json.loads((tmp_path / "copy/benchmarks.json").read_text())
+    assert kept.keys() == {"version", "suite.time_x", "bench.inference.cpu", "bench.inference.cpu_flash"}
+
+
+def test_markup_in_names_and_interpreter_paths_stay_out_of_asvs_pages(history, tmp_path):
+    """A hostile benchmark name is dropped from the copy; an interpreter's path is no selector value."""
+    root, _ = history
+    name = "<img src=x onerror=alert(1)>"
+    listed = json.loads((root / ".asv/results/benchmarks.json").read_text())
+    listed[name] = {**listed["bench.inference.cpu"], "name": name}
+    (root / ".asv/results/benchmarks.json").write_text(json.dumps(listed))
+    path = result_files(root)[0]
+    data = json.loads(path.read_text())
+    data["results"][name] = data["results"]["bench.inference.cpu"]
+    data["params"]["python"] = "/home/me/venv/bin/python3"
+    path.write_text(json.dumps(data))
+    staged = stage(AsvStore(root), tmp_path / "copy", read_history(root).commits)
+    assert staged.results == 12
+    text = "".join(p.read_text() for p in (tmp_path / "copy").rglob("*.json"))
+    assert "onerror" not in text
+    assert "/home/me" not in text
+
+
+def test_scripts_that_cannot_be_had_leave_the_cdn_links_and_the_reason(history):
+    """Without a cache and a network asv's pages stay as asv makes them, and the reason is kept."""
+    root, _ = history
+    asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    assert (asv.published, asv.vendored, asv.from_disk) == (True, False, False)
+    assert "--offline" in asv.vendor_reason
+    page = (root / "out/asv/index.html").read_text()
+    assert "https://code.jquery.com" in page
+    assert 'href="../index.html"' in page
+
+
+def test_a_changed_script_is_refused(tmp_path, monkeypatch):
+    """A file whose hash is not the reviewed one is neither used from the cache nor from the archive."""
+    asset = vendor.ASSETS[0]
+    (tmp_path / asset.sha256).write_bytes(b"alert('not jquery')")
+    with pytest.raises(vendor.VendorError, match="--offline"):
+        vendor.assets(offline=True, cache=tmp_path)
+
+    def pack(command, cwd, **_):
+        import io
+        import tarfile
+
+        for package in (word for word in command[2:] if not word.startswith("-")):
+            with tarfile.open(Path(cwd) / (package.replace("@", "-") + ".tgz"), "w:gz") as archive:
+                for known in vendor.ASSETS:
+                    member = tarfile.TarInfo(f"package/{known.member}")
+                    member.size = 4
+                    archive.addfile(member, io.BytesIO(b"evil"))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(vendor.subprocess, "run", pack)
+    with pytest.raises(vendor.VendorError, match="sha256 differs"):
+        vendor.assets(cache=tmp_path)
+
+
+def test_every_cdn_tag_of_this_asv_has_a_stand_in():
+    """The tags of the installed asv are all known, and none keeps an integrity attribute meant for the CDN's file."""
+    import asv
+
+    page = (Path(asv.__file__).parent / "www/index.html").read_text()
+    local, unknown = vendor.localise(page)
+    assert unknown == []
+    assert (
+        local.count('"vendor/')
+        == len(vendor.ASSETS)
+        == len(re.findall(r'(?:src|href)="https://[^"]+"[^>]*integrity', page))
+    )
+    assert "integrity=" not in local
+    assert vendor.localise('<script src="https://cdn.example/new.js"></script>')[1] == ["https://cdn.example/new.js"]
+
+
+def test_publishing_errors_are_one_line(tmp_path, history):
+    """A folder without git, an empty store, a path that cannot be written: each says so in one line."""
+    root, _ = history
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(RocattnError, match="has no git history") as caught:
+        read_history(tmp_path / "plain")
+    assert "\n" not in str(caught.value)
+    empty = publish(AsvStore(root, tmp_path / "empty"), read_history(root), tmp_path / "x")
+    assert (empty.published, empty.reason) == (False, "the store has no result of a commit of this repository")
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RocattnError, match="cannot write asv's pages") as caught:
+        publish(AsvStore(root), read_history(root), tmp_path / "file" / "asv", offline=True, cache=tmp_path / "none")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_our_pages_draw_their_graphs_without_scripts(site, tmp_path):
+    """From disk, Chromium shows every line of the history page as a polyline with a point a commit."""
+    out, _, history = site
+    dom = dump_dom((out / "history/bench-inference.html").as_uri(), tmp_path)
+    lines = re.findall(r'<polyline class="trace" points="([^"]+)"', dom)
+    assert len(lines) == 8 * 3  # eight lines in the overview, its narrow form and the small charts
+    assert all(len(points.split()) == len(history.commits) for points in lines)
+    assert "Change &lt;b&gt;3&lt;/b&gt; &amp; go on" in dom
+    front = dump_dom((out / "index.html").as_uri(), tmp_path)
+    assert '<polyline class="spark"' in front
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_asvs_pages_draw_their_graphs(site, tmp_path):
+    """With the scripts brought along, asv's graph page draws on its canvas, from a server and from disk."""
+    out, asv, _ = site
+    if not asv.vendored:
+        pytest.skip(f"asv's scripts cannot be had here ({asv.vendor_reason}); our own pages are tested without them")
+    assert asv.from_disk
+    copy = tmp_path / "site"
+    shutil.copytree(out, copy)
+    page = copy / "asv/index.html"
+    page.write_text(page.read_text().replace("</body>", COUNT_PIXELS))
+    handler = functools.partial(QuietHandler, directory=str(copy))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for start in (f"http://127.0.0.1:{server.server_port}/asv/index.html", page.as_uri()):
+            dom = dump_dom(f"{start}#bench.inference.cpu_flash", tmp_path)
+            assert len(re.findall(r'class="legendLabel">([^<]*)', dom)) == 4, start
+            assert int(re.search(r'data-drawn="(\d+)"', dom)[1]) > 1000, start
+        server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder without a line for each request."""
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+def test_pages_of_gone_benchmarks_go_too(site, tmp_path):
+    """A second build over the first leaves no page that nothing links to."""
+    out, _, history = site
+    copy = tmp_path / "site"
+    shutil.copytree(out, copy)
+    (copy / "history/mine.html").write_text("somebody else's page")
+    write_site(copy, Site([], history, asv=AsvPages(reason="nothing")))
+    assert sorted(p.name for p in copy.glob("**/*.html") if "asv" not in p.parts) == ["index.html", "mine.html"]
+
+
+def test_a_folder_of_somebody_else_is_left_alone(history, tmp_path):
+    """``--out .`` in a checkout with a folder named asv must not delete it."""
+    root, _ = history
+    (tmp_path / "asv").mkdir()
+    (tmp_path / "asv/precious.py").write_text("x = 1")
+    with pytest.raises(RocattnError, match="was not made by asv publish"):
+        publish(AsvStore(root), read_history(root), tmp_path / "asv", offline=True, cache=tmp_path / "none")
+    assert (tmp_path / "asv/precious.py").read_text() == "x = 1"
+
+
+def test_links_between_pages_lead_somewhere(site):
+    """Every relative link of every page of ours, asv's entry included, is a file."""
+    out, _, _ = site
+    pages = [p for p in out.rglob("*.html") if "asv" not in p.relative_to(out).parts]
+    assert len(pages) == 2
+    for page in pages:
+        for link in re.findall(r'href="([^"]+)"', page.read_text()):
+            assert (page.parent / link.split("#")[0]).is_file(), (page, link)

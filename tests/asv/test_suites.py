@@ -1,0 +1,178 @@
+"""The asv suites: discoverable, named for people, versioned by hand, skipping what cannot run, and really running."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import asv.benchmark
+import pytest
+
+from rocattn_profiling.measure.workloads import GRIDS
+
+ROOT = Path(__file__).parents[2]
+SUITES = ROOT / "benchmarks"
+QUICK = re.compile(r"\.Quick")
+BARE = {k: v for k, v in os.environ.items() if k != "ROCATTN_ASV_FULL"} | {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+def asv_script(cwd, *arguments, env=BARE, suites=SUITES):
+    """Run the script that asv runs in each environment."""
+    command = [sys.executable, asv.benchmark.__file__, arguments[0], str(suites), *arguments[1:]]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def discover(folder, **env):
+    """Every benchmark's description by name."""
+    done = asv_script(folder, "discover", str(folder / "found.json"), env=BARE | env)
+    assert done.returncode == 0, done.stderr
+    return {b["name"]: b for b in json.loads((folder / "found.json").read_text())}
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """The default suite."""
+    return discover(tmp_path_factory.mktemp("suite"))
+
+
+def run_one(folder, name, suites=SUITES):
+    """(result, exit status, stderr) of one benchmark combination ("name-3"), as asv runs it."""
+    answer = folder / "answer.json"
+    answer.unlink(missing_ok=True)
+    done = asv_script(folder, "run", name, "{}", "None", str(answer), suites=suites)
+    return json.loads(answer.read_text()) if answer.exists() else None, done.returncode, done.stderr
+
+
+def test_asv_check_finds_nothing_wrong(tmp_path):
+    """asv's own check of arguments and attributes passes."""
+    done = asv_script(tmp_path, "check")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_every_kind_of_benchmark_is_there(suite):
+    """Forward, backward, decode, memory and accuracy; time, peak memory and tracked values with units."""
+    assert {name.split(".")[0] for name in suite} == {
+        "bench_forward", "bench_backward", "bench_decode", "bench_memory", "bench_accuracy",
+    }  # fmt: skip
+    assert {(b["type"], b["unit"]) for b in suite.values()} == {
+        ("time", "seconds"), ("peakmemory", "bytes"), ("track", "bytes"), ("track", "ulp"),
+    }  # fmt: skip
+
+
+def test_versions_are_set_by_hand(suite):
+    """asv's default version is a hash of the source: reformatting a benchmark would void its history."""
+    assert {b["version"] for b in suite.values()} == {"1"}
+
+
+def test_timings_state_how_they_are_sampled(suite):
+    """asv-runner 0.3 times one call a sample wherever there is a setup, unless number is given."""
+    timed = [b for b in suite.values() if b["type"] == "time"]
+    assert timed
+    assert all(b["number"] >= 1 and b["rounds"] >= 2 and b["warmup_time"] > 0 for b in timed)
+
+
+def test_parameters_are_backend_and_config_label(suite):
+    """asv's pages show parameters as they are: names of backends, labels of configs, no objects."""
+    for benchmark in suite.values():
+        assert benchmark["param_names"] == ["backend", "config"]
+        assert benchmark["params"][0] == ["'cpu'", "'cpu-flash'"]
+        assert all(re.fullmatch(r"'b\d+-h\d+(x\d+)?-q\d+-k\d+-d\d+[\w.-]*'", value) for value in benchmark["params"][1])
+
+
+def test_default_suites_are_the_quick_subsets(suite, tmp_path):
+    """The suites run what `rocattn bench --quick` runs; ROCATTN_ASV_FULL=1 takes the whole grids."""
+    full = discover(tmp_path, ROCATTN_ASV_FULL="1")
+    assert full.keys() == suite.keys()
+    for name, grid in (
+        ("bench_forward.Inference.time_attention", "inference"),
+        ("bench_decode.Decode.time_decode", "decode"),
+    ):
+        for benchmarks, quick in ((suite, True), (full, False)):
+            assert benchmarks[name]["params"][1] == [repr(c.label) for c in GRIDS[grid].configs(quick=quick)]
+
+
+def test_quick_classes_are_few(suite):
+    """The gate's quick mode measures some eight combinations: forward causal and not, backward, decode."""
+    quick = [b for name, b in suite.items() if QUICK.search(name)]
+    assert sum(len(b["params"][0]) * len(b["params"][1]) for b in quick) in range(6, 11)
+    labels = " ".join(v for b in quick for v in b["params"][1])
+    assert "bwd" in labels
+    assert "q1-" in labels
+    assert "q128-k128-d64-float32" in labels
+    assert "causal" in labels
+
+
+def quick_combinations():
+    """Every quick combination by asv's name; read from the suites themselves."""
+    return [
+        ("bench_forward.QuickForward.time_attention", 4),
+        ("bench_backward.QuickBackward.time_attention_backward", 2),
+        ("bench_decode.QuickDecode.time_decode", 2),
+    ]
+
+
+@pytest.mark.parametrize(("name", "count"), quick_combinations(), ids=lambda v: str(v).split(".")[-1])
+def test_every_quick_benchmark_runs(suite, tmp_path, name, count):
+    """Each combination, in a process of its own as asv starts it, gives positive samples."""
+    params = suite[name]["params"]
+    assert len(params[0]) * len(params[1]) == count
+    for index in range(count):
+        answer, status, stderr = run_one(tmp_path, f"{name}-{index}")
+        assert status == 0, stderr
+        assert min(answer["samples"]) > 0
+        assert len(answer["samples"]) >= 5
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("bench_memory.Forward.peakmem_attention-0", 1 << 20, 1 << 33),
+        ("bench_memory.Forward.track_workspace-0", 0, 1 << 33),
+        ("bench_accuracy.Forward.track_max_error-0", 0.0, 8.0),
+    ],
+    ids=["peakmem", "workspace", "ulp"],
+)
+def test_one_of_each_other_kind_runs(tmp_path, name, least, most):
+    """Peak memory, workspace and error are numbers that asv can show, lower is better."""
+    answer, status, stderr = run_one(tmp_path, name)
+    assert status == 0, stderr
+    assert least <= answer <= most
+
+
+def test_a_missing_backend_is_skipped_not_failed(tmp_path, suite):
+    """NotImplementedError in setup: asv records n/a for a backend that this commit or machine does not have."""
+    copy = tmp_path / "benchmarks"
+    copy.mkdir()
+    for path in SUITES.glob("*.py"):
+        (copy / path.name).write_text(
+            path.read_text().replace('GRIDS["decode"].backends', '("cpu", "no-such-backend")')
+        )
+    index = len(suite["bench_decode.QuickDecode.time_decode"]["params"][1])
+    answer, status, stderr = run_one(tmp_path, f"bench_decode.QuickDecode.time_decode-{index}", suites=copy)
+    assert status == 0, stderr
+    assert answer != answer  # noqa: PLR0124 - NaN is asv's word for skipped
+
+
+def test_grids_come_from_the_working_tree(tmp_path):
+    """Parameters travel by position: beside a repository the suite reads its grids, not the installed ones."""
+    source = (ROOT / "profiling/rocattn_profiling/measure/workloads.py").read_text()
+    changed = source.replace("for n in (32, 64, 128, 256, 512):", "for n in (48, 512):").replace(
+        "{32, 128, 512}", "{48}"
+    )
+    assert changed != source
+    beside = tmp_path / "profiling/rocattn_profiling/measure"
+    beside.mkdir(parents=True)
+    (beside / "workloads.py").write_text(changed)
+    copy = tmp_path / "benchmarks"
+    copy.mkdir()
+    for path in SUITES.glob("*.py"):
+        (copy / path.name).write_text(path.read_text())
+    done = asv_script(tmp_path, "discover", str(tmp_path / "found.json"), suites=copy)
+    assert done.returncode == 0, done.stderr
+    found = {b["name"]: b for b in json.loads((tmp_path / "found.json").read_text())}
+    assert found["bench_forward.Square.time_attention"]["params"][1] == ["'b1-h1-q48-k48-d48-float32'"]

@@ -1,0 +1,120 @@
+"""`rocattn report` and `rocattn site`: files, one line at the end, exit statuses, JSON alone on stdout."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from rocattn_profiling.cli import main
+from rocattn_profiling.gate.verdict import write
+from rocattn_profiling.measure.records import append_record
+
+
+@pytest.fixture
+def out(tmp_path, records, verdict):
+    """A folder as ``rocattn bench`` and ``rocattn gate run`` leave it."""
+    for record in records:
+        append_record(tmp_path / "out/bench/records.jsonl", record)
+    write(verdict, tmp_path / "out/gate/verdict.json")
+    return tmp_path / "out"
+
+
+def test_report_writes_what_was_asked_for(out, capsys):
+    """HTML, Markdown and JSON by default; CSV on request; the last line says where."""
+    assert main(["report", "--out", str(out / "report"), "--gate", str(out / "gate")]) == 0
+    assert sorted(p.name for p in (out / "report").iterdir()) == ["index.html", "report.json", "report.md"]
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[-1] == f"The report is at {out / 'report/index.html'}"
+    assert "1.300x" in (out / "report/index.html").read_text(encoding="utf-8")
+    assert (
+        main(["report", "--out", str(out / "tables"), "--records", str(out / "bench"), "--format", "csv", "samples"])
+        == 0
+    )
+    assert (out / "tables/results.csv").read_text().count("\n") == 9
+
+
+def test_json_is_alone_on_stdout(out, capsys):
+    """--json prints one JSON value on stdout and nothing else there."""
+    records = str(out / "bench/records.jsonl")
+    assert main(["report", "--out", str(out / "r"), "--records", records, "--format", "md", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == {"md": str(out / "r/report.md")}
+
+
+def test_nothing_to_report_is_status_3(tmp_path, capsys):
+    """No records and no verdict: one line and status 3; missing folders are noted, they may have been skipped."""
+    asked = ["--records", str(tmp_path / "bench"), "--gate", str(tmp_path / "gate")]
+    assert main(["report", "--out", str(tmp_path / "report"), *asked]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("rocattn report: nothing to report")
+    assert [line.split(":")[0] for line in lines[:-1]] == ["note", "note"]
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--records", "no-such.jsonl"], "cannot read records from no-such.jsonl"),
+        (["--gate", "no-such.json"], "no-such.json does not exist"),
+        (["--format", "pdf"], "invalid choice: 'pdf'"),
+    ],
+    ids=["records", "gate", "format"],
+)
+def test_bad_input_is_one_line_and_status_4(tmp_path, capsys, monkeypatch, arguments, message):
+    """What is named must be there."""
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main(["report", *arguments])
+    except SystemExit as end:
+        status = end.code
+    assert status == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_cut_off_record_does_not_spoil_the_report(out, capsys):
+    """The half line that a kill left is passed over."""
+    path = out / "bench/records.jsonl"
+    with path.open("a") as file:
+        file.write(path.read_text()[:120])
+    assert main(["report", "--out", str(out / "report"), "--format", "html"]) == 0
+    assert "report/index.html" in capsys.readouterr().err
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A git repository with one commit and nothing measured."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    root = tmp_path / "repo"
+    root.mkdir()
+    env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    for command in (
+        ["init", "-q"],
+        ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "one", "--allow-empty"],
+    ):
+        subprocess.run(["git", *command], cwd=root, env=env, check=True)
+    return root
+
+
+def test_site_needs_something_to_publish(repository, capsys):
+    """An empty store and no records: one line and status 3. No repository: one line and status 4."""
+    assert main(["site", "--repo", str(repository), "--out", str(repository / "site")]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rocattn site: nothing to publish")
+    assert main(["site", "--repo", str(repository.parent), "--out", str(repository / "site")]) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "has no git history" in line
+
+
+def test_site_shows_records_and_verdict_before_there_is_history(repository, out, capsys):
+    """A dirty tree stores no history, yet its records and verdict are on the site, and asv's absence is explained."""
+    asked = ["--repo", str(repository), "--out", str(out / "site"), "--offline", "--json"]
+    assert main(["site", *asked]) == 0
+    captured = capsys.readouterr()
+    assert [p.rsplit("/", 1)[1] for p in json.loads(captured.out)["pages"]] == ["index.html", "bench.html", "gate.html"]
+    notes, last = captured.err.splitlines()[:-1], captured.err.splitlines()[-1]
+    assert notes == ["note: asv's pages were not made: the store has no result of a commit of this repository"]
+    assert last == f"The site is at {out / 'site/index.html'}"

@@ -1,0 +1,210 @@
+"""The site's pages: no script, no foreign resource, nothing injected, every link alive, every point told."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.report import bench_report
+from rocattn_profiling.report.asv_pages import AsvPages
+from rocattn_profiling.report.pages import Site, breakable, pages_of, report_html, write_site
+
+VOID = {"meta", "link", "br", "hr", "img", "input", "wbr"}
+
+
+class Outline(HTMLParser):
+    """Tags with attributes, and whether every opened element is closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open, self.problems = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        """Open an element."""
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        """Note an element that is closed at once."""
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        """Close the innermost element, which must be this one."""
+        if not self.open or self.open.pop() != tag:
+            self.problems.append(f"</{tag}> at {self.getpos()}")
+
+
+@pytest.fixture
+def site(series_of, history, records, verdict):
+    """A site with everything on it, hostile names included."""
+    step = [0.004] * 8 + [0.0052] * 4
+    series = [
+        series_of([0.005] * 12),
+        series_of(step, benchmark="bench.inference.cpu_flash"),
+        series_of(
+            [*step[:3], None, float("nan"), *step[5:]],
+            benchmark="suite.Class.time_x",
+            params={"backend": "cpu", "n": "33"},
+        ),
+        series_of([3.0] * 12, benchmark="<img src=x onerror=alert(1)>", params={"<b>p</b>": "<i>v</i>"}),
+    ]
+    machines = {"box": {"cpu": "<u>cpu</u>", "ram": str(9 << 30), "num_cpu": "3"}}
+    asv = AsvPages(published=True, vendored=True, from_disk=True, notes=["<s>note</s>"])
+    report = bench_report.build(records)
+    return Site(
+        series, history, machines, report, verdict, asv, ["passed over <x>.json: broken"], made_ms=1_790_000_000_000
+    )
+
+
+@pytest.fixture
+def pages(site):
+    """Every page's text by path."""
+    return pages_of(site)
+
+
+def test_every_page_is_there(pages):
+    """Front page, report, gate, and one page a family; the front page first."""
+    assert next(iter(pages)) == "index.html"
+    assert set(pages) == {
+        "index.html", "bench.html", "gate.html", "history/bench-inference.html", "history/suite-class-time-x.html",
+        "history/img-src-x-onerror-alert-1.html",
+    }  # fmt: skip
+
+
+def test_pages_need_no_script_and_no_network(pages, records, verdict):
+    """No script, no handler, no address of another machine: the pages open from disk."""
+    every = {**pages, "standalone": report_html(bench_report.build(records), verdict, 0)}
+    for name, text in every.items():
+        outline = Outline(text)
+        assert not {tag for tag, _ in outline.tags} & {"script", "iframe", "object", "embed", "img", "link"}, name
+        for _, attributes in outline.tags:
+            assert not [a for a in attributes if a.startswith("on")], name
+            assert not re.match(r"\s*(https?:|//|javascript:|data:)", attributes.get("href") or ""), name
+        assert not re.search(r"url\(|@import|https?://", text), name
+
+
+def test_pages_are_well_formed(pages):
+    """Every element is closed where it was opened, and the page says its language and fits a phone."""
+    for name, text in pages.items():
+        outline = Outline(text)
+        assert (outline.problems, outline.open) == ([], []), name
+        assert ("html", {"lang": "en"}) in outline.tags
+        assert any(tag == "meta" and a.get("name") == "viewport" for tag, a in outline.tags), name
+        assert "prefers-color-scheme: dark" in text
+
+
+def test_hostile_names_are_text(pages, records, verdict):
+    """Benchmark names, parameters, subjects, reasons, notes and machine facts cannot become markup or templates."""
+    every = "".join([*pages.values(), report_html(bench_report.build(records), verdict, 0)])
+    for markup in ("<script", "<img", "<b>p", "<i>v", "<u>cpu", "<s>note", "<x>.json"):
+        assert markup not in every
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;" in every
+    assert "{{ 7*7 }}" in every
+    assert str(breakable("<a.b_c>&.d")) == "&lt;a.<wbr>b_<wbr>c&gt;&amp;.<wbr>d"
+
+
+def test_links_are_alive(pages):
+    """Every relative link leads to a page that is written (asv's entry is written by asv_pages)."""
+    from posixpath import dirname, join, normpath
+
+    known = {*pages, "asv/index.html"}
+    linked = set()
+    for name, text in pages.items():
+        for tag, attributes in Outline(text).tags:
+            if tag == "a":
+                target = normpath(join(dirname(name), attributes["href"].split("#")[0]))
+                assert target in known, (name, attributes["href"])
+                linked.add(target)
+    assert linked == known
+
+
+def test_history_draws_each_line_with_its_gaps(pages):
+    """A failed commit is a cross, n/a a gap: a line is broken there, and every point has its commit in a tooltip."""
+    text = pages["history/suite-class-time-x.html"]
+    runs = [len(p.split()) for p in re.findall(r'<polyline class="trace" points="([^"]+)"', text)]
+    assert sorted(runs) == [3, 7, 10, 10]  # the chart of its own breaks; the two overviews draw what there is
+    assert text.count('class="cross"') == 1
+    titles = re.findall(r"<title>([^<]+)</title>", text)
+    assert any("failed" in t and "00000000 2026-09-13" in t for t in titles)
+    assert sum("4.00 ms (3.96 to 4.04 ms)" in t for t in titles) == 6
+
+
+def test_history_tells_what_moved_and_keeps_the_table(pages):
+    """The newest value, its changes, and every commit with its subject are text too, not only pictures."""
+    text = pages["history/bench-inference.html"]
+    assert "5.20 ms" in text
+    assert "+30.0 %" in text
+    assert all(f"Commit {n}" in text for n in range(12) if n != 3)
+    assert text.count('<th scope="row" class="mono">') == 12
+    assert len(re.findall(r'role="img" aria-label="[^"]{20,}', text)) == 3
+
+
+def test_a_move_is_marked_at_the_commit_where_it_happens(series_of, history):
+    """A point outside of the previous one's interval is marked up or down: a hint, in neutral words."""
+    for values, expected in (([4.0, 5.0], (1, 0)), ([5.0, 4.0], (0, 1)), ([4.0, 4.01], (0, 0))):
+        text = pages_of(Site([series_of(values)], history))["index.html"]
+        assert (text.count("1 above the previous commit"), text.count("1 below the previous commit")) == expected
+
+
+def test_results_of_two_machines_or_environments_stay_apart(series_of, history):
+    """Lines of different machines or environments are never joined: each gets a chart that names its place."""
+    series = [
+        series_of([1.0, 1.1]),
+        series_of([2.0, 2.1], machine="other"),
+        series_of([3.0, 3.1], env="py3.13-numpy2.5"),
+    ]
+    text = pages_of(Site(series, history))["history/bench-inference.html"]
+    assert {"on box, py3.11-numpy2.4", "on box, py3.13-numpy2.5", "on other"} <= set(
+        re.findall(r"on (?:box|other)[^<]*", text)
+    )
+
+
+def test_long_histories_say_what_they_leave_out(series_of, history):
+    """Only the newest 200 commits are drawn, and the page says how many are not."""
+    text = pages_of(Site([series_of([1.0] * 230)], history))["history/bench-inference.html"]
+    assert "30 older ones are in asv" in text
+    assert text.count('<th scope="row" class="mono">') == 200
+
+
+def test_gate_page_shows_the_worst_first_and_every_launch(pages):
+    """Verdict words as the gate gives them, worst first; five dots a side; an unknown upper end is infinity."""
+    text = pages["gate.html"]
+    statuses = re.findall(r'<td class="left"><span class="tag [a-z]*">([a-z]+)</span>', text)
+    assert statuses == ["regression", "failed", "inconclusive", "pass"]
+    assert text.count("base: ") - text.count("launches. head") == 15
+    assert "∞]" in text
+    assert "1.300x" in text
+
+
+def test_asv_pages_that_need_something_say_so(series_of, history):
+    """CDN links that had to stay, and pages that need a server, are announced with the reason."""
+    asv = AsvPages(published=True, vendor_reason="npm is not installed")
+    text = pages_of(Site([series_of([1.0, 1.0])], history, asv=asv))["index.html"]
+    assert "need a network" in text
+    assert "npm is not installed" in text
+    assert "python3 -m http.server" in text
+    missing = pages_of(Site([series_of([1.0])], history, asv=AsvPages(reason="the store is empty")))["index.html"]
+    assert "asv's pages were not made: the store is empty" in missing
+
+
+def test_an_empty_site_still_says_how_to_begin(history):
+    """Without results the front page names the commands instead of showing empty tables."""
+    pages = pages_of(Site([], history))
+    assert list(pages) == ["index.html"]
+    assert "rocattn gate run" in pages["index.html"]
+    assert "<table" not in pages["index.html"]
+
+
+def test_pages_are_written_whole_or_not(site, tmp_path):
+    """The site lands as files in UTF-8; a path that cannot be written is one line."""
+    written = write_site(tmp_path / "site", site)
+    assert written[0].read_text(encoding="utf-8").endswith("</html>\n")
+    assert not list((tmp_path / "site").rglob("*.partial"))
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RocattnError, match="cannot write") as caught:
+        write_site(tmp_path / "file" / "site", site)
+    assert "\n" not in str(caught.value)

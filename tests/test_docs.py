@@ -23,7 +23,7 @@ def blocks(page, language):
 def commands(page):
     """Return the ``rocattn …`` command lines of a page's shell blocks, comments taken off."""
     lines = "".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
-    found = [shlex.split(line, comments=True) for line in lines]
+    found = [shlex.split(re.sub(r" > \S+", "", line), comments=True) for line in lines]
     return [words[1:] for words in found if words and words[0] == "rocattn"]
 
 

@@ -6,11 +6,12 @@ import argparse
 import os
 import signal
 import sys
+import traceback
 from importlib import import_module
 
 import rocattn
 from rocattn.errors import RocattnError
-from rocattn_profiling.cli.status import USAGE, CommandError
+from rocattn_profiling.cli.status import NOT_MEASURED, USAGE, CommandError
 
 # Verb -> one line of help. Each verb's module has `prepare(parser)` and `run(arguments) -> exit status`.
 VERBS = {
@@ -63,13 +64,14 @@ def parser_for(verb: str, *, debug: bool = False) -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; an expected error is one line on stderr and its exit status, never a traceback."""
     top = _top_parser().parse_args(argv)
-    arguments = parser_for(top.command, debug=top.debug).parse_args(top.rest)
-    module = import_module(f"rocattn_profiling.cli.{top.command}")
+    debug = top.debug
     try:
-        return int(module.run(arguments))
+        arguments = parser_for(top.command, debug=debug).parse_args(top.rest)
+        debug = arguments.debug
+        return int(import_module(f"rocattn_profiling.cli.{top.command}").run(arguments))
     except RocattnError as error:
-        if arguments.debug:
-            raise
+        if debug:
+            traceback.print_exc()
         print(f"rocattn {top.command}: {error}", file=sys.stderr)
         return error.status if isinstance(error, CommandError) else USAGE
     except KeyboardInterrupt:
@@ -78,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output (head, less) has gone: not an error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    except Exception:  # noqa: BLE001 - shown whole; Python's own status for it, 1, would read as a regression
+        traceback.print_exc()
+        print(f"rocattn {top.command}: this is a bug in rocattn: please report the lines above", file=sys.stderr)
+        return NOT_MEASURED

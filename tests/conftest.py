@@ -1,5 +1,31 @@
-"""One BLAS thread: on a busy machine OpenBLAS' helpers wait for each other, and small products gain nothing."""
+"""What holds for every test: one BLAS thread, and a registry that no test leaves changed."""
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is first imported
+# On a busy machine OpenBLAS' helpers wait for each other, and small products gain nothing. Read when numpy is loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+OURS = (str(Path(__file__).parent), tempfile.gettempdir())
+
+
+@pytest.fixture(autouse=True)
+def unchanged_backends():
+    """Take back what a test registers: a backend that crashes on purpose must not meet the next test.
+
+    A module registers when it is imported, so a test's own modules are forgotten too: the next one imports them anew.
+    """
+    from rocattn.backends import BACKENDS
+
+    backends, default, modules = dict(BACKENDS._backends), BACKENDS._default, set(sys.modules)
+    yield
+    if BACKENDS._backends != backends:
+        for name in set(sys.modules) - modules:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(OURS):
+                del sys.modules[name]
+    BACKENDS._backends, BACKENDS._default = backends, default

@@ -1,0 +1,261 @@
+"""Measuring base and head side by side: rounds of fresh processes, more of them only where the data do not decide.
+
+Every finished launch is appended to ``launches.jsonl``. A run that was killed goes on from there: orders come from the
+seed and the round, not from a generator's state, so it ends as an uninterrupted run would with the same timings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.files import append_line
+from rocattn_profiling.gate.decide import SuiteDecision, decide_suite
+from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.measure.asv_launch import Case, Launcher, Outcome, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.gate.look import Policy
+
+SideName = Literal["base", "head"]
+SIDES: tuple[SideName, SideName] = ("base", "head")
+PROBE = -1  # the round in which each side is tried once and the sampling is chosen
+TIME_UNITS = {"seconds": "ns"}
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of ``launches.jsonl``: the session's key, a launch, or the end."""
+
+    kind: Literal["session", "launch", "end"]
+    key: str = ""
+    label: str = ""
+    side: SideName = "base"
+    round: int = 0
+    outcome: Outcome | None = None
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Progress for whoever shows it: launches done, launches of this look in all, and where the measuring is."""
+
+    done: int
+    total: int
+    what: str
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of measuring.
+
+    Attributes:
+        pairs: The stored pair of every case that both sides ran.
+        decision: The verdicts on them.
+        outcomes: Per label and side, the probe or the launch that failed.
+        launches: How many processes gave samples.
+    """
+
+    pairs: list[Pair]
+    decision: SuiteDecision
+    outcomes: dict[str, dict[SideName, Outcome]]
+    launches: int
+
+
+class LaunchStore:
+    """``launches.jsonl`` of one session; another session's file is replaced.
+
+    Args:
+        path: The file.
+        key: Identifies revisions and settings: only an unfinished session with the same key is gone on with.
+        fresh: Forget what is there.
+    """
+
+    def __init__(self, path: Path, key: str, *, fresh: bool = False) -> None:
+        self.path = path
+        self._known: dict[tuple[str, SideName, int], Outcome] = {}
+        if not fresh and self._load(key):
+            self.resumed = len(self._known)
+            return
+        self.resumed = 0
+        self._known.clear()
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RocattnError(f"cannot replace {path}: {error.strerror}; name another folder with --out") from error
+        append_line(path, msgspec.json.encode(Line(kind="session", key=key)))
+
+    def _load(self, key: str) -> bool:
+        """Read an unfinished session with this key; False when there is none."""
+        decoder = msgspec.json.Decoder(Line)
+        found = False
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise RocattnError(f"cannot read {self.path}: {error.strerror}; name another folder with --out") from error
+        for text in raw.splitlines():
+            try:
+                line = decoder.decode(text)
+            except msgspec.DecodeError:
+                continue  # a kill cut it off
+            if line.kind == "end":
+                return False
+            if line.kind == "session":
+                found = line.key == key
+            elif line.outcome is not None:
+                self._known[line.label, line.side, line.round] = line.outcome
+        return found
+
+    def get(self, case: Case, side: SideName, round_: int) -> Outcome | None:
+        """Return a finished launch."""
+        return self._known.get((case.label, side, round_))
+
+    def put(self, case: Case, side: SideName, round_: int, outcome: Outcome) -> None:
+        """Keep a finished launch, on disk first."""
+        line = Line(kind="launch", label=case.label, side=side, round=round_, outcome=outcome)
+        append_line(self.path, msgspec.json.encode(line))
+        self._known[case.label, side, round_] = outcome
+
+    def finish(self) -> None:
+        """Mark the session as complete: the next run measures anew."""
+        append_line(self.path, msgspec.json.encode(Line(kind="end")))
+
+
+class Session:
+    """Measures cases on two sides until they are decided or the rounds are used up.
+
+    Args:
+        launchers: The side's environments.
+        cases: What to measure.
+        policy: When to look and how to decide.
+        request: How a launch samples.
+        seed: Decides every order.
+        store: Where launches are kept.
+        on_step: Told after every launch.
+    """
+
+    def __init__(
+        self,
+        launchers: dict[SideName, Launcher],
+        cases: Sequence[Case],
+        policy: Policy,
+        request: Request,
+        seed: int,
+        store: LaunchStore,
+        on_step: Callable[[Step], None],
+    ) -> None:
+        self.launchers, self.cases, self.policy, self.request = launchers, cases, policy, request
+        self.seed, self.store, self.on_step = seed, store, on_step
+        self._outcomes: dict[str, dict[SideName, Outcome]] = {}
+        self._sampling: dict[str, Request] = {}
+        self._done = self._total = 0
+
+    def run(self) -> Measured:
+        """Measure everything."""
+        self._total = 2 * len(self.cases) * (1 + self.policy.looks[0])
+        running = [case for case in self.cases if self._probe(case)]
+        self._total = self._done + 2 * len(running) * self.policy.looks[0]
+        active, first = list(running), 0
+        decision = decide_suite([], self.policy)
+        for look in self.policy.looks:
+            for round_ in range(first, look):
+                self._round(active, round_, look)
+            first = look
+            running = [case for case in running if not self._failed(case)]
+            decision = decide_suite([self._pair(case) for case in running], self.policy)
+            active = [case for case in running if case.label in decision.undecided]
+            if not active:
+                break
+            following = [later for later in self.policy.looks if later > look]
+            self._total = self._done + (2 * len(active) * (following[0] - look) if following else 0)
+        pairs = [self._pair(case) for case in running]
+        return Measured(pairs=pairs, decision=decision, outcomes=self._outcomes, launches=self._done)
+
+    def _probe(self, case: Case) -> bool:
+        """Try both sides once, and let the first that runs choose the sampling for both; False if one does not run."""
+        sampling = self.request
+        outcomes = {}
+        for side in SIDES:
+            outcome = self._launch(case, side, PROBE, sampling)
+            outcomes[side] = outcome
+            if outcome.launch is not None and not sampling.number:
+                chosen = outcome.launch
+                sampling = Request(number=chosen.number, count=len(chosen.samples_ns))
+        self._outcomes[case.label] = outcomes
+        self._sampling[case.label] = sampling
+        return all(outcome.status == "ok" for outcome in outcomes.values())
+
+    def _round(self, active: Sequence[Case], round_: int, look: int) -> None:
+        order = list(active)
+        random.Random(_number(self.seed, "round", round_)).shuffle(order)  # noqa: S311 - an order, not a secret
+        for case in order:
+            for side in order_of(self.seed, case.label, round_):
+                if self._failed(case):
+                    continue
+                what = f"round {round_ + 1} of {look}, {len(active)} undecided"
+                outcome = self._launch(case, side, round_, self._sampling[case.label], what)
+                if outcome.status != "ok":
+                    self._lose(case, side, round_, outcome)
+
+    def _lose(self, case: Case, side: SideName, round_: int, outcome: Outcome) -> None:
+        """Give a case up that ran before: head's failure is the change's; base's makes the benchmark unreliable."""
+        told = msgspec.structs.replace(outcome, status="failed", reason=f"{side}, round {round_ + 1}: {outcome.reason}")
+        self._outcomes[case.label]["head"] = told
+        if side == "base":
+            self._outcomes[case.label]["base"] = told
+
+    def _failed(self, case: Case) -> bool:
+        return any(outcome.status != "ok" for outcome in self._outcomes[case.label].values())
+
+    def _launch(self, case: Case, side: SideName, round_: int, sampling: Request, what: str = "first try") -> Outcome:
+        outcome = self.store.get(case, side, round_)
+        if outcome is None:
+            pos = 0 if round_ == PROBE else order_of(self.seed, case.label, round_).index(side)
+            hash_seed = _number(self.seed, "hash", case.label, round_) % 2**32
+            outcome = self.launchers[side].run(case, sampling, pos=pos, seed=hash_seed)
+            self.store.put(case, side, round_, outcome)
+        self._done += 1
+        self.on_step(Step(done=self._done, total=max(self._total, self._done), what=f"{what}: {case.label}"))
+        return outcome
+
+    def _pair(self, case: Case) -> Pair:
+        sides = {}
+        for side in SIDES:
+            found = [(r, self.store.get(case, side, r)) for r in range(self.policy.looks[-1])]
+            launches = [_pair_launch(r, o, case) for r, o in found if o is not None and o.launch is not None]
+            number = self._sampling[case.label].number or 1
+            unit = TIME_UNITS.get(case.benchmark.unit, case.benchmark.unit)
+            sides[side] = Side(benchmark=case.label, side=side, unit=unit, number=number, launches=launches)
+        return Pair(id=case.label, a=sides["base"], b=sides["head"])
+
+
+def _pair_launch(round_: int, outcome: Outcome, case: Case) -> PairLaunch:
+    launch = outcome.launch
+    assert launch is not None
+    timed = case.benchmark.type == "time"
+    return PairLaunch(
+        round=round_,
+        pos=launch.pos,
+        start_us=launch.start_ns / 1e3,
+        samples=launch.samples_ns,
+        cpu=launch.cpu_ns,
+        nivcsw=launch.nivcsw,
+        # Values other than times do not depend on the machine's speed.
+        canary=outcome.canary_ns if timed else 0.0,
+    )
+
+
+def order_of(seed: int, label: str, round_: int) -> tuple[SideName, SideName]:
+    """Return which side runs first: random in even rounds and the reverse in the odd round that follows (ABBA)."""
+    flip = (_number(seed, "order", label, round_ // 2) ^ round_) & 1
+    return ("head", "base") if flip else ("base", "head")
+
+
+def _number(*parts: object) -> int:
+    text = "\0".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

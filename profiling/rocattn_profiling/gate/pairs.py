@@ -1,0 +1,116 @@
+"""Stored pairs: the launches of one benchmark on two sides, as the decision reads them and JSON Lines keep them."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from rocattn.errors import RocattnError
+
+# One microsecond, or one mebibyte, in the unit of a pair: changes below it matter to nobody.
+_FLOORS = {"ns": 1e3, "us": 1.0, "ms": 1e-3, "s": 1e-6, "seconds": 1e-6, "bytes": 2.0**20}
+
+
+class PairError(RocattnError):
+    """Raised when a pair holds something that is no measurement: NaN, infinity, a negative time."""
+
+
+class PairLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """One process launch.
+
+    Attributes:
+        round: Which round it belongs to, from 0; the launches of both sides in a round ran side by side in time.
+        pos: 0 if it ran first in its round, 1 if second.
+        start_us: When it began, in microseconds on any clock.
+        samples: Wall time (or value) of one call, a sample each, in the pair's unit.
+        cpu: CPU time for the same samples; empty when unknown.
+        nivcsw: Involuntary context switches during each sample; empty when unknown.
+        canary: Time of a fixed piece of work in the same process; 0 when there was none.
+    """
+
+    round: int
+    pos: int = 0
+    start_us: float = 0.0
+    samples: list[float]
+    cpu: list[float] = []
+    nivcsw: list[int] = []
+    canary: float = 0.0
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """All launches of one side; ``history`` holds launches of earlier sessions on the same code and machine."""
+
+    benchmark: str = ""
+    side: str = ""
+    unit: str = "ns"
+    number: int = 1
+    launches: list[PairLaunch]
+    history: list[list[PairLaunch]] = []
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """Two sides of one benchmark: ``a`` is the base, ``b`` the head; a smaller value is better."""
+
+    id: str
+    a: Side
+    b: Side
+
+    @property
+    def rounds(self) -> int:
+        """Launches that both sides have."""
+        return min(len(self.a.launches), len(self.b.launches))
+
+    @property
+    def floor(self) -> float:
+        """The absolute change that is too small to matter, in the pair's unit."""
+        return _FLOORS.get(self.a.unit, 0.0)
+
+    def first(self, rounds: int) -> Pair:
+        """Return the pair with only its first launches a side."""
+        a, b = (
+            msgspec.structs.replace(s, launches=sorted(s.launches, key=lambda x: x.round)[:rounds])
+            for s in (self.a, self.b)
+        )
+        return Pair(id=self.id, a=a, b=b)
+
+    def check(self) -> None:
+        """Refuse what is no measurement.
+
+        Raises:
+            PairError: For a launch without samples, or with a sample that is NaN, infinite or negative.
+        """
+        if self.a.unit != self.b.unit:
+            raise PairError(f"{self.id}: the sides are in {self.a.unit!r} and {self.b.unit!r}")
+        for side, name in ((self.a, "a"), (self.b, "b")):
+            for launch in (*side.launches, *(past for session in side.history for past in session)):
+                values = [*launch.samples, *launch.cpu, launch.canary]
+                if not launch.samples:
+                    raise PairError(f"{self.id}: round {launch.round} of side {name} has no samples")
+                if any(not math.isfinite(value) or value < 0 for value in values):
+                    raise PairError(f"{self.id}: round {launch.round} of side {name} has a sample that is not a time")
+                if any(parts and len(parts) != len(launch.samples) for parts in (launch.cpu, launch.nivcsw)):
+                    raise PairError(f"{self.id}: round {launch.round} of side {name} has columns of unequal length")
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on one pair.
+
+    Attributes:
+        id: The pair's.
+        verdict: "regression", "improvement", "pass" (the change is shown to be smaller than matters) or
+            "inconclusive".
+        ratio, ratio_low, ratio_high: Head over base, with a 95 % interval; 1, 0 and infinity (as null) when unknown.
+        p: Chance of such a regression (or improvement) without a change, paid for looking more than once.
+        rounds_used: Launches a side that the verdict rests on.
+        reason: Why, in plain words.
+    """
+
+    id: str
+    verdict: str
+    ratio: float = 1.0
+    ratio_low: float = 0.0
+    ratio_high: float | None = None
+    p: float = 1.0
+    rounds_used: int = 0
+    reason: str = ""

@@ -1,0 +1,249 @@
+"""GateResult: the one verdict that JSON, text and pages are made from, and its exit status."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.files import write_text
+from rocattn_profiling.gate.look import Policy  # noqa: TC001 - msgspec reads the annotations when it decodes
+from rocattn_profiling.gate.pairs import Decision, PairLaunch  # noqa: TC001 - msgspec reads the annotations when it decodes
+from rocattn_profiling.measure.records import Machine  # noqa: TC001 - as above
+from rocattn_profiling.measure.revisions import Revision  # noqa: TC001 - as above
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.gate.measure import Measured, SideName
+    from rocattn_profiling.gate.pairs import Pair
+    from rocattn_profiling.measure.asv_launch import Case, Outcome
+
+SCHEMA = 1
+Overall = Literal["pass", "regression", "inconclusive", "not measured"]
+Status = Literal[
+    "regression", "improvement", "pass", "inconclusive", "new", "missing", "failed", "broken", "skipped", "removed",
+    "ungated",
+]  # fmt: skip
+# Worst first; what could not be told comes before what is fine.
+ORDER: tuple[Status, ...] = (
+    "regression", "failed", "missing", "inconclusive", "broken", "improvement", "ungated", "new", "removed", "skipped",
+    "pass",
+)  # fmt: skip
+JUDGED: tuple[Status, ...] = ("regression", "improvement", "pass", "inconclusive")
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One benchmark with one parameter combination.
+
+    Attributes:
+        label: ``module.Class.time_x(1024, 'cpu')``; ``name`` is the part before the parameters.
+        params: Parameter name -> repr of its value.
+        unit: "ns" for times, else the benchmark's own.
+        status: A verdict ("regression", "improvement", "pass", "inconclusive"), or why there is none: "new" (base
+            cannot run it), "missing" (only head lacks it), "failed" (ran on base, fails on head), "broken" (fails on
+            both), "skipped" (by itself, on both), "removed" (from the suite), "ungated" (a larger value is better).
+        decision: Ratio, interval, p, rounds and reason; None without a verdict.
+        base, head: Low end of each side in ``unit``, in the quantity that decided; None if not measured.
+        base_launches, head_launches: Every launch behind the verdict.
+        reason: Why there is no verdict, one line; ``traceback`` has the rest.
+    """
+
+    label: str
+    name: str
+    params: dict[str, str] = {}
+    unit: str = ""
+    status: Status
+    decision: Decision | None = None
+    base: float | None = None
+    head: float | None = None
+    base_launches: list[PairLaunch] = []
+    head_launches: list[PairLaunch] = []
+    reason: str = ""
+    traceback: str = ""
+
+
+class SideFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One side: its revision, and the environment it ran in."""
+
+    revision: Revision
+    python: str
+    packages: dict[str, str]
+    offline: bool = False
+
+
+class GateResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the gate found, and everything needed to see why.
+
+    Attributes:
+        schema: Of this structure.
+        verdict: "pass", "regression", "inconclusive" or "not measured".
+        sentence: The verdict in one sentence.
+        created_ms: Unix time of the verdict.
+        base, head: The two sides.
+        machine: Where it was measured.
+        environment_differences: Package -> [version in base, version in head], where they differ.
+        policy: The rule and its thresholds.
+        quick, seed, launches: How it was measured; ``launches`` counts processes.
+        suite: The benchmark folder; ``patterns`` narrowed it.
+        suite_shift, canary_shift: Median ratio of all benchmarks and of fixed work in the same processes.
+        invalid: Why the session as a whole does not count; empty if it does.
+        notes: What a reader must know beside the verdicts.
+        counts: Status -> how many entries.
+        entries: Every benchmark, worst first.
+    """
+
+    schema: int = SCHEMA
+    verdict: Overall
+    sentence: str
+    created_ms: int
+    base: SideFacts
+    head: SideFacts
+    machine: Machine
+    environment_differences: dict[str, tuple[str, str]] = {}
+    policy: Policy
+    quick: bool
+    seed: int
+    launches: int
+    suite: str
+    patterns: list[str] = []
+    suite_shift: float = 1.0
+    canary_shift: float = 1.0
+    invalid: str = ""
+    notes: list[str] = []
+    counts: dict[str, int] = {}
+    entries: list[Entry] = []
+
+    @property
+    def status(self) -> int:
+        """Exit status when undecided benchmarks are tolerated: 0 pass or inconclusive, 1 regression, 3 not measured."""
+        return {"pass": 0, "inconclusive": 0, "regression": 1, "not measured": 3}[self.verdict]
+
+    @property
+    def strict_status(self) -> int:
+        """Exit status under a strict policy: 2 if anything is undecided and nothing is worse."""
+        return 2 if self.status == 0 and self.counts.get("inconclusive", 0) else self.status
+
+
+def entries_of(cases: Sequence[Case], measured: Measured) -> list[Entry]:
+    """Return an entry for each measured case."""
+    decisions = {decision.id: decision for decision in measured.decision.decisions}
+    pairs = {pair.id: pair for pair in measured.pairs}
+    return [
+        _judged(case, pairs[case.label], decisions[case.label], measured.decision.levels.get(case.label))
+        if case.label in decisions
+        else _unjudged(case, measured.outcomes[case.label])
+        for case in cases
+    ]
+
+
+def _facts(case: Case) -> dict[str, str]:
+    benchmark, index = case.benchmark, case.param
+    values = []
+    for options in reversed(benchmark.params):
+        index, place = divmod(index or 0, len(options))
+        values.append(options[place])
+    return dict(zip(benchmark.param_names, reversed(values), strict=True))
+
+
+def _judged(case: Case, pair: Pair, decision: Decision, levels: tuple[float, float] | None) -> Entry:
+    gated = not larger_is_better(case)
+    return Entry(
+        label=case.label,
+        name=case.benchmark.name,
+        params=_facts(case),
+        unit=pair.a.unit,
+        status=decision.verdict if gated else "ungated",  # type: ignore[arg-type]  # the verdicts are a part of Status
+        decision=decision,
+        base=levels[0] if levels else None,
+        head=levels[1] if levels else None,
+        base_launches=pair.a.launches,
+        head_launches=pair.b.launches,
+        reason="" if gated else f"asv counts smaller as better, and {pair.a.unit} says otherwise: shown, not judged",
+    )
+
+
+def larger_is_better(case: Case) -> bool:
+    """Whether a tracked value is a rate by its unit, which asv's smaller-is-better rule would judge the wrong way."""
+    unit = case.benchmark.unit.lower()
+    return case.benchmark.type == "track" and (unit.endswith(("/s", "ps", "flops")) or "per second" in unit)
+
+
+def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:
+    base, head = outcomes["base"], outcomes["head"]
+    bad = {"failed", "timeout"}
+    status: Status
+    if head.status == "ok":
+        status, shown = "new", base
+    elif base.status == "ok":
+        status, shown = ("failed" if head.status in bad else "missing"), head
+    elif head.status in bad:
+        # Where base skipped it by itself, only head shows the failure.
+        status, shown = ("failed" if base.status == "skipped" else "broken"), head
+    else:
+        status, shown = "skipped", head
+    where = "base: " if status == "new" else ""
+    return Entry(
+        label=case.label,
+        name=case.benchmark.name,
+        params=_facts(case),
+        unit=case.benchmark.unit,
+        status=status,
+        reason=where + shown.reason,
+        traceback=shown.traceback if shown.status in bad else "",
+    )
+
+
+def conclude(
+    entries: list[Entry], invalid: str
+) -> tuple[Literal["pass", "regression", "inconclusive", "not measured"], str]:
+    """Return the overall verdict and its sentence; nothing measured is never a pass."""
+    count = {status: sum(entry.status == status for entry in entries) for status in ORDER}
+    judged = sum(count[status] for status in JUDGED)
+    lost = count["failed"] + count["missing"]
+    worse = [(e.decision.ratio, e.label) for e in entries if e.status == "regression" and e.decision is not None]
+    # A proven regression is the stronger statement; what could not be measured is named beside it.
+    if worse:
+        ratio, label = max(worse)
+        more = f", and {lost} could not be measured on head" if lost else ""
+        by = f"{label} by {(ratio - 1) * 100:.0f} %"
+        return "regression", f"{len(worse)} of {judged} benchmarks became slower or larger, {by}{more}."
+    if lost:
+        first = next(entry for entry in entries if entry.status in {"failed", "missing"})
+        return "not measured", f"{lost} benchmarks do not run on head: {first.label}: {first.reason}."
+    if not judged:
+        return "not measured", "Nothing was compared: no benchmark ran on both sides."
+    if invalid:
+        return "inconclusive", f"The session does not count: {invalid}."
+    if open_ := count["inconclusive"]:
+        return "inconclusive", f"No regression: {judged - open_} of {judged} benchmarks are decided, {open_} are not."
+    faster = f", {count['improvement']} of them improved" if count["improvement"] else ""
+    return "pass", f"No regression: all {judged} benchmarks are decided{faster}."
+
+
+def write(result: GateResult, path: Path) -> Path:
+    """Write the verdict as JSON.
+
+    Raises:
+        RocattnError: When the folder or disk does not take it.
+    """
+    return write_text(path, msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n")
+
+
+def read(path: Path) -> GateResult:
+    """Read a verdict.
+
+    Raises:
+        RocattnError: When it is missing or not a verdict of this schema.
+    """
+    try:
+        result = msgspec.json.decode(path.read_bytes(), type=GateResult)
+    except OSError as error:
+        raise RocattnError(f"cannot read the gate's verdict {path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise RocattnError(f"{path} is not a verdict of rocattn gate: {error}") from error
+    if result.schema != SCHEMA:
+        raise RocattnError(f"{path} has schema {result.schema}; this rocattn reads {SCHEMA}")
+    return result

@@ -1,0 +1,334 @@
+"""The parent's side of asv benchmarks: list a suite, and run one benchmark once in a fresh process of a revision.
+
+The process itself is `rocattn_profiling.measure.asv_worker`, started by path in the environment of the revision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.measure.machine import thread_environment
+from rocattn_profiling.measure.records import Launch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+WORKER = Path(__file__).with_name("asv_worker.py")
+DEFAULT_TIMEOUT_S = 60.0  # asv's default_benchmark_timeout
+LIST_TIMEOUT_S = 120.0
+Status = Literal["ok", "skipped", "failed", "timeout"]
+
+
+class SuiteError(RocattnError):
+    """Raised when a suite or its configuration cannot be read."""
+
+
+class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
+    """One asv benchmark as its discovery sees it.
+
+    Attributes:
+        name, type, unit, version, params, param_names, timeout: As in asv's ``benchmarks.json``; params are reprs.
+        setup_cache_key: Names the setup_cache it shares with others; None without one.
+    """
+
+    name: str
+    type: str
+    unit: str
+    version: str
+    params: list[list[str]]
+    param_names: list[str]
+    timeout: float | None = None
+    setup_cache_key: str | None = None
+    setup_cache_timeout: float | None = None
+
+    def cases(self) -> list[Case]:
+        """Return every parameter combination, in asv's order."""
+        if not self.params:
+            return [Case(benchmark=self, param=None, label=self.name)]
+        combinations = itertools.product(*self.params)
+        return [
+            Case(benchmark=self, param=index, label=f"{self.name}({', '.join(values)})")
+            for index, values in enumerate(combinations)
+        ]
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A benchmark with one parameter combination: what is measured, compared and named.
+
+    Attributes:
+        param: Index into the product of the params; None without params.
+        label: ``module.Class.time_x(1024, 'cpu')``.
+    """
+
+    benchmark: Benchmark
+    param: int | None
+    label: str
+
+
+class Suite(msgspec.Struct, frozen=True, kw_only=True):
+    """What a benchmark folder holds in one environment: benchmarks, and modules that do not import there."""
+
+    benchmarks: list[Benchmark]
+    broken: dict[str, str] = {}
+
+    def cases(self, patterns: tuple[str, ...] = ()) -> list[Case]:
+        """Return the cases whose label one of the regular expressions finds; all without patterns."""
+        found = [case for benchmark in self.benchmarks for case in benchmark.cases()]
+        return [case for case in found if not patterns or any(re.search(p, case.label) for p in patterns)]
+
+
+def quick_cases(cases: list[Case]) -> list[Case]:
+    """Return the cases of classes named ``Quick…``, or all of them in a suite that has none."""
+    return [case for case in cases if re.search(r"(^|\.)Quick\w*\.", case.benchmark.name)] or cases
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process said.
+
+    Attributes:
+        status: "ok", "skipped" (by the benchmark itself), "failed" or "timeout".
+        launch: The samples; None if there are none. A benchmark with a single value has it as its one sample.
+        thread_ns: CPU time of the main thread for the same samples; ``launch.cpu_ns`` is the whole process.
+        canary_ns: Shortest time of a fixed piece of work in the same process.
+        peak_rss_bytes: Largest resident set of the process.
+        reason: One line why it was skipped or failed; ``traceback`` has the rest.
+    """
+
+    status: Status
+    launch: Launch | None = None
+    thread_ns: list[float] = []
+    canary_ns: float = 0.0
+    peak_rss_bytes: int = 0
+    reason: str = ""
+    traceback: str = ""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """How to sample: a ``number`` and ``count`` of 0 let the worker choose for ``sample_ns`` and ``budget_ns``."""
+
+    number: int = 0
+    count: int = 0
+    sample_ns: int = 4_000_000
+    budget_ns: int = 120_000_000
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gate needs of an ``asv.conf.json``.
+
+    Attributes:
+        benchmark_dir: The suite's folder, relative to the repository's top folder.
+        environment: Variables of the matrix (``env``, ``env_nobuild``) that have a single value.
+        timeout_s: For benchmarks that set none.
+    """
+
+    benchmark_dir: str
+    environment: dict[str, str] = {}
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+def read_config(tree: Path, suite: str | None) -> Config:
+    """Find a suite in a checked-out tree: an ``asv.conf.json``, its folder, or a plain benchmark folder.
+
+    Raises:
+        SuiteError: When there is none, or it cannot be parsed.
+    """
+    given = tree / (suite or "asv.conf.json")
+    if given.is_dir() and not (given / "asv.conf.json").exists():
+        near = next((p for p in (given.parent / "asv.conf.json", tree / "asv.conf.json") if p.is_file()), None)
+        return _config(_parse(near) if near else {}, given, tree)
+    path = given / "asv.conf.json" if given.is_dir() else given
+    if not path.is_file():
+        wanted = suite or "asv.conf.json"
+        raise SuiteError(f"that revision has no {wanted}: name a benchmark folder or an asv.conf.json with --suite")
+    settings = _parse(path)
+    name = str(settings.get("benchmark_dir", "benchmarks"))
+    folder = (path.parent / name).resolve()
+    if not folder.is_dir() or not folder.is_relative_to(tree.resolve()):
+        raise SuiteError(f"{path.name} names the benchmark folder {name!r}, which that revision does not have")
+    return _config(settings, folder, tree)
+
+
+def _config(settings: dict[str, Any], folder: Path, tree: Path) -> Config:
+    return Config(
+        benchmark_dir=folder.resolve().relative_to(tree.resolve()).as_posix(),
+        environment=_matrix_environment(settings),
+        timeout_s=float(settings.get("default_benchmark_timeout", DEFAULT_TIMEOUT_S)),
+    )
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+        # asv allows // comments and trailing commas; strings (which may hold "//") are matched first and kept.
+        text = re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', lambda m: m.group(1) or "", text, flags=re.DOTALL)
+        text = re.sub(r'("(?:\\.|[^"\\])*")|,(?=\s*[\]}])', lambda m: m.group(1) or "", text)
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise SuiteError(f"cannot read {path}: {error}") from error
+
+
+def _matrix_environment(settings: dict[str, Any]) -> dict[str, str]:
+    matrix = settings.get("matrix") or {}
+    found: dict[str, str] = {}
+    for kind in ("env", "env_nobuild"):
+        for name, values in (matrix.get(kind) or {}).items():
+            options = values if isinstance(values, list) else [values]
+            if len(options) == 1 and options[0] is not None:
+                found[name] = str(options[0])
+    return found
+
+
+class Launcher:
+    """Starts worker processes of one side.
+
+    Args:
+        python: The interpreter of the side's environment.
+        suite: The benchmark folder, outside of any installed package.
+        scratch: A folder for caches, answers and logs; one for each side.
+        environment: Variables laid over the defaults (single-threaded BLAS).
+        timeout_s: For benchmarks that set none.
+    """
+
+    def __init__(
+        self,
+        python: str,
+        suite: Path,
+        scratch: Path,
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self.python, self.timeout_s = python, timeout_s
+        # Absolute, because the worker starts in another folder.
+        self.suite, self.scratch = suite.absolute(), scratch.absolute()
+        hidden = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "PYTHONPROFILEIMPORTTIME"}
+        kept = {key: value for key, value in os.environ.items() if key not in hidden}
+        self.environment = {**kept, **thread_environment(1), **(environment or {})}
+        self.scratch.mkdir(parents=True, exist_ok=True)
+
+    def discover(self) -> Suite:
+        """List the suite's benchmarks in this environment.
+
+        Raises:
+            SuiteError: When the folder as a whole cannot be listed.
+        """
+        answer, outcome = self._start({"do": "list"}, LIST_TIMEOUT_S, self.scratch, seed=0)
+        if outcome.status != "ok":
+            raise SuiteError(f"cannot list the benchmarks in {self.suite.name}: {outcome.reason}")
+        return msgspec.convert(answer, Suite)
+
+    def run(self, case: Case, request: Request, *, pos: int = 0, seed: int = 0) -> Outcome:
+        """Measure a case once in a fresh process; never raises for what the benchmark does.
+
+        Args:
+            case: What to measure.
+            request: How to sample.
+            pos: Position among the launches of the same measurement, stored with the samples.
+            seed: The process's PYTHONHASHSEED: equal on both sides of a pair, another in every round.
+        """
+        benchmark = case.benchmark
+        folder = self.scratch
+        timeout = benchmark.timeout or self.timeout_s
+        if benchmark.setup_cache_key is not None:
+            folder, failed = self._cache(benchmark)
+            if failed is not None:
+                return failed
+        message = {"do": "run", "benchmark": benchmark.name, "type": benchmark.type, "param": case.param}
+        answer, outcome = self._start(message | msgspec.to_builtins(request), timeout, folder, seed=seed)
+        if outcome.status != "ok":
+            return outcome
+        samples = answer["samples_ns"] if "samples_ns" in answer else [answer["value"]]
+        launch = Launch(
+            start_ns=answer["start_ns"],
+            pos=pos,
+            number=answer.get("number", 1),
+            samples_ns=samples,
+            cpu_ns=answer.get("cpu_ns", []),
+            nivcsw=answer.get("nivcsw", []),
+            load=answer["load"],
+        )
+        return msgspec.structs.replace(
+            outcome,
+            launch=launch,
+            thread_ns=answer.get("thread_ns", []),
+            canary_ns=answer["canary_ns"],
+            peak_rss_bytes=answer["peak_rss_bytes"],
+        )
+
+    def _cache(self, benchmark: Benchmark) -> tuple[Path, Outcome | None]:
+        """Run setup_cache once a side; return its folder, or what went wrong."""
+        key = re.sub(r"\W+", "-", benchmark.setup_cache_key or "")
+        folder = self.scratch / f"cache-{key}"
+        done = folder / "outcome.json"
+        if done.exists():
+            outcome = msgspec.json.decode(done.read_bytes(), type=Outcome)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            timeout = benchmark.setup_cache_timeout or benchmark.timeout or self.timeout_s
+            message = {"do": "cache", "benchmark": benchmark.name, "type": benchmark.type}
+            _, outcome = self._start(message, timeout, folder, seed=0)
+            done.write_bytes(msgspec.json.encode(outcome))
+        if outcome.status == "ok":
+            return folder, None
+        return folder, msgspec.structs.replace(outcome, reason=f"setup_cache: {outcome.reason}")
+
+    def _start(
+        self, message: dict[str, Any], timeout_s: float, cwd: Path, *, seed: int
+    ) -> tuple[dict[str, Any], Outcome]:
+        with tempfile.TemporaryDirectory(prefix="launch-", dir=self.scratch) as folder:
+            answer, log = Path(folder, "answer.json"), Path(folder, "log")
+            request = msgspec.json.encode(message | {"suite": str(self.suite), "answer": str(answer)}).decode()
+            command = [self.python, "-P", "-s", str(WORKER), request]
+            environment = self.environment | {"PYTHONHASHSEED": str(seed)}
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    start_new_session=True,
+                )  # fmt: skip
+                with _ending(process):
+                    try:
+                        process.wait(timeout_s)
+                    except subprocess.TimeoutExpired:
+                        reason = f"no answer within {timeout_s:g} s"
+                        return {}, Outcome(status="timeout", reason=reason, traceback=_tail(log))
+            if not answer.exists():
+                return {}, Outcome(status="failed", reason=_death(process.returncode, _tail(log)), traceback=_tail(log))
+            said: dict[str, Any] = msgspec.json.decode(answer.read_bytes())
+            outcome = Outcome(status=said["status"], reason=said.get("reason", ""), traceback=said.get("traceback", ""))
+            return said, outcome
+
+
+@contextlib.contextmanager
+def _ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End the whole process group when the block is left, children of the benchmark included."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _tail(log: Path) -> str:
+    return log.read_bytes()[-4000:].decode(errors="replace")
+
+
+def _death(status: int, said: str) -> str:
+    if status < 0:
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return f"the process was killed by {name}"
+    last = (said.strip().splitlines() or ["it printed nothing"])[-1]
+    return f"the process ended with status {status} before it had an answer: {last}"

@@ -1,0 +1,331 @@
+"""Runs inside the environment of one revision: lists an asv suite, or measures one benchmark once.
+
+A standalone script of the standard library and asv_runner: the environment of an old commit has nothing else of ours.
+Called as ``python -P -s asv_worker.py REQUEST``, where REQUEST is a JSON object; the answer goes to the file that
+it names, so that nothing a benchmark prints can get into it.
+"""
+
+# ruff: noqa: SLF001 - asv_runner has no public way to run a benchmark's setup, parameters and timer apart
+import ctypes
+import gc
+import hashlib
+import json
+import math
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+Answer = dict[str, Any]
+CANARY = bytes(range(256)) * 1024
+WARMUP_NS = 20_000_000
+# One sample may take this long with its set-ups (asv re-runs setup before every timed call).
+SAMPLE_LIMIT_NS = 60_000_000
+
+
+def main() -> None:
+    """Do what the request says and leave the answer, or the traceback, in its file."""
+    end_with_parent()
+    request = json.loads(sys.argv[1])
+    started = time.time_ns()
+    try:
+        answer = {"list": list_suite, "cache": make_cache, "run": run_benchmark}[request["do"]](request)
+    except BaseException as error:  # noqa: BLE001 - also SystemExit and KeyboardInterrupt of a benchmark are its failure
+        answer = failure(error)
+    answer["start_ns"] = answer.get("start_ns", started)
+    write(request["answer"], answer)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # a benchmark's stray threads or atexit hooks must not delay or undo the answer
+
+
+def end_with_parent() -> None:
+    """Ask Linux to kill this process when the gate itself is killed: an orphan would disturb the next measurement."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+
+
+def write(path: str, answer: Answer) -> None:
+    """Write the answer atomically."""
+    partial = Path(path + ".partial")
+    partial.write_text(json.dumps(answer))
+    partial.replace(path)
+
+
+def failure(error: BaseException) -> Answer:
+    """Describe an exception as a failed measurement, with the traceback from the benchmark's own frames on."""
+    text = "".join(traceback.format_exception(error))
+    last = traceback.format_exception_only(error)[-1].strip().splitlines()[0]
+    return {"status": "failed", "reason": last, "traceback": text}
+
+
+def list_suite(request: Answer) -> Answer:
+    """List every benchmark of the suite, and the modules that cannot be imported here."""
+    from asv_runner import discovery
+    from asv_runner._aux import update_sys_path
+
+    root = request["suite"]
+    update_sys_path(root)
+    broken: dict[str, str] = {}
+    real_import = discovery.importlib.import_module
+
+    class Imports:  # asv_runner only prints an import error; the gate must know which module it was
+        @staticmethod
+        def import_module(name: str) -> Any:
+            try:
+                return real_import(name)
+            except BaseException as error:
+                broken[name.partition(".")[2] or name] = traceback.format_exception_only(error)[-1].strip()
+                raise
+
+    discovery.importlib = Imports
+    benchmarks = []
+    for benchmark in discovery.disc_benchmarks(root, ignore_import_errors=True):
+        keys = ("name", "type", "param_names", "timeout", "setup_cache_key", "setup_cache_timeout")
+        facts = {key: getattr(benchmark, key) for key in keys}
+        facts["params"] = [[str(value) for value in values] for values in benchmark.params]
+        facts["unit"], facts["version"] = str(benchmark.unit), str(benchmark.version)
+        benchmarks.append(facts)
+    return {"status": "ok", "benchmarks": benchmarks, "broken": broken}
+
+
+def load(request: Answer) -> Any:
+    """Return the benchmark of a request with its parameters set."""
+    if request.get("type") != "memory":
+        # asv_runner imports pympler, hence numpy, only to size objects: 0.3 s a launch that other types do not need.
+        sys.modules.setdefault("pympler", None)  # type: ignore[arg-type]  # None is how the import system says absent
+    from asv_runner.discovery import get_benchmark_from_name
+
+    name = request["benchmark"]
+    if request.get("param") is not None:
+        name = f"{name}-{request['param']}"
+    return get_benchmark_from_name(request["suite"], name)
+
+
+def make_cache(request: Answer) -> Answer:
+    """Run setup_cache and pickle what it returns into the working directory, as asv does."""
+    cache = load(request).do_setup_cache()
+    with Path("cache.pickle").open("wb") as file:
+        pickle.dump(cache, file)
+    return {"status": "ok"}
+
+
+def run_benchmark(request: Answer) -> Answer:
+    """Set one benchmark up, measure it, tear it down."""
+    benchmark = load(request)
+    cache = None
+    if benchmark.setup_cache_key is not None:
+        with Path("cache.pickle").open("rb") as file:
+            cache = pickle.load(file)  # noqa: S301 - written by make_cache in the same folder
+    benchmark.set_cache(cache)
+    reason = set_up(benchmark)
+    if reason is not None:
+        return {"status": "skipped", "reason": reason}
+    try:
+        return {"status": "ok", **measure(benchmark, request)}
+    except Exception as error:
+        if type(error).__name__ == "SkipNotImplemented":
+            return {"status": "skipped", "reason": str(error) or "SkipNotImplemented"}
+        raise
+    finally:
+        benchmark.do_teardown()
+
+
+def set_up(benchmark: Any) -> str | None:
+    """Run the setups; return why the benchmark is to be skipped, else None."""
+    if tuple(benchmark._current_params) in [tuple(skip) for skip in benchmark._skip_tuples]:
+        return "these parameters are in skip_params"
+    try:
+        for setup in benchmark._setups:
+            setup(*benchmark._build_params())
+    except NotImplementedError as error:
+        return str(error) or "NotImplementedError in setup"
+    if hasattr(benchmark, "_load_vars"):
+        benchmark._load_vars()  # setup may set number and timer on the instance
+    return None
+
+
+def measure(benchmark: Any, request: Answer) -> Answer:
+    """Take the samples of a timing benchmark, or the value of any other."""
+    canary = [canary_ns() for _ in range(4)]
+    load_1min = os.getloadavg()[0]
+    started = time.time_ns()
+    if benchmark.type != "time":
+        value = benchmark.do_run()
+        if benchmark.type == "peakmemory":
+            value = peak_rss_bytes()
+        return {
+            "value": number_of(value),
+            "canary_ns": min(canary),
+            "start_ns": started,
+            "load": load_1min,
+            "peak_rss_bytes": peak_rss_bytes(),
+        }
+    # timeraw has no timer: its statement runs in a process of its own for every sample.
+    answer = samples(benchmark, request) if hasattr(benchmark, "timer") else raw_samples(benchmark, request)
+    canary += [canary_ns() for _ in range(4)]
+    answer.update(canary_ns=min(canary), start_ns=started, load=load_1min)
+    return {**answer, "peak_rss_bytes": peak_rss_bytes()}
+
+
+def number_of(value: Any) -> float:
+    """Return a benchmark's value as a float.
+
+    Raises:
+        TypeError: When it is not one number.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise TypeError(f"the benchmark returned {type(value).__name__}, not a number")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"the benchmark returned {number}")
+    return number
+
+
+def canary_ns() -> int:
+    """Time a fixed piece of work, in ns: it shows the machine's speed, never the code's.
+
+    Hashing runs in C from a few lines of cache; an interpreted loop differs by 20 % from launch to launch by placement.
+    """
+    start = time.perf_counter_ns()
+    hashlib.sha256(CANARY).digest()
+    return time.perf_counter_ns() - start
+
+
+def peak_rss_bytes() -> int:
+    """Return the largest resident set of this program.
+
+    Linux's ru_maxrss, which asv reads, starts at the size of the parent that forked this process; VmHWM does not.
+    """
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+class Sampler:
+    """Times calls of one benchmark: wall, CPU of thread and process, involuntary context switches."""
+
+    def __init__(self, benchmark: Any) -> None:
+        parameters = benchmark._build_params()
+        function = benchmark.func
+        self.call = (lambda: function(*parameters)) if parameters else function
+        # asv: with setup hooks every timed call sees fresh state; without, calls are timed in one batch.
+        self.fresh = bool(benchmark._setups)
+        self.benchmark = benchmark
+        # asv's default timer is the wall clock; any other one (GPU events, say) counts seconds of its own.
+        self.timer = None if benchmark.timer is time.perf_counter else benchmark.timer
+
+    def redo_setup(self) -> None:
+        """Tear down and set up again, as asv does between calls."""
+        self.benchmark.do_teardown()
+        for setup in self.benchmark._setups:
+            setup(*self.benchmark._build_params())
+
+    def sample(self, number: int) -> tuple[int, int, int, int]:
+        """Return (wall, process CPU, thread CPU) in ns of ``number`` calls, and the context switches."""
+        wall = process = thread = switches = 0
+        calls, batches = (1, number) if self.fresh and number > 1 else (number, 1)
+        for index in range(batches):
+            if index or self.fresh:
+                self.redo_setup()
+            part = self.batch(calls)
+            wall, process, thread, switches = wall + part[0], process + part[1], thread + part[2], switches + part[3]
+        return wall, process, thread, switches
+
+    def batch(self, calls: int) -> tuple[int, int, int, int]:
+        """Time consecutive calls; the wall clock is read innermost, so that the others cost it nothing."""
+        call, timer, loop = self.call, self.timer, range(calls)
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        process, thread = time.process_time_ns(), time.thread_time_ns()
+        if timer is not None:
+            start = timer()
+            for _ in loop:
+                call()
+            wall = round((timer() - start) * 1e9)
+        else:
+            start = time.perf_counter_ns()
+            for _ in loop:
+                call()
+            wall = time.perf_counter_ns() - start
+        thread, process = time.thread_time_ns() - thread, time.process_time_ns() - process
+        return wall, process, thread, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches
+
+
+def samples(benchmark: Any, request: Answer) -> Answer:
+    """Warm up, then take the samples; with no ``number`` in the request, choose it for its sample time first."""
+    sampler = Sampler(benchmark)
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        number = request.get("number") or 0
+        one = warm_up(sampler)
+        if not number:
+            number = choose_number(sampler, benchmark, one, request["sample_ns"])
+        count = request.get("count") or choose_count(one, sampler, number, request["budget_ns"])
+        rows = [sampler.sample(number) for _ in range(count)]
+    finally:
+        if enabled:
+            gc.enable()
+    wall, process, thread, switches = zip(*rows, strict=True)
+    return {
+        "number": number,
+        "samples_ns": [value / number for value in wall],
+        "cpu_ns": [value / number for value in process] if sampler.timer is None else [],
+        "thread_ns": [value / number for value in thread] if sampler.timer is None else [],
+        "nivcsw": list(switches),
+    }
+
+
+def warm_up(sampler: Sampler) -> int:
+    """Call for a while (at least once) and return the shortest wall time of one call in ns."""
+    best = 0
+    started = time.perf_counter_ns()
+    while True:
+        wall = max(sampler.sample(1)[0], 1)
+        best = min(best, wall) if best else wall
+        if time.perf_counter_ns() - started >= WARMUP_NS:
+            return best
+
+
+def choose_number(sampler: Sampler, benchmark: Any, one: int, sample_ns: int) -> int:
+    """Return the calls of one sample: enough for ``sample_ns``, and not fewer than the benchmark's own number."""
+    number = max(1, math.ceil(sample_ns / one))
+    if sampler.fresh:
+        start = time.perf_counter_ns()
+        sampler.sample(1)
+        with_setup = max(time.perf_counter_ns() - start, 1)
+        return max(int(benchmark.number), 1, min(number, SAMPLE_LIMIT_NS // with_setup))
+    # The first guess counts the loop's and the clock's own overhead: one measured batch corrects it.
+    per_call = min(sampler.sample(number)[0] for _ in range(2)) / number
+    return max(int(benchmark.number), 1, math.ceil(sample_ns / max(per_call, 1.0)))
+
+
+def choose_count(one: int, sampler: Sampler, number: int, budget_ns: int) -> int:
+    """Return how many samples fit in the budget of a launch: 4 to 12."""
+    start = time.perf_counter_ns()
+    sampler.sample(number)
+    cost = max(time.perf_counter_ns() - start, one * number, 1)
+    return int(max(4, min(12, budget_ns // cost)))
+
+
+def raw_samples(benchmark: Any, request: Answer) -> Answer:
+    """Sample a ``timeraw_`` benchmark through asv_runner's own subprocess timer."""
+    timer = benchmark._get_timer(*benchmark._build_params())
+    number = request.get("number") or max(1, benchmark.number)
+    count = request.get("count") or 4
+    return {"number": number, "samples_ns": [timer.timeit(number) / number * 1e9 for _ in range(count)]}
+
+
+if __name__ == "__main__":
+    main()

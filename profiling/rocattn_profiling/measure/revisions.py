@@ -1,0 +1,221 @@
+"""Revisions of a git repository: naming them, freezing a dirty tree, checking one out beside the user's tree.
+
+Nothing here touches the user's index, stash, branches or working tree: snapshots go through an index of their own
+and checkouts are clones that share the repository's objects.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn.errors import RocattnError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+WORKTREE = "WORKTREE"
+
+
+class RevisionError(RocattnError):
+    """Raised when a revision cannot be named or read; the text says what to do."""
+
+
+class Revision(msgspec.Struct, frozen=True, kw_only=True):
+    """One state of the repository.
+
+    Attributes:
+        name: What the user called it ("HEAD~1", a branch, "WORKTREE").
+        sha: The commit; of a snapshot, a dangling commit.
+        tree: Hash of the whole tree: equal trees build equal wheels.
+        date_ms: Commit date, Unix milliseconds.
+        subject: First line of the message.
+        dirty: Whether it is a snapshot with changes that no commit holds.
+    """
+
+    name: str
+    sha: str
+    tree: str
+    date_ms: int
+    subject: str = ""
+    dirty: bool = False
+
+    @property
+    def short(self) -> str:
+        """Ten hex digits, with a mark for a snapshot."""
+        return self.sha[:10] + ("+changes" if self.dirty else "")
+
+
+def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """Run git in a repository and return its stdout without the trailing newline.
+
+    Raises:
+        RevisionError: When git is missing or fails; holds git's own last line.
+    """
+    command = ["git", "-C", str(repo), *arguments]
+    # Locale and optional locks: we read messages, and a status must not rewrite the user's index.
+    variables = {**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", **(env or {})}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables, errors="replace")
+    except FileNotFoundError as error:
+        raise RevisionError("git is not installed: the gate compares git revisions and needs it") from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RevisionError(f"git {arguments[0]} failed: {last}")
+    return done.stdout.rstrip("\n")
+
+
+def find_repository(start: Path) -> Path:
+    """Return the top folder of the working tree that holds a path.
+
+    Raises:
+        RevisionError: When the path is in no git repository.
+    """
+    if not start.is_dir():
+        raise RevisionError(f"{start} is not a folder")
+    try:
+        return Path(git(start, "rev-parse", "--show-toplevel"))
+    except RevisionError as error:
+        if "git is not installed" in str(error):
+            raise
+        raise RevisionError(f"{start} is not inside a git repository: run this where the project was cloned") from error
+
+
+def resolve(repo: Path, name: str) -> Revision:
+    """Return the commit that a name stands for.
+
+    Raises:
+        RevisionError: When there is no such commit here; a shallow clone is told how to get it.
+    """
+    if name == WORKTREE:
+        return snapshot_worktree(repo)
+    try:
+        sha = git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    except RevisionError as error:
+        raise RevisionError(_missing(repo, name)) from error
+    return _describe(repo, name, sha)
+
+
+def _describe(repo: Path, name: str, sha: str, *, dirty: bool = False) -> Revision:
+    tree, seconds, subject = git(repo, "log", "-1", "--no-show-signature", "--format=%T%n%ct%n%s", sha).split("\n", 2)
+    return Revision(name=name, sha=sha, tree=tree, date_ms=int(seconds) * 1000, subject=subject, dirty=dirty)
+
+
+def _missing(repo: Path, name: str) -> str:
+    try:
+        shallow = git(repo, "rev-parse", "--is-shallow-repository") == "true"
+    except RevisionError:
+        shallow = False
+    if shallow:
+        return f"revision {name!r} is not in this shallow clone: run `git fetch --unshallow` first"
+    try:
+        git(repo, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    except RevisionError:
+        return f"revision {name!r} does not exist: the repository has no commit yet"
+    if name.startswith("HEAD") and name != "HEAD":
+        return f"revision {name!r} does not exist: the history is shorter than that; name another one with --base"
+    return f"revision {name!r} does not exist in {repo}: fetch it, or check its spelling with `git log --all`"
+
+
+def is_dirty(repo: Path) -> bool:
+    """Whether tracked files changed or untracked, not ignored files exist."""
+    return bool(git(repo, "status", "--porcelain", "--untracked-files=normal"))
+
+
+def parent(repo: Path, revision: Revision) -> Revision:
+    """Return the first parent of a commit.
+
+    Raises:
+        RevisionError: When it has none here.
+    """
+    found = resolve(repo, f"{revision.sha}^") if _has_parent(repo, revision.sha) else None
+    if found is None:
+        if git(repo, "rev-parse", "--is-shallow-repository") == "true":
+            raise RevisionError(
+                f"the parent of {revision.name} is not in this shallow clone: run `git fetch --unshallow` first"
+            )
+        raise RevisionError(f"{revision.name} has no parent to compare with: name another revision with --base")
+    return msgspec.structs.replace(found, name=f"{revision.name}~1")
+
+
+def _has_parent(repo: Path, sha: str) -> bool:
+    return len(git(repo, "rev-list", "--parents", "-n", "1", sha).split()) > 1
+
+
+def snapshot_worktree(repo: Path) -> Revision:
+    """Freeze the working tree, with untracked files that are not ignored, as a dangling commit on top of HEAD.
+
+    The commit's dates are HEAD's, so that the same tree always gives the same commit. A clean tree gives HEAD itself.
+    """
+    head = resolve(repo, "HEAD")
+    if not is_dirty(repo):
+        return msgspec.structs.replace(head, name=WORKTREE)
+    with tempfile.TemporaryDirectory(prefix="rocattn-index-") as folder:
+        index = Path(folder) / "index"
+        # Starting from a copy of the user's index spares hashing every unchanged file.
+        own = Path(git(repo, "rev-parse", "--path-format=absolute", "--git-path", "index"))
+        if own.exists():
+            shutil.copyfile(own, index)
+        env = {"GIT_INDEX_FILE": str(index)}
+        git(repo, "add", "--all", "--", ":/", env=env)
+        tree = git(repo, "write-tree", env=env)
+    stamp = f"{head.date_ms // 1000} +0000"
+    who = {
+        f"GIT_{role}_{key}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for key, value in (("NAME", "rocattn"), ("EMAIL", "rocattn@localhost"), ("DATE", stamp))
+    }
+    message = f"Working tree on top of {head.sha[:10]}"
+    sha = git(repo, "-c", "commit.gpgSign=false", "commit-tree", tree, "-p", head.sha, "-m", message, env=who)
+    return _describe(repo, WORKTREE, sha, dirty=True)
+
+
+@contextmanager
+def checkout(repo: Path, revision: Revision, scratch: Path) -> Iterator[Path]:
+    """Give a folder that holds a revision's files for the length of a block; `prune_checkouts` removes leftovers.
+
+    Raises:
+        RevisionError: When git cannot make it.
+        OSError: When ``scratch`` takes no files.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"src-{os.getpid()}-", dir=scratch))
+    try:
+        # A clone that shares objects has tags and history (setuptools-scm reads them) and leaves no trace in the
+        # user's .git, as a linked worktree would.
+        git(repo, "clone", "--quiet", "--shared", "--no-checkout", "--template=", "--", str(repo), str(folder / "tree"))
+        git(folder / "tree", "-c", "advice.detachedHead=false", "checkout", "--quiet", "--detach", revision.sha)
+        yield folder / "tree"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def prune_checkouts(scratch: Path) -> None:
+    """Remove checkouts whose process is gone (killed before it could clean up)."""
+    for folder in scratch.glob("src-*-*"):
+        owner = folder.name.split("-")[1]
+        if owner.isdigit() and not _alive(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def first_parents(repo: Path, head: str, count: int) -> list[Revision]:
+    """Return the newest ``count`` commits along first parents, newest first."""
+    shas = git(repo, "rev-list", "--first-parent", f"--max-count={count}", head).split()
+    return [_describe(repo, sha[:10], sha) for sha in shas]

@@ -1,0 +1,171 @@
+"""Small git projects with asv suites, and synthetic launches, for the tests of the gate."""
+
+import math
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "tinylib"
+version = "0.1"
+[tool.hatch.build.targets.wheel]
+packages = ["tinylib"]
+"""
+LIBRARY = """\
+TICKS = 0
+def work(n):
+    global TICKS
+    total = 0
+    for i in range(n):
+        total += i * i
+    TICKS += n
+    return total
+"""
+# The timer counts loop iterations: its times are exact, whatever else runs on the machine.
+SUITE = """\
+class Exact:
+    params = [[100, 301]]
+    param_names = ["n"]
+    number = 3
+    def setup(self, n):
+        import tinylib
+        self.work = tinylib.work
+    def timer():
+        import tinylib
+        return tinylib.TICKS * 1e-6
+    timer = staticmethod(timer)
+    def time_work(self, n):
+        self.work(n)
+"""
+
+
+class Project:
+    """A git repository in a temporary folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True)
+        self.git("init", "--quiet", "--initial-branch=main")
+        self.git("config", "user.email", "tester@localhost")
+        self.git("config", "user.name", "tester")
+
+    def git(self, *arguments):
+        """Run git in it and return what it prints."""
+        done = subprocess.run(["git", "-C", self.root, *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def put(self, path, text):
+        """Write a file."""
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def commit(self, message, **files):
+        """Write files, commit everything, return the hash."""
+        for path, text in files.items():
+            self.put(path, text)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "--message", message)
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def git():
+    """Skip where git is missing."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+
+
+@pytest.fixture
+def repo(git, tmp_path):
+    """An empty repository."""
+    return Project(tmp_path / "repo")
+
+
+@pytest.fixture
+def project(repo):
+    """A library with an asv suite of exact times, one commit."""
+    repo.put("pyproject.toml", PYPROJECT)
+    repo.put("tinylib/__init__.py", LIBRARY)
+    repo.put("benchmarks/__init__.py", "")
+    repo.put("benchmarks/bench_work.py", SUITE)
+    repo.put(
+        "asv.conf.json",
+        '{"version": 1, "project": "tinylib", "repo": ".", // a comment\n "benchmark_dir": "benchmarks",}',
+    )
+    repo.put(".gitignore", "out/\n__pycache__/\n.asv/\n")
+    repo.commit("first")
+    return repo
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory):
+    """A cache folder for all tests: equal trees are built once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def offline(monkeypatch, shared_cache):
+    """Environments from the running interpreter's packages."""
+    monkeypatch.setenv("ROCATTN_OFFLINE", "1")
+    monkeypatch.setenv("ROCATTN_CACHE_DIR", str(shared_cache))
+
+
+@pytest.fixture
+def own_cache(monkeypatch, offline, tmp_path):
+    """The same in a cache folder of the test's own, which it returns."""
+    monkeypatch.setenv("ROCATTN_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def not_root():
+    """Skip for root, whom permissions do not stop."""
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere: permissions cannot be tested")
+
+
+def launches(rng, rounds, slowdown, noise, kind, samples, cpu, drift):
+    """Launches of a 1 ms benchmark: noise between launches, jitter within, and what the kind adds."""
+    made = []
+    for round_ in range(rounds):
+        level = math.log1p(slowdown) + rng.normal(0, noise) + drift[round_]
+        extra = 0.0
+        if kind == "contaminated" and rng.random() < 0.3:
+            extra = rng.exponential(0.2)
+        if kind == "bimodal" and rng.random() < 0.5:
+            extra = 0.06
+        if kind == "skewed":
+            extra = rng.gamma(1.0, 0.03)
+        wall = 1e6 * np.exp(level + extra + np.abs(rng.normal(0, 0.01, samples)))
+        wall = wall * np.where(rng.random(samples) < 0.2, 1 + rng.exponential(0.5, samples), 1)
+        if kind == "quantised":
+            wall = np.maximum(np.round(wall / 2e4), 1) * 2e4
+        made.append(PairLaunch(
+            round=round_, samples=wall.tolist(), cpu=wall.tolist() if cpu else [], nivcsw=[0] * samples if cpu else []
+        ))  # fmt: skip
+    return made
+
+
+@pytest.fixture
+def make_pair():
+    """Return a function that draws a pair: ``make_pair(rng, rounds, slowdown, kind=…)``."""
+
+    def make(rng, rounds, slowdown=0.0, name="x", noise=0.015, kind="normal", samples=10, cpu=False):
+        # The sides run side by side, so the machine's drift is common to them.
+        drift = np.cumsum(rng.normal(0, 0.02, rounds)) if kind == "drift" else np.zeros(rounds)
+        a = launches(rng, rounds, 0.0, noise, kind, samples, cpu, drift)
+        b = launches(rng, rounds, slowdown, noise, kind, samples, cpu, drift)
+        return Pair(id=name, a=Side(launches=a, side="base"), b=Side(launches=b, side="head"))
+
+    return make

@@ -1,0 +1,309 @@
+"""Decisions on synthetic series with known answers; seeds are fixed, so counts are facts and not chances."""
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from rocattn_profiling.gate.decide import decide, decide_suite
+from rocattn_profiling.gate.look import FULL_LOOKS, QUICK_LOOKS, Policy, location
+from rocattn_profiling.gate.pairs import Decision, Pair, PairError, PairLaunch, Side
+
+KINDS = ["normal", "skewed", "bimodal", "contaminated", "drift", "quantised"]
+
+
+def constant(a, b, rounds=5, unit="ns", samples=4):
+    """A pair without any noise."""
+    sides = [[PairLaunch(round=r, samples=[value] * samples) for r in range(rounds)] for value in (a, b)]
+    return Pair(id="c", a=Side(launches=sides[0], unit=unit), b=Side(launches=sides[1], unit=unit))
+
+
+def verdicts(make_pair, seed, count, rounds, **options):
+    """How often each verdict is given over many drawn pairs."""
+    rng = np.random.default_rng(seed)
+    policy = Policy(looks=(rounds,)) if rounds == 5 else Policy(looks=QUICK_LOOKS)
+    found = [decide(make_pair(rng, rounds, **options), policy).verdict for _ in range(count)]
+    return {name: found.count(name) for name in ("regression", "improvement", "pass", "inconclusive")}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_identical_code_is_not_called_a_regression(make_pair, kind):
+    """Of 250 A/A pairs of each kind of noise, five rounds, at most 2 are called slower (the goal is 0.5 %)."""
+    found = verdicts(make_pair, 11, 250, 5, kind=kind)
+    assert found["regression"] <= 2, found
+    assert found["improvement"] <= 2, found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_suite_of_unchanged_benchmarks_is_not_red(make_pair, kind):
+    """Of 25 sessions of 7 unchanged benchmarks, looked at up to three times, at most one has a regression."""
+    rng = np.random.default_rng(12)
+    red = 0
+    for _ in range(25):
+        pairs = [make_pair(rng, QUICK_LOOKS[-1], name=str(i), kind=kind) for i in range(7)]
+        found = decide_suite(pairs, Policy(looks=QUICK_LOOKS))
+        red += any(decision.verdict == "regression" for decision in found.decisions)
+    assert red <= (1 if kind in {"bimodal", "contaminated"} else 0)
+
+
+@pytest.mark.parametrize(("slowdown", "least"), [(0.25, 99), (0.10, 95)])
+def test_a_slowdown_is_found_in_five_rounds(make_pair, slowdown, least):
+    """Under 1.5 % launch noise, +25 % and +10 % are called regressions in nearly all of 100 pairs."""
+    assert verdicts(make_pair, 13, 100, 5, slowdown=slowdown)["regression"] >= least
+
+
+@pytest.mark.parametrize("kind", ["skewed", "contaminated", "drift", "quantised"])
+def test_a_slowdown_is_found_under_ugly_noise_when_more_rounds_are_allowed(make_pair, kind):
+    """+25 % is found in at least 95 of 100 pairs of up to 12 rounds, and never called an improvement."""
+    found = verdicts(make_pair, 14, 100, 12, slowdown=0.25, kind=kind)
+    assert found["regression"] >= 95, found
+    assert found["improvement"] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_speedup_is_never_called_a_regression(make_pair, kind):
+    """Head at 0.8 of base: no regression in 60 pairs of any noise."""
+    found = verdicts(make_pair, 15, 60, 12, slowdown=-0.2, kind=kind)
+    assert found["regression"] == 0
+    assert found["improvement"] >= 50
+
+
+def test_a_pass_is_a_statement_of_equivalence(make_pair):
+    """A true change of twice the tolerance passes in at most 3 of 100 pairs; no change passes in most."""
+    assert verdicts(make_pair, 16, 100, 5, slowdown=0.10, noise=0.03)["pass"] <= 3
+    assert verdicts(make_pair, 16, 100, 5)["pass"] >= 90
+
+
+def test_noise_that_hides_the_answer_is_inconclusive(make_pair):
+    """With 30 % launch noise, five rounds say neither pass nor regression."""
+    found = verdicts(make_pair, 17, 60, 5, noise=0.3)
+    assert found["inconclusive"] >= 58
+
+
+def test_the_same_launches_give_the_same_decision(make_pair):
+    """A decision depends on the data alone: stored, read back and shuffled launches decide alike."""
+    pair = make_pair(np.random.default_rng(18), 12, slowdown=0.06, kind="contaminated")
+    stored = msgspec.json.decode(msgspec.json.encode(pair), type=Pair)
+    mixed = msgspec.structs.replace(pair, a=msgspec.structs.replace(pair.a, launches=pair.a.launches[::-1]))
+    policy = Policy(looks=QUICK_LOOKS)
+    assert decide(pair, policy) == decide(stored, policy) == decide(mixed, policy)
+
+
+def test_more_rounds_do_not_change_an_earlier_verdict(make_pair):
+    """What was decided at the first look stays decided, with the rounds it took."""
+    pair = make_pair(np.random.default_rng(19), 20, slowdown=0.5)
+    early, late = decide(pair.first(5), Policy(looks=FULL_LOOKS)), decide(pair, Policy(looks=FULL_LOOKS))
+    assert early.verdict == late.verdict == "regression"
+    assert early.rounds_used == late.rounds_used == 5
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_too_few_launches_are_inconclusive(make_pair, rounds):
+    """Up to two launches a side never decide, even at three times the time."""
+    found = decide(make_pair(np.random.default_rng(20), rounds, slowdown=2.0))
+    assert found.verdict == "inconclusive"
+    assert "too few" in found.reason
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 4, 5, 7, 13, 50])
+def test_any_number_of_launches_is_judged(make_pair, rounds):
+    """From 1 to 50 launches there is a decision, with an interval around its ratio once there are three."""
+    found = decide(make_pair(np.random.default_rng(21), rounds, slowdown=0.03))
+    if rounds >= 3:
+        assert found.ratio_low < found.ratio < found.ratio_high
+    assert found.rounds_used <= min(rounds, FULL_LOOKS[-1])
+
+
+def test_rounds_between_two_looks_are_used(make_pair):
+    """Seven rounds are judged by all seven when five left it open."""
+    pair = make_pair(np.random.default_rng(29), 7, slowdown=0.04, noise=0.01)
+    assert decide(pair).rounds_used == 7
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
+@pytest.mark.parametrize("column", ["samples", "cpu"])
+def test_what_is_no_time_is_refused(bad, column):
+    """NaN, infinity and negative times are an error that names the pair, not a verdict."""
+    good = PairLaunch(round=0, samples=[1.0, 2.0], cpu=[1.0, 2.0])
+    broken = msgspec.structs.replace(good, **{column: [1.0, bad]})
+    with pytest.raises(PairError, match="p1: round 0 of side b has a sample that is not a time"):
+        decide(Pair(id="p1", a=Side(launches=[good]), b=Side(launches=[broken])))
+
+
+def test_a_launch_without_samples_is_refused():
+    """An empty launch is an error, not a fast one."""
+    with pytest.raises(PairError, match="no samples"):
+        decide(Pair(id="p", a=Side(launches=[PairLaunch(round=0, samples=[])]), b=Side(launches=[])))
+
+
+def test_columns_of_unequal_length_are_refused():
+    """CPU times belong to samples one by one."""
+    odd = PairLaunch(round=0, samples=[1.0, 2.0], cpu=[1.0])
+    with pytest.raises(PairError, match="unequal length"):
+        decide(Pair(id="p", a=Side(launches=[odd]), b=Side(launches=[odd])))
+
+
+def test_identical_constants_pass_and_different_ones_are_judged():
+    """A constant series has no noise to see: equal constants pass, +50 % is a regression, -50 % an improvement."""
+    assert decide(constant(1e6, 1e6)).verdict == "pass"
+    assert decide(constant(1e6, 1.5e6)).verdict == "regression"
+    assert decide(constant(1e6, 0.5e6)).verdict == "improvement"
+
+
+def test_zero_has_no_ratio():
+    """Zeros on both sides are identical; zero against something cannot be a ratio and stays open."""
+    assert decide(constant(0.0, 0.0)).verdict == "pass"
+    assert decide(constant(0.0, 8.0)).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(("unit", "a", "b"), [("ns", 400.0, 600.0), ("s", 4e-7, 6e-7), ("bytes", 5000.0, 9000.0)])
+def test_changes_below_the_absolute_floor_do_not_count(unit, a, b):
+    """+50 % of half a microsecond, or of a few kilobytes, is no regression."""
+    assert decide(constant(a, b, unit=unit)).verdict == "pass"
+
+
+def test_single_values_are_judged_like_times():
+    """Memory benchmarks give one value a launch: +20 % of 100 MiB is a regression, the same again passes."""
+    mib = 2.0**20
+    assert decide(constant(100 * mib, 120 * mib, unit="bytes", samples=1)).verdict == "regression"
+    assert decide(constant(100 * mib, 100 * mib + 4096, unit="bytes", samples=1)).verdict == "pass"
+
+
+def test_cpu_time_vetoes_wall_time_that_others_took(make_pair):
+    """Wall time up by 30 % with CPU time unchanged, in launches that were switched out, is no regression."""
+    pair = make_pair(np.random.default_rng(22), 5, cpu=True)
+    stolen = [
+        msgspec.structs.replace(x, samples=[value * 1.3 for value in x.samples], nivcsw=[3] * len(x.samples))
+        for x in pair.b.launches
+    ]
+    found = decide(Pair(id="x", a=pair.a, b=Side(launches=stolen)))
+    assert found.verdict == "inconclusive"
+    assert "too noisy" in found.reason
+
+
+def test_waiting_that_the_code_does_itself_counts(make_pair):
+    """Wall time up by 30 % without a context switch forced on it is a sleep or a lock: a regression."""
+    pair = make_pair(np.random.default_rng(22), 5, cpu=True)
+    waits = [msgspec.structs.replace(x, samples=[value * 1.3 for value in x.samples]) for x in pair.b.launches]
+    found = decide(Pair(id="x", a=pair.a, b=Side(launches=waits)))
+    assert found.verdict == "regression"
+    assert "wall time" in found.reason
+
+
+def test_a_canary_that_moves_along_vetoes(make_pair):
+    """When fixed work in head's launches is slower too, the machine changed, not the code."""
+    pair = make_pair(np.random.default_rng(23), 5, slowdown=0.2)
+
+    def with_canary(side, value):
+        return Side(launches=[msgspec.structs.replace(x, canary=value) for x in side.launches])
+
+    moved = decide(Pair(id="x", a=with_canary(pair.a, 1000.0), b=with_canary(pair.b, 1190.0)))
+    still = decide(Pair(id="x", a=with_canary(pair.a, 1000.0), b=with_canary(pair.b, 1003.0)))
+    assert (moved.verdict, still.verdict) == ("inconclusive", "regression")
+
+
+def test_launches_of_a_slow_spell_are_set_aside_by_the_canary(make_pair):
+    """Two launches a side in a spell of a machine at half speed, told by the canary, do not hide a pass."""
+    pair = make_pair(np.random.default_rng(24), 8)
+
+    def slowed(side, places):
+        made = []
+        for index, x in enumerate(side.launches):
+            factor = 2.0 if index in places else 1.0
+            made.append(msgspec.structs.replace(x, samples=[v * factor for v in x.samples], canary=1000.0 * factor))
+        return Side(launches=made)
+
+    pair = Pair(id="x", a=slowed(pair.a, {0, 3}), b=slowed(pair.b, {1, 2, 6}))
+    assert decide(pair, Policy(looks=(8,))).verdict == "pass"
+
+
+def test_a_session_in_which_everything_moved_with_the_machine_is_invalid(make_pair):
+    """All benchmarks up by 12 % and the canary by 6 %: the regressions are withdrawn, and the reason says why."""
+    rng = np.random.default_rng(25)
+    pairs = []
+    for index in range(6):
+        pair = make_pair(rng, 5, slowdown=0.12, name=str(index), noise=0.004)
+        sides = [
+            Side(launches=[msgspec.structs.replace(x, canary=value) for x in side.launches])
+            for side, value in ((pair.a, 1000.0), (pair.b, 1055.0))
+        ]
+        pairs.append(Pair(id=pair.id, a=sides[0], b=sides[1]))
+    found = decide_suite(pairs, Policy(looks=(5,)))
+    assert "the machine, not the code" in found.invalid
+    assert {decision.verdict for decision in found.decisions} == {"inconclusive"}
+
+
+def test_the_whole_suite_being_slower_with_a_still_canary_is_a_regression(make_pair):
+    """The same shift with fixed work unmoved is the code."""
+    rng = np.random.default_rng(25)
+    pairs = [make_pair(rng, 5, slowdown=0.12, name=str(i), noise=0.004) for i in range(6)]
+    found = decide_suite(pairs, Policy(looks=(5,)))
+    assert not found.invalid
+    assert {decision.verdict for decision in found.decisions} == {"regression"}
+
+
+def test_a_larger_suite_demands_more(make_pair):
+    """The p that fails one benchmark alone is not enough among forty: Holm's correction."""
+    rng = np.random.default_rng(26)
+    alone = make_pair(rng, 5, slowdown=0.055, noise=0.0)
+    quiet = [make_pair(rng, 5, name=f"q{i}") for i in range(39)]
+    found = decide(alone, Policy(looks=(5,)))
+    assert found.verdict == "regression"
+    assert 0.05 / 40 < found.p <= 0.002
+    crowd = decide_suite([alone, *quiet], Policy(looks=(5,)))
+    assert crowd.decisions[0].verdict == "inconclusive"
+
+
+def test_only_undecided_pairs_go_on(make_pair):
+    """A clear regression and a clear pass are done after the first look; a doubtful pair is not."""
+    rng = np.random.default_rng(27)
+    pairs = [
+        make_pair(rng, 5, slowdown=0.5, name="slow"),
+        make_pair(rng, 5, name="same", noise=0.005),
+        make_pair(rng, 5, name="doubtful", noise=0.2),
+    ]
+    assert decide_suite(pairs, Policy(looks=FULL_LOOKS)).undecided == ["doubtful"]
+
+
+def test_history_sets_the_noise_of_a_benchmark(make_pair):
+    """The same ambiguous five rounds are open for a benchmark known to be noisy and decided for a quiet one."""
+    rng = np.random.default_rng(28)
+    pair = make_pair(rng, 5, slowdown=0.085, noise=0.012)
+
+    def known(noise):
+        past = [make_pair(np.random.default_rng(s), 5, noise=noise).a.launches for s in range(6)]
+        return Pair(id="x", a=msgspec.structs.replace(pair.a, history=past), b=pair.b)
+
+    policy = Policy(looks=(5,), prior_freedom=30.0)
+    quiet, noisy = decide(known(0.003), policy), decide(known(0.08), policy)
+    assert (quiet.verdict, noisy.verdict) == ("regression", "inconclusive")
+    assert quiet.ratio_high - quiet.ratio_low < noisy.ratio_high - noisy.ratio_low
+
+
+def test_no_pairs_are_no_decisions():
+    """An empty session decides nothing and has no shift."""
+    found = decide_suite([], Policy())
+    assert (found.decisions, found.levels, found.undecided, found.shift) == ([], {}, [], 1.0)
+
+
+def test_levels_belong_to_the_ratio(make_pair):
+    """The quoted values of both sides are in the ratio that was decided on, whatever disturbed the others."""
+    pair = make_pair(np.random.default_rng(30), 8, slowdown=0.3, kind="contaminated", cpu=True)
+    found = decide_suite([pair], Policy(looks=(8,)))
+    base, head = found.levels["x"]
+    assert head / base == pytest.approx(found.decisions[0].ratio)
+    assert 0.9e6 < base < 1.2e6
+
+
+def test_a_decision_is_what_the_line_format_says():
+    """A stored decision has just the documented keys."""
+    keys = ["id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason"]
+    assert list(msgspec.to_builtins(Decision(id="x", verdict="pass"))) == keys
+
+
+def test_a_side_is_quoted_by_its_lowest_launches():
+    """Three of five launches, the lowest, give the value that is shown."""
+    sides = [PairLaunch(round=i, samples=[value]) for i, value in enumerate([5.0, 1.0, 9.0, 2.0, 3.0])]
+    assert location(sides) == pytest.approx(2.0)
+    assert location([]) is None

@@ -1,0 +1,155 @@
+"""Naming, freezing and checking out revisions without touching the user's tree."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rocattn_profiling.measure import revisions
+from rocattn_profiling.measure.revisions import RevisionError
+
+
+def state_of(project):
+    """All that a user could notice: status, index, stash, branches, linked worktrees."""
+    index = (project.root / ".git" / "index").read_bytes()
+    listed = [
+        project.git(*words)
+        for words in (("status", "--porcelain"), ("stash", "list"), ("branch", "-a"), ("worktree", "list"))
+    ]
+    return index, listed
+
+
+def test_a_revision_is_named_by_its_commit(repo):
+    """Names, short hashes and HEAD resolve to commit, tree, date and subject."""
+    first = repo.commit("first line\n\nbody", **{"a.txt": "1"})
+    repo.commit("second", **{"a.txt": "2"})
+    found = revisions.resolve(repo.root, "HEAD~1")
+    assert (found.sha, found.subject, found.dirty) == (first, "first line", False)
+    assert found.tree == repo.git("rev-parse", f"{first}^{{tree}}")
+    assert revisions.resolve(repo.root, first[:9]).sha == first
+    assert revisions.parent(repo.root, revisions.resolve(repo.root, "HEAD")).sha == first
+
+
+@pytest.mark.parametrize("name", ["no-such-branch", "HEAD~7", "deadbeef", "--help", "HEAD:a.txt", ""])
+def test_a_missing_revision_is_one_line_that_names_it(repo, name):
+    """What is no commit is refused in one line, options included."""
+    repo.commit("only", **{"a.txt": "1"})
+    with pytest.raises(RevisionError) as caught:
+        revisions.resolve(repo.root, name)
+    assert repr(name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_root_commit_has_no_parent(repo):
+    """The very first commit cannot be compared with a parent, and says what to do."""
+    repo.commit("only", **{"a.txt": "1"})
+    with pytest.raises(RevisionError, match=r"has no parent.*--base"):
+        revisions.parent(repo.root, revisions.resolve(repo.root, "HEAD"))
+
+
+def test_an_empty_repository_says_so(repo):
+    """Before the first commit there is nothing to measure."""
+    with pytest.raises(RevisionError, match="no commit yet"):
+        revisions.resolve(repo.root, "HEAD")
+
+
+def test_a_shallow_clone_is_told_to_unshallow(repo, tmp_path):
+    """A depth-1 clone has no parent: the message holds the command that gets it."""
+    repo.commit("first", **{"a.txt": "1"})
+    repo.commit("second", **{"a.txt": "2"})
+    shallow = tmp_path / "shallow"
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{repo.root}", shallow], check=True)
+    head = revisions.resolve(shallow, "HEAD")
+    for ask in (lambda: revisions.parent(shallow, head), lambda: revisions.resolve(shallow, "HEAD~1")):
+        with pytest.raises(RevisionError, match="git fetch --unshallow"):
+            ask()
+
+
+def test_a_folder_outside_any_repository_is_refused(git, tmp_path, monkeypatch):
+    """Not being in a repository is said in one line."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(RevisionError, match="not inside a git repository"):
+        revisions.find_repository(tmp_path / "plain")
+    with pytest.raises(RevisionError, match="not a folder"):
+        revisions.find_repository(tmp_path / "nowhere")
+
+
+def test_a_snapshot_holds_changes_and_untracked_files_and_touches_nothing(repo):
+    """Edited, deleted, staged and new files are in it, ignored ones are not; the user's state stays byte for byte."""
+    repo.commit("first", **{"kept.txt": "1", "edited.txt": "1", "gone.txt": "1", ".gitignore": "*.log\n"})
+    repo.put("edited.txt", "2")
+    repo.put("staged.txt", "3")
+    repo.git("add", "staged.txt")
+    repo.put("deep/new file.txt", "4")
+    repo.put("noise.log", "5")
+    (repo.root / "gone.txt").unlink()
+    before = state_of(repo)
+    assert revisions.is_dirty(repo.root)
+    snapshot = revisions.resolve(repo.root, revisions.WORKTREE)
+    assert state_of(repo) == before
+    assert snapshot.dirty
+    assert snapshot.short.endswith("+changes")
+    listed = set(repo.git("ls-tree", "-r", "--name-only", "-z", snapshot.sha).split("\0")) - {""}
+    assert listed == {"kept.txt", "edited.txt", "staged.txt", "deep/new file.txt", ".gitignore"}
+    assert repo.git("show", f"{snapshot.sha}:edited.txt") == "2"
+
+
+def test_a_snapshot_of_the_same_tree_is_the_same_commit(repo):
+    """An interrupted run on a dirty tree finds its results again."""
+    repo.commit("first", **{"a.txt": "1"})
+    repo.put("a.txt", "2")
+    assert revisions.snapshot_worktree(repo.root).sha == revisions.snapshot_worktree(repo.root).sha
+
+
+def test_a_clean_tree_needs_no_snapshot(repo):
+    """WORKTREE of a clean tree is HEAD."""
+    head = repo.commit("first", **{"a.txt": "1"})
+    found = revisions.resolve(repo.root, "WORKTREE")
+    assert (found.sha, found.dirty) == (head, False)
+
+
+def test_a_checkout_has_the_revision_and_leaves_no_trace(repo, tmp_path):
+    """Files are the old commit's while the block runs; afterwards repository and scratch are as before."""
+    first = repo.commit("first", **{"a.txt": "1"})
+    repo.commit("second", **{"a.txt": "2"})
+    repo.put("a.txt", "dirty")
+    before = state_of(repo)
+    with revisions.checkout(repo.root, revisions.resolve(repo.root, first), tmp_path / "scratch") as tree:
+        assert (tree / "a.txt").read_text() == "1"
+    assert state_of(repo) == before
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_snapshot_can_be_checked_out(repo, tmp_path):
+    """A dangling commit is as good as any other."""
+    repo.commit("first", **{"a.txt": "1"})
+    repo.put("b.txt", "new")
+    snapshot = revisions.snapshot_worktree(repo.root)
+    with revisions.checkout(repo.root, snapshot, tmp_path / "scratch") as tree:
+        assert (tree / "b.txt").read_text() == "new"
+
+
+def test_leftovers_of_killed_processes_are_pruned(tmp_path):
+    """A checkout of a process that is gone is removed, one of a living process is not."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (tmp_path / f"src-{gone.pid}-abc" / "tree").mkdir(parents=True)
+    (tmp_path / f"src-{os.getpid()}-abc").mkdir()
+    (tmp_path / "other").mkdir()
+    revisions.prune_checkouts(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["other", f"src-{os.getpid()}-abc"])
+
+
+def test_first_parents_leave_out_merged_branches(repo):
+    """History is the main line, newest first."""
+    a = repo.commit("a", **{"a.txt": "1"})
+    repo.git("checkout", "-q", "-b", "side")
+    repo.commit("side", **{"b.txt": "1"})
+    repo.git("checkout", "-q", "main")
+    c = repo.commit("c", **{"c.txt": "1"})
+    repo.git("merge", "-q", "--no-ff", "-m", "merge", "side")
+    merged = repo.git("rev-parse", "HEAD")
+    assert [r.sha for r in revisions.first_parents(repo.root, "HEAD", 9)] == [merged, c, a]
+    assert [r.sha for r in revisions.first_parents(repo.root, "HEAD", 1)] == [merged]

@@ -1,0 +1,335 @@
+"""The gate from two revisions to a verdict, on a small project whose times are exact."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rocattn_profiling.cli import main
+from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.measure import LaunchStore, Line, Session, order_of
+from rocattn_profiling.gate.run import Options, choose_revisions, run_gate
+from rocattn_profiling.measure.asv_launch import Benchmark, Case, Outcome, Request
+from rocattn_profiling.measure.records import Launch
+from rocattn_profiling.measure.revisions import RevisionError
+
+COUNTING = "TICKS = 0\ndef work(n):\n    global TICKS\n    TICKS += n\n"
+DOUBLED = {"tinylib/__init__.py": COUNTING.replace("+= n", "+= 2 * n")}
+
+
+def gate(project, *arguments, out="out/gate"):
+    """Run the command in the project; return its exit status and the verdict."""
+    here = Path.cwd()
+    os.chdir(project.root)
+    try:
+        status = main(["gate", "run", "--out", out, *arguments])
+    finally:
+        os.chdir(here)
+    path = project.root / out / "verdict.json"
+    return status, verdict.read(path) if path.exists() else None
+
+
+def statuses(result):
+    """Label -> status."""
+    return {entry.label: entry.status for entry in result.entries}
+
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_doubled_loop_fails_and_names_the_benchmarks(project, offline, capsys):
+    """A planted slowdown exits 1; every benchmark on that path is named with its ratio, and the text leads with it."""
+    project.commit("slower", **DOUBLED)
+    status, result = gate(project, "--quick")
+    assert status == 1
+    assert result.verdict == "regression"
+    assert set(statuses(result).values()) == {"regression"}
+    assert [round(entry.decision.ratio, 3) for entry in result.entries] == [2.0] * 2
+    assert all(len(entry.base_launches) == 5 for entry in result.entries)
+    shown = capsys.readouterr().out
+    assert shown.startswith("REGRESSION: 2 of 2 benchmarks")
+    assert "bench_work.Exact.time_work(100)" in shown
+    assert (project.root / "out/gate/verdict.txt").read_text() == shown
+
+
+def test_the_same_code_passes_and_json_is_alone_on_stdout(project, offline, capsys):
+    """A commit that changes no code exits 0 when strict; notes say that files are identical and it was offline."""
+    project.commit("empty")
+    status, result = gate(project, "--quick", "--strict", "--json", "--bench", r"\(100\)")
+    assert status == 0
+    assert set(statuses(result).values()) == {"pass"}
+    assert any("identical files" in note for note in result.notes)
+    assert any("offline" in note for note in result.notes)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(msgspec.json.encode(result))
+    assert printed["patterns"] == [r"\(100\)"]
+    assert len(printed["entries"]) == 1
+
+
+def test_a_speedup_passes_as_an_improvement(project, offline):
+    """Head at half the time exits 0."""
+    project.commit("slower", **DOUBLED)
+    status, result = gate(project, "--quick", "--base", "HEAD", "--head", "HEAD~1", "--bench", "100")
+    assert status == 0
+    assert set(statuses(result).values()) == {"improvement"}
+
+
+def test_a_real_clock_sees_a_doubled_loop(project, offline):
+    """The planted slowdown on this machine's own clock is found too."""
+    suite = "import tinylib\n\ndef time_work():\n    tinylib.work(20000)\n"
+    project.commit("suite", **{"benchmarks/bench_work.py": suite})
+    slower = (
+        (project.root / "tinylib/__init__.py")
+        .read_text()
+        .replace("    for i in range(n):", "    for i in [*range(n)] * 2:")
+    )
+    project.commit("slower", **{"tinylib/__init__.py": slower})
+    status, result = gate(project, "--quick", "--rounds", "20")
+    assert status == 1, result.entries[0].decision
+    assert statuses(result) == {"bench_work.time_work": "regression"}
+    assert 1.5 < result.entries[0].decision.ratio < 3
+
+
+def test_what_is_new_skipped_broken_failed_missing_and_removed_is_told_apart(project, offline):
+    """Each reason for having no verdict has its own name, and what head lost exits 3."""
+    suite = """
+import tinylib
+def ticking(function):
+    function.timer = lambda: tinylib.TICKS * 1e-6
+    return function
+@ticking
+def time_same(): tinylib.work(50)
+def time_gone(): pass
+"""
+    project.commit(
+        "base",
+        **{
+            "benchmarks/bench_work.py": suite,
+            "tinylib/__init__.py": COUNTING + "def old(): pass\nHAS = True\n",
+        },
+    )
+    suite = suite.replace(
+        "def time_gone(): pass\n",
+        """
+def time_needs_new(): tinylib.new()
+def time_needs_old(): tinylib.old()
+def time_never(): tinylib.nothing()
+class Skips:
+    def setup(self): raise NotImplementedError("not here")
+    def time_it(self): pass
+class Lost:
+    def setup(self):
+        if not hasattr(tinylib, "HAS"): raise NotImplementedError("HAS is gone")
+    def time_it(self): pass
+def track_speed(): return 3.0
+track_speed.unit = "GB/s"
+""",
+    )
+    project.commit(
+        "head",
+        **{
+            "benchmarks/bench_work.py": suite,
+            "tinylib/__init__.py": COUNTING + "def new(): pass\n",
+        },
+    )
+    status, result = gate(project, "--quick")
+    assert status == 3
+    assert result.verdict == "not measured"
+    assert statuses(result) == {
+        "bench_work.time_same": "pass",
+        "bench_work.time_gone": "removed",
+        "bench_work.time_needs_new": "new",
+        "bench_work.time_needs_old": "failed",
+        "bench_work.time_never": "broken",
+        "bench_work.Skips.time_it": "skipped",
+        "bench_work.Lost.time_it": "missing",
+        "bench_work.track_speed": "ungated",
+    }
+    of = {entry.label: entry for entry in result.entries}
+    assert "no attribute 'old'" in of["bench_work.time_needs_old"].reason
+    assert "in time_needs_old" in of["bench_work.time_needs_old"].traceback
+    assert of["bench_work.Skips.time_it"].reason == "not here"
+    assert of["bench_work.time_needs_new"].reason.startswith("base: ")
+
+
+def test_a_suite_that_head_cannot_import_exits_3(project, offline, capsys):
+    """A benchmark file broken by the change is not a smaller suite."""
+    project.commit("broken", **{"benchmarks/bench_more.py": "import tinylib\ntinylib.nothing\n"})
+    project.commit("worse", **{"tinylib/__init__.py": "raise RuntimeError('broken library')\n"})
+    status, result = gate(project, "--quick")
+    assert status == 3
+    assert statuses(result)["bench_work.Exact.time_work(100)"] == "failed"
+    assert "broken library" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("--base", "no-such"), 4, "revision 'no-such' does not exist"),
+        (("--head", "HEAD"), 4, "has no parent"),
+        (("--base", "HEAD", "--bench", "no_such_bench"), 3, "no benchmark matches no_such_bench"),
+        (("--base", "HEAD", "--suite", "nowhere"), 3, "has no nowhere"),
+        (("--base", "HEAD", "--bench", "("), 4, "is no regular expression"),
+        (("--base", "HEAD", "--min-effect", "0"), 4, "--min-effect"),
+        (("--base", "HEAD", "--rounds", "-1"), 4, "--rounds"),
+    ],
+)
+def test_bad_requests_are_one_line_with_their_status(project, offline, capsys, arguments, status, said):
+    """Usage errors exit 4, nothing to measure exits 3; the last line on stderr says why, stdout is empty."""
+    assert gate(project, *arguments)[0] == status
+    captured = capsys.readouterr()
+    assert said in captured.err.strip().splitlines()[-1]
+    assert captured.out == ""
+
+
+def test_an_unbuildable_head_exits_3_and_names_it(project, offline, capsys):
+    """Nothing was measured: not green, not a regression."""
+    project.commit("broken", **{"pyproject.toml": "[project\n"})
+    status, result = gate(project)
+    assert (status, result) == (3, None)
+    assert "HEAD does not build" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_dirty_tree_must_be_named(project, offline, capsys):
+    """Without --head one line offers both ways; WORKTREE measures the changes against HEAD."""
+    project.put("tinylib/__init__.py", DOUBLED["tinylib/__init__.py"])
+    assert gate(project)[0] == 4
+    assert "--head WORKTREE or --head HEAD" in capsys.readouterr().err
+    status, result = gate(project, "--head", "WORKTREE", "--quick", "--bench", "100")
+    assert status == 1
+    assert result.head.revision.dirty
+    assert result.base.revision.sha == project.git("rev-parse", "HEAD")
+
+
+def test_default_revisions(project):
+    """Head is HEAD and base its parent; the worktree of a clean tree is HEAD against its parent."""
+    project.commit("second", **{"a.txt": "1"})
+    shas = [project.git("rev-parse", name) for name in ("HEAD~1", "HEAD")]
+    assert [r.sha for r in choose_revisions(project.root, Options())] == shas
+    assert [r.sha for r in choose_revisions(project.root, Options(head="WORKTREE"))] == shas
+    project.put("a.txt", "2")
+    with pytest.raises(RevisionError, match="has changes"):
+        choose_revisions(project.root, Options())
+    assert [r.sha for r in choose_revisions(project.root, Options(head="HEAD"))] == shas
+
+
+def test_an_output_folder_that_takes_no_files_is_one_line(project, offline, capsys):
+    """A file in the way of --out: exit 4, and the line names the folder."""
+    project.put("out", "in the way")
+    assert gate(project, "--base", "HEAD", "--head", "HEAD", out="out/gate")[0] == 4
+    assert "out/gate" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one(project, offline, capsys):
+    """SIGKILL after some launches: the next run keeps them, measures the rest, and decides the same."""
+    project.commit("slower", **DOUBLED)
+    command = [
+        sys.executable,
+        "-m",
+        "rocattn_profiling.cli",
+        "gate",
+        "run",
+        "--quick",
+        "--bench",
+        "100",
+        "--out",
+        "out/killed",
+    ]
+    process = subprocess.Popen(command, cwd=project.root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    path = project.root / "out/killed/launches.jsonl"
+    while process.poll() is None and not (path.exists() and path.read_bytes().count(b"\n") >= 6):
+        try:
+            process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            continue
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    with path.open("ab") as file:
+        file.write(b'{"kind":"launch","label":"half a li')
+    before = path.read_bytes().count(b"\n")
+    status, resumed = gate(project, "--quick", "--bench", "100", out="out/killed")
+    assert f"going on with an interrupted run: {before - 1} launches" in capsys.readouterr().err
+    assert not list((project.root / "out/killed/work").iterdir())
+    again, whole = gate(project, "--quick", "--bench", "100")
+    assert (status, again) == (1, 1)
+    assert resumed.seed == whole.seed
+    assert resumed.launches == whole.launches
+    assert [entry.decision for entry in resumed.entries] == [entry.decision for entry in whole.entries]
+    lines = [msgspec.json.decode(x, type=Line) for x in path.read_bytes().splitlines() if not x.endswith(b"half a li")]
+    keys = [(line.label, line.side, line.round) for line in lines if line.kind == "launch"]
+    assert len(keys) == len(set(keys)) == resumed.launches
+
+
+def test_steps_are_reported_with_the_look_at_hand(project, offline):
+    """Whoever shows progress learns what is done, what is planned, and which round runs."""
+    project.commit("empty")
+    steps = []
+    options = Options(quick=True, patterns=("100",))
+    result = run_gate(project.root, project.root / "out/gate", options, on_step=steps.append)
+    assert [step.done for step in steps] == list(range(1, 13))
+    assert steps[-1].total == result.launches == 12
+    assert "round 5 of 5" in steps[-1].what
+
+
+def test_a_finished_run_is_not_gone_on_with(tmp_path):
+    """Only an unfinished session with the same key is resumed: an old verdict is never handed out as a new one."""
+    case = Case(
+        benchmark=Benchmark(name="b", type="time", unit="seconds", version="1", params=[], param_names=[]),
+        param=None,
+        label="b",
+    )
+    path = tmp_path / "launches.jsonl"
+    LaunchStore(path, "key").put(case, "base", 0, Outcome(status="failed", reason="kept"))
+    assert LaunchStore(path, "key").get(case, "base", 0).reason == "kept"
+    assert LaunchStore(path, "key", fresh=True).resumed == 0
+    LaunchStore(path, "key").put(case, "base", 0, Outcome(status="failed"))
+    assert LaunchStore(path, "other key").resumed == 0
+    finished = LaunchStore(path, "key")
+    finished.put(case, "base", 0, Outcome(status="failed"))
+    finished.finish()
+    assert LaunchStore(path, "key").resumed == 0
+
+
+def test_a_plain_benchmark_folder_is_a_suite(project, offline):
+    """Any folder of asv benchmarks can be gated by its name."""
+    status, result = gate(project, "--base", "HEAD", "--suite", "benchmarks", "--quick", "--bench", "301")
+    assert (status, result.suite) == (0, "benchmarks")
+
+
+@pytest.mark.parametrize(("side", "expected"), [("head", "failed"), ("base", "broken")])
+def test_a_benchmark_that_fails_in_a_later_round_is_given_up(tmp_path, side, expected):
+    """A failure on head counts as the change's, one on base makes the benchmark unreliable; never a new benchmark."""
+    benchmark = Benchmark(name="b", type="track", unit="bytes", version="1", params=[], param_names=[])
+    case = Case(benchmark=benchmark, param=None, label="b")
+
+    class Scripted:
+        def __init__(self, name):
+            self.name, self.runs = name, 0
+
+        def run(self, _case, _request, *, pos, **_options):
+            self.runs += 1
+            if self.name == side and self.runs == 3:
+                return Outcome(status="timeout", reason="no answer within 1 s")
+            return Outcome(status="ok", launch=Launch(start_ns=1, pos=pos, number=1, samples_ns=[5.0]))
+
+    launchers = {name: Scripted(name) for name in ("base", "head")}
+    store = LaunchStore(tmp_path / "launches.jsonl", "key")
+    session = Session(launchers, [case], Options().policy(), Request(), 3, store, lambda _: None)
+    (entry,) = verdict.entries_of([case], session.run())
+    assert (entry.status, entry.reason) == (expected, f"{side}, round 2: no answer within 1 s")
+
+
+def test_orders_are_balanced_and_come_from_the_seed():
+    """In each pair of rounds both sides run first once; the seed alone decides which."""
+    for label in ("a", "b", "c"):
+        for first in range(0, 20, 2):
+            assert order_of(7, label, first) == order_of(7, label, first + 1)[::-1]
+    orders = [tuple(order_of(seed, "a", r) for r in range(0, 20, 2)) for seed in range(5)]
+    assert len(set(orders)) == 5
+    firsts = [order_of(3, str(i), 0)[0] for i in range(400)]
+    assert 160 < firsts.count("base") < 240

@@ -1,0 +1,384 @@
+"""One benchmark in one fresh process: everything an asv benchmark may do, and every way it may go wrong."""
+
+import json
+import os
+import select
+import sys
+import time
+
+import pytest
+
+from rocattn_profiling.measure.asv_launch import Launcher, Request, SuiteError, quick_cases, read_config
+
+SUITE = '''
+import os, sys, time
+
+class Params:
+    params = [[10, 20], ["x", "y", "z"]]
+    param_names = ["n", "kind"]
+    def setup(self, n, kind):
+        if kind == "y":
+            raise NotImplementedError("no y here")
+        self.seen = [n, kind]
+    def time_it(self, n, kind):
+        assert self.seen == [n, kind]
+        sum(range(n))
+    def track_pair(self, n, kind):
+        return n * 100 + ord(kind)
+
+class Counted:
+    """Setup runs before every timed call, as in asv."""
+    number = 4
+    calls = 0
+    def setup(self):
+        self.fresh = True
+    def time_fresh(self):
+        assert self.fresh, "setup did not run again"
+        self.fresh = False
+    def teardown(self):
+        self.torn = True
+
+class Cached:
+    def setup_cache(self):
+        with open("beside.txt", "w") as file:
+            file.write("found")
+        with open(os.environ["ROCATTN_TEST_LOG"], "a") as log:
+            log.write("cache made\\n")
+        return {"value": 42}
+    def track_cached(self, cache):
+        assert open("beside.txt").read() == "found"
+        return cache["value"]
+    def time_cached(self, cache):
+        cache["value"] += 1
+
+class BadCache:
+    def setup_cache(self):
+        raise RuntimeError("cannot prepare")
+    def time_never(self, cache):
+        pass
+
+class QuickOne:
+    def time_short(self):
+        pass
+
+class Virtual:
+    """A timer of its own: exact seconds."""
+    now = 0.0
+    def timer():
+        return Virtual.now
+    timer = staticmethod(timer)
+    number = 5
+    def time_virtual(self):
+        Virtual.now += 0.25
+
+def time_prints():
+    print("noise " * 20)
+    sys.stderr.write("more noise")
+    os.write(1, b'{"status": "ok"}')
+
+def time_fails():
+    deeper()
+
+def deeper():
+    raise ValueError("first line\\nsecond line")
+
+def time_exits():
+    sys.exit(0)
+
+def time_dies():
+    os.kill(os.getpid(), 11)
+
+def time_leaves():
+    os._exit(7)
+
+def time_hangs():
+    child = os.fork()
+    if child == 0:
+        with open(os.environ["ROCATTN_TEST_LOG"], "w") as log:
+            log.write(str(os.getpid()))
+    while True:
+        time.sleep(0.05)
+time_hangs.timeout = 1.0
+
+def track_size():
+    return 7
+track_size.unit = "bytes"
+
+def track_nan():
+    return float("nan")
+
+def track_text():
+    return "seven"
+
+def track_skips():
+    from asv_runner.benchmarks.mark import SkipNotImplemented
+    raise SkipNotImplemented("not on this machine")
+
+def peakmem_list():
+    return len(bytearray(64 * 2**20))
+
+def mem_list():
+    return [0] * 1000
+
+def time_environment():
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "3"
+    assert "PYTHONPATH" not in os.environ
+'''
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """A folder with one module of benchmarks and one that cannot be imported."""
+    folder = tmp_path_factory.mktemp("suite") / "benchmarks"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "bench.py").write_text(SUITE)
+    (folder / "broken.py").write_text("import no_such_library\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def listed(suite, tmp_path_factory):
+    """What discovery says of it."""
+    return Launcher(sys.executable, suite, tmp_path_factory.mktemp("list")).discover()
+
+
+@pytest.fixture
+def run(suite, listed, tmp_path, monkeypatch):
+    """Return a function that runs one case by its label."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("ROCATTN_TEST_LOG", str(tmp_path / "log.txt"))
+    launcher = Launcher(sys.executable, suite, tmp_path / "scratch", {"OPENBLAS_NUM_THREADS": "3"})
+    cases = {case.label: case for case in listed.cases()}
+
+    def run_(label, request=None, **options):
+        return launcher.run(
+            cases[f"bench.{label}"], request or Request(sample_ns=200_000, budget_ns=2_000_000), **options
+        )
+
+    return run_
+
+
+def test_discovery_lists_names_types_units_and_params(listed):
+    """Every benchmark comes with asv's facts, params as reprs."""
+    found = {benchmark.name: benchmark for benchmark in listed.benchmarks}
+    assert found["bench.Params.time_it"].params == [["10", "20"], ["'x'", "'y'", "'z'"]]
+    assert found["bench.Params.time_it"].param_names == ["n", "kind"]
+    assert (found["bench.track_size"].type, found["bench.track_size"].unit) == ("track", "bytes")
+    assert (found["bench.time_hangs"].timeout, found["bench.time_fails"].timeout) == (1.0, None)
+    assert found["bench.peakmem_list"].type == "peakmemory"
+    assert found["bench.mem_list"].type == "memory"
+    assert found["bench.Cached.time_cached"].setup_cache_key == found["bench.Cached.track_cached"].setup_cache_key
+
+
+def test_a_module_that_does_not_import_is_named_and_the_rest_is_listed(listed):
+    """One broken file does not take the suite with it, and is not silent."""
+    assert list(listed.broken) == ["broken"]
+    assert "no_such_library" in listed.broken["broken"]
+
+
+def test_cases_are_the_product_of_the_params_in_asv_s_order(listed):
+    """Six labels, the last parameter fastest; patterns search in them."""
+    labels = [case.label for case in listed.cases((r"Params\.time_it",))]
+    assert labels[:4] == [f"bench.Params.time_it({n}, '{k}')" for n, k in ((10, "x"), (10, "y"), (10, "z"), (20, "x"))]
+    assert [case.param for case in listed.cases((r"time_it\(20",))] == [3, 4, 5]
+
+
+def test_quick_cases_are_the_quick_classes_or_all(listed):
+    """A suite may name what a quick run measures."""
+    assert [case.label for case in quick_cases(listed.cases())] == ["bench.QuickOne.time_short"]
+    others = [case for case in listed.cases() if "QuickOne" not in case.label]
+    assert quick_cases(others) == others
+
+
+def test_a_timing_has_samples_cpu_times_and_switches(run):
+    """Samples come with process and thread CPU time and context switches, one each, per call in ns."""
+    found = run("Params.time_it(20, 'z')", pos=1)
+    assert found.status == "ok"
+    launch = found.launch
+    assert launch.pos == 1
+    assert len(launch.samples_ns) == len(launch.cpu_ns) == len(launch.nivcsw) == len(found.thread_ns) >= 4
+    assert min(launch.samples_ns) > 0
+    assert abs(launch.start_ns - time.time_ns()) < 60e9
+    assert found.canary_ns > 0
+    assert found.peak_rss_bytes > 2**20
+
+
+def test_the_right_parameters_arrive(run):
+    """Each combination runs with its own values."""
+    assert run("Params.track_pair(20, 'z')").launch.samples_ns == [2000.0 + ord("z")]
+    assert run("Params.track_pair(10, 'x')").launch.samples_ns == [1000.0 + ord("x")]
+
+
+def test_a_given_number_and_count_are_kept(run):
+    """What one side chose the other repeats."""
+    launch = run("QuickOne.time_short", Request(number=17, count=9)).launch
+    assert (launch.number, len(launch.samples_ns)) == (17, 9)
+
+
+def test_a_sample_is_long_enough(run):
+    """The number is chosen for the asked sample time (within the drift of a busy machine)."""
+    launch = run("QuickOne.time_short", Request(sample_ns=2_000_000, budget_ns=10_000_000)).launch
+    assert launch.number > 2_000
+    assert launch.number * min(launch.samples_ns) < 40_000_000
+
+
+def test_a_timer_of_the_benchmark_s_own_is_used(run):
+    """An asv ``timer`` attribute decides the time: a quarter second a call, exactly, and no CPU times beside it."""
+    launch = run("Virtual.time_virtual").launch
+    assert launch.samples_ns == [2.5e8] * len(launch.samples_ns)
+    assert launch.cpu_ns == []
+
+
+def test_setup_runs_before_every_timed_call(run):
+    """As in asv: with number 4 each of the four calls sees fresh state."""
+    found = run("Counted.time_fresh", Request(number=4, count=3))
+    assert found.status == "ok", found.traceback
+
+
+def test_setup_that_is_not_implemented_skips_with_its_reason(run):
+    """NotImplementedError in setup is asv's word for skip."""
+    found = run("Params.time_it(10, 'y')")
+    assert (found.status, found.reason) == ("skipped", "no y here")
+
+
+def test_skip_in_the_body_skips_with_its_reason(run):
+    """SkipNotImplemented is the word in the body."""
+    assert (run("track_skips").status, run("track_skips").reason) == ("skipped", "not on this machine")
+
+
+def test_a_cache_is_made_once_and_passed_to_all(run, tmp_path):
+    """setup_cache runs once a side, its value arrives first, and files it wrote are beside the benchmark."""
+    assert run("Cached.track_cached").launch.samples_ns == [42.0]
+    assert run("Cached.track_cached").launch.samples_ns == [42.0]
+    assert run("Cached.time_cached").status == "ok"
+    assert (tmp_path / "log.txt").read_text() == "cache made\n"
+
+
+def test_a_cache_that_cannot_be_made_fails_its_benchmarks(run):
+    """The reason says that it was setup_cache."""
+    found = run("BadCache.time_never")
+    assert (found.status, found.reason) == ("failed", "setup_cache: RuntimeError: cannot prepare")
+
+
+def test_prints_cannot_get_into_the_answer(run):
+    """A benchmark may write what it likes to stdout and stderr."""
+    assert run("time_prints").status == "ok"
+
+
+def test_a_failure_has_one_line_and_the_whole_traceback(run):
+    """The reason is the exception's first line; the traceback reaches the frame that raised."""
+    found = run("time_fails")
+    assert (found.status, found.reason) == ("failed", "ValueError: first line")
+    assert "in deeper" in found.traceback
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("time_exits", "SystemExit: 0"),
+        ("time_dies", "the process was killed by SIGSEGV"),
+        ("time_leaves", "the process ended with status 7 before it had an answer: it printed nothing"),
+        ("track_nan", "ValueError: the benchmark returned nan"),
+        ("track_text", "TypeError: the benchmark returned str, not a number"),
+    ],
+)
+def test_every_way_to_end_badly_is_a_failure_with_its_reason(run, name, reason):
+    """Exits, signals and values that are no number are failures, never measurements."""
+    found = run(name)
+    assert (found.status, found.reason, found.launch) == ("failed", reason, None)
+
+
+def test_a_timeout_ends_the_benchmark_and_its_children(run, tmp_path):
+    """After its timeout the whole process group is gone."""
+    found = run("time_hangs")
+    assert found.status == "timeout"
+    assert "1 s" in found.reason
+    child = int((tmp_path / "log.txt").read_text())
+    try:
+        handle = os.pidfd_open(child)
+    except ProcessLookupError:
+        return
+    # Readable once the process has ended; killing is asynchronous.
+    assert select.select([handle], [], [], 30.0)[0]
+    os.close(handle)
+
+
+def test_values_of_all_types_are_numbers(run):
+    """Peak memory covers what the benchmark allocated, object size and tracked numbers come as they are."""
+    assert run("track_size").launch.samples_ns == [7.0]
+    assert 64 * 2**20 < run("peakmem_list").launch.samples_ns[0] < 2**30
+    assert 8000 <= run("mem_list").launch.samples_ns[0] < 9000
+
+
+def test_peak_memory_does_not_start_at_the_parent_s_size(run):
+    """A large parent must not hide the benchmark's own peak, as ru_maxrss would."""
+    ballast = bytearray(os.urandom(4096)) * (300 * 2**20 // 4096)
+    assert run("peakmem_list").launch.samples_ns[0] < 200 * 2**20
+    assert len(ballast) == 300 * 2**20
+
+
+def test_threads_are_one_unless_the_suite_says_otherwise(run):
+    """BLAS is single-threaded by default, variables of asv's matrix win, PYTHONPATH does not leak in."""
+    found = run("time_environment")
+    assert found.status == "ok", found.traceback
+
+
+def test_an_unreadable_suite_is_one_line(tmp_path):
+    """A package whose __init__ exits the interpreter cannot be listed; it is said in one line."""
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("import os\nos._exit(3)\n")
+    with pytest.raises(SuiteError, match=r"cannot list the benchmarks.*status 3"):
+        Launcher(sys.executable, folder, tmp_path / "scratch").discover()
+
+
+def test_the_configuration_is_read_as_asv_reads_it(tmp_path):
+    """Comments and trailing commas are allowed; single-valued variables of the matrix are kept, lists are not."""
+    (tmp_path / "perf" / "suite").mkdir(parents=True)
+    text = """{
+        // comment with "quotes" and https://example.org
+        "benchmark_dir": "suite", /* block */
+        "show_commit_url": "https://example.org/commit/",
+        "default_benchmark_timeout": 90,
+        "matrix": {"env_nobuild": {"OMP_NUM_THREADS": ["2"], "MANY": ["1", "2"]}, "env": {"ONE": "x"},},
+    }"""
+    (tmp_path / "perf" / "asv.conf.json").write_text(text)
+    for given in ("perf", "perf/asv.conf.json", "perf/suite"):
+        config = read_config(tmp_path, given)
+        assert config.benchmark_dir == "perf/suite"
+        assert config.environment == {"OMP_NUM_THREADS": "2", "ONE": "x"}
+        assert config.timeout_s == 90
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no asv.conf.json"),
+        ("{", "cannot read"),
+        ('{"benchmark_dir": "nowhere"}', "'nowhere'"),
+        ('{"benchmark_dir": "../outside"}', "outside"),
+    ],
+)
+def test_a_configuration_that_leads_nowhere_is_one_line(tmp_path, text, message):
+    """Missing, malformed and misleading configurations are told apart."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tmp_path / "outside").mkdir()
+    if text is not None:
+        (tree / "asv.conf.json").write_text(text)
+    with pytest.raises(SuiteError, match=message):
+        read_config(tree, None)
+
+
+def test_the_request_is_all_the_worker_reads(suite, tmp_path):
+    """The worker is a plain script: a JSON argument in, a JSON file out."""
+    import subprocess
+
+    from rocattn_profiling.measure.asv_launch import WORKER
+
+    answer = tmp_path / "answer.json"
+    request = {"do": "run", "suite": str(suite), "benchmark": "bench.track_size", "param": None, "answer": str(answer)}
+    subprocess.run([sys.executable, "-P", "-s", WORKER, json.dumps(request)], check=True, cwd=tmp_path)
+    assert json.loads(answer.read_text())["value"] == 7.0

@@ -182,6 +182,10 @@ def test_no_lock_means_no_constraints(tmp_path):
             "collecting\nModuleNotFoundError: No module named 'x'\nerror: subprocess-exited-with-error",
             "ModuleNotFoundError: No module named 'x'",
         ),
+        (
+            "error: Failed to build `x`\n  cause: TOML parse error at line 1, column 6\n 1 | not toml [\n  no value",
+            "TOML parse error at line 1, column 6",
+        ),
         ("all quiet\nlast words\n", "last words"),
         ("", "it printed nothing"),
     ],

@@ -69,7 +69,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
     grids = ["inference", "decode"] if arguments.quick else ["inference", "square", "gemma", "decode"]
     count = arguments.history or (4 if arguments.quick else 10)
     gate, why_no_gate = gate_arguments(arguments.base)
-    why_no_history = "" if _git("rev-parse", "HEAD") else "not a git checkout"
+    why_no_history = "" if _git("rev-parse", "--verify", "HEAD") else "not a git checkout with a commit"
     strict = ["--strict"] if arguments.strict else []
     steps = [
         Step("doctor", ["doctor"]),
@@ -78,7 +78,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
         Step("gate", ["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"], skipped=why_no_gate),
         Step("history", ["bench", "--history", str(count)], skipped=why_no_history),
         Step("report", ["report", "--records", f"{out}/bench", "--gate", f"{out}/gate", "--out", f"{out}/report"]),
-        Step("site", ["site", "--out", f"{out}/site"]),
+        Step("site", ["site", "--out", f"{out}/site"], skipped=why_no_history),
     ]
     for step in steps:
         if step.name in arguments.skip:

@@ -40,7 +40,7 @@ _NO_INDEX = re.compile(
     r"|connection (refused|error|broken|reset)|newconnectionerror|max retries|no route to host|client error \(connect",
     re.IGNORECASE,
 )
-_DISK = re.compile(r"no space left on device|read-only file system|disk quota exceeded", re.IGNORECASE)
+_DISK = re.compile(r"no space left on device|out of diskspace|read-only file system|disk quota exceeded", re.IGNORECASE)
 # A PEP 517 build in this interpreter.
 _BUILD_WHEEL = (
     "import importlib, sys; name, _, path = sys.argv[1].partition(':'); backend = importlib.import_module(name)\n"
@@ -277,12 +277,12 @@ def meaningful_line(said: str) -> str:
     """Return the line of a build tool's output that names the cause: the last with an error, else the last."""
     lines = [line.strip(_FRAME) for line in said.splitlines()]
     lines = [line for line in lines if line and not line.lower().startswith(("hint:", "[notice]", "note:"))]
-    named = [line for line in lines if re.search(r"\w*(Error|Exception)\b|\berror:", line)]
+    named = [line for line in lines if re.search(r"\w*(Error|Exception)\b|\b(error|cause):|\berror at\b", line)]
     # uv's and pip's own closing lines only say that a build failed.
     useful = [
         line for line in named if not re.search(r"build backend returned|subprocess-exited|Failed to build", line)
     ]
-    return (useful or named or lines or ["it printed nothing"])[-1][:300]
+    return (useful or named or lines or ["it printed nothing"])[-1].removeprefix("cause: ")[:300]
 
 
 def _backend(source: Path, revision: Revision) -> str:

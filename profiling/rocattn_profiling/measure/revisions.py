@@ -191,7 +191,7 @@ def checkout(repo: Path, revision: Revision, scratch: Path) -> Iterator[Path]:
         # A clone that shares objects has tags and history (setuptools-scm reads them) and leaves no trace in the
         # user's .git, as a linked worktree would.
         git(repo, "clone", "--quiet", "--shared", "--no-checkout", "--template=", "--", str(repo), str(folder / "tree"))
-        git(folder / "tree", "-c", "advice.detachedHead=false", "checkout", "--quiet", "--detach", revision.sha)
+        git(folder / "tree", "checkout", "--quiet", "--detach", revision.sha)
         yield folder / "tree"
     finally:
         shutil.rmtree(folder, ignore_errors=True)

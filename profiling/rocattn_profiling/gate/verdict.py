@@ -218,9 +218,9 @@ def conclude(
     if invalid:
         return "inconclusive", f"The session does not count: {invalid}."
     if open_ := count["inconclusive"]:
-        return "inconclusive", f"No regression: {judged - open_} of {judged} benchmarks are decided, {open_} are not."
+        return "inconclusive", f"No regression: {judged - open_} of {judged} benchmarks decided, {open_} left open."
     faster = f", {count['improvement']} of them improved" if count["improvement"] else ""
-    return "pass", f"No regression: all {judged} benchmarks are decided{faster}."
+    return "pass", f"No regression: all {judged} benchmarks decided{faster}."
 
 
 def write(result: GateResult, path: Path) -> Path:

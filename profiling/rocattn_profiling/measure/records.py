@@ -165,7 +165,9 @@ def read_records(path: Path) -> Iterator[Record]:
         except msgspec.ValidationError as error:
             raise RocattnError(f"{path}:{number} is not a rocattn record: {error}") from error
         except msgspec.DecodeError:
-            continue
+            if line.startswith(b"{"):  # a record that was cut off
+                continue
+            raise RocattnError(f"{path}:{number} is no line of records: is this the right file?") from None
         if record.schema != SCHEMA:
             raise RocattnError(f"{path}:{number} has schema {record.schema}; this rocattn reads {SCHEMA}")
         yield record

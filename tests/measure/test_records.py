@@ -1,0 +1,70 @@
+"""Record files: what a kill, a full disk, another program or another version leaves behind."""
+
+import os
+
+import msgspec
+import pytest
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.measure.records import append_record, read_records
+
+from .factory import make_record
+
+
+def test_records_come_back_as_they_were_written(tmp_path):
+    """One record a line; nothing is rounded or lost."""
+    written = [make_record([[1.25, 2.5], [3.0]], backend=name) for name in ("cpu", "cpu-flash")]
+    for record in written:
+        append_record(tmp_path / "deep" / "records.jsonl", record)
+    assert list(read_records(tmp_path / "deep" / "records.jsonl")) == written
+
+
+@pytest.mark.parametrize("kept", [1, 40, 0.5, -2])
+def test_a_record_cut_off_by_a_kill_costs_only_itself(tmp_path, kept):
+    """Half a line at the end is passed over, and the next record starts a line of its own."""
+    path = tmp_path / "records.jsonl"
+    first, lost, last = (make_record([[float(i)]], suite=f"s{i}") for i in range(1, 4))
+    append_record(path, first)
+    whole = msgspec.json.encode(lost)
+    with path.open("ab") as file:
+        file.write(whole[: int(kept * len(whole)) if isinstance(kept, float) else kept])
+    assert list(read_records(path)) == [first]
+    append_record(path, last)
+    assert list(read_records(path)) == [first, last]
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    """A line that was never the start of a record names the file and the line."""
+    path = tmp_path / "passwd"
+    path.write_text("root:x:0:0\n")
+    with pytest.raises(RocattnError, match=r"passwd:1 is no line of records"):
+        list(read_records(path))
+    path.write_text('{"a": 1}\n')
+    with pytest.raises(RocattnError, match=r"passwd:1 is not a rocattn record: .*missing required field"):
+        list(read_records(path))
+
+
+def test_a_record_of_another_schema_says_which(tmp_path):
+    """Records of a future version are not misread."""
+    path = tmp_path / "records.jsonl"
+    append_record(path, make_record([[1.0]], schema=9))
+    with pytest.raises(RocattnError, match="has schema 9; this rocattn reads 1"):
+        list(read_records(path))
+
+
+def test_a_missing_file_is_one_line(tmp_path):
+    """Reading what is not there names it."""
+    with pytest.raises(RocattnError, match=r"cannot read records from .*none.jsonl: No such file"):
+        list(read_records(tmp_path / "none.jsonl"))
+
+
+def test_a_disk_that_takes_half_a_line_keeps_what_was_there(tmp_path, monkeypatch):
+    """A short write is taken back: the file still ends with the last whole record."""
+    path = tmp_path / "records.jsonl"
+    append_record(path, make_record([[1.0]]))
+    before = path.read_bytes()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[: len(data) // 2]))
+    with pytest.raises(RocattnError, match="No space left on device; what was measured before is kept"):
+        append_record(path, make_record([[2.0]], suite="other"))
+    assert path.read_bytes() == before

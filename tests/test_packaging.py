@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import rocattn
+from rocattn.backends import BACKENDS
+from rocattn.toolchain import compiler_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -25,6 +27,14 @@ from rocattn.sources import kernel_root
 root = kernel_root()
 assert "site-packages" in rocattn.__file__ and "site-packages" in rocattn_profiling.__file__, rocattn.__file__
 print(root.joinpath("hip", "softmax.hip").read_text()[:20000])
+"""
+# Read from an environment that also has the dependencies.
+ATTEND = """
+import numpy, rocattn, rocattn.sources
+assert "site-packages" in rocattn.__file__ and rocattn.sources.kernel_root().parent.name == "rocattn", rocattn.__file__
+v = numpy.arange(24, dtype=numpy.float32).reshape(1, 6, 1, 4)
+out = rocattn.attention(numpy.zeros((1, 3, 1, 4), numpy.float32), v, v, backend="cpu-flash")
+assert numpy.allclose(out, v.mean(axis=1, keepdims=True)), out
 """
 
 
@@ -77,6 +87,22 @@ def test_the_wheel_in_an_empty_environment_has_both_packages_and_the_kernels(bui
     assert done.stdout.strip() == (ROOT / "kernels/hip/softmax.hip").read_text()[:20000].strip()
     shown = subprocess.run([tmp_path / "env/bin/rocattn", "--version"], capture_output=True, text=True, check=True)
     assert shown.stdout == f"rocattn {PROJECT['version']}\n"
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_compiles_its_kernels(built, tmp_path):
+    """From the wheel alone, with a cache that is empty: cpu-flash computes what it should."""
+    if not (able := BACKENDS.get("cpu-flash").available()):
+        pytest.skip(able.reason)
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env" / "bin" / "python"
+    subprocess.run([*installer(), python, built[0]], check=True)
+    # A path line lends this environment's dependencies; its own .pth files, so the editable install, stay unread.
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    env = os.environ | {"ROCATTN_CACHE_DIR": str(tmp_path / "cache")} | compiler_environment()
+    subprocess.run([python, "-c", ATTEND], cwd="/", env=env, check=True)
+    assert list((tmp_path / "cache").rglob("code.so"))
 
 
 @pytest.mark.slow

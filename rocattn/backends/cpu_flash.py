@@ -1,296 +1,236 @@
-"""The "cpu-flash" backend: tiled attention with an online softmax, in numpy.
+"""The "cpu-flash" backend: native tiled attention, compiled for this CPU on first use (kernels/cpu).
 
-A tile is 64 or 128 packed query rows (the rows of all query heads that share a KV head, so K and V are read once per
-group) by 512 keys or more; a chunk of heads is worked on together, so that its tiles' scores are about 512 KiB, which
-stay in an L2 cache. scale * log2(e) is folded into q once, so that a tile costs two matrix products and four passes:
-max, subtract, exp2, and a matrix-vector product with ones as the sum (four times faster than a sum along rows). Tiles
-that causal or window hide are skipped; only tiles on the band's edge, which are narrow, build a mask. All sums are
-float32. K and V are converted to float32 once per chunk unless they already are.
-
-Sources: Dao, "FlashAttention-2" (2023), algorithms 1 and 2; Milakov and Gimelshein, "Online normalizer calculation for
-softmax" (2018).
+What is here is the call: views become pointers and strides, the library runs without the GIL. Arrays are used in place
+unless their last axis is strided or their data is not aligned; then they are copied first.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+import ctypes
+import functools
+import logging
+import os
+import struct
+import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rocattn.backends.scores import (
-    Heads,
-    Hidden,
-    chunk_size,
-    finish_scores,
-    head_chunks,
-    masking_bytes,
-    product,
-    query_factor,
-)
+from rocattn.errors import RocattnError, ToolchainError
 from rocattn.registry import YES, Backend, Support
+from rocattn.sources import kernel_root
+from rocattn.threads import thread_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rocattn.config import AttentionConfig
     from rocattn.layouts import Operands
     from rocattn.registry import Array
 
-LOG2E = math.log2(math.e)
-LN2 = math.log(2)
-# Measured on a Zen 5 core (1 MiB L2), 8 heads, D 64 and 128: few rows waste less on the diagonal, more rows make better
-# matrix products; the two cross near Sq = 1024. 256 rows were up to 1.9 times slower at Sq = 256 causal.
-SHORT_ROWS, LONG_ROWS, LONG_SEQ = 64, 128, 1024
-TILE_KEYS = 512
-EDGE_KEYS = 128
-TILE_SCORES = 1 << 17
+_LOG = logging.getLogger(__name__)
+
+SOURCES = ("forward.cpp", "decode.cpp", "backward.cpp", "pool.cpp", "probe.cpp")
+_CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "bool": 3, "none": -1}
+# kernels/cpu/abi.h, field by field: size, 12 pointers, 7 sizes, 8 x 3 strides, 4 mask strides, 2 band sides; then
+# dtype, mask dtype, threads; scale, softcap.
+_ARGS = struct.Struct("=q12Q7q24q4q2q3i2f4x")
+_BAD_ARGUMENTS, _OUT_OF_MEMORY = 1, 2
+_NO_STRIDES = (0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """How a config is cut: ``rows`` query positions (of every head of a group) by ``keys``."""
+def load_library() -> ctypes.CDLL:
+    """Compile (or take from the cache) and open the library of CPU kernels for this machine.
 
-    rows: int
-    keys: int
-    group: int
+    Raises:
+        ToolchainError: When there is no compiler, or the result cannot be opened.
+    """
+    from rocattn.toolchain import compile_host
 
-    @classmethod
-    def of(cls, config: AttentionConfig) -> Tiling:
-        """Choose the tile: 64 or 128 packed rows, and more keys where there are fewer rows (decode)."""
-        group = config.num_heads // config.num_kv_heads
-        backward = config.direction == "backward"
-        packed = LONG_ROWS if config.seq_q >= LONG_SEQ or backward else SHORT_ROWS
-        rows = max(1, min(config.seq_q, packed // group))
-        # Backward keeps two or three tiles, and adds to dk and dv once per row tile: fewer keys, more rows.
-        keys = max(TILE_KEYS, (TILE_SCORES // 2 if backward else TILE_SCORES) // (rows * group))
-        return cls(rows, max(1, min(config.seq_k, keys)), group)
-
-    @property
-    def scores(self) -> int:
-        """Scores of one KV head's tile."""
-        return self.rows * self.keys * self.group
-
-
-class _Block:
-    """A chunk of heads with its K and V in float32, in the strides that BLAS takes."""
-
-    def __init__(self, config: AttentionConfig, operands: Operands, heads: Heads) -> None:
-        self.config, self.operands, self.heads = config, operands, heads
-        self.nb, self.nh = heads.count
-        self.group = config.num_heads // config.num_kv_heads
-        self.k = _for_blas(operands.k[heads.batch, heads.kv])
-        self.v = _for_blas(operands.v[heads.batch, heads.kv])
-
-    def pack(self, array: Array, rows: slice, factor: float = 1.0) -> Array:
-        """Return some rows of [B, H, Sq, X] times a factor as float32 [nb, nh, G * R, X]."""
-        part = array[self.heads.batch, self.heads.query, rows]
-        packed = np.empty(part.shape, np.float32)
-        packed[...] = part
-        if factor != 1.0:
-            packed *= np.float32(factor)
-        return packed.reshape(self.nb, self.nh, self.group * part.shape[2], part.shape[3])
-
-    def scores(
-        self, q: Array, rows: slice, keys: slice, buffer: Array, tanh: Array | None = None
-    ) -> tuple[Array, Hidden | None]:
-        """Compute a tile's scores, times log2(e), in a part of the buffer; returns them as [nb, nh, G * R, C]."""
-        scores = _part(buffer, (*q.shape[:3], keys.stop - keys.start))
-        np.matmul(q, self.k[:, :, keys].swapaxes(-1, -2), out=scores)
-        by_head = (self.nb, self.nh * self.group, rows.stop - rows.start, keys.stop - keys.start)
-        hidden = finish_scores(
-            scores.reshape(by_head), self.config, self.operands, self.heads, rows, keys, unit=LOG2E,
-            tanh_out=None if tanh is None else _part(tanh, by_head),
-        )  # fmt: skip
-        return scores, hidden
+    folder = kernel_root() / "cpu"
+    start = time.perf_counter()
+    if chosen := os.environ.get("ROCATTN_CPU_LIBRARY"):  # one built by other means: with sanitizers, say
+        library = _open_path(Path(chosen))
+    else:
+        library = _open(compile_host([folder / name for name in SOURCES]))
+    for name in ("forward", "backward"):
+        function = getattr(library, f"rocattn_cpu_{name}")
+        function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int32
+    library.rocattn_cpu_workspace.argtypes = [ctypes.c_char_p, ctypes.c_int32]
+    library.rocattn_cpu_workspace.restype = ctypes.c_int64
+    library.rocattn_cpu_probe_flops.argtypes = [ctypes.c_int32, ctypes.c_int64, ctypes.c_int32]
+    library.rocattn_cpu_probe_flops.restype = ctypes.c_double
+    library.rocattn_cpu_probe_read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32]
+    library.rocattn_cpu_probe_read.restype = ctypes.c_float
+    _LOG.debug("CPU kernels ready in %.0f ms", (time.perf_counter() - start) * 1e3)
+    return library
 
 
-def _for_blas(array: Array) -> Array:
-    """Return [.., S, X] as float32 whose rows BLAS can take: itself wherever possible, else a copy."""
-    row, item = array.strides[-2:]
-    if array.dtype == np.float32 and item == array.itemsize and row >= array.shape[-1] * item and row % item == 0:
-        return array
-    copy = np.empty(array.shape, np.float32)
-    copy[...] = array
-    return copy
+def _open(data: bytes) -> ctypes.CDLL:
+    """Open a shared object held in memory; a folder that is read-only or mounted noexec does not matter then."""
+    try:
+        descriptor = os.memfd_create("rocattn-cpu", os.MFD_CLOEXEC)
+    except (AttributeError, OSError):
+        descriptor = -1
+    if descriptor >= 0:
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(data)
+            return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+        except OSError as error:  # a kernel that forbids executable memory files
+            _LOG.debug("cannot open the library from memory: %s", error)
+        finally:
+            os.close(descriptor)
+    with tempfile.TemporaryDirectory(prefix="rocattn-") as folder:
+        path = Path(folder, "rocattn_cpu.so")
+        path.write_bytes(data)
+        return _open_path(path)
 
 
-def _part(buffer: Array, shape: tuple[int, ...]) -> Array:
-    """Return the front of a flat buffer in a shape: contiguous whatever the tile's size."""
-    return buffer[: math.prod(shape)].reshape(shape)
+def _open_path(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ToolchainError(f"the CPU kernels cannot be opened: {error}") from error
 
 
-def _key_tiles(config: AttentionConfig, tiling: Tiling, rows: slice) -> Iterator[slice]:
-    """Go through the key tiles that some row sees; narrow ones where the band's edge crosses them."""
-    first_start, first_stop = config.visible_range(rows.start)
-    last_start, last_stop = config.visible_range(rows.stop - 1)
-    # Between these two every row sees every key.
-    inner_start = min(max(last_start, first_start), last_stop)
-    inner_stop = max(min(first_stop, last_stop), inner_start)
-    edge = min(EDGE_KEYS, tiling.keys)
-    for start, stop, step in (
-        (first_start, inner_start, edge),
-        (inner_start, inner_stop, tiling.keys),
-        (inner_stop, last_stop, edge),
-    ):
-        for j in range(start, stop, step):
-            yield slice(j, min(j + step, stop))
+@functools.cache
+def _library() -> ctypes.CDLL | str:
+    """Return the library, or why there is none; asked once a process."""
+    try:
+        return load_library()
+    except ToolchainError as error:
+        return str(error)
+
+
+def _in_place(array: Array) -> bool:
+    item = array.itemsize
+    strides = array.strides
+    return (
+        (strides[-1] == item or array.shape[-1] <= 1)
+        and array.flags.aligned
+        and not (strides[0] % item or strides[1] % item or strides[2] % item)
+    )
+
+
+def _usable(array: Array) -> Array:
+    """Return the array itself if the kernels can read it, else a contiguous copy."""
+    return array if _in_place(array) else np.array(array, order="C", copy=True)
+
+
+def _strides(array: Array) -> tuple[int, int, int]:
+    item, strides = array.itemsize, array.strides
+    return strides[0] // item, strides[1] // item, strides[2] // item
+
+
+def _address(array: Array | None) -> int:
+    return 0 if array is None else int(array.__array_interface__["data"][0])
+
+
+def _pack(
+    config: AttentionConfig, operands: Operands, out: Array, lse: Array | None,
+    gradients: tuple[Array, ...] = (),
+) -> tuple[bytes, tuple[Array | None, ...]]:  # fmt: skip
+    """Return the C struct, and the arrays that must live as long as it is used."""
+    q, k, v = _usable(operands.q), _usable(operands.k), _usable(operands.v)
+    mask, mask_strides, mask_code = operands.mask, (0, 0, 0, 0), -1
+    if mask is not None:
+        item = mask.itemsize
+        if not mask.flags.aligned or any(stride % item for stride in mask.strides):
+            mask = np.array(mask, order="C", copy=True)
+        b, h, i, j = (0 if n == 1 else step // item for n, step in zip(mask.shape, mask.strides, strict=True))
+        mask_strides = (b, h, i, j)
+        mask_code = _CODES[mask.dtype.name]
+    slopes = None if operands.alibi_slopes is None else np.ascontiguousarray(operands.alibi_slopes, np.float32)
+    sinks = None if operands.sinks is None else np.ascontiguousarray(operands.sinks, np.float32)
+    left, right = config.band or (-1, -1)
+    pointers = [_address(x) for x in (q, k, v, out, lse, mask, slopes, sinks, *gradients)]
+    strides = [*_strides(q), *_strides(k), *_strides(v), *_strides(out)]
+    for array in gradients:
+        strides += _strides(array)
+    if not gradients:
+        pointers += (0, 0, 0, 0)
+        strides += _NO_STRIDES * 4
+    packed = _ARGS.pack(
+        _ARGS.size, *pointers, config.batch, config.num_heads, config.num_kv_heads, config.seq_q, config.seq_k,
+        config.head_dim, config.head_dim_v, *strides, *mask_strides, left, right, _CODES[config.dtype], mask_code,
+        thread_count(), config.softmax_scale, config.softcap or 0.0,
+    )  # fmt: skip
+    return packed, (q, k, v, mask, slopes, sinks)
+
+
+def _check(status: int, config: AttentionConfig) -> None:
+    if status == _OUT_OF_MEMORY:
+        raise MemoryError(f"no memory for the workspace of {config.label}")
+    if status:
+        raise RocattnError(f"the CPU kernels refused {config.label} (status {status}): this is a bug in rocattn")
 
 
 class CpuFlashBackend(Backend):
-    """Tiled online-softmax attention in numpy."""
+    """Native tiled attention on this CPU."""
 
     name = "cpu-flash"
     priority = 10
 
+    def available(self) -> Support:
+        """Say whether the kernels are, or can be, compiled here; the first call may take some seconds."""
+        library = _library()
+        return Support(ok=False, reason=library) if isinstance(library, str) else YES
+
     def supports(self, config: AttentionConfig) -> Support:
-        """Say yes to everything but float64."""
+        """Say yes to everything but float64 and sequences of 2^30 and more."""
         if config.dtype == "float64":
             return Support(ok=False, reason="float64 is not computed in tiles: its sums are float32; use cpu")
+        if max(config.seq_q, config.seq_k) >= 1 << 30:
+            return Support(ok=False, reason="positions are 32-bit: seq_q and seq_k must be below 2^30")
         return YES
 
     def workspace_bytes(self, config: AttentionConfig) -> int:
-        """Return the tiles and row statistics of one chunk of heads, and K and V if they are converted, in bytes."""
-        tiling = Tiling.of(config)
-        nb, nh = chunk_size(config, tiling.scores, TILE_SCORES)
-        rows, backward = tiling.rows * tiling.group, config.direction == "backward"
-        tiles = nb * nh * tiling.scores * (1 + backward * (1 + (config.softcap is not None)) + config.alibi)
-        inner = config.alibi or config.mask != "none"  # otherwise only the narrow tiles on the band's edge are masked
-        keys = tiling.keys if inner else min(EDGE_KEYS, tiling.keys)
-        masks = masking_bytes(config, tiling.rows * keys, nb, nh * tiling.group, 4)
-        d, dv = config.head_dim, config.head_dim_v
-        converted = config.seq_k * (d + dv) * ((config.itemsize != 4) + backward)
-        packed = rows * (d + 2 * dv + 8) + backward * (rows * (2 * d + dv) + tiling.keys * max(d, dv))
-        return 4 * tiles + masks + 4 * nb * nh * (converted + packed)
+        """Return the tiles of all threads, partial results of split keys, and (backward) float32 dq sums, in bytes."""
+        heads_inside = config.layout == "BHSD"
+        k_strides = (0, config.seq_k * config.head_dim, config.head_dim)
+        if not heads_inside:
+            k_strides = (0, config.head_dim, config.num_kv_heads * config.head_dim)
+        left, right = config.band or (-1, -1)
+        mask_code = {"none": -1, "bool": 3, "additive": _CODES[config.dtype]}[config.mask]
+        packed = _ARGS.pack(
+            _ARGS.size, *(0,) * 6, int(config.alibi), *(0,) * 5, config.batch, config.num_heads, config.num_kv_heads,
+            config.seq_q, config.seq_k, config.head_dim, config.head_dim_v, *_NO_STRIDES, *k_strides, *_NO_STRIDES * 6,
+            *(0,) * 4, left, right, _CODES[config.dtype], mask_code, thread_count(), config.softmax_scale,
+            config.softcap or 0.0,
+        )  # fmt: skip
+        return int(self._loaded().rocattn_cpu_workspace(packed, int(config.direction == "backward")))
 
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
-        tiling = Tiling.of(config)
-        scores = np.empty(_buffer_size(config, tiling), np.float32)
-        with np.errstate(all="ignore"):
-            for heads in head_chunks(config, tiling.scores, TILE_SCORES):
-                block = _Block(config, operands, heads)
-                for i in range(0, config.seq_q, tiling.rows):
-                    rows = slice(i, min(i + tiling.rows, config.seq_q))
-                    _forward_rows(block, tiling, rows, scores, out, lse)
+        target = out if _in_place(out) else np.empty(out.shape, out.dtype)
+        logs = lse if lse is None or lse.flags.c_contiguous else np.empty(lse.shape, np.float32)
+        packed, alive = _pack(config, operands, target, logs)
+        _check(self._loaded().rocattn_cpu_forward(packed), config)
+        del alive
+        if target is not out:
+            out[...] = target
+        if lse is not None and logs is not lse:
+            lse[...] = logs
 
     def backward(
         self, config: AttentionConfig, operands: Operands, dout: Array, out: Array, lse: Array,
         dq: Array, dk: Array, dv: Array,
     ) -> None:  # fmt: skip
         """Write the gradients into ``dq``, ``dk``, ``dv`` ([B, H or Hkv, S, D or Dv] views)."""
-        tiling = Tiling.of(config)
-        size = _buffer_size(config, tiling)
-        buffers = [np.empty(size, np.float32) for _ in range(3 if config.softcap is not None else 2)]
-        with np.errstate(all="ignore"):
-            for heads in head_chunks(config, tiling.scores, TILE_SCORES):
-                block = _Block(config, operands, heads)
-                sums = np.zeros(block.k.shape, np.float32), np.zeros(block.v.shape, np.float32)
-                for i in range(0, config.seq_q, tiling.rows):
-                    rows = slice(i, min(i + tiling.rows, config.seq_q))
-                    _backward_rows(block, tiling, rows, buffers, (dout, out, lse), (dq, *sums))
-                # dk wants q * scale, but q carried query_factor: scale * log2(e), or scale / softcap.
-                sums[0][...] *= np.float32(LN2 if config.softcap is None else config.softcap)
-                dk[heads.batch, heads.kv], dv[heads.batch, heads.kv] = sums
+        wanted = (dq, dk, dv)
+        targets = tuple(x if _in_place(x) else np.empty(x.shape, x.dtype) for x in wanted)
+        upstream, result, logs = _usable(dout), _usable(out), np.ascontiguousarray(lse, np.float32)
+        packed, alive = _pack(config, operands, result, logs, (upstream, *targets))
+        _check(self._loaded().rocattn_cpu_backward(packed), config)
+        del alive
+        for array, target in zip(wanted, targets, strict=True):
+            if target is not array:
+                array[...] = target
 
-
-def _buffer_size(config: AttentionConfig, tiling: Tiling) -> int:
-    nb, nh = chunk_size(config, tiling.scores, TILE_SCORES)
-    return nb * nh * tiling.scores
-
-
-def _forward_rows(block: _Block, tiling: Tiling, rows: slice, buffer: Array, out: Array, lse: Array | None) -> None:
-    """Run the online softmax of some query rows over all their key tiles and write their results."""
-    config, heads = block.config, block.heads
-    q = block.pack(block.operands.q, rows, query_factor(config, LOG2E))
-    shape = q.shape[:3]
-    # Row maxima in units of log2(e), and sums relative to them; a sink is where both start.
-    top, total = np.full(shape, -np.inf, np.float32), np.zeros(shape, np.float32)
-    if block.operands.sinks is not None:
-        sinks = np.repeat(block.operands.sinks[heads.query] * np.float32(LOG2E), rows.stop - rows.start)
-        top[...] = sinks.reshape(shape[1:])
-        total[...] = top > -np.inf
-    result = np.zeros((*shape, config.head_dim_v), np.float32)
-    partial = np.empty_like(result)
-    ones = np.ones(tiling.keys, np.float32)
-    started = False
-    for keys in _key_tiles(config, tiling, rows):
-        scores, hidden = block.scores(q, rows, keys, buffer)
-        new_top = np.maximum(top, scores.max(axis=-1))
-        reference = np.where(new_top == -np.inf, np.float32(0), new_top)
-        scores -= reference[..., None]
-        np.exp2(scores, out=scores)
-        rescale = np.exp2(top - reference)
-        total *= rescale
-        total += np.matmul(scores, ones[: keys.stop - keys.start])
-        values = block.v[:, :, keys]
-        if started:
-            result *= rescale[..., None]
-            result += product(scores, values, hidden, partial)
-        else:
-            product(scores, values, hidden, result)
-            started = True
-        top = new_top
-    result /= np.where(total == 0, np.float32(1), total)[..., None]
-    target = out[heads.batch, heads.query, rows]
-    target[...] = result.reshape(target.shape)
-    if lse is not None:
-        logs = lse[heads.batch, heads.query, rows]
-        logs[...] = (np.log(total) + top * np.float32(LN2)).reshape(logs.shape)
-
-
-def _backward_rows(
-    block: _Block,
-    tiling: Tiling,
-    rows: slice,
-    buffers: list[Array],
-    given: tuple[Array, Array, Array],
-    wanted: tuple[Array, Array, Array],
-) -> None:
-    """Add what some query rows contribute to dk and dv (float32, of the block's heads), and write their dq.
-
-    Args:
-        block: The heads.
-        tiling: The tile sizes.
-        rows: The query rows.
-        buffers: Flat float32 tiles: P, dS and, with softcap, tanh.
-        given: dout, out and lse, whole.
-        wanted: dq, whole, and the sums dk and dv of the block.
-    """
-    config, heads = block.config, block.heads
-    dout, out, lse = given
-    dq, dk_sum, dv_sum = wanted
-    q = block.pack(block.operands.q, rows, query_factor(config, LOG2E))
-    upstream = block.pack(dout, rows)
-    delta = np.einsum("bhrd,bhrd->bhr", upstream, block.pack(out, rows))
-    reference = block.pack(lse[..., None], rows)[..., 0]
-    # A row that sees nothing has LSE -inf; with 0 in its place exp2(-inf - 0) is the 0 it needs.
-    reference = np.where(reference == -np.inf, np.float32(0), reference * np.float32(LOG2E))
-    dq_rows = np.zeros(q.shape, np.float32)
-    tanh = buffers[2] if config.softcap is not None else None
-    for keys in _key_tiles(config, tiling, rows):
-        weights, hidden = block.scores(q, rows, keys, buffers[0], tanh)
-        weights -= reference[..., None]
-        np.exp2(weights, out=weights)
-        if hidden is not None:
-            hidden.clear(weights)  # of a row whose LSE is NaN
-        k, v = block.k[:, :, keys], block.v[:, :, keys]
-        transposed = weights.swapaxes(-1, -2)
-        dv_sum[:, :, keys] += product(transposed, upstream, hidden, np.empty(v.shape, np.float32), keys_last=False)
-        dscores = np.matmul(upstream, v.swapaxes(-1, -2), out=_part(buffers[1], weights.shape))
-        dscores -= delta[..., None]
-        dscores *= weights
-        if tanh is not None:
-            slope = _part(tanh, weights.shape)
-            slope *= slope
-            np.subtract(1, slope, out=slope)
-            dscores *= slope
-        if hidden is not None:
-            hidden.clear(dscores)
-        dq_rows += product(dscores, k, hidden, np.empty(q.shape, np.float32))
-        transposed = dscores.swapaxes(-1, -2)
-        dk_sum[:, :, keys] += product(transposed, q, hidden, np.empty(k.shape, np.float32), keys_last=False)
-    dq_rows *= np.float32(config.softmax_scale)
-    target = dq[heads.batch, heads.query, rows]
-    target[...] = dq_rows.reshape(target.shape)
+    @staticmethod
+    def _loaded() -> ctypes.CDLL:
+        library = _library()
+        if isinstance(library, str):
+            raise ToolchainError(library)
+        return library

@@ -1,7 +1,9 @@
 """The asv suites: discoverable, named for people, versioned by hand, skipping what cannot run, and really running."""
 
 import json
+import math
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 import asv.benchmark
 import pytest
 
+from rocattn.backends import BACKENDS
 from rocattn_profiling.measure.workloads import GRIDS
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +49,12 @@ def run_one(folder, name, suites=SUITES):
     answer.unlink(missing_ok=True)
     done = asv_script(folder, "run", name, "{}", "None", str(answer), suites=suites)
     return json.loads(answer.read_text()) if answer.exists() else None, done.returncode, done.stderr
+
+
+def test_asv_sees_only_suites():
+    """Discovery imports every module here: programs of other kinds stand in folders without an __init__.py."""
+    found = {module.name for module in pkgutil.iter_modules([str(SUITES)])}
+    assert {name for name in found if not name.startswith("bench_")} == {"common"}
 
 
 def test_asv_check_finds_nothing_wrong(tmp_path):
@@ -124,6 +133,10 @@ def test_every_quick_benchmark_runs(suite, tmp_path, name, count):
     for index in range(count):
         answer, status, stderr = run_one(tmp_path, f"{name}-{index}")
         assert status == 0, stderr
+        backend = params[0][index // len(params[1])].strip("'")
+        if not (able := BACKENDS.get(backend).available()):
+            assert answer != answer, f"{backend} ran though {able.reason}"  # noqa: PLR0124 - NaN: skipped
+            continue
         assert min(answer["samples"]) > 0
         assert len(answer["samples"]) >= 5
 
@@ -156,6 +169,20 @@ def test_a_missing_backend_is_skipped_not_failed(tmp_path, suite):
     answer, status, stderr = run_one(tmp_path, f"bench_decode.QuickDecode.time_decode-{index}", suites=copy)
     assert status == 0, stderr
     assert answer != answer  # noqa: PLR0124 - NaN is asv's word for skipped
+
+
+def test_without_a_compiler_the_native_kernels_are_skipped(tmp_path):
+    """In an environment where they cannot be compiled asv records n/a for cpu-flash, and cpu goes on."""
+    answers = []
+    for index in range(2):
+        env = BARE | {"ROCATTN_COMPILER": "no-such-compiler"}
+        answer = tmp_path / f"{index}.json"
+        name = f"bench_decode.QuickDecode.time_decode-{index}"
+        done = asv_script(tmp_path, "run", name, "{}", "None", str(answer), env=env)
+        assert done.returncode == 0, done.stderr
+        answers.append(json.loads(answer.read_text()))
+    assert min(answers[0]["samples"]) > 0
+    assert math.isnan(answers[1])
 
 
 def test_grids_come_from_the_working_tree(tmp_path):

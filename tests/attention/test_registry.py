@@ -56,15 +56,17 @@ def registry():
 
 
 def test_the_builtin_backends_are_registered_in_order():
-    """cpu-flash comes before cpu, and both are available everywhere."""
+    """cpu-flash comes before cpu; cpu is available everywhere, cpu-flash is or says why not."""
     names = [backend.name for backend in BACKENDS]
     assert names.index("cpu-flash") < names.index("cpu")
-    assert all(BACKENDS.get(name).available() for name in ("cpu", "cpu-flash"))
+    assert BACKENDS.get("cpu").available()
+    answer = BACKENDS.get("cpu-flash").available()
+    assert answer.ok == (answer.reason == "")
 
 
 def test_selection_takes_the_fastest_able_backend():
-    """cpu-flash for float32; float64 falls to cpu, and the refusal says why."""
-    assert BACKENDS.select(CONFIG).name == "cpu-flash"
+    """cpu-flash for float32 where it can be compiled; float64 falls to cpu, and the refusal says why."""
+    assert BACKENDS.select(CONFIG).name == ("cpu-flash" if BACKENDS.get("cpu-flash").available() else "cpu")
     assert BACKENDS.select(DOUBLE).name == "cpu"
     answer = BACKENDS.get("cpu-flash").supports(DOUBLE)
     assert not answer
@@ -174,7 +176,11 @@ def test_registering_from_many_threads_loses_nothing():
     ids=["plain", "causal-softcap", "alibi", "bool", "additive", "bfloat16"],
 )
 def test_workspace_bytes_bounds_what_is_allocated(name, direction, options):
-    """The stated workspace is what a call allocates at its peak, within a third (and 200 kB for small arrays)."""
+    """The stated workspace is what a call allocates at its peak, within a third (and 200 kB for small arrays).
+
+    numpy's buffers are counted by tracemalloc, those of the CPU kernels by the kernels.
+    """
+    import ctypes
     import tracemalloc
 
     from rocattn_profiling.measure.data import make_inputs
@@ -186,12 +192,15 @@ def test_workspace_bytes_bounds_what_is_allocated(name, direction, options):
     operands = inputs.operands(config)
     out, lse = np.zeros_like(operands.q), np.zeros(operands.q.shape[:3], np.float32)
     gradients = [np.zeros_like(x) for x in (operands.q, operands.k, operands.v)]
+    most_allocated = (lambda _: 0) if name == "cpu" else backend._loaded().rocattn_cpu_most_allocated
+    most_allocated.restype = ctypes.c_int64
+    most_allocated(1)
     tracemalloc.start()
     if direction == "forward":
         backend.forward(config, operands, out, lse)
     else:
         backend.backward(config, operands, out, out, lse, *gradients)
-    peak = tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1] + most_allocated(0)
     tracemalloc.stop()
     stated = backend.workspace_bytes(config)
     assert peak <= stated * 1.33 + 200_000

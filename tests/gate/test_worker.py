@@ -5,9 +5,12 @@ import os
 import select
 import sys
 import time
+import zlib
 
 import pytest
 
+from rocattn.errors import ToolchainError
+from rocattn.toolchain import choose_host_compiler
 from rocattn_profiling.measure.asv_launch import Launcher, Request, SuiteError, quick_cases, read_config
 
 SUITE = '''
@@ -123,7 +126,15 @@ def mem_list():
 def time_environment():
     assert os.environ["OMP_NUM_THREADS"] == "1"
     assert os.environ["OPENBLAS_NUM_THREADS"] == "3"
+    assert os.environ["ROCATTN_NUM_THREADS"] == "1"
     assert "PYTHONPATH" not in os.environ
+
+def track_compiler():
+    import zlib
+    from rocattn.toolchain import choose_host_compiler
+    compiler = choose_host_compiler()
+    assert compiler.given
+    return zlib.crc32(compiler.version.encode())
 '''
 
 
@@ -323,6 +334,24 @@ def test_threads_are_one_unless_the_suite_says_otherwise(run):
     """BLAS is single-threaded by default, variables of asv's matrix win, PYTHONPATH does not leak in."""
     found = run("time_environment")
     assert found.status == "ok", found.traceback
+
+
+@pytest.mark.parametrize("given", [None, "g++"])
+def test_every_environment_compiles_with_the_compiler_of_this_one(suite, listed, tmp_path, monkeypatch, given):
+    """An environment of a revision has no compiler of its own: the launch names ours, or what the user named."""
+    if given:
+        monkeypatch.setenv("ROCATTN_COMPILER", given)
+    choose_host_compiler.cache_clear()
+    try:
+        wanted = choose_host_compiler()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    launcher = Launcher(sys.executable, suite, tmp_path / "scratch")
+    choose_host_compiler.cache_clear()
+    (case,) = (case for case in listed.cases() if case.label == "bench.track_compiler")
+    outcome = launcher.run(case, Request(), seed=0)
+    assert outcome.status == "ok", outcome.traceback
+    assert outcome.launch.samples_ns == [zlib.crc32(wanted.version.encode())]
 
 
 def test_an_unreadable_suite_is_one_line(tmp_path):

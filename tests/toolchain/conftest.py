@@ -15,8 +15,15 @@ def own_cache(tmp_path, monkeypatch):
     """Keep every test away from the user's cache; forget the choice of compiler afterwards."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("ROCATTN_CACHE_DIR", str(folder))
+    forget_choices()
     yield folder
+    forget_choices()
+
+
+def forget_choices():
+    """Choose anew at the next use."""
     toolchain.choose_compiler.cache_clear()
+    toolchain.choose_host_compiler.cache_clear()
 
 
 @pytest.fixture
@@ -24,6 +31,15 @@ def compiler():
     """The compiler of this machine, or a skip with everyone's reason."""
     try:
         return toolchain.choose_compiler()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def host_compiler():
+    """This machine's compiler for its CPU, or a skip with the reason."""
+    try:
+        return toolchain.choose_host_compiler()
     except ToolchainError as error:
         pytest.skip(str(error))
 
@@ -44,7 +60,7 @@ def write_tool():
 @pytest.fixture
 def no_pinned(monkeypatch):
     """Leave out the pinned compiler and everything on PATH but what a test puts there."""
-    monkeypatch.setattr(toolchain, "find_spec", lambda _: None)
+    monkeypatch.setattr(toolchain.compilers, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", os.devnull)
     monkeypatch.delenv("ROCM_PATH", raising=False)
-    toolchain.choose_compiler.cache_clear()
+    monkeypatch.delenv("ROCATTN_COMPILER", raising=False)

@@ -9,6 +9,7 @@ import pytest
 from rocattn import toolchain
 from rocattn.errors import ToolchainError
 from rocattn.sources import kernel_root
+from rocattn.toolchain import hip
 
 SOURCE = """#include <lib/scale.h>
 #include "near.h"
@@ -70,7 +71,7 @@ def test_two_folders_give_the_same_bytes_and_no_path(make_tree, tmp_path, monkey
 def test_a_second_use_does_not_compile(tree, monkeypatch):
     """An entry is taken from the cache as it was made."""
     first = build(tree)
-    monkeypatch.setattr(toolchain, "_three_steps", lambda *_: pytest.fail("it compiled again"))
+    monkeypatch.setattr(hip, "_three_steps", lambda *_: pytest.fail("it compiled again"))
     assert build(tree) == first
 
 
@@ -109,13 +110,13 @@ def test_options_are_part_of_the_key(tree):
 
 def test_a_file_edited_during_the_build_is_not_cached(tree, own_cache, monkeypatch):
     """The key was taken from the old text, the code object from the new: neither is kept."""
-    build_steps = toolchain._three_steps
+    build_steps = hip._three_steps
 
     def edit_meanwhile(*arguments):
         (tree / "hip" / "near.h").write_text("inline __attribute__((device)) float near() { return 9.0f; }\n")
         return build_steps(*arguments)
 
-    monkeypatch.setattr(toolchain, "_three_steps", edit_meanwhile)
+    monkeypatch.setattr(hip, "_three_steps", edit_meanwhile)
     with pytest.raises(ToolchainError, match="changed while it was compiled"):
         build(tree)
     assert not list(own_cache.rglob("code.hsaco"))
@@ -203,7 +204,7 @@ def test_a_kernel_root_without_headers_says_to_reinstall(monkeypatch, tmp_path):
     monkeypatch.setattr("rocattn.sources.__file__", str(tmp_path / "rocattn" / "sources.py"))
     with pytest.raises(ToolchainError, match="reinstall rocattn"):
         kernel_root()
-    shutil.copytree(kernel_root.__globals__["Path"](toolchain.__file__).parents[1] / "kernels", tmp_path / "kernels")
+    shutil.copytree(kernel_root.__globals__["Path"](toolchain.__file__).parents[2] / "kernels", tmp_path / "kernels")
     assert kernel_root() == tmp_path / "kernels"
 
 

@@ -1,5 +1,6 @@
 """Which compiler is chosen, and what is said about those that cannot be."""
 
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from rocattn import toolchain
 from rocattn.errors import ToolchainError
 
+GCC = "echo 'g++ (Some Linux 13.2.0-4) 13.2.0'; echo 'Copyright (C) Free Software Foundation, Inc.'"
 GOOD = """case "$*" in
 *--version*) echo "clang version 21.1.0 (somewhere)" ;;
 *print-supported-cpus*) printf 'Available CPUs for this target:\\n\\n\\tfiji\\n\\tgfx90a\\n\\tgfx942\\n' >&2 ;;
@@ -35,6 +37,7 @@ def test_rocm_comes_before_a_clang_on_path(no_pinned, write_tool, tmp_path, monk
         ("ziglang", False),
         ("rocm", True),
         ("clang", True),
+        ("gcc", False),
     ]
     chosen = toolchain.choose_compiler()
     assert chosen.argv == (str(rocm / "lib/llvm/bin/amdclang++"),)
@@ -58,8 +61,7 @@ def test_an_unusable_compiler_has_its_reason(no_pinned, write_tool, tmp_path, mo
     if lld:
         write_tool(tmp_path / "ld.lld", lld)
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = toolchain.find_compilers()[-1]
-    assert found.kind == "clang"
+    (found,) = (compiler for compiler in toolchain.find_compilers() if compiler.kind == "clang")
     assert reason in found.reason
 
 
@@ -76,7 +78,7 @@ def test_a_file_that_cannot_be_started_is_a_reason(no_pinned, tmp_path, monkeypa
     (tmp_path / "clang").write_bytes(b"\x7fELF, but not really")
     (tmp_path / "clang").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "does not start" in toolchain.find_compilers()[-1].reason
+    assert "does not start" in toolchain.find_compilers()[-2].reason
 
 
 def test_a_rocm_path_without_a_compiler_is_named(no_pinned, write_tool, tmp_path, monkeypatch):
@@ -95,3 +97,83 @@ def test_without_any_compiler_the_error_lists_everyones_reason(no_pinned):
     assert "pip install 'rocattn[toolchain]'" in message
     assert "no clang on PATH" in message
     assert "\n" not in message
+
+
+def test_a_given_compiler_comes_first(write_tool, tmp_path, monkeypatch):
+    """ROCATTN_COMPILER goes before the pinned one, for both purposes, with its arguments."""
+    given = write_tool(tmp_path / "given" / "my-clang", GOOD)
+    write_tool(given.parent / "ld.lld", "echo LLD")
+    monkeypatch.setenv("ROCATTN_COMPILER", f"'{given}' --some-option")
+    first = toolchain.find_compilers()[0]
+    assert (first.kind, first.given, first.argv) == ("clang", True, (str(given), "--some-option"))
+    assert (first.linker, first.targets) == ((str(given.parent / "ld.lld"),), ("gfx90a", "gfx942"))
+    assert toolchain.choose_compiler() == first
+    assert toolchain.choose_host_compiler().argv == first.argv
+
+
+def test_a_given_gcc_is_for_the_cpu_only(no_pinned, write_tool, tmp_path, monkeypatch):
+    """GPU kernels go on to the next compiler that can."""
+    monkeypatch.setenv("ROCATTN_COMPILER", str(write_tool(tmp_path / "one" / "g++", GCC)))
+    write_tool(tmp_path / "two" / "clang", GOOD)
+    write_tool(tmp_path / "two" / "ld.lld", "echo LLD")
+    monkeypatch.setenv("PATH", str(tmp_path / "two"))
+    assert toolchain.choose_host_compiler().kind == "gcc"
+    assert toolchain.choose_compiler().kind == "clang"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no-such-program", "no-such-program does not start"),
+        ("'open quote", "cannot be read"),
+        ("{folder}/old-g++", "gcc 11 is too old: 12 or newer is needed"),
+        ("{folder}/printer", "is not a clang or gcc"),
+    ],
+)
+def test_a_given_compiler_that_does_not_work_is_an_error(write_tool, tmp_path, monkeypatch, text, reason):
+    """What was asked for is not replaced in silence; doctor lists it with its reason."""
+    write_tool(tmp_path / "old-g++", GCC.replace("13.2", "11.4"))
+    write_tool(tmp_path / "printer", "echo hello")
+    monkeypatch.setenv("ROCATTN_COMPILER", text.format(folder=tmp_path))
+    for choose in (toolchain.choose_compiler, toolchain.choose_host_compiler):
+        with pytest.raises(ToolchainError, match="ROCATTN_COMPILER does not name a working compiler") as caught:
+            choose()
+        assert reason in str(caught.value)
+    assert toolchain.find_compilers()[0].given
+    assert toolchain.compiler_environment() == {}
+
+
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="ziglang (the extra 'toolchain') is not installed")
+def test_other_environments_get_the_same_compiler(monkeypatch):
+    """The variable names this interpreter's choice: its version, hence every cache key, is the same there."""
+    mine = toolchain.choose_host_compiler()
+    for text in (toolchain.compiler_environment()["ROCATTN_COMPILER"], f"{sys.executable} -m ziglang c++"):
+        monkeypatch.setenv("ROCATTN_COMPILER", text)
+        toolchain.choose_host_compiler.cache_clear()
+        theirs = toolchain.choose_host_compiler()
+        assert (theirs.given, theirs.version, theirs.argv) == (True, mine.version, mine.argv)
+
+
+def test_a_gcc_serves_the_cpu_where_there_is_no_clang(no_pinned, write_tool, tmp_path, monkeypatch):
+    """An old unversioned one is passed over for a newer one beside it; the GPU has none."""
+    write_tool(tmp_path / "g++", GCC.replace("13.2", "11.4"))
+    write_tool(tmp_path / "g++-13", GCC)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    chosen = toolchain.choose_host_compiler()
+    assert (chosen.argv, chosen.version) == ((str(tmp_path / "g++-13"),), "g++ (Some Linux 13.2.0-4) 13.2.0")
+    with pytest.raises(ToolchainError, match="gcc: gcc compiles for this CPU only"):
+        toolchain.choose_compiler()
+
+
+def test_a_clang_without_gpu_targets_serves_the_cpu(no_pinned, write_tool, tmp_path, monkeypatch):
+    """What GPU kernels need does not matter to the CPU's."""
+    write_tool(tmp_path / "clang", GOOD.replace("gfx", "mips"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert toolchain.choose_host_compiler().kind == "clang"
+
+
+def test_without_any_compiler_the_cpu_has_a_reason(no_pinned):
+    """One line that says what to install."""
+    with pytest.raises(ToolchainError, match=r"no C\+\+ compiler: pip install 'rocattn\[toolchain\]', or put clang"):
+        toolchain.choose_host_compiler()
+    assert toolchain.compiler_environment() == {}

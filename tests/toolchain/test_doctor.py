@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rocattn.gpu.driver import GpuDevice, GpuProbe
-from rocattn.toolchain import Compiler
+from rocattn.toolchain import Compiler, choose_host_compiler, host_isa
 from rocattn_profiling import cli
 from rocattn_profiling.cli import doctor
 from rocattn_profiling.cli import doctor_checks as checks
@@ -27,9 +27,10 @@ def test_json_has_a_stable_form(capsys):
     assert found.keys() == {"schema", "rocattn", "ok", "checks", "compilers", "gpu", "backends"}
     assert (found["schema"], found["ok"]) == (1, True)
     assert {frozenset(row) for row in found["checks"]} == {frozenset({"group", "name", "status", "detail", "remedy"})}
-    keys = {"kind", "argv", "linker", "version", "targets", "reason", "chosen"}
+    keys = {"kind", "argv", "linker", "version", "targets", "reason", "host_reason", "given", "chosen", "chosen_host"}
     assert {frozenset(row) for row in found["compilers"]} == {frozenset(keys)}
-    assert sum(row["chosen"] for row in found["compilers"]) == any(not row["reason"] for row in found["compilers"])
+    for chosen, reason in (("chosen", "reason"), ("chosen_host", "host_reason")):
+        assert sum(row[chosen] for row in found["compilers"]) == any(not row[reason] for row in found["compilers"])
     assert found["gpu"].keys() == {"devices", "reason", "runtime", "bindings"}
     assert {frozenset(row) for row in found["backends"]} == {
         frozenset({"name", "available", "supports", "works", "reason"})
@@ -122,18 +123,39 @@ def test_gpus_are_listed_with_what_matters(tmp_path):
 
 def test_compilers_keep_their_order_and_the_first_usable_is_chosen(own_cache):
     """One row each; with none usable a row says what to install."""
-    old = Compiler("rocm", ("/opt/rocm/bin/clang",), version="clang version 15", reason="too old")
+    old = Compiler(
+        "rocm", ("/opt/rocm/bin/clang",), version="clang version 15", reason="too old", host_reason="too old"
+    )
     good = Compiler("clang", ("/usr/bin/clang",), ("ld.lld",), "clang version 21", ("gfx942",))
-    rows = checks.compiler_checks([Compiler("ziglang", reason="not installed"), old, good])
+    absent = Compiler("ziglang", reason="not installed", host_reason="not installed")
+    gcc = Compiler("gcc", ("g++",), version="g++ (Some) 13.2.0", reason="gcc compiles for this CPU only")
+    rows = checks.compiler_checks([absent, old, good, gcc])
     assert [(row.name, row.status) for row in rows[:3]] == [
         ("ziglang", "missing"),
         ("rocm", "missing"),
         ("clang", "ok"),
     ]
-    assert "chosen" in rows[2].detail
+    assert "chosen for GPU kernels and CPU kernels" in rows[2].detail
+    assert (rows[3].status, rows[3].detail) == (
+        "ok",
+        "g++ (Some) 13.2.0, gcc compiles for this CPU only; works, not needed",
+    )
     assert rows[1].detail == "/opt/rocm/bin/clang: too old"
-    rows = checks.compiler_checks([old])
-    assert rows[1].remedy == "pip install 'rocattn[toolchain]'"
+    rows = checks.compiler_checks([old, gcc])
+    assert rows[1].detail.endswith("chosen for CPU kernels")
+    assert rows[2].remedy == "pip install 'rocattn[toolchain]'"
+
+
+def test_the_cpu_kernels_have_their_compiler_and_instruction_set(monkeypatch, host_compiler):
+    """What cpu-flash is made with; where it cannot be made, why."""
+    row = next(row for row in checks.compiler_checks([]) if row.name == "CPU kernels")
+    assert row.status == "ok"
+    assert row.detail.startswith(f"{host_compiler.kind}, {host_isa()}, ")
+    monkeypatch.setenv("ROCATTN_COMPILER", "no-such-compiler")
+    choose_host_compiler.cache_clear()
+    row = next(row for row in checks.compiler_checks([]) if row.name == "CPU kernels")
+    assert (row.status, "no-such-compiler" in row.detail) == ("missing", True)
+    assert row.remedy
 
 
 def test_a_cache_that_takes_no_files_is_a_warning(tmp_path, monkeypatch):

@@ -17,10 +17,11 @@ import msgspec
 
 import rocattn
 from rocattn.cache import cache_folder, write_problem
-from rocattn.errors import RocattnError
+from rocattn.errors import RocattnError, ToolchainError
 from rocattn.gpu.driver import GpuProbe, probe
 from rocattn.sources import kernel_root
-from rocattn.toolchain import Compiler, find_compilers
+from rocattn.threads import thread_count
+from rocattn.toolchain import Compiler, choose_host_compiler, find_compilers, host_isa
 from rocattn_profiling.measure import cgroup, machine
 
 SCHEMA = 1
@@ -62,11 +63,11 @@ class Report(msgspec.Struct, frozen=True):
     backends: list[BackendCheck]
 
     def to_builtins(self) -> dict[str, Any]:
-        """Return the JSON form: these fields, schema and version, and which compiler is chosen."""
+        """Return the JSON form: these fields, schema and version, and which compiler is chosen for what."""
         values: dict[str, Any] = msgspec.to_builtins(self)
-        first = next((index for index, compiler in enumerate(self.compilers) if compiler.usable), None)
-        for index, compiler in enumerate(values["compilers"]):
-            compiler["chosen"] = index == first
+        gpu, host = chosen_compilers(self.compilers)
+        for compiler, row in zip(self.compilers, values["compilers"], strict=True):
+            row["chosen"], row["chosen_host"] = compiler is gpu, compiler is host
         return {"schema": SCHEMA, "rocattn": rocattn.__version__} | values
 
 
@@ -197,22 +198,21 @@ def backend_checks(backends: list[BackendCheck]) -> list[Check]:
     return [*rows, Check(group, "blas", "ok" if blas else "warning", blas or "numpy does not say which")]
 
 
+def chosen_compilers(compilers: list[Compiler]) -> tuple[Compiler | None, Compiler | None]:
+    """Return the first compiler for GPU kernels and the first for this CPU."""
+    gpu = next((compiler for compiler in compilers if compiler.usable), None)
+    return gpu, next((compiler for compiler in compilers if not compiler.host_reason), None)
+
+
 def compiler_checks(compilers: list[Compiler]) -> list[Check]:
-    """Return the compilers in the order of choice, the kernel sources and the cache."""
+    """Return the compilers in the order of choice, what the CPU kernels are made with, kernel sources and cache."""
     group = "compilers, in the order of choice"
-    rows = []
-    chosen = next((compiler for compiler in compilers if compiler.usable), None)
-    for compiler in compilers:
-        if compiler.usable:
-            detail = f"{compiler.version}, {len(compiler.targets)} GPU targets"
-            note = "chosen: the first that works" if compiler is chosen else "works, not needed"
-            rows.append(Check(group, compiler.kind, "ok", f"{detail}; {note}"))
-        else:
-            found = f"{compiler.argv[0]}: " if compiler.argv else ""
-            remedy = f"not needed: {chosen.kind} works" if chosen else "any one compiler is enough"
-            rows.append(Check(group, compiler.kind, "missing", found + compiler.reason, remedy))
-    if chosen is None:
-        rows.append(Check(group, "any", "missing", "kernels cannot be compiled", "pip install 'rocattn[toolchain]'"))
+    gpu, host = chosen_compilers(compilers)
+    rows = [_compiler_row(group, compiler, gpu, host) for compiler in compilers]
+    if gpu is None:
+        why = "GPU kernels cannot be compiled"
+        rows.append(Check(group, "any", "missing", why, "pip install 'rocattn[toolchain]'"))
+    rows.append(_cpu_kernels(group))
     try:
         rows.append(Check(group, "kernel sources", "ok", str(kernel_root())))
     except RocattnError as error:
@@ -224,6 +224,31 @@ def compiler_checks(compilers: list[Compiler]) -> list[Check]:
         Check(group, "cache", "warning" if problem else "ok", f"{folder}{': ' + problem if problem else ''}", remedy)
     )
     return rows
+
+
+def _compiler_row(group: str, compiler: Compiler, gpu: Compiler | None, host: Compiler | None) -> Check:
+    name = f"{compiler.kind} (ROCATTN_COMPILER)" if compiler.given else compiler.kind
+    if compiler.reason and compiler.host_reason:
+        found = f"{compiler.argv[0]}: " if compiler.argv else ""
+        remedy = f"not needed: {gpu.kind} works" if gpu else "any one compiler is enough"
+        if compiler.given:
+            remedy = "correct the variable, or unset it"
+        return Check(group, name, "missing", found + compiler.reason, remedy)
+    chosen = [what for what, which in (("GPU kernels", gpu), ("CPU kernels", host)) if which is compiler]
+    note = f"chosen for {' and '.join(chosen)}" if chosen else "works, not needed"
+    targets = compiler.reason or f"{len(compiler.targets)} GPU targets"
+    return Check(group, name, "ok", f"{compiler.version}, {targets}; {note}")
+
+
+def _cpu_kernels(group: str) -> Check:
+    """Return what the kernels of cpu-flash are compiled with here, and for which instruction set."""
+    try:
+        compiler, isa = choose_host_compiler(), host_isa()
+    except ToolchainError as error:
+        return Check(group, "CPU kernels", "missing", str(error), "without them cpu serves, only slower")
+    threads = thread_count()
+    detail = f"{compiler.kind}, {isa}, {threads} thread{'s' * (threads != 1)}"
+    return Check(group, "CPU kernels", "ok", f"{detail} (docs/cpu-kernels.md has the variables)")
 
 
 def gpu_checks(found: GpuProbe) -> list[Check]:

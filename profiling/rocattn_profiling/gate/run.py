@@ -291,6 +291,8 @@ def _notes(
         notes.append(f"the environments differ: {', '.join(listed)}")
     if revisions_[0].tree == revisions_[1].tree:
         notes.append("base and head have identical files: this run measures the machine's noise")
+    if not this_machine().compiler:
+        notes.append("there is no compiler for the CPU kernels: cpu-flash was not measured (rocattn doctor says why)")
     decision = measured.decision
     if decision.decisions:
         notes.append(f"all benchmarks together: x{decision.shift:.3f}; fixed work: x{decision.canary:.3f}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn.toolchain import compiler_environment
 from rocattn_profiling.measure.machine import thread_environment
 from rocattn_profiling.measure.records import Launch
 
@@ -196,7 +197,8 @@ class Launcher:
         python: The interpreter of the side's environment.
         suite: The benchmark folder, outside of any installed package.
         scratch: A folder for caches, answers and logs; one for each side.
-        environment: Variables laid over the defaults (single-threaded BLAS).
+        environment: Variables laid over the defaults: one thread, and this interpreter's compiler for CPU kernels,
+            because an environment of a revision has none of its own.
         timeout_s: For benchmarks that set none.
     """
 
@@ -213,7 +215,7 @@ class Launcher:
         self.suite, self.scratch = suite.absolute(), scratch.absolute()
         hidden = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "PYTHONPROFILEIMPORTTIME"}
         kept = {key: value for key, value in os.environ.items() if key not in hidden}
-        self.environment = {**kept, **thread_environment(1), **(environment or {})}
+        self.environment = {**kept, **thread_environment(1), **compiler_environment(), **(environment or {})}
         self.scratch.mkdir(parents=True, exist_ok=True)
 
     def discover(self) -> Suite:

@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 
 import rocattn
+from rocattn.errors import ToolchainError
+from rocattn.toolchain import choose_host_compiler, host_isa
 from rocattn_profiling.measure import cgroup
 from rocattn_profiling.measure.records import Commit, Machine
 
@@ -86,6 +88,14 @@ def blas_name() -> str:
     return f"{blas.get('name', '')} {blas.get('version', '')}".strip()
 
 
+def kernel_compiler() -> str:
+    """Return what the kernels of cpu-flash are compiled with and for, or "" where they cannot be."""
+    try:
+        return f"{choose_host_compiler().version}, {host_isa()}"
+    except ToolchainError:
+        return ""
+
+
 def this_machine() -> Machine:
     """Return the slow-moving facts of this machine."""
     import numpy as np
@@ -100,6 +110,7 @@ def this_machine() -> Machine:
         python=platform.python_version(),
         numpy=np.__version__,
         blas=blas_name(),
+        compiler=kernel_compiler(),
     )
 
 

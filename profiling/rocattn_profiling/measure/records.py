@@ -69,7 +69,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a record was measured: slow-moving facts only."""
+    """Where a record was measured: slow-moving facts only; ``compiler`` is that of the CPU kernels, with their ISA."""
 
     name: str
     cpu: str
@@ -79,6 +79,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     numpy: str
     blas: str = ""
+    compiler: str = ""
     gpu: str = ""
     gfx: str = ""
     driver: str = ""

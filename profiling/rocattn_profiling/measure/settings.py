@@ -85,7 +85,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             return "an unknown commit and machine"
         if self.machine != old.machine:
             m = old.machine
-            return f"another machine ({m.name}, {m.os}, Python {m.python}, numpy {m.numpy})"
+            return (
+                f"another machine ({m.name}, {m.os}, Python {m.python}, numpy {m.numpy}, {m.compiler or 'no compiler'})"
+            )
         if (self.commit and self.commit.sha) != (old.commit and old.commit.sha):
             return f"commit {old.commit.sha[:9]}" if old.commit else "a tree outside git"
         if self.code != old.code:

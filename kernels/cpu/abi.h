@@ -1,0 +1,51 @@
+// C ABI of the CPU kernels: one struct in, one status out. rocattn/backends/cpu_flash.py mirrors it with ctypes.
+//
+// All sizes and strides are in elements; the last axis of q, k, v, o and the gradients has unit stride. Strides may
+// be 0 or negative. Heads are grouped: query head h uses KV head h / (H / Hkv).
+#pragma once
+#include <stdint.h>
+
+namespace rocattn {
+
+enum Dtype : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2, kBool = 3, kNone = -1 };
+enum Status : int32_t { kOk = 0, kBadArguments = 1, kOutOfMemory = 2 };
+
+struct Args {
+  int64_t size;  // sizeof(Args): a stale library is found out before it reads anything
+  const void *q, *k, *v;
+  void* o;     // forward: written; backward: read
+  float* lse;  // contiguous [B, H, Sq]; forward: written unless null; backward: read
+  const void* mask;
+  const float* slopes;  // contiguous [B, H], or null
+  const float* sinks;   // contiguous [H], or null
+  const void* dout;
+  void *dq, *dk, *dv;
+  int64_t B, H, Hkv, Sq, Sk, D, Dv;
+  int64_t qs[3], ks[3], vs[3], os[3];  // b, h, s
+  int64_t dos[3], dqs[3], dks[3], dvs[3];
+  int64_t ms[4];         // mask: b, h, q, k; 0 where it is broadcast
+  int64_t left, right;   // keys beside the diagonal i + Sk - Sq that row i sees; -1 is open; causal is right = 0
+  int32_t dtype;         // of q, k, v, o and gradients
+  int32_t mask_dtype;    // kNone without a mask; kBool is 1 = may attend
+  int32_t threads;       // at most this many, the caller included
+  float scale, softcap;  // softcap 0 is off
+};
+
+}  // namespace rocattn
+
+#define RA_EXPORT __attribute__((visibility("default")))
+
+extern "C" {
+RA_EXPORT int32_t rocattn_cpu_forward(const rocattn::Args* args);
+RA_EXPORT int32_t rocattn_cpu_backward(const rocattn::Args* args);
+// Bytes the call allocates at its peak beside inputs and outputs.
+RA_EXPORT int64_t rocattn_cpu_workspace(const rocattn::Args* args, int32_t backward);
+// The most bytes that calls of this process had allocated at one time, since the last call of this with reset.
+RA_EXPORT int64_t rocattn_cpu_most_allocated(int32_t reset);
+// 1000 * float lanes + 1 if bf16 products run in hardware: what this library was compiled for.
+RA_EXPORT int32_t rocattn_cpu_isa(void);
+// Ceilings of this machine: a register-only loop on all threads (kind 0: fp32 FMA, 1: bf16 dot product), which returns
+// its FLOPs, and a sum over `count` floats.
+RA_EXPORT double rocattn_cpu_probe_flops(int32_t kind, int64_t iterations, int32_t threads);
+RA_EXPORT float rocattn_cpu_probe_read(const float* data, int64_t count, int32_t threads);
+}

@@ -1,0 +1,258 @@
+// Backward attention: dq, dk, dv from dout, out and the LSE (Dao, "FlashAttention-2", algorithm 2; no score is stored).
+//
+// An item is one block of KB = 64 keys of one KV head; it goes over all packed query rows in blocks of QB = 48:
+//   S = Q K^T, P = exp2(c S - LSE), dP = dO V^T, dS = P (dP - delta)    A = Q, dO rows; B = K^T, V^T, packed once
+//   dV += P^T dO, dK += dS^T Q                                          A = columns of P, dS; sums stay in L2
+//   dQ += dS K                                                          A = dS rows, B = K
+// so five products, all on the register tile of gemm.h, whatever the number of threads. dQ is shared by the key
+// blocks of a head: each waits for its predecessor to have added its part of a query block, which keeps the order of
+// additions, and so the bits, fixed. Items start in ascending order of key blocks, all heads first, so a predecessor
+// has always started and seldom is waited for; with causal the first blocks are the heavy ones.
+//
+// Cache at D = 128: K^T, V^T, K, dK, dV 160 KiB, a query block 48 KiB + 24 KiB of scores.
+#include "gemm.h"
+#include "pool.h"
+#include "rows.h"
+
+namespace rocattn {
+namespace {
+
+constexpr int KB = 64, QB = 48;
+
+struct Buffers {
+  float *K, *Kt, *Vt, *dK, *dV, *Q, *dQ, *dO, *S, *dP, *damp, *staging;
+  Row* rows;
+};
+
+struct Backward {
+  Problem p;
+  int64_t Dp, Dvp, key_blocks, query_blocks, scratch_bytes;
+  bool sums;          // 16-bit dq is summed in fp32 first
+  char* scratch;
+  float *base, *delta, *dq;  // [head][row]: LSE in log2 units, rowsum(dO * O); [head][row][Dp]
+  int32_t* turn;             // [head][query block]: the key block whose addition to dq is due
+
+  explicit Backward(const Args* args) : p(args) {
+    const Args& a = *args;
+    Dp = round_up(a.D, VL), Dvp = round_up(a.Dv, VL);
+    key_blocks = ceil_div(a.Sk, KB), query_blocks = ceil_div(p.R, QB);
+    sums = a.dtype != kFloat32;
+    Scratch needed{};
+    take(needed);
+    scratch_bytes = needed.taken();
+  }
+  Buffers take(Scratch& scratch) const {
+    Buffers x;
+    x.K = scratch.take<float>(KB * Dp);
+    x.Kt = scratch.take<float>(KB * p.a->D);
+    x.Vt = scratch.take<float>(KB * p.a->Dv);
+    x.dK = scratch.take<float>(KB * Dp);
+    x.dV = scratch.take<float>(KB * Dvp);
+    x.Q = scratch.take<float>(QB * Dp);
+    x.dQ = scratch.take<float>(QB * Dp);
+    x.dO = scratch.take<float>(QB * Dvp);
+    x.S = scratch.take<float>(QB * KB);
+    x.dP = scratch.take<float>(QB * KB);
+    x.damp = scratch.take<float>(KB);
+    x.staging = scratch.take<float>(VL);
+    x.rows = scratch.take<Row>(QB);
+    return x;
+  }
+  int64_t rows() const { return p.heads * p.R; }
+  int64_t shared_bytes() const {
+    return 64 * 4 + 8 * rows() + (sums ? 4 * rows() * Dp : 0) + 4 * p.heads * query_blocks;
+  }
+  // Keys that some row of a query block sees.
+  void keys_of(int64_t query_block, int64_t* lo, int64_t* hi) const {
+    int64_t unused;
+    p.visible(query_block * QB / p.G, lo, &unused);
+    p.visible((min2(p.R, (query_block + 1) * QB) - 1) / p.G, &unused, hi);
+  }
+};
+
+template <class T>
+void prepare(void* context, int64_t item, int) {
+  const Backward& f = *(const Backward*)context;
+  const Problem& p = f.p;
+  const Args& a = *p.a;
+  const int64_t head = item / f.query_blocks, block = item % f.query_blocks, b = head / a.Hkv, kv = head % a.Hkv;
+  int64_t lo, hi;
+  f.keys_of(block, &lo, &hi);
+  f.turn[item] = (int32_t)(lo / KB);
+  for (int64_t r = block * QB; r < min2(p.R, (block + 1) * QB); r++) {
+    const int64_t position = r / p.G, h = p.head_of(kv, r);
+    const char* dout = at(a.dout, a.dos, b, h, position, T::bytes);
+    const char* out = at(a.o, a.os, b, h, position, T::bytes);
+    vf sum{};
+    int64_t d = 0;
+    for (; d + VL <= a.Dv; d += VL) sum = fma(T::get_vector(dout, d), T::get_vector(out, d), sum);
+    float total = sum_lanes(sum);
+    for (; d < a.Dv; d++) total += T::get(dout, d) * T::get(out, d);
+    const float lse = a.lse[(b * a.H + h) * a.Sq + position];
+    f.delta[head * p.R + r] = total;
+    f.base[head * p.R + r] = lse == -kInf ? 0.0f : to_log2(lse);  // exp2(-inf - 0) is the 0 an empty row needs
+    if (lo >= hi)
+      for (d = 0; d < a.D; d++) T::put((void*)at(a.dq, a.dqs, b, h, position, T::bytes), d, 0.0f);
+  }
+}
+
+// rowsum(P * dP) of a row whose keys are all here, which is rowsum(dO * O) without the rounding of a 16-bit O.
+RA_INLINE float exact_delta(const float* s, const float* dp, int64_t n, float factor, float base) {
+  vf sum{};
+  for (int64_t j = 0; j < n; j += VL) {
+    const vf x = load(s + j), e = exp2v(fma(x, set1(factor), set1(-base)));
+    sum += select((x == set1(-kInf)) | (iota() + (int32_t)j >= (int32_t)n), vf{}, e * load(dp + j));
+  }
+  return sum_lanes(sum);
+}
+
+// P and dS of one row, in place of the products S and dP.
+RA_INLINE void row_gradients(const Problem& p, const Row& row, int64_t k0, int64_t n, float base, float delta,
+                             bool alone, bool finish, bool may_hide, float* s, float* dp, float* damp) {
+  const bool damped = p.a->softcap > 0;
+  if (finish) finish_row(p, row, k0, n, s, damped ? damp : nullptr);
+  const vf factor = set1(finish ? 1.0f : p.c);
+  if (alone) delta = exact_delta(s, dp, n, finish ? 1.0f : p.c, base);
+  for (int64_t j = 0; j < n; j += VL) {
+    const vf x = load(s + j);
+    vf e = exp2v(fma(x, factor, set1(-base)));
+    vf g = e * (load(dp + j) - delta);
+    if (damped) g = g * load(damp + j);
+    if (may_hide) {  // whatever LSE, dout and V hold
+      const vi hidden = x == set1(-kInf);
+      e = select(hidden, vf{}, e);
+      g = select(hidden | (e == vf{}), vf{}, g);
+    }
+    store(s + j, e);
+    store(dp + j, g);
+  }
+}
+
+void await_turn(const int32_t* turn, int32_t mine) {
+  for (int64_t spin = 0; __atomic_load_n(turn, __ATOMIC_ACQUIRE) != mine; spin++) {
+    if (spin < 4000) relax();
+    else yield_thread();
+  }
+}
+
+template <class T>
+void add_queries(const Backward& f, int64_t head, int64_t r0, int64_t count, const Row* rows, const float* part,
+                 bool first, bool last) {
+  const Args& a = *f.p.a;
+  const vf scale = set1(a.scale);
+  for (int64_t i = 0; i < count; i++) {
+    char* out = (char*)at(a.dq, a.dqs, head / a.Hkv, rows[i].head, rows[i].position, T::bytes);
+    float* to = f.sums ? f.dq + (head * f.p.R + r0 + i) * f.Dp : (float*)out;
+    const float* from = part + i * f.Dp;
+    int64_t d = 0;
+    for (; d + VL <= a.D; d += VL)
+      store(to + d, first ? load(from + d) * scale : fma(load(from + d), scale, load(to + d)));
+    for (; d < a.D; d++) to[d] = first ? from[d] * a.scale : to[d] + from[d] * a.scale;
+    if (f.sums && last) write_row<T>(out, to, a.D, 1.0f);
+  }
+}
+
+template <class T>
+void run_item(void* context, int64_t item, int worker) {
+  const Backward& f = *(const Backward*)context;
+  const Problem& p = f.p;
+  const Args& a = *p.a;
+  const int64_t block = item / p.heads, head = item % p.heads, b = head / a.Hkv, kv = head % a.Hkv;
+  const int64_t k0 = block * KB, n = min2<int64_t>(KB, a.Sk - k0);
+  Scratch scratch = {f.scratch + worker * f.scratch_bytes};
+  const auto [K, Kt, Vt, dK, dV, Q, dQ, dO, S, dP, damp, staging, rows] = f.take(scratch);
+
+  const char* k_rows[KB];
+  const char* v_rows[KB];
+  for (int64_t j = 0; j < n; j++) {
+    k_rows[j] = at(a.k, a.ks, b, kv, k0 + j, T::bytes);
+    v_rows[j] = at(a.v, a.vs, b, kv, k0 + j, T::bytes);
+    convert_row<T>(k_rows[j], K + j * f.Dp, a.D, f.Dp);
+  }
+  pack_transposed<T>(k_rows, n, a.D, Kt, KB, KB, {1, 0}, staging);
+  pack_transposed<T>(v_rows, n, a.Dv, Vt, KB, KB, {1, 0}, staging);
+  for (int64_t i = 0; i < KB * f.Dp; i++) dK[i] = 0;
+  for (int64_t i = 0; i < KB * f.Dvp; i++) dV[i] = 0;
+  const bool k_bad = any_nonfinite<F32>(K, 0, 1, n * f.Dp);
+  const int64_t columns = f.Dp / VL, columns_v = f.Dvp / VL;
+
+  for (int64_t qb = 0; qb < f.query_blocks; qb++) {
+    int64_t lo, hi;
+    f.keys_of(qb, &lo, &hi);
+    if (lo >= hi || block < lo / KB || block > (hi - 1) / KB) continue;
+    const int64_t r0 = qb * QB, count = min2<int64_t>(QB, p.R - r0);
+    const int64_t seen = min2(n, hi - k0);  // keys that some row sees
+    bool edge = false;
+    for (int64_t i = 0; i < count; i++) {
+      rows[i].locate(p, b, kv, r0 + i);
+      edge |= k0 < rows[i].from || k0 + seen > rows[i].to;
+      convert_row<T>(at(a.q, a.qs, b, rows[i].head, rows[i].position, T::bytes), Q + i * f.Dp, a.D, f.Dp, p.query);
+      convert_row<T>(at(a.dout, a.dos, b, rows[i].head, rows[i].position, T::bytes), dO + i * f.Dvp, a.Dv, f.Dvp);
+    }
+    if (p.sign == 0)
+      for (int64_t i = 0; i < count * f.Dp; i++) Q[i] = 0;
+    const bool may_hide = edge || a.mask_dtype != kNone;
+    const bool bad = may_hide && (k_bad || any_nonfinite<F32>(Q, 0, 1, count * f.Dp) ||
+                                  any_nonfinite<F32>(dO, 0, 1, count * f.Dvp));
+    // Summed in the forward pass's order: a score that differs from the one in the LSE is an error of every gradient.
+    product_short<Fp32Op>(Q, f.Dp * 4, Kt, KB, S, KB, count, ceil_div(seen, VL), a.D, T::bytes == 4);
+    product<Fp32Op, false, false>(dO, f.Dvp * 4, 4, Vt, KB, dP, KB, count, ceil_div(seen, VL), a.Dv);
+    for (int64_t i = 0; i < count; i++)
+      row_gradients(p, rows[i], k0, seen, f.base[head * p.R + r0 + i], f.delta[head * p.R + r0 + i],
+                    T::bytes == 2 && f.key_blocks == 1, edge || p.general, may_hide, S + i * KB, dP + i * KB, damp);
+    if (bad) {
+      for (int64_t i = 0; i < count * f.Dp; i++) dQ[i] = 0;
+      product_hidden<true>(S, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, seen, columns_v, count);
+      product_hidden<true>(dP, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
+      product_hidden<false>(dP, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
+    } else {
+      product<Fp32Op, true, true>(S, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, seen, columns_v, count);
+      product<Fp32Op, true, true>(dP, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
+      product<Fp32Op, false, false>(dP, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
+    }
+    int32_t* turn = f.turn + head * f.query_blocks + qb;
+    await_turn(turn, (int32_t)block);
+    add_queries<T>(f, head, r0, count, rows, dQ, block == lo / KB, block == (hi - 1) / KB);
+    __atomic_store_n(turn, (int32_t)block + 1, __ATOMIC_RELEASE);
+  }
+  for (int64_t j = 0; j < n; j++) {
+    write_row<T>((void*)at(a.dk, a.dks, b, kv, k0 + j, T::bytes), dK + j * f.Dp, a.D, p.key_gradient);
+    write_row<T>((void*)at(a.dv, a.dvs, b, kv, k0 + j, T::bytes), dV + j * f.Dvp, a.Dv, 1.0f);
+  }
+}
+
+template <class T>
+int32_t run_backward(Backward& f) {
+  const int threads = f.p.a->threads;
+  const int64_t items = f.p.heads * f.key_blocks;
+  const int used = usable_threads(items, threads);
+  char* memory = (char*)allocate(used * f.scratch_bytes + f.shared_bytes());
+  if (!memory) return kOutOfMemory;
+  f.scratch = memory;
+  f.base = (float*)(memory + used * f.scratch_bytes);
+  f.delta = f.base + f.rows();
+  f.turn = (int32_t*)(f.delta + f.rows());
+  f.dq = (float*)f.turn + round_up(f.p.heads * f.query_blocks, 16);
+  run(f.p.heads * f.query_blocks, threads, prepare<T>, &f);
+  run(items, used, run_item<T>, &f);
+  release(memory);
+  return kOk;
+}
+
+}  // namespace
+
+int64_t backward_workspace(const Args& a) {
+  Backward f(&a);
+  return usable_threads(f.p.heads * f.key_blocks, a.threads) * f.scratch_bytes + f.shared_bytes();
+}
+
+int32_t backward(const Args& a) {
+  Backward f(&a);
+  switch (a.dtype) {
+    case kFloat32: return run_backward<F32>(f);
+    case kFloat16: return run_backward<F16>(f);
+    default: return run_backward<BF16>(f);
+  }
+}
+
+}  // namespace rocattn

@@ -1,0 +1,58 @@
+"""How many threads the CPU kernels use: what the user says, else what the machine grants this process."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from pathlib import Path
+
+
+def thread_count() -> int:
+    """Return ``ROCATTN_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the CPUs of this process's affinity and cgroup."""
+    for name in ("ROCATTN_NUM_THREADS", "OMP_NUM_THREADS"):
+        first = os.environ.get(name, "").partition(",")[0].strip()
+        if first.isdecimal() and int(first) > 0:
+            return int(first)
+    try:
+        granted = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        granted = os.cpu_count() or 1
+    return max(1, min(granted, _cgroup_cpus()))
+
+
+@functools.cache
+def _cgroup_cpus() -> int:
+    """Return the CPU quota of this process's control group, rounded up; a large number without one."""
+    unlimited = 1 << 20
+    try:
+        entries = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return unlimited
+    quotas = [unlimited]
+    for entry in entries:
+        _, controllers, path = entry.split(":", 2)
+        if not controllers:  # version 2: limits of every ancestor hold
+            folder = Path("/sys/fs/cgroup" + path)
+            quotas += [_quota_v2(place / "cpu.max") for place in (folder, *folder.parents) if "cgroup" in place.parts]
+        elif "cpu" in controllers.split(","):
+            for folder in (Path("/sys/fs/cgroup/cpu" + path), Path("/sys/fs/cgroup/cpu")):
+                quotas.append(_quota_v1(folder))
+    return min(quota for quota in quotas if quota > 0)
+
+
+def _quota_v2(file: Path) -> int:
+    try:
+        quota, period = file.read_text().split()
+        return math.ceil(int(quota) / int(period))
+    except (OSError, ValueError):  # no such file, or "max"
+        return 1 << 20
+
+
+def _quota_v1(folder: Path) -> int:
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        period = int((folder / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return 1 << 20
+    return math.ceil(quota / period) if quota > 0 and period > 0 else 1 << 20

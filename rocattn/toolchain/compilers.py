@@ -1,0 +1,314 @@
+"""Finding compilers: the one named by ROCATTN_COMPILER, the pinned one, ROCm's, a clang on PATH, and gcc for the CPU.
+
+Looking for a compiler for this CPU starts each candidate once (its version is part of every cache key); only GPU
+kernels make it list its targets, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn.errors import ToolchainError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+VARIABLE = "ROCATTN_COMPILER"
+MIN_CLANG, MIN_GCC = 17, 12
+_PROBE_TIMEOUT_S = 60.0
+# These make a compiler read or record things that the cache key does not know of.
+_UNHERMETIC = {"CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CCC_OVERRIDE_OPTIONS", "CLANG_CONFIG_FILE_USER_DIR"}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A compiler that was looked at: usable, or not with its reason.
+
+    Attributes:
+        kind: "ziglang" (the pinned one), "rocm", "clang" or "gcc".
+        argv: How to start the compiler driver; empty if there is none.
+        linker: How to start its ld.lld; empty if there is none.
+        version: The driver's own version line, which for ROCm names the exact revision.
+        targets: GPU architectures it knows ("gfx942", …).
+        reason: Why GPU kernels cannot be compiled with it; empty if they can.
+        host_reason: Why code for this CPU cannot; empty if it can.
+        given: Whether ``ROCATTN_COMPILER`` names it.
+    """
+
+    kind: str
+    argv: tuple[str, ...] = ()
+    linker: tuple[str, ...] = ()
+    version: str = ""
+    targets: tuple[str, ...] = ()
+    reason: str = ""
+    host_reason: str = ""
+    given: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether GPU kernels can be compiled with it."""
+        return not self.reason
+
+
+def find_compilers() -> list[Compiler]:
+    """Return every compiler looked at, in the order of choice, with its GPU targets."""
+    return [_with_targets(compiler) for compiler in _candidates()]
+
+
+@functools.cache
+def choose_compiler() -> Compiler:
+    """Return the first compiler for GPU kernels; asked once a process.
+
+    Raises:
+        ToolchainError: When there is none, or the given one does not work; the message gives each one's reason.
+    """
+    looked: list[Compiler] = []
+    for candidate in _candidates():
+        compiler = _with_targets(candidate)
+        if compiler.usable:
+            return compiler
+        _check_given(compiler)
+        looked.append(compiler)
+    reasons = "; ".join(f"{compiler.kind}: {compiler.reason}" for compiler in looked)
+    raise ToolchainError(f"no compiler for HIP kernels: {reasons}")
+
+
+@functools.cache
+def choose_host_compiler() -> Compiler:
+    """Return the first compiler for this CPU; asked once a process.
+
+    Raises:
+        ToolchainError: When there is none, or the given one does not work.
+    """
+    if not sys.platform.startswith("linux"):
+        raise ToolchainError(f"the CPU kernels are built for Linux only, not for {sys.platform}")
+    for compiler in _candidates():
+        if not compiler.host_reason:
+            return compiler
+        _check_given(compiler)
+    raise ToolchainError(
+        f"no C++ compiler: pip install 'rocattn[toolchain]', or put clang >= {MIN_CLANG} or g++ >= {MIN_GCC} on PATH"
+    )
+
+
+def compiler_environment() -> dict[str, str]:
+    """Return the variable that makes another Python environment compile for this CPU with the same compiler."""
+    try:
+        return {VARIABLE: shlex.join(choose_host_compiler().argv)}
+    except ToolchainError:
+        return {}
+
+
+def run_step(command: Sequence[str], source: Path, target: str) -> str:
+    """Run one command of a compilation in the source's folder and return its diagnostics.
+
+    Args:
+        command: What to run.
+        source: What is compiled.
+        target: What for, in the words of an error's text.
+
+    Raises:
+        ToolchainError: When it fails; with the compiler's first error line.
+    """
+    done = subprocess.run(
+        command, cwd=source.parent, env=_environment(), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, errors="replace", check=False,
+    )  # fmt: skip
+    if done.returncode:
+        first = _first_error(done.stderr, done.returncode)
+        text = f"{source.name} does not compile for {target}: {first}"
+        raise ToolchainError(text, command=command, output=done.stderr)
+    return done.stderr.strip()
+
+
+def _candidates() -> Iterator[Compiler]:
+    """Look at one compiler after the other, in the order of choice; nobody's targets are asked for."""
+    yield from _given()
+    yield _pinned()
+    yield _rocm()
+    yield from _clangs()
+    yield from _gccs()
+
+
+def _given() -> Iterator[Compiler]:
+    """Look at the compiler of ``ROCATTN_COMPILER``: any command line of one, ziglang's in any of its forms."""
+    text = os.environ.get(VARIABLE, "").strip()
+    if not text:
+        return
+    try:
+        argv = tuple(shlex.split(text))
+    except ValueError as error:
+        yield _unusable("clang", f"cannot be read ({error})", given=True)
+        return
+    program = shutil.which(argv[0]) or argv[0]
+    argv = (os.path.abspath(program) if os.sep in program else program, *argv[1:])  # noqa: PTH100 - keeps links
+    if argv[1:3] == ("-m", "ziglang"):
+        try:
+            home = Path(_ask([argv[0], "-c", "import ziglang; print(ziglang.__path__[0])"]).strip())
+        except ToolchainError as error:
+            yield _unusable("ziglang", str(error), argv=argv, given=True)
+            return
+        yield replace(_zig(home), given=True)
+    elif Path(argv[0]).name == "zig":
+        yield replace(_zig(Path(argv[0]).parent), given=True)
+    else:
+        yield replace(_look("", argv, _linker_of(argv[0])), given=True)
+
+
+def _check_given(compiler: Compiler) -> None:
+    """Refuse to go on to another compiler than the one that was asked for, unless it is for another purpose."""
+    if compiler.given and compiler.host_reason:
+        raise ToolchainError(f"{VARIABLE} does not name a working compiler: {compiler.host_reason}")
+
+
+def _pinned() -> Compiler:
+    """Look at clang of the PyPI package ``ziglang``, started directly: its ``python -m`` only execs the same file."""
+    spec = find_spec("ziglang")
+    if spec is None or not spec.submodule_search_locations:
+        return _unusable("ziglang", "not installed: pip install 'rocattn[toolchain]'")
+    return _zig(Path(next(iter(spec.submodule_search_locations))))
+
+
+def _zig(home: Path) -> Compiler:
+    """Look at the clang inside a zig; its release is that of the package around it."""
+    zig = str(home / "zig")
+    packages = sorted(path.name[: -len(".dist-info")] for path in home.parent.glob("ziglang-*.dist-info"))
+    release = packages[0].partition("-")[2] if len(packages) == 1 else "unknown"
+    return _look("ziglang", (zig, "clang"), (zig, "ld.lld"), f" (ziglang {release})")
+
+
+def _rocm() -> Compiler:
+    """Look at ROCm's own clang; hipcc is only a wrapper around it that adds options of its own."""
+    root = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
+    for folder in ("lib/llvm/bin", "llvm/bin", "bin"):
+        for name in ("amdclang++", "clang++"):
+            if (driver := root / folder / name).exists():
+                linkers = [root / place / "ld.lld" for place in (folder, "lib/llvm/bin", "llvm/bin")]
+                linker = next((str(path) for path in linkers if path.exists()), "")
+                return _look("rocm", (str(driver),), (linker,) if linker else ())
+    where = f"{root}, from ROCM_PATH" if os.environ.get("ROCM_PATH") else f"{root}; set ROCM_PATH if it is elsewhere"
+    if (root / "bin" / "hipcc").exists():
+        return _unusable("rocm", f"hipcc is there but the clang it wraps is not (looked in {where})")
+    return _unusable("rocm", f"no amdclang++ (looked in {where})")
+
+
+def _clangs() -> Iterator[Compiler]:
+    """Look at each clang on PATH, unversioned names first, then the newest."""
+    names = ("clang++", "clang", *(f"clang-{major}" for major in range(40, MIN_CLANG - 1, -1)))
+    drivers = list(_on_path(names))
+    for driver in drivers:
+        yield _look("clang", (driver,), _linker_of(driver))
+    if not drivers:
+        yield _unusable("clang", "no clang on PATH")
+
+
+def _gccs() -> Iterator[Compiler]:
+    """Look at each g++ on PATH: for this CPU only."""
+    drivers = list(_on_path(("g++", *(f"g++-{major}" for major in range(30, MIN_GCC - 1, -1)))))
+    for driver in drivers:
+        yield _look("gcc", (driver,), ())
+    if not drivers:
+        yield _unusable("gcc", "no g++ on PATH")
+
+
+def _on_path(names: Sequence[str]) -> Iterator[str]:
+    """Find programs on PATH, each file once."""
+    seen: set[str] = set()
+    for name in names:
+        driver = shutil.which(name)
+        if driver is not None and (real := os.path.realpath(driver)) not in seen:
+            seen.add(real)
+            yield driver
+
+
+def _linker_of(driver: str) -> tuple[str, ...]:
+    """Return ld.lld beside a clang, or the one of its version, or any on PATH."""
+    real = os.path.realpath(driver)
+    suffix = re.search(r"-\d+$", real)
+    beside = Path(real).parent / "ld.lld"
+    linker = str(beside) if beside.exists() else None
+    linker = linker or (shutil.which(f"ld.lld{suffix[0]}") if suffix else None) or shutil.which("ld.lld")
+    return (linker,) if linker else ()
+
+
+def _unusable(
+    kind: str, reason: str, *, argv: tuple[str, ...] = (), version: str = "", given: bool = False
+) -> Compiler:
+    return Compiler(kind, argv, version=version, reason=reason, host_reason=reason, given=given)
+
+
+def _look(kind: str, argv: tuple[str, ...], linker: tuple[str, ...], suffix: str = "") -> Compiler:
+    """Ask a compiler for its version; without a ``kind`` the answer tells."""
+    try:
+        banner = _ask([*argv, "--version"])
+    except ToolchainError as error:
+        return _unusable(kind or "clang", str(error), argv=argv)
+    if clang := re.search(r"^.*clang version (\d+).*$", banner, re.MULTILINE):
+        name, least, found = "clang", MIN_CLANG, clang
+        kind = kind or "clang"
+    elif "Free Software Foundation" in banner and (gcc := re.search(r"^.*\) (\d+)\.\d+.*$", banner, re.MULTILINE)):
+        name, least, found = "gcc", MIN_GCC, gcc
+        kind = kind or "gcc"
+    else:
+        return _unusable(kind or "clang", f"{argv[0]} is not a {kind or 'clang or gcc'}", argv=argv)
+    if (name == "gcc") != (kind == "gcc"):
+        return _unusable(kind, f"{argv[0]} is not a {kind}", argv=argv)
+    version = found[0].strip() + suffix
+    if int(found[1]) < least:
+        reason = f"{name} {found[1]} is too old: {least} or newer is needed"
+        return _unusable(kind, reason, argv=argv, version=version)
+    return Compiler(kind, argv, linker, version)
+
+
+def _with_targets(compiler: Compiler) -> Compiler:
+    """Ask a clang for its AMDGPU targets, and its linker whether it is there."""
+    if compiler.reason:
+        return compiler
+    if compiler.kind == "gcc":
+        return replace(compiler, reason="gcc compiles for this CPU only")
+    try:
+        listed = _ask([*compiler.argv, "--target=amdgcn-amd-amdhsa", "-nogpulib", "-print-supported-cpus"])
+        targets = tuple(dict.fromkeys(re.findall(r"^\s+(gfx[0-9a-f]+)$", listed, re.MULTILINE)))
+        if not compiler.linker:
+            return replace(compiler, targets=targets, reason="its ld.lld is missing: install lld")
+        _ask([*compiler.linker, "--version"])
+    except ToolchainError as error:
+        return replace(compiler, reason=str(error))
+    return replace(compiler, targets=targets, reason="" if targets else "built without the AMDGPU target")
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in _UNHERMETIC}
+    return kept | {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
+
+
+def _ask(argv: Sequence[str]) -> str:
+    """Return what a compiler prints, or raise ToolchainError with the reason it does not work."""
+    try:
+        done = subprocess.run(
+            argv, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=_PROBE_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise ToolchainError(f"{argv[0]} does not start: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ToolchainError(f"{argv[0]} did not answer in {_PROBE_TIMEOUT_S:.0f} s") from error
+    if done.returncode:
+        raise ToolchainError(f"`{shlex.join(argv)}` failed: {_first_error(done.stderr, done.returncode)}")
+    return done.stdout + done.stderr
+
+
+def _first_error(output: str, status: int) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    named = next((line for line in lines if "error:" in line), None)
+    return named or (lines[-1] if lines else f"no message, exit status {status}")

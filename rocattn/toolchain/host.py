@@ -1,0 +1,141 @@
+"""Compiling C++ for this CPU, once per machine: kernels/cpu and whatever else runs on the host.
+
+The sources are free of the C++ standard library and of the C library's headers, and a shared object leaves its few
+undefined symbols (pthread_create, posix_memalign, …) to the process that loads it. So nothing is linked in, a file
+costs about a second, and the same source, options and compiler give the same bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn.cache import ContentCache, cache_folder
+from rocattn.errors import ToolchainError
+from rocattn.toolchain.compilers import choose_host_compiler, run_step
+from rocattn.toolchain.inputs import absolute, content_key, inputs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rocattn.toolchain.compilers import Compiler
+
+_OPTIONS = (
+    *("-std=c++17", "-O3", "-fPIC", "-ffreestanding", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"),
+    *("-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Wextra"),
+)
+ISA_OPTIONS = {
+    "avx512bf16": ("-march=x86-64-v4", "-mavx512bf16"),
+    "avx512": ("-march=x86-64-v4",),
+    "avx2": ("-march=x86-64-v3",),
+    "portable": (),
+}
+_X86_FLAGS = {
+    "avx2": {"avx2", "fma", "f16c", "bmi2", "movbe"},
+    "avx512": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+    "avx512bf16": {"avx512_bf16"},
+}
+
+
+@functools.cache
+def host_isa() -> str:
+    """Return the widest instruction set of this CPU that the kernels have code for; ``ROCATTN_CPU_ISA`` overrides it.
+
+    Raises:
+        ToolchainError: When the override names none, or one this CPU lacks.
+    """
+    able = ["portable"]
+    if platform.machine() in {"x86_64", "AMD64"}:
+        flags = _cpu_flags()
+        for name, needed in _X86_FLAGS.items():
+            if not needed <= flags:
+                break
+            able.append(name)
+    wanted = os.environ.get("ROCATTN_CPU_ISA")
+    if wanted and wanted not in able:
+        raise ToolchainError(f"ROCATTN_CPU_ISA is {wanted!r}: this CPU can do {', '.join(able)}")
+    return wanted or able[-1]
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        with Path("/proc/cpuinfo").open() as info:
+            line = next((text for text in info if text.startswith("flags")), "")
+    except OSError:
+        return set()
+    return set(line.partition(":")[2].split())
+
+
+def compile_host(sources: Sequence[Path], *, isa: str | None = None, options: Sequence[str] = ()) -> bytes:
+    """Compile C++ files into one shared object for this CPU, or take it from the cache.
+
+    Args:
+        sources: The files.
+        isa: "avx512bf16", "avx512", "avx2" or "portable"; None is `host_isa`.
+        options: More compiler options.
+
+    Returns:
+        The shared object's bytes.
+
+    Raises:
+        ToolchainError: When there is no compiler or the source does not compile.
+    """
+    files = [absolute(source) for source in sources]
+    compiler = choose_host_compiler()
+    chosen = (*_OPTIONS, *ISA_OPTIONS[isa or host_isa()], *options)
+    inputs = _inputs(files)
+    parts: list[str | bytes] = ["host-2", compiler.version, platform.machine(), *chosen]
+    for name, data in inputs:
+        parts += [name, data]
+
+    def make() -> dict[str, bytes]:
+        made = _build(compiler, files, chosen)
+        if _inputs(files) != inputs:  # else the cache would hold another version under this key
+            raise ToolchainError(f"{files[0].name} or what belongs to it changed while it was compiled: run it again")
+        return {"code.so": made}
+
+    return ContentCache(cache_folder()).get_or_make(content_key(parts), make)["code.so"]
+
+
+def _inputs(sources: Sequence[Path]) -> list[tuple[str, bytes]]:
+    found = [entry for source in sources for entry in inputs_of(source, source.parent)]
+    return list(dict.fromkeys(found))
+
+
+def _build(compiler: Compiler, sources: Sequence[Path], options: Sequence[str]) -> bytes:
+    driver = [*compiler.argv, *_own_options(compiler)]
+    try:
+        with tempfile.TemporaryDirectory(prefix="rocattn-build-") as folder:
+            objects = [str(Path(folder, f"{source.stem}.o")) for source in sources]
+            workers = min(len(sources), len(os.sched_getaffinity(0)))
+            with ThreadPoolExecutor(workers) as pool:
+                work = [pool.submit(_compile, driver, *pair, options) for pair in zip(sources, objects, strict=True)]
+            for done in work:
+                done.result()
+            result = Path(folder, "code.so")
+            link = compiler.linker or (*driver, "-nostdlib")
+            run_step([*link, "-shared", *objects, "-o", str(result)], sources[0], "this CPU")
+            return result.read_bytes()
+    except OSError as error:
+        raise ToolchainError(f"cannot build {sources[0].name} in a temporary folder: {error.strerror}") from error
+
+
+def _own_options(compiler: Compiler) -> tuple[str, ...]:
+    """Return what makes a driver compile for this machine by its own headers (immintrin.h) and nothing else."""
+    if compiler.kind == "gcc":
+        return ()
+    if compiler.kind != "ziglang":
+        return ("--no-default-config",)
+    # "gnu" for every libc: nothing of it is included, and nothing is linked.
+    headers = str(Path(compiler.argv[0]).parent / "lib" / "include")
+    return ("--no-default-config", "-target", f"{platform.machine()}-linux-gnu", "-isystem", headers)
+
+
+def _compile(driver: Sequence[str], source: Path, target: str, options: Sequence[str]) -> None:
+    where = [f"-ffile-prefix-map={source.parent}=.", "-c", source.name, "-o", target]
+    run_step([*driver, *options, *where], source, "this CPU")

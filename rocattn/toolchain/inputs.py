@@ -1,0 +1,65 @@
+"""What a compilation reads: the source and all it includes, found without a compiler, and the hash of such things."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn.errors import ToolchainError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_INCLUDE = re.compile(
+    rb"(?:^[ \t]*#[ \t]*(?:include(?:_next)?|import|embed)\b|\b__has_(?:include|embed)[ \t]*\()[ \t]*"
+    rb'(?:"([^"\n]+)"|<([^>\n]+)>|(.*))',
+    re.MULTILINE,
+)
+
+
+def content_key(parts: Iterable[str | bytes]) -> str:
+    """Return one hash of several texts; where one ends and the next begins counts."""
+    encoded = [part.encode() if isinstance(part, str) else part for part in parts]
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in encoded)).hexdigest()
+
+
+def inputs_of(source: Path, headers: Path) -> list[tuple[str, bytes]]:
+    """Return the source and every file it could include, by the name it is included by, as found without a compiler.
+
+    Conditions are not evaluated: a header inside ``#if 0`` counts too, which costs a rebuild at worst. A name that
+    is found nowhere is listed empty, so that adding the file later changes the key; the compiler reports it.
+    """
+    found: dict[Path, tuple[str, bytes]] = {}
+    waiting = [source]
+    while waiting:
+        path = waiting.pop(0)
+        if path in found:
+            continue
+        name = (
+            f"include/{path.relative_to(headers)}"
+            if path.is_relative_to(headers)
+            else os.path.relpath(path, source.parent)
+        )
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            if path == source:
+                raise ToolchainError(f"cannot read the kernel source {source}: {error.strerror}") from error
+            data = b""
+        found[path] = name, data
+        for quoted, angled, computed in _INCLUDE.findall(data.replace(b"\\\n", b"")):
+            if computed:
+                line = computed.decode(errors="replace").strip()
+                raise ToolchainError(f"{path.name}: cannot follow the include of {line}: name the header literally")
+            spelt = (quoted or angled).decode(errors="replace")
+            beside = absolute(path.parent / spelt)
+            waiting.append(beside if quoted and beside.is_file() else absolute(headers / spelt))
+    return list(found.values())
+
+
+def absolute(path: Path | str) -> Path:
+    """Return a path from the root, without dots and with its links."""
+    return Path(os.path.normpath(Path(path).absolute()))

@@ -1,0 +1,106 @@
+"""Build the CPU kernels with AddressSanitizer and UBSan (system g++) and run random problems through them.
+
+    python tests/attention/sanitize_cpu_kernels.py [--isa portable|avx2|avx512|avx512bf16] [--problems 60]
+
+Exit status 0: nothing found; 1: a sanitizer or a check spoke; 3: no g++ with sanitizers here.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = (
+    *("-std=c++17", "-O1", "-g1", "-fPIC", "-ffreestanding", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
+    *("-ffp-contract=fast", "-w"),
+    *("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=undefined"),
+)
+
+
+def runtimes():
+    """Return the sanitizers' libraries, which must be loaded before Python; a bare name is one that is not there."""
+    names = ("libasan.so", "libubsan.so")
+    return [subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip() for name in names]
+
+
+def missing():
+    """Say what the check needs and is not here; empty if all is."""
+    if not shutil.which("g++"):
+        return "no g++: the sanitizer build needs one"
+    absent = [path for path in runtimes() if not Path(path).is_absolute()]
+    return f"g++ has no {' and no '.join(absent)}" if absent else ""
+
+
+def build(isa, folder):
+    """Compile all kernels with sanitizers, files side by side; returns the library."""
+    from rocattn.backends.cpu_flash import SOURCES
+    from rocattn.toolchain.host import ISA_OPTIONS
+
+    def compiled(name):
+        target = Path(folder, name).with_suffix(".o")
+        source = ROOT / "kernels" / "cpu" / name
+        subprocess.run(["g++", *OPTIONS, *ISA_OPTIONS[isa], "-c", str(source), "-o", str(target)], check=True)
+        return str(target)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compiled, SOURCES))
+    library = Path(folder, "sanitized.so")
+    subprocess.run(["g++", *OPTIONS, "-shared", *objects, "-o", str(library)], check=True)
+    return library
+
+
+def run_problems(count):
+    """Run random problems, forward and backward, in this (preloaded) process; returns how many are wrong."""
+    from rocattn.backends import BACKENDS
+    from tests.attention.random_problems import DTYPES, judged, random_problem
+
+    wrong = 0
+    for seed in range(1000, 1000 + count):
+        for dtype in DTYPES:
+            for direction in ("forward", "backward"):
+                config, inputs = random_problem(seed, dtype, direction)
+                check, intact = judged(config, inputs, BACKENDS.get("cpu-flash"))
+                if not (check.ok and intact):
+                    wrong += 1
+                    print(f"seed {seed} {config.label}: {check}, outside intact: {intact}")
+    return wrong
+
+
+def main():
+    """Build, then start this file again under the sanitizers."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--isa", help="default: the widest of this CPU")
+    parser.add_argument("--problems", type=int, default=60)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    sys.path[:0] = [str(ROOT)]
+    if options.inside:
+        return int(run_problems(options.problems) > 0)
+    from rocattn.toolchain.host import host_isa
+
+    if reason := missing():
+        print(reason, file=sys.stderr)
+        return 3
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            library = build(options.isa or host_isa(), folder)
+        except subprocess.CalledProcessError:
+            print("g++ cannot build the kernels with sanitizers here (above)", file=sys.stderr)
+            return 3
+        environment = os.environ | {
+            "LD_PRELOAD": ":".join(runtimes()), "ASAN_OPTIONS": "detect_leaks=0", "ROCATTN_CPU_LIBRARY": str(library),
+            "ROCATTN_NUM_THREADS": "3",
+        }  # fmt: skip
+        again = [sys.executable, __file__, "--inside", "--problems", str(options.problems)]
+        done = subprocess.run(again, env=environment, check=False)
+    print("nothing found" if done.returncode == 0 else "the sanitizers or a check spoke (above)", file=sys.stderr)
+    return int(done.returncode != 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

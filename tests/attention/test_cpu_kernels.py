@@ -1,0 +1,192 @@
+"""The native kernels of cpu-flash: what the contract's own tests cannot see from outside."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rocattn
+from rocattn.backends import BACKENDS
+from rocattn.config import AttentionConfig
+from rocattn_profiling.measure.data import make_inputs, numpy_dtype
+
+from . import sanitize_cpu_kernels
+from .random_problems import DTYPES, judged, random_problem
+
+ROOT = Path(__file__).resolve().parents[2]
+EPS = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+pytestmark = pytest.mark.usefixtures("cpu_flash")
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("first", range(0, 120, 30))
+def test_random_problems_are_as_exact_as_a_naive_program(first, dtype, direction):
+    """The project's rule holds for all options, strides and masks; NaN around buffers is not read, nor changed."""
+    for seed in range(first, first + 30):
+        config, inputs = random_problem(seed, dtype, direction)
+        check, intact = judged(config, inputs, BACKENDS.get("cpu-flash"))
+        assert check.ok, f"seed {seed}, {config.label}: {check}"
+        assert intact, f"seed {seed}, {config.label}: something beside the results was written"
+
+
+def solve(dtype="float32", seed=5):
+    """Forward and backward of problems that take every path: tiles, split keys, decode, all together as bytes."""
+    shapes = [
+        (1, 4, 4, 257, 257, 64), (2, 8, 2, 130, 300, 80), (1, 8, 2, 1, 3000, 128), (1, 2, 1, 70, 3000, 64),
+        (1, 3, 1, 3, 700, 20),
+    ]  # fmt: skip
+    found = []
+    for batch, heads, kv_heads, seq_q, seq_k, dim in shapes:
+        rng = np.random.default_rng(seed)
+        q, k, v = (
+            rng.standard_normal((batch, n, h, dim)).astype(numpy_dtype(dtype))
+            for n, h in ((seq_q, heads), (seq_k, kv_heads), (seq_k, kv_heads))
+        )
+        out, lse = rocattn.attention(q, k, v, causal=True, return_lse=True, backend="cpu-flash")
+        found += [out, lse, *rocattn.attention_backward(out, q, k, v, out, lse, causal=True, backend="cpu-flash")]
+    return b"".join(array.tobytes() for array in found)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bits_do_not_depend_on_the_number_of_threads(dtype, monkeypatch):
+    """1, 2, 3, 7 and 33 threads give the same bytes, forward and backward."""
+    monkeypatch.setenv("ROCATTN_NUM_THREADS", "1")
+    alone = solve(dtype)
+    for count in (2, 3, 7, 33):
+        monkeypatch.setenv("ROCATTN_NUM_THREADS", str(count))
+        assert solve(dtype) == alone, f"{count} threads"
+
+
+def test_several_python_threads_share_the_pool(monkeypatch):
+    """Calls from four threads at once give what one call gives."""
+    monkeypatch.setenv("ROCATTN_NUM_THREADS", "3")
+    alone, found = solve(), []
+    workers = [threading.Thread(target=lambda: found.append(solve())) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert found == [alone] * 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own(monkeypatch):
+    """Forked while another thread computes, the child computes the same, and so does the parent after it."""
+    monkeypatch.setenv("ROCATTN_NUM_THREADS", "3")
+    alone, stop = solve(), threading.Event()
+
+    def keep_busy():
+        while not stop.is_set():
+            solve()
+
+    busy = threading.Thread(target=keep_busy)
+    busy.start()
+    try:
+        for _ in range(3):
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if solve() == alone else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        busy.join()
+    assert solve() == alone
+
+
+@pytest.mark.parametrize("seq_q", [1, 40])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_hidden_keys_do_not_leak(dtype, seq_q):
+    """NaN and inf in K and V behind causal, window, bool mask and a -inf mask change nothing."""
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((1, 2, n, 32)).astype(numpy_dtype(dtype)) for n in (seq_q, 150, 150))
+    mask = np.ones((1, 1, 1, 150), bool)
+    mask[..., [3, 77, 140]] = False
+    spoiled = [x.copy() for x in (k, v)]
+    for x in spoiled:
+        x[:, :, 3], x[:, :, 77], x[:, :, 140] = np.nan, np.inf, -np.inf
+    for hidden in (mask, np.where(mask, 0, -np.inf).astype(np.float32)):
+        options = {"layout": "BHSD", "causal": True, "window": (90, 0), "mask": hidden, "backend": "cpu-flash"}
+        clean = rocattn.attention(q, k, v, return_lse=True, **options)
+        found = rocattn.attention(q, *spoiled, return_lse=True, **options)
+        for mine, theirs in zip(found, clean, strict=True):
+            if dtype == "bfloat16":  # pairs of keys are summed in hardware, but one by one where a tile holds NaN
+                np.testing.assert_allclose(mine.astype(np.float32), theirs.astype(np.float32), rtol=2.0**-6, atol=1e-3)
+            else:
+                np.testing.assert_array_equal(mine, theirs)
+        for mine, theirs in zip(
+            rocattn.attention_backward(q, q, *spoiled, *found, **options),
+            rocattn.attention_backward(q, q, k, v, *clean, **options), strict=True,
+        ):  # fmt: skip
+            assert np.isfinite(mine.astype(np.float32)).all()
+            near = 8 * EPS[dtype]
+            np.testing.assert_allclose(mine.astype(np.float32), theirs.astype(np.float32), rtol=near, atol=near)
+
+
+def test_a_finite_mask_pushes_far_but_does_not_hide():
+    """A row masked with finfo.min everywhere is uniform, as a program that adds the mask has it."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 1, n, 16)).astype(np.float32) for n in (20, 30, 30))
+    mask = np.full((1, 1, 1, 30), np.finfo(np.float32).min, np.float32)
+    out, lse = rocattn.attention(q, k, v, mask=mask, layout="BHSD", return_lse=True, backend="cpu-flash")
+    np.testing.assert_allclose(out, np.broadcast_to(v.mean(axis=2, keepdims=True), out.shape), atol=1e-6)
+    assert (lse == np.finfo(np.float32).min).all()
+
+
+@pytest.mark.parametrize("value", [-2.4e38, -3e38, float(np.finfo(np.float32).min)], ids=str)
+@pytest.mark.parametrize("seq_q", [1, 40])
+def test_the_lse_of_a_row_pushed_far_is_its_mask(seq_q, value):
+    """Values whose multiple by log2(e) is beyond float32 keep their order and their LSE; gradients stay finite."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 2, n, 16)).astype(np.float32) for n in (seq_q, 30, 30))
+    mask = np.full((1, 1, 1, 30), value, np.float32)
+    options = {"mask": mask, "layout": "BHSD", "backend": "cpu-flash"}
+    _, lse = rocattn.attention(q, k, v, return_lse=True, **options)
+    np.testing.assert_allclose(lse, np.float32(value), rtol=4 * EPS["float32"])
+    mask[..., 7] = np.float32(value) * np.float32(0.9999)  # a little less far: it takes the whole row
+    out, lse = rocattn.attention(q, k, v, return_lse=True, **options)
+    np.testing.assert_array_equal(out, np.broadcast_to(v[:, :, 7:8], out.shape))
+    for gradient in rocattn.attention_backward(q, q, k, v, out, lse, **options):
+        assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [257, 576])
+def test_wide_heads(dim, dtype):
+    """D up to 576 and more (multi-head latent attention) with another Dv."""
+    config = AttentionConfig(
+        batch=1, num_heads=2, num_kv_heads=1, seq_q=70, seq_k=90, head_dim=dim, head_dim_v=130, causal=True, dtype=dtype
+    )
+    check, intact = judged(config, make_inputs(config), BACKENDS.get("cpu-flash"))
+    assert check.ok, check
+    assert intact
+
+
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512", "avx512bf16"])
+def test_every_instruction_set_keeps_the_rule(isa):
+    """Random problems with each library this CPU can run (in a process of its own: one library a process)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.attention.random_problems", "--problems", "10", "--seed", "5000"],
+        env=os.environ | {"ROCATTN_CPU_ISA": isa}, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if "this CPU can do" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_sanitizers_find_nothing():
+    """AddressSanitizer and UBSan keep silent over random problems, every path and three threads."""
+    missing = sanitize_cpu_kernels.missing()
+    if missing:
+        pytest.skip(missing)
+    done = subprocess.run(
+        [sys.executable, sanitize_cpu_kernels.__file__, "--problems", "12"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

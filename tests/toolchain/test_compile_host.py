@@ -1,0 +1,164 @@
+"""Compiling for this CPU: found, cached, refused with a reason."""
+
+import ctypes
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from rocattn import toolchain
+from rocattn.errors import ToolchainError
+from rocattn.toolchain import compilers, host
+
+SOURCE = 'extern "C" __attribute__((visibility("default"))) int answer(void) { return ANSWER; }\n'
+
+
+@pytest.fixture
+def source(host_compiler, tmp_path):
+    """A source file with a header, and a compiler for it."""
+    path = tmp_path / "code" / "answer.cpp"
+    path.parent.mkdir()
+    path.write_text(f'#include "answer.h"\n{SOURCE}')
+    path.with_suffix(".h").write_text("#define ANSWER 42\n")
+    return path
+
+
+def answer_of(library, folder):
+    """Load a library and ask it."""
+    path = folder / f"loaded-{len(list(folder.iterdir()))}.so"
+    path.write_bytes(library)
+    return ctypes.CDLL(str(path)).answer()
+
+
+def test_a_library_is_compiled_once_and_again_when_a_header_changes(source, tmp_path, monkeypatch):
+    """The second call takes the cache's bytes; a changed header gives others."""
+    first = toolchain.compile_host([source])
+    assert answer_of(first, tmp_path) == 42
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "_build", lambda *_: pytest.fail("compiled again"))
+        assert toolchain.compile_host([source]) == first
+    source.with_suffix(".h").write_text("#define ANSWER 43\n")
+    assert answer_of(toolchain.compile_host([source]), tmp_path) == 43
+
+
+def test_the_same_source_elsewhere_gives_the_same_bytes(source, tmp_path, monkeypatch):
+    """No path of this machine enters the library."""
+    first = toolchain.compile_host([source])
+    moved = tmp_path / "elsewhere"
+    source.parent.rename(moved)
+    monkeypatch.setenv("ROCATTN_CACHE_DIR", str(tmp_path / "other"))
+    assert toolchain.compile_host([moved / source.name]) == first
+    assert str(tmp_path).encode() not in first
+
+
+def test_parallel_first_uses_compile_once(source, monkeypatch):
+    """Several at the same time wait for one of them, and have the same bytes."""
+    real, builds, results = host._build, [], []
+    monkeypatch.setattr(host, "_build", lambda *given: builds.append(given) or real(*given))
+    threads = [threading.Thread(target=lambda: results.append(toolchain.compile_host([source]))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(builds), len(results), len(set(results))) == (1, 4, 1)
+
+
+def test_a_header_edited_during_the_build_is_not_cached(source, tmp_path, monkeypatch):
+    """The library could be of the old text or of the new one: it is refused, and the next use compiles."""
+    real = host._build
+
+    def edit_meanwhile(*given):
+        source.with_suffix(".h").write_text("#define ANSWER 44\n")
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "_build", edit_meanwhile)
+        with pytest.raises(ToolchainError, match="changed while it was compiled"):
+            toolchain.compile_host([source])
+    assert answer_of(toolchain.compile_host([source]), tmp_path) == 44
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_read_only_cache_is_no_obstacle(source, own_cache, caplog):
+    """One warning, and the library."""
+    own_cache.mkdir()
+    own_cache.chmod(0o555)
+    assert toolchain.compile_host([source])[:4] == b"\x7fELF"
+    assert "ROCATTN_CACHE_DIR" in caplog.text
+    own_cache.chmod(0o755)
+
+
+def test_a_cache_that_cannot_be_a_folder_is_no_obstacle(source, tmp_path, monkeypatch, caplog):
+    """A file stands where the cache should be: one warning, and the library."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ROCATTN_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert toolchain.compile_host([source])[:4] == b"\x7fELF"
+    assert caplog.text.count("ROCATTN_CACHE_DIR") == 1
+
+
+def test_a_source_that_does_not_compile_is_one_line(source):
+    """The compiler's first error, its command, and all it printed."""
+    source.write_text("int x = ;\n")
+    with pytest.raises(ToolchainError, match=r"answer\.cpp does not compile for this CPU: .*error") as caught:
+        toolchain.compile_host([source])
+    assert "\n" not in str(caught.value)
+    assert caught.value.command
+    assert "answer.cpp" in caught.value.output
+
+
+def test_a_missing_source_is_one_line(host_compiler, tmp_path):
+    """It names the file."""
+    with pytest.raises(ToolchainError, match=r"cannot read the kernel source .*nothing\.cpp"):
+        toolchain.compile_host([tmp_path / "nothing.cpp"])
+
+
+def test_gcc_compiles_for_the_cpu(source, tmp_path, monkeypatch):
+    """It is found last, for the CPU only; what it makes loads."""
+    found = [compiler for compiler in compilers._gccs() if not compiler.host_reason]
+    if not found:
+        pytest.skip("no g++ that is new enough")
+    assert found[0].kind == "gcc"
+    monkeypatch.setenv("ROCATTN_COMPILER", found[0].argv[0])
+    toolchain.choose_host_compiler.cache_clear()
+    assert toolchain.choose_host_compiler().version == found[0].version
+    assert answer_of(toolchain.compile_host([source]), tmp_path) == 42
+
+
+def test_an_instruction_set_this_cpu_lacks_is_refused(monkeypatch):
+    """The message lists what it can do."""
+    monkeypatch.setenv("ROCATTN_CPU_ISA", "avx1024")
+    with pytest.raises(ToolchainError, match="portable"):
+        host.host_isa.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    ("flags", "isa"),
+    [
+        ("sse2", "portable"),
+        ("avx512f avx512bw avx512cd avx512dq avx512vl", "portable"),  # without AVX2 its levels mean nothing
+        ("avx2 fma f16c bmi2 movbe avx512f", "avx2"),
+        ("avx2 fma f16c bmi2 movbe avx512f avx512bw avx512cd avx512dq avx512vl", "avx512"),
+        ("avx2 fma f16c bmi2 movbe avx512f avx512bw avx512cd avx512dq avx512vl avx512_bf16", "avx512bf16"),
+    ],
+)
+def test_the_instruction_set_is_the_widest_with_all_it_needs(monkeypatch, flags, isa):
+    """A CPU that lacks one part of a level gets the level below; other machines have one level."""
+    monkeypatch.delenv("ROCATTN_CPU_ISA", raising=False)
+    monkeypatch.setattr(host, "_cpu_flags", lambda: set(flags.split()))
+    monkeypatch.setattr(host.platform, "machine", lambda: "x86_64")
+    assert host.host_isa.__wrapped__() == isa
+    monkeypatch.setattr(host.platform, "machine", lambda: "aarch64")
+    assert host.host_isa.__wrapped__() == "portable"
+
+
+@pytest.mark.slow
+def test_the_kernels_compile_from_an_installed_tree(host_compiler):
+    """kernels/cpu as it is makes one library with the functions the backend calls."""
+    from rocattn.backends.cpu_flash import SOURCES
+    from rocattn.sources import kernel_root
+
+    assert {path.name for path in (kernel_root() / "cpu").glob("*.cpp")} == set(SOURCES)
+    library = toolchain.compile_host([Path(kernel_root(), "cpu", name) for name in SOURCES], isa="portable")
+    for name in (b"rocattn_cpu_forward", b"rocattn_cpu_backward", b"rocattn_cpu_workspace"):
+        assert name in library

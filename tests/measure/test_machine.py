@@ -204,5 +204,6 @@ def test_ceilings_are_positive_and_consistent():
 def test_every_thread_pool_is_held_to_the_number_asked_for():
     """OpenMP, the BLAS libraries numpy may have, and our own kernels."""
     found = machine.thread_environment(3)
+    assert found.pop("OPENBLAS_THREAD_TIMEOUT") == "20"
     assert set(found.values()) == {"3"}
     assert {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ROCATTN_NUM_THREADS"} <= set(found)

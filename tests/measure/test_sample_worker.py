@@ -1,6 +1,7 @@
 # ruff: noqa: D102 - the stand-in clock's methods are those of the time module
 """Inside a launch: turns, sample sizes, poisoned memory, and outputs compared with float64 and with each other."""
 
+import itertools
 import math
 
 import numpy as np
@@ -20,6 +21,11 @@ class Clock:
 
     def __init__(self):
         self.ns = 0
+        self.rests = []
+
+    def sleep(self, seconds):
+        self.rests.append(self.ns)
+        self.ns += round(seconds * 1e9)
 
     def perf_counter_ns(self):
         return self.ns
@@ -97,6 +103,22 @@ def test_every_round_has_each_backend_once_in_an_order_that_varies(clock):
     order_again.clear()
     again.sample()
     assert order_again == order
+
+
+def test_a_rest_separates_two_backends_and_is_no_part_of_a_sample(clock):
+    """Threads that one backend leaves spinning do not take the core of the next; a backend alone is not held up."""
+    sampler, order = make_sampler(clock, {"a": 2_000_000, "b": 3_000_000}, min_samples=6)
+    sampler.warm_up()
+    order.clear()
+    sampler.sample()
+    changes = sum(one != other for one, other in itertools.pairwise(order))
+    assert len(clock.rests) == changes > 0
+    assert set(sampler.series["a"].samples_ns) == {2_000_000.0}
+    clock.rests.clear()
+    alone, _ = make_sampler(clock, {"a": 2_000_000})
+    alone.warm_up()
+    alone.sample()
+    assert not clock.rests
 
 
 def test_a_call_that_raises_is_dropped_and_the_others_go_on(clock):

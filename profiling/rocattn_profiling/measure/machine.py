@@ -54,9 +54,14 @@ def available_memory_bytes() -> int:
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """Return the environment variables that hold every BLAS, OpenMP and our own kernels to a number of threads."""
+    """Return the environment variables that hold every BLAS, OpenMP and our own kernels to a number of threads.
+
+    Waiting threads of OpenBLAS spin for 2^26 cycles and more (0.1 s was seen), on the core that the next backend needs:
+    they are sent to sleep after 2^20, long after the next product of the same call would have come.
+    """
     names = [f"{name}_NUM_THREADS" for name in ("BLIS", "MKL", "OMP", "OPENBLAS", "ROCATTN")]
-    return dict.fromkeys([*names, "VECLIB_MAXIMUM_THREADS"], str(threads))
+    counts = dict.fromkeys([*names, "VECLIB_MAXIMUM_THREADS"], str(threads))
+    return {**counts, "OPENBLAS_THREAD_TIMEOUT": "20"}
 
 
 def load_average() -> float:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 STATE_BYTES = 128
 _WARMUP_CALLS = 10
 _SETTLING_CALLS = 4
+_REST_S = 0.003  # in which the threads that one backend left waiting go to sleep (see `machine.thread_environment`)
 _LONG = 20  # a call that takes this many samples' least time needs no settling
 _ALL_ROWS = 1e30  # FLOPs: no problem is so large that its rows would be sampled
 _DOUBT = 4.0  # the largest error of all rows may be this much above that of the sampled ones
@@ -179,7 +180,7 @@ class Sampler:
         """Take rounds of one sample of each backend until the budget or ``max_samples`` ends; poison the last."""
         turns = random.Random(f"{self.job.seed} {self.job.pos}")  # noqa: S311 - an order of turns, not a secret
         end = time.perf_counter() + self.job.budget_s * len(self.able)
-        rounds = 0
+        rounds, before = 0, ""
         while rounds < self.job.max_samples and self.able:
             rounds += 1
             last = rounds >= self.job.max_samples or (rounds >= self.job.min_samples and time.perf_counter() >= end)
@@ -188,6 +189,10 @@ class Sampler:
             for name in order:
                 if last:
                     _poison(self.outputs[name])
+                if before not in {"", name}:
+                    time.sleep(_REST_S)
+                    end += _REST_S  # the budget is for samples
+                before = name
                 self._take(name)
             if last:
                 return

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "profiling")]
 
 GROUPS = ("inference", "gemma", "reduced", "decode", "backward", "peak")
-TARGETS = {  # issue 3: floor and aim
+TARGETS = {  # floor and aim
     "fp32 forward": (1.6, 2.0),
     "fp32 forward, worst": (1.1, 1.4),
     "16-bit forward": (3.0, 6.0),
@@ -234,7 +234,7 @@ def _mean(values: list[float]) -> float:
 
 
 def summary(rows: list[Row]) -> dict[str, float]:
-    """Return the numbers of issue 3's table that were measured."""
+    """Return the numbers of `TARGETS` that were measured."""
 
     def of(*groups: str) -> list[Row]:
         return [row for row in rows if row.group in groups]

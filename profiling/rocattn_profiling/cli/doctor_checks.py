@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -22,10 +20,10 @@ from rocattn.gpu.driver import GpuProbe, probe
 from rocattn.sources import kernel_root
 from rocattn.threads import thread_count
 from rocattn.toolchain import Compiler, choose_host_compiler, find_compilers, host_isa
+from rocattn_profiling.cli.programs import find_tool, tool_version
 from rocattn_profiling.measure import cgroup, machine
 
 SCHEMA = 1
-_VERSION_TIMEOUT_S = 20.0
 GIB = 1 << 30
 # Instruction sets that CPU kernels and BLAS libraries choose their code by.
 SIMD = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "sve")
@@ -296,33 +294,6 @@ def _has_name(group: int) -> bool:
     except KeyError:
         return False
     return True
-
-
-def find_tool(*names: str) -> str | None:
-    """Return the first of these programs that is on PATH or in ROCm's bin."""
-    rocm = Path(os.environ.get("ROCM_PATH") or "/opt/rocm") / "bin"
-    places = os.pathsep.join([os.environ.get("PATH", os.defpath), str(rocm)])
-    return next((path for name in names if (path := shutil.which(name, path=places))), None)
-
-
-def tool_version(path: str) -> str:
-    """Return the version that a program prints, or why it does not."""
-    try:
-        done = subprocess.run(
-            [path, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_VERSION_TIMEOUT_S,
-            check=False,
-        )
-    except OSError as error:
-        return f"does not start ({error.strerror})"
-    except subprocess.TimeoutExpired:
-        return f"gives no version in {_VERSION_TIMEOUT_S:.0f} s"
-    found = re.search(r"\d+(?:\.\d+)+\S*", done.stdout + done.stderr)
-    return found[0].rstrip(",)") if found else "gives no version"
 
 
 def _tool(group: str, name: str, names: tuple[str, ...], absent: Status, remedy: str) -> Check:

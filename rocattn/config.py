@@ -143,16 +143,6 @@ class AttentionConfig:
             right = 0 if right < 0 else min(right, 0)
         return None if left < 0 and right < 0 else (left, right)
 
-    def visible_range(self, row: int) -> tuple[int, int]:
-        """Return the half-open range of keys that causal and window leave visible to a query row (masks aside)."""
-        start, stop = 0, self.seq_k
-        if self.band is not None:
-            diagonal = row + self.seq_k - self.seq_q
-            left, right = self.band
-            start = max(start, diagonal - left) if left >= 0 else start
-            stop = min(stop, diagonal + right + 1) if right >= 0 else stop
-        return start, max(start, stop)
-
     @property
     def visible_pairs(self) -> int:
         """Visible (query, key) pairs over batch and heads: exact for causal and window; a mask hides none."""

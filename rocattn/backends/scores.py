@@ -1,8 +1,8 @@
-"""What every numpy backend does to a block of scores: softcap, ALiBi, mask, causal and window, in that order.
+"""What numpy does to a block of scores: softcap, ALiBi, mask, causal and window, in that order.
 
-The meanings fixed by the contract of `rocattn.attention` live here once. A block is scores[nb, nh, R, C] for a range
-of batches, query heads, query rows and keys; `cpu` uses one block per head, `cpu-flash` one per tile, and the
-evaluation uses scattered rows.
+The meanings fixed by the contract of `rocattn.attention` live here once for `cpu` and for the evaluation. A block is
+scores[nb, nh, R, C] for a range of batches, query heads, query rows and keys; `cpu` uses chunks of whole heads, the
+evaluation scattered rows of one.
 
 Hidden pairs are exact: a hidden score becomes -inf whatever it was, and `product` leaves hidden pairs out of a matrix
 product even where 0 * NaN or 0 * inf would let them in.
@@ -87,25 +87,24 @@ def chunk_size(config: AttentionConfig, pairs_per_kv_head: int, budget: int) -> 
     return batches, heads
 
 
-def query_factor(config: AttentionConfig, unit: float = 1.0) -> float:
-    """Return what to multiply q by before q.k, so that `finish_scores` need not scale (``unit`` as there)."""
-    return config.softmax_scale / config.softcap if config.softcap is not None else config.softmax_scale * unit
+def query_factor(config: AttentionConfig) -> float:
+    """Return what to multiply q by before q.k, so that `finish_scores` need not scale."""
+    return config.softmax_scale / config.softcap if config.softcap is not None else config.softmax_scale
 
 
 def finish_scores(
     scores: Array, config: AttentionConfig, operands: Operands, heads: Heads, rows: slice | Array, keys: slice,
-    *, unit: float = 1.0, tanh_out: Array | None = None,
+    *, tanh_out: Array | None = None,
 ) -> Hidden | None:  # fmt: skip
     """Turn products q.k into what the softmax takes, in place.
 
     Args:
-        scores: [nb, nh, R, C] products, q scaled by `query_factor`; overwritten with the final scores times ``unit``.
+        scores: [nb, nh, R, C] products, q scaled by `query_factor`; overwritten with the final scores.
         config: The problem.
         operands: Its mask and ALiBi slopes.
         heads: Which batches and heads the block covers.
         rows: Its query rows: a slice, or an array of positions.
         keys: Its keys.
-        unit: 1 for scores that go through exp, log2(e) for exp2.
         tanh_out: Where to keep tanh(score / softcap), which the backward pass needs.
 
     Returns:
@@ -115,7 +114,7 @@ def finish_scores(
         np.tanh(scores, out=scores)
         if tanh_out is not None:
             tanh_out[...] = scores
-        scores *= scores.dtype.type(config.softcap * unit)
+        scores *= scores.dtype.type(config.softcap)
     first = config.seq_k - config.seq_q
     diagonal = np.arange(rows.start, rows.stop, dtype=np.int32) if isinstance(rows, slice) else rows.astype(np.int32)
     hidden = None
@@ -123,11 +122,11 @@ def finish_scores(
         distance = np.arange(keys.start, keys.stop, dtype=np.int32) - (diagonal + np.int32(first))[:, None]
         hidden = _outside_band(config, distance)
         if operands.alibi_slopes is not None:
-            slopes = (operands.alibi_slopes[heads.batch, heads.query] * unit).astype(scores.dtype)
+            slopes = operands.alibi_slopes[heads.batch, heads.query].astype(scores.dtype)
             scores -= slopes[:, :, None, None] * np.abs(distance).astype(scores.dtype)
     if operands.mask is not None:
         tile = mask_tile(operands.mask, heads, rows, keys)
-        masked = ~tile if tile.dtype == bool else _add_mask(scores, tile, unit)
+        masked = ~tile if tile.dtype == bool else _add_mask(scores, tile)
         hidden = masked if hidden is None else hidden | masked
     if hidden is None or not hidden.any():
         return None
@@ -159,15 +158,10 @@ def mask_tile(mask: Array, heads: Heads, rows: slice | Array, keys: slice) -> Ar
     return part
 
 
-def _add_mask(scores: Array, tile: Array, unit: float) -> Array:
+def _add_mask(scores: Array, tile: Array) -> Array:
     """Add an additive mask to scores; returns where it is -inf."""
     hidden: Array = tile == tile.dtype.type(-np.inf)
-    tile = tile.astype(scores.dtype, copy=False)
-    if unit != 1.0:
-        # A finite mask stays finite: finfo.min times log2(e) would overflow to -inf, and hide what is only pushed far.
-        tile = tile * scores.dtype.type(unit)
-        np.maximum(tile, np.finfo(scores.dtype).min, out=tile)
-    scores += tile
+    scores += tile.astype(scores.dtype, copy=False)
     return hidden
 
 

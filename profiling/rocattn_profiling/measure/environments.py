@@ -279,9 +279,7 @@ def meaningful_line(said: str) -> str:
     lines = [line for line in lines if line and not line.lower().startswith(("hint:", "[notice]", "note:"))]
     named = [line for line in lines if re.search(r"\w*(Error|Exception)\b|\b(error|cause):|\berror at\b", line)]
     # uv's and pip's own closing lines only say that a build failed.
-    useful = [
-        line for line in named if not re.search(r"build backend returned|subprocess-exited|Failed to build", line)
-    ]
+    useful = [line for line in named if not _WRAPPER.search(line)]
     return (useful or named or lines or ["it printed nothing"])[-1].removeprefix("cause: ")[:300]
 
 

@@ -1,0 +1,90 @@
+"""AttentionConfig: exact work, refused contradictions, round trips."""
+
+import itertools
+
+import pytest
+
+from rocattn import AttentionConfig, ConfigError
+
+
+def make(**changes):
+    """A small problem with some fields changed."""
+    return AttentionConfig(**({"batch": 2, "num_heads": 6, "num_kv_heads": 3, "seq_q": 5, "seq_k": 7} | changes))
+
+
+def visible(seq_q, seq_k, causal, window):
+    """Count what a head sees, pair by pair, from the words of the contract."""
+    left, right = window or (-1, -1)
+    pairs = 0
+    for i, j in itertools.product(range(seq_q), range(seq_k)):
+        diagonal = i + seq_k - seq_q
+        hidden = (
+            (causal and j > diagonal) or (left >= 0 and j < diagonal - left) or (right >= 0 and j > diagonal + right)
+        )
+        pairs += not hidden
+    return pairs
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, (-1, -1), (0, 0), (3, 0), (0, 2), (2, 5), (-1, 1), (4, -1), (30, 30)])
+def test_flops_count_exactly_the_visible_pairs(causal, window):
+    """2 (D + Dv) a visible pair forward, 2 (3 D + 2 Dv) backward, for every relation of Sq and Sk."""
+    for seq_q, seq_k in itertools.product([0, 1, 4, 9], [0, 1, 6, 13]):
+        config = make(seq_q=seq_q, seq_k=seq_k, head_dim=8, head_dim_v=5, causal=causal, window=window)
+        pairs = 12 * visible(seq_q, seq_k, causal, window)
+        assert config.visible_pairs == pairs
+        assert config.flops == pairs * 2 * (8 + 5)
+        assert config.replace(direction="backward").flops == pairs * 2 * (3 * 8 + 2 * 5)
+
+
+def test_the_conventional_flops_are_those_of_papers():
+    """4 B H Sq Sk D, half if causal, 2.5 times backward."""
+    config = make(seq_q=64, seq_k=64, head_dim=16)
+    assert config.flops_conventional == config.flops == 4 * 2 * 6 * 64 * 64 * 16
+    assert config.replace(causal=True).flops_conventional == config.flops // 2
+    assert config.replace(direction="backward").flops_conventional == config.flops * 5 // 2
+
+
+def test_bytes_are_what_must_move():
+    """Q, K, V and O, the LSE and the mask where present; KV heads are counted once a group."""
+    config = make(head_dim=8, head_dim_v=4, dtype="float16")
+    q, kv, out, lse = 2 * 6 * 5 * 8 * 2, 2 * 3 * 7 * (8 + 4) * 2, 2 * 6 * 5 * 4 * 2, 2 * 6 * 5 * 4
+    assert config.bytes_moved == q + kv + out
+    assert config.replace(return_lse=True).bytes_moved == q + kv + out + lse
+    masked = config.replace(mask="bool", mask_shape=(1, 6, 1, 7))
+    assert masked.bytes_moved == q + kv + out + 6 * 7
+    assert masked.replace(mask="additive").bytes_moved == q + kv + out + 6 * 7 * 2
+    assert config.replace(direction="backward").bytes_moved == (q + kv + out) + lse + out + q + kv
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seq_q": -1}, "seq_q is -1"),
+        ({"head_dim": 2.0}, "head_dim is 2.0"),
+        ({"num_kv_heads": 4}, "must be a multiple"),
+        ({"dtype": "int8"}, "dtype 'int8' is not supported"),
+        ({"layout": "SBHD"}, "layout 'SBHD' is not supported"),
+        ({"window": (1, -2)}, "must be (left, right)"),
+        ({"softcap": 0.0}, "softcap is 0.0"),
+        ({"mask": "bool"}, "contradict each other"),
+        ({"mask": "bool", "mask_shape": (2, 6, 5, 8)}, "does not broadcast"),
+        ({"direction": "sideways"}, "direction 'sideways'"),
+    ],
+)
+def test_contradictions_are_refused_in_words(changes, said):
+    """A config that describes no problem is never made."""
+    with pytest.raises(ConfigError) as caught:
+        make(**({"head_dim": 8} | changes))
+    assert said in str(caught.value)
+
+
+def test_a_config_survives_json_and_keeps_its_key():
+    """`to_dict` and `from_dict` are each other's inverse; an unknown field is named."""
+    config = make(head_dim=8, window=(3, -1), mask="bool", mask_shape=(1, 1, 5, 7), softcap=15.0, causal=True)
+    again = AttentionConfig.from_dict(config.to_dict())
+    assert again == config
+    assert (again.key, again.label) == (config.key, config.label)
+    assert config.replace(head_dim=9).key != config.key
+    with pytest.raises(ConfigError, match="unknown fields in a config: colour"):
+        AttentionConfig.from_dict(config.to_dict() | {"colour": "red"})

@@ -205,5 +205,7 @@ def test_every_thread_pool_is_held_to_the_number_asked_for():
     """OpenMP, the BLAS libraries numpy may have, and our own kernels."""
     found = machine.thread_environment(3)
     assert found.pop("OPENBLAS_THREAD_TIMEOUT") == "20"
+    assert int(found.pop("MALLOC_TRIM_THRESHOLD_")) == 2**30
+    assert int(found.pop("MALLOC_MMAP_THRESHOLD_")) == 2**25
     assert set(found.values()) == {"3"}
     assert {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ROCATTN_NUM_THREADS"} <= set(found)

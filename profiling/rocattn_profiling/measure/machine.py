@@ -59,9 +59,9 @@ def thread_environment(threads: int) -> dict[str, str]:
     Waiting threads of OpenBLAS spin for 2^26 cycles and more (0.1 s was seen), on the core that the next backend needs:
     they are sent to sleep after 2^20, long after the next product of the same call would have come.
 
-    glibc's allocator gives freed memory back, or not, by where it happens to lie: the same code then pays for page faults
-    in each call, or never (1.84 times the time was seen, the same in every process of an environment). It is told to
-    keep up to 1 GiB.
+    glibc's allocator gives freed memory back, or not, by where it happens to lie: the same code then pays for page
+    faults in each call, or never (1.84 times the time was seen, the same in every process of an environment). It is
+    told to keep up to 1 GiB.
     """
     names = [f"{name}_NUM_THREADS" for name in ("BLIS", "MKL", "OMP", "OPENBLAS", "ROCATTN")]
     counts = dict.fromkeys([*names, "VECLIB_MAXIMUM_THREADS"], str(threads))

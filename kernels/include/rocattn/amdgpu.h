@@ -1,0 +1,204 @@
+// device.h on an AMD GPU: clang builtins. Under hipRTC, whose own headers are built in, the guards keep its definitions.
+#pragma once
+
+#ifndef __global__
+#define __global__ __attribute__((global))
+#endif
+#ifndef __device__
+#define __device__ __attribute__((device))
+#endif
+#ifndef __shared__
+#define __shared__ __attribute__((shared))
+#endif
+
+#define ROCATTN_INLINE __device__ inline __attribute__((always_inline))
+
+// A kernel of exactly `threads` threads a block: lets the compiler use all registers that leaves, and refuses another
+// launch. Used as: ROCATTN_KERNEL(name, threads, (const float* x, u32 n)) { ... }
+#define ROCATTN_KERNEL(name, threads, parameters) \
+    extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads))) name parameters
+
+// LDS of a block, declared in a kernel's own scope: `name` points to COUNT elements, 16-byte aligned, uninitialised.
+#define ROCATTN_LDS(T, name, count)                                               \
+    __shared__ __attribute__((aligned(16))) unsigned char name##_bytes[sizeof(T) * (count)]; \
+    T* const name = reinterpret_cast<T*>(name##_bytes)
+
+#if defined(__GFX9__)
+#define ROCATTN_WAVE 64
+#else
+#define ROCATTN_WAVE 32
+#endif
+
+namespace rocattn {
+
+constexpr u32 WAVE = ROCATTN_WAVE;
+
+// Where a check of the stand-in GPU reports its finding; nothing on a GPU.
+struct Where {
+    static constexpr __device__ Where here() { return {}; }
+};
+
+ROCATTN_INLINE u32 thread_id() { return __builtin_amdgcn_workitem_id_x(); }
+ROCATTN_INLINE u32 block_x() { return __builtin_amdgcn_workgroup_id_x(); }
+ROCATTN_INLINE u32 block_y() { return __builtin_amdgcn_workgroup_id_y(); }
+ROCATTN_INLINE u32 block_z() { return __builtin_amdgcn_workgroup_id_z(); }
+// Blocks along x. Read from the dispatch packet: the other way adds hidden kernel arguments.
+template <u32 THREADS>
+ROCATTN_INLINE u32 grid_x() {
+    return __builtin_amdgcn_grid_size_x() / THREADS;
+}
+
+// Makes a value that is the same in all lanes of the wave a scalar, for the compiler to keep in an SGPR.
+ROCATTN_INLINE u32 uniform(u32 value) { return static_cast<u32>(__builtin_amdgcn_readfirstlane(static_cast<int>(value))); }
+
+// ---- synchronisation -----------------------------------------------------------------------------------------------
+
+// Waits for all threads of the block and makes their LDS and global writes visible to each other.
+ROCATTN_INLINE void block_barrier(Where = Where::here()) {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+// Makes a lane's LDS writes visible to the other lanes of its wave. A wave's LDS instructions stay in order, so this only
+// keeps the compiler from moving them.
+ROCATTN_INLINE void wave_barrier(Where = Where::here()) {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+
+// ---- lanes ---------------------------------------------------------------------------------------------------------
+
+// LDS hardware without LDS memory (ds_bpermute). On gfx10 and later it stays within 32 lanes, hence wave32 there.
+ROCATTN_INLINE u32 shuffle(u32 value, u32 lane, Where = Where::here()) {
+    return static_cast<u32>(__builtin_amdgcn_ds_bpermute(static_cast<int>(lane * 4), static_cast<int>(value)));
+}
+ROCATTN_INLINE float shuffle(float value, u32 lane, Where = Where::here()) {
+    return __builtin_bit_cast(float, shuffle(__builtin_bit_cast(u32, value), lane));
+}
+
+ROCATTN_INLINE u32 shuffle_xor(u32 value, u32 mask, Where = Where::here()) {
+    return shuffle(value, (thread_id() % WAVE) ^ mask);
+}
+ROCATTN_INLINE float shuffle_xor(float value, u32 mask, Where = Where::here()) {
+    return shuffle(value, (thread_id() % WAVE) ^ mask);
+}
+
+ROCATTN_INLINE u32 exchange_halves(u32 value, Where = Where::here()) {
+#if ROCATTN_WAVE == 32  // one VALU instruction
+    return static_cast<u32>(__builtin_amdgcn_permlanex16(static_cast<int>(value), static_cast<int>(value), 0x76543210,
+                                                         static_cast<int>(0xfedcba98), false, false));
+#else
+    return shuffle_xor(value, 16);
+#endif
+}
+ROCATTN_INLINE float exchange_halves(float value, Where = Where::here()) {
+    return __builtin_bit_cast(float, exchange_halves(__builtin_bit_cast(u32, value)));
+}
+
+ROCATTN_INLINE bool any_lane(bool condition, Where = Where::here()) {
+#if ROCATTN_WAVE == 32
+    return __builtin_amdgcn_ballot_w32(condition) != 0;
+#else
+    return __builtin_amdgcn_ballot_w64(condition) != 0;
+#endif
+}
+
+// ---- arithmetic ----------------------------------------------------------------------------------------------------
+
+// One instruction each (v_exp_f32, v_log_f32, v_rcp_f32), about 1 ulp; results and arguments below 2^-126 count as 0.
+ROCATTN_INLINE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
+ROCATTN_INLINE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }
+ROCATTN_INLINE float reciprocal_fast(float x) { return __builtin_amdgcn_rcpf(x); }
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+// N neighbouring elements of global memory by as few, as wide instructions as there are. Elements must be aligned to
+// their own size only: amdhsa runs with unaligned access on.
+template <typename T, u32 N>
+ROCATTN_INLINE Vector<T, N> load(const T* address, Where = Where::here()) {
+    Vector<T, N> value;
+    __builtin_memcpy(&value, __builtin_assume_aligned(address, alignof(T)), sizeof(T) * N);
+    return value;
+}
+
+template <typename T, u32 N>
+ROCATTN_INLINE void store(T* address, Vector<T, N> value, Where = Where::here()) {
+    __builtin_memcpy(__builtin_assume_aligned(address, alignof(T)), &value, sizeof(T) * N);
+}
+
+template <typename T>
+ROCATTN_INLINE T load(const T* address, Where = Where::here()) {
+    return *address;
+}
+
+template <typename T>
+ROCATTN_INLINE void store(T* address, T value, Where = Where::here()) {
+    *address = value;
+}
+
+// The same for LDS; the address must be aligned to the vector, or to VECTOR_BYTES if that is larger.
+template <typename T, u32 N>
+ROCATTN_INLINE Vector<T, N> lds_load(const T* address, Where = Where::here()) {
+    constexpr u32 ALIGN = sizeof(T) * N < VECTOR_BYTES ? sizeof(T) * N : VECTOR_BYTES;
+    Vector<T, N> value;
+    __builtin_memcpy(&value, __builtin_assume_aligned(address, ALIGN), sizeof(T) * N);
+    return value;
+}
+
+template <typename T, u32 N>
+ROCATTN_INLINE void lds_store(T* address, Vector<T, N> value, Where = Where::here()) {
+    constexpr u32 ALIGN = sizeof(T) * N < VECTOR_BYTES ? sizeof(T) * N : VECTOR_BYTES;
+    __builtin_memcpy(__builtin_assume_aligned(address, ALIGN), &value, sizeof(T) * N);
+}
+
+template <typename T>
+ROCATTN_INLINE T lds_load(const T* address, Where = Where::here()) {
+    return *address;
+}
+
+template <typename T>
+ROCATTN_INLINE void lds_store(T* address, T value, Where = Where::here()) {
+    *address = value;
+}
+
+// ---- matrix instructions -------------------------------------------------------------------------------------------
+// D = A * B + C on one wave, operands as the instruction takes them (matrix.h knows their layouts).
+
+using f32x4 = Vector<float, 4>;
+using f32x8 = Vector<float, 8>;
+
+#if defined(__GFX11__)
+ROCATTN_INLINE f32x8 wmma_gfx11(Vector<f16, 16> a, Vector<f16, 16> b, f32x8 c, Where = Where::here()) {
+    return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, c);
+}
+ROCATTN_INLINE f32x8 wmma_gfx11(Vector<bf16, 16> a, Vector<bf16, 16> b, f32x8 c, Where = Where::here()) {
+    return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(a, b, c);
+}
+#elif defined(__GFX12__)
+ROCATTN_INLINE f32x8 wmma_gfx12(Vector<f16, 8> a, Vector<f16, 8> b, f32x8 c, Where = Where::here()) {
+    return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, c);
+}
+ROCATTN_INLINE f32x8 wmma_gfx12(Vector<bf16, 8> a, Vector<bf16, 8> b, f32x8 c, Where = Where::here()) {
+    return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(a, b, c);
+}
+#elif defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
+ROCATTN_INLINE f32x4 mfma_16x16x16(Vector<f16, 4> a, Vector<f16, 4> b, f32x4 c, Where = Where::here()) {
+    return __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0);
+}
+ROCATTN_INLINE f32x4 mfma_16x16x16(Vector<bf16, 4> a, Vector<bf16, 4> b, f32x4 c, Where = Where::here()) {
+    return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, 0, 0, 0);
+}
+#if defined(__gfx950__)
+ROCATTN_INLINE f32x4 mfma_16x16x32(Vector<f16, 8> a, Vector<f16, 8> b, f32x4 c, Where = Where::here()) {
+    return __builtin_amdgcn_mfma_f32_16x16x32_f16(a, b, c, 0, 0, 0);
+}
+ROCATTN_INLINE f32x4 mfma_16x16x32(Vector<bf16, 8> a, Vector<bf16, 8> b, f32x4 c, Where = Where::here()) {
+    typedef __bf16 bf16x8 __attribute__((ext_vector_type(8)));
+    return __builtin_amdgcn_mfma_f32_16x16x32_bf16(__builtin_bit_cast(bf16x8, a), __builtin_bit_cast(bf16x8, b), c, 0, 0, 0);
+}
+#endif
+#endif
+
+}  // namespace rocattn

@@ -1,0 +1,204 @@
+// The 16x16 matrix product of a wave, C[16][16] += A[16][DEPTH] * B[DEPTH][16], in one form for every GPU.
+//
+//   target            instruction            DEPTH  a lane's A, B      row of C in register r of lane l (column l % 16)
+//   gfx11, 16-bit     v_wmma 16x16x16        16     16, both halves    2 r + l / 16
+//   gfx12, 16-bit     v_wmma 16x16x16        16     8                  8 (l / 16) + r
+//   gfx90a, gfx942    v_mfma 16x16x16        16     4                  4 (l / 16) + r
+//   gfx950, 16-bit    v_mfma 16x16x32        32     8                  4 (l / 16) + r
+//   all others, f32   v_fma                  4      see VectorMatrix   (16 / (WAVE / 16)) (l / 16) + r
+//
+// A is held by rows and B by columns: a lane holds neighbouring elements, along the depth, of row (column) l % 16. The
+// depth may be permuted as long as A and B agree, so memory is read in the order that is contiguous for a lane.
+//
+// Products chain without a trip through LDS: C^T of the first product (its columns: queries) becomes B of the second.
+// `chain` does that; the depth positions of the second product then stand for the rows of C in the order `chain_row`,
+// and its A must be laid out in LDS in that order.
+//
+// Layouts: AMD matrix instruction calculator; LLVM AMDGPU builtins.
+#pragma once
+
+#include <rocattn/device.h>
+
+namespace rocattn {
+
+// Matrix<T> has
+//   Element               what LDS tiles hold (T, or float for VectorMatrix)
+//   DEPTH, C_ROWS         depth of one product; registers of C a lane
+//   A, B, C               fragments
+//   c_row(r)              the row of C that register r of this lane holds; its column is lane_id() % 16
+//   a_from_lds(tile, stride)    A from a row-major LDS tile: element (row, k) at tile[row * stride + k]
+//   b_from_lds(tile, stride)    B likewise: element (k, column) at tile[column * stride + k]
+//   multiply(a, b, c)     returns c + a * b
+//   CHAIN                 rows of C that make one group in `chain`: 16, or 32 where DEPTH is
+//   chain(c, b)           CHAIN / 16 tiles of C -> CHAIN / DEPTH fragments of B, rounded to T
+//   chain_row(p)          the row (0 ... CHAIN - 1) that depth position p of the chained product stands for
+//   chain_position(row)   its inverse
+template <typename T>
+struct Matrix;
+
+namespace detail {
+
+// Float pairs as 16-bit elements, nearest even. P of a softmax and gradients are no signalling NaNs, so bf16 rounds with
+// two integer operations.
+template <typename T>
+ROCATTN_INLINE typename RawOf<T>::type narrow(float x);
+template <>
+ROCATTN_INLINE f16 narrow<f16>(float x) {
+    return static_cast<f16>(x);
+}
+template <>
+ROCATTN_INLINE short narrow<bf16>(float x) {
+    const u32 bits = __builtin_bit_cast(u32, x);
+    return static_cast<short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// Fragments of contiguous elements: lane l reads WIDTH of them from row l % 16, its part of the depth being l / 16.
+template <typename T, u32 WIDTH, bool SPLIT>
+ROCATTN_INLINE Vector<T, WIDTH> contiguous_fragment(const T* tile, u32 stride, Where where) {
+    const T* row = tile + lane_id() % 16 * stride + (SPLIT ? lane_id() / 16 * WIDTH : 0);
+    if constexpr (WIDTH == 16) {
+        const auto low = lds_load<T, 8>(row, where), high = lds_load<T, 8>(row + 8, where);
+        return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    } else {
+        return lds_load<T, WIDTH>(row, where);
+    }
+}
+
+}  // namespace detail
+
+// float32 (and everything on GPUs without matrix instructions): fused multiply-adds. A lane computes C_ROWS rows of its
+// column, so A is read for those rows (the same address in 16 lanes: a broadcast) and B in full depth.
+struct VectorMatrix {
+    using Element = float;
+    static constexpr u32 DEPTH = 4;
+    static constexpr u32 C_ROWS = 256 / WAVE;
+    static constexpr u32 CHAIN = 16;
+    struct A {
+        Vector<float, 4> row[C_ROWS];
+    };
+    using B = Vector<float, 4>;
+    using C = Vector<float, C_ROWS>;
+
+    static ROCATTN_INLINE u32 c_row(u32 r) { return lane_id() / 16 * C_ROWS + r; }
+    static ROCATTN_INLINE A a_from_lds(const float* tile, u32 stride, Where where = Where::here()) {
+        A a;
+#pragma unroll
+        for (u32 r = 0; r < C_ROWS; ++r) a.row[r] = lds_load<float, 4>(tile + c_row(r) * stride, where);
+        return a;
+    }
+    static ROCATTN_INLINE B b_from_lds(const float* tile, u32 stride, Where where = Where::here()) {
+        return lds_load<float, 4>(tile + lane_id() % 16 * stride, where);
+    }
+    static ROCATTN_INLINE C multiply(const A& a, B b, C c, Where = Where::here()) {
+#pragma unroll
+        for (u32 r = 0; r < C_ROWS; ++r)
+#pragma unroll
+            for (u32 k = 0; k < 4; ++k) c[r] = __builtin_fmaf(a.row[r][k], b[k], c[r]);
+        return c;
+    }
+    static ROCATTN_INLINE void chain(const C (&c)[1], B (&b)[4], Where where = Where::here()) {
+#pragma unroll
+        for (u32 row = 0; row < 16; ++row)  // from the lane that holds it
+            b[row / 4][row % 4] = shuffle(c[0][row % C_ROWS], row / C_ROWS * 16 + lane_id() % 16, where);
+    }
+    static ROCATTN_INLINE u32 chain_row(u32 position) { return position; }
+    static ROCATTN_INLINE u32 chain_position(u32 row) { return row; }
+};
+
+template <>
+struct Matrix<float> : VectorMatrix {};
+
+#if defined(__GFX11__)
+
+template <typename T>
+struct Matrix {
+    using Element = T;
+    static constexpr u32 DEPTH = 16, C_ROWS = 8, CHAIN = 16;
+    using A = Vector<T, 16>;  // lanes 16 ... 31 hold a copy of lanes 0 ... 15
+    using B = Vector<T, 16>;
+    using C = Vector<float, 8>;
+
+    static ROCATTN_INLINE u32 c_row(u32 r) { return 2 * r + lane_id() / 16; }
+    static ROCATTN_INLINE A a_from_lds(const T* tile, u32 stride, Where where = Where::here()) {
+        return detail::contiguous_fragment<T, 16, false>(tile, stride, where);
+    }
+    static ROCATTN_INLINE B b_from_lds(const T* tile, u32 stride, Where where = Where::here()) {
+        return a_from_lds(tile, stride, where);
+    }
+    static ROCATTN_INLINE C multiply(A a, B b, C c, Where where = Where::here()) { return wmma_gfx11(a, b, c, where); }
+    // A lane has the even or the odd rows; its partner 16 lanes away has the others: evens first, then odds.
+    static ROCATTN_INLINE void chain(const C (&c)[1], B (&b)[1], Where where = Where::here()) {
+        Vector<T, 8> own;
+#pragma unroll
+        for (u32 r = 0; r < 8; ++r) own[r] = detail::narrow<T>(c[0][r]);
+        const auto mine = __builtin_bit_cast(Vector<u32, 4>, own);
+        Vector<u32, 4> other;
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) other[i] = exchange_halves(mine[i], where);
+        const bool odd = lane_id() >= 16;
+        Vector<u32, 8> both;
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            both[i] = odd ? other[i] : mine[i];
+            both[4 + i] = odd ? mine[i] : other[i];
+        }
+        b[0] = __builtin_bit_cast(B, both);
+    }
+    static ROCATTN_INLINE u32 chain_row(u32 position) { return position % 8 * 2 + position / 8; }
+    static ROCATTN_INLINE u32 chain_position(u32 row) { return row % 2 * 8 + row / 2; }
+};
+
+#elif defined(__GFX12__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
+
+template <typename T>
+struct Matrix {
+    using Element = T;
+#if defined(__GFX12__)
+    static constexpr u32 DEPTH = 16, C_ROWS = 8, CHAIN = 16, WIDTH = 8;
+#elif defined(__gfx950__)
+    static constexpr u32 DEPTH = 32, C_ROWS = 4, CHAIN = 32, WIDTH = 8;
+#else
+    static constexpr u32 DEPTH = 16, C_ROWS = 4, CHAIN = 16, WIDTH = 4;
+#endif
+    using A = Vector<T, WIDTH>;
+    using B = Vector<T, WIDTH>;
+    using C = Vector<float, C_ROWS>;
+
+    static ROCATTN_INLINE u32 c_row(u32 r) { return lane_id() / 16 * C_ROWS + r; }
+    static ROCATTN_INLINE A a_from_lds(const T* tile, u32 stride, Where where = Where::here()) {
+        return detail::contiguous_fragment<T, WIDTH, true>(tile, stride, where);
+    }
+    static ROCATTN_INLINE B b_from_lds(const T* tile, u32 stride, Where where = Where::here()) {
+        return a_from_lds(tile, stride, where);
+    }
+    static ROCATTN_INLINE C multiply(A a, B b, C c, Where where = Where::here()) {
+#if defined(__GFX12__)
+        return wmma_gfx12(a, b, c, where);
+#elif defined(__gfx950__)
+        return mfma_16x16x32(a, b, c, where);
+#else
+        return mfma_16x16x16(a, b, c, where);
+#endif
+    }
+    // A lane's rows of C are the depth positions of its B: only the conversion is left.
+    static ROCATTN_INLINE void chain(const C (&c)[CHAIN / 16], B (&b)[1], Where = Where::here()) {
+#pragma unroll
+        for (u32 i = 0; i < WIDTH; ++i) b[0][i] = detail::narrow<T>(c[i / C_ROWS][i % C_ROWS]);
+    }
+    // Lane part g holds positions WIDTH g ...: rows C_ROWS g ... of each tile, tile after tile.
+    static ROCATTN_INLINE u32 chain_row(u32 position) {
+        return position % WIDTH / C_ROWS * 16 + position / WIDTH * C_ROWS + position % C_ROWS;
+    }
+    static ROCATTN_INLINE u32 chain_position(u32 row) {
+        return row % 16 / C_ROWS * WIDTH + row / 16 * C_ROWS + row % C_ROWS;
+    }
+};
+
+#else
+
+template <typename T>
+struct Matrix : VectorMatrix {};
+
+#endif
+
+}  // namespace rocattn

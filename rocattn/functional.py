@@ -31,6 +31,7 @@ from rocattn.layouts import Operands, empty_in_layout, heads_view, mask_view
 
 if TYPE_CHECKING:
     from rocattn.config import Direction, MaskKind
+    from rocattn.gpu.tensors import DeviceCall
     from rocattn.registry import Array
 
 
@@ -57,6 +58,8 @@ def attention(
     Args:
         q: [B, Sq, H, D] for layout "BSHD", [B, H, Sq, D] for "BHSD", [B, Sq, H*D] for "BSE"; float16, bfloat16
             (`ml_dtypes.bfloat16`), float32 or float64. Any strides, read-only or not: no copy is made for the layout.
+            Or a tensor on an AMD GPU (torch's ROCm build, DLPack): then all arrays are such tensors with a contiguous
+            last axis, ALiBi slopes and sinks are float32, and so are the outputs' kind and device.
         k: The same with Sk and Hkv, where H is a multiple of Hkv: each KV head serves H / Hkv query heads.
         v: As k, but its head dimension Dv may differ from D.
         causal: Row i sees keys j <= i + Sk - Sq.
@@ -81,10 +84,16 @@ def attention(
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
         NoBackendError: When the named backend, or every backend, cannot run it.
     """
+    given = {"q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    device = _device_call(given, backend)
+    if device is not None:
+        q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
     config, operands = describe(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, return_lse=return_lse,
     )  # fmt: skip
+    if device is not None:
+        return device.forward(config, operands)
     chosen = BACKENDS.select(config, backend)
     out, view = empty_in_layout(out_shape(config), layout, q.dtype)
     lse = np.empty((config.batch, config.num_heads, config.seq_q), np.float32) if return_lse else None
@@ -140,6 +149,11 @@ def attention_backward(
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
         NoBackendError: When the named backend, or every backend, cannot run it.
     """
+    given = {"q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    device = _device_call(given | {"dout": dout, "out": out, "lse": lse}, backend)
+    if device is not None:
+        q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
+        dout, out, lse = (device.shadow(name) for name in ("dout", "out", "lse"))
     config, operands = describe(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, direction="backward",
@@ -155,6 +169,8 @@ def attention_backward(
     _check_array("lse", lse, "float32")
     if lse.shape != rows:
         raise ConfigError(f"lse has shape {lse.shape}: it must be [B, H, Sq] = {list(rows)}")
+    if device is not None:
+        return device.backward(config, operands, {"dout": views[0], "out": views[1], "lse": lse})
     chosen = BACKENDS.select(config, backend)
     dq, dq_view = empty_in_layout(operands.q.shape, layout, q.dtype)
     dk, dk_view = empty_in_layout(operands.k.shape, layout, q.dtype)
@@ -214,6 +230,16 @@ def describe(
     return config, operands
 
 
+def _device_call(given: dict[str, Any], backend: str | None) -> DeviceCall | None:
+    """Return what computes a call on device tensors; None for numpy arrays."""
+    q = given["q"]
+    if isinstance(q, np.ndarray) or not (hasattr(q, "__dlpack__") or hasattr(q, "data_ptr")):
+        return None
+    from rocattn.gpu.tensors import DeviceCall
+
+    return DeviceCall(given, backend)
+
+
 def out_shape(config: AttentionConfig) -> tuple[int, int, int, int]:
     """Return [B, H, Sq, Dv]."""
     return config.batch, config.num_heads, config.seq_q, config.head_dim_v
@@ -221,11 +247,6 @@ def out_shape(config: AttentionConfig) -> tuple[int, int, int, int]:
 
 def _check_array(name: str, array: Any, dtype: str = "") -> None:
     if not isinstance(array, np.ndarray):
-        if hasattr(array, "__dlpack__"):
-            raise ConfigError(
-                f"{name} is a {type(array).__module__}.{type(array).__name__}: device tensors need the gpu backend, "
-                "which this installation does not have; pass numpy arrays"
-            )
         raise ConfigError(f"{name} must be a numpy array, not {type(array).__name__}")
     if dtype and array.dtype.name != dtype:
         raise ConfigError(f"{name} has dtype {array.dtype.name}, but {dtype} is needed: convert one of them")

@@ -40,10 +40,12 @@ class Backend(ABC):
     Attributes:
         name: What users pass as ``backend=``.
         priority: Higher is chosen first among the able ones.
+        is_stand_in: Whether it runs on something in place of the hardware it is for, so that its times mean nothing.
     """
 
     name: str
     priority: int = 0
+    is_stand_in: bool = False
 
     def available(self) -> Support:
         """Whether this machine can run the backend at all."""

@@ -19,10 +19,15 @@ def write_text(path: Path, text: str) -> Path:
     Raises:
         RocattnError: When the folder or disk does not take it; one line that names the file and the cause.
     """
+    return write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> Path:
+    """Write a file of bytes atomically, as `write_text` does."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(data)
         partial.replace(path)
     except OSError as error:
         with suppress(OSError):  # the folder itself may be what cannot be written

@@ -1,10 +1,12 @@
-"""The backends; importing this package registers those that every machine has: "cpu" and "cpu-flash"."""
+"""The backends; importing this package registers all of them: "cpu", "cpu-flash" and "gpu"; each says if it works."""
 
 from rocattn.backends.cpu import CpuBackend
 from rocattn.backends.cpu_flash import CpuFlashBackend
+from rocattn.backends.gpu import GpuBackend
 from rocattn.registry import BACKENDS
 
-__all__ = ["BACKENDS", "CpuBackend", "CpuFlashBackend"]
+__all__ = ["BACKENDS", "CpuBackend", "CpuFlashBackend", "GpuBackend"]
 
 BACKENDS.register(CpuBackend())
 BACKENDS.register(CpuFlashBackend())
+BACKENDS.register(GpuBackend())

@@ -76,7 +76,8 @@ def _open(data: bytes) -> ctypes.CDLL:
         try:
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(data)
-            return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+            # Not /proc/self: the loader knows libraries by path, and the stand-in GPU opens its kernels there.
+            return ctypes.CDLL(f"/proc/{os.getpid()}/fd/{descriptor}")
         except OSError as error:  # a kernel that forbids executable memory files
             _LOG.debug("cannot open the library from memory: %s", error)
         finally:

@@ -1,26 +1,28 @@
-"""The HIP runtime through hip-python, of which this is the only importer.
+"""The HIP runtime through hip-python, of which this is the only importer; addresses and handles are plain integers.
 
 Facts relied on (hip-python 7.2 and 10): importing it works without ROCm; the first call then raises RuntimeError.
 Outputs of a failed call are garbage. Error values print as numbers, so names are taken from the enum.
-``hipGetErrorString`` writes to stderr when the library is missing, so it is not used.
+``hipGetErrorString`` writes to stderr when the library is missing, so it is not used. An integer is taken as an
+address wherever a pointer or a handle is wanted.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
+import functools
 import os
-import signal
-import subprocess
-import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-LIBRARY = "libamdhip64.so"
-_PROBE_TIMEOUT_S = 60.0
-_VISIBILITY = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+from rocattn.gpu.errors import DeviceMemoryError, GpuError, LaunchError, NoDeviceError, NoRuntimeError
+from rocattn.gpu.reasons import LIBRARY, library_reason, no_device_reason
+
+STAND_IN_SYMBOL = "rocattn_hostgpu_version"
+"""Exported by the stand-in GPU's library (kernels/hostgpu) and by no HIP runtime."""
+_NO_BINDINGS = "hip-python is not installed: pip install hip-python (x86-64 Linux only)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class GpuDevice:
         compute_units: Compute units (on gfx10 and later, as the runtime counts them: usually work-group processors).
         memory_bytes: Device memory.
         wave_size: Lanes of a wave, 32 or 64.
+        is_stand_in: Whether it is the stand-in that executes kernels on the CPU: not a GPU, its times mean nothing.
     """
 
     name: str
@@ -40,68 +43,14 @@ class GpuDevice:
     compute_units: int
     memory_bytes: int
     wave_size: int
+    is_stand_in: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProbe:
-    """What was found: devices, or the reason there are none and what to do about it.
+def import_bindings() -> tuple[Any, str]:
+    """Return hip-python's ``hip`` module (spelt ``rocm.bindings`` since 10) and the package's version; None without.
 
-    Attributes:
-        devices: Usable GPUs in HIP's order.
-        reason: Why there are none; empty when there are some.
-        runtime: HIP runtime version ("7.2.53211"); empty without a runtime.
-        bindings: hip-python's version; empty when it is not installed.
+    Importing it starts nothing: the runtime library is opened by the first call.
     """
-
-    devices: list[GpuDevice] = field(default_factory=list)
-    reason: str = ""
-    runtime: str = ""
-    bindings: str = ""
-
-
-class _HipError(Exception):
-    """A call did not return hipSuccess; the text names both."""
-
-
-class _NoGpuError(Exception):
-    """There is no usable GPU; the text is the reason."""
-
-
-def probe() -> GpuProbe:
-    """Look for GPUs in a process of its own; never raises and prints nothing.
-
-    A process of its own, because a broken driver can hang or abort its caller, because runtimes write to stderr, and
-    because a process that has initialised HIP must not fork any more (hipInit's documentation).
-    """
-    paths = os.pathsep.join(entry for entry in sys.path if entry)
-    command = [sys.executable, "-P", "-m", "rocattn.gpu.driver"]
-    try:
-        done = subprocess.run(
-            command, env=os.environ | {"PYTHONPATH": paths}, stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=_PROBE_TIMEOUT_S, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            return GpuProbe(reason=_death(done.returncode, done.stderr.decode(errors="replace")))
-        found = json.loads(done.stdout.splitlines()[-1])
-        return GpuProbe(**found | {"devices": [GpuDevice(**device) for device in found["devices"]]})
-    except subprocess.TimeoutExpired:
-        return GpuProbe(
-            reason=f"the HIP runtime did not answer in {_PROBE_TIMEOUT_S:.0f} s: see `dmesg` for amdgpu errors"
-        )
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        return GpuProbe(reason=f"looking for GPUs failed: {error}")
-
-
-def _death(status: int, output: str) -> str:
-    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
-    if status > 0:
-        return f"looking for GPUs failed: {last}"
-    name = signal.Signals(-status).name
-    return f"the HIP runtime crashed ({name}) while it was asked for devices; bindings and ROCm may not match: {last}"
-
-
-def _import_bindings() -> tuple[Any, str]:
-    """Return hip-python's ``hip`` module (spelt ``rocm.bindings`` since 10) and the package's version."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -116,120 +65,250 @@ def _import_bindings() -> tuple[Any, str]:
     return None, ""
 
 
-def _look() -> GpuProbe:
-    """Ask the runtime in this process."""
-    hip, bindings = _import_bindings()
-    if hip is None:
-        return GpuProbe(reason="hip-python is not installed: pip install hip-python (x86-64 Linux only)")
-    if hasattr(hip, "has_symbol") and not hip.has_symbol("hipInit"):
-        return GpuProbe(reason=_library_reason(), bindings=bindings)
-    runtime = ""
+def library_path() -> Path:
+    """Return where hip-python finds the runtime; a bare name where it leaves that to the loader."""
     try:
-        runtime = _runtime(hip)
-        devices = [_describe(hip, index) for index in range(_count(hip))]
-    except _NoGpuError as error:
-        return GpuProbe(reason=str(error), runtime=runtime, bindings=bindings)
-    except _HipError as error:
-        reason = f"the HIP runtime found GPUs but does not describe them: {error}"
-    except RuntimeError as error:  # the bindings' word for a library or a symbol that is missing
-        reason = _library_reason() if "dlopen" in str(error) else f"the HIP runtime does not fit hip-python: {error}"
-    except ValueError as error:  # an error code that these bindings have no name for
-        reason = f"the HIP runtime is newer than hip-python {bindings}: {error}"
-    else:
-        return GpuProbe(devices=devices, runtime=runtime, bindings=bindings)
-    return GpuProbe(reason=reason, runtime=runtime, bindings=bindings)
+        from rocm.bindings.util.paths import get_library_path
+
+        return Path(os.fsdecode(get_library_path("amdhip64")))
+    except ImportError:
+        return Path(LIBRARY)
 
 
-def _count(hip: Any) -> int:
-    """Return the number of devices, or raise _NoGpuError when there is none."""
+def stand_in_at_hand() -> bool:
+    """Whether the HIP runtime that would be loaded is the stand-in; opens the library, but initialises nothing."""
     try:
-        count = int(_call(hip, "hipGetDeviceCount"))
-    except _HipError as error:
-        raise _NoGpuError(_no_device_reason(str(error))) from error
-    if count == 0:
-        raise _NoGpuError(_no_device_reason("hipGetDeviceCount gave 0"))
-    return count
+        return hasattr(ctypes.CDLL(str(library_path())), STAND_IN_SYMBOL)
+    except OSError:
+        return False
 
 
-def _call(hip: Any, name: str, *arguments: Any) -> Any:
-    """Call HIP and return its output, or raise _HipError; bindings return (status, output…) or a bare status."""
-    result = getattr(hip, name)(*arguments)
-    status, *outputs = result if isinstance(result, tuple) else (result,)
-    if status != hip.hipError_t.hipSuccess:
-        raise _HipError(f"{name} gave {getattr(status, 'name', status)}")
-    return outputs[0] if outputs else None
+def absence() -> str:
+    """Say why this machine, which has no GPU driver, cannot compute on a GPU; loads and initialises nothing of HIP."""
+    if find_spec("rocm") is None and find_spec("hip") is None:
+        return _NO_BINDINGS
+    path = library_path()
+    if path.is_absolute() and path.exists():
+        return "no AMD GPU: /dev/kfd is missing, so no amdgpu driver is loaded"
+    return library_reason(path)
 
 
-def _describe(hip: Any, index: int) -> GpuDevice:
-    try:
-        properties = _call(hip, "hipGetDeviceProperties", index)
-    except TypeError:  # before 10 the caller brings the struct
-        properties = hip.hipDeviceProp_t()
-        _call(hip, "hipGetDeviceProperties", properties, index)
-    return GpuDevice(
-        name=_text(properties.name),
-        arch=_text(properties.gcnArchName),
-        compute_units=int(properties.multiProcessorCount),
-        memory_bytes=int(properties.totalGlobalMem),
-        wave_size=int(properties.warpSize),
-    )
+class Hip:
+    """The calls of the HIP runtime that rocattn makes, each of which checks its status.
+
+    Attributes:
+        version: hip-python's version.
+        is_stand_in: Whether the library is the stand-in GPU.
+
+    Raises:
+        NoRuntimeError: When hip-python or the library is missing; the text says what to do.
+    """
+
+    def __init__(self) -> None:
+        self._hip, self.version = import_bindings()
+        if self._hip is None:
+            raise NoRuntimeError(_NO_BINDINGS)
+        if hasattr(self._hip, "has_symbol") and not self._hip.has_symbol("hipInit"):
+            raise NoRuntimeError(library_reason(library_path()))
+        self._success = self._hip.hipError_t.hipSuccess
+        self._to_device = self._hip.hipMemcpyKind.hipMemcpyHostToDevice
+        self._to_host = self._hip.hipMemcpyKind.hipMemcpyDeviceToHost
+        self._launch = self._hip.hipModuleLaunchKernel
+        self.is_stand_in = stand_in_at_hand()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call HIP by name and return its output; bindings return (status, output…) or a bare status.
+
+        Raises:
+            NoRuntimeError: When the library, or this function in it, is missing.
+            GpuError: When the status is not hipSuccess; its text names both.
+        """
+        try:
+            result = getattr(self._hip, name)(*arguments)
+        except RuntimeError as error:  # the bindings' word for a library or a symbol that is missing
+            if "dlopen" in str(error):
+                raise NoRuntimeError(library_reason(library_path())) from error
+            raise NoRuntimeError(f"the HIP runtime does not fit hip-python: {error}") from error
+        except ValueError as error:  # an error code that these bindings have no name for
+            raise GpuError(f"{name}: the HIP runtime is newer than hip-python {self.version}: {error}") from error
+        status, *outputs = result if isinstance(result, tuple) else (result,)
+        if status != self._success:
+            raise GpuError(f"{name} gave {getattr(status, 'name', status)}")
+        return outputs[0] if outputs else None
+
+    def runtime_version(self) -> str:
+        """Return the version, which HIP packs as major * 10^7 + minor * 10^5 + patch; empty if it does not tell."""
+        try:
+            packed = int(self.call("hipRuntimeGetVersion"))
+        except NoRuntimeError:
+            raise
+        except GpuError:
+            return ""
+        return f"{packed // 10**7}.{packed // 10**5 % 100}.{packed % 10**5}"
+
+    def device_count(self) -> int:
+        """Return the number of devices.
+
+        Raises:
+            NoDeviceError: When there is none; the text says why and what to do.
+        """
+        try:
+            count = int(self.call("hipGetDeviceCount"))
+        except NoRuntimeError:
+            raise
+        except GpuError as error:
+            raise NoDeviceError(no_device_reason(str(error))) from error
+        if count == 0:
+            raise NoDeviceError(no_device_reason("hipGetDeviceCount gave 0"))
+        return count
+
+    def describe(self, index: int) -> GpuDevice:
+        """Return what the runtime says of a device."""
+        try:
+            properties = self.call("hipGetDeviceProperties", index)
+        except TypeError:  # before 10 the caller brings the struct
+            properties = self._hip.hipDeviceProp_t()
+            self.call("hipGetDeviceProperties", properties, index)
+        return GpuDevice(
+            name=_text(properties.name),
+            arch=_text(properties.gcnArchName),
+            compute_units=int(properties.multiProcessorCount),
+            memory_bytes=int(properties.totalGlobalMem),
+            wave_size=int(properties.warpSize),
+            is_stand_in=self.is_stand_in,
+        )
+
+    def use_device(self, index: int) -> None:
+        """Make a device this thread's current one."""
+        self.call("hipSetDevice", index)
+
+    def malloc(self, count: int) -> int:
+        """Allocate device memory and return its address.
+
+        Raises:
+            DeviceMemoryError: When there is not enough; with what is free and what there is.
+        """
+        return self._allocated("hipMalloc", "device memory", count)
+
+    def free(self, address: int) -> None:
+        """Free what `malloc` gave, after all work of the device."""
+        self.call("hipFree", address)
+
+    def host_malloc(self, count: int) -> int:
+        """Allocate page-locked host memory, which copies go from and to without a detour, and return its address."""
+        return self._allocated("hipHostMalloc", "pinned host memory", count, 0)
+
+    def host_free(self, address: int) -> None:
+        """Free what `host_malloc` gave."""
+        self.call("hipHostFree", address)
+
+    def _allocated(self, name: str, what: str, count: int, *flags: int) -> int:
+        try:
+            return int(self.call(name, count, *flags))
+        except NoRuntimeError:
+            raise
+        except GpuError as error:
+            if "OutOfMemory" not in str(error) and "MemoryAllocation" not in str(error):
+                raise
+            raise DeviceMemoryError(what, count, *self.memory_info()) from error
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return free and total bytes of the current device, (-1, -1) if it does not tell."""
+        try:
+            result = self._hip.hipMemGetInfo()
+        except (RuntimeError, ValueError):
+            return -1, -1
+        return (int(result[1]), int(result[2])) if result[0] == self._success else (-1, -1)
+
+    def copy_to_device(self, device: int, host: int, count: int, stream: int) -> None:
+        """Queue a copy from host memory, which must stay as it is until the stream has done it."""
+        self.call("hipMemcpyAsync", device, host, count, self._to_device, stream)
+
+    def copy_to_host(self, host: int, device: int, count: int, stream: int) -> None:
+        """Queue a copy to host memory."""
+        self.call("hipMemcpyAsync", host, device, count, self._to_host, stream)
+
+    def poison(self, device: int, count: int, stream: int) -> None:
+        """Queue filling device memory with 0xff bytes: NaN in every floating format."""
+        self.call("hipMemsetAsync", device, 0xFF, count, stream)
+
+    def stream_create(self) -> int:
+        """Return a new stream."""
+        return int(self.call("hipStreamCreate"))
+
+    def stream_synchronize(self, stream: int) -> None:
+        """Wait until all work of a stream is done.
+
+        Raises:
+            LaunchError: When some of it failed.
+        """
+        try:
+            self.call("hipStreamSynchronize", stream)
+        except GpuError as error:
+            raise LaunchError(f"a kernel failed while it ran: {error}", report=self.report()) from error
+
+    def event_create(self) -> int:
+        """Return a new event."""
+        return int(self.call("hipEventCreate"))
+
+    def event_record(self, event: int, stream: int) -> None:
+        """Note when a stream gets here."""
+        self.call("hipEventRecord", event, stream)
+
+    def event_elapsed_ms(self, start: int, stop: int) -> float:
+        """Wait for the later event and return the time between two, in ms (a C float, about 0.5 us resolution)."""
+        self.call("hipEventSynchronize", stop)
+        return float(self.call("hipEventElapsedTime", start, stop))
+
+    def event_destroy(self, event: int) -> None:
+        """Free an event."""
+        self.call("hipEventDestroy", event)
+
+    def module_load(self, code: bytes) -> int:
+        """Load machine code and return the module."""
+        return int(self.call("hipModuleLoadData", code))
+
+    def module_function(self, module: int, symbol: str) -> int:
+        """Return a kernel of a module."""
+        return int(self.call("hipModuleGetFunction", module, symbol.encode()))
+
+    def launch(self, what: tuple[int, ...], stream: int, extra: Any) -> None:
+        """Queue a kernel: the one call whose own time counts, so it is made without `call`.
+
+        Args:
+            what: Function, blocks along x, y, z, threads along x, y, z, and bytes of dynamic LDS.
+            stream: Where to queue it.
+            extra: A ctypes array of HIP_LAUNCH_PARAM_BUFFER_POINTER, address, HIP_LAUNCH_PARAM_BUFFER_SIZE, address of
+                the size, HIP_LAUNCH_PARAM_END; HIP reads the arguments before it returns.
+
+        Raises:
+            GpuError: When it is refused.
+        """
+        result = self._launch(*what, stream, None, extra)
+        status = result[0] if result.__class__ is tuple else result
+        if status is not self._success:
+            raise GpuError(f"hipModuleLaunchKernel gave {getattr(status, 'name', status)}")
+
+    def report(self) -> str:
+        """Return and forget what the stand-in's checks found; empty on a GPU."""
+        if not self.is_stand_in:
+            return ""
+        library = ctypes.CDLL(str(library_path()))
+        library.rocattn_hostgpu_report.restype = ctypes.c_char_p
+        text: bytes = library.rocattn_hostgpu_report() or b""
+        library.rocattn_hostgpu_clear()
+        return text.decode(errors="replace").strip()
 
 
 def _text(value: bytes | str) -> str:
     return (value.decode(errors="replace") if isinstance(value, bytes) else value).rstrip("\0")
 
 
-def _runtime(hip: Any) -> str:
-    """Return the version, which HIP packs as major * 10^7 + minor * 10^5 + patch; empty if it does not tell."""
-    try:
-        packed = int(_call(hip, "hipRuntimeGetVersion"))
-    except _HipError:
-        return ""
-    return f"{packed // 10**7}.{packed // 10**5 % 100}.{packed % 10**5}"
+@functools.cache
+def open_hip() -> Hip:
+    """Return the runtime's calls, one object a process.
 
-
-def _library_reason() -> str:
-    """Say why the runtime library cannot be loaded: not there, only under a versioned name, or broken."""
-    try:
-        from rocm.bindings.util.paths import get_library_path
-
-        path = Path(os.fsdecode(get_library_path("amdhip64")))
-    except ImportError:
-        path = Path(LIBRARY)
-    root = Path(os.environ.get("ROCM_PATH") or os.environ.get("ROCM_HOME") or "/opt/rocm")
-    missing = (
-        f"no HIP runtime: {LIBRARY} was not found (looked in {root / 'lib'} and the loader's paths); "
-        "install ROCm, or set ROCM_PATH"
-    )
-    try:
-        ctypes.CDLL(str(path))
-    except OSError as error:
-        if path.is_absolute() or not str(error).startswith(f"{LIBRARY}: cannot open"):
-            return f"no HIP runtime: {path} does not load: {error}"
-    if (root / "lib" / LIBRARY).exists():
-        return f"no HIP runtime: this hip-python does not look in {root / 'lib'}: add it to LD_LIBRARY_PATH"
-    versioned = sorted((root / "lib").glob(f"{LIBRARY}.*"))
-    if versioned:
-        return (
-            f"no HIP runtime: {versioned[-1]} is there but not {LIBRARY}; install hip-dev (hip-devel), which links it"
-        )
-    return missing
-
-
-def _no_device_reason(answer: str) -> str:
-    """Say why a runtime sees no device: driver, permission, or an environment variable that hides them."""
-    found = f"a HIP runtime but no device ({answer})"
-    kfd = Path("/dev/kfd")
-    if not kfd.exists():
-        remedy = "load the amdgpu driver (in a container: --device=/dev/kfd --device=/dev/dri)"
-        return f"{found}: /dev/kfd is missing: {remedy}"
-    if not os.access(kfd, os.R_OK | os.W_OK):
-        return f"{found}: no permission on /dev/kfd: add this user to the groups render and video, then log in again"
-    hiding = [f"{name}={os.environ[name]!r}" for name in _VISIBILITY if name in os.environ]
-    if hiding:
-        return f"{found}: {', '.join(hiding)} may hide it"
-    return f"{found}: /dev/kfd is usable, so see `rocminfo` and `dmesg` for an unsupported GPU"
-
-
-if __name__ == "__main__":
-    print(json.dumps(asdict(_look())))
+    Raises:
+        NoRuntimeError: When hip-python or the library is missing.
+    """
+    return Hip()

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from rocattn.errors import ConfigError
+
 ScalarType = Literal["u32", "i32", "u64", "i64", "f32", "bytes"]
+Size3 = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +75,19 @@ class Launch:
         block: Threads along x, y, z.
         args: Arguments in kernel order.
         dynamic_lds_bytes: LDS asked for at launch, beside what the kernel declares.
+        code_object: File name of its machine code, "<stem of the source>.<hash of all it is made from>.hsaco"; filled
+            in by `rocattn.gpu.plan.plan`.
     """
 
     kernel: str
     source: str
     defines: dict[str, str | int]
     symbol: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
+    grid: Size3
+    block: Size3
     args: tuple[Arg, ...]
     dynamic_lds_bytes: int = 0
+    code_object: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +96,12 @@ class LaunchPlan:
 
     Attributes:
         arch: Target without features: "gfx1100".
-        config: The problem, as `AttentionConfig.as_dict` gives it.
+        config: The problem, as `AttentionConfig.to_dict` gives it.
         path: "flash" or "standard".
         reason: Why not the flash path; empty for it.
         buffers: By name.
-        launches: In order, each after the one before.
+        launches: In order, each after the one before. None if there is nothing to compute.
+        workspaces: Bytes of device memory by name, the largest that a launch asks for.
     """
 
     arch: str
@@ -108,3 +115,55 @@ class LaunchPlan:
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> LaunchPlan:
+        """Rebuild a plan from its JSON form.
+
+        Raises:
+            ConfigError: When the values are no launch plan; the message names the part that is wrong.
+        """
+        try:
+            buffers = {name: _buffer(entry) for name, entry in values["buffers"].items()}
+            launches = tuple(_launch(entry) for entry in values["launches"])
+            rest = {name: values.get(name, default) for name, default in (("path", "standard"), ("reason", ""))}
+            workspaces = {name: int(size) for name, size in values.get("workspaces", {}).items()}
+            plan = cls(str(values["arch"]), dict(values["config"]), **rest, buffers=buffers, launches=launches,
+                       workspaces=workspaces)  # fmt: skip
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise ConfigError(f"this is no launch plan of `rocattn plan --json`: {what}") from error
+        for launch in plan.launches:
+            for arg in launch.args:
+                if arg.kind == "buffer" and arg.name not in buffers:
+                    raise ConfigError(f"{launch.kernel} takes a buffer {arg.name!r} that the plan does not have")
+        return plan
+
+
+def _buffer(entry: dict[str, Any]) -> Buffer:
+    shape, strides = (tuple(int(x) for x in entry[name]) for name in ("shape", "strides"))
+    return Buffer(shape, strides, str(entry["dtype"]), entry["role"])
+
+
+def _launch(entry: dict[str, Any]) -> Launch:
+    return Launch(
+        str(entry["kernel"]), str(entry["source"]), dict(entry["defines"]), str(entry["symbol"]),
+        _size3(entry["grid"]), _size3(entry["block"]), tuple(_arg(arg) for arg in entry["args"]),
+        int(entry.get("dynamic_lds_bytes", 0)), str(entry.get("code_object", "")),
+    )  # fmt: skip
+
+
+def _size3(entry: list[int]) -> Size3:
+    x, y, z = (int(value) for value in entry)
+    return x, y, z
+
+
+def _arg(entry: dict[str, Any]) -> Arg:
+    kind = entry["kind"]
+    if kind == "buffer":
+        return BufferArg(str(entry["name"]))
+    if kind == "workspace":
+        return WorkspaceArg(str(entry["name"]), int(entry["bytes"]))
+    if kind != "scalar" or entry["type"] not in {"u32", "i32", "u64", "i64", "f32", "bytes"}:
+        raise ValueError(f"an argument of kind {kind!r} and type {entry.get('type')!r}")
+    return ScalarArg(str(entry["name"]), entry["type"], entry["value"])

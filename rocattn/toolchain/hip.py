@@ -31,6 +31,7 @@ _HIP_OPTIONS = (
     *("-x", "hip", "--offload-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc"),
     *("-nostdinc", "-nostdinc++", "--no-default-config"),
     *("-std=c++20", "-O3", "-Wall", "-Wextra"),
+    "-fno-discard-value-names",  # the metadata names the kernel's arguments then
     *("-fuse-cuid=none", "-ffile-compilation-dir=."),  # the default unit id hashes the source's absolute path
 )
 
@@ -79,7 +80,7 @@ def compile_hip(
     headers = absolute(include_root if include_root is not None else kernel_root() / "include")
     compiler = choose_compiler()
     _check_arch(arch, compiler)
-    options = [f"-mcode-object-version={code_object_version}", *_define_options(defines or {})]
+    options = [f"-mcode-object-version={code_object_version}", *define_options(defines or {})]
     inputs = inputs_of(path, headers)
     parts: list[str | bytes] = ["hip-1", compiler.version, arch, path.name, *_HIP_OPTIONS, *options]
     parts += [part for name_and_data in inputs for part in name_and_data]
@@ -109,7 +110,8 @@ def _check_arch(arch: str, compiler: Compiler) -> None:
         raise ToolchainError(f"{compiler.version} does not know {processor}: {remedy}")
 
 
-def _define_options(defines: Mapping[str, str | float | bool | None]) -> list[str]:
+def define_options(defines: Mapping[str, str | float | bool | None]) -> list[str]:
+    """Return the compiler options for macros; see `compile_hip`."""
     options = []
     for name, value in sorted(defines.items()):
         if not re.fullmatch(r"[A-Za-z_]\w*", name):

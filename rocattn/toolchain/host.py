@@ -108,7 +108,7 @@ def _inputs(sources: Sequence[Path]) -> list[tuple[str, bytes]]:
 
 
 def _build(compiler: Compiler, sources: Sequence[Path], options: Sequence[str]) -> bytes:
-    driver = [*compiler.argv, *_own_options(compiler)]
+    driver = [*compiler.argv, *own_options(compiler)]
     try:
         with tempfile.TemporaryDirectory(prefix="rocattn-build-") as folder:
             objects = [str(Path(folder, f"{source.stem}.o")) for source in sources]
@@ -125,7 +125,7 @@ def _build(compiler: Compiler, sources: Sequence[Path], options: Sequence[str]) 
         raise ToolchainError(f"cannot build {sources[0].name} in a temporary folder: {error.strerror}") from error
 
 
-def _own_options(compiler: Compiler) -> tuple[str, ...]:
+def own_options(compiler: Compiler) -> tuple[str, ...]:
     """Return what makes a driver compile for this machine by its own headers (immintrin.h) and nothing else."""
     if compiler.kind == "gcc":
         return ()

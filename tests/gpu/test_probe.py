@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rocattn.gpu.driver import GpuDevice, GpuProbe
+from rocattn.gpu.driver import GpuDevice
+from rocattn.gpu.probe import GpuProbe
 
 pytestmark = pytest.mark.skipif(find_spec("rocm") is None and find_spec("hip") is None, reason="hip-python is missing")
 
@@ -52,7 +53,7 @@ int hipGetDevicePropertiesR0600(Properties* p, int device) {
 
 def probe_in_child(**environment):
     """Probe in a process with its own environment; returns the result and what reached stderr."""
-    code = "from rocattn.gpu.driver import probe; print(repr(probe()))"
+    code = "from rocattn.gpu.probe import probe; print(repr(probe()))"
     kept = {name: value for name, value in os.environ.items() if "VISIBLE" not in name and name != "LD_LIBRARY_PATH"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True, check=True
@@ -158,7 +159,7 @@ def test_a_runtime_that_does_not_load_says_why(tmp_path):
 def test_nothing_is_left_of_the_probe_in_the_caller():
     """The caller does not import hip-python: a process that has initialised HIP must not fork."""
     code = (
-        "import sys; from rocattn.gpu.driver import probe; probe(); print('rocm' in sys.modules, 'hip' in sys.modules)"
+        "import sys; from rocattn.gpu.probe import probe; probe(); print('rocm' in sys.modules, 'hip' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -13,9 +13,8 @@ POINTER = {".size": 8, ".value_kind": "global_buffer", ".address_space": "global
 # The table in the header of hip/softmax.hip.
 SOFTMAX_ARGS = [
     *({".offset": offset} | POINTER for offset in (0, 8, 16, 24)),
-    *({".offset": offset, ".size": size, ".value_kind": "by_value"} for offset, size in ((32, 4), (36, 4))),
-    *({".offset": offset, ".size": size, ".value_kind": "by_value"} for offset, size in ((40, 8), (48, 8))),
-    *({".offset": offset, ".size": size, ".value_kind": "by_value"} for offset, size in ((56, 4), (60, 4))),
+    *({".offset": offset, ".size": 8, ".value_kind": "by_value"} for offset in (32, 40)),
+    *({".offset": offset, ".size": 4, ".value_kind": "by_value"} for offset in (48, 52, 56, 60, 64)),
 ]
 
 
@@ -50,8 +49,8 @@ class TestSoftmax:
         (kernel,) = read_metadata(compile_softmax("gfx942", block=block).data)["amdhsa.kernels"]
         assert kernel[".name"] == "softmax_rows"
         assert kernel[".max_flat_workgroup_size"] == block
-        assert kernel[".group_segment_fixed_size"] == 8 * block // 32
-        assert kernel[".kernarg_segment_size"] == 64
+        assert kernel[".group_segment_fixed_size"] == 8 * block // 64
+        assert kernel[".kernarg_segment_size"] == 68
         relevant = {".offset", ".size", ".value_kind", ".address_space"}
         assert [{key: arg[key] for key in arg.keys() & relevant} for arg in kernel[".args"]] == SOFTMAX_ARGS
 

@@ -15,8 +15,13 @@
 
 // A kernel of exactly `threads` threads a block: lets the compiler use all registers that leaves, and refuses another
 // launch. Used as: ROCATTN_KERNEL(name, threads, (const float* x, u32 n)) { ... }
-#define ROCATTN_KERNEL(name, threads, parameters) \
-    extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads))) name parameters
+// A file may define ROCATTN_KERNEL_ATTRIBUTES before, to say how many waves its registers must leave room for.
+#ifndef ROCATTN_KERNEL_ATTRIBUTES
+#define ROCATTN_KERNEL_ATTRIBUTES
+#endif
+#define ROCATTN_KERNEL(name, threads, parameters)                                                                  \
+    extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads))) ROCATTN_KERNEL_ATTRIBUTES \
+        name parameters
 
 // LDS of a block, declared in a kernel's own scope: `name` points to COUNT elements, 16-byte aligned, uninitialised.
 #define ROCATTN_LDS(T, name, count)                                               \
@@ -53,19 +58,27 @@ ROCATTN_INLINE u32 uniform(u32 value) { return static_cast<u32>(__builtin_amdgcn
 
 // ---- synchronisation -----------------------------------------------------------------------------------------------
 
-// Waits for all threads of the block and makes their LDS and global writes visible to each other.
+// A fence of LDS alone. One of all memory would wait for the loads of the next tile and drop caches at every barrier;
+// no kernel here hands global memory from thread to thread.
+#if __clang_major__ >= 19
+#define ROCATTN_LDS_FENCE(order, scope) __builtin_amdgcn_fence(order, scope, "local")
+#else
+#define ROCATTN_LDS_FENCE(order, scope) __builtin_amdgcn_fence(order, scope)
+#endif
+
+// Waits for all threads of the block and makes their LDS writes visible to each other.
 ROCATTN_INLINE void block_barrier(Where = Where::here()) {
-    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    ROCATTN_LDS_FENCE(__ATOMIC_RELEASE, "workgroup");
     __builtin_amdgcn_s_barrier();
-    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+    ROCATTN_LDS_FENCE(__ATOMIC_ACQUIRE, "workgroup");
 }
 
 // Makes a lane's LDS writes visible to the other lanes of its wave. A wave's LDS instructions stay in order, so this only
 // keeps the compiler from moving them.
 ROCATTN_INLINE void wave_barrier(Where = Where::here()) {
-    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+    ROCATTN_LDS_FENCE(__ATOMIC_RELEASE, "wavefront");
     __builtin_amdgcn_wave_barrier();
-    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+    ROCATTN_LDS_FENCE(__ATOMIC_ACQUIRE, "wavefront");
 }
 
 // ---- lanes ---------------------------------------------------------------------------------------------------------
@@ -86,9 +99,12 @@ ROCATTN_INLINE float shuffle_xor(float value, u32 mask, Where = Where::here()) {
 }
 
 ROCATTN_INLINE u32 exchange_halves(u32 value, Where = Where::here()) {
-#if ROCATTN_WAVE == 32  // one VALU instruction
-    return static_cast<u32>(__builtin_amdgcn_permlanex16(static_cast<int>(value), static_cast<int>(value), 0x76543210,
-                                                         static_cast<int>(0xfedcba98), false, false));
+#if ROCATTN_WAVE == 32  // one VALU instruction, its selectors in SGPRs: shorter than with two literals
+    int low = 0x76543210, high = static_cast<int>(0xfedcba98u);
+    asm("" : "+s"(low), "+s"(high));
+    const int own = static_cast<int>(value);
+    // All lanes are active, so the two flags change nothing but tell the compiler that it need not keep the old value.
+    return static_cast<u32>(__builtin_amdgcn_permlanex16(own, own, low, high, true, true));
 #else
     return shuffle_xor(value, 16);
 #endif

@@ -50,6 +50,8 @@ using Vector = typename detail::VectorOf<T, N>::type;
 
 #ifdef ROCATTN_HOSTGPU
 #include <rocattn/hostgpu.h>
+#elif defined(__NVPTX__)
+#include <rocattn/nvgpu.h>
 #else
 #include <rocattn/amdgpu.h>
 #endif
@@ -63,13 +65,13 @@ __device__ inline u32 wave_id() { return thread_id() / WAVE; }
 // From the target: shuffle(value, lane), shuffle_xor(value, mask), exchange_halves(value): the value of lane l ^ 16,
 // any_lane(condition): whether it holds in some lane of the wave. All lanes of the wave take part in each.
 
-__device__ inline float wave_max(float value) {
-    for (u32 mask = WAVE / 2; mask > 0; mask /= 2) value = __builtin_fmaxf(value, shuffle_xor(value, mask));
+__device__ inline float wave_max(float value, Where where = Where::here()) {
+    for (u32 mask = WAVE / 2; mask > 0; mask /= 2) value = __builtin_fmaxf(value, shuffle_xor(value, mask, where));
     return value;
 }
 
-__device__ inline float wave_sum(float value) {
-    for (u32 mask = WAVE / 2; mask > 0; mask /= 2) value += shuffle_xor(value, mask);
+__device__ inline float wave_sum(float value, Where where = Where::here()) {
+    for (u32 mask = WAVE / 2; mask > 0; mask /= 2) value += shuffle_xor(value, mask, where);
     return value;
 }
 

@@ -38,18 +38,31 @@ struct Matrix;
 
 namespace detail {
 
-// Float pairs as 16-bit elements, nearest even. P of a softmax and gradients are no signalling NaNs, so bf16 rounds with
-// two integer operations.
+// The upper 16 bits of two words as one word: v_perm_b32, which the compiler does not always find by itself.
+ROCATTN_INLINE u32 high_halves(u32 first, u32 second) {
+#ifndef __AMDGCN__
+    return first >> 16 | (second & 0xffff0000u);
+#else
+    return __builtin_amdgcn_perm(second, first, 0x07060302u);
+#endif
+}
+
+// Two floats as 16-bit elements of a word, to nearest; bf16 ties go away from zero, which takes one instruction less
+// than to even and differs for one value in 65536. P of a softmax and gradients are no signalling NaNs.
 template <typename T>
-ROCATTN_INLINE typename RawOf<T>::type narrow(float x);
+ROCATTN_INLINE u32 narrow(float first, float second);
 template <>
-ROCATTN_INLINE f16 narrow<f16>(float x) {
-    return static_cast<f16>(x);
+ROCATTN_INLINE u32 narrow<f16>(float first, float second) {
+    return __builtin_bit_cast(u32, Vector<f16, 2>{static_cast<f16>(first), static_cast<f16>(second)});
 }
 template <>
-ROCATTN_INLINE short narrow<bf16>(float x) {
-    const u32 bits = __builtin_bit_cast(u32, x);
-    return static_cast<short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+ROCATTN_INLINE u32 narrow<bf16>(float first, float second) {
+#if defined(__gfx950__) && defined(__AMDGCN__)  // v_cvt_pk_bf16_f32
+    typedef __bf16 bf16x2 __attribute__((ext_vector_type(2)));
+    return __builtin_bit_cast(u32, __builtin_convertvector((Vector<float, 2>{first, second}), bf16x2));
+#else
+    return high_halves(__builtin_bit_cast(u32, first) + 0x8000u, __builtin_bit_cast(u32, second) + 0x8000u);
+#endif
 }
 
 // Fragments of contiguous elements: lane l reads WIDTH of them from row l % 16, its part of the depth being l / 16.
@@ -128,13 +141,12 @@ struct Matrix {
     static ROCATTN_INLINE C multiply(A a, B b, C c, Where where = Where::here()) { return wmma_gfx11(a, b, c, where); }
     // A lane has the even or the odd rows; its partner 16 lanes away has the others: evens first, then odds.
     static ROCATTN_INLINE void chain(const C (&c)[1], B (&b)[1], Where where = Where::here()) {
-        Vector<T, 8> own;
+        Vector<u32, 4> mine, other;
 #pragma unroll
-        for (u32 r = 0; r < 8; ++r) own[r] = detail::narrow<T>(c[0][r]);
-        const auto mine = __builtin_bit_cast(Vector<u32, 4>, own);
-        Vector<u32, 4> other;
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) other[i] = exchange_halves(mine[i], where);
+        for (u32 i = 0; i < 4; ++i) {
+            mine[i] = detail::narrow<T>(c[0][2 * i], c[0][2 * i + 1]);
+            other[i] = exchange_halves(mine[i], where);
+        }
         const bool odd = lane_id() >= 16;
         Vector<u32, 8> both;
 #pragma unroll
@@ -182,8 +194,11 @@ struct Matrix {
     }
     // A lane's rows of C are the depth positions of its B: only the conversion is left.
     static ROCATTN_INLINE void chain(const C (&c)[CHAIN / 16], B (&b)[1], Where = Where::here()) {
+        Vector<u32, WIDTH / 2> words;
 #pragma unroll
-        for (u32 i = 0; i < WIDTH; ++i) b[0][i] = detail::narrow<T>(c[i / C_ROWS][i % C_ROWS]);
+        for (u32 i = 0; i < WIDTH; i += 2)
+            words[i / 2] = detail::narrow<T>(c[i / C_ROWS][i % C_ROWS], c[i / C_ROWS][i % C_ROWS + 1]);
+        b[0] = __builtin_bit_cast(B, words);
     }
     // Lane part g holds positions WIDTH g ...: rows C_ROWS g ... of each tile, tile after tile.
     static ROCATTN_INLINE u32 chain_row(u32 position) {

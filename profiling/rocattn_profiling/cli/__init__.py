@@ -18,6 +18,8 @@ VERBS = {
     "doctor": "say what this machine has: compilers, GPU, profilers, backends, and what is missing",
     "bench": "time attention backends on workload grids, checking every output",
     "verify": "check every available backend against float64",
+    "plan": "print the kernel launches of one attention problem on one GPU architecture, without a GPU",
+    "kernels": "build the GPU kernels: code objects, assembly and a manifest",
     "gate": "measure two revisions side by side and fail on a proven regression",
     "report": "write a report (HTML, Markdown, JSON) from measured records",
     "site": "publish the history website: asv's pages and our own",

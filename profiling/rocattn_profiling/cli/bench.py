@@ -9,28 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rocattn.config import DTYPE_BYTES, LAYOUTS, AttentionConfig
 from rocattn_profiling.cli.console import add_common, emit_json, progress, say
+from rocattn_profiling.cli.shapes import add_sizes, add_storage, config_of, flag, given, natural, positive
 from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from rocattn.config import AttentionConfig
     from rocattn_profiling.measure.harness import BenchSession
     from rocattn_profiling.measure.records import Record
     from rocattn_profiling.measure.settings import Settings
 
 CUSTOM = "custom"
 DEFAULT_GRID = "inference"
-_SIZES = {
-    "batch": "sequences (default 1)",
-    "num_heads": "query heads (default 8)",
-    "num_kv_heads": "KV heads (default: as many as query heads)",
-    "seq_q": "query tokens (default 512)",
-    "seq_k": "key tokens (default: as many as query tokens)",
-    "head_dim": "D of q and k (default 64)",
-    "head_dim_v": "D of v and out (default: as head_dim)",
-}
 
 _EPILOG = """\
 Each config is measured in fresh processes, the backends in turns, and every output is compared with float64. Speed-ups
@@ -55,7 +47,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--list", action="store_true", help="list the grids and their sizes, and end")
     what.add_argument(
-        "--history", type=_positive, metavar="N",
+        "--history", type=positive, metavar="N",
         help="instead: measure the asv suite's quick benchmarks on those of the newest N commits that have no results",
     )  # fmt: skip
     what.add_argument("--quick", action="store_true", help="a subset of each grid, and short launches")
@@ -65,43 +57,21 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="import this module first: it registers backends of yours in rocattn.BACKENDS, and they are measured too "
         "(default: the environment variable ROCATTN_BACKEND_MODULE)",
     )  # fmt: skip
-    what.add_argument("--direction", choices=("forward", "backward"), default="forward", help="(default forward)")
-    what.add_argument("--layout", choices=LAYOUTS, help="memory layout (default BSHD)")
-    what.add_argument("--dtype", choices=tuple(DTYPE_BYTES), help="element type (default float32)")
+    add_storage(what)
     what.add_argument("--data", choices=("normal", "trig"), default="normal", help="input values (default normal)")
-    what.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the input values (default 0)")
+    what.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of the input values (default 0)")
     shape = parser.add_argument_group("one shape of your own, instead of a grid")
-    for name, text in _SIZES.items():
-        shape.add_argument(_flag(name), type=_natural, metavar="N", help=text)
-    shape.add_argument("--causal", action="store_true", default=None, help="causal, aligned bottom-right")
-    shape.add_argument("--window", type=int, nargs=2, metavar=("LEFT", "RIGHT"), help="sliding window; -1 is open")
-    shape.add_argument("--softcap", type=float, metavar="C", help="c tanh(score / c)")
+    add_sizes(shape)
     how = parser.add_argument_group("how to measure")
-    how.add_argument("--launches", type=_positive, metavar="N", help="fresh processes a config (default 3)")
-    how.add_argument("--samples", type=_positive, metavar="N", help="samples a launch (default: 5 to 50 in about 1 s)")
-    how.add_argument("--threads", type=_positive, metavar="N", help="threads (default: the cores available)")
+    how.add_argument("--launches", type=positive, metavar="N", help="fresh processes a config (default 3)")
+    how.add_argument("--samples", type=positive, metavar="N", help="samples a launch (default: 5 to 50 in about 1 s)")
+    how.add_argument("--threads", type=positive, metavar="N", help="threads (default: the cores available)")
     how.add_argument(
         "--time-limit", type=float, metavar="S",
         help="skip a config estimated to take longer than this many seconds (default 60)",
     )  # fmt: skip
     how.add_argument("--fresh", action="store_true", help="measure everything anew; older records are moved aside")
     how.add_argument("--no-store", action="store_true", help="do not add the results to the asv store")
-
-
-def _natural(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
-    return int(text)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
@@ -189,11 +159,11 @@ def _parts(arguments: argparse.Namespace) -> list[Part]:
     from rocattn_profiling.measure.workloads import get_grid
 
     changes = {name: value for name in ("layout", "dtype") if (value := getattr(arguments, name)) is not None}
-    if shape := _shape(arguments):
+    if shape := given(arguments):
         if arguments.grid:
-            flags = ", ".join(_flag(name) for name in shape)
+            flags = ", ".join(flag(name) for name in shape)
             raise CommandError(f"{flags} describe one shape: leave out --grid, or leave them out")
-        return [Part(CUSTOM, [_custom(shape | changes, arguments.direction)], [])]
+        return [Part(CUSTOM, [config_of(shape | changes, arguments.direction)], [])]
     parts = []
     for name in dict.fromkeys(arguments.grid or [DEFAULT_GRID]):
         grid = get_grid(name)
@@ -202,27 +172,26 @@ def _parts(arguments: argparse.Namespace) -> list[Part]:
     return parts
 
 
-def _shape(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = (*_SIZES, "causal", "window", "softcap")
-    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
-
-
-def _custom(shape: dict[str, Any], direction: Any) -> AttentionConfig:
-    seq_q = shape.get("seq_q", 512)
-    defaults = {"batch": 1, "num_heads": 8, "seq_q": seq_q, "seq_k": seq_q, "head_dim": 64, "direction": direction}
-    return AttentionConfig(**(defaults | shape))
-
-
 def _with_backends(parts: list[Part], arguments: argparse.Namespace, added: list[str]) -> list[Part]:
-    """Return the parts with the backends to measure: the named ones, else the grid's and those the module added."""
+    """Return the parts with the backends to measure: the named ones, else the grid's, a GPU's, and the module's."""
     from rocattn.backends import BACKENDS
     from rocattn_profiling.measure.workloads import get_grid
 
     named = list(dict.fromkeys(arguments.backend or []))
     for name in named:
         BACKENDS.get(name)  # raises, listing the names
+    if not named:
+        added = [*(["gpu"] if _has_gpu() else []), *added]
     usual = {part.suite: part.backends or list(get_grid(DEFAULT_GRID).backends) for part in parts}
     return [replace(part, backends=named or list(dict.fromkeys([*usual[part.suite], *added]))) for part in parts]
+
+
+def _has_gpu() -> bool:
+    """Whether the gpu backend works here, and on a GPU."""
+    from rocattn.backends import BACKENDS
+
+    gpu = BACKENDS.get("gpu")
+    return bool(gpu.available()) and not gpu.is_stand_in
 
 
 def _measure(session: BenchSession, part: Part) -> list[Record]:

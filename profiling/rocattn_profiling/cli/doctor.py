@@ -19,14 +19,29 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "Say what this machine has: compilers, GPU, profilers, backends, measurement hygiene; and for each missing "
         "thing what to do. Exit status 0 when attention can run on the CPU, 4 when not even that."
     )
+    parser.add_argument(
+        "--hostgpu", action="store_true",
+        help="instead: build the stand-in GPU, which executes kernels on the CPU, and print the folder to name in "
+        "ROCM_PATH (docs/backends.md)",
+    )  # fmt: skip
     add_common(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Look at everything and print it; returns 0 when the CPU path works, else 4."""
     from rocattn_profiling.cli.console import emit_json, say
-    from rocattn_profiling.cli.doctor_checks import examine
     from rocattn_profiling.cli.status import OK, USAGE
+
+    if arguments.hostgpu:
+        from rocattn.toolchain.hostgpu import hostgpu_library
+
+        root = str(hostgpu_library())
+        if arguments.json:
+            emit_json({"ROCM_PATH": root})
+        else:
+            print(root)
+        return OK
+    from rocattn_profiling.cli.doctor_checks import examine
 
     report = examine()
     if arguments.json:
@@ -59,8 +74,15 @@ def verdict(report: dict[str, Any]) -> str:
     count = {status: sum(check["status"] == status for check in report["checks"]) for status in ("missing", "warning")}
     parts = [
         f"CPU path: {'ready' if report['ok'] else 'does not work'}",
-        f"GPU path: {len(report['gpu']['devices']) or 'no'} device(s)",
+        f"GPU path: {_devices(report['gpu']['devices'])}",
         f"kernels: {'compile with ' + chosen['kind'] if chosen else 'no compiler'}",
         f"{count['missing']} missing, {count['warning']} warning(s)",
     ]
     return "; ".join(parts)
+
+
+def _devices(devices: list[dict[str, Any]]) -> str:
+    real = sum(not device["is_stand_in"] for device in devices)
+    if devices and not real:
+        return "no GPU, only the stand-in"
+    return f"{real or 'no'} device(s)"

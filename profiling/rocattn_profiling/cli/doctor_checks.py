@@ -16,7 +16,7 @@ import msgspec
 import rocattn
 from rocattn.cache import cache_folder, write_problem
 from rocattn.errors import RocattnError, ToolchainError
-from rocattn.gpu.driver import GpuProbe, probe
+from rocattn.gpu.probe import GpuProbe, probe
 from rocattn.sources import kernel_root
 from rocattn.threads import thread_count
 from rocattn.toolchain import Compiler, choose_host_compiler, find_compilers, host_isa
@@ -42,13 +42,17 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class BackendCheck(msgspec.Struct, frozen=True):
-    """A backend's answers: whether it is available here and supports a plain float32 config, and its reason if not."""
+    """A backend's answers: whether it is available here and supports a plain float32 config, and its reason if not.
+
+    ``is_stand_in`` says that it runs on something in place of the hardware it is for.
+    """
 
     name: str
     available: bool
     supports: bool
     works: bool
     reason: str = ""
+    is_stand_in: bool = False
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -163,7 +167,8 @@ def backend_results() -> list[BackendCheck]:
         reason = available.reason or supports.reason
         if available and supports:
             reason = _trial(backend.name)
-        results.append(BackendCheck(backend.name, bool(available), bool(supports), not reason, reason))
+        stand_in = bool(available) and backend.is_stand_in
+        results.append(BackendCheck(backend.name, bool(available), bool(supports), not reason, reason, stand_in))
     return results
 
 
@@ -185,9 +190,11 @@ def backend_checks(backends: list[BackendCheck]) -> list[Check]:
     rows = []
     for backend in backends:
         detail = "available, supports a plain float32 config" if backend.works else backend.reason
-        remedy = (
-            "" if backend.works or backend.name != "cpu" else "reinstall rocattn and numpy: nothing can run without it"
-        )
+        if backend.works and backend.is_stand_in:
+            detail = "runs on the stand-in GPU: not a GPU, never chosen unless named"
+        remedy = "reinstall rocattn and numpy: nothing can run without it"
+        if backend.works or backend.name != "cpu":
+            remedy = "" if backend.works else "needed only to compute with it: the others work without"
         rows.append(Check(group, backend.name, "ok" if backend.works else "missing", detail, remedy))
     try:
         blas = machine.blas_name()
@@ -257,6 +264,10 @@ def gpu_checks(found: GpuProbe) -> list[Check]:
         bindings = Check(group, "hip-python", "missing", "not installed", "pip install hip-python (x86-64 Linux only)")
     rows = [bindings]
     for index, device in enumerate(found.devices):
+        if device.is_stand_in:
+            detail = f"the stand-in for {device.arch}, wave{device.wave_size}: not a GPU; its times mean nothing"
+            rows.append(Check(group, f"device {index}", "warning", detail, "unset ROCM_PATH to look for a GPU"))
+            continue
         memory = f"{device.memory_bytes / GIB:.0f} GiB"
         detail = (
             f"{device.name or 'AMD GPU'}, {device.arch}, {device.compute_units} CUs, {memory}, wave{device.wave_size}"

@@ -208,7 +208,7 @@ class BenchSession:
         )
 
     def _problem(self, config: AttentionConfig, name: str, count: int) -> str:
-        """Return why a backend is not measured on a config: unsupported, too large, too long; "" if it is."""
+        """Return why a backend is not measured on a config (a stand-in, too large, too long, …); "" if it is."""
         from rocattn.backends import BACKENDS
 
         backend = BACKENDS.get(name)
@@ -216,6 +216,8 @@ class BenchSession:
             answer = BACKENDS.supports(backend, config)
             if not answer:
                 return f"not supported: {answer.reason}"
+            if backend.is_stand_in:
+                return "not timed: it runs on the stand-in GPU here, whose times mean nothing"
             problem = memory_problem(config, backend, count, machine.available_memory_bytes())
         except Exception as error:  # noqa: BLE001 - a user's backend may raise anything: it is named, the rest goes on
             return FAILED + describe(error)

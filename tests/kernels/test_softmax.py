@@ -1,22 +1,23 @@
-"""hip/softmax.hip, executed on this CPU with GPU semantics, against float64."""
+"""hip/softmax.hip, executed by the stand-in GPU with all of its checks, against float64."""
 
 import ctypes
-import mmap
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from rocattn.sources import kernel_root
+
 DTYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
 HALF_ULP = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24}
 HALF_SMALLEST = {"f16": 2.0**-25, "bf16": 2.0**-126, "f32": 2.0**-126}  # exp2 flushes what is below 2^-126
-PROT_NONE = 0
+WAVES = {32: "gfx1100", 64: "gfx942"}
 SEQ_Q, NUM_HEADS = 2, 3
 ROWS = SEQ_Q * NUM_HEADS + 1  # one row into a second batch: heads must wrap around
 
 
 @pytest.fixture
-def run(build_for_cpu):
+def run(standin):
     """Return a function that runs the kernel on [rows, columns] scores and gives (probs, lse)."""
 
     def run_softmax(
@@ -33,44 +34,45 @@ def run(build_for_cpu):
         in_place=False,
         want_lse=True,
     ):
+        device = standin(WAVES[wave])
         name = next(key for key, dtype in DTYPES.items() if dtype == scores.dtype)
-        library = build_for_cpu("softmax.cpp", IN_DTYPE=name, OUT_DTYPE=out, BLOCK=block)
         rows, columns = scores.shape
         stride = columns + gap
         source, rows_in = strided(rows, columns, stride, offset, scores.dtype)
         rows_in[...] = scores
         target, rows_out = (source, rows_in) if in_place else strided(rows, columns, stride, out_offset, DTYPES[out])
         lse = np.full(rows, np.nan, np.float32)
-        library.softmax_on_host.restype = ctypes.c_char_p
-        arrays = (rows_in, rows_out, lse if want_lse else None, sinks)
-        pointers = [ctypes.c_void_p(None if array is None else array.ctypes.data) for array in arrays]
-        strides = (ctypes.c_longlong(stride), ctypes.c_longlong(stride))
-        problem = library.softmax_on_host(blocks, wave, *pointers, rows, columns, *strides, SEQ_Q, NUM_HEADS)
-        assert problem is None, problem.decode()
+        held = [device.upload(array) for array in (source, target, lse)]
+        where_in, where_out, where_lse = held[0], held[0] if in_place else held[1], held[2]
+        where_sinks = ctypes.c_void_p(0) if sinks is None else device.upload(sinks)
+        status, report = device.run(
+            kernel_root() / "hip/softmax.hip", "softmax_rows", (blocks,), (block,), moved(where_in, source, offset),
+            moved(where_out, target, offset if in_place else out_offset), where_lse if want_lse else ctypes.c_void_p(0),
+            where_sinks, ctypes.c_int64(stride), ctypes.c_int64(stride), *map(ctypes.c_uint32, (rows, columns)),
+            *map(ctypes.c_uint32, (SEQ_Q, NUM_HEADS, blocks)), IN_DTYPE=name, OUT_DTYPE=out, BLOCK=block,
+        )  # fmt: skip
+        assert (status, report) == (0, "")
+        target[...] = device.download(where_out, target.shape, target.dtype)
         result = rows_out.astype(np.float64)
         rows_out[...] = np.nan
         assert np.isnan(target.astype(np.float64)).all()  # nothing else was written
+        lse = device.download(where_lse, lse.shape, lse.dtype)
+        for pointer in (*held, *([] if sinks is None else [where_sinks])):
+            device.free(pointer)
         return result, lse
 
     return run_softmax
 
 
-def guarded(count, dtype):
-    """Return an array that ends where a page begins that nobody may touch."""
-    size = count * np.dtype(dtype).itemsize
-    pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
-    array = np.frombuffer(memory, np.uint8, size, pages - size).view(dtype)
-    address = ctypes.c_void_p(array.ctypes.data + size)
-    assert ctypes.CDLL(None).mprotect(address, ctypes.c_size_t(mmap.PAGESIZE), PROT_NONE) == 0
-    return array
+def moved(pointer, array, elements):
+    """Return a pointer some elements on."""
+    return ctypes.c_void_p((pointer.value or 0) + elements * array.itemsize)
 
 
 def strided(rows, columns, stride, offset, dtype):
-    """Return a guarded array full of NaN and its [rows, columns] part, ``offset`` elements before its aligned end."""
-    whole = guarded(rows * stride + offset, dtype)
-    whole[:] = np.nan
-    return whole, whole[: rows * stride].reshape(rows, stride)[:, :columns]
+    """Return an array full of NaN that ends with its last row, and its [rows, columns] part, ``offset`` elements in."""
+    whole = np.full(rows * stride + offset, np.nan, dtype)
+    return whole, whole[offset:].reshape(rows, stride)[:, :columns]
 
 
 def draw(columns, dtype, *, rows=ROWS, seed=0, spread=3.0):
@@ -128,7 +130,7 @@ def test_rows_of_any_length_match_float64(run, columns, wave):
     [(96, 0, 0, 0), (131, 5, 0, 0), (131, 0, 0, 0), (40, 8, 3, 0), (40, 8, 0, 3), (1337, 7, 0, 0), (1337, 7, 0, 1)],
 )
 def test_any_stride_and_alignment_in_each_dtype(run, dtype, out, columns, gap, offset, out_offset):
-    """Aligned rows take vectors, others single elements; nothing outside [rows, columns] is written."""
+    """Rows may start at any element; nothing outside [rows, columns] is read or written."""
     scores = draw(columns, DTYPES[dtype])
     agree(run(scores, out=out, gap=gap, offset=offset, out_offset=out_offset), scores, out)
 
@@ -148,6 +150,18 @@ def test_a_row_without_a_visible_key_gives_zeros_and_minus_infinity(run):
     assert (lse == -np.inf).all()
     _, lse = run(np.empty((ROWS, 0), np.float16), gap=8)
     assert (lse == -np.inf).all()
+
+
+@pytest.mark.parametrize("out", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("columns", [37, 1061])
+def test_a_hidden_score_gives_minus_zero_and_an_improbable_one_zero(run, columns, out):
+    """pv_matmul leaves out the V rows of hidden keys by that sign, in every path and dtype."""
+    scores = draw(columns, np.float32)
+    scores[5] = -200.0
+    scores[5, 3:] = np.where(np.arange(columns - 3) % 2, -np.inf, -1e30)
+    probs, _ = run(scores, out=out)
+    assert (np.signbit(probs) == (scores == -np.inf)).all()
+    assert (probs[5, 3:] == 0).all()
 
 
 @pytest.mark.parametrize("columns", [33, 1100])

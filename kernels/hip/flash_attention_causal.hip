@@ -1,0 +1,87 @@
+// Flash attention, forward, causal from the bottom right: row i sees keys j <= i + Sk - Sq.
+//
+// Grid      (ceil(Sq / (16 QUERY_TILES WAVES)), H, B): one block, one range of rows of one head, the last rows (which
+//           see most keys) first.
+// Block     WAVES waves.
+// Waves     Each has QUERY_TILES * 16 query rows of its own; a block's waves share the K and V tiles.
+// LDS       K tile [KEY_TILE][D], V^T tile [Dv][KEY_TILE], rows 16 bytes longer than a multiple of 32; Q where
+//           Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (18.1 with 64 keys a tile, on CDNA), 18.8 KiB at D = 128.
+// Registers At D = 128: O 64, Q 64, S 16, next tiles 32 of at most 240 VGPRs on gfx11 (16 rows a wave); O 64, Q 32,
+//           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills up to D = 128.
+// Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
+//           takes P from the registers (rocattn/flash.h; rocattn/matrix.h has the fragments of every architecture).
+// Tiles     Tiles on the diagonal are masked, by those waves alone whose rows they cross; waves that see nothing of a
+//           tile skip it, tiles after the block's last key are not loaded.
+// Numerics  Products in float32 from T; P is rounded to T (nearest) for the second product, its sum is not. P is
+//           relative to a reference that lags the maximum by at most 2^8. The output is divided once and rounded once.
+// Hidden    A hidden key has no influence, whatever its K and V hold. A row that sees nothing: output 0, LSE -inf.
+// Not measured on a GPU yet.
+//
+// Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
+// EXACT_DIMS (1: head_dim and head_dim_v are just those), WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+//
+// Kernel arguments (164 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
+//    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
+//   24  T* out [B, H, Sq, Dv]         32  float* lse [B, H, Sq] contiguous, natural log; null: not wanted
+//   40  i64 q_stride_b, _h, _s        64  k_stride_b, _h, _s   88  v_stride_b, _h, _s   112  out_stride_b, _h, _s
+//  136  u32 seq_q   140  seq_k   144  num_heads   148  group (H / Hkv)   152  head_dim   156  head_dim_v
+//  160  f32 scale_log2: scale * log2 e, greater than 0
+#include <rocattn/flash_prefill.h>
+
+using namespace rocattn;
+
+using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, EXACT_DIMS>;
+
+namespace {
+
+// Row i sees keys up to i + Sk - Sq: `first_end`, `wave_end` are the last keys of the block's and the wave's first row,
+// which sees least, `last` of this lane's rows. A row beyond Sq is given no more than the keys there are.
+struct Causal {
+    static constexpr bool PLAIN = true;
+    float scale_log2;
+    i32 block_end, wave_end, wave_last;
+    i32 last[QUERY_TILES];
+
+    ROCATTN_INLINE float scale() const { return scale_log2; }
+    ROCATTN_INLINE bool block_hides(u32 key) const { return static_cast<i32>(key + KEY_TILE) - 1 > block_end; }
+    ROCATTN_INLINE bool wave_sees(u32 key) const { return static_cast<i32>(key) <= wave_last; }
+    ROCATTN_INLINE bool sees(u32 i, u32 key) const { return static_cast<i32>(key) <= last[i]; }
+    template <typename S>
+    ROCATTN_INLINE void apply(u32 i, Shape::M::C (&s)[S::KEY_TILES], u32 key) const {
+        if (static_cast<i32>(key + KEY_TILE) - 1 > wave_end) hide_after<S>(s, key, last[i]);
+    }
+};
+
+}  // namespace
+
+ROCATTN_KERNEL(flash_attention_causal, WAVES* ROCATTN_WAVE,
+               (const DTYPE* q, const DTYPE* k, const DTYPE* v, DTYPE* out, float* lse, i64 q_stride_b, i64 q_stride_h,
+                i64 q_stride_s, i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b, i64 v_stride_h,
+                i64 v_stride_s, i64 out_stride_b, i64 out_stride_h, i64 out_stride_s, u32 seq_q, u32 seq_k,
+                u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, f32 scale_log2)) {
+    ROCATTN_LDS(Shape::Element, lds, Shape::LDS_ELEMENTS);
+    ROCATTN_LDS(u32, flags, WAVES);
+    const FlashArguments<DTYPE> arguments{q, k, v, out, lse,
+                                          {q_stride_b, q_stride_h, q_stride_s},
+                                          {k_stride_b, k_stride_h, k_stride_s},
+                                          {v_stride_b, v_stride_h, v_stride_s},
+                                          {out_stride_b, out_stride_h, out_stride_s},
+                                          seq_q, seq_k, num_heads, group, head_dim, head_dim_v};
+    // The last rows see most keys: their blocks start first.
+    const QueryRows<Shape> rows(ceil_div(seq_q, Shape::BLOCK_ROWS) - 1 - block_x());
+    const i32 shift = static_cast<i32>(seq_k - seq_q), end = static_cast<i32>(seq_k) - 1;
+    const auto last_key = [&](u32 row) {
+        const i32 key = static_cast<i32>(row) + shift;
+        return key < end ? key : end;
+    };
+    Causal scores;
+    scores.scale_log2 = scale_log2;
+    scores.block_end = last_key(rows.first);
+    scores.wave_end = last_key(rows.wave_first);
+    scores.wave_last = last_key(rows.wave_first + Shape::WAVE_ROWS - 1);
+#pragma unroll
+    for (u32 i = 0; i < QUERY_TILES; ++i) scores.last[i] = last_key(rows.lane_row(i));
+    const i32 block_last = last_key(rows.first + Shape::BLOCK_ROWS - 1);
+    const u32 stop = block_last < 0 ? 0 : static_cast<u32>(block_last) / KEY_TILE + 1;
+    flash_prefill<Shape>(arguments, rows, scores, 0, stop, -INF, lds, flags);
+}

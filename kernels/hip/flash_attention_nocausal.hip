@@ -1,0 +1,69 @@
+// Flash attention, forward, every row sees every key: out = softmax(scale * q k^T) v.
+//
+// Grid      (ceil(Sq / (16 QUERY_TILES WAVES)), H, B): one block, one range of rows of one head.
+// Block     WAVES waves.
+// Waves     Each has QUERY_TILES * 16 query rows of its own; a block's waves share the K and V tiles.
+// LDS       K tile [KEY_TILE][D], V^T tile [Dv][KEY_TILE], rows 16 bytes longer than a multiple of 32; Q where
+//           Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (18.1 with 64 keys a tile, on CDNA), 18.8 KiB at D = 128.
+// Registers At D = 128: O 64, Q 64, S 16, next tiles 32 of at most 240 VGPRs on gfx11 (16 rows a wave); O 64, Q 32,
+//           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills up to D = 128.
+// Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
+//           takes P from the registers (rocattn/flash.h; rocattn/matrix.h has the fragments of every architecture).
+// Tiles     All but the last are full and run without any masking.
+// Numerics  Products in float32 from T; P is rounded to T (nearest) for the second product, its sum is not. P is
+//           relative to a reference that lags the maximum by at most 2^8. The output is divided once and rounded once.
+// Hidden    A hidden key has no influence, whatever its K and V hold. A row that sees nothing: output 0, LSE -inf.
+// Not measured on a GPU yet.
+//
+// Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
+// EXACT_DIMS (1: head_dim and head_dim_v are just those), WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+//
+// Kernel arguments (164 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
+//    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
+//   24  T* out [B, H, Sq, Dv]         32  float* lse [B, H, Sq] contiguous, natural log; null: not wanted
+//   40  i64 q_stride_b, _h, _s        64  k_stride_b, _h, _s   88  v_stride_b, _h, _s   112  out_stride_b, _h, _s
+//  136  u32 seq_q   140  seq_k   144  num_heads   148  group (H / Hkv)   152  head_dim   156  head_dim_v
+//  160  f32 scale_log2: scale * log2 e, greater than 0
+#include <rocattn/flash_prefill.h>
+
+using namespace rocattn;
+
+using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, EXACT_DIMS>;
+
+namespace {
+
+// Every row sees every key; the last tile may end after the last one.
+struct AllKeys {
+    static constexpr bool PLAIN = true;
+    float scale_log2;
+    u32 seq_k;
+
+    ROCATTN_INLINE float scale() const { return scale_log2; }
+    ROCATTN_INLINE bool block_hides(u32 key) const { return key + KEY_TILE > seq_k; }
+    ROCATTN_INLINE bool wave_sees(u32) const { return true; }
+    ROCATTN_INLINE bool sees(u32, u32) const { return true; }
+    template <typename S>
+    ROCATTN_INLINE void apply(u32, Shape::M::C (&s)[S::KEY_TILES], u32 key) const {
+        if (block_hides(key)) hide_after<S>(s, key, static_cast<i32>(seq_k) - 1);
+    }
+};
+
+}  // namespace
+
+ROCATTN_KERNEL(flash_attention_nocausal, WAVES* ROCATTN_WAVE,
+               (const DTYPE* q, const DTYPE* k, const DTYPE* v, DTYPE* out, float* lse, i64 q_stride_b, i64 q_stride_h,
+                i64 q_stride_s, i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b, i64 v_stride_h,
+                i64 v_stride_s, i64 out_stride_b, i64 out_stride_h, i64 out_stride_s, u32 seq_q, u32 seq_k,
+                u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, f32 scale_log2)) {
+    ROCATTN_LDS(Shape::Element, lds, Shape::LDS_ELEMENTS);
+    ROCATTN_LDS(u32, flags, WAVES);
+    const FlashArguments<DTYPE> arguments{q, k, v, out, lse,
+                                          {q_stride_b, q_stride_h, q_stride_s},
+                                          {k_stride_b, k_stride_h, k_stride_s},
+                                          {v_stride_b, v_stride_h, v_stride_s},
+                                          {out_stride_b, out_stride_h, out_stride_s},
+                                          seq_q, seq_k, num_heads, group, head_dim, head_dim_v};
+    const QueryRows<Shape> rows(block_x());
+    const AllKeys scores{scale_log2, seq_k};
+    flash_prefill<Shape>(arguments, rows, scores, 0, ceil_div(seq_k, KEY_TILE), -INF, lds, flags);
+}

@@ -1,0 +1,49 @@
+// Which pairs of a query and a key see each other in the backward pass, and what their score is made of.
+#pragma once
+
+#include <rocattn/bias.h>
+
+namespace rocattn {
+
+// How a problem turns q.k into probabilities, for one batch and head. IS_PLAIN: mask, softcap and ALiBi are off.
+template <bool IS_PLAIN>
+struct BackwardScores {
+    const void* mask;  // of this batch and head, in elements from mask_start
+    i64 mask_start, mask_stride_q, mask_stride_k;
+    u32 mask_kind;
+    float scale, softcap, slope;
+    u32 seq_q, seq_k;
+    i32 window_left, window_right;
+
+    // The distance of a key from its row's diagonal, that is key - shift() - row.
+    ROCATTN_INLINE i32 shift() const { return static_cast<i32>(seq_k) - static_cast<i32>(seq_q); }
+    // Whether probabilities are exp(scale * q.k - LSE) where nothing is hidden.
+    ROCATTN_INLINE bool plain() const { return IS_PLAIN || (softcap == 0.0f && slope == 0.0f && !masked()); }
+    ROCATTN_INLINE bool masked() const { return !IS_PLAIN && mask_kind != MASK_NONE; }
+
+    // Whether the band hides some, or all, pairs of queries [q, q_stop) and keys [k, k_stop).
+    ROCATTN_INLINE bool band_hides_some(i64 q, i64 q_stop, i64 k, i64 k_stop) const {
+        return (window_right >= 0 && k_stop - 1 > q + shift() + window_right) ||
+               (window_left >= 0 && k < q_stop - 1 + shift() - window_left);
+    }
+    ROCATTN_INLINE bool band_hides_all(i64 q, i64 q_stop, i64 k, i64 k_stop) const {
+        return (window_right >= 0 && k > q_stop - 1 + shift() + window_right) ||
+               (window_left >= 0 && k_stop - 1 < q + shift() - window_left);
+    }
+
+    // What is added to a score; -inf: hidden.
+    ROCATTN_INLINE float added(u32 query, u32 key) const {
+        const i32 distance = static_cast<i32>(key) - shift() - static_cast<i32>(query);
+        if (query >= seq_q || key >= seq_k || (window_right >= 0 && distance > window_right) ||
+            (window_left >= 0 && distance < -window_left))
+            return -INF;
+        if (IS_PLAIN) return 0.0f;
+        const float bias = mask_value(mask, mask_kind, mask_start + query * mask_stride_q + key * mask_stride_k);
+        return bias == -INF ? -INF : bias - slope * static_cast<float>(distance < 0 ? -distance : distance);
+    }
+};
+
+// An LSE as the subtrahend in the exponent, in log2 units: of a row that sees nothing, every probability becomes 0.
+ROCATTN_INLINE float exponent_base(float lse) { return lse == -INF ? INF : lse * LOG2_E; }
+
+}  // namespace rocattn

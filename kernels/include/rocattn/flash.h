@@ -1,0 +1,371 @@
+// The forward pass of flash attention on one block: the one core of flash_attention, _causal, _nocausal and
+// flash_decode.
+//
+//   S^T = K Q^T    A = K rows from LDS, B = Q rows       a lane's column of S^T is a query, its registers are keys
+//   P^T = exp2(S^T - reference)                          in lanes: no exchange between lanes
+//   O^T += V^T P^T A = V^T from LDS, B = P^T by Matrix::chain
+//
+// A wave has QUERY_TILES * 16 query rows of its own; the waves of a block share the K and V tiles in LDS (one buffer
+// each). The loads of the next tile are issued before the compute of this one and wait in registers.
+//
+// Rescaling is lazy: P is relative to a reference, not to the running maximum. The reference moves (and O and the sum
+// are rescaled) only when a score exceeds it by more than 2^8, which a wave votes on with each lane's own maximum; so a
+// tile without such a score needs no exchange between lanes at all. P is at most 256 then, which any T holds at full
+// precision, and the partial sums of a row stay in their lanes until the end.
+//
+// A Scores policy says which tiles need work on their scores and does it:
+//   PLAIN                      scores are q.k as they come, and scale() > 0 turns them into log2 units in the exponent;
+//                              else apply() gives scores in natural units
+//   scale()                    that factor (unused if not PLAIN)
+//   block_hides(key)           whether some (row, key) pair of the block's rows and the tile at `key` may be hidden
+//   wave_sees(key)             whether the wave may see anything of the tile
+//   apply(tile, query, s, key) finishes the scores of query tile `query`; -inf hides
+//   sees(query, key)           whether this lane's row of query tile `query` sees the key
+#pragma once
+
+#if defined(MIN_WAVES) && !defined(ROCATTN_KERNEL_ATTRIBUTES)
+#define ROCATTN_KERNEL_ATTRIBUTES __attribute__((amdgpu_waves_per_eu(MIN_WAVES)))
+#endif
+
+#include <rocattn/tile.h>
+
+namespace rocattn {
+
+// What is known at compile time. D, DV: padded head dimensions.
+template <typename T_, u32 D_, u32 DV_, u32 WAVES_, u32 QUERIES_, u32 KEYS_, u32 PIECES_, bool QUERIES_IN_LDS_,
+          bool EXACT_>
+struct FlashShape {
+    using T = T_;
+    using M = Matrix<T>;
+    using Element = typename M::Element;
+    static constexpr u32 D = D_, DV = DV_, BLOCK_WAVES = WAVES_;
+    static constexpr u32 QUERIES = QUERIES_;  // tiles of 16 rows a wave
+    static constexpr u32 KEYS = KEYS_;        // of a tile
+    static constexpr u32 PIECES = PIECES_;    // 1: tiles are fetched ahead; else piece by piece when they are needed
+    static constexpr bool QUERIES_IN_LDS = QUERIES_IN_LDS_, EXACT = EXACT_;
+    static constexpr u32 THREADS = BLOCK_WAVES * WAVE;
+    static constexpr u32 WAVE_ROWS = 16 * QUERIES, BLOCK_ROWS = BLOCK_WAVES * WAVE_ROWS;
+    static constexpr u32 DEPTH = round_up(D, GROUP_DEPTH<M>);  // of the first product; zeros beyond D
+    static constexpr u32 STEPS = DEPTH / GROUP_DEPTH<M>;
+    static constexpr u32 KEY_TILES = KEYS / 16, FEATURE_TILES = DV / 16;
+    static constexpr u32 CHAINS = KEYS / CHAIN_ROWS<M>;            // groups of the second product
+    static constexpr u32 CHAIN_TILES = CHAIN_ROWS<M> / 16;             // of S, in one group
+    static constexpr u32 CHAIN_PRODUCTS = CHAIN_ROWS<M> / M::DEPTH;    // fragments in one group
+    static constexpr u32 GROUPS = CHAIN_PRODUCTS / FRAGMENTS<M>;       // reads of A in one group
+    static_assert(D % 16 == 0 && DV % 16 == 0 && KEYS % CHAIN_ROWS<M> == 0, "whole tiles");
+
+    // LDS, in elements: K | V^T | Q. Without QUERIES_IN_LDS, Q passes through the room of K and V once, 16 rows a wave.
+    static constexpr u32 STRIDE = row_stride<Element>(DEPTH);
+    static constexpr u32 K_ELEMENTS = KEYS * STRIDE;
+    static constexpr u32 V_ELEMENTS = transposed_offset<Element>(DV, KEYS);
+    static constexpr u32 Q_ELEMENTS = BLOCK_WAVES * 16 * STRIDE * (QUERIES_IN_LDS ? QUERIES : 1);
+    static constexpr u32 LDS_ELEMENTS = QUERIES_IN_LDS ? K_ELEMENTS + V_ELEMENTS + Q_ELEMENTS
+                                        : K_ELEMENTS + V_ELEMENTS > Q_ELEMENTS ? K_ELEMENTS + V_ELEMENTS : Q_ELEMENTS;
+
+    static constexpr u32 K_COLUMNS = D / PIECES, V_COLUMNS = DV / PIECES;  // of a piece
+    static_assert(D % PIECES == 0 && DV % (8 * PIECES) == 0, "whole pieces");
+    using KTile = RowTile<T, Element, KEYS, K_COLUMNS, THREADS, EXACT>;
+    using VTile = TransposedTile<T, M, KEYS, V_COLUMNS, THREADS, EXACT>;
+};
+
+// What a kernel hands over: one head's K and V, and LDS.
+template <typename S>
+struct FlashBlock {
+    Rows<typename S::T> k, v;
+    u32 seq_k, head_dim, head_dim_v;
+    typename S::Element* lds;  // S::LDS_ELEMENTS
+    u32* flags;                // S::BLOCK_WAVES words
+};
+
+template <typename S, typename Scores>
+class FlashForward {
+    using T = typename S::T;
+    using M = typename S::M;
+    using Element = typename S::Element;
+    using B = typename M::B;
+    using C = typename M::C;
+    static constexpr u32 Q = S::QUERIES, FRAGS = FRAGMENTS<M>;
+    static constexpr bool PLAIN = Scores::PLAIN;
+    // How far a score may exceed the reference, in the units of P's exponent.
+    static constexpr float SLACK = PLAIN ? 8.0f : 8.0f * LN_2;
+    static constexpr float LARGEST = 3.40282347e38f;
+
+    const FlashBlock<S>& block;
+    const Scores& scores;
+    C o[Q][S::FEATURE_TILES];
+    B q[S::QUERIES_IN_LDS ? 1 : Q][S::QUERIES_IN_LDS ? 1 : S::STEPS][FRAGS];
+    float limit[Q];      // scores beyond it move the reference; -inf: there is none yet
+    float reference[Q];  // in units of the scores; 0 if there is none yet
+    C start[PLAIN ? Q : 1];  // PLAIN: -reference, where the products start, so that they give scores less the reference
+    Vector<float, 2> sum[Q];  // of this lane's keys, in two parts that are added side by side
+
+public:
+    ROCATTN_INLINE FlashForward(const FlashBlock<S>& block, const Scores& scores) : block(block), scores(scores) {
+#pragma unroll
+        for (u32 i = 0; i < Q; ++i) {
+            limit[i] = -INF;
+            reference[i] = 0.0f;
+            sum[i] = {};
+            if constexpr (PLAIN) settle(start[i] = C{});
+#pragma unroll
+            for (u32 f = 0; f < S::FEATURE_TILES; ++f) o[i][f] = C{};
+        }
+    }
+
+    // Q of the wave's rows; row_at(r): address of row r of the wave, null: no such row.
+    template <typename RowAt>
+    ROCATTN_INLINE void load_queries(const RowAt& row_at) {
+        Element* mine = query_tile(0);
+#pragma unroll
+        for (u32 i = 0; i < Q; ++i) {
+            Element* tile = S::QUERIES_IN_LDS ? query_tile(i) : mine;
+            stage_rows<T, Element, S::DEPTH>(tile, [&](u32 row) { return row_at(i * 16 + row); }, block.head_dim);
+            wave_barrier();
+            if constexpr (!S::QUERIES_IN_LDS) {
+#pragma unroll
+                for (u32 step = 0; step < S::STEPS; ++step)
+                    read_b<M>(tile + step * GROUP_DEPTH<M>, S::STRIDE, q[i][step]);
+                wave_barrier();
+            }
+        }
+        if constexpr (S::DEPTH > S::D) {  // K's columns beyond D, which no tile writes
+            block_barrier();
+            constexpr u32 EXTRA = S::DEPTH - S::D;
+            for (u32 i = thread_id(); i < S::KEYS * EXTRA; i += S::THREADS)
+                lds_store(block.lds + i / EXTRA * S::STRIDE + S::D + i % EXTRA, Element{});
+        }
+    }
+
+    // Key tiles [first, stop), the same for the whole block.
+    ROCATTN_INLINE void run(u32 first, u32 stop) {
+        if (first >= stop) return;
+        typename S::KTile k(block.k, thread_id());
+        typename S::VTile v(block.v, thread_id());
+        Rows<T> k_rows = block.k.from(first * S::KEYS), v_rows = block.v.from(first * S::KEYS);
+        if constexpr (S::PIECES == 1) fetch(k, v, k_rows, v_rows, first * S::KEYS, 0);
+        const u32 end = stop * S::KEYS;
+        for (u32 key = first * S::KEYS; key < end; key += S::KEYS) {
+            const bool hides = scores.block_hides(key);
+            block_barrier();  // all waves are done with what LDS held before
+            bool found = false;
+            for (u32 slice = 0; slice < S::PIECES; ++slice) {
+                if constexpr (S::PIECES > 1) fetch(k, v, k_rows, v_rows, key, slice);
+                if (hides) found = keep_finite(v) || found;
+                k.put(block.lds + slice * S::K_COLUMNS, S::STRIDE);
+                v.put(block.lds + S::K_ELEMENTS + slice * transposed_offset<Element>(S::V_COLUMNS, S::KEYS));
+            }
+            if (hides && lane_id() == 0) lds_store(block.flags + wave_id(), static_cast<u32>(found));
+            block_barrier();
+            if constexpr (S::PIECES == 1)
+                if (key + S::KEYS < end) fetch(k, v, k_rows.from(S::KEYS), v_rows.from(S::KEYS), key + S::KEYS, 0);
+            if (scores.wave_sees(key)) {
+                compute(key);
+                if (hides && found_nonfinite()) add_nonfinite(v_rows, key);
+            }
+            k_rows = k_rows.from(S::KEYS);
+            v_rows = v_rows.from(S::KEYS);
+        }
+    }
+
+    // The results of query tile i, in this lane's column: the row's sum and its reference (as P's exponent has it), and
+    // features 16 f + C_ROWS * (l / 16) + ... of the output, not divided by the sum yet.
+    ROCATTN_INLINE float total(u32 i) const { return column_sum(sum[i][0] + sum[i][1]); }
+    ROCATTN_INLINE float reference_of(u32 i) const { return limit[i] == -INF ? -INF : reference[i] * unit(); }
+    ROCATTN_INLINE C features(u32 i, u32 f) const { return contiguous_rows<M>(o[i][f]); }
+
+private:
+    ROCATTN_INLINE Element* query_tile(u32 i) const {
+        Element* all = block.lds + (S::QUERIES_IN_LDS ? S::K_ELEMENTS + S::V_ELEMENTS : 0);
+        return all + (wave_id() * (S::QUERIES_IN_LDS ? Q : 1) + i) * 16 * S::STRIDE;
+    }
+
+    // Issues the loads of a piece of the tile at `key`, whose rows are given.
+    ROCATTN_INLINE void fetch(typename S::KTile& k, typename S::VTile& v, Rows<T> k_rows, Rows<T> v_rows, u32 key,
+                              u32 slice) const {
+        const u32 k_first = slice * S::K_COLUMNS, v_first = slice * S::V_COLUMNS;
+        const u32 k_columns = block.head_dim > k_first ? block.head_dim - k_first : 0;
+        const u32 v_columns = block.head_dim_v > v_first ? block.head_dim_v - v_first : 0;
+        k_rows.base += k_first;
+        v_rows.base += v_first;
+        if (key + S::KEYS <= block.seq_k) {
+            k.template fetch<true>(k_rows, S::KEYS, k_columns);
+            v.template fetch<true>(v_rows, S::KEYS, v_columns);
+            keep_branch<1>();
+        } else {
+            k.template fetch<false>(k_rows, block.seq_k - key, k_columns);
+            v.template fetch<false>(v_rows, block.seq_k - key, v_columns);
+            keep_branch<2>();
+        }
+    }
+
+    ROCATTN_INLINE void compute(u32 key) {
+        C s[Q][S::KEY_TILES];
+        multiply_queries(s);
+#pragma unroll
+        for (u32 i = 0; i < Q; ++i) scores.template apply<S>(i, s[i], key);
+        move_references(s);
+#pragma unroll
+        for (u32 i = 0; i < Q; ++i)
+#pragma unroll
+            for (u32 t = 0; t < S::KEY_TILES; ++t) exponentiate(i, s[i][t]);
+        multiply_values(s);
+    }
+
+    ROCATTN_INLINE void multiply_queries(C (&s)[Q][S::KEY_TILES]) const {
+#pragma unroll
+        for (u32 i = 0; i < Q; ++i)
+#pragma unroll
+            for (u32 t = 0; t < S::KEY_TILES; ++t) s[i][t] = PLAIN ? start[i] : C{};
+#pragma unroll
+        for (u32 step = 0; step < S::STEPS; ++step) {
+            // Else the products of the second query tile go behind the masking of the first, with all of K waiting in
+            // registers. Not after the last step: scores must be known to come from a product to be compared directly.
+            if (Q > 1 && step + 1 == S::STEPS) {
+#pragma unroll
+                for (u32 i = 0; i < Q; ++i)
+#pragma unroll
+                    for (u32 t = 0; t < S::KEY_TILES; ++t) settle(s[i][t]);
+            }
+            B mine[Q][FRAGS];
+#pragma unroll
+            for (u32 i = 0; i < Q; ++i) {
+                if constexpr (S::QUERIES_IN_LDS) {
+                    read_b<M>(query_tile(i) + step * GROUP_DEPTH<M>, S::STRIDE, mine[i]);
+                } else {
+#pragma unroll
+                    for (u32 f = 0; f < FRAGS; ++f) mine[i][f] = q[i][step][f];
+                }
+            }
+#pragma unroll
+            for (u32 t = 0; t < S::KEY_TILES; ++t) {
+                typename M::A a[FRAGS];
+                read_a<M>(block.lds + t * 16 * S::STRIDE + step * GROUP_DEPTH<M>, S::STRIDE, a);
+#pragma unroll
+                for (u32 f = 0; f < FRAGS; ++f)
+#pragma unroll
+                    for (u32 i = 0; i < Q; ++i) s[i][t] = M::multiply(a[f], mine[i][f], s[i][t]);
+            }
+        }
+    }
+
+    // If some score of the wave is too far above its row's reference, all references move up to the maxima so far.
+    ROCATTN_INLINE void move_references(C (&s)[Q][S::KEY_TILES]) {
+        float top[Q];
+        bool beyond = false;
+#pragma unroll
+        for (u32 i = 0; i < Q; ++i) {
+            top[i] = s[i][0][0];
+#pragma unroll
+            for (u32 t = 0; t < S::KEY_TILES; ++t)
+#pragma unroll
+                for (u32 r = 0; r < M::C_ROWS; ++r) top[i] = __builtin_fmaxf(top[i], s[i][t][r]);
+            beyond |= top[i] > limit[i];
+        }
+        if (!any_lane(beyond)) return;
+#pragma unroll
+        for (u32 i = 0; i < Q; ++i) {
+            const float before = limit[i] == -INF ? -INF : reference[i];
+            const float now = __builtin_fmaxf(before, column_max(top[i]) + (PLAIN ? reference[i] : 0.0f));
+            const float moved = now == -INF ? 0.0f : now;
+            if constexpr (PLAIN) {
+#pragma unroll
+                for (u32 t = 0; t < S::KEY_TILES; ++t) s[i][t] -= moved - reference[i];
+                settle(start[i] = C(-moved));
+            }
+            reference[i] = moved;
+            limit[i] = now == -INF ? -INF : PLAIN ? SLACK * reciprocal_fast(unit()) : now + SLACK;
+            const float factor = exp2_fast((before - moved) * (PLAIN ? unit() : LOG2_E));
+            sum[i] *= factor;
+#pragma unroll
+            for (u32 f = 0; f < S::FEATURE_TILES; ++f) o[i][f] *= factor;
+        }
+    }
+
+    // What makes scores the units of reference_of().
+    ROCATTN_INLINE float unit() const { return PLAIN ? scores.scale() : 1.0f; }
+
+    // Scores to P, added up.
+    ROCATTN_INLINE void exponentiate(u32 i, C& s) {
+        if constexpr (PLAIN)
+            s *= scores.scale();
+        else
+            s = (s - reference[i]) * LOG2_E;
+#pragma unroll
+        for (u32 r = 0; r < M::C_ROWS; ++r) s[r] = exp2_fast(s[r]);
+#pragma unroll
+        for (u32 r = 0; r < M::C_ROWS; r += 2) sum[i] += Vector<float, 2>{s[r], s[r + 1]};
+        settle(sum[i]);
+    }
+
+    ROCATTN_INLINE void multiply_values(const C (&p)[Q][S::KEY_TILES]) {
+        const Element* values = block.lds + S::K_ELEMENTS;
+#pragma unroll
+        for (u32 c = 0; c < S::CHAINS; ++c) {
+            B b[Q][S::CHAIN_PRODUCTS];
+#pragma unroll
+            for (u32 i = 0; i < Q; ++i) {
+                C group[S::CHAIN_TILES];
+#pragma unroll
+                for (u32 t = 0; t < S::CHAIN_TILES; ++t) group[t] = p[i][c * S::CHAIN_TILES + t];
+                chain_group<M>(group, b[i]);
+            }
+#pragma unroll
+            for (u32 f = 0; f < S::FEATURE_TILES; ++f)
+#pragma unroll
+                for (u32 g = 0; g < S::GROUPS; ++g) {
+                    typename M::A a[FRAGS];
+                    const Element* start = values + transposed_offset<Element>(16 * f, S::KEYS);
+                    read_a_transposed<M>(start + c * CHAIN_ROWS<M> + g * GROUP_DEPTH<M>, S::KEYS, a);
+#pragma unroll
+                    for (u32 n = 0; n < FRAGS; ++n)
+#pragma unroll
+                        for (u32 i = 0; i < Q; ++i) o[i][f] = M::multiply(a[n], b[i][g * FRAGS + n], o[i][f]);
+                }
+        }
+    }
+
+    // 0 * NaN is NaN, so a value that is not finite would reach the rows that do not see its key. Where some pair of a
+    // tile is hidden such values are taken out of V, each wave leaving a note, and added to just the rows that see
+    // them.
+    ROCATTN_INLINE bool keep_finite(typename S::VTile& v) const {
+        const bool found = any_lane(v.has_nonfinite());
+        if (found) v.clear_nonfinite();
+        return found;
+    }
+
+    ROCATTN_INLINE bool found_nonfinite() const {
+        u32 found = 0;
+#pragma unroll
+        for (u32 w = 0; w < S::BLOCK_WAVES; ++w) found |= lds_load(block.flags + w);
+        return uniform(found) != 0;
+    }
+
+    // Rare, so it reads V again. A visible p > 0 times an infinity or NaN is just that infinity or NaN.
+    ROCATTN_INLINE void add_nonfinite(Rows<T> v_rows, u32 first) {
+        const u32 stop = smaller(first + S::KEYS, block.seq_k);
+        for (u32 key = first; key < stop; ++key, v_rows = v_rows.from(1)) {
+            const T* row = v_rows.base;
+            u32 seen[Q];  // as a mask of bits, so that no branch gathers the additions at the end
+#pragma unroll
+            for (u32 i = 0; i < Q; ++i) seen[i] = scores.sees(i, key) ? ~0u : 0u;
+#pragma unroll
+            for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
+#pragma unroll
+                for (u32 r = 0; r < M::C_ROWS; ++r) {
+                    const u32 step = 16 * f + CHAIN_STEP<M> * r;
+                    if (!S::EXACT && step + M::c_row(0) >= block.head_dim_v) continue;
+                    const float value = to_float(load(lane_address(row + step, M::c_row(0) * u32{sizeof(T)})));
+                    // Infinity less the largest number is infinity, and finite values become 0. No comparisons: their
+                    // results would take two scalars each.
+                    const float excess = value - __builtin_fminf(__builtin_fmaxf(value, -LARGEST), LARGEST);
+#pragma unroll
+                    for (u32 i = 0; i < Q; ++i)
+                        o[i][f][r] += __builtin_bit_cast(float, __builtin_bit_cast(u32, excess) & seen[i]);
+                }
+                keep_order();
+            }
+        }
+    }
+};
+
+}  // namespace rocattn

@@ -1,0 +1,63 @@
+// Parts of what surrounds the core of flash.h: hiding keys of a tile, and a row's end.
+#pragma once
+
+#include <rocattn/flash.h>
+
+namespace rocattn {
+
+// Calls finish(score, offset of its key from c_row(0) of the tile) for this lane's scores, one 16x16 tile after the
+// other: interleaved, the results of their comparisons would take many scalar registers.
+template <typename S, typename Finish>
+ROCATTN_INLINE void for_each_score(typename S::M::C (&s)[S::KEY_TILES], const Finish& finish) {
+    keep_branch();
+#pragma unroll
+    for (u32 t = 0; t < S::KEY_TILES; ++t) {
+        settle(s[t]);
+#pragma unroll
+        for (u32 r = 0; r < S::M::C_ROWS; ++r) s[t][r] = finish(s[t][r], 16 * t + CHAIN_STEP<typename S::M> * r);
+        settle(s[t]);
+    }
+}
+
+// Hides the keys of a tile (at `key`) that lie after `last`, in this lane's row.
+template <typename S>
+ROCATTN_INLINE void hide_after(typename S::M::C (&s)[S::KEY_TILES], u32 key, i32 last) {
+    const i32 room = last - static_cast<i32>(key) - static_cast<i32>(S::M::c_row(0));
+    for_each_score<S>(s, [&](float score, u32 offset) { return static_cast<i32>(offset) > room ? -INF : score; });
+}
+
+// The same for keys before `first`.
+template <typename S>
+ROCATTN_INLINE void hide_before(typename S::M::C (&s)[S::KEY_TILES], u32 key, i32 first) {
+    const i32 room = first - static_cast<i32>(key) - static_cast<i32>(S::M::c_row(0));
+    for_each_score<S>(s, [&](float score, u32 offset) { return static_cast<i32>(offset) < room ? -INF : score; });
+}
+
+// A row's sum and reference as they end: its LSE in natural units, and the factor on its features.
+struct RowEnd {
+    float lse, factor;
+};
+
+template <bool PLAIN>
+ROCATTN_INLINE RowEnd end_row(float reference, float total) {
+    const float top = PLAIN ? reference * LN_2 : reference;
+    return {total == 0.0f ? -INF : top + log2_fast(total) * LN_2, total == 0.0f ? 0.0f : 1.0f / total};
+}
+
+// Writes this lane's part of a row: its features of all feature tiles, times `factor`; nothing where `row` is null.
+template <typename S, typename Out, typename Forward>
+ROCATTN_INLINE void write_row(const Forward& forward, u32 i, Out* row, u32 columns, float factor) {
+    using M = typename S::M;
+#pragma unroll
+    for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
+        const auto features = forward.features(i, f) * factor;
+        const u32 column = 16 * f + lane_id() / 16 * M::C_ROWS;
+        if (!row) continue;
+        if constexpr (S::EXACT)
+            store<Out, M::C_ROWS>(row + column, rounded<Out, M::C_ROWS>(features));
+        else
+            store_columns<Out, M::C_ROWS>(row, column, columns, rounded<Out, M::C_ROWS>(features));
+    }
+}
+
+}  // namespace rocattn

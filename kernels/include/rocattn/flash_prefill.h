@@ -1,0 +1,76 @@
+// What flash_attention, flash_attention_causal and flash_attention_nocausal share around the core: a block's place in
+// the grid, its rows, and what it writes.
+#pragma once
+
+#include <rocattn/flash_parts.h>
+
+namespace rocattn {
+
+// Strides of batch, head and row, in elements.
+struct Strides {
+    i64 b, h, s;
+};
+
+template <typename T>
+struct FlashArguments {
+    const T *q, *k, *v;
+    T* out;
+    float* lse;
+    Strides q_strides, k_strides, v_strides, out_strides;
+    u32 seq_q, seq_k, num_heads, group, head_dim, head_dim_v;
+};
+
+// The block's query rows: [first, first + BLOCK_ROWS) of one head. grid (query tiles, H, B).
+template <typename S>
+struct QueryRows {
+    u32 first;       // of the block
+    u32 wave_first;  // of the wave
+
+    ROCATTN_INLINE explicit QueryRows(u32 tile)
+        : first(tile * S::BLOCK_ROWS), wave_first(uniform(tile * S::BLOCK_ROWS + wave_id() * S::WAVE_ROWS)) {}
+
+    // This lane's row of query tile i.
+    ROCATTN_INLINE u32 lane_row(u32 i) const { return wave_first + 16 * i + lane_id() % 16; }
+};
+
+// Key tiles [first, stop) of the block; `sink`: natural-log weight that joins the row's sum without a value, or -inf.
+template <typename S, typename Scores>
+ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const QueryRows<S>& rows,
+                                  const Scores& scores, u32 first, u32 stop, float sink,
+                                  typename S::Element* lds, u32* flags) {
+    using T = typename S::T;
+    const i64 batch = block_z(), head = block_y(), kv_head = scalar(block_y() / a.group);
+    const FlashBlock<S> block{{a.k + batch * a.k_strides.b + kv_head * a.k_strides.h, a.k_strides.s},
+                              {a.v + batch * a.v_strides.b + kv_head * a.v_strides.h, a.v_strides.s},
+                              a.seq_k, a.head_dim, a.head_dim_v, lds, flags};
+    const T* q = a.q + batch * a.q_strides.b + head * a.q_strides.h;
+    // Computed before the loop, so that not all that they are computed from takes scalar registers in it.
+    T* out = a.out + batch * a.out_strides.b + head * a.out_strides.h;
+    float* lse = a.lse ? a.lse + (batch * a.num_heads + head) * a.seq_q : nullptr;
+    settle_scalar(out);
+    settle_scalar(lse);
+    FlashForward<S, Scores> forward(block, scores);
+    forward.load_queries([&](u32 row) {
+        const u32 at = rows.wave_first + row;
+        return at < a.seq_q ? q + at * a.q_strides.s : nullptr;
+    });
+    forward.run(first, stop);
+
+#pragma unroll
+    for (u32 i = 0; i < S::QUERIES; ++i) {
+        const u32 row = rows.lane_row(i);
+        float reference = forward.reference_of(i), total = forward.total(i), kept = 1.0f;
+        if (!Scores::PLAIN && sink > -INF) {
+            const float top = __builtin_fmaxf(reference, sink);
+            kept = exp2_fast((reference - top) * LOG2_E);
+            total = total * kept + exp2_fast((sink - top) * LOG2_E);
+            reference = top;
+        }
+        const RowEnd end = end_row<Scores::PLAIN>(reference, total);
+        T* out_row = row < a.seq_q ? out + row * a.out_strides.s : nullptr;
+        write_row<S>(forward, i, out_row, a.head_dim_v, end.factor * kept);
+        if (lse && row < a.seq_q && lane_id() < 16) store(lse + row, end.lse);
+    }
+}
+
+}  // namespace rocattn

@@ -1,0 +1,58 @@
+// What the compiler must be told to keep values in the registers and branches in the form that the attention kernels
+// are written for: empty assembly statements, nothing on the stand-in GPU. Each was put in for instructions or spills
+// counted in the code objects; tests/kernels/test_flash_code_objects.py holds the counts.
+#pragma once
+
+#include <rocattn/device.h>
+
+namespace rocattn {
+
+// A value that is the same in all lanes but that vector instructions compute (a division), in an SGPR from here on: the
+// compiler removes a plain uniform(), the value being uniform already, and goes on in VGPRs.
+ROCATTN_INLINE u32 scalar(u32 value) {
+#ifdef __AMDGCN__
+    asm("" : "+v"(value));
+#endif
+    return uniform(value);
+}
+
+// Keeps the compiler from computing both sides of a branch and selecting (SIDE 0 in one side), and from merging the
+// ends of two sides (different numbers in both).
+template <u32 SIDE = 0>
+ROCATTN_INLINE void keep_branch() {
+    asm volatile("" ::"i"(SIDE));
+}
+
+// Keeps loads before it from being issued after it and the other way round, where many at once would take registers.
+ROCATTN_INLINE void keep_order() { asm volatile("" ::: "memory"); }
+
+// Has a value computed here rather than where it is used, which may be much later, its operands taking registers till
+// then.
+template <typename V>
+ROCATTN_INLINE void settle(V& value) {
+#ifdef __AMDGCN__
+    asm volatile("" : "+v"(value));
+#endif
+}
+
+// The same for a pointer that is the same in all lanes.
+template <typename T>
+ROCATTN_INLINE void settle_scalar(T*& pointer) {
+#ifdef __AMDGCN__
+    auto global = (__attribute__((address_space(1))) T*)pointer;
+    asm("" : "+s"(global));
+    pointer = (T*)global;
+#endif
+}
+
+// base + bytes, the base being the same in all lanes: one load with a scalar base and a 32-bit offset. Unless the
+// offset is opaque, its widening is moved out of loops, and each load takes two vector additions.
+template <typename T>
+ROCATTN_INLINE const T* lane_address(const T* base, u32 bytes) {
+#ifdef __AMDGCN__
+    asm("" : "+v"(bytes));
+#endif
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(base) + bytes);
+}
+
+}  // namespace rocattn

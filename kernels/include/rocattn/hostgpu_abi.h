@@ -1,0 +1,83 @@
+// What a kernel compiled for the stand-in GPU and the stand-in (kernels/hostgpu) agree on. Plain C++17, no headers.
+#pragma once
+
+namespace rocattn::hostgpu {
+
+constexpr unsigned ABI = 1;  // changes with anything in this file
+
+// A place in a kernel's source. As a default argument `Where::here()` is the place of the call.
+struct Where {
+    const char* file;
+    unsigned line;
+    static constexpr Where here(const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
+        return {file, line};
+    }
+};
+
+// What all lanes of a wave do together (BLOCK_BARRIER: all threads of the block).
+enum class Collective : unsigned {
+    NONE,
+    BLOCK_BARRIER,
+    WAVE_BARRIER,
+    SHUFFLE,
+    ANY_LANE,
+    UNIFORM,
+    WMMA_GFX11,
+    WMMA_GFX12,
+    MFMA_16X16X16,
+    MFMA_16X16X32,
+};
+
+enum class Element : unsigned { F16, BF16 };
+
+// A matrix instruction's operands, as the lane's registers hold them.
+struct MatrixOperands {
+    const void* a;
+    const void* b;
+    const float* c;
+    float* d;
+    Element element;
+};
+
+// The stand-in's functions and the running thread's numbers.
+struct Runtime {
+    unsigned thread;  // within the block
+    unsigned block[3];
+    unsigned grid[3];
+    unsigned block_threads;
+    void (*read)(void* to, const void* from, unsigned bytes, unsigned align, Where);
+    void (*write)(void* to, const void* from, unsigned bytes, unsigned align, Where);
+    void (*lds_read)(void* to, const void* from, unsigned bytes, unsigned align, Where);
+    void (*lds_write)(void* to, const void* from, unsigned bytes, unsigned align, Where);
+    void* (*lds_declare)(unsigned long long bytes, const char* name, Where);
+    void (*barrier)(Collective, Where);  // BLOCK_BARRIER or WAVE_BARRIER
+    unsigned (*shuffle)(unsigned value, unsigned lane, Where);
+    bool (*any_lane)(bool condition, Where);
+    unsigned (*uniform)(unsigned value, Where);
+    void (*matrix)(Collective, const MatrixOperands&, Where);
+    void (*wrong_grid)(unsigned threads, Where);
+};
+
+// One parameter of a kernel in its argument buffer.
+struct Parameter {
+    unsigned offset;
+    unsigned size;
+};
+
+// What a module exports for a kernel, as rocattn_kernel_<name>.
+struct Kernel {
+    void (*run)(const void* arguments);
+    unsigned threads;
+    unsigned argument_bytes;
+    unsigned parameter_count;
+    const Parameter* parameters;
+};
+
+// What a module exports once, as rocattn_hostgpu_module.
+struct Module {
+    unsigned abi;
+    const char* arch;
+    Runtime** runtime;
+};
+
+}  // namespace rocattn::hostgpu

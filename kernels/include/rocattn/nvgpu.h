@@ -1,0 +1,145 @@
+// device.h on an NVIDIA GPU (sm_80 and later), compiled to PTX by the same clang: for checking and timing the portable
+// parts of the kernels on a card that is at hand. Never a stand-in for numbers of an AMD GPU.
+//
+// A wave is a warp of 32 lanes, LDS is shared memory.
+#pragma once
+
+#ifndef __global__
+#define __global__ __attribute__((global))
+#endif
+#ifndef __device__
+#define __device__ __attribute__((device))
+#endif
+#ifndef __shared__
+#define __shared__ __attribute__((shared))
+#endif
+
+#define ROCATTN_NVGPU 1
+#define ROCATTN_INLINE __device__ inline __attribute__((always_inline))
+
+#define ROCATTN_KERNEL(name, threads, parameters) \
+    extern "C" __global__ void __attribute__((launch_bounds(threads))) name parameters
+
+#define ROCATTN_LDS(T, name, count)                                               \
+    __shared__ __attribute__((aligned(16))) unsigned char name##_bytes[sizeof(T) * (count)]; \
+    T* const name = reinterpret_cast<T*>(name##_bytes)
+
+namespace rocattn {
+
+constexpr u32 WAVE = 32;
+
+struct Where {
+    static constexpr __device__ Where here() { return {}; }
+};
+
+ROCATTN_INLINE u32 thread_id() { return __nvvm_read_ptx_sreg_tid_x(); }
+ROCATTN_INLINE u32 block_x() { return __nvvm_read_ptx_sreg_ctaid_x(); }
+ROCATTN_INLINE u32 block_y() { return __nvvm_read_ptx_sreg_ctaid_y(); }
+ROCATTN_INLINE u32 block_z() { return __nvvm_read_ptx_sreg_ctaid_z(); }
+template <u32 THREADS>
+ROCATTN_INLINE u32 grid_x() {
+    return __nvvm_read_ptx_sreg_nctaid_x();
+}
+ROCATTN_INLINE u32 uniform(u32 value) { return value; }  // the compiler finds uniform values by itself
+
+// ---- synchronisation -----------------------------------------------------------------------------------------------
+
+ROCATTN_INLINE void block_barrier(Where = Where::here()) { __syncthreads(); }
+ROCATTN_INLINE void wave_barrier(Where = Where::here()) { __nvvm_bar_warp_sync(0xffffffffu); }
+
+// ---- lanes ---------------------------------------------------------------------------------------------------------
+
+ROCATTN_INLINE u32 shuffle(u32 value, u32 lane, Where = Where::here()) {
+    return static_cast<u32>(__nvvm_shfl_sync_idx_i32(0xffffffffu, static_cast<int>(value), static_cast<int>(lane), 31));
+}
+ROCATTN_INLINE float shuffle(float value, u32 lane, Where = Where::here()) {
+    return __builtin_bit_cast(float, shuffle(__builtin_bit_cast(u32, value), lane));
+}
+ROCATTN_INLINE u32 shuffle_xor(u32 value, u32 mask, Where = Where::here()) {
+    return static_cast<u32>(__nvvm_shfl_sync_bfly_i32(0xffffffffu, static_cast<int>(value), static_cast<int>(mask), 31));
+}
+ROCATTN_INLINE float shuffle_xor(float value, u32 mask, Where = Where::here()) {
+    return __builtin_bit_cast(float, shuffle_xor(__builtin_bit_cast(u32, value), mask));
+}
+ROCATTN_INLINE u32 exchange_halves(u32 value, Where = Where::here()) { return shuffle_xor(value, 16); }
+ROCATTN_INLINE float exchange_halves(float value, Where = Where::here()) { return shuffle_xor(value, 16); }
+ROCATTN_INLINE bool any_lane(bool condition, Where = Where::here()) {
+    return __nvvm_vote_any_sync(0xffffffffu, condition);
+}
+
+// ---- arithmetic ----------------------------------------------------------------------------------------------------
+
+ROCATTN_INLINE float exp2_fast(float x) { return __nvvm_ex2_approx_ftz_f(x); }
+ROCATTN_INLINE float log2_fast(float x) { return __nvvm_lg2_approx_ftz_f(x); }
+ROCATTN_INLINE float reciprocal_fast(float x) { return __nvvm_rcp_approx_ftz_f(x); }
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+namespace detail {
+// Wide loads need their own alignment here (a trap otherwise), so an address without it is read element by element.
+template <u32 BYTES>
+ROCATTN_INLINE bool aligned(const void* address) {
+    return reinterpret_cast<u64>(address) % BYTES == 0;
+}
+}  // namespace detail
+
+template <typename T, u32 N>
+ROCATTN_INLINE Vector<T, N> load(const T* address, Where = Where::here()) {
+    constexpr u32 BYTES = sizeof(T) * N, WIDTH = BYTES < VECTOR_BYTES ? BYTES : VECTOR_BYTES;
+    Vector<T, N> value;
+    if (detail::aligned<WIDTH>(address))
+        __builtin_memcpy(&value, __builtin_assume_aligned(address, WIDTH), BYTES);
+    else
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) value[i] = __builtin_bit_cast(typename detail::RawOf<T>::type, address[i]);
+    return value;
+}
+
+template <typename T, u32 N>
+ROCATTN_INLINE void store(T* address, Vector<T, N> value, Where = Where::here()) {
+    constexpr u32 BYTES = sizeof(T) * N, WIDTH = BYTES < VECTOR_BYTES ? BYTES : VECTOR_BYTES;
+    if (detail::aligned<WIDTH>(address))
+        __builtin_memcpy(__builtin_assume_aligned(address, WIDTH), &value, BYTES);
+    else
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            const typename detail::RawOf<T>::type raw = value[i];
+            address[i] = __builtin_bit_cast(T, raw);
+        }
+}
+
+template <typename T>
+ROCATTN_INLINE T load(const T* address, Where = Where::here()) {
+    return *address;
+}
+
+template <typename T>
+ROCATTN_INLINE void store(T* address, T value, Where = Where::here()) {
+    *address = value;
+}
+
+template <typename T, u32 N>
+ROCATTN_INLINE Vector<T, N> lds_load(const T* address, Where = Where::here()) {
+    constexpr u32 ALIGN = sizeof(T) * N < VECTOR_BYTES ? sizeof(T) * N : VECTOR_BYTES;
+    Vector<T, N> value;
+    __builtin_memcpy(&value, __builtin_assume_aligned(address, ALIGN), sizeof(T) * N);
+    return value;
+}
+
+template <typename T, u32 N>
+ROCATTN_INLINE void lds_store(T* address, Vector<T, N> value, Where = Where::here()) {
+    constexpr u32 ALIGN = sizeof(T) * N < VECTOR_BYTES ? sizeof(T) * N : VECTOR_BYTES;
+    __builtin_memcpy(__builtin_assume_aligned(address, ALIGN), &value, sizeof(T) * N);
+}
+
+template <typename T>
+ROCATTN_INLINE T lds_load(const T* address, Where = Where::here()) {
+    return *address;
+}
+
+template <typename T>
+ROCATTN_INLINE void lds_store(T* address, T value, Where = Where::here()) {
+    *address = value;
+}
+
+}  // namespace rocattn

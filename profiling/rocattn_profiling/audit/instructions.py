@@ -1,0 +1,176 @@
+"""What AMDGPU instructions are, by their mnemonics: gfx9 to gfx12, as LLVM writes them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+
+class Unit(Enum):
+    """Where an instruction goes. `HINT` costs an issue slot and computes nothing: s_delay_alu, s_nop, s_clause."""
+
+    MATRIX = "matrix"
+    VECTOR = "vector"
+    LDS = "lds"
+    GLOBAL = "global"
+    SCRATCH = "scratch"
+    SCALAR = "scalar"
+    BRANCH = "branch"
+    WAIT = "wait"  # waits, barriers, and cache maintenance
+    HINT = "hint"
+    OTHER = "other"
+
+
+class Role(Enum):
+    """What a vector or LDS instruction is for; each has one role, the first that fits."""
+
+    CROSS_LANE = "cross_lane"
+    TRANSCENDENTAL = "transcendental"
+    CONVERSION = "conversion"
+    MOVE = "move"
+    PACKED = "packed"
+    PLAIN = "plain"
+
+
+class Access(Enum):
+    """Which way a memory instruction goes; direct-to-LDS loads are loads of global memory."""
+
+    LOAD = "load"
+    STORE = "store"
+    ATOMIC = "atomic"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a mnemonic is.
+
+    Attributes:
+        unit, role: See there.
+        access, width: For memory: direction, and bytes that each lane moves (0 if the mnemonic does not say).
+        flops: For matrix products: floating-point (or integer) operations of the wave, 2 * M * N * K * blocks. Those
+            of sparse products count the dense K.
+    """
+
+    unit: Unit
+    role: Role = Role.PLAIN
+    access: Access | None = None
+    width: int = 0
+    flops: int = 0
+
+
+@lru_cache(maxsize=1 << 14)
+def classify(mnemonic: str) -> Operation:
+    """Return what a mnemonic is, whatever its operands; of an unknown one only the unit is certain."""
+    for known, operation in _FIXED:
+        if known.match(mnemonic):
+            return operation
+    prefix = mnemonic.partition("_")[0]
+    if prefix == "v":
+        return _vector(mnemonic)
+    if prefix in _MEMORY:
+        return _memory(_MEMORY[prefix], mnemonic)
+    return Operation(Unit.SCALAR if prefix == "s" else Unit.OTHER)
+
+
+def is_branch(mnemonic: str) -> bool:
+    """Whether it goes to the label among its operands."""
+    return bool(_BRANCH.match(mnemonic))
+
+
+def is_indirect(mnemonic: str) -> bool:
+    """Whether it goes to an address that no operand names."""
+    return bool(_INDIRECT.match(mnemonic))
+
+
+def ends_flow(mnemonic: str) -> bool:
+    """Whether the next instruction in the text is not the next to run."""
+    return bool(_NO_FALL_THROUGH.match(mnemonic))
+
+
+def has_lane_exchange(operands: str) -> bool:
+    """Whether operands hold a DPP modifier, with which any vector instruction reads other lanes."""
+    return bool(_DPP.search(operands))
+
+
+_BRANCH = re.compile(r"s_branch|s_cbranch_(?!join|[gi]_fork)|s_subvector_loop")
+_INDIRECT = re.compile(r"s_setpc|s_swappc|s_call|s_cbranch_(?:join|[gi]_fork)")
+_NO_FALL_THROUGH = re.compile(r"s_branch|s_endpgm|s_setpc|s_rfe")
+_DPP = re.compile(r"\b(?:quad_perm|dpp8|row_\w+|wave_\w+):|\brow_(?:half_)?mirror\b")
+_FIXED = (
+    (re.compile(r"s_wait|s_barrier|s_[di]cache|s_gl1_inv|(?:buffer|global)_(?:gl[01]_inv|inv|wb\w*)$"),
+     Operation(Unit.WAIT)),
+    (re.compile(r"s_delay_alu|[sv]_nop|ds_nop|s_clause|s_setprio|s_sleep|s_(?:set_)?inst_prefetch|s_code_end|s_sendmsg|"
+                r"s_ttrace"), Operation(Unit.HINT)),
+    (re.compile(r"s_c?branch|s_subvector_loop|s_setpc|s_swappc|s_call|s_endpgm|s_rfe"), Operation(Unit.BRANCH)),
+    (re.compile(r"ds_(?:b?permute|swizzle)"), Operation(Unit.LDS, Role.CROSS_LANE)),
+)  # fmt: skip
+_VECTOR_ROLES = (
+    (Role.CROSS_LANE, re.compile(r"v_(?:permlane|readlane|readfirstlane|writelane)|v_\w+_dpp8?$")),
+    (Role.TRANSCENDENTAL, re.compile(r"v_(?:s_)?(?:exp|log|rcp|rsq|sqrt|sin|cos|tanh)_")),
+    (Role.CONVERSION, re.compile(r"v_cvt_")),
+    (Role.MOVE, re.compile(r"v_(?:pk_)?mov|v_accvgpr_|v_swap")),
+    (Role.PACKED, re.compile(r"v_pk_")),
+)
+
+
+def _vector(mnemonic: str) -> Operation:
+    if _MATRIX.match(mnemonic):
+        return Operation(Unit.MATRIX, flops=_matrix_flops(mnemonic))
+    return Operation(Unit.VECTOR, next((role for role, known in _VECTOR_ROLES if known.match(mnemonic)), Role.PLAIN))
+
+
+_MATRIX = re.compile(r"v_(?:s?wmmac?|mfma|smfmac)_")
+_SHAPE = re.compile(r"_(\d+)x(\d+)x(\d+)(?:_(\d+)b)?")
+# Several products in one instruction: gfx940 and later write how many ("_4b_"), before that these depths mean it.
+_SEVERAL_PRODUCTS = re.compile(r"x(?:1f32|4f16|2bf16|4bf16_1k|4i8)$")
+_PRODUCTS = {4: 16, 16: 4, 32: 2}  # by rows
+
+
+def _matrix_flops(mnemonic: str) -> int:
+    shape = _SHAPE.search(mnemonic)
+    if not shape:
+        return 0
+    m, n, k = (int(shape[i]) for i in (1, 2, 3))
+    if shape[4]:
+        products = int(shape[4])
+    elif mnemonic.endswith("4x4x4f64"):
+        products = 4
+    else:
+        products = _PRODUCTS.get(m, 1) if _SEVERAL_PRODUCTS.search(mnemonic) else 1
+    return 2 * m * n * k * products
+
+
+_MEMORY = {
+    "ds": Unit.LDS, "global": Unit.GLOBAL, "flat": Unit.GLOBAL, "buffer": Unit.GLOBAL, "tbuffer": Unit.GLOBAL,
+    "image": Unit.GLOBAL, "scratch": Unit.SCRATCH,
+}  # fmt: skip
+_LOAD, _STORE = re.compile(r"_(?:read|load)"), re.compile(r"_(?:write|store)")
+_NO_ACCESS = re.compile(r"ds_(?:append|consume|gws|ordered)|\w+_(?:prefetch|sample|get)")
+
+
+def _memory(unit: Unit, mnemonic: str) -> Operation:
+    if _NO_ACCESS.match(mnemonic):
+        return Operation(unit)
+    access = Access.LOAD if _LOAD.search(mnemonic) else Access.STORE if _STORE.search(mnemonic) else Access.ATOMIC
+    return Operation(unit, access=access, width=_lane_bytes(mnemonic))
+
+
+_DWORDS = re.compile(r"_dword(?:x(\d))?(?=_|$)")
+_FORMAT = re.compile(r"_format_(d16_)?(?:hi_)?([xyzw]+)")
+_TYPE = re.compile(r"_(?:bf|[buif])(8|16|32|64|96|128)(?=_|$)")
+_TWO = re.compile(r"_(?:read|write)2|_2addr")
+
+
+def _lane_bytes(mnemonic: str) -> int:
+    if dwords := _DWORDS.search(mnemonic):
+        return 4 * int(dwords[1] or 1)
+    if form := _FORMAT.search(mnemonic):
+        return len(form[2]) * (2 if form[1] or "_d16_" in mnemonic else 4)
+    if found := _TYPE.search(mnemonic):
+        elements = 2 if _TWO.search(mnemonic) else 1
+        return elements * max(int(found[1]) // 8, 4 if "_pk_" in mnemonic else 1)
+    if "byte" in mnemonic or "short" in mnemonic:
+        return 1 if "byte" in mnemonic else 2
+    return 8 if mnemonic.endswith("_x2") else 4 if "atomic" in mnemonic else 0

@@ -1,0 +1,70 @@
+"""The options that describe one attention problem, shared by ``rocattn bench`` and ``rocattn plan``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rocattn.config import DTYPE_BYTES, LAYOUTS, AttentionConfig
+
+SIZES = {
+    "batch": "sequences (default 1)",
+    "num_heads": "query heads (default 8)",
+    "num_kv_heads": "KV heads (default: as many as query heads)",
+    "seq_q": "query tokens (default 512)",
+    "seq_k": "key tokens (default: as many as query tokens)",
+    "head_dim": "D of q and k (default 64)",
+    "head_dim_v": "D of v and out (default: as head_dim)",
+}
+BAND = ("causal", "window", "softcap")
+
+
+def natural(text: str) -> int:
+    """Parse a whole number, 0 or more."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Parse a whole number, 1 or more."""
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
+    return int(text)
+
+
+def flag(name: str) -> str:
+    """Return the option of a field: ``--num-heads`` of "num_heads"."""
+    return f"--{name.replace('_', '-')}"
+
+
+def add_storage(group: argparse._ArgumentGroup) -> None:
+    """Add ``--direction``, ``--layout`` and ``--dtype``."""
+    group.add_argument("--direction", choices=("forward", "backward"), default="forward", help="(default forward)")
+    group.add_argument("--layout", choices=LAYOUTS, help="memory layout (default BSHD)")
+    group.add_argument("--dtype", choices=tuple(DTYPE_BYTES), help="element type (default float32)")
+
+
+def add_sizes(group: argparse._ArgumentGroup) -> None:
+    """Add an option for each size, and for causal, window and softcap; None where one is not given."""
+    for name, text in SIZES.items():
+        group.add_argument(flag(name), type=natural, metavar="N", help=text)
+    group.add_argument("--causal", action="store_true", default=None, help="causal, aligned bottom-right")
+    group.add_argument("--window", type=int, nargs=2, metavar=("LEFT", "RIGHT"), help="sliding window; -1 is open")
+    group.add_argument("--softcap", type=float, metavar="C", help="c tanh(score / c)")
+
+
+def given(arguments: argparse.Namespace, names: tuple[str, ...] = (*SIZES, *BAND)) -> dict[str, Any]:
+    """Return the fields that the command line gives."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+
+
+def config_of(fields: dict[str, Any], direction: Any) -> AttentionConfig:
+    """Return the config of these fields, the others at their defaults.
+
+    Raises:
+        ConfigError: When they contradict each other.
+    """
+    seq_q = fields.get("seq_q", 512)
+    defaults = {"batch": 1, "num_heads": 8, "seq_q": seq_q, "seq_k": seq_q, "head_dim": 64, "direction": direction}
+    return AttentionConfig(**(defaults | fields))

@@ -1,0 +1,174 @@
+"""The "gpu" backend: HIP kernels through hip-python, flash attention where it can, the standard path elsewhere.
+
+What is computed how is the plan's business (`rocattn.gpu.plan`); here is who is asked, when, and with which arrays.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from rocattn.gpu.errors import GpuError
+from rocattn.registry import YES, Backend, Support
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rocattn.config import AttentionConfig
+    from rocattn.gpu.runtime import PreparedPlan, Runtime
+    from rocattn.layouts import Operands
+    from rocattn.registry import Array
+
+VARIABLE = "ROCATTN_USE_FLASH_ATTENTION"
+_PRIORITY_GPU = 20
+_PRIORITY_STAND_IN = -1000
+
+
+class GpuBackend(Backend):
+    """Attention on an AMD GPU, or on the stand-in that executes the kernels on the CPU.
+
+    Attributes:
+        use_flash_attention: Whether the flash kernels may be used; False takes the standard path for everything.
+            From ``ROCATTN_USE_FLASH_ATTENTION`` (0 is off) unless set.
+    """
+
+    name = "gpu"
+
+    def __init__(self) -> None:
+        self.use_flash_attention = os.environ.get(VARIABLE, "1").lower() not in {"0", "false", "no", "off"}
+        self._lock = threading.Lock()
+        self._found: tuple[Runtime | None, str] | None = None
+
+    @property
+    def priority(self) -> int:  # type: ignore[override]  # a class attribute elsewhere; here it depends on the machine
+        """Above the CPU with a real GPU; with the stand-in below everything, so that only its name chooses it."""
+        runtime, _ = self._look()
+        return _PRIORITY_GPU if runtime is not None and not runtime.device.is_stand_in else _PRIORITY_STAND_IN
+
+    @property
+    def is_stand_in(self) -> bool:  # type: ignore[override]  # as priority
+        """Whether the device is the stand-in GPU: not a GPU, its times mean nothing."""
+        runtime, _ = self._look()
+        return runtime is not None and runtime.device.is_stand_in
+
+    def available(self) -> Support:
+        """Say whether there is a device with kernels for it; looked for once a process."""
+        runtime, reason = self._look()
+        if runtime is None:
+            return Support(ok=False, reason=reason)
+        try:
+            runtime.enter()
+        except GpuError as error:
+            return Support(ok=False, reason=str(error))
+        if runtime.device.is_stand_in:
+            return Support(ok=True, reason="the stand-in GPU, which executes the kernels on the CPU: not a GPU")
+        return YES
+
+    def supports(self, config: AttentionConfig) -> Support:
+        """Say yes to what the flash or the standard kernels compute: everything in fp16, bf16 and fp32."""
+        from rocattn.gpu.plan import supports
+
+        return supports(config)
+
+    def can_use_flash_attention(self, config: AttentionConfig) -> Support:
+        """Say whether the flash kernels compute a config on this device, or why the standard path does."""
+        if not self.use_flash_attention:
+            return Support(ok=False, reason=f"switched off (use_flash_attention, {VARIABLE})")
+        from rocattn.gpu.flash import can_use_flash_attention
+
+        return can_use_flash_attention(config, self.runtime().arch)
+
+    def select_kernel(self, config: AttentionConfig) -> str:
+        """Return the flash kernel for a config: causal, no mask, or the general one."""
+        from rocattn.gpu.flash import select_kernel
+
+        return select_kernel(config)
+
+    def workspace_bytes(self, config: AttentionConfig) -> int:
+        """Return the device memory of the plan's workspaces in bytes: 0 for flash attention without split keys."""
+        from rocattn.gpu.plan import plan
+
+        made = plan(config, self.runtime().arch, use_flash_attention=self.use_flash_attention)
+        return sum(made.workspaces.values())
+
+    def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
+        """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
+        if config.return_lse != (lse is not None):
+            config = config.replace(return_lse=lse is not None)
+        self._run(config, operands, {"out": out} if lse is None else {"out": out, "lse": lse})
+
+    def backward(
+        self, config: AttentionConfig, operands: Operands, dout: Array, out: Array, lse: Array,
+        dq: Array, dk: Array, dv: Array,
+    ) -> None:  # fmt: skip
+        """Write the gradients into ``dq``, ``dk``, ``dv`` ([B, H or Hkv, S, D or Dv] views)."""
+        self._run(config, operands, {"dout": dout, "out": out, "lse": lse, "dq": dq, "dk": dk, "dv": dv})
+
+    def _run(self, config: AttentionConfig, operands: Operands, more: dict[str, Array]) -> None:
+        from rocattn.gpu.host_io import run_on_host_arrays
+
+        arrays = {"q": operands.q, "k": operands.k, "v": operands.v} | more
+        for name in ("mask", "alibi_slopes", "sinks"):
+            if (array := getattr(operands, name)) is not None:
+                arrays[name] = array
+        mask_dtype = None if operands.mask is None else operands.mask.dtype.name
+        run_on_host_arrays(self.prepare(self.runtime(), config, mask_dtype=mask_dtype), arrays)
+
+    def prepare(
+        self, runtime: Runtime, config: AttentionConfig, *, strides: Mapping[str, tuple[int, ...]] | None = None,
+        mask_dtype: str | None = None,
+    ) -> PreparedPlan:  # fmt: skip
+        """Return the plan of a config, ready to run on a device: made once, then kept.
+
+        Args:
+            runtime: The device.
+            config: The problem.
+            strides: As `rocattn.gpu.plan.plan` takes them.
+            mask_dtype: Dtype of an additive mask.
+
+        Raises:
+            ConfigError: When the kernels do not compute the problem, or cannot read arrays of these strides.
+            ToolchainError: When a kernel has to be compiled and cannot be.
+        """
+        from rocattn.gpu.plan import plan
+
+        flash = self.use_flash_attention
+        key = (config, None if strides is None else tuple(strides.items()), mask_dtype, flash)
+        return runtime.prepare(
+            key,
+            lambda: plan(config, runtime.arch, strides=strides, mask_dtype=mask_dtype, use_flash_attention=flash),
+        )
+
+    def runtime(self, index: int = 0) -> Runtime:
+        """Return a device, ready for this thread.
+
+        Raises:
+            NoRuntimeError, NoDeviceError, ArchError: When there is none that works; the text says why.
+            ForkError: In a process that was forked after HIP had been initialised.
+        """
+        from rocattn.gpu.runtime import open_runtime
+
+        return open_runtime(index)
+
+    def _look(self) -> tuple[Runtime | None, str]:
+        """Return the first device, or why there is none.
+
+        Without a GPU driver on the machine and without the stand-in nothing is initialised or loaded: choosing a CPU
+        backend stays cheap, and the process may fork.
+        """
+        with self._lock:
+            if self._found is None:
+                self._found = self._find()
+            return self._found
+
+    def _find(self) -> tuple[Runtime | None, str]:
+        from rocattn.gpu.driver import absence, stand_in_at_hand
+        from rocattn.gpu.reasons import driver_loaded
+
+        try:
+            if not driver_loaded() and not stand_in_at_hand():
+                return None, absence()
+            return self.runtime(), ""
+        except GpuError as error:
+            return None, str(error)

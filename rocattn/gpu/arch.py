@@ -1,0 +1,35 @@
+"""The GPU architectures that there are kernels for."""
+
+from __future__ import annotations
+
+import re
+
+from rocattn.gpu.errors import ArchError
+
+TESTED = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
+"""The targets that tests compile for."""
+
+# CDNA 2 to 4, RDNA 2, 3, 3.5 and 4: the families whose matrix instructions (or lack of them) kernels/include knows.
+_KNOWN = re.compile(r"gfx(?:90a|94[0-2]|950|103[0-6]|110[0-3]|115[0-3]|120[01])")
+_TARGET = re.compile(r"(gfx[0-9a-f]{3,})(?::(?:sramecc|xnack)[+-])*")
+
+
+def processor(target: str) -> str:
+    """Return a target without its features: "gfx942" of "gfx942:sramecc+:xnack-".
+
+    Code compiled without them runs with any setting of them.
+
+    Raises:
+        ArchError: When it is no GPU target, or there are no kernels for it.
+    """
+    match = _TARGET.fullmatch(target)
+    if match is None:
+        raise ArchError(f"{target!r} is no GPU architecture: write it like gfx942 or gfx1100")
+    if _KNOWN.fullmatch(match[1]) is None:
+        raise ArchError(f"there are no kernels for {match[1]}: there are for {', '.join(TESTED)} and their siblings")
+    return match[1]
+
+
+def wave_size(target: str) -> int:
+    """Return the lanes of a wave as the kernels are compiled: 64 on CDNA, 32 on RDNA."""
+    return 64 if processor(target).startswith("gfx9") else 32

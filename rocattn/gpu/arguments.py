@@ -1,0 +1,97 @@
+"""How a problem's options become kernel arguments, the same for every family of kernels that is not flash.
+
+Shapes and strides come from the plan's buffers; an array that a problem does not have is a null pointer (u64 0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocattn.gpu.launch import BufferArg, Launch, ScalarArg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rocattn.config import AttentionConfig
+    from rocattn.gpu.launch import Arg, Buffer
+
+KERNEL_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+"""What kernels call the dtypes they are compiled for."""
+MASK_KINDS = {"bool": 1, "float32": 2, "float16": 3, "bfloat16": 4}
+"""The value of ``mask_kind`` by the mask's dtype; 0 is no mask."""
+MAX_BLOCKS = 1 << 16
+"""Blocks of a kernel that loops over its work: many times what any GPU holds at once, so that the load is even."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One compilation of a kernel file.
+
+    Attributes:
+        kernel: The kernel's name, as in `Launch.kernel`.
+        source: Its file below `kernel_root`.
+        symbol: The function in the code object.
+        defines: Compile-time macros.
+    """
+
+    kernel: str
+    source: str
+    symbol: str
+    defines: dict[str, str | int]
+
+
+def pointer(name: str, buffers: dict[str, Buffer]) -> Arg:
+    """Return a buffer of the plan as an argument, or null if the plan has none of that name."""
+    return BufferArg(name) if name in buffers else ScalarArg(name, "u64", 0)
+
+
+def i64(name: str, value: int) -> ScalarArg:
+    """Return a 64-bit argument."""
+    return ScalarArg(name, "i64", value)
+
+
+def u32(name: str, value: int) -> ScalarArg:
+    """Return a 32-bit argument."""
+    return ScalarArg(name, "u32", value)
+
+
+def f32(name: str, value: float) -> ScalarArg:
+    """Return a float argument."""
+    return ScalarArg(name, "f32", value)
+
+
+def row_strides(name: str, buffers: dict[str, Buffer]) -> list[Arg]:
+    """Return the strides of a [B, H, S, D] buffer, its last one being 1: ``<name>_stride_b``, ``_h`` and ``_s``."""
+    strides = buffers[name].strides
+    return [i64(f"{name}_stride_{axis}", strides[position]) for position, axis in enumerate("bhs")]
+
+
+def mask_strides(buffers: dict[str, Buffer]) -> list[Arg]:
+    """Return the mask's strides, 0 along axes that are broadcast (all of them without a mask)."""
+    mask = buffers.get("mask")
+    values = [0] * 4 if mask is None else [0 if n == 1 else s for n, s in zip(mask.shape, mask.strides, strict=True)]
+    return [i64(f"mask_stride_{axis}", value) for axis, value in zip("bhqk", values, strict=True)]
+
+
+def mask_kind(buffers: dict[str, Buffer]) -> ScalarArg:
+    """Return which kind of mask the plan has."""
+    return u32("mask_kind", MASK_KINDS[buffers["mask"].dtype] if "mask" in buffers else 0)
+
+
+def window(config: AttentionConfig) -> list[Arg]:
+    """Return the band, causal folded in; a side wider than the sequences is as wide as they are, to fit in 32 bits."""
+    left, right = config.band or (-1, -1)
+    widest = config.seq_q + config.seq_k
+    return [
+        ScalarArg("window_left", "i32", min(left, widest)),
+        ScalarArg("window_right", "i32", min(right, widest)),
+    ]
+
+
+def launch(variant: Variant, blocks: int | tuple[int, int, int], threads: int, args: Iterable[Arg]) -> Launch:
+    """Return the launch of a variant on a grid of blocks along x, or along x, y and z."""
+    return Launch(
+        kernel=variant.kernel, source=variant.source, defines=variant.defines, symbol=variant.symbol,
+        grid=(blocks, 1, 1) if isinstance(blocks, int) else blocks, block=(threads, 1, 1), args=tuple(args),
+    )  # fmt: skip

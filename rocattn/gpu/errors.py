@@ -1,0 +1,59 @@
+"""What can go wrong on the way to a GPU, as types; each text says what to do."""
+
+from __future__ import annotations
+
+from rocattn.errors import RocattnError
+
+
+class GpuError(RocattnError, RuntimeError):
+    """Base of everything that the HIP runtime or a kernel reports."""
+
+
+class NoRuntimeError(GpuError):
+    """Raised when hip-python or the HIP runtime library is missing or broken."""
+
+
+class NoDeviceError(GpuError):
+    """Raised when there is a HIP runtime but no usable device."""
+
+
+class ArchError(GpuError):
+    """Raised for a GPU architecture that there are no kernels for."""
+
+
+class DeviceMemoryError(GpuError):
+    """Raised when device (or pinned host) memory runs out.
+
+    Attributes:
+        requested_bytes: What was asked for.
+        free_bytes, total_bytes: What the device has; -1 if it does not tell.
+    """
+
+    def __init__(self, what: str, requested_bytes: int, free_bytes: int, total_bytes: int) -> None:
+        told = f": {_size(free_bytes)} of {_size(total_bytes)} are free" if total_bytes >= 0 else ""
+        super().__init__(f"no {what} for {_size(requested_bytes)}{told}")
+        self.requested_bytes, self.free_bytes, self.total_bytes = requested_bytes, free_bytes, total_bytes
+
+
+class LaunchError(GpuError):
+    """Raised when a kernel cannot be launched or fails while it runs.
+
+    Attributes:
+        kernel: Its name; empty when an asynchronous failure shows up later.
+        report: What the stand-in GPU's checks found; empty on a GPU.
+    """
+
+    def __init__(self, message: str, kernel: str = "", report: str = "") -> None:
+        super().__init__(f"{message}\n{report}" if report else message)
+        self.kernel, self.report = kernel, report
+
+
+class ForkError(GpuError):
+    """Raised in a process that was forked from one that had initialised HIP."""
+
+
+def _size(count: int) -> str:
+    for unit, step in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= step:
+            return f"{count / step:.1f} {unit}"
+    return f"{count} bytes"

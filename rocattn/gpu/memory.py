@@ -1,0 +1,177 @@
+"""Device memory from a pool that counts every byte, and pinned host memory for copies."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocattn.gpu.errors import DeviceMemoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rocattn.gpu.driver import Hip
+
+_SMALL, _LARGE = 512, 1 << 21
+KEPT_STAGING_BYTES = 1 << 28
+"""Pinned memory kept for the next call; more is given back, because nothing else can use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Device memory.
+
+    Attributes:
+        address: Its address; 0 for an empty block.
+        bytes: What was asked for.
+        reserved_bytes: What the device gave.
+        stream: The stream that uses it: in its order alone the block may be used again.
+    """
+
+    address: int
+    bytes: int
+    reserved_bytes: int
+    stream: int
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a stretch of work used at its peak, in bytes asked for; filled in at its end."""
+
+    peak_bytes: int = 0
+
+
+class Pool:
+    """Device memory that is kept for the next use, because asking the driver waits for the whole device.
+
+    Blocks are used again in the order of one stream, so freeing needs no waiting. On the stand-in GPU nothing is kept
+    or rounded up: every allocation ends where it should, so that its checks see a read past the end.
+
+    Attributes:
+        current_bytes: Bytes asked for and not freed yet.
+        peak_bytes: The most of them since the beginning or `measure` began.
+        reserved_bytes: What the device gave, kept blocks included.
+    """
+
+    def __init__(self, hip: Hip) -> None:
+        self._hip, self._exact = hip, hip.is_stand_in
+        self._kept: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        self._lock = threading.RLock()
+        self.current_bytes = self.peak_bytes = self.reserved_bytes = 0
+
+    def take(self, count: int, stream: int) -> Block:
+        """Return a block of at least ``count`` bytes, its content undefined, for work on one stream.
+
+        Raises:
+            DeviceMemoryError: When the device has no more, kept blocks given back included.
+        """
+        with self._lock:
+            size = self._rounded(count)
+            kept = self._kept[size, stream]
+            address = kept.pop() if kept else self._malloc(size)
+            self.current_bytes += count
+            self.peak_bytes = max(self.peak_bytes, self.current_bytes)
+            return Block(address, count, size, stream)
+
+    def give(self, block: Block) -> None:
+        """Take a block back; work queued on its stream may still be using it."""
+        with self._lock:
+            self.current_bytes -= block.bytes
+            if not block.address:
+                return
+            if self._exact:
+                self._free(block.address, block.reserved_bytes)  # hipFree waits for the device
+            else:
+                self._kept[block.reserved_bytes, block.stream].append(block.address)
+
+    @contextmanager
+    def taken(self, sizes: Mapping[str, int], stream: int) -> Iterator[dict[str, int]]:
+        """Hold blocks of these sizes for the length of a block of code; gives their addresses by name."""
+        blocks: dict[str, Block] = {}
+        try:
+            for name, size in sizes.items():
+                blocks[name] = self.take(size, stream)
+            yield {name: block.address for name, block in blocks.items()}
+        finally:
+            for block in blocks.values():
+                self.give(block)
+
+    @contextmanager
+    def measure(self) -> Iterator[Usage]:
+        """Start the peak anew; the object it gives has, at the end, the most that was in use meanwhile."""
+        usage = Usage()
+        with self._lock:
+            before, self.peak_bytes = self.peak_bytes, self.current_bytes
+        try:
+            yield usage
+        finally:
+            with self._lock:
+                usage.peak_bytes = self.peak_bytes
+                self.peak_bytes = max(before, self.peak_bytes)
+
+    def trim(self) -> None:
+        """Give every kept block back to the device, once the work that used it is done."""
+        with self._lock:
+            for (size, stream), addresses in self._kept.items():
+                if addresses:
+                    self._hip.stream_synchronize(stream)
+                while addresses:
+                    self._free(addresses.pop(), size)
+            self._kept.clear()
+
+    def _rounded(self, count: int) -> int:
+        if self._exact:
+            return count
+        step = _SMALL if count < _LARGE else _LARGE
+        return -(-count // step) * step
+
+    def _malloc(self, size: int) -> int:
+        if not size:
+            return 0
+        try:
+            address = self._hip.malloc(size)
+        except DeviceMemoryError:
+            self.trim()
+            address = self._hip.malloc(size)
+        self.reserved_bytes += size
+        return address
+
+    def _free(self, address: int, size: int) -> None:
+        self._hip.free(address)
+        self.reserved_bytes -= size
+
+
+class Staging:
+    """One piece of pinned host memory, used by one call at a time, that grows to what calls need."""
+
+    def __init__(self, hip: Hip) -> None:
+        self._hip = hip
+        self._address = self._bytes = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self, count: int) -> Iterator[int]:
+        """Hold the memory, at least ``count`` bytes of it; gives its address (0 for none).
+
+        All copies from and to it must be done at the end of the block.
+
+        Raises:
+            DeviceMemoryError: When so much cannot be pinned.
+        """
+        with self._lock:
+            if count > self._bytes:
+                self._release()
+                self._address, self._bytes = self._hip.host_malloc(count), count
+            try:
+                yield self._address
+            finally:
+                if self._bytes > KEPT_STAGING_BYTES:
+                    self._release()
+
+    def _release(self) -> None:
+        if self._address:
+            self._hip.host_free(self._address)
+        self._address = self._bytes = 0

@@ -1,0 +1,211 @@
+"""From a problem to its kernel launches: `plan` is pure, needs no GPU and no compiler.
+
+It describes the caller's arrays, asks the kernel families for launches (flash attention if it can, else the standard
+path; the backward pass), and names the machine code of each by the content it is made from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from rocattn.config import DTYPE_BYTES
+from rocattn.errors import ConfigError
+from rocattn.gpu.arch import processor
+from rocattn.gpu.build import code_object_name
+from rocattn.gpu.launch import Buffer, BufferArg, Launch, LaunchPlan, WorkspaceArg
+from rocattn.registry import YES, Support
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rocattn.config import AttentionConfig
+
+MAX_GRID_YZ = 65535
+_GRID_LIMIT = 1 << 32  # hipModuleLaunchKernel: threads along one dimension stay below it
+Role = Literal["input", "output"]
+Path = Literal["flash", "standard"]
+
+
+def plan(
+    config: AttentionConfig,
+    arch: str,
+    *,
+    strides: Mapping[str, tuple[int, ...]] | None = None,
+    mask_dtype: str | None = None,
+    use_flash_attention: bool = True,
+) -> LaunchPlan:
+    """Plan the launches of one problem on one architecture.
+
+    Args:
+        config: The problem; its direction says whether forward or backward is planned.
+        arch: Target, with or without features: "gfx1100", "gfx942:sramecc+:xnack-".
+        strides: Strides in elements of the [B, H, S, D] views by buffer name, where they are not those of contiguous
+            arrays in the config's layout; the last must be 1.
+        mask_dtype: Dtype of an additive mask: q's (None) or "float32".
+        use_flash_attention: False forces the standard path; backward has one path only.
+
+    Raises:
+        ArchError: When there are no kernels for the architecture.
+        ConfigError: When the kernels cannot compute the problem.
+    """
+    target = processor(arch)
+    answer = supports(config)
+    if not answer:
+        raise ConfigError(f"no GPU kernels for {config.label}: {answer.reason}")
+    buffers = describe_buffers(config, strides or {}, mask_dtype)
+    path, reason, made = _launches(config, target, buffers, use_flash_attention=use_flash_attention)
+    # An empty grid is an error of HIP's; what it would write is empty, too.
+    launches = tuple(_named(launch, target) for launch in made if 0 not in launch.grid)
+    for launch in launches:
+        _check_grid(launch, config)
+    return LaunchPlan(target, config.to_dict(), path, reason, buffers, launches, _workspaces(launches))
+
+
+def _launches(
+    config: AttentionConfig, arch: str, buffers: dict[str, Buffer], *, use_flash_attention: bool
+) -> tuple[Path, str, tuple[Launch, ...]]:
+    """Return the path taken, why not the flash path, and the kernel families' launches."""
+    if config.direction == "backward":
+        from rocattn.gpu.backward import backward_launches
+
+        return "flash", "", backward_launches(config, arch, buffers)
+    reason = "switched off"
+    if use_flash_attention:
+        from rocattn.gpu.flash import can_use_flash_attention, flash_launches
+
+        answer = can_use_flash_attention(config, arch)
+        if answer:
+            return "flash", "", flash_launches(config, arch, buffers)
+        reason = answer.reason
+    from rocattn.gpu.standard import standard_launches
+
+    return "standard", reason, standard_launches(config, arch, buffers)
+
+
+def supports(config: AttentionConfig) -> Support:
+    """Say whether there are GPU kernels for a problem, on whatever path."""
+    if config.dtype == "float64":
+        return Support(ok=False, reason="float64 has no GPU kernels: use float32, or the cpu backend")
+    if max(config.seq_q, config.seq_k) >= 1 << 30:
+        return Support(ok=False, reason="positions are 32-bit: seq_q and seq_k must be below 2^30")
+    if config.batch > MAX_GRID_YZ or config.num_heads > MAX_GRID_YZ:
+        return Support(ok=False, reason=f"a grid holds at most {MAX_GRID_YZ} batches and heads")
+    if config.direction == "backward":
+        from rocattn.gpu.backward import can_use_backward
+
+        return can_use_backward(config)
+    return YES  # what the flash kernels cannot do, the standard path can
+
+
+def describe_buffers(
+    config: AttentionConfig, strides: Mapping[str, tuple[int, ...]], mask_dtype: str | None = None
+) -> dict[str, Buffer]:
+    """Return every array that a caller of this problem brings.
+
+    Args:
+        config: The problem.
+        strides: As `plan` takes them.
+        mask_dtype: As `plan` takes it.
+
+    Raises:
+        ConfigError: When strides are of no buffer, or the last of one is not 1.
+    """
+    found: dict[str, Buffer] = {}
+    c, dtype = config, config.dtype
+    q, out = (c.batch, c.num_heads, c.seq_q, c.head_dim), (c.batch, c.num_heads, c.seq_q, c.head_dim_v)
+    k, v = (c.batch, c.num_kv_heads, c.seq_k, c.head_dim), (c.batch, c.num_kv_heads, c.seq_k, c.head_dim_v)
+    backward = c.direction == "backward"
+    heads: list[tuple[str, tuple[int, int, int, int], Role]] = [("q", q, "input"), ("k", k, "input"), ("v", v, "input")]
+    heads += [("out", out, "input" if backward else "output")]
+    if backward:
+        heads += [("dout", out, "input"), ("dq", q, "output"), ("dk", k, "output"), ("dv", v, "output")]
+    for name, shape, role in heads:
+        found[name] = Buffer(shape, layout_strides(shape, c.layout), dtype, role)
+    rows = (c.batch, c.num_heads, c.seq_q)
+    if backward or c.return_lse:
+        found["lse"] = Buffer(rows, contiguous(rows), "float32", "input" if backward else "output")
+    if c.mask_shape is not None:
+        kind = "bool" if c.mask == "bool" else mask_dtype or dtype
+        if kind not in {"bool", dtype, "float32"}:
+            raise ConfigError(f"the mask's dtype is {kind}: use bool, {dtype} or float32")
+        found["mask"] = Buffer(c.mask_shape, broadcast_strides(c.mask_shape), kind, "input")
+    if c.alibi:
+        found["alibi_slopes"] = Buffer((c.batch, c.num_heads), (c.num_heads, 1), "float32", "input")
+    if c.sinks:
+        found["sinks"] = Buffer((c.num_heads,), (1,), "float32", "input")
+    for name, given in strides.items():
+        if name not in found:
+            raise ConfigError(f"strides are given for {name!r}: this problem has {', '.join(found)}")
+        found[name] = replace(found[name], strides=_checked(name, found[name], tuple(given)))
+    return found
+
+
+def layout_strides(shape: tuple[int, int, int, int], layout: str) -> tuple[int, int, int, int]:
+    """Return the strides of a [B, H, S, D] view of a contiguous array in a layout, in elements."""
+    _, heads, seq, dim = shape
+    if layout == "BHSD":
+        return heads * seq * dim, seq * dim, dim, 1
+    return seq * heads * dim, dim, heads * dim, 1
+
+
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a contiguous array, in elements."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def broadcast_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a contiguous array, 0 where an axis of 1 is broadcast."""
+    return tuple(0 if n == 1 else step for n, step in zip(shape, contiguous(shape), strict=True))
+
+
+def buffer_bytes(buffer: Buffer) -> int:
+    """Return the bytes from a buffer's first element to the end of its last, strides included."""
+    if 0 in buffer.shape:
+        return 0
+    last = sum((n - 1) * step for n, step in zip(buffer.shape, buffer.strides, strict=True))
+    return (last + 1) * (1 if buffer.dtype == "bool" else DTYPE_BYTES[buffer.dtype])
+
+
+def used_buffers(made: LaunchPlan) -> set[str]:
+    """Return the names of the buffers that some launch takes."""
+    return {arg.name for launch in made.launches for arg in launch.args if isinstance(arg, BufferArg)}
+
+
+def _checked(name: str, buffer: Buffer, strides: tuple[int, ...]) -> tuple[int, ...]:
+    if len(strides) != len(buffer.shape):
+        raise ConfigError(f"{name} has {len(buffer.shape)} axes, not {len(strides)} strides")
+    needed = name != "mask" and buffer.shape[-1] > 1
+    if needed and strides[-1] != 1:
+        raise ConfigError(f"{name}'s last axis has stride {strides[-1]}: the kernels need it contiguous: copy it")
+    if name == "mask":  # an axis of 1 is broadcast: its own stride means nothing
+        return tuple(0 if n == 1 else step for n, step in zip(buffer.shape, strides, strict=True))
+    if name in {"lse", "alibi_slopes", "sinks"}:
+        wanted = contiguous(buffer.shape)
+        if any(n > 1 and have != want for n, have, want in zip(buffer.shape, strides, wanted, strict=True)):
+            raise ConfigError(f"{name} must be a contiguous array of shape {list(buffer.shape)}: copy it")
+        return wanted
+    return (*strides[:-1], 1)
+
+
+def _named(launch: Launch, arch: str) -> Launch:
+    return replace(launch, code_object=code_object_name(launch.source, arch, launch.defines))
+
+
+def _check_grid(launch: Launch, config: AttentionConfig) -> None:
+    threads = (n * m for n, m in zip(launch.grid, launch.block, strict=True))
+    if max(threads) >= _GRID_LIMIT or max(launch.grid[1:]) > MAX_GRID_YZ:
+        raise ConfigError(f"{config.label} is too large: {launch.kernel} would need a grid of {launch.grid} blocks")
+
+
+def _workspaces(launches: tuple[Launch, ...]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for launch in launches:
+        for arg in launch.args:
+            if isinstance(arg, WorkspaceArg):
+                sizes[arg.name] = max(arg.bytes, sizes.get(arg.name, 0))
+    return sizes

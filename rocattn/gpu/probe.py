@@ -1,0 +1,85 @@
+"""Looking for GPUs in a process of its own, for `rocattn doctor` and whoever must not initialise HIP itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+
+from rocattn.gpu.driver import GpuDevice, Hip, import_bindings
+from rocattn.gpu.errors import GpuError, NoDeviceError, NoRuntimeError
+
+_PROBE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProbe:
+    """What was found: devices, or the reason there are none and what to do about it.
+
+    Attributes:
+        devices: Usable GPUs (or the stand-in) in HIP's order.
+        reason: Why there are none; empty when there are some.
+        runtime: HIP runtime version ("7.2.53211"); empty without a runtime.
+        bindings: hip-python's version; empty when it is not installed.
+    """
+
+    devices: list[GpuDevice] = field(default_factory=list)
+    reason: str = ""
+    runtime: str = ""
+    bindings: str = ""
+
+
+def probe() -> GpuProbe:
+    """Look for GPUs in a process of its own; never raises and prints nothing.
+
+    A process of its own, because a broken driver can hang or abort its caller, because runtimes write to stderr, and
+    because a process that has initialised HIP must not fork any more (hipInit's documentation).
+    """
+    paths = os.pathsep.join(entry for entry in sys.path if entry)
+    command = [sys.executable, "-P", "-m", "rocattn.gpu.probe"]
+    try:
+        done = subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": paths}, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=_PROBE_TIMEOUT_S, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            return GpuProbe(reason=_death(done.returncode, done.stderr.decode(errors="replace")))
+        found = json.loads(done.stdout.splitlines()[-1])
+        return GpuProbe(**found | {"devices": [GpuDevice(**device) for device in found["devices"]]})
+    except subprocess.TimeoutExpired:
+        return GpuProbe(
+            reason=f"the HIP runtime did not answer in {_PROBE_TIMEOUT_S:.0f} s: see `dmesg` for amdgpu errors"
+        )
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return GpuProbe(reason=f"looking for GPUs failed: {error}")
+
+
+def _death(status: int, output: str) -> str:
+    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
+    if status > 0:
+        return f"looking for GPUs failed: {last}"
+    name = signal.Signals(-status).name
+    return f"the HIP runtime crashed ({name}) while it was asked for devices; bindings and ROCm may not match: {last}"
+
+
+def _look() -> GpuProbe:
+    """Ask the runtime in this process."""
+    _, bindings = import_bindings()
+    runtime = ""
+    try:
+        hip = Hip()
+        runtime = hip.runtime_version()
+        devices = [hip.describe(index) for index in range(hip.device_count())]
+    except (NoRuntimeError, NoDeviceError) as error:
+        return GpuProbe(reason=str(error), runtime=runtime, bindings=bindings)
+    except GpuError as error:
+        reason = f"the HIP runtime found GPUs but does not describe them: {error}"
+        return GpuProbe(reason=reason, runtime=runtime, bindings=bindings)
+    return GpuProbe(devices=devices, runtime=runtime, bindings=bindings)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_look())))

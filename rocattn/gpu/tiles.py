@@ -1,0 +1,163 @@
+"""The one table of tile and wave choices of the flash kernels, with what each choice weighs.
+
+Nothing here was measured on a GPU yet: the choices follow from registers, LDS and instruction counts of the compiled
+kernels (`tests/kernels/test_flash_code_objects.py` holds them to their budgets) and from what peers settled on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+PADDED_HEAD_DIMS = (32, 64, 80, 96, 128, 160, 192, 256)
+Family = Literal["gfx11", "gfx12", "cdna", "vector"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlashTile:
+    """How a flash kernel divides its work.
+
+    Attributes:
+        waves: Waves of a block; each has its own query rows and all share the K and V tiles in LDS.
+        query_tiles: 16-row tiles of queries that a wave holds.
+        key_tile: Keys of one K and V tile.
+        q_in_lds: Whether Q stays in LDS instead of registers.
+        slices: Pieces in which a tile is loaded: 1 loads the next tile ahead, into registers; more load when needed.
+        min_waves: Waves a SIMD that the registers must leave room for; 0 lets the compiler choose.
+        reason: Why.
+    """
+
+    waves: int
+    query_tiles: int
+    key_tile: int
+    q_in_lds: bool
+    slices: int
+    min_waves: int
+    reason: str
+
+    @property
+    def rows(self) -> int:
+        """Query rows of a block."""
+        return 16 * self.waves * self.query_tiles
+
+    def defines(self) -> dict[str, str | int]:
+        """Return the macros that the kernels take."""
+        return {
+            "WAVES": self.waves,
+            "QUERY_TILES": self.query_tiles,
+            "KEY_TILE": self.key_tile,
+            "SLICES": self.slices,
+            "Q_IN_LDS": int(self.q_in_lds),
+            **({"MIN_WAVES": self.min_waves} if self.min_waves else {}),
+        }
+
+
+def padded_head_dim(head_dim: int) -> int:
+    """Return the compiled head dimension for a head dimension of at most 256."""
+    return next(padded for padded in PADDED_HEAD_DIMS if padded >= head_dim)
+
+
+def family(arch: str, dtype: str) -> Family:
+    """Return which form of the matrix product an architecture uses for a dtype (`kernels/include/rocattn/matrix.h`)."""
+    if dtype == "float32":
+        return "vector"
+    if arch.startswith("gfx11"):
+        return "gfx11"
+    if arch.startswith("gfx12"):
+        return "gfx12"
+    return "cdna" if arch in {"gfx90a", "gfx942", "gfx950"} else "vector"
+
+
+# Largest padded head dimension (of q and v) -> tile; the first that fits is taken.
+_Table = dict[Family, tuple[tuple[int, FlashTile], ...]]
+_FORWARD: _Table = {
+    "gfx11": (
+        (64, FlashTile(4, 2, 32, q_in_lds=False, slices=1, min_waves=6, reason=(
+            "32 rows a wave fit in 240 VGPRs (Q and O 64 each); they halve the cost of moving K and V for each row"
+        ))),
+        (128, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=6, reason=(
+            "Q and O take 64 VGPRs each for 16 rows: 240 leave 6 waves a SIMD, as many as 18.8 KiB of LDS a block do"
+        ))),
+        (256, FlashTile(4, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason=(
+            "O alone takes 128 VGPRs: Q stays in LDS, tiles are not fetched ahead, and 16 keys keep LDS at 54 KiB"
+        ))),
+    ),
+    "gfx12": (
+        (64, FlashTile(4, 2, 32, q_in_lds=False, slices=1, min_waves=6, reason=(
+            "as gfx11, whose fragments are twice as large; the registers saved hold K fragments in flight"
+        ))),
+        (128, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=6, reason=(
+            "32 rows would take 64 for Q, 128 for O and 32 for S of 256 VGPRs"
+        ))),
+        (256, FlashTile(4, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
+    ),
+    "cdna": (
+        (64, FlashTile(4, 2, 64, q_in_lds=False, slices=1, min_waves=3, reason=(
+            "64 keys give each of 256 threads a part of V to transpose; 168 VGPRs and 18.1 KiB of LDS leave 3 waves"
+        ))),
+        (128, FlashTile(4, 2, 32, q_in_lds=False, slices=1, min_waves=2, reason=(
+            "O 64, Q 32 and S 16 VGPRs for 32 rows: 2 waves a SIMD, 18.8 KiB of LDS a block"
+        ))),
+        (256, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason=(
+            "32 keys are the fewest that the chained product takes: 37 KiB of LDS, so 16 rows a wave do"
+        ))),
+    ),
+    "vector": (
+        (64, FlashTile(2, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason=(
+            "operands are floats in LDS, Q too: a lane reads it in full depth; 2 waves a block keep LDS at 18 KiB"
+        ))),
+        (128, FlashTile(2, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason=(
+            "tiles fetched ahead would take 128 VGPRs beside 64 of O; 35 KiB of LDS"
+        ))),
+        (256, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="54 of 64 KiB of LDS for one wave")),
+    ),
+}  # fmt: skip
+
+
+def flash_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, options: bool = False) -> FlashTile:
+    """Return the tile of the prefill kernels for padded head dimensions.
+
+    Args:
+        arch: Target, without features.
+        head_dim: Of q and k, padded.
+        head_dim_v: Of v and out, padded.
+        dtype: numpy's name.
+        options: Whether for the kernel with masks and biases, which need registers for each query tile.
+    """
+    tile = _chosen(_FORWARD[family(arch, dtype)], head_dim, head_dim_v)
+    return replace(tile, query_tiles=1) if options else tile
+
+
+_DECODE: _Table = {
+    "gfx11": (
+        (128, FlashTile(1, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason=(
+            "one wave fetches a whole tile ahead: 64 VGPRs for 16 keys at D = 128, and O takes 64; 14.8 KiB of LDS"
+        ))),
+        (256, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="O takes 128 VGPRs")),
+    ),
+    "gfx12": (
+        (128, FlashTile(1, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason="as gfx11")),
+        (256, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
+    ),
+    "cdna": (
+        (128, FlashTile(1, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason=(
+            "32 keys are the fewest that the chained product takes: 64 VGPRs in flight at D = 128, 18.8 KiB of LDS"
+        ))),
+        (256, FlashTile(1, 1, 32, q_in_lds=False, slices=4, min_waves=0, reason="a tile ahead would take 128 VGPRs")),
+    ),
+    "vector": (
+        (64, FlashTile(1, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason="64 VGPRs in flight on waves of 32")),
+        (256, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="a tile ahead would take 128 VGPRs")),
+    ),
+}  # fmt: skip
+
+
+def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str) -> FlashTile:
+    """Return the tile of the decode kernel for padded head dimensions."""
+    return _chosen(_DECODE[family(arch, dtype)], head_dim, head_dim_v)
+
+
+def _chosen(table: tuple[tuple[int, FlashTile], ...], *dims: int) -> FlashTile:
+    tile = next(tile for limit, tile in table if max(dims) <= limit)
+    # A slice has whole groups of 8 columns.
+    return replace(tile, slices=2) if tile.slices > 2 and any(dim % (8 * tile.slices) for dim in dims) else tile

@@ -1,0 +1,121 @@
+"""The stand-in GPU: its library, and GPU kernels compiled for it instead of for a GPU.
+
+A program finds the library as it finds ROCm's: ``ROCM_PATH`` names the folder whose ``lib`` holds ``libamdhip64.so``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn.cache import ContentCache, cache_folder
+from rocattn.errors import ToolchainError
+from rocattn.sources import kernel_root
+from rocattn.toolchain.compilers import choose_compiler, run_step
+from rocattn.toolchain.hip import define_options
+from rocattn.toolchain.host import ISA_OPTIONS, compile_host, host_isa, own_options
+from rocattn.toolchain.inputs import absolute, content_key, inputs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rocattn.toolchain.compilers import Compiler
+
+# The macros that clang defines for each target; code for its relatives is not told apart in the kernels.
+_TARGET_MACROS = {
+    "gfx1030": ("__GFX10__", "__gfx1030__"),
+    "gfx1100": ("__GFX11__", "__gfx1100__"),
+    "gfx1201": ("__GFX12__", "__gfx1201__"),
+    "gfx90a": ("__GFX9__", "__gfx90a__"),
+    "gfx942": ("__GFX9__", "__gfx942__"),
+    "gfx950": ("__GFX9__", "__gfx950__"),
+}
+HOSTGPU_ARCHS = tuple(_TARGET_MACROS)
+_OPTIONS = (
+    *("-x", "c++", "-std=c++20", "-O2", "-fPIC", "-ffreestanding", "-nostdinc", "-nostdinc++"),
+    *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"),
+    *("-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-pass-failed"),
+    "-ftrivial-auto-var-init=pattern",  # a variable that is used before it is set holds NaN, not what looks right
+)
+
+
+def hostgpu_library() -> Path:
+    """Build the stand-in for ROCm's HIP runtime, or take it from the cache.
+
+    Returns:
+        The folder to name in ``ROCM_PATH``.
+
+    Raises:
+        ToolchainError: When there is no compiler or the library cannot be written.
+    """
+    data = compile_host(sorted((kernel_root() / "hostgpu").glob("*.cpp")))
+    root = cache_folder() / "hostgpu" / content_key([data])
+    library = root / "lib" / "libamdhip64.so"
+    if library.is_file():
+        return root
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=library.parent, delete=False) as file:
+            file.write(data)
+        os.replace(file.name, library)  # noqa: PTH105 - atomic: another process may be at it too
+    except OSError as error:
+        raise ToolchainError(f"cannot write {library}: {error.strerror}") from error
+    return root
+
+
+def compile_hostgpu(
+    source: Path | str,
+    arch: str,
+    *,
+    defines: Mapping[str, str | float | bool | None] | None = None,
+    include_root: Path | None = None,
+) -> bytes:
+    """Compile one kernel file for the stand-in GPU, or take it from the cache.
+
+    Args:
+        source: A ``.hip`` file; a relative path is taken below `kernel_root`.
+        arch: The GPU to stand in for, one of `HOSTGPU_ARCHS`.
+        defines: Macros; True is 1, False 0, None defines the name alone.
+        include_root: Where ``#include <rocattn/…>`` looks; default ``kernel_root() / "include"``.
+
+    Returns:
+        A shared object that the stand-in's ``hipModuleLoadData`` takes in the place of a code object.
+
+    Raises:
+        ToolchainError: When there is no compiler, the stand-in has no such GPU, or the kernel does not compile.
+    """
+    path = absolute(source if Path(source).is_absolute() else kernel_root() / source)
+    headers = absolute(include_root if include_root is not None else kernel_root() / "include")
+    if arch not in _TARGET_MACROS:
+        raise ToolchainError(f"the stand-in GPU has no {arch!r}: it has {', '.join(HOSTGPU_ARCHS)}")
+    compiler = choose_compiler()
+    macros = (f"ROCATTN_HOSTGPU={arch}", *_TARGET_MACROS[arch])
+    options = [*_OPTIONS, *ISA_OPTIONS[host_isa()], *(f"-D{name}" for name in macros), *define_options(defines or {})]
+    inputs = inputs_of(path, headers)
+    parts: list[str | bytes] = ["hostgpu-1", compiler.version, platform.machine(), path.name, *options]
+    parts += [part for name_and_data in inputs for part in name_and_data]
+
+    def make() -> dict[str, bytes]:
+        made = _build(compiler, path, headers, options)
+        if inputs_of(path, headers) != inputs:  # else the cache would hold another version under this key
+            raise ToolchainError(f"{path.name} or a header changed while it was compiled: run it again")
+        return {"code.so": made}
+
+    return ContentCache(cache_folder()).get_or_make(content_key(parts), make)["code.so"]
+
+
+def _build(compiler: Compiler, source: Path, headers: Path, options: Sequence[str]) -> bytes:
+    """Compile and link; the source is named relatively, so that no path enters the result."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="rocattn-build-") as folder:
+            made, linked = str(Path(folder, "code.o")), Path(folder, "code.so")
+            where = [f"-ffile-prefix-map={source.parent}=.", f"-ffile-prefix-map={headers}=include", f"-I{headers}"]
+            step = [*compiler.argv, *own_options(compiler), *options, *where, "-c", source.name, "-o", made]
+            run_step(step, source, "the stand-in GPU")
+            run_step([*compiler.linker, "-shared", made, "-o", str(linked)], source, "the stand-in GPU")
+            return linked.read_bytes()
+    except OSError as error:
+        raise ToolchainError(f"cannot build {source.name} in a temporary folder: {error.strerror}") from error

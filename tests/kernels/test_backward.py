@@ -1,0 +1,174 @@
+"""The backward kernels: executed by the stand-in GPU against float64, and read as code objects."""
+
+import re
+
+import numpy as np
+import pytest
+
+import rocattn
+from rocattn.config import AttentionConfig
+from rocattn.errors import ConfigError
+from rocattn.gpu.arguments import KERNEL_TYPES
+from rocattn.gpu.backward import backward_launches, can_use_backward, variants
+from rocattn.toolchain import compile_hip
+from rocattn_profiling.measure.data import make_inputs
+from rocattn_profiling.measure.evaluation import check_gradients
+
+from .launching import backward_arrays, check_arguments
+
+ARCHS = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
+# Every register layout: five of matrix instructions, and the vector units on waves of 32 and 64.
+TARGETS = [(arch, "float16") for arch in ARCHS]
+TARGETS += [("gfx942", "bfloat16"), ("gfx1201", "bfloat16"), ("gfx1100", "float32"), ("gfx942", "float32")]
+SIZES = {
+    "batch": 2, "num_heads": 4, "num_kv_heads": 2, "seq_q": 37, "seq_k": 83, "head_dim": 32, "direction": "backward",
+}  # fmt: skip
+CASES = {
+    "plain": {},
+    "causal": {"causal": True, "seq_q": 83, "layout": "BSE"},
+    "causal-more-queries": {"causal": True, "seq_q": 90, "seq_k": 31, "layout": "BHSD"},
+    "window-sinks": {"window": (9, 3), "sinks": True, "scale": -0.2},
+    "odd-dims-bool-mask": {"mask": "bool", "mask_shape": (2, 1, 37, 83), "head_dim": 20, "head_dim_v": 31},
+    "every-option": {
+        "causal": True, "window": (30, 5), "mask": "additive", "mask_shape": (1, 1, 37, 83), "softcap": 2.0,
+        "alibi": True, "sinks": True, "scale": -0.3, "num_kv_heads": 1,
+    },
+}  # fmt: skip
+
+
+def run(device, config, inputs):
+    """Run the backward pass on the outputs of the cpu backend; return dq, dk, dv as the caller holds them."""
+    options = inputs.options(config) | {"return_lse": True}
+    out, lse = rocattn.attention(inputs.q, inputs.k, inputs.v, backend="cpu", **options)
+    arrays = backward_arrays(device, config, inputs, out, lse)
+    arrays.run(backward_launches(config, device.arch, arrays.buffers))
+    results = [arrays.result(name) for name in ("dq", "dk", "dv")]
+    arrays.free()
+    return results
+
+
+def agree(device, **fields):
+    """Assert that the gradients of a problem are within the error rule."""
+    config = AttentionConfig(**SIZES | fields)
+    inputs = make_inputs(config)
+    check = check_gradients(config, inputs, *run(device, config, inputs))
+    assert check.ok, f"{check.what} is {check.ratio:.3g} x the allowed error"
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("arch", "dtype"), TARGETS)
+def test_it_agrees_with_float64(standin, arch, dtype, case):
+    """All three gradients are within the error rule for every option, dtype and register layout."""
+    agree(standin(arch), dtype=dtype, **CASES[case])
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "head_dim"),
+    [("gfx1100", "float16", 64), ("gfx1100", "bfloat16", 128), ("gfx1201", "float16", 96), ("gfx942", "float16", 128),
+     ("gfx950", "bfloat16", 64), ("gfx90a", "float16", 96), ("gfx1100", "float32", 128), ("gfx942", "float32", 64)],
+)  # fmt: skip
+def test_every_kind_of_block_agrees_with_float64(standin, arch, dtype, head_dim):
+    """Rows in registers or in LDS, one to eight waves, 16 or 32 rows at a time, over more than one block each way."""
+    agree(standin(arch), dtype=dtype, batch=1, num_heads=2, seq_q=140, seq_k=150, head_dim=head_dim, causal=True)
+
+
+def test_the_gradients_are_the_same_bits_every_time(standin):
+    """There are no atomics: nothing depends on the order of blocks."""
+    config = AttentionConfig(**SIZES, dtype="float16", causal=True)
+    inputs = make_inputs(config)
+    once, again = (run(standin("gfx1100"), config, inputs) for _ in range(2))
+    for first, second in zip(once, again, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(("arch", "dtype"), TARGETS)
+def test_a_hidden_pair_has_no_influence_even_if_it_is_nan(standin, arch, dtype):
+    """NaN and inf in K and V rows, Q and dO rows reach what sees them, and nothing else."""
+    config = AttentionConfig(**SIZES | {"seq_q": 83}, dtype=dtype, causal=True, window=(20, -1))
+    clean = make_inputs(config)
+    expected = run(standin(arch), config, clean)
+    inputs = make_inputs(config)
+    inputs.k[:, 70] = np.nan
+    inputs.v[:, 70, :, 5] = np.inf
+    inputs.q[:, 3] = np.nan
+    inputs.dout[:, 5, :, 7] = np.nan
+    options = clean.options(config) | {"return_lse": True}
+    out, lse = rocattn.attention(clean.q, clean.k, clean.v, backend="cpu", **options)
+    spoilt = (np.arange(83) >= 70) | (np.arange(83) == 3)  # what a forward pass would have given
+    out[:, spoilt], lse[:, :, spoilt] = np.nan, np.nan
+    arrays = backward_arrays(standin(arch), config, inputs, out, lse)
+    arrays.run(backward_launches(config, arch, arrays.buffers))
+    dq, dk, dv = (arrays.result(name) for name in ("dq", "dk", "dv"))
+    arrays.free()
+    queries, keys = [0, 1, 2, 4, *range(6, 70)], list(range(6, 50))  # that see none of it
+    for got, want, rows in zip((dq, dk, dv), expected, (queries, keys, keys), strict=True):
+        np.testing.assert_array_equal(got[:, rows], want[:, rows])
+    assert np.isnan(dq[:, [3, 5, *range(70, 83)]].astype(np.float32)).all()
+    assert np.isnan(dk[:, :6].astype(np.float32)).all()
+    assert np.isnan(dv[:, :6, :, 7].astype(np.float32)).all()
+
+
+def test_a_row_without_a_visible_key_has_no_gradient(standin):
+    """Its LSE of -inf makes no NaN: dq is 0 there, and dk and dv are those of the other rows."""
+    config = AttentionConfig(**SIZES | {"seq_k": 5}, dtype="bfloat16", causal=True)
+    dq, dk, dv = run(standin("gfx1201"), config, make_inputs(config))
+    assert (dq[:, :32] == 0).all()
+    assert (dq[:, 32:] != 0).any()
+    assert np.isfinite(dk.astype(np.float32)).all()
+    assert np.isfinite(dv.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("empty", ["batch", "seq_q", "seq_k"])
+def test_a_size_of_zero_is_fine(standin, empty):
+    """Gradients without a term are 0, empty ones are not touched."""
+    config = AttentionConfig(**SIZES | {empty: 0}, dtype="float16")
+    for gradient in run(standin("gfx1100"), config, make_inputs(config)):
+        assert (gradient == 0).all()
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_launches_fit_the_code_objects(standin, arch):
+    """Argument names, offsets and sizes, block and wave size are what the machine code says; the build grid has all."""
+    for dtype in KERNEL_TYPES:
+        for fields in ({}, {"head_dim": 20}):
+            config = AttentionConfig(**SIZES | fields, dtype=dtype)
+            inputs = make_inputs(config)
+            lse = np.zeros((config.batch, config.num_heads, config.seq_q), np.float32)
+            arrays = backward_arrays(standin(arch), config, inputs, inputs.dout, lse)
+            launches = backward_launches(config, arch, arrays.buffers)
+            arrays.free()
+            check_arguments(launches, arch)
+            built = [(each.source, each.symbol, each.defines) for each in variants(arch)]
+            assert all((launch.source, launch.symbol, launch.defines) in built for launch in launches)
+
+
+@pytest.mark.parametrize(("fields", "reason"), [({"head_dim": 129}, "up to 128"), ({"dtype": "float64"}, "float64")])
+def test_what_it_cannot_do_it_says(fields, reason):
+    """A config beyond the kernels gets a reason, and no launches."""
+    assert can_use_backward(AttentionConfig(**SIZES)).ok
+    config = AttentionConfig(**SIZES | fields)
+    assert reason in can_use_backward(config).reason
+    with pytest.raises(ConfigError, match=reason):
+        backward_launches(config, "gfx942", {})
+
+
+MATRIX = {"gfx90a": "v_mfma", "gfx942": "v_mfma", "gfx950": "v_mfma", "gfx1100": "v_wmma", "gfx1201": "v_wmma"}
+
+
+@pytest.mark.usefixtures("kernel_cache")
+@pytest.mark.parametrize("arch", ARCHS)
+def test_no_vector_register_is_spilled(read_metadata, caplog, arch):
+    """In 16 bits no D up to 128 spills or uses scratch (the largest is compiled here), in float32 none up to 32."""
+    largest = {("f16", 128), ("f32", 32)} if arch in MATRIX else {("f16", 32), ("f32", 32)}
+    chosen = [each for each in variants(arch) if (each.defines["DTYPE"], each.defines.get("HEAD_DIM")) in largest]
+    for variant in chosen + [each for each in variants(arch) if "HEAD_DIM" not in each.defines]:
+        code = compile_hip(variant.source, arch, defines=variant.defines)
+        (kernel,) = read_metadata(code.data)["amdhsa.kernels"]
+        assert kernel[".vgpr_spill_count"] == 0, variant
+        assert kernel[".private_segment_fixed_size"] == 0, variant
+        assert kernel[".group_segment_fixed_size"] <= 65536, variant
+        assert re.search(r"\tglobal_load_(dwordx4|b128)", code.assembly), variant
+        assert not re.search(r"\tflat_(load|store)", code.assembly), variant
+        uses = variant.defines["DTYPE"] != "f32" and arch in MATRIX and "HEAD_DIM" in variant.defines
+        assert (MATRIX.get(arch, "v_mfma") in code.assembly) == uses, variant
+    assert caplog.records == []

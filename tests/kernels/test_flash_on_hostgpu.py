@@ -1,0 +1,147 @@
+"""The flash kernels executed by the stand-in GPU, with all of its checks, against float64.
+
+Every array stands in memory of its own with NaN after each row, and outputs start as NaN (`launching.Arrays`); rows of
+the output without a visible key must be exactly 0, and their LSE -inf (`check_output`).
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from rocattn.config import AttentionConfig
+from rocattn.gpu.flash import flash_launches
+from rocattn_profiling.measure.data import make_inputs
+from rocattn_profiling.measure.evaluation import check_output
+
+from .launching import forward_arrays
+
+ARCHS = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
+# Every register layout; bf16 where its conversions differ; the vector units on waves of 32 and 64.
+TARGETS = [(arch, "float16") for arch in ARCHS]
+TARGETS += [("gfx1100", "bfloat16"), ("gfx942", "bfloat16"), ("gfx1100", "float32"), ("gfx942", "float32")]
+# Odd sizes: no tile is full, heads share K and V, columns are padded. Two blocks of rows, several key tiles.
+SIZES = {"batch": 2, "num_heads": 4, "num_kv_heads": 2, "seq_q": 67, "seq_k": 109, "head_dim": 40, "head_dim_v": 56}
+CASES = {
+    "plain": {},
+    "causal": {"causal": True, "layout": "BSE"},
+    "causal-more-queries-than-keys": {"causal": True, "seq_q": 109, "seq_k": 67, "layout": "BHSD"},
+    "window-sinks": {"window": (20, 3), "sinks": True},
+    "bool-mask": {"mask": "bool", "mask_shape": (2, 1, 67, 109)},
+    "every-option": {
+        "causal": True, "window": (30, 5), "mask": "additive", "mask_shape": (1, 4, 67, 109), "softcap": 2.0,
+        "alibi": True, "sinks": True, "scale": -0.3,
+    },
+    "decode": {"seq_q": 3, "seq_k": 530, "causal": True, "alibi": True},
+    "decode-sinks-window": {"seq_q": 1, "seq_k": 600, "window": (300, 0), "sinks": True, "layout": "BHSD"},
+}  # fmt: skip
+# Compiled head dimensions, without padding: every tile of the table, on one architecture each.
+DIMS = [
+    ("gfx1100", "float16", 128, 128), ("gfx1201", "bfloat16", 128, 64), ("gfx942", "float16", 96, 128),
+    ("gfx950", "bfloat16", 80, 80), ("gfx90a", "float16", 256, 32), ("gfx1100", "bfloat16", 192, 256),
+    ("gfx1030", "float16", 32, 160), ("gfx1201", "float16", 32, 32),
+]  # fmt: skip
+
+
+def run(device, config, inputs):
+    """Run a forward pass; return out as the caller holds it, and the LSE."""
+    arrays = forward_arrays(device, config, inputs)
+    arrays.run(flash_launches(config, device.arch, arrays.buffers))
+    results = arrays.result("out"), arrays.result("lse")
+    arrays.free()
+    return results
+
+
+def problem(dtype, **changes):
+    """A config of `SIZES` that wants the LSE, and seeded inputs."""
+    config = AttentionConfig(**SIZES | changes, dtype=dtype, return_lse=True)
+    return config, make_inputs(config)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("arch", "dtype"), TARGETS)
+def test_it_agrees_with_float64(standin, arch, dtype, case):
+    """Out and LSE are within the error rule for every kernel, option and register layout; every check is silent."""
+    config, inputs = problem(dtype, **CASES[case])
+    check = check_output(config, inputs, *run(standin(arch), config, inputs))
+    assert check.ok, f"{check.what} is {check.ratio:.3g} x the allowed error"
+
+
+@pytest.mark.parametrize(("arch", "dtype", "head_dim", "head_dim_v"), DIMS)
+def test_every_head_dimension_agrees_with_float64(standin, arch, dtype, head_dim, head_dim_v):
+    """Tiles of all widths, D and Dv alike or not, give what float64 gives."""
+    config, inputs = problem(dtype, batch=1, num_heads=1, num_kv_heads=1, head_dim=head_dim, head_dim_v=head_dim_v,
+                             causal=True)  # fmt: skip
+    assert check_output(config, inputs, *run(standin(arch), config, inputs)).ok
+
+
+@pytest.mark.parametrize("seq_k", [0, 1, 31, 32, 33, 64])
+@pytest.mark.parametrize("seq_q", [1, 64, 65])
+def test_tile_edges_agree_with_float64(standin, seq_q, seq_k):
+    """Key counts on both sides of a tile's, none at all, and rows on both sides of a block's."""
+    config, inputs = problem("float16", batch=1, num_heads=1, num_kv_heads=1, seq_q=seq_q, seq_k=seq_k)
+    assert check_output(config, inputs, *run(standin("gfx1100"), config, inputs)).ok
+
+
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx1201", "gfx942"])
+def test_growing_scores_agree_with_float64(standin, arch):
+    """Scores that grow from tile to tile, by little and by much, move the reference every time it must."""
+    config, inputs = problem("float16", num_heads=2, num_kv_heads=2, seq_k=200)
+    ramp = np.linspace(0.05, 12, config.seq_k, dtype=np.float32)[None, :, None, None]
+    inputs = dataclasses.replace(inputs, k=(inputs.k * ramp).astype(inputs.k.dtype))
+    assert check_output(config, inputs, *run(standin(arch), config, inputs)).ok
+
+
+def with_poison(inputs, key, value):
+    """The same inputs, but the K row of `key` is `value`, and so is feature 5 of its V row."""
+    k, v = inputs.k.copy(), inputs.v.copy()
+    k[:, key], v[:, key, :, 5] = value, value
+    return dataclasses.replace(inputs, k=k, v=v)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("changes", [
+    {"causal": True},
+    {"window": (10, 4)},
+    {"mask": "bool", "mask_shape": (1, 1, 67, 109)},
+    {"seq_q": 3, "seq_k": 530, "causal": True},
+], ids=["causal", "window", "mask", "decode"])  # fmt: skip
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx942"])
+def test_a_hidden_key_never_leaks(standin, arch, changes, value):
+    """Rows that do not see a poisoned key are bit for bit what they were; rows that see it are not finite."""
+    config, inputs = problem("float16", **changes)
+    device, key = standin(arch), config.seq_k - 2
+    visible = visible_rows(config, inputs, key)
+    assert 0 < visible.sum() < config.seq_q
+    before, after = run(device, config, inputs), run(device, config, with_poison(inputs, key, value))
+    np.testing.assert_array_equal(after[0][:, ~visible], before[0][:, ~visible])
+    np.testing.assert_array_equal(after[1][:, :, ~visible], before[1][:, :, ~visible])
+    assert not np.isfinite(after[0][:, visible].astype(np.float32)).all(axis=(0, 2, 3)).any()
+
+
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx1201", "gfx942", "gfx1030"])
+def test_an_infinite_value_reaches_only_the_rows_that_see_its_key(standin, arch):
+    """V alone is infinite at one feature: rows that see the key become that infinity there and nowhere else."""
+    config, inputs = problem("float16", causal=True)
+    key = config.seq_k - 20
+    v = inputs.v.copy()
+    v[:, key, :, 5], v[:, key, :, 6] = -np.inf, np.nan
+    visible = visible_rows(config, inputs, key)
+    before, _ = run(standin(arch), config, inputs)
+    after, _ = run(standin(arch), config, dataclasses.replace(inputs, v=v))
+    assert (after[:, visible, :, 5] == -np.inf).all()
+    assert np.isnan(after[:, visible, :, 6]).all()
+    after[:, visible, :, 5:7] = before[:, visible, :, 5:7]
+    np.testing.assert_array_equal(after, before)
+
+
+def visible_rows(config, inputs, key):
+    """Which rows see a key (of a config whose mask is the same for all batches and heads)."""
+    row = np.arange(config.seq_q)
+    seen = np.ones(config.seq_q, bool)
+    if config.band is not None:
+        left, right = config.band
+        ahead = key - (row + config.seq_k - config.seq_q)
+        seen &= (left < 0) | (-ahead <= left)
+        seen &= (right < 0) | (ahead <= right)
+    return seen & inputs.mask[0, 0, :, key] if config.mask == "bool" else seen

@@ -74,7 +74,7 @@ static void column_panel(const void* a, int64_t a_row, int64_t a_k, const float*
 }
 
 // The same, C = A B, summed in short parts: the error of a score grows with its partial sums, and the softmax shows it.
-constexpr int64_t kShortSum = 32;
+constexpr int64_t kShortSum = 16;
 template <class Op, int NC>
 static void column_panel_short(const char* a, int64_t a_row, const float* b, int64_t ldb, float* c, int64_t ldc,
                                int64_t M, int64_t K) {

@@ -222,7 +222,7 @@ def out_shape(config: AttentionConfig) -> tuple[int, int, int, int]:
 
 @functools.lru_cache(maxsize=64)
 def _name(dtype: np.dtype[Any]) -> str:
-    """Return a dtype's name; numpy puts it together anew at every call, which is a third of a small attention's time."""
+    """Return a dtype's name; numpy puts it together anew at every call: a third of a small attention's time."""
     return dtype.name
 
 
@@ -255,9 +255,8 @@ def _checked_mask(mask: Any, dtype: str) -> Array:
     if not isinstance(mask, np.ndarray):
         raise ConfigError(f"mask must be a numpy array, not {type(mask).__name__}")
     if mask.dtype != bool and _name(mask.dtype) not in {dtype, "float32"}:
-        raise ConfigError(
-            f"mask has dtype {_name(mask.dtype)}: use bool (True = may attend), {dtype} or float32 (added to the scores)"
-        )
+        allowed = f"bool (True = may attend), {dtype} or float32 (added to the scores)"
+        raise ConfigError(f"mask has dtype {_name(mask.dtype)}: use {allowed}")
     return mask
 
 

@@ -181,7 +181,7 @@ STREAMS = [
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", STREAMS, ids=lambda sizes: f"h{sizes['num_heads']}x{sizes['num_kv_heads']}")
 def test_decode_from_memory_is_as_exact_as_from_cache(sizes, dtype):
-    """K and V of more than a MiB go through tiles of their own: every number of heads and keys that these leave over."""
+    """K and V of more than a MiB go through tiles of their own, and what these leave over: heads, keys, columns."""
     config = AttentionConfig(**{"batch": 1, "seq_q": 1, "dtype": dtype} | sizes)
     assert config.kv_bytes > 1 << 20
     check, intact = judged(config, make_inputs(config), BACKENDS.get("cpu-flash"))

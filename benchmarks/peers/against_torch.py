@@ -7,8 +7,8 @@ Run it with a Python that has both this project and the CPU build of PyTorch 2.1
 
 Every configuration is run by both, on the same memory, in turns within one process, with the same number of threads; a
 ratio is PyTorch's median time over ours. Every output is compared with float64 on sampled rows, beside PyTorch's error.
-The ceilings are measured in the same turns: a register-only FMA loop, and for decode a linear read of the same K and V by
-as many threads. Both sides of that share find K and V in memory, as a model's other layers leave them, and warm code.
+The ceilings are measured in the same turns: a register-only FMA loop, and for decode a linear read of the same K and V
+by as many threads; both find K and V in memory, as the other layers of a model leave them, and their code warm.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ LSE = sink, gradient 0. A hidden key has no influence at all, even when its K or
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from typing import TYPE_CHECKING, Any
@@ -160,7 +161,7 @@ def attention_backward(
     )  # fmt: skip
     views = []
     for name, array in (("dout", dout), ("out", out)):
-        _check_array(name, array, q.dtype.name)
+        _check_array(name, array, _name(q.dtype))
         view = heads_view(array, layout, config.num_heads, name)
         if view.shape != out_shape(config):
             raise ConfigError(f"{name} has shape {array.shape}: the output is {out_shape(config)} as [B, H, Sq, Dv]")
@@ -204,7 +205,7 @@ def describe(
     """
     _check_array("q", q)
     for name, array in (("k", k), ("v", v)):
-        _check_array(name, array, q.dtype.name)
+        _check_array(name, array, _name(q.dtype))
     kv_heads = num_heads if num_kv_heads is None and layout == "BSE" else num_kv_heads
     views = (heads_view(q, layout, num_heads, "q"), heads_view(k, layout, kv_heads, "k"),
              heads_view(v, layout, kv_heads, "v"))  # fmt: skip
@@ -212,11 +213,11 @@ def describe(
     (batch, heads, seq_q, head_dim), (_, kv_count, seq_k, _) = views[0].shape, views[1].shape
     kind: MaskKind = "none"
     if mask is not None:
-        mask = mask_view(_checked_mask(mask, q.dtype.name), (batch, heads, seq_q, seq_k))
+        mask = mask_view(_checked_mask(mask, _name(q.dtype)), (batch, heads, seq_q, seq_k))
         kind = "bool" if mask.dtype == bool else "additive"
     config = AttentionConfig(
         batch=batch, num_heads=heads, num_kv_heads=kv_count, seq_q=seq_q, seq_k=seq_k, head_dim=head_dim,
-        head_dim_v=views[2].shape[3], dtype=q.dtype.name, layout=layout, causal=_flag("causal", causal),
+        head_dim_v=views[2].shape[3], dtype=_name(q.dtype), layout=layout, causal=_flag("causal", causal),
         window=_window(window), mask=kind, mask_shape=None if mask is None else mask.shape,
         softcap=_number("softcap", softcap), alibi=alibi_slopes is not None, sinks=sinks is not None,
         scale=_number("scale", scale), return_lse=_flag("return_lse", return_lse), direction=direction,
@@ -245,13 +246,19 @@ def out_shape(config: AttentionConfig) -> tuple[int, int, int, int]:
     return config.batch, config.num_heads, config.seq_q, config.head_dim_v
 
 
+@functools.lru_cache(maxsize=64)
+def _name(dtype: np.dtype[Any]) -> str:
+    """Return a dtype's name; numpy puts it together anew at every call: a third of a small attention's time."""
+    return dtype.name
+
+
 def _check_array(name: str, array: Any, dtype: str = "") -> None:
     if not isinstance(array, np.ndarray):
         raise ConfigError(f"{name} must be a numpy array, not {type(array).__name__}")
-    if dtype and array.dtype.name != dtype:
-        raise ConfigError(f"{name} has dtype {array.dtype.name}, but {dtype} is needed: convert one of them")
-    if array.dtype.name not in DTYPE_BYTES:
-        raise ConfigError(f"{name} has dtype {array.dtype.name}: use one of {', '.join(DTYPE_BYTES)}")
+    if dtype and _name(array.dtype) != dtype:
+        raise ConfigError(f"{name} has dtype {_name(array.dtype)}, but {dtype} is needed: convert one of them")
+    if _name(array.dtype) not in DTYPE_BYTES:
+        raise ConfigError(f"{name} has dtype {_name(array.dtype)}: use one of {', '.join(DTYPE_BYTES)}")
     if not array.dtype.isnative:
         raise ConfigError(f"{name} has dtype {array.dtype.str}, not in this machine's byte order: convert it first")
 
@@ -268,10 +275,9 @@ def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) ->
 def _checked_mask(mask: Any, dtype: str) -> Array:
     if not isinstance(mask, np.ndarray):
         raise ConfigError(f"mask must be a numpy array, not {type(mask).__name__}")
-    if mask.dtype != bool and mask.dtype.name not in {dtype, "float32"}:
-        raise ConfigError(
-            f"mask has dtype {mask.dtype.name}: use bool (True = may attend), {dtype} or float32 (added to the scores)"
-        )
+    if mask.dtype != bool and _name(mask.dtype) not in {dtype, "float32"}:
+        allowed = f"bool (True = may attend), {dtype} or float32 (added to the scores)"
+        raise ConfigError(f"mask has dtype {_name(mask.dtype)}: use {allowed}")
     return mask
 
 
@@ -306,8 +312,8 @@ def _window(window: Any) -> tuple[int, int] | None:
 def _per_head(name: str, values: Any, config: AttentionConfig, shapes: tuple[tuple[int, ...], ...]) -> Array | None:
     if values is None:
         return None
-    if not isinstance(values, np.ndarray) or values.dtype.name not in DTYPE_BYTES:
-        found = f"{values.dtype.name} array" if isinstance(values, np.ndarray) else type(values).__name__
+    if not isinstance(values, np.ndarray) or _name(values.dtype) not in DTYPE_BYTES:
+        found = f"{_name(values.dtype)} array" if isinstance(values, np.ndarray) else type(values).__name__
         raise ConfigError(f"{name} must be a floating numpy array, not {found}")
     if values.shape not in shapes:
         wanted = " or ".join(str(list(shape)) for shape in shapes)

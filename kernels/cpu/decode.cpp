@@ -8,9 +8,8 @@
 namespace rocattn {
 namespace {
 
-constexpr int64_t kCached = 24 << 20;  // bytes of K and V that a last-level cache is taken to hold from call to call
-constexpr int64_t kAhead = 16 << 10;   // bytes between what is read and what is prefetched: as much as one row of tiles
-constexpr int64_t kStreamKeys = 4;     // keys of V for one head at a time while streaming
+constexpr int64_t kCached = 1 << 20;  // bytes of K and V that are taken to be in a cache near the core
+constexpr int64_t kAhead = 16 << 10;   // bytes between what is read and what is prefetched
 constexpr int64_t kItems = 32;  // to cut the keys of all heads into, if each still has 128 keys: by the shape alone
 
 struct Buffers {
@@ -21,8 +20,8 @@ struct Buffers {
 struct Decode {
   Problem p;
   int64_t together, ranges, range_keys, Dp, Dvp, rows, scratch_bytes, partial_floats;
-  bool copy, pairs, stream;  // stream: K and V come from memory, and an item reads each in the order of addresses
-  int64_t value_keys;        // keys of V added for one head before the next head's turn
+  bool copy, pairs, stream;  // stream: K and V come from memory; an item reads each nearly in the order of addresses
+  int64_t value_keys;  // keys of V added for one head before the next head's turn
   char* scratch;
   float* partial;  // [head][range]: m[rows], l[rows], w[rows], O[rows][Dvp]
 
@@ -39,7 +38,7 @@ struct Decode {
     const bool linear = a.ks[2] == together * a.D && a.vs[2] == together * a.Dv &&
                         (together == 1 || (a.ks[1] == a.D && a.vs[1] == a.Dv));
     stream = linear && !copy && p.heads * a.Sk * (a.D + a.Dv) * p.element() > kCached;
-    value_keys = stream ? kStreamKeys : DK;
+    value_keys = stream ? 8 / p.element() : DK;
 #if defined(__AVX512BF16__)
     pairs = a.dtype == kBFloat16 && a.D % 32 == 0 && a.Dv % 32 == 0;
 #else
@@ -161,14 +160,14 @@ RA_INLINE void score_rows(const float* q, int64_t ldq, int64_t rows, const char*
 }
 int64_t tile_keys(int64_t rows) { return rows == 1 ? kKeys<1> : rows == 2 ? kKeys<2> : kKeys<4>; }
 
-template <class T>
+template <class T, int N>
 RA_INLINE void add_values(const float* w, int64_t rows, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo,
                           Ahead& ahead) {
   constexpr int group = VL == 16 ? 4 : 2;  // rows whose sums, with four vectors of V, fit the registers
-  if (rows == 1) return value_block<T, 1>(w, v, v_row, n, o, ldo, ahead);
+  if (rows == 1) return value_block<T, 1, N>(w, v, v_row, n, o, ldo, ahead);
   for (int64_t r = 0; r < rows; r += min2<int64_t>(rows, group)) {
-    if (group == 4 && rows > 2) value_block<T, group>(w + r * DK, v, v_row, n, o + r * ldo, ldo, ahead);
-    else value_block<T, 2>(w + r * DK, v, v_row, n, o + r * ldo, ldo, ahead);
+    if (group == 4 && rows > 2) value_block<T, group, N>(w + r * DK, v, v_row, n, o + r * ldo, ldo, ahead);
+    else value_block<T, 2, N>(w + r * DK, v, v_row, n, o + r * ldo, ldo, ahead);
     ahead.step = 0;  // the first rows fetched all of it
   }
 }
@@ -195,7 +194,14 @@ RA_NOINLINE void run_block(const Decode& f, const Buffers& y, const State& x, in
       for (int64_t j = 0; j < n; j += tile) scores(i, j, (const char*)y.K, f.Dp * 4);
     }
   } else {
-    for (int64_t j = 0; j < n; j += tile)
+    constexpr int side = Source::bytes == 4 || VL < 8 ? VL / 4 : VL / 8, keys = VL / 4 / side;
+    int64_t j = 0;
+    if (f.stream && f.rows == 4 && f.together % side == 0)
+      for (; j + keys <= n; j += keys)
+        for (int64_t i = 0; i < f.together; i += side)
+          score_heads<T, 4, keys, side>(y.q + i * 4 * f.Dp, f.Dp, k + i * k_head + j * k_row, k_head, k_row, width,
+                                        y.s + i * 4 * DK + j, next_k);
+    for (; j < n; j += tile)
       for (int64_t i = 0; i < f.together; i++) scores(i, j, k + i * k_head, k_row);
   }
 
@@ -209,9 +215,11 @@ RA_NOINLINE void run_block(const Decode& f, const Buffers& y, const State& x, in
                    f.Dvp, f.pairs ? pairs + r * DK : nullptr);
 
   const float* weights = f.pairs ? pairs : y.s;
+  constexpr int64_t stream_keys = 8 / Source::bytes;
   const auto values = [&](int64_t i, int64_t j, int64_t count, const char* from, int64_t row) {
     const int64_t column = Same<T, Pairs>::value ? j / 2 : j, r = i * f.rows;
-    add_values<T>(weights + r * DK + column, f.rows, from + j * row, row, count, y.o + r * f.Dvp, f.Dvp, next_v);
+    const auto add = count == stream_keys ? add_values<T, stream_keys> : add_values<T, 0>;
+    add(weights + r * DK + column, f.rows, from + j * row, row, count, y.o + r * f.Dvp, f.Dvp, next_v);
     next_v.step = f.stream;
   };
   const bool leaks = zero && may_hide;  // unless V is finite

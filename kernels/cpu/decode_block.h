@@ -101,10 +101,50 @@ RA_INLINE void score_tile(const float* q, int64_t ldq, const char* k, int64_t k_
   }
 }
 
-// o[r] += sum of p[r][j] v_j for RM rows and NC vectors of columns.
-template <class T, int RM, int NC>
-static void value_columns(const float* w, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo,
-                          Ahead& ahead) {
+// The same for KR keys of HT heads that lie side by side in memory, s[(h * RM + r) * DK + j]: read nearly in the order
+// of addresses, at the price of loading q more often.
+template <class T, int RM, int KR, int HT>
+RA_INLINE void score_heads(const float* q, int64_t ldq, const char* k, int64_t k_head, int64_t k_row, int64_t D,
+                           float* s, Ahead& ahead) {
+  vf acc[VL];
+#pragma GCC unroll 16
+  for (int i = 0; i < VL; i++) acc[i] = vf{};
+#pragma GCC unroll 4
+  for (int h = 0; h < HT; h++)
+    for (int64_t d = 0; d < D; d += VL) {
+      ahead.fetch<KR * VL * (Same<T, Pairs>::value ? 4 : T::bytes)>();
+      vf kv[KR];
+#pragma GCC unroll 4
+      for (int j = 0; j < KR; j++) {
+        const char* key = k + h * k_head + j * k_row;
+        if constexpr (Same<T, Pairs>::value) kv[j] = load((const float*)key + d);
+        else kv[j] = T::get_vector(key, d);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < RM; r++) {
+        const vf x = load(q + (h * RM + r) * ldq + d);
+#pragma GCC unroll 4
+        for (int j = 0; j < KR; j++) {
+          vf& sum = acc[(h * RM + r) * KR + j];
+#if defined(__AVX512BF16__)
+          if constexpr (Same<T, Pairs>::value) sum = pair_madd(x, kv[j], sum);
+          else
+#endif
+            sum = fma(x, kv[j], sum);
+        }
+      }
+    }
+  float sums[VL];
+  store(sums, sum_lanes_of(acc));
+#pragma GCC unroll 16
+  for (int i = 0; i < VL; i += KR) __builtin_memcpy(s + i / KR * DK, sums + i, sizeof(float) * KR);
+}
+
+// o[r] += sum of p[r][j] v_j for RM rows, NC vectors of columns and N keys (0: n keys).
+template <class T, int RM, int NC, int N>
+RA_INLINE void value_columns(const float* w, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo,
+                             Ahead& ahead) {
+  if constexpr (N != 0) n = N;
   vf acc[RM][NC];
 #pragma GCC unroll 4
   for (int r = 0; r < RM; r++)
@@ -151,15 +191,15 @@ static void value_columns(const float* w, const char* v, int64_t v_row, int64_t 
     for (int c = 0; c < NC; c++) store(o + r * ldo + c * VL, acc[r][c]);
 }
 
-template <class T, int RM>
-static void value_block(const float* w, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo, Ahead& ahead) {
+template <class T, int RM, int N>
+RA_INLINE void value_block(const float* w, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo, Ahead& ahead) {
   constexpr int step = Same<T, Pairs>::value ? 2 : 1;
   constexpr int wide = RM <= 2 && VL == 16 ? 8 : 4;
   for (int64_t columns = ldo / VL; columns > 0;) {
     const int64_t take = columns >= wide ? wide : columns >= 4 ? 4 : step;
-    if (take == wide) value_columns<T, RM, wide>(w, v, v_row, n, o, ldo, ahead);
-    else if (take == 4) value_columns<T, RM, 4>(w, v, v_row, n, o, ldo, ahead);
-    else value_columns<T, RM, step>(w, v, v_row, n, o, ldo, ahead);
+    if (take == wide) value_columns<T, RM, wide, N>(w, v, v_row, n, o, ldo, ahead);
+    else if (take == 4) value_columns<T, RM, 4, N>(w, v, v_row, n, o, ldo, ahead);
+    else value_columns<T, RM, step, N>(w, v, v_row, n, o, ldo, ahead);
     columns -= take, v += take * VL * T::bytes, o += take * VL;
   }
 }

@@ -74,13 +74,16 @@ static void column_panel(const void* a, int64_t a_row, int64_t a_k, const float*
 }
 
 // The same, C = A B, summed in short parts: the error of a score grows with its partial sums, and the softmax shows it.
-constexpr int64_t kShortSum = 32;
+// What is hardly longer than a part stays one sum: adding the rest would cost more exactness than it brings.
+constexpr int64_t kShortSum = 16;
+RA_INLINE int64_t short_sum(int64_t K) { return K <= 2 * kShortSum ? max2<int64_t>(K, 1) : kShortSum; }
 template <class Op, int NC>
 static void column_panel_short(const char* a, int64_t a_row, const float* b, int64_t ldb, float* c, int64_t ldc,
                                int64_t M, int64_t K) {
-  column_panel<Op, NC, false, false>(a, a_row, 4, b, ldb, c, ldc, M, min2(K, kShortSum));
-  for (int64_t k = kShortSum; k < K; k += kShortSum)
-    column_panel<Op, NC, true, false>(a + k * 4, a_row, 4, b + k * ldb, ldb, c, ldc, M, min2(K - k, kShortSum));
+  const int64_t length = short_sum(K);
+  column_panel<Op, NC, false, false>(a, a_row, 4, b, ldb, c, ldc, M, min2(K, length));
+  for (int64_t k = length; k < K; k += length)
+    column_panel<Op, NC, true, false>(a + k * 4, a_row, 4, b + k * ldb, ldb, c, ldc, M, min2(K - k, length));
 }
 
 // C[M x columns vectors] (+)= A[M x K] B[K x columns vectors], in column panels of at most PV vectors, evenly cut.
@@ -105,7 +108,7 @@ static void product(const void* a, int64_t a_row, int64_t a_k, const float* b, i
 template <class Op>
 static void product_short(const void* a, int64_t a_row, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t M,
                           int64_t columns, int64_t K, bool parts) {
-  const int64_t length = parts ? kShortSum : max2<int64_t>(K, 1);
+  const int64_t length = parts ? short_sum(K) : max2<int64_t>(K, 1);
   product<Op, false, false>(a, a_row, 4, b, ldb, c, ldc, M, columns, min2(K, length));
   for (int64_t k = length; k < K; k += length)
     product<Op, true, false>((const char*)a + k * 4, a_row, 4, b + k * ldb, ldb, c, ldc, M, columns,

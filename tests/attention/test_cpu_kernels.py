@@ -168,6 +168,41 @@ def test_wide_heads(dim, dtype):
     assert intact
 
 
+STREAMS = [
+    {"num_heads": 32, "num_kv_heads": 8, "seq_k": 997, "head_dim": 128},
+    {"num_heads": 16, "num_kv_heads": 4, "seq_k": 1500, "head_dim": 64, "head_dim_v": 192, "causal": True, "seq_q": 1},
+    {"num_heads": 16, "num_kv_heads": 8, "seq_k": 1003, "head_dim": 96, "seq_q": 2, "window": (700, 0)},
+    {"num_heads": 12, "num_kv_heads": 3, "seq_k": 1999, "head_dim": 128, "mask": "bool", "mask_shape": (1, 1, 1, 1999)},
+    {"num_heads": 8, "num_kv_heads": 2, "seq_k": 2049, "head_dim": 128, "layout": "BHSD", "sinks": True},
+    {"num_heads": 40, "num_kv_heads": 8, "seq_k": 901, "head_dim": 128, "alibi": True, "softcap": 20.0},
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", STREAMS, ids=lambda sizes: f"h{sizes['num_heads']}x{sizes['num_kv_heads']}")
+def test_decode_from_memory_is_as_exact_as_from_cache(sizes, dtype):
+    """K and V of more than a MiB go through tiles of their own, and what these leave over: heads, keys, columns."""
+    config = AttentionConfig(**{"batch": 1, "seq_q": 1, "dtype": dtype} | sizes)
+    assert config.kv_bytes > 1 << 20
+    check, intact = judged(config, make_inputs(config), BACKENDS.get("cpu-flash"))
+    assert check.ok, check
+    assert intact
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nan_at_hidden_keys_does_not_leak_from_memory(dtype):
+    """Neither through the tiles' ends nor through what is fetched ahead."""
+    rng = np.random.default_rng(3)
+    q, k, v = (
+        rng.standard_normal((1, n, h, 128)).astype(numpy_dtype(dtype)) for n, h in ((2, 8), (2000, 2), (2000, 2))
+    )
+    want = rocattn.attention(q[:, :1], k[:, :1999], v[:, :1999], backend="cpu-flash").astype(np.float32)
+    k[:, 1999:] = v[:, 1999:] = np.nan
+    out = rocattn.attention(q, k, v, causal=True, backend="cpu-flash")
+    np.testing.assert_allclose(out[:, :1].astype(np.float32), want, rtol=0, atol=EPS[dtype] / 8)
+    assert np.isnan(out[:, 1:].astype(np.float32)).all()
+
+
 @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512", "avx512bf16"])
 def test_every_instruction_set_keeps_the_rule(isa):
     """Random problems with each library this CPU can run (in a process of its own: one library a process)."""

@@ -30,8 +30,8 @@ class Crash(msgspec.Struct, frozen=True):
 def launch(job: Job, env: dict[str, str], timeout_s: float) -> Result | Crash:
     """Do a job in a fresh process and return what it reports.
 
-    The process leads a group of its own, and the whole group is gone when this returns or is interrupted. (A signal that
-    lands while the process is being made leaves it to end by itself: its input closes, and its parent is not there.)
+    The process leads a group of its own, and the whole group is gone when this returns or is interrupted. (A signal
+    that lands while the process is being made leaves it to end by itself: its input closes, its parent is not there.)
 
     Args:
         job: What to measure.

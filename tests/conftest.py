@@ -1,4 +1,4 @@
-"""What holds for every test: one BLAS thread, and a registry that no test leaves changed."""
+"""What holds for every test: one BLAS thread, and a registry and an environment that no test leaves changed."""
 
 import os
 
@@ -12,6 +12,16 @@ from pathlib import Path
 import pytest
 
 OURS = (str(Path(__file__).parent), tempfile.gettempdir())
+
+
+@pytest.fixture(autouse=True)
+def unchanged_environment():
+    """Take back what a command set for its own process (`rocattn verify` does): the next test's subprocesses see it."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)

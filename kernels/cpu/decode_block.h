@@ -192,7 +192,8 @@ RA_INLINE void value_columns(const float* w, const char* v, int64_t v_row, int64
 }
 
 template <class T, int RM, int N>
-RA_INLINE void value_block(const float* w, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo, Ahead& ahead) {
+RA_INLINE void value_block(const float* w, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo,
+                           Ahead& ahead) {
   constexpr int step = Same<T, Pairs>::value ? 2 : 1;
   constexpr int wide = RM <= 2 && VL == 16 ? 8 : 4;
   for (int64_t columns = ldo / VL; columns > 0;) {

@@ -8,19 +8,20 @@
 // LDS       K tile [KEY_TILE][D], V^T tile [Dv][KEY_TILE], rows 16 bytes longer than a multiple of 32; Q where
 //           Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (18.1 with 64 keys a tile, on CDNA), 18.8 KiB at D = 128.
 // Registers At D = 128: O 64, Q 64, S 16, next tiles 32 of at most 240 VGPRs on gfx11 (16 rows a wave); O 64, Q 32,
-//           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills up to D = 128.
+//           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
 //           takes P from the registers (rocattn/flash.h; rocattn/matrix.h has the fragments of every architecture).
 // Tiles     Scores are finished in natural units, so that masks down to the lowest float32 are exact. Tiles outside the
-//           band are not loaded; only those at its edges are masked for it. A mask is read element by element in every
-//           tile.
+//           band are not loaded; only those at its edges are masked for it. A mask is read in every tile, by vectors of
+//           4 to 16 bytes where its keys are neighbours.
 // Numerics  Products in float32 from T; P is rounded to T (nearest) for the second product, its sum is not. P is
 //           relative to a reference that lags the maximum by at most 2^8. The output is divided once and rounded once.
 // Hidden    A hidden key has no influence, whatever its K and V hold. A row that sees nothing: output 0, LSE -inf.
 // Not measured on a GPU yet.
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
-// EXACT_DIMS (1: head_dim and head_dim_v are just those), WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+// COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
+// QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
 //
 // Kernel arguments (236 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -38,7 +39,7 @@
 
 using namespace rocattn;
 
-using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, EXACT_DIMS>;
+using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, COLUMN_STEP>;
 
 ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
                (const DTYPE* q, const DTYPE* k, const DTYPE* v, DTYPE* out, float* lse, const void* mask,
@@ -57,12 +58,12 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
                                           seq_q, seq_k, num_heads, group, head_dim, head_dim_v};
     ScoreOptions options{mask, mask_stride_k, mask_kind, window_left, window_right,
                                scale, softcap, seq_q, seq_k};
-    options.settle();
+    options.settle(alibi_slopes != nullptr);
     // With a band the last rows usually see most keys: their blocks start first.
     const QueryRows<Shape> rows(ceil_div(seq_q, Shape::BLOCK_ROWS) - 1 - block_x());
     const BandRange block(options, rows.first, smaller(rows.first + Shape::BLOCK_ROWS, seq_q) - 1);
     const BandRange wave(options, rows.wave_first, rows.wave_first + Shape::WAVE_ROWS - 1);
-    OptionScores<Shape> scores{options, block, wave, alibi_slopes ? 1u : 0u, {}};
+    OptionScores<Shape> scores{options, block, wave, {}};
     const float slope = alibi_slopes ? load(alibi_slopes + block_z() * num_heads + block_y()) : 0.0f;
 #pragma unroll
     for (u32 i = 0; i < QUERY_TILES; ++i) {

@@ -6,7 +6,7 @@
 // LDS       K tile [KEY_TILE][D], V^T tile [Dv][KEY_TILE], rows 16 bytes longer than a multiple of 32; Q where
 //           Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (18.1 with 64 keys a tile, on CDNA), 18.8 KiB at D = 128.
 // Registers At D = 128: O 64, Q 64, S 16, next tiles 32 of at most 240 VGPRs on gfx11 (16 rows a wave); O 64, Q 32,
-//           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills up to D = 128.
+//           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
 //           takes P from the registers (rocattn/flash.h; rocattn/matrix.h has the fragments of every architecture).
 // Tiles     All but the last are full and run without any masking.
@@ -16,7 +16,8 @@
 // Not measured on a GPU yet.
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
-// EXACT_DIMS (1: head_dim and head_dim_v are just those), WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+// COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
+// QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
 //
 // Kernel arguments (164 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -28,7 +29,7 @@
 
 using namespace rocattn;
 
-using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, EXACT_DIMS>;
+using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, COLUMN_STEP>;
 
 namespace {
 

@@ -18,7 +18,8 @@
 // Not measured on a GPU yet.
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
-// EXACT_DIMS (1: head_dim and head_dim_v are just those), WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+// COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
+// QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
 //
 // Kernel arguments (212 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -36,7 +37,7 @@
 
 using namespace rocattn;
 
-using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, 1, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, EXACT_DIMS>;
+using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, 1, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, COLUMN_STEP>;
 
 ROCATTN_KERNEL(flash_decode, ROCATTN_WAVE,
                (const DTYPE* q, const DTYPE* k, const DTYPE* v, float* partial_out, float* partial_lse,
@@ -60,14 +61,17 @@ ROCATTN_KERNEL(flash_decode, ROCATTN_WAVE,
 
     ScoreOptions options{mask, mask_stride_k, mask_kind, window_left, window_right,
                                scale, softcap, seq_q, seq_k};
-    options.settle();
+    options.settle(alibi_slopes != nullptr);
     const BandRange band(options, 0, seq_q - 1);
-    OptionScores<Shape> scores{options, band, band, alibi_slopes ? 1u : 0u, {}};
-    u32 packed[QUERY_TILES];
+    OptionScores<Shape> scores{options, band, band, {}};
+    u32 out_rows[QUERY_TILES];  // of the partial results; ~0: none
 #pragma unroll
     for (u32 i = 0; i < QUERY_TILES; ++i) {
-        packed[i] = first_row + 16 * i + lane_id() % 16;
-        const u32 at = smaller(packed[i], packed_rows - 1), row = at % seq_q, head = head_of(at);
+        const u32 packed = first_row + 16 * i + Shape::M::column();
+        const u32 at = smaller(packed, packed_rows - 1), row = at % seq_q, head = head_of(at);
+        // Rather than all it is computed from. All rows with their features take 4 GiB long before it overflows.
+        out_rows[i] = packed < packed_rows ? ((block_x() * batch + block_z()) * num_heads + head) * seq_q + row : ~0u;
+        settle(out_rows[i]);
         scores.row[i] = {options.first_key(row), options.last_key(row), options.diagonal(row),
                          alibi_slopes ? load(alibi_slopes + b * num_heads + head) : 0.0f,
                          b * mask_stride_b + head * mask_stride_h + row * mask_stride_q};
@@ -88,11 +92,10 @@ ROCATTN_KERNEL(flash_decode, ROCATTN_WAVE,
 #pragma unroll
     for (u32 i = 0; i < QUERY_TILES; ++i) {
         const RowEnd ended = end_row<false>(forward.reference_of(i), forward.total(i));
-        const bool exists = packed[i] < packed_rows;
-        const u32 at = exists ? packed[i] : 0;
-        const i64 row = ((static_cast<i64>(block_x()) * batch + b) * num_heads + head_of(at)) * seq_q + at % seq_q;
+        const i64 row = out_rows[i];
+        const bool exists = out_rows[i] != ~0u;
         float* out_row = exists ? partial_out + row * head_dim_v : nullptr;
         write_row<Shape, float>(forward, i, out_row, head_dim_v, ended.factor);
-        if (exists && lane_id() < 16) store(partial_lse + row, ended.lse);
+        if (exists && Shape::M::part() == 0) store(partial_lse + row, ended.lse);
     }
 }

@@ -206,9 +206,4 @@ void matrix(Collective kind, const MatrixOperands& operands, Where where) {
   complete(wave);
 }
 
-void wrong_grid(unsigned threads, Where where) {
-  report("grid_x of another block size", where, "the kernel divides by %u, the block has %u threads", threads,
-         runtime.block_threads);
-}
-
 }  // namespace rocattn::hostgpu

@@ -76,7 +76,6 @@ bool launch(const Function& function, const unsigned grid[3], const unsigned blo
     runtime.any_lane = any_lane;
     runtime.uniform = uniform;
     runtime.matrix = matrix;
-    runtime.wrong_grid = wrong_grid;
     runtime.block_threads = block[0];
     memcpy(runtime.grid, grid, sizeof runtime.grid);
     running = {0, 0, device()->wave, (unsigned)__builtin_ctz(device()->wave), waves, 0, false};

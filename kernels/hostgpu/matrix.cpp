@@ -7,7 +7,9 @@
 //   v_mfma_f32_16x16x16         A, B: k = 4 g + e; C, D: row 4 g + r
 //   v_mfma_f32_16x16x32 gfx950  A, B: k = 8 g + e; C, D: row 4 g + r
 //
-// Products of two 16-bit values are exact in float; they are added to C in the order of k, rounding each time.
+// Products of two 16-bit values are exact in float; they are added to C in the order of k, rounding each time. CDNA 2
+// (gfx90a) takes subnormal 16-bit inputs for 0 and gives 0 for subnormal results (MIOpen's documentation: "MI200 MFMA
+// behavior specifics").
 #include "runtime.h"
 
 namespace rocattn::hostgpu {
@@ -32,6 +34,13 @@ float from_bf16(uint16_t bits) {
   return x;
 }
 
+float read_element(uint16_t bits, bool f16, bool zero_subnormals) {
+  if (zero_subnormals && (bits & (f16 ? 0x7c00 : 0x7f80)) == 0) bits &= 0x8000;
+  return f16 ? from_f16(bits) : from_bf16(bits);
+}
+
+bool zeroes_subnormals() { return strcmp(device()->arch, "gfx90a") == 0; }
+
 struct Tile {
   unsigned depth, elements, registers;
   alignas(64) float a[16][32], b[32][16], c[16][16];
@@ -39,6 +48,7 @@ struct Tile {
 
 template <class Depth>
 void gather(Tile& t, const Wave& wave, unsigned lanes, Depth depth_of) {
+  const bool zeroes = zeroes_subnormals();
   for (unsigned l = 0; l < lanes; l++) {
     const MatrixOperands& operands = *wave.operands[l];
     uint16_t a[16], b[16];
@@ -47,8 +57,8 @@ void gather(Tile& t, const Wave& wave, unsigned lanes, Depth depth_of) {
     const bool f16 = operands.element == Element::F16;
     for (unsigned e = 0; e < t.elements; e++) {
       const unsigned k = depth_of(l / 16, e);
-      t.a[l % 16][k] = f16 ? from_f16(a[e]) : from_bf16(a[e]);
-      t.b[k][l % 16] = f16 ? from_f16(b[e]) : from_bf16(b[e]);
+      t.a[l % 16][k] = read_element(a[e], f16, zeroes);
+      t.b[k][l % 16] = read_element(b[e], f16, zeroes);
     }
   }
 }
@@ -62,6 +72,8 @@ void run(Tile& t, const Wave& wave, Row row_of) {
     memcpy(sum, t.c[i], sizeof sum);
     for (unsigned k = 0; k < t.depth; k++)
       for (unsigned j = 0; j < 16; j++) sum[j] += t.a[i][k] * t.b[k][j];
+    if (zeroes_subnormals())
+      for (unsigned j = 0; j < 16; j++) sum[j] = sum[j] < 0x1p-126f && sum[j] > -0x1p-126f ? 0.0f : sum[j];
     memcpy(t.c[i], sum, sizeof sum);
   }
   for (unsigned l = 0; l < running.wave_size; l++)

@@ -210,7 +210,6 @@ bool any_lane(bool condition, Where where);
 uint32_t uniform(unsigned value, Where where);
 void matrix(Collective kind, const MatrixOperands& operands, Where where);
 void multiply(Wave& wave);
-void wrong_grid(unsigned threads, Where where);
 
 struct Function {
   const Kernel* kernel;

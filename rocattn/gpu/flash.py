@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from rocattn.errors import ConfigError
 from rocattn.gpu.arch import wave_size
 from rocattn.gpu.arguments import (
     KERNEL_TYPES,
@@ -24,7 +23,7 @@ from rocattn.gpu.arguments import (
     window,
 )
 from rocattn.gpu.launch import WorkspaceArg
-from rocattn.gpu.tiles import FlashTile, decode_tile, flash_tile, padded_head_dim
+from rocattn.gpu.tiles import FlashTile, column_step, decode_tile, flash_tile, is_narrow, padded_head_dim
 from rocattn.registry import YES, Support
 
 if TYPE_CHECKING:
@@ -51,8 +50,14 @@ BUILT_HEAD_DIMS = (32, 64, 80, 96, 128, 256)
 _LOG2_E = math.log2(math.e)
 
 
-def can_use_flash_attention(config: AttentionConfig, arch: str) -> Support:  # noqa: ARG001 - all targets have them
-    """Say whether the flash kernels compute this config, or why not."""
+def can_use_flash_attention(config: AttentionConfig, arch: str, buffers: dict[str, Buffer] | None = None) -> Support:
+    """Say whether the flash kernels compute this config, or why not.
+
+    Args:
+        config: The problem.
+        arch: Target, without features.
+        buffers: As `flash_launches` takes them; None: rows of k and v are taken to lie close enough.
+    """
     reason = ""
     if config.direction == "backward":
         reason = "these are the kernels of the forward pass"
@@ -66,6 +71,8 @@ def can_use_flash_attention(config: AttentionConfig, arch: str) -> Support:  # n
         reason = f"a grid has at most {MAX_GRID_YZ} heads and as many batches"
     elif max(config.seq_q, config.seq_k) >= MAX_POSITION:
         reason = "positions are 32-bit: seq_q and seq_k must be below 2^30"
+    elif buffers is not None:
+        reason = _stride_problem(config, arch, buffers)
     return Support(ok=False, reason=reason) if reason else YES
 
 
@@ -96,9 +103,6 @@ def flash_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer
         arch: Target, without features.
         buffers: By name: q, k, v, out as [B, H or Hkv, S, D or Dv] views; lse, mask ([1 or B, 1 or H, 1 or Sq,
             1 or Sk]), alibi_slopes (contiguous [B, H]) and sinks ([H]) where there are any.
-
-    Raises:
-        ConfigError: When rows of k or v lie so far apart that a tile of them spans 4 GiB.
     """
     if not config.batch * config.num_heads * config.seq_q:
         return ()
@@ -106,8 +110,7 @@ def flash_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer
         return _decode(config, arch, buffers)
     kernel = select_kernel(config)
     dims = _padded(config)
-    tile = flash_tile(arch, *dims, config.dtype, options=kernel == "flash_attention")
-    _check_strides(config, tile, buffers)
+    tile = _tile(config, arch)
     args = _plain_args(config, buffers) if kernel != "flash_attention" else _option_args(config, buffers)
     grid = (-(-config.seq_q // tile.rows), config.num_heads, config.batch)
     return (launch(_variant(kernel, config, dims, tile), grid, tile.waves * wave_size(arch), args),)
@@ -139,14 +142,13 @@ def variants(arch: str) -> tuple[Variant, ...]:
                     if kernel == "flash_decode"
                     else flash_tile(arch, dim, dim, name, options=kernel == "flash_attention")
                 )
-                found.append(_compiled(kernel, dtype, (dim, dim), tile, exact=True))
+                found.append(_compiled(kernel, dtype, (dim, dim), tile, 0))
     return tuple(found)
 
 
 def _decode(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[Launch, ...]:
     dims = _padded(config)
-    tile = decode_tile(arch, *dims, config.dtype)
-    _check_strides(config, tile, buffers)
+    tile = _tile(config, arch)
     splits, keys = splits_of(config, tile.key_tile)
     rows = config.batch * config.num_heads * config.seq_q
     partial_out = WorkspaceArg("partial_out", splits * rows * config.head_dim_v * 4)
@@ -177,26 +179,39 @@ def _row_tiles(config: AttentionConfig) -> int:
 
 
 def _padded(config: AttentionConfig) -> tuple[int, int]:
-    return padded_head_dim(config.head_dim), padded_head_dim(config.head_dim_v)
+    narrow = is_narrow(_step(config), config.dtype)
+    return padded_head_dim(config.head_dim, narrow=narrow), padded_head_dim(config.head_dim_v, narrow=narrow)
 
 
 def _variant(kernel: str, config: AttentionConfig, dims: tuple[int, int], tile: FlashTile) -> Variant:
-    exact = dims == (config.head_dim, config.head_dim_v)
-    return _compiled(kernel, KERNEL_TYPES[config.dtype], dims, tile, exact=exact)
+    return _compiled(kernel, KERNEL_TYPES[config.dtype], dims, tile, _step(config))
 
 
-def _compiled(kernel: str, dtype: str, dims: tuple[int, int], tile: FlashTile, *, exact: bool) -> Variant:
-    defines = {"DTYPE": dtype, "HEAD_DIM": dims[0], "HEAD_DIM_V": dims[1], "EXACT_DIMS": int(exact), **tile.defines()}
+def _step(config: AttentionConfig) -> int:
+    return column_step(config.head_dim, config.head_dim_v, config.itemsize)
+
+
+def _compiled(kernel: str, dtype: str, dims: tuple[int, int], tile: FlashTile, step: int) -> Variant:
+    defines = {"DTYPE": dtype, "HEAD_DIM": dims[0], "HEAD_DIM_V": dims[1], "COLUMN_STEP": step, **tile.defines()}
     return Variant(kernel, f"hip/{kernel}.hip", kernel, defines)
 
 
-def _check_strides(config: AttentionConfig, tile: FlashTile, buffers: dict[str, Buffer]) -> None:
+def _tile(config: AttentionConfig, arch: str) -> FlashTile:
+    """Return the tile of a forward pass."""
+    dims, step = _padded(config), _step(config)
+    if uses_decode(config):
+        return decode_tile(arch, *dims, config.dtype, step=step)
+    return flash_tile(arch, *dims, config.dtype, step=step, options=select_kernel(config) == "flash_attention")
+
+
+def _stride_problem(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> str:
+    """Return which of k and v has rows too far apart for a tile's 32-bit offsets; "" if neither has."""
+    keys = _tile(config, arch).key_tile
     for name in ("k", "v"):
         stride = buffers[name].strides[2]
-        if abs(stride) * tile.key_tile * config.itemsize >= 1 << 32:
-            raise ConfigError(
-                f"{name} has rows {stride} elements apart: {tile.key_tile} of them must span less than 4 GiB"
-            )
+        if abs(stride) * keys * config.itemsize >= 1 << 32:
+            return f"{name} has rows {stride} elements apart: {keys} of them must span less than 4 GiB"
+    return ""
 
 
 def _plain_args(config: AttentionConfig, buffers: dict[str, Buffer]) -> list[Arg]:

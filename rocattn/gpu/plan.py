@@ -74,7 +74,7 @@ def _launches(
     if use_flash_attention:
         from rocattn.gpu.flash import can_use_flash_attention, flash_launches
 
-        answer = can_use_flash_attention(config, arch)
+        answer = can_use_flash_attention(config, arch, buffers)
         if answer:
             return "flash", "", flash_launches(config, arch, buffers)
         reason = answer.reason

@@ -6,8 +6,11 @@ kernels (`tests/kernels/test_flash_code_objects.py` holds them to their budgets)
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from rocattn.config import DTYPE_BYTES
 
 PADDED_HEAD_DIMS = (32, 64, 80, 96, 128, 160, 192, 256)
 Family = Literal["gfx11", "gfx12", "cdna", "vector"]
@@ -52,9 +55,30 @@ class FlashTile:
         }
 
 
-def padded_head_dim(head_dim: int) -> int:
-    """Return the compiled head dimension for a head dimension of at most 256."""
-    return next(padded for padded in PADDED_HEAD_DIMS if padded >= head_dim)
+def padded_head_dim(head_dim: int, *, narrow: bool = False) -> int:
+    """Return the compiled head dimension for a head dimension of at most 256.
+
+    Args:
+        head_dim: In elements.
+        narrow: See `is_narrow`. Such tiles have a power of two of columns, which divide evenly among threads: that no
+            thread is left over saves the registers that say so.
+    """
+    return next(padded for padded in PADDED_HEAD_DIMS if padded >= head_dim and not (narrow and padded & (padded - 1)))
+
+
+def is_narrow(step: int, dtype: str) -> bool:
+    """Say whether rows are loaded by less than 16 bytes a lane, `step` being their `column_step`."""
+    return 0 < step * DTYPE_BYTES[dtype] < 16
+
+
+def column_step(head_dim: int, head_dim_v: int, itemsize: int) -> int:
+    """Return the elements in which rows are loaded: the largest power of two, up to 16 bytes, that divides both sizes.
+
+    0 stands for head dimensions that are compiled ones, so that no column is checked.
+    """
+    if {head_dim, head_dim_v} <= set(PADDED_HEAD_DIMS):
+        return 0
+    return math.gcd(head_dim, head_dim_v, 16 // itemsize)
 
 
 def family(arch: str, dtype: str) -> Family:
@@ -79,7 +103,8 @@ _FORWARD: _Table = {
             "Q and O take 64 VGPRs each for 16 rows: 240 leave 6 waves a SIMD, as many as 18.8 KiB of LDS a block do"
         ))),
         (256, FlashTile(4, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason=(
-            "O alone takes 128 VGPRs: Q stays in LDS, tiles are not fetched ahead, and 16 keys keep LDS at 54 KiB"
+            "O alone takes 128 VGPRs: Q stays in LDS, tiles are not fetched ahead, and 16 keys keep LDS at 54 KiB; 8 "
+            "fragments at a time are read from LDS, so that nothing is spilled"
         ))),
     ),
     "gfx12": (
@@ -114,7 +139,9 @@ _FORWARD: _Table = {
 }  # fmt: skip
 
 
-def flash_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, options: bool = False) -> FlashTile:
+def flash_tile(
+    arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: int = 0, options: bool = False
+) -> FlashTile:
     """Return the tile of the prefill kernels for padded head dimensions.
 
     Args:
@@ -122,9 +149,11 @@ def flash_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, options
         head_dim: Of q and k, padded.
         head_dim_v: Of v and out, padded.
         dtype: numpy's name.
+        step: `column_step` of the sizes as they are.
         options: Whether for the kernel with masks and biases, which need registers for each query tile.
     """
-    tile = _chosen(_FORWARD[family(arch, dtype)], head_dim, head_dim_v)
+    # Loads of one or two elements take a register or an address each: too many for a tile ahead.
+    tile = _chosen(_FORWARD[family(arch, dtype)], head_dim, head_dim_v, ahead=step not in {1, 2})
     return replace(tile, query_tiles=1) if options else tile
 
 
@@ -152,12 +181,15 @@ _DECODE: _Table = {
 }  # fmt: skip
 
 
-def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str) -> FlashTile:
-    """Return the tile of the decode kernel for padded head dimensions."""
-    return _chosen(_DECODE[family(arch, dtype)], head_dim, head_dim_v)
+def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: int = 0) -> FlashTile:
+    """Return the tile of the decode kernel; arguments as `flash_tile` takes them."""
+    # As in `flash_tile`, but one wave fetches the whole tile: loads of four elements are too many as well.
+    return _chosen(_DECODE[family(arch, dtype)], head_dim, head_dim_v, ahead=not is_narrow(step, dtype))
 
 
-def _chosen(table: tuple[tuple[int, FlashTile], ...], *dims: int) -> FlashTile:
+def _chosen(table: tuple[tuple[int, FlashTile], ...], *dims: int, ahead: bool) -> FlashTile:
     tile = next(tile for limit, tile in table if max(dims) <= limit)
+    if not ahead:
+        tile = replace(tile, slices=4)
     # A slice has whole groups of 8 columns.
     return replace(tile, slices=2) if tile.slices > 2 and any(dim % (8 * tile.slices) for dim in dims) else tile

@@ -43,7 +43,6 @@ FINDINGS = {
     "uniform_without_some": ("divergent uniform", (0, 0), f"thread {BAD_LANE} has returned"),
     "uniform_differs": ("uniform of different values", None, "lane 0 has 0, lane 1 has 1"),
     "shuffle_from_nobody": ("shuffle from an absent lane", None, "reads lane 20"),
-    "grid_of_another_block": ("grid_x of another block size", (0, 0), "divides by 128, the block has 64"),
     "matrix_without_some": ("divergent matrix product", (0, 0), f"thread {BAD_LANE} has returned"),
     "halves_differ": ("fragment halves differ", None, f"A of lane {16 + BAD_LANE} is no copy of lane {BAD_LANE}'s"),
 }

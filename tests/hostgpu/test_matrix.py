@@ -86,6 +86,17 @@ def test_each_register_element_has_its_own_place(execute, arch):
         np.testing.assert_array_equal(d, np.where(row == lane % 16, b[k[lane, e]][column], 0))
 
 
+@pytest.mark.parametrize("arch", SHAPES)
+def test_only_cdna_2_takes_subnormal_inputs_for_zero(execute, arch):
+    """As MIOpen's documentation says of the MI200's f16 and bf16 matrix instructions."""
+    _, depth, _, _ = SHAPES[arch]
+    n, k = operand_index(arch)
+    rows = sum_index(arch)
+    a, b = np.full((16, depth), 2.0**-20, np.float16), np.full((depth, 16), 8, np.float16)
+    d = execute(arch, "f16", a[n, k], b[k, n], np.ones((16, 16), np.float32)[rows])
+    assert (d == (1 if arch == "gfx90a" else 1 + depth * 2.0**-17)).all()
+
+
 @pytest.mark.parametrize(("arch", "dtype"), EVERYWHERE)
 def test_products_through_the_kernels_interface(standin, arch, dtype):
     """`Matrix<T>` from row-major LDS tiles, on matrix instructions and on vector units."""

@@ -16,13 +16,15 @@ from rocattn.gpu.flash import (
     uses_decode,
     variants,
 )
-from rocattn.gpu.plan import describe_buffers
+from rocattn.gpu.plan import describe_buffers, plan
 from rocattn.toolchain import compile_hip
 from rocattn.toolchain.code_object import kernels_of
 
 from .launching import check_arguments
 
 MATRIX_ARCHS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
+# Head dimensions whose rows are loaded in pieces of 8, 4, 2 and 1 elements.
+PIECES = [(72, 8), (100, 4), (90, 2), (63, 1)]
 # (architecture, kernel, dtype, D): each kernel on each target, both 16-bit types, the vector units, the fallback.
 SAMPLED = [
     *((arch, "flash_attention_causal", "float16", 64) for arch in MATRIX_ARCHS),
@@ -65,6 +67,20 @@ def test_no_register_is_spilled(caplog, arch, kernel, dtype, head_dim):
     assert info.lds_bytes <= (36 << 10 if dtype == "float32" or arch == "gfx1030" else 20 << 10)
     if dtype != "float32":
         assert info.vgprs <= most_vgprs(arch, kernel, head_dim)
+
+
+@pytest.mark.usefixtures("kernel_cache")
+@pytest.mark.parametrize(("head_dim", "step"), PIECES)
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx1100", "gfx1201"])
+def test_no_register_is_spilled_for_any_head_dimension(arch, head_dim, step):
+    """Head dimensions between the compiled ones: every kernel, with the widest loads that fit, spills nothing."""
+    for changes in ({}, {"causal": True}, {"softcap": 5.0}, {"seq_q": 1}):
+        sizes = {"batch": 1, "num_heads": 1, "seq_q": 600, "seq_k": 600, "head_dim": head_dim} | changes
+        config = AttentionConfig(**sizes, dtype="float16")
+        (launch, *_) = flash_launches(config, arch, describe_buffers(config, {}))
+        assert launch.defines["COLUMN_STEP"] == step
+        (info,) = kernels_of(compile_hip(launch.source, arch, defines=launch.defines).data)
+        assert (info.vgpr_spills, info.sgpr_spills, info.scratch_bytes) == (0, 0, 0), launch
 
 
 def loop_blocks(assembly):
@@ -143,6 +159,16 @@ def test_a_refusal_says_why(changes, reason):
     answer = can_use_flash_attention(config, "gfx942")
     assert not answer
     assert re.search(reason, answer.reason)
+
+
+@pytest.mark.parametrize(("name", "changes"), [("k", {}), ("v", {"mask": "bool", "mask_shape": (1, 1, 9, 9)})])
+def test_rows_too_far_apart_take_the_standard_path(name, changes):
+    """A tile of k or v that spans 4 GiB has no 32-bit offsets: the plan says so and takes the other path."""
+    config = AttentionConfig(batch=1, num_heads=1, seq_q=9, seq_k=9, head_dim=64, dtype="float16", **changes)
+    for step, path in (((1 << 26) - 1, "flash"), (-(1 << 26), "standard")):
+        made = plan(config, "gfx1100", strides={name: (64, 64, step, 1)})
+        assert made.path == path
+        assert (f"{name} has rows {step} elements apart: 32 of them" in made.reason) == (path == "standard")
 
 
 @pytest.mark.parametrize("seq_k", [512, 513, 1000, 8192, 100_000])

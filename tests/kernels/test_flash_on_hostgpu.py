@@ -28,6 +28,7 @@ CASES = {
     "causal-more-queries-than-keys": {"causal": True, "seq_q": 109, "seq_k": 67, "layout": "BHSD"},
     "window-sinks": {"window": (20, 3), "sinks": True},
     "bool-mask": {"mask": "bool", "mask_shape": (2, 1, 67, 109)},
+    "additive-mask-one-for-all-keys": {"mask": "additive", "mask_shape": (2, 1, 67, 1)},
     "every-option": {
         "causal": True, "window": (30, 5), "mask": "additive", "mask_shape": (1, 4, 67, 109), "softcap": 2.0,
         "alibi": True, "sinks": True, "scale": -0.3,
@@ -40,6 +41,12 @@ DIMS = [
     ("gfx1100", "float16", 128, 128), ("gfx1201", "bfloat16", 128, 64), ("gfx942", "float16", 96, 128),
     ("gfx950", "bfloat16", 80, 80), ("gfx90a", "float16", 256, 32), ("gfx1100", "bfloat16", 192, 256),
     ("gfx1030", "float16", 32, 160), ("gfx1201", "float16", 32, 32),
+]  # fmt: skip
+# Head dimensions that are no multiple of 16 bytes; a row of one element; D and Dv that share only a factor of 1.
+UNEVEN = [
+    ("gfx1100", "float16", 63, 33), ("gfx1201", "float16", 90, 50), ("gfx942", "bfloat16", 100, 36),
+    ("gfx90a", "float32", 63, 22), ("gfx1100", "float16", 1, 3), ("gfx950", "float16", 64, 77),
+    ("gfx1030", "float16", 130, 6),
 ]  # fmt: skip
 
 
@@ -72,6 +79,17 @@ def test_every_head_dimension_agrees_with_float64(standin, arch, dtype, head_dim
     """Tiles of all widths, D and Dv alike or not, give what float64 gives."""
     config, inputs = problem(dtype, batch=1, num_heads=1, num_kv_heads=1, head_dim=head_dim, head_dim_v=head_dim_v,
                              causal=True)  # fmt: skip
+    assert check_output(config, inputs, *run(standin(arch), config, inputs)).ok
+
+
+@pytest.mark.parametrize("changes", [
+    {"causal": True}, {"mask": "bool", "mask_shape": (1, 1, 67, 109), "softcap": 3.0}, {"seq_q": 3, "seq_k": 530},
+], ids=["causal", "options", "decode"])  # fmt: skip
+@pytest.mark.parametrize(("arch", "dtype", "head_dim", "head_dim_v"), UNEVEN)
+def test_uneven_head_dimensions_agree_with_float64(standin, arch, dtype, head_dim, head_dim_v, changes):
+    """Rows loaded in pieces of 1, 2 and 4 elements: no column too many, none too few, nothing read beyond a row."""
+    config, inputs = problem(dtype, batch=1, num_heads=1, num_kv_heads=1, head_dim=head_dim, head_dim_v=head_dim_v,
+                             **changes)  # fmt: skip
     assert check_output(config, inputs, *run(standin(arch), config, inputs)).ok
 
 
@@ -145,3 +163,18 @@ def visible_rows(config, inputs, key):
         seen &= (left < 0) | (-ahead <= left)
         seen &= (right < 0) | (ahead <= right)
     return seen & inputs.mask[0, 0, :, key] if config.mask == "bool" else seen
+
+
+@pytest.mark.parametrize("softcap", [None, 50.0])
+def test_small_weights_count_where_the_matrix_unit_drops_subnormals(standin, softcap):
+    """gfx90a: 20000 keys that weigh 2^-15 of the first one's weight, together more than half of the output."""
+    config, inputs = problem(
+        "float16", batch=1, num_heads=1, num_kv_heads=1, seq_q=33, seq_k=20000, head_dim=8, head_dim_v=8, scale=1.0,
+        softcap=softcap,
+    )  # fmt: skip
+    q, k, v = np.zeros_like(inputs.q), np.zeros_like(inputs.k), np.ones_like(inputs.v)
+    q[..., 0], k[:, 0, :, 0] = 1, 15 * np.log(2)
+    v[:, 0] = 0
+    out, _ = run(standin("gfx90a"), config, dataclasses.replace(inputs, q=q, k=k, v=v))
+    first = float(k[0, 0, 0, 0]) if softcap is None else softcap * np.tanh(float(k[0, 0, 0, 0]) / softcap)
+    np.testing.assert_allclose(out.astype(np.float64), 19999 / (19999 + np.exp(first)), rtol=2e-3)

@@ -66,6 +66,15 @@ def test_rows_of_any_length_agree_with_float64(standin, seq_k):
     assert check_output(config, inputs, *run(standin("gfx1100"), config, inputs)).ok
 
 
+def test_tiny_probabilities_count_where_the_matrix_unit_drops_subnormals(standin):
+    """gfx90a: with 20000 equal keys every probability is a subnormal f16; the output is still the mean of V."""
+    config = AttentionConfig(batch=1, num_heads=1, seq_q=1, seq_k=20000, head_dim=8, dtype="float16", return_lse=True)
+    inputs = make_inputs(config)
+    inputs = dataclasses.replace(inputs, q=np.zeros_like(inputs.q), v=np.abs(inputs.v))
+    out, _ = run(standin("gfx90a"), config, inputs)
+    np.testing.assert_allclose(out[0, 0, 0], inputs.v[0, :, 0].astype(np.float64).mean(axis=0), rtol=4e-3)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_a_mask_of_any_dtype_and_stride_is_read_right(standin, dtype):
     """Additive masks in q's dtype and in float32, along keys or across them, give the same as float64."""

@@ -1,4 +1,4 @@
-// device.h on an AMD GPU: clang builtins. Under hipRTC, whose own headers are built in, the guards keep its definitions.
+// device.h on an AMD GPU: clang builtins. Under hipRTC, which has headers built in, the guards keep its definitions.
 #pragma once
 
 #ifndef __global__
@@ -19,12 +19,12 @@
 #ifndef ROCATTN_KERNEL_ATTRIBUTES
 #define ROCATTN_KERNEL_ATTRIBUTES
 #endif
-#define ROCATTN_KERNEL(name, threads, parameters)                                                                  \
-    extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads))) ROCATTN_KERNEL_ATTRIBUTES \
-        name parameters
+#define ROCATTN_KERNEL(name, threads, parameters)                                           \
+    extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads))) \
+    ROCATTN_KERNEL_ATTRIBUTES name parameters
 
 // LDS of a block, declared in a kernel's own scope: `name` points to COUNT elements, 16-byte aligned, uninitialised.
-#define ROCATTN_LDS(T, name, count)                                               \
+#define ROCATTN_LDS(T, name, count)                                                          \
     __shared__ __attribute__((aligned(16))) unsigned char name##_bytes[sizeof(T) * (count)]; \
     T* const name = reinterpret_cast<T*>(name##_bytes)
 
@@ -47,14 +47,13 @@ ROCATTN_INLINE u32 thread_id() { return __builtin_amdgcn_workitem_id_x(); }
 ROCATTN_INLINE u32 block_x() { return __builtin_amdgcn_workgroup_id_x(); }
 ROCATTN_INLINE u32 block_y() { return __builtin_amdgcn_workgroup_id_y(); }
 ROCATTN_INLINE u32 block_z() { return __builtin_amdgcn_workgroup_id_z(); }
-// Blocks along x. Read from the dispatch packet: the other way adds hidden kernel arguments.
-template <u32 THREADS>
-ROCATTN_INLINE u32 grid_x() {
-    return __builtin_amdgcn_grid_size_x() / THREADS;
-}
+// How many blocks there are is an argument of the kernels that need it: reading it takes the dispatch packet or hidden
+// arguments, which not every runtime of code objects brings.
 
 // Makes a value that is the same in all lanes of the wave a scalar, for the compiler to keep in an SGPR.
-ROCATTN_INLINE u32 uniform(u32 value) { return static_cast<u32>(__builtin_amdgcn_readfirstlane(static_cast<int>(value))); }
+ROCATTN_INLINE u32 uniform(u32 value) {
+    return static_cast<u32>(__builtin_amdgcn_readfirstlane(static_cast<int>(value)));
+}
 
 // ---- synchronisation -----------------------------------------------------------------------------------------------
 
@@ -73,8 +72,8 @@ ROCATTN_INLINE void block_barrier(Where = Where::here()) {
     ROCATTN_LDS_FENCE(__ATOMIC_ACQUIRE, "workgroup");
 }
 
-// Makes a lane's LDS writes visible to the other lanes of its wave. A wave's LDS instructions stay in order, so this only
-// keeps the compiler from moving them.
+// Makes a lane's LDS writes visible to the other lanes of its wave. A wave's LDS instructions stay in order, so this
+// only keeps the compiler from moving them.
 ROCATTN_INLINE void wave_barrier(Where = Where::here()) {
     ROCATTN_LDS_FENCE(__ATOMIC_RELEASE, "wavefront");
     __builtin_amdgcn_wave_barrier();
@@ -212,7 +211,8 @@ ROCATTN_INLINE f32x4 mfma_16x16x32(Vector<f16, 8> a, Vector<f16, 8> b, f32x4 c, 
 }
 ROCATTN_INLINE f32x4 mfma_16x16x32(Vector<bf16, 8> a, Vector<bf16, 8> b, f32x4 c, Where = Where::here()) {
     typedef __bf16 bf16x8 __attribute__((ext_vector_type(8)));
-    return __builtin_amdgcn_mfma_f32_16x16x32_bf16(__builtin_bit_cast(bf16x8, a), __builtin_bit_cast(bf16x8, b), c, 0, 0, 0);
+    const auto first = __builtin_bit_cast(bf16x8, a), second = __builtin_bit_cast(bf16x8, b);
+    return __builtin_amdgcn_mfma_f32_16x16x32_bf16(first, second, c, 0, 0, 0);
 }
 #endif
 #endif

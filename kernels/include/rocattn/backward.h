@@ -32,6 +32,7 @@ struct BackwardShape {
     using Element = typename M::Element;
     static constexpr u32 D = D_, BLOCK_WAVES = WAVES_, STEP = STEP_;
     static constexpr bool KEYS = KEYS_, RESIDENT_IN_LDS = RESIDENT_IN_LDS_, PLAIN = IS_PLAIN;
+    static constexpr u32 GRANULE = PLAIN ? 0 : ANY_COLUMNS;
     static constexpr u32 THREADS = BLOCK_WAVES * WAVE, RESIDENT = 16 * BLOCK_WAVES;
     static constexpr u32 DEPTHS = D / GROUP_DEPTH<M>, FEATURE_TILES = D / 16;
     static constexpr u32 CHAINS = STEP / CHAIN_ROWS<M>, CHAIN_TILES = CHAIN_ROWS<M> / 16;
@@ -48,8 +49,8 @@ struct BackwardShape {
     static constexpr u32 LDS_ELEMENTS = RESIDENT_IN_LDS ? STREAMED + 2 * RESIDENTS
                                         : STREAMED > RESIDENTS ? STREAMED : RESIDENTS;
 
-    using RowForm = RowTile<T, Element, STEP, D, THREADS, PLAIN>;
-    using TransposedForm = TransposedTile<T, M, STEP, D, THREADS, PLAIN>;
+    using RowForm = RowTile<T, Element, STEP, D, THREADS, GRANULE>;
+    using TransposedForm = TransposedTile<T, M, STEP, D, THREADS, GRANULE>;
 };
 
 // What a kernel hands over: the resident side, and LDS.
@@ -85,7 +86,7 @@ public:
         for (u32 f = 0; f < S::FEATURE_TILES; ++f) first_gradient[f] = second_gradient[S::KEYS ? f : 0] = C{};
     }
 
-    ROCATTN_INLINE u32 lane_row() const { return wave_row + lane_id() % 16; }  // this lane's row
+    ROCATTN_INLINE u32 lane_row() const { return wave_row + M::column(); }  // this lane's row
 
     ROCATTN_INLINE void load_resident(const Rows<T>& first_rows, const Rows<T>& second_rows) {
         load_resident(first_rows, block.head_dim, block.lds + (S::RESIDENT_IN_LDS ? S::STREAMED : 0), first);
@@ -105,14 +106,15 @@ public:
     ROCATTN_INLINE void run(const Scores& scores, const Rows<T>& first_rows, const Rows<T>& second_rows,
                             const float* lse, const float* deltas, u32 start, u32 stop, u32 rows) {
         if (start >= stop) return;
-        typename S::RowForm f(first_rows, thread_id()), s(second_rows, thread_id());
-        typename S::TransposedForm ft(first_rows, thread_id()), st(second_rows, thread_id());
+        typename S::RowForm f(first_rows, thread_id(), block.head_dim), s(second_rows, thread_id(), block.head_dim_v);
+        typename S::TransposedForm ft(first_rows, thread_id(), block.head_dim);
+        typename S::TransposedForm st(second_rows, thread_id(), block.head_dim_v);
         float next_base = 0.0f, next_delta = 0.0f;
-        const auto fetch = [&](auto& tile, const Rows<T>& matrix, u32 row, u32 columns) {
+        const auto fetch = [&](auto& tile, const Rows<T>& matrix, u32 row) {
             if (rows - row >= S::STEP)
-                tile.template fetch<true>(matrix.from(row), S::STEP, columns);
+                tile.template fetch<true>(matrix.from(row), S::STEP);
             else
-                tile.template fetch<false>(matrix.from(row), rows - row, columns);
+                tile.template fetch<false>(matrix.from(row), rows - row);
         };
         const auto fetch_statistics = [&](u32 row) {
             const u32 mine = row + statistics_row();
@@ -121,33 +123,33 @@ public:
             next_delta = mine < rows ? load(deltas + mine) : 0.0f;
         };
         const auto fetch_all = [&](u32 row) {
-            fetch(f, first_rows, row, block.head_dim);
-            fetch(s, second_rows, row, block.head_dim_v);
-            fetch(ft, first_rows, row, block.head_dim);
+            fetch(f, first_rows, row);
+            fetch(s, second_rows, row);
+            fetch(ft, first_rows, row);
             if constexpr (S::KEYS) {
-                fetch(st, second_rows, row, block.head_dim_v);
+                fetch(st, second_rows, row);
                 fetch_statistics(row);
             }
         };
-        const auto fetch_now = [&](auto& tile, const Rows<T>& matrix, u32 row, u32 columns) {
+        const auto fetch_now = [&](auto& tile, const Rows<T>& matrix, u32 row) {
             if constexpr (!S::PREFETCH) {
                 wave_barrier();  // or the compiler would fetch all tiles at once
-                fetch(tile, matrix, row, columns);
+                fetch(tile, matrix, row);
             }
         };
         if constexpr (S::PREFETCH) fetch_all(start);
         for (u32 row = start; row < stop; row += S::STEP) {
             block_barrier();  // all waves are done with what LDS held before
             const bool hides = block_hides(scores, row, rows);
-            fetch_now(f, first_rows, row, block.head_dim);
+            fetch_now(f, first_rows, row);
             f.put(block.lds, S::STRIDE);
-            fetch_now(s, second_rows, row, block.head_dim_v);
+            fetch_now(s, second_rows, row);
             s.put(block.lds + S::ROWS, S::STRIDE);
-            fetch_now(ft, first_rows, row, block.head_dim);
+            fetch_now(ft, first_rows, row);
             if (hides) ft.clear_nonfinite();
             ft.put(block.lds + 2 * S::ROWS);
             if constexpr (S::KEYS) {
-                fetch_now(st, second_rows, row, block.head_dim_v);
+                fetch_now(st, second_rows, row);
                 if (hides) note_nonfinite(st);
                 st.put(block.lds + 2 * S::ROWS + S::TRANSPOSED);
                 if constexpr (!S::PREFETCH) fetch_statistics(row);
@@ -182,7 +184,7 @@ private:
         const auto row_at = [&](u32 row) {
             return wave_row + row < block.resident_rows ? rows.from(wave_row + row).base : nullptr;
         };
-        stage_rows<T, Element, S::D>(mine, row_at, columns);
+        stage_rows<T, Element, S::D, S::GRANULE>(mine, row_at, columns);
         wave_barrier();
         if constexpr (!S::RESIDENT_IN_LDS) {
 #pragma unroll
@@ -218,6 +220,11 @@ private:
         multiply_rows(block.lds + S::ROWS + c * CHAIN_ROWS<M> * S::STRIDE, S::STREAMED + S::RESIDENTS, second, ds);
         float bases[S::RUN], deltas[S::RUN];
         load_statistics(c, bases, deltas);
+#pragma unroll
+        for (u32 t = 0; t < S::CHAIN_TILES; ++t) {
+            p[t] = arranged<M>(p[t]);
+            ds[t] = arranged<M>(ds[t]);
+        }
         if (general)
             differentiate(scores, row + c * CHAIN_ROWS<M>, p, ds, bases, deltas);
         else
@@ -280,7 +287,8 @@ private:
         for (u32 i = 0; i < S::RUN; i += 4) {
             Vector<float, 4> four = base, four_deltas = delta;
             if constexpr (S::KEYS) {
-                const float* mine = block.stats + c * CHAIN_ROWS<M> + lane_id() / 16 * S::RUN + i;
+                const u32 place = M::PAIRED ? M::c_row(i) : M::part() * S::RUN + i;
+                const float* mine = block.stats + c * CHAIN_ROWS<M> + place;
                 four = lds_load<float, 4>(mine);
                 four_deltas = lds_load<float, 4>(mine + S::STEP);
             }
@@ -355,7 +363,7 @@ private:
 #pragma unroll
         for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
             const C features = contiguous_rows<M>(gradient[f]) * factor;
-            const u32 column = 16 * f + lane_id() / 16 * M::C_ROWS;
+            const u32 column = 16 * f + M::part() * M::C_ROWS;
             if (lane_row() >= block.resident_rows) continue;
             if constexpr (S::PLAIN)
                 store<T, M::C_ROWS>(row + column, rounded<T, M::C_ROWS>(features));

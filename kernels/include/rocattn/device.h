@@ -1,6 +1,6 @@
-// What our kernels need of a GPU. The target's part comes from amdgpu.h (clang builtins alone, no ROCm header: any clang
-// with the AMDGPU target builds them, and hipRTC) or, with ROCATTN_HOSTGPU, from hostgpu.h (the stand-in GPU, which
-// executes the same sources on a CPU and checks each access).
+// What our kernels need of a GPU. The target's part comes from amdgpu.h (clang builtins alone, no ROCm header), with
+// ROCATTN_HOSTGPU from hostgpu.h (the stand-in GPU, which executes the same sources on a CPU and checks each access),
+// or from nvgpu.h (an NVIDIA card, for checking portable parts).
 //
 // Waves are 32 lanes on gfx10 and later, 64 on gfx9 (`WAVE`); a block has one dimension, a grid up to three. Kernels
 // never touch global memory or LDS by * or []: load, store, lds_load, lds_store do, so that the stand-in sees it.

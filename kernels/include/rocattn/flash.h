@@ -27,13 +27,14 @@
 #define ROCATTN_KERNEL_ATTRIBUTES __attribute__((amdgpu_waves_per_eu(MIN_WAVES)))
 #endif
 
+#include <rocattn/bias.h>
 #include <rocattn/tile.h>
 
 namespace rocattn {
 
 // What is known at compile time. D, DV: padded head dimensions.
 template <typename T_, u32 D_, u32 DV_, u32 WAVES_, u32 QUERIES_, u32 KEYS_, u32 PIECES_, bool QUERIES_IN_LDS_,
-          bool EXACT_>
+          u32 GRANULE_>
 struct FlashShape {
     using T = T_;
     using M = Matrix<T>;
@@ -42,7 +43,8 @@ struct FlashShape {
     static constexpr u32 QUERIES = QUERIES_;  // tiles of 16 rows a wave
     static constexpr u32 KEYS = KEYS_;        // of a tile
     static constexpr u32 PIECES = PIECES_;    // 1: tiles are fetched ahead; else piece by piece when they are needed
-    static constexpr bool QUERIES_IN_LDS = QUERIES_IN_LDS_, EXACT = EXACT_;
+    static constexpr bool QUERIES_IN_LDS = QUERIES_IN_LDS_;
+    static constexpr u32 GRANULE = GRANULE_;  // divides the head dimensions; 0: they are D and DV
     static constexpr u32 THREADS = BLOCK_WAVES * WAVE;
     static constexpr u32 WAVE_ROWS = 16 * QUERIES, BLOCK_ROWS = BLOCK_WAVES * WAVE_ROWS;
     static constexpr u32 DEPTH = round_up(D, GROUP_DEPTH<M>);  // of the first product; zeros beyond D
@@ -51,6 +53,8 @@ struct FlashShape {
     static constexpr u32 CHAINS = KEYS / CHAIN_ROWS<M>;            // groups of the second product
     static constexpr u32 CHAIN_TILES = CHAIN_ROWS<M> / 16;             // of S, in one group
     static constexpr u32 CHAIN_PRODUCTS = CHAIN_ROWS<M> / M::DEPTH;    // fragments in one group
+    // Whether O takes so many registers that only a few fragments can be on their way from LDS.
+    static constexpr bool FULL_OF_SUMS = QUERIES * DV * 16 / WAVE >= 128;
     static constexpr u32 GROUPS = CHAIN_PRODUCTS / FRAGMENTS<M>;       // reads of A in one group
     static_assert(D % 16 == 0 && DV % 16 == 0 && KEYS % CHAIN_ROWS<M> == 0, "whole tiles");
 
@@ -64,8 +68,8 @@ struct FlashShape {
 
     static constexpr u32 K_COLUMNS = D / PIECES, V_COLUMNS = DV / PIECES;  // of a piece
     static_assert(D % PIECES == 0 && DV % (8 * PIECES) == 0, "whole pieces");
-    using KTile = RowTile<T, Element, KEYS, K_COLUMNS, THREADS, EXACT>;
-    using VTile = TransposedTile<T, M, KEYS, V_COLUMNS, THREADS, EXACT>;
+    using KTile = RowTile<T, Element, KEYS, K_COLUMNS, THREADS, GRANULE>;
+    using VTile = TransposedTile<T, M, KEYS, V_COLUMNS, THREADS, GRANULE>;
 };
 
 // What a kernel hands over: one head's K and V, and LDS.
@@ -86,9 +90,17 @@ class FlashForward {
     using C = typename M::C;
     static constexpr u32 Q = S::QUERIES, FRAGS = FRAGMENTS<M>;
     static constexpr bool PLAIN = Scores::PLAIN;
+    static constexpr bool ACCURATE = !PLAIN && sizeof(T) == 4;  // natural units lose digits on their way to log2 ones
     // How far a score may exceed the reference, in the units of P's exponent.
     static constexpr float SLACK = PLAIN ? 8.0f : 8.0f * LN_2;
     static constexpr float LARGEST = 3.40282347e38f;
+    // P is 2^LIFT times what its reference says. CDNA 2's matrix unit takes subnormal f16 for 0: lifted, only what is
+    // below 2^-21 of the row's reference is lost there, and 2^8 above it still fits.
+#if defined(__gfx90a__)
+    static constexpr float LIFT = is_f16<T> ? 7.0f : 0.0f;
+#else
+    static constexpr float LIFT = 0.0f;
+#endif
 
     const FlashBlock<S>& block;
     const Scores& scores;
@@ -119,7 +131,8 @@ public:
 #pragma unroll
         for (u32 i = 0; i < Q; ++i) {
             Element* tile = S::QUERIES_IN_LDS ? query_tile(i) : mine;
-            stage_rows<T, Element, S::DEPTH>(tile, [&](u32 row) { return row_at(i * 16 + row); }, block.head_dim);
+            const auto tile_row_at = [&](u32 row) { return row_at(i * 16 + row); };
+            stage_rows<T, Element, S::DEPTH, S::GRANULE>(tile, tile_row_at, block.head_dim);
             wave_barrier();
             if constexpr (!S::QUERIES_IN_LDS) {
 #pragma unroll
@@ -139,8 +152,8 @@ public:
     // Key tiles [first, stop), the same for the whole block.
     ROCATTN_INLINE void run(u32 first, u32 stop) {
         if (first >= stop) return;
-        typename S::KTile k(block.k, thread_id());
-        typename S::VTile v(block.v, thread_id());
+        typename S::KTile k(block.k, thread_id(), block.head_dim);
+        typename S::VTile v(block.v, thread_id(), block.head_dim_v);
         Rows<T> k_rows = block.k.from(first * S::KEYS), v_rows = block.v.from(first * S::KEYS);
         if constexpr (S::PIECES == 1) fetch(k, v, k_rows, v_rows, first * S::KEYS, 0);
         const u32 end = stop * S::KEYS;
@@ -151,7 +164,7 @@ public:
             for (u32 slice = 0; slice < S::PIECES; ++slice) {
                 if constexpr (S::PIECES > 1) fetch(k, v, k_rows, v_rows, key, slice);
                 if (hides) found = keep_finite(v) || found;
-                k.put(block.lds + slice * S::K_COLUMNS, S::STRIDE);
+                k.put(block.lds + slice * S::K_COLUMNS, S::STRIDE, slice * S::K_COLUMNS);
                 v.put(block.lds + S::K_ELEMENTS + slice * transposed_offset<Element>(S::V_COLUMNS, S::KEYS));
             }
             if (hides && lane_id() == 0) lds_store(block.flags + wave_id(), static_cast<u32>(found));
@@ -169,8 +182,8 @@ public:
 
     // The results of query tile i, in this lane's column: the row's sum and its reference (as P's exponent has it), and
     // features 16 f + C_ROWS * (l / 16) + ... of the output, not divided by the sum yet.
-    ROCATTN_INLINE float total(u32 i) const { return column_sum(sum[i][0] + sum[i][1]); }
-    ROCATTN_INLINE float reference_of(u32 i) const { return limit[i] == -INF ? -INF : reference[i] * unit(); }
+    ROCATTN_INLINE float total(u32 i) const { return column_sum<M>(sum[i][0] + sum[i][1]); }
+    ROCATTN_INLINE float reference_of(u32 i) const { return limit[i] == -INF ? -INF : reference[i] * unit() - lift(); }
     ROCATTN_INLINE C features(u32 i, u32 f) const { return contiguous_rows<M>(o[i][f]); }
 
 private:
@@ -183,17 +196,13 @@ private:
     ROCATTN_INLINE void fetch(typename S::KTile& k, typename S::VTile& v, Rows<T> k_rows, Rows<T> v_rows, u32 key,
                               u32 slice) const {
         const u32 k_first = slice * S::K_COLUMNS, v_first = slice * S::V_COLUMNS;
-        const u32 k_columns = block.head_dim > k_first ? block.head_dim - k_first : 0;
-        const u32 v_columns = block.head_dim_v > v_first ? block.head_dim_v - v_first : 0;
-        k_rows.base += k_first;
-        v_rows.base += v_first;
         if (key + S::KEYS <= block.seq_k) {
-            k.template fetch<true>(k_rows, S::KEYS, k_columns);
-            v.template fetch<true>(v_rows, S::KEYS, v_columns);
+            k.template fetch<true>(k_rows, S::KEYS, k_first);
+            v.template fetch<true>(v_rows, S::KEYS, v_first);
             keep_branch<1>();
         } else {
-            k.template fetch<false>(k_rows, block.seq_k - key, k_columns);
-            v.template fetch<false>(v_rows, block.seq_k - key, v_columns);
+            k.template fetch<false>(k_rows, block.seq_k - key, k_first);
+            v.template fetch<false>(v_rows, block.seq_k - key, v_first);
             keep_branch<2>();
         }
     }
@@ -201,6 +210,10 @@ private:
     ROCATTN_INLINE void compute(u32 key) {
         C s[Q][S::KEY_TILES];
         multiply_queries(s);
+#pragma unroll
+        for (u32 i = 0; i < Q; ++i)
+#pragma unroll
+            for (u32 t = 0; t < S::KEY_TILES; ++t) s[i][t] = arranged<M>(s[i][t]);
 #pragma unroll
         for (u32 i = 0; i < Q; ++i) scores.template apply<S>(i, s[i], key);
         move_references(s);
@@ -245,6 +258,7 @@ private:
 #pragma unroll
                     for (u32 i = 0; i < Q; ++i) s[i][t] = M::multiply(a[f], mine[i][f], s[i][t]);
             }
+            if (S::FULL_OF_SUMS && step % 4 == 3) keep_order();
         }
     }
 
@@ -265,22 +279,26 @@ private:
 #pragma unroll
         for (u32 i = 0; i < Q; ++i) {
             const float before = limit[i] == -INF ? -INF : reference[i];
-            const float now = __builtin_fmaxf(before, column_max(top[i]) + (PLAIN ? reference[i] : 0.0f));
+            const float now = __builtin_fmaxf(before, column_max<M>(top[i]) + (PLAIN ? reference[i] : 0.0f));
             const float moved = now == -INF ? 0.0f : now;
             if constexpr (PLAIN) {
 #pragma unroll
                 for (u32 t = 0; t < S::KEY_TILES; ++t) s[i][t] -= moved - reference[i];
-                settle(start[i] = C(-moved));
+                settle(start[i] = column_values<M>(-moved));
             }
             reference[i] = moved;
             limit[i] = now == -INF ? -INF : PLAIN ? SLACK * reciprocal_fast(unit()) : now + SLACK;
-            const float factor = exp2_fast((before - moved) * (PLAIN ? unit() : LOG2_E));
+            const float by = before - moved;
+            const float factor = ACCURATE ? exp_accurate(by) : exp2_fast(by * (PLAIN ? unit() : LOG2_E));
             sum[i] *= factor;
+            const C column_factor = column_values<M>(factor);
 #pragma unroll
-            for (u32 f = 0; f < S::FEATURE_TILES; ++f) o[i][f] *= factor;
+            for (u32 f = 0; f < S::FEATURE_TILES; ++f) o[i][f] *= column_factor;
         }
     }
 
+    // LIFT in the units of reference_of().
+    static constexpr ROCATTN_INLINE float lift() { return PLAIN ? LIFT : LIFT * LN_2; }
     // What makes scores the units of reference_of().
     ROCATTN_INLINE float unit() const { return PLAIN ? scores.scale() : 1.0f; }
 
@@ -289,9 +307,10 @@ private:
         if constexpr (PLAIN)
             s *= scores.scale();
         else
-            s = (s - reference[i]) * LOG2_E;
+            s = ACCURATE ? s - reference[i] : (s - reference[i]) * LOG2_E;
+        if constexpr (LIFT != 0.0f) s += LIFT;
 #pragma unroll
-        for (u32 r = 0; r < M::C_ROWS; ++r) s[r] = exp2_fast(s[r]);
+        for (u32 r = 0; r < M::C_ROWS; ++r) s[r] = ACCURATE ? exp_accurate(s[r]) : exp2_fast(s[r]);
 #pragma unroll
         for (u32 r = 0; r < M::C_ROWS; r += 2) sum[i] += Vector<float, 2>{s[r], s[r + 1]};
         settle(sum[i]);
@@ -320,6 +339,7 @@ private:
                     for (u32 n = 0; n < FRAGS; ++n)
 #pragma unroll
                         for (u32 i = 0; i < Q; ++i) o[i][f] = M::multiply(a[n], b[i][g * FRAGS + n], o[i][f]);
+                    if (S::FULL_OF_SUMS && f % 4 == 3) keep_order();
                 }
         }
     }
@@ -346,21 +366,31 @@ private:
         for (u32 key = first; key < stop; ++key, v_rows = v_rows.from(1)) {
             const T* row = v_rows.base;
             u32 seen[Q];  // as a mask of bits, so that no branch gathers the additions at the end
+            u32 lane_column = M::c_row(0);
+            settle(lane_column);  // else the comparisons of all columns are kept in SGPRs from before the loop on
 #pragma unroll
             for (u32 i = 0; i < Q; ++i) seen[i] = scores.sees(i, key) ? ~0u : 0u;
 #pragma unroll
             for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
+                if constexpr (M::PAIRED) {
+#pragma unroll
+                    for (u32 i = 0; i < Q; ++i) o[i][f] = M::arranged(o[i][f]);
+                }
 #pragma unroll
                 for (u32 r = 0; r < M::C_ROWS; ++r) {
-                    const u32 step = 16 * f + CHAIN_STEP<M> * r;
-                    if (!S::EXACT && step + M::c_row(0) >= block.head_dim_v) continue;
-                    const float value = to_float(load(lane_address(row + step, M::c_row(0) * u32{sizeof(T)})));
+                    u32 column = 16 * f + M::row_step(r) + lane_column;
+                    if (S::GRANULE != 0 && column >= block.head_dim_v) column = 0;  // a feature that no one writes out
+                    const float value = to_float(load(lane_address(row, column * u32{sizeof(T)})));
                     // Infinity less the largest number is infinity, and finite values become 0. No comparisons: their
                     // results would take two scalars each.
                     const float excess = value - __builtin_fminf(__builtin_fmaxf(value, -LARGEST), LARGEST);
 #pragma unroll
                     for (u32 i = 0; i < Q; ++i)
                         o[i][f][r] += __builtin_bit_cast(float, __builtin_bit_cast(u32, excess) & seen[i]);
+                }
+                if constexpr (M::PAIRED) {
+#pragma unroll
+                    for (u32 i = 0; i < Q; ++i) o[i][f] = M::accumulators(o[i][f]);
                 }
                 keep_order();
             }

@@ -14,7 +14,7 @@ ROCATTN_INLINE void for_each_score(typename S::M::C (&s)[S::KEY_TILES], const Fi
     for (u32 t = 0; t < S::KEY_TILES; ++t) {
         settle(s[t]);
 #pragma unroll
-        for (u32 r = 0; r < S::M::C_ROWS; ++r) s[t][r] = finish(s[t][r], 16 * t + CHAIN_STEP<typename S::M> * r);
+        for (u32 r = 0; r < S::M::C_ROWS; ++r) s[t][r] = finish(s[t][r], 16 * t + S::M::row_step(r));
         settle(s[t]);
     }
 }
@@ -22,14 +22,16 @@ ROCATTN_INLINE void for_each_score(typename S::M::C (&s)[S::KEY_TILES], const Fi
 // Hides the keys of a tile (at `key`) that lie after `last`, in this lane's row.
 template <typename S>
 ROCATTN_INLINE void hide_after(typename S::M::C (&s)[S::KEY_TILES], u32 key, i32 last) {
-    const i32 room = last - static_cast<i32>(key) - static_cast<i32>(S::M::c_row(0));
+    i32 room = last - static_cast<i32>(key) - static_cast<i32>(S::M::c_row(0));
+    settle(room);  // else what two query tiles compute alike is moved out of both branches, into tiles without either
     for_each_score<S>(s, [&](float score, u32 offset) { return static_cast<i32>(offset) > room ? -INF : score; });
 }
 
 // The same for keys before `first`.
 template <typename S>
 ROCATTN_INLINE void hide_before(typename S::M::C (&s)[S::KEY_TILES], u32 key, i32 first) {
-    const i32 room = first - static_cast<i32>(key) - static_cast<i32>(S::M::c_row(0));
+    i32 room = first - static_cast<i32>(key) - static_cast<i32>(S::M::c_row(0));
+    settle(room);
     for_each_score<S>(s, [&](float score, u32 offset) { return static_cast<i32>(offset) < room ? -INF : score; });
 }
 
@@ -51,12 +53,12 @@ ROCATTN_INLINE void write_row(const Forward& forward, u32 i, Out* row, u32 colum
 #pragma unroll
     for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
         const auto features = forward.features(i, f) * factor;
-        const u32 column = 16 * f + lane_id() / 16 * M::C_ROWS;
+        const u32 column = 16 * f + M::part() * M::C_ROWS;
         if (!row) continue;
-        if constexpr (S::EXACT)
+        if constexpr (S::GRANULE == 0)
             store<Out, M::C_ROWS>(row + column, rounded<Out, M::C_ROWS>(features));
         else
-            store_columns<Out, M::C_ROWS>(row, column, columns, rounded<Out, M::C_ROWS>(features));
+            store_pieces<Out, M::C_ROWS, S::GRANULE>(row, column, columns, rounded<Out, M::C_ROWS>(features));
     }
 }
 

@@ -30,7 +30,7 @@ struct QueryRows {
         : first(tile * S::BLOCK_ROWS), wave_first(uniform(tile * S::BLOCK_ROWS + wave_id() * S::WAVE_ROWS)) {}
 
     // This lane's row of query tile i.
-    ROCATTN_INLINE u32 lane_row(u32 i) const { return wave_first + 16 * i + lane_id() % 16; }
+    ROCATTN_INLINE u32 lane_row(u32 i) const { return wave_first + 16 * i + S::M::column(); }
 };
 
 // Key tiles [first, stop) of the block; `sink`: natural-log weight that joins the row's sum without a value, or -inf.
@@ -69,7 +69,7 @@ ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const 
         const RowEnd end = end_row<Scores::PLAIN>(reference, total);
         T* out_row = row < a.seq_q ? out + row * a.out_strides.s : nullptr;
         write_row<S>(forward, i, out_row, a.head_dim_v, end.factor * kept);
-        if (lse && row < a.seq_q && lane_id() < 16) store(lse + row, end.lse);
+        if (lse && row < a.seq_q && S::M::part() == 0) store(lse + row, end.lse);
     }
 }
 

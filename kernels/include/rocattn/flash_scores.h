@@ -8,15 +8,23 @@ namespace rocattn {
 
 // What does not depend on the row.
 struct ScoreOptions {
+    // Bits of `uses`, beside the mask's kind in the lowest three.
+    static constexpr u32 KIND = 7, ADJACENT = 8, SOFTCAP = 16, SLOPES = 32;  // ADJACENT: a mask's keys are neighbours
+
     const void* mask;
     i64 mask_stride_k;
     u32 mask_kind;
     i32 window_left, window_right;
     float scale, softcap;
     u32 seq_q, seq_k;
+    u32 uses = 0;
 
-    // On gfx9 scalar registers are short (102): what only vector instructions use goes to vector registers.
-    ROCATTN_INLINE void settle() {
+    // Before the loop. What branches ask for becomes one word. On gfx9 scalar registers are short (102): what only
+    // vector instructions use goes to vector registers.
+    ROCATTN_INLINE void settle(bool has_slopes) {
+        uses = mask_kind | (mask_stride_k == 1 ? ADJACENT : 0) | (softcap != 0.0f ? SOFTCAP : 0) |
+               (has_slopes ? SLOPES : 0);
+        settle_scalar(uses);
         if constexpr (WAVE == 64) {
             rocattn::settle(mask_stride_k);
             rocattn::settle(softcap);
@@ -33,6 +41,7 @@ struct ScoreOptions {
         const i32 end = static_cast<i32>(seq_k) - 1, last = diagonal(row) + window_right;
         return window_right < 0 || last > end ? end : last;
     }
+    ROCATTN_INLINE u32 kind() const { return uses & KIND; }
     ROCATTN_INLINE i32 diagonal(u32 row) const { return static_cast<i32>(row + seq_k - seq_q); }
 };
 
@@ -70,28 +79,35 @@ struct OptionScores {
 
     const ScoreOptions& options;
     const BandRange &block, &wave;
-    u32 has_slopes;
     ScoreRow row[S::QUERIES];
 
     ROCATTN_INLINE float scale() const { return 1.0f; }
     ROCATTN_INLINE bool block_hides(u32 key) const {
-        return options.mask_kind != MASK_NONE || block.hides(key, S::KEYS);
+        return options.kind() != MASK_NONE || block.hides(key, S::KEYS);
     }
     ROCATTN_INLINE bool wave_sees(u32 key) const { return wave.sees(key, S::KEYS); }
 
     ROCATTN_INLINE bool sees(u32 i, u32 key) const {
         const i32 at = static_cast<i32>(key);
         if (at < row[i].first || at > row[i].last) return false;
-        return options.mask_kind == MASK_NONE || mask_at(i, key) > -INF;
+        if (options.kind() == MASK_NONE) return true;
+        return mask_value(options.mask, options.kind(), row[i].mask + key * options.mask_stride_k) > -INF;
     }
 
     template <typename S2>
     ROCATTN_INLINE void apply(u32 i, C (&s)[S::KEYS / 16], u32 key) const {
 #pragma unroll
         for (u32 t = 0; t < S::KEY_TILES; ++t) s[t] *= options.scale;
-        if (options.softcap != 0.0f) apply_softcap(s);
-        if (has_slopes) apply_slope(i, s, key);
-        if (options.mask_kind != MASK_NONE) apply_mask(i, s, key);
+        u32 uses = options.uses;
+        settle_scalar(uses);  // here, too: else each condition is kept in two scalar registers from before the loop on
+        const u32 kind = uses & ScoreOptions::KIND;
+        if (uses & ScoreOptions::SOFTCAP) apply_softcap(s);
+        if (uses & ScoreOptions::SLOPES) apply_slope(i, s, key);
+        const bool adjacent = (uses & ScoreOptions::ADJACENT) && key + S::KEYS <= options.seq_k;
+        if (kind == MASK_BOOL) apply_mask<u8>(i, s, key, adjacent);
+        if (kind == MASK_F32) apply_mask<f32>(i, s, key, adjacent);
+        if (kind == MASK_F16) apply_mask<f16>(i, s, key, adjacent);
+        if (kind == MASK_BF16) apply_mask<bf16>(i, s, key, adjacent);
         if (wave.hides(key, S::KEYS)) {
             hide_after<S>(s, key, row[i].last);
             hide_before<S>(s, key, row[i].first);
@@ -99,10 +115,6 @@ struct OptionScores {
     }
 
 private:
-    ROCATTN_INLINE float mask_at(u32 i, u32 key) const {
-        return mask_value(options.mask, options.mask_kind, row[i].mask + key * options.mask_stride_k);
-    }
-
     ROCATTN_INLINE void apply_softcap(C (&s)[S::KEY_TILES]) const {
         const float inverse = 1.0f / options.softcap;
         for_each_score<S>(s, [&](float score, u32) { return options.softcap * tanh_accurate(score * inverse); });
@@ -117,12 +129,82 @@ private:
         });
     }
 
-    // The last key is read in the place of those beyond it, whose scores are hidden later.
-    ROCATTN_INLINE void apply_mask(u32 i, C (&s)[S::KEY_TILES], u32 key) const {
-        const u32 first = key + M::c_row(0);
-        for_each_score<S>(s, [&](float score, u32 offset) {
-            return masked_score(score, mask_at(i, smaller(first + offset, options.seq_k - 1)));
-        });
+    template <typename E>
+    using Raw = typename detail::RawOf<E>::type;
+
+    // An element of a mask as what is added to the score.
+    template <typename E>
+    static ROCATTN_INLINE float added(Raw<E> element) {
+        if constexpr (sizeof(E) == 1)
+            return element ? 0.0f : -INF;
+        else
+            return to_float(element);
+    }
+
+    // All elements of a tile are loaded before the first is used: by vectors if adjacent (neighbours, all of which
+    // exist); else one by one, the last key in the place of those beyond it, whose scores are hidden later.
+    template <typename E>
+    ROCATTN_INLINE void apply_mask(u32 i, C (&s)[S::KEY_TILES], u32 key, bool adjacent) const {
+        i64 start = row[i].mask;
+        settle(start);  // else the row's address is kept in registers all the time, once for each kind of mask
+        const E* mask = static_cast<const E*>(options.mask) + start;
+        C mine[S::KEY_TILES];
+        if (adjacent) {
+#pragma unroll
+            for (u32 t = 0; t < S::KEY_TILES; ++t) mine[t] = adjacent_mask(mask + key + 16 * t);
+            keep_branch<1>();
+        } else {
+#pragma unroll
+            for (u32 t = 0; t < S::KEY_TILES; ++t) {
+#pragma unroll
+                for (u32 r = 0; r < M::C_ROWS; ++r) {
+                    const u32 at = smaller(key + 16 * t + M::c_row(r), options.seq_k - 1);
+                    mine[t][r] = added<E>(load<E, 1>(mask + at * options.mask_stride_k)[0]);
+                }
+                keep_order();  // each address takes two registers
+            }
+            keep_branch<2>();
+        }
+#pragma unroll
+        for (u32 t = 0; t < S::KEY_TILES; ++t) {  // as for_each_score
+            settle(s[t]);
+#pragma unroll
+            for (u32 r = 0; r < M::C_ROWS; ++r) s[t][r] = masked_score(s[t][r], mine[t][r]);
+            settle(s[t]);
+        }
+    }
+
+    // What this lane's keys of the 16 from `mask` on are given.
+    template <typename E>
+    static ROCATTN_INLINE C adjacent_mask(const E* mask) {
+        C mine;
+        if constexpr (M::row_step(1) == 1) {  // runs of 4 rows
+#pragma unroll
+            for (u32 r = 0; r < M::C_ROWS; r += 4) {
+                const auto run = load<E, 4>(mask + M::c_row(r));
+#pragma unroll
+                for (u32 e = 0; e < 4; ++e) mine[r + e] = added<E>(run[e]);
+            }
+        } else if constexpr (sizeof(E) == 4) {
+#pragma unroll
+            for (u32 r = 0; r < M::C_ROWS; ++r) mine[r] = added<E>(load(mask + M::c_row(r)));
+        } else {  // every other one: the words with all, shifted by one element in the lanes that want the odd ones
+            constexpr u32 WIDTH = VECTOR_BYTES / sizeof(E), WORD = 4 / sizeof(E);
+#pragma unroll
+            for (u32 first = 0; first < 16; first += WIDTH) {
+                auto words = __builtin_bit_cast(Vector<u32, 4>, load<E, WIDTH>(mask + first));
+                words >>= M::c_row(0) * 8 * u32{sizeof(E)};
+#pragma unroll
+                for (u32 e = 0; e < WIDTH; e += 2) {
+                    const u32 element = words[e / WORD] >> e % WORD * 8;
+                    if constexpr (sizeof(E) == 1)
+                        mine[(first + e) / 2] = added<E>(static_cast<u8>(element));
+                    else
+                        mine[(first + e) / 2] = added<E>(__builtin_bit_cast(Raw<E>, static_cast<u16>(element)));
+                }
+            }
+        }
+        return mine;
     }
 };
 

@@ -73,7 +73,10 @@ template <typename M>
 ROCATTN_INLINE void read_a_transposed(const typename M::Element* tile, u32 rows,
                                       typename M::A (&a)[FRAGMENTS<M>], Where where = Where::here()) {
     using E = typename M::Element;
-    read_a<M>(tile + first_a_row<M>() / 8 * PADDING<E>, row_stride<E>(rows), a, where);
+    if constexpr (M::PAIRED)
+        a[0] = M::from_lds(tile, row_stride<E>(rows), PADDING<E>, where);
+    else
+        read_a<M>(tile + first_a_row<M>() / 8 * PADDING<E>, row_stride<E>(rows), a, where);
 }
 
 // ---- the order of keys in a transposed tile ------------------------------------------------------------------------
@@ -119,11 +122,40 @@ constexpr u32 CHAIN_STEP = 1;
 
 // ---- results -------------------------------------------------------------------------------------------------------
 
-// C with its registers in the order of its rows: register r becomes row C_ROWS * (l / 16) + r. On gfx11, where a lane
-// has every other row, half of them come from the lane that has the others.
+// Accumulators as (c_row, column): what works on single scores takes them so.
 template <typename M>
-ROCATTN_INLINE typename M::C contiguous_rows(typename M::C c, Where where = Where::here()) {
-    if constexpr (CHAIN_STEP<M> == 2) {
+ROCATTN_INLINE typename M::C arranged(typename M::C c, [[maybe_unused]] Where where = Where::here()) {
+    if constexpr (M::PAIRED)
+        return M::arranged(c, where);
+    else
+        return c;
+}
+
+// Accumulators of which each has the value that its column's lanes hold.
+template <typename M>
+ROCATTN_INLINE typename M::C column_values(float value, [[maybe_unused]] Where where = Where::here()) {
+    if constexpr (M::PAIRED)
+        return M::accumulators(typename M::C(value), where);
+    else
+        return typename M::C(value);
+}
+
+// Accumulators with their registers in the order of the rows: register r becomes row C_ROWS * part + r of this lane's
+// column. On gfx11, where a lane has every other row, half of them come from the lane that has the others.
+template <typename M>
+ROCATTN_INLINE typename M::C contiguous_rows(typename M::C c, [[maybe_unused]] Where where = Where::here()) {
+    if constexpr (M::PAIRED) {
+        const auto mine = M::arranged(c, where);
+        const bool second = M::part() != 0;
+        typename M::C rows;
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            const float received = shuffle_xor(second ? mine[i] : mine[4 + i], 2, where);
+            rows[i] = second ? received : mine[i];
+            rows[4 + i] = second ? mine[4 + i] : received;
+        }
+        return rows;
+    } else if constexpr (CHAIN_STEP<M> == 2) {
         const bool upper = lane_id() >= 16;
         typename M::C rows;
 #pragma unroll
@@ -139,13 +171,17 @@ ROCATTN_INLINE typename M::C contiguous_rows(typename M::C c, Where where = Wher
 }
 
 // The maximum (sum) over the lanes that have other rows of the same column of C.
+template <typename M>
 ROCATTN_INLINE float column_max(float value, Where where = Where::here()) {
+    if constexpr (M::PAIRED) return __builtin_fmaxf(value, shuffle_xor(value, 2, where));
     value = __builtin_fmaxf(value, exchange_halves(value, where));
     if constexpr (WAVE == 64) value = __builtin_fmaxf(value, shuffle_xor(value, 32, where));
     return value;
 }
 
+template <typename M>
 ROCATTN_INLINE float column_sum(float value, Where where = Where::here()) {
+    if constexpr (M::PAIRED) return value + shuffle_xor(value, 2, where);
     value += exchange_halves(value, where);
     if constexpr (WAVE == 64) value += shuffle_xor(value, 32, where);
     return value;

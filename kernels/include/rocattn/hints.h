@@ -29,7 +29,7 @@ ROCATTN_INLINE void keep_order() { asm volatile("" ::: "memory"); }
 // Has a value computed here rather than where it is used, which may be much later, its operands taking registers till
 // then.
 template <typename V>
-ROCATTN_INLINE void settle(V& value) {
+ROCATTN_INLINE void settle([[maybe_unused]] V& value) {
 #ifdef __AMDGCN__
     asm volatile("" : "+v"(value));
 #endif
@@ -37,11 +37,17 @@ ROCATTN_INLINE void settle(V& value) {
 
 // The same for a pointer that is the same in all lanes.
 template <typename T>
-ROCATTN_INLINE void settle_scalar(T*& pointer) {
+ROCATTN_INLINE void settle_scalar([[maybe_unused]] T*& pointer) {
 #ifdef __AMDGCN__
     auto global = (__attribute__((address_space(1))) T*)pointer;
     asm("" : "+s"(global));
     pointer = (T*)global;
+#endif
+}
+
+ROCATTN_INLINE void settle_scalar([[maybe_unused]] u32& value) {
+#ifdef __AMDGCN__
+    asm("" : "+s"(value));
 #endif
 }
 

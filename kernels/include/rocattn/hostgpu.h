@@ -129,11 +129,6 @@ ROCATTN_INLINE u32 thread_id() { return detail::runtime->thread; }
 ROCATTN_INLINE u32 block_x() { return detail::runtime->block[0]; }
 ROCATTN_INLINE u32 block_y() { return detail::runtime->block[1]; }
 ROCATTN_INLINE u32 block_z() { return detail::runtime->block[2]; }
-template <u32 THREADS>
-ROCATTN_INLINE u32 grid_x(Where where = Where::here()) {
-    if (detail::runtime->block_threads != THREADS) detail::runtime->wrong_grid(THREADS, where);
-    return detail::runtime->grid[0];
-}
 
 // All lanes of the wave must agree.
 ROCATTN_INLINE u32 uniform(u32 value, Where where = Where::here()) { return detail::runtime->uniform(value, where); }

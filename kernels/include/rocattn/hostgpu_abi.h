@@ -55,7 +55,6 @@ struct Runtime {
     bool (*any_lane)(bool condition, Where);
     unsigned (*uniform)(unsigned value, Where);
     void (*matrix)(Collective, const MatrixOperands&, Where);
-    void (*wrong_grid)(unsigned threads, Where);
 };
 
 // One parameter of a kernel in its argument buffer.

@@ -53,6 +53,15 @@ struct MatmulShape {
     static constexpr u32 GROUPS = TILES * 16 / M::CHAIN;               // such runs
 };
 
+// The matrix unit of CDNA 2 takes subnormal inputs for 0. Probabilities of many keys are subnormal f16 (at more than
+// 16384 keys all of them may be), so there they are multiplied by this on the way to LDS, and sums divided by it.
+template <typename T>
+constexpr float PROBABILITY_UNIT = 1.0f;
+#if defined(__gfx90a__)
+template <>
+constexpr float PROBABILITY_UNIT<f16> = 4096.0f;
+#endif
+
 // Where row p of a tile of A stands in LDS.
 template <typename M>
 ROCATTN_INLINE u32 stored_row(u32 p) {
@@ -74,6 +83,10 @@ struct Staged {
             part[n] = load_columns<T, VECTOR>(from.data + row * from.row_stride, column,
                                               row < from.rows ? from.columns : 0);
         }
+    }
+    ROCATTN_INLINE void multiply_by(float unit) {
+#pragma unroll
+        for (u32 n = 0; n < COUNT; ++n) part[n] *= static_cast<typename RawOf<T>::type>(unit);
     }
     // To [ROWS][stride]; PERMUTED: in the order of `stored_row`.
     template <bool PERMUTED>
@@ -137,8 +150,8 @@ struct MatmulTile {
     static ROCATTN_INLINE u32 wave_row() { return uniform(wave_id()) / 2 * (MATMUL_TILE / 2); }
     static ROCATTN_INLINE u32 wave_column() { return uniform(wave_id()) % 2 * (MATMUL_TILE / 2); }
     // The first of RUN rows that run `group` of this lane holds, and its column in column tile `t`.
-    static ROCATTN_INLINE u32 run_row(u32 group) { return wave_row() + group * M::CHAIN + lane_id() / 16 * RUN; }
-    static ROCATTN_INLINE u32 column(u32 t) { return wave_column() + t * 16 + lane_id() % 16; }
+    static ROCATTN_INLINE u32 run_row(u32 group) { return wave_row() + group * M::CHAIN + M::part() * RUN; }
+    static ROCATTN_INLINE u32 column(u32 t) { return wave_column() + t * 16 + M::column(); }
     // Element i of run `group` in column tile t.
     ROCATTN_INLINE float at(u32 group, u32 i, u32 t) const {
         return c[group * (M::CHAIN / 16) + i / M::C_ROWS][t][i % M::C_ROWS];
@@ -196,6 +209,7 @@ struct MatmulTile {
                      b_tile);
             block_barrier();
         }
+        arrange();
     }
 
     // C^T = A^T B^T: A has the depth along its rows (V: a row a key), B along its columns (P). Matrix units take A
@@ -215,6 +229,7 @@ struct MatmulTile {
                 next_a.put_columns(a_tile, Shape::STRIDE);
             else
                 next_a.template put_rows<false>(a_tile, Shape::UPRIGHT_STRIDE);
+            if constexpr (detail::PROBABILITY_UNIT<T> != 1.0f) next_b.multiply_by(detail::PROBABILITY_UNIT<T>);
             next_b.template put_rows<false>(b_tile, Shape::STRIDE);
             block_barrier();
             if (depth + Shape::STEP < a.rows) {
@@ -228,9 +243,20 @@ struct MatmulTile {
                 multiply([&](u32 row, u32 k) { return upright_a(a_tile + k * Shape::UPRIGHT_STRIDE + row); }, b_tile);
             block_barrier();
         }
+        if constexpr (detail::PROBABILITY_UNIT<T> != 1.0f)
+#pragma unroll
+            for (u32 i = 0; i < Shape::TILES * Shape::TILES; ++i)
+                c[i / Shape::TILES][i % Shape::TILES] *= 1.0f / detail::PROBABILITY_UNIT<T>;
+        arrange();
     }
 
 private:
+    ROCATTN_INLINE void arrange() {
+        if constexpr (M::PAIRED)
+#pragma unroll
+            for (u32 i = 0; i < Shape::TILES * Shape::TILES; ++i)
+                c[i / Shape::TILES][i % Shape::TILES] = contiguous_rows<M>(c[i / Shape::TILES][i % Shape::TILES]);
+    }
     static ROCATTN_INLINE typename M::A upright_a(const float* tile) {
         typename M::A a;
 #pragma unroll

@@ -5,6 +5,7 @@
 //   gfx12, 16-bit     v_wmma 16x16x16        16     8                  8 (l / 16) + r
 //   gfx90a, gfx942    v_mfma 16x16x16        16     4                  4 (l / 16) + r
 //   gfx950, 16-bit    v_mfma 16x16x32        32     8                  4 (l / 16) + r
+//   sm_80 on, 16-bit  2 x mma.m16n8k16       16     8, of two rows     see there
 //   all others, f32   v_fma                  4      see VectorMatrix   (16 / (WAVE / 16)) (l / 16) + r
 //
 // A is held by rows and B by columns: a lane holds neighbouring elements, along the depth, of row (column) l % 16. The
@@ -25,7 +26,10 @@ namespace rocattn {
 //   Element               what LDS tiles hold (T, or float for VectorMatrix)
 //   DEPTH, C_ROWS         depth of one product; registers of C a lane
 //   A, B, C               fragments
-//   c_row(r)              the row of C that register r of this lane holds; its column is lane_id() % 16
+//   column(), part()      this lane's column of C; which of the WAVE / 16 parts of the rows it has
+//   c_row(r)              the row of C that register r of this lane holds, once `arranged`
+//   row_step(r)           c_row(r) - c_row(0), a constant
+//   PAIRED                whether accumulators hold parts of two columns, and so must be `arranged`
 //   a_from_lds(tile, stride)    A from a row-major LDS tile: element (row, k) at tile[row * stride + k]
 //   b_from_lds(tile, stride)    B likewise: element (k, column) at tile[column * stride + k]
 //   multiply(a, b, c)     returns c + a * b
@@ -37,6 +41,13 @@ template <typename T>
 struct Matrix;
 
 namespace detail {
+
+// Which column of C a lane has, on all AMD GPUs.
+struct LanePlace {
+    static constexpr bool PAIRED = false;
+    static ROCATTN_INLINE u32 column() { return lane_id() % 16; }
+    static ROCATTN_INLINE u32 part() { return lane_id() / 16; }
+};
 
 // The upper 16 bits of two words as one word: v_perm_b32, which the compiler does not always find by itself.
 ROCATTN_INLINE u32 high_halves(u32 first, u32 second) {
@@ -81,7 +92,7 @@ ROCATTN_INLINE Vector<T, WIDTH> contiguous_fragment(const T* tile, u32 stride, W
 
 // float32 (and everything on GPUs without matrix instructions): fused multiply-adds. A lane computes C_ROWS rows of its
 // column, so A is read for those rows (the same address in 16 lanes: a broadcast) and B in full depth.
-struct VectorMatrix {
+struct VectorMatrix : detail::LanePlace {
     using Element = float;
     static constexpr u32 DEPTH = 4;
     static constexpr u32 C_ROWS = 256 / WAVE;
@@ -93,6 +104,7 @@ struct VectorMatrix {
     using C = Vector<float, C_ROWS>;
 
     static ROCATTN_INLINE u32 c_row(u32 r) { return lane_id() / 16 * C_ROWS + r; }
+    static constexpr __device__ u32 row_step(u32 r) { return r; }
     static ROCATTN_INLINE A a_from_lds(const float* tile, u32 stride, Where where = Where::here()) {
         A a;
 #pragma unroll
@@ -124,7 +136,7 @@ struct Matrix<float> : VectorMatrix {};
 #if defined(__GFX11__)
 
 template <typename T>
-struct Matrix {
+struct Matrix : detail::LanePlace {
     using Element = T;
     static constexpr u32 DEPTH = 16, C_ROWS = 8, CHAIN = 16;
     using A = Vector<T, 16>;  // lanes 16 ... 31 hold a copy of lanes 0 ... 15
@@ -132,6 +144,7 @@ struct Matrix {
     using C = Vector<float, 8>;
 
     static ROCATTN_INLINE u32 c_row(u32 r) { return 2 * r + lane_id() / 16; }
+    static constexpr __device__ u32 row_step(u32 r) { return 2 * r; }
     static ROCATTN_INLINE A a_from_lds(const T* tile, u32 stride, Where where = Where::here()) {
         return detail::contiguous_fragment<T, 16, false>(tile, stride, where);
     }
@@ -163,7 +176,7 @@ struct Matrix {
 #elif defined(__GFX12__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
 
 template <typename T>
-struct Matrix {
+struct Matrix : detail::LanePlace {
     using Element = T;
 #if defined(__GFX12__)
     static constexpr u32 DEPTH = 16, C_ROWS = 8, CHAIN = 16, WIDTH = 8;
@@ -177,6 +190,7 @@ struct Matrix {
     using C = Vector<float, C_ROWS>;
 
     static ROCATTN_INLINE u32 c_row(u32 r) { return lane_id() / 16 * C_ROWS + r; }
+    static constexpr __device__ u32 row_step(u32 r) { return r; }
     static ROCATTN_INLINE A a_from_lds(const T* tile, u32 stride, Where where = Where::here()) {
         return detail::contiguous_fragment<T, WIDTH, true>(tile, stride, where);
     }
@@ -207,6 +221,91 @@ struct Matrix {
     static ROCATTN_INLINE u32 chain_position(u32 row) {
         return row % 16 / C_ROWS * WIDTH + row / 16 * C_ROWS + row % C_ROWS;
     }
+};
+
+#elif defined(__NVPTX__)
+
+// Two mma.m16n8k16, as C = B A: their M is our column, so that P becomes an operand where it is. Lane (g, t) = (l / 4,
+// l % 4) has accumulators of columns g and g + 8: c[0], c[1] of rows 2 t, 2 t + 1 of column g, c[2], c[3] the same of
+// g + 8, c[4] ... c[7] of 8 rows further down. `arranged` exchanges with lane l ^ 1, so that each has one column,
+// g + 8 (t % 2), and of it rows 4 (t / 2) ... and 8 + 4 (t / 2) ..., four each. Lane t takes the four of the depth from
+// 8 (t % 2) + 4 (t / 2) on of A and B.
+template <typename T>
+struct Matrix {
+    using Element = T;
+    static constexpr u32 DEPTH = 16, C_ROWS = 8, CHAIN = 16;
+    static constexpr bool PAIRED = true;
+    using A = Vector<T, 8>;  // 4 of row g, 4 of row g + 8
+    using B = Vector<T, 8>;
+    using C = Vector<float, 8>;
+
+    static ROCATTN_INLINE bool odd() { return lane_id() % 2 != 0; }
+    static ROCATTN_INLINE u32 column() { return lane_id() / 4 + lane_id() % 2 * 8; }
+    static ROCATTN_INLINE u32 part() { return lane_id() / 2 % 2; }
+    static constexpr __device__ u32 row_step(u32 r) { return r + r / 4 * 4; }
+    static ROCATTN_INLINE u32 c_row(u32 r) { return 4 * part() + row_step(r); }
+
+    // `skip`: elements between rows 7 and 8 beside the stride.
+    static ROCATTN_INLINE A from_lds(const T* tile, u32 stride, u32 skip, Where where) {
+        const T* row = tile + lane_id() / 4 * stride + lane_id() % 2 * 8 + lane_id() / 2 % 2 * 4;
+        const auto low = lds_load<T, 4>(row, where), high = lds_load<T, 4>(row + 8 * stride + skip, where);
+        return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+    }
+    static ROCATTN_INLINE A a_from_lds(const T* tile, u32 stride, Where where = Where::here()) {
+        return from_lds(tile, stride, 0, where);
+    }
+    static ROCATTN_INLINE B b_from_lds(const T* tile, u32 stride, Where where = Where::here()) {
+        return from_lds(tile, stride, 0, where);
+    }
+    static ROCATTN_INLINE C multiply(A a, B b, C c, Where = Where::here()) {
+        const auto rows = __builtin_bit_cast(Vector<u32, 4>, a), columns = __builtin_bit_cast(Vector<u32, 4>, b);
+        const Vector<u32, 4> first{columns[0], columns[2], columns[1], columns[3]};
+        const auto low = mma_16x8x16<T>(first, rows[0], rows[1], __builtin_shufflevector(c, c, 0, 1, 2, 3));
+        const auto high = mma_16x8x16<T>(first, rows[2], rows[3], __builtin_shufflevector(c, c, 4, 5, 6, 7));
+        return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+    }
+    static ROCATTN_INLINE C arranged(C c, Where where = Where::here()) {
+        C rows;
+#pragma unroll
+        for (u32 half = 0; half < 8; half += 4)
+#pragma unroll
+            for (u32 i = 0; i < 2; ++i) {
+                const float own = odd() ? c[half + 2 + i] : c[half + i];
+                const float received = shuffle_xor(odd() ? c[half + i] : c[half + 2 + i], 1, where);
+                rows[half + i] = odd() ? received : own;
+                rows[half + 2 + i] = odd() ? own : received;
+            }
+        return rows;
+    }
+    // The inverse of `arranged`.
+    static ROCATTN_INLINE C accumulators(C rows, Where where = Where::here()) {
+        C c;
+#pragma unroll
+        for (u32 half = 0; half < 8; half += 4)
+#pragma unroll
+            for (u32 i = 0; i < 2; ++i) {
+                const float own = odd() ? rows[half + 2 + i] : rows[half + i];
+                const float received = shuffle_xor(odd() ? rows[half + i] : rows[half + 2 + i], 1, where);
+                c[half + i] = odd() ? received : own;
+                c[half + 2 + i] = odd() ? own : received;
+            }
+        return c;
+    }
+    // Takes C arranged. Rows 4 p ... of both columns go to the even lane, rows 8 + 4 p ... to the odd one.
+    static ROCATTN_INLINE void chain(const C (&c)[1], B (&b)[1], Where where = Where::here()) {
+        Vector<u32, 4> words, both;
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) words[i] = detail::narrow<T>(c[0][2 * i], c[0][2 * i + 1]);
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            const u32 received = shuffle_xor(odd() ? words[i] : words[2 + i], 1, where);
+            both[i] = odd() ? received : words[i];
+            both[2 + i] = odd() ? words[2 + i] : received;
+        }
+        b[0] = __builtin_bit_cast(B, both);
+    }
+    static ROCATTN_INLINE u32 chain_row(u32 position) { return position; }
+    static ROCATTN_INLINE u32 chain_position(u32 row) { return row; }
 };
 
 #else

@@ -17,6 +17,8 @@
 #define ROCATTN_NVGPU 1
 #define ROCATTN_INLINE __device__ inline __attribute__((always_inline))
 
+#define ROCATTN_WAVE 32
+
 #define ROCATTN_KERNEL(name, threads, parameters) \
     extern "C" __global__ void __attribute__((launch_bounds(threads))) name parameters
 
@@ -26,7 +28,7 @@
 
 namespace rocattn {
 
-constexpr u32 WAVE = 32;
+constexpr u32 WAVE = ROCATTN_WAVE;
 
 struct Where {
     static constexpr __device__ Where here() { return {}; }
@@ -36,10 +38,6 @@ ROCATTN_INLINE u32 thread_id() { return __nvvm_read_ptx_sreg_tid_x(); }
 ROCATTN_INLINE u32 block_x() { return __nvvm_read_ptx_sreg_ctaid_x(); }
 ROCATTN_INLINE u32 block_y() { return __nvvm_read_ptx_sreg_ctaid_y(); }
 ROCATTN_INLINE u32 block_z() { return __nvvm_read_ptx_sreg_ctaid_z(); }
-template <u32 THREADS>
-ROCATTN_INLINE u32 grid_x() {
-    return __nvvm_read_ptx_sreg_nctaid_x();
-}
 ROCATTN_INLINE u32 uniform(u32 value) { return value; }  // the compiler finds uniform values by itself
 
 // ---- synchronisation -----------------------------------------------------------------------------------------------
@@ -56,7 +54,8 @@ ROCATTN_INLINE float shuffle(float value, u32 lane, Where = Where::here()) {
     return __builtin_bit_cast(float, shuffle(__builtin_bit_cast(u32, value), lane));
 }
 ROCATTN_INLINE u32 shuffle_xor(u32 value, u32 mask, Where = Where::here()) {
-    return static_cast<u32>(__nvvm_shfl_sync_bfly_i32(0xffffffffu, static_cast<int>(value), static_cast<int>(mask), 31));
+    const int own = static_cast<int>(value), lanes = static_cast<int>(mask);
+    return static_cast<u32>(__nvvm_shfl_sync_bfly_i32(0xffffffffu, own, lanes, 31));
 }
 ROCATTN_INLINE float shuffle_xor(float value, u32 mask, Where = Where::here()) {
     return __builtin_bit_cast(float, shuffle_xor(__builtin_bit_cast(u32, value), mask));
@@ -140,6 +139,24 @@ ROCATTN_INLINE T lds_load(const T* address, Where = Where::here()) {
 template <typename T>
 ROCATTN_INLINE void lds_store(T* address, T value, Where = Where::here()) {
     *address = value;
+}
+
+// ---- matrix instructions -------------------------------------------------------------------------------------------
+
+// D = A B + C: A has 16 rows (registers in PTX's order), B 8 columns, the depth is 16.
+template <typename T>
+ROCATTN_INLINE Vector<float, 4> mma_16x8x16(Vector<u32, 4> a, u32 b0, u32 b1, Vector<float, 4> c) {
+    float d0 = c[0], d1 = c[1], d2 = c[2], d3 = c[3];
+    const u32 a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];
+    if constexpr (__is_same(T, f16))
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    return {d0, d1, d2, d3};
 }
 
 }  // namespace rocattn

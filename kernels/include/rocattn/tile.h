@@ -12,120 +12,10 @@
 // scalar additions). So KEY_TILE * |stride| * sizeof(T) must stay below 2^32; any sign of the stride will do.
 #pragma once
 
-#include <rocattn/fragments.h>
+#include <rocattn/columns.h>
 #include <rocattn/hints.h>
 
 namespace rocattn {
-
-// ---- global memory -------------------------------------------------------------------------------------------------
-
-// N elements, of which the first `count` exist; zeros for the others.
-template <typename T, u32 N>
-ROCATTN_INLINE Vector<T, N> load_some(const T* address, u32 count, Where where = Where::here()) {
-    if (count >= N) return load<T, N>(address, where);
-    Vector<T, N> value = {};
-#pragma unroll
-    for (u32 i = 0; i < N; ++i)
-        if (i < count) value[i] = __builtin_bit_cast(typename detail::RawOf<T>::type, load(address + i, where));
-    return value;
-}
-
-// N elements from `column` on of a row with `columns` of them; zeros beyond.
-template <typename T, u32 N>
-ROCATTN_INLINE Vector<T, N> load_columns(const T* row, u32 column, u32 columns, Where where = Where::here()) {
-    return load_some<T, N>(row + column, columns > column ? columns - column : 0, where);
-}
-
-template <typename T, u32 N>
-ROCATTN_INLINE void store_columns(T* row, u32 column, u32 columns, Vector<T, N> value, Where where = Where::here()) {
-    if (column + N <= columns) {
-        store<T, N>(row + column, value, where);
-        return;
-    }
-#pragma unroll
-    for (u32 i = 0; i < N; ++i) {
-        const typename detail::RawOf<T>::type raw = value[i];  // __builtin_bit_cast of value[i] itself takes element 0
-        if (column + i < columns) store(row + column + i, __builtin_bit_cast(T, raw), where);
-    }
-}
-
-// Floats as T, nearest even.
-template <typename T, u32 N>
-ROCATTN_INLINE Vector<T, N> rounded(Vector<float, N> x) {
-    Vector<T, N> y;
-#pragma unroll
-    for (u32 i = 0; i < N; ++i) y[i] = raw_from_float<T>(x[i]);
-    return y;
-}
-
-template <typename T>
-constexpr bool is_f16 = false;
-template <>
-constexpr bool is_f16<f16> = true;
-
-// Elements as an LDS tile holds them, written to it.
-template <typename Element, typename T, u32 N>
-ROCATTN_INLINE void put_elements(Element* at, Vector<T, N> x, Where where = Where::here()) {
-    if constexpr (sizeof(Element) == sizeof(T)) {
-        lds_store<Element, N>(at, x, where);
-    } else {
-#pragma unroll
-        for (u32 i = 0; i < N; i += 4) {
-            Vector<float, 4> part;
-#pragma unroll
-            for (u32 e = 0; e < 4; ++e) part[e] = to_float(x[i + e]);
-            lds_store<float, 4>(at + i, part, where);
-        }
-    }
-}
-
-// The lower 16 bits of two words as one word.
-ROCATTN_INLINE u32 low_halves(u32 first, u32 second) {
-#ifndef __AMDGCN__
-    return (first & 0xffffu) | second << 16;
-#else
-    return __builtin_amdgcn_perm(second, first, 0x05040100u);
-#endif
-}
-// 4 rows of N elements as N columns of 4 (V, C: Vector<T, N> and Vector<T, 4>). Two elements of 16 bits are put
-// together as a word, one v_perm each.
-template <typename V, typename C, u32 N>
-ROCATTN_INLINE void transpose(const V (&rows)[4], C (&columns)[N]) {
-    if constexpr (sizeof(C) == 8) {
-        Vector<u32, N / 2> words[4];
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) words[i] = __builtin_bit_cast(Vector<u32, N / 2>, rows[i]);
-#pragma unroll
-        for (u32 e = 0; e < N; ++e) {
-            Vector<u32, 2> pairs;
-#pragma unroll
-            for (u32 i = 0; i < 2; ++i) {
-                const u32 first = words[2 * i][e / 2], second = words[2 * i + 1][e / 2];
-                pairs[i] = e % 2 == 0 ? low_halves(first, second) : detail::high_halves(first, second);
-            }
-            columns[e] = __builtin_bit_cast(C, pairs);
-        }
-    } else {
-#pragma unroll
-        for (u32 e = 0; e < N; ++e)
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) columns[e][i] = rows[i][e];
-    }
-}
-
-// 16 rows of T, one wave's share, into a row-major LDS tile with COLUMNS columns; columns from `columns` on, and rows
-// whose pointer is null, become 0. row_at(row) is the address of a row.
-template <typename T, typename Element, u32 COLUMNS, typename RowAt>
-ROCATTN_INLINE void stage_rows(Element* tile, const RowAt& row_at, u32 columns, Where where = Where::here()) {
-    constexpr u32 WIDTH = VECTOR_BYTES / sizeof(T), CHUNKS = COLUMNS / WIDTH;
-    for (u32 unit = lane_id(); unit < 16 * CHUNKS; unit += WAVE) {
-        const T* row = row_at(unit / CHUNKS);
-        const u32 column = unit % CHUNKS * WIDTH;
-        Vector<T, WIDTH> x = {};
-        if (row) x = load_columns<T, WIDTH>(row, column, columns, where);
-        put_elements<Element, T, WIDTH>(tile + unit / CHUNKS * row_stride<Element>(COLUMNS) + column, x, where);
-    }
-}
 
 constexpr u32 power_of_two(u32 value) { return value <= 1 ? 1 : 2 * power_of_two((value + 1) / 2); }
 constexpr u32 least(u32 a, u32 b) { return a < b ? a : b; }
@@ -169,11 +59,12 @@ struct Rows {
 };
 
 // ---- tiles ---------------------------------------------------------------------------------------------------------
-// THREADS threads move a tile of ROWS rows and COLUMNS columns. EXACT: the matrix has just as many columns, so that no
-// column is ever checked. fetch<true> takes a tile whose rows all exist; fetch<false> gives zeros for rows from `rows`
-// on.
+// THREADS threads move a tile of ROWS rows and COLUMNS columns of a matrix with `columns` of them, from column `first`
+// on (if it has several such tiles side by side). GRANULE divides `columns`; 0: all columns exist and none is ever
+// checked. fetch<true> takes a tile whose rows all exist; fetch<false> gives zeros for rows from `rows` on. A thread
+// without a chunk of its own reads another's, since a branch would cost a copy of every register that it skips.
 
-template <typename T, typename Element, u32 ROWS, u32 COLUMNS, u32 THREADS, bool EXACT>
+template <typename T, typename Element, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 GRANULE>
 struct RowTile {
     static constexpr u32 WIDTH = VECTOR_BYTES / sizeof(T);
     static constexpr u32 BYTES = sizeof(T);
@@ -182,58 +73,80 @@ struct RowTile {
     static constexpr u32 ACROSS = (CHUNKS + LANES - 1) / LANES;
     static constexpr u32 STEP = THREADS / LANES;
     static constexpr u32 DOWN = (ROWS + STEP - 1) / STEP;
-    static constexpr bool BUSY = CHUNKS % LANES == 0 && ROWS % STEP == 0;  // every thread, in every round
+    static constexpr bool ALL_COLUMNS = CHUNKS % LANES == 0, ALL_ROWS = ROWS % STEP == 0;  // every thread has a chunk
+    static_assert(ALL_ROWS || DOWN == 1, "a thread's row exists in all rounds or in none");
+    using P = Pieces<T, WIDTH, GRANULE>;
 
-    u32 row, column;  // of this thread's first chunk
-    u32 offset;       // its address, in bytes from the tile's lowest row
+    u32 row, column, columns;
+    u32 offset[ACROSS][P::COUNT];  // addresses of this thread's first chunks, in bytes from the tile's lowest row
     Vector<T, WIDTH> x[DOWN][ACROSS];
 
-    ROCATTN_INLINE RowTile(const Rows<T>& matrix, u32 thread)
-        : row(thread / LANES),
-          column(thread % LANES * WIDTH),
-          offset(matrix.template offset<ROWS>(row) + column * BYTES) {}
-
-    // Whether this thread has a chunk in round (d, a).
-    ROCATTN_INLINE bool busy(u32 d, u32 a) const {
-        return BUSY || (column + a * LANES * WIDTH < COLUMNS && row + d * STEP < ROWS);
+    ROCATTN_INLINE RowTile(const Rows<T>& matrix, u32 thread, u32 columns)
+        : row(thread / LANES), column(thread % LANES * WIDTH), columns(columns) {
+        locate(matrix, 0);
     }
 
     template <bool FULL>
-    ROCATTN_INLINE void fetch(const Rows<T>& tile, u32 rows, u32 columns, Where where = Where::here()) {
+    ROCATTN_INLINE void fetch(const Rows<T>& tile, u32 rows, u32 first = 0, Where where = Where::here()) {
         const T* low = tile.template low<ROWS>();
+        if constexpr (GRANULE == 0 || GRANULE == ANY_COLUMNS)
+            low += first;
+        else
+            locate(tile, first);
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d, advance(low, STEP * tile.stride))
 #pragma unroll
             for (u32 a = 0; a < ACROSS; ++a) {
-                const u32 from = column + a * LANES * WIDTH;
-                const T* start = lane_address(low + a * LANES * WIDTH, offset);
-                if (!busy(d, a)) continue;
                 if (!FULL && row + d * STEP >= rows)
                     x[d][a] = {};
-                else if constexpr (EXACT)
-                    x[d][a] = load<T, WIDTH>(start, where);
+                else if constexpr (GRANULE == ANY_COLUMNS)
+                    x[d][a] = load_some<T, WIDTH>(lane_address(low, offset[a][0]), left(first, a), where);
                 else
-                    x[d][a] = load_some<T, WIDTH>(start, columns > from ? columns - from : 0, where);
+                    x[d][a] = P::load_all([&](u32 p) { return lane_address(low, offset[a][p]); }, where);
             }
     }
 
     // `stride`: LDS elements from row to row.
-    ROCATTN_INLINE void put(Element* tile, u32 stride, Where where = Where::here()) const {
+    ROCATTN_INLINE void put(Element* tile, u32 stride, u32 first = 0, Where where = Where::here()) const {
+        u32 column = this->column;
+        if constexpr (!ALL_COLUMNS || GRANULE != 0)
+            settle(column);  // else what is compared with it is kept in scalar registers all the time
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d)
 #pragma unroll
-            for (u32 a = 0; a < ACROSS; ++a)
-                if (busy(d, a)) {
-                    Element* at = tile + (row + d * STEP) * stride + column + a * LANES * WIDTH;
-                    put_elements<Element, T, WIDTH>(at, x[d][a], where);
-                }
+            for (u32 a = 0; a < ACROSS; ++a) {
+                const u32 from = column + a * LANES * WIDTH;
+                if ((!ALL_COLUMNS && from >= COLUMNS) || (!ALL_ROWS && row >= ROWS)) continue;
+                constexpr bool WHOLE = GRANULE == 0 || GRANULE == ANY_COLUMNS;
+                const auto chunk = WHOLE ? x[d][a] : P::existing(x[d][a], first + from, columns);
+                put_elements<Element, T, WIDTH>(tile + (row + d * STEP) * stride + from, chunk, where);
+            }
+    }
+
+private:
+    // Elements from the chunk's first on.
+    ROCATTN_INLINE u32 left(u32 first, u32 a) const {
+        const u32 at = first + column + a * LANES * WIDTH;
+        return columns > at ? columns - at : 0;
+    }
+    ROCATTN_INLINE void locate(const Rows<T>& matrix, u32 first) {
+        const u32 start = matrix.template offset<ROWS>(ALL_ROWS ? row : smaller(row, ROWS - 1));
+#pragma unroll
+        for (u32 a = 0; a < ACROSS; ++a)
+#pragma unroll
+            for (u32 p = 0; p < P::COUNT; ++p) {
+                const u32 at = column + a * LANES * WIDTH;
+                u32 from = GRANULE == 0 || GRANULE == ANY_COLUMNS ? at : P::column(p, first + at, columns);
+                if (!ALL_COLUMNS && at >= COLUMNS) from = 0;
+                offset[a][p] = start + from * BYTES;
+            }
     }
 };
 
 // The same, transposed on the way into LDS: element (row, column) goes to transposed_offset(column, ROWS) + the
 // position of the row. A thread takes WIDTH columns of 4 rows, those of 4 neighbouring positions, and writes WIDTH
-// times 4 rows.
-template <typename T, typename M, u32 ROWS, u32 COLUMNS, u32 THREADS, bool EXACT>
+// times 4 rows. Columns that do not exist hold copies of others: they become features that no one writes out.
+template <typename T, typename M, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 GRANULE>
 struct TransposedTile {
     using Element = typename M::Element;
     static constexpr u32 BYTES = sizeof(T), WIDEST = VECTOR_BYTES / BYTES;
@@ -244,45 +157,38 @@ struct TransposedTile {
     static constexpr u32 ACROSS = (CHUNKS + LANES - 1) / LANES;
     static constexpr u32 STEP = THREADS / LANES * 4;  // positions
     static constexpr u32 DOWN = (ROWS + STEP - 1) / STEP;
-    static constexpr bool BUSY = CHUNKS % LANES == 0 && ROWS % STEP == 0;
+    static constexpr bool ALL_COLUMNS = CHUNKS % LANES == 0, ALL_ROWS = ROWS % STEP == 0;
+    static_assert(ALL_ROWS || DOWN == 1, "a thread's rows exist in all rounds or in none");
+    using P = Pieces<T, WIDTH, GRANULE>;
 
-    u32 position, column;
-    u32 offset[DOWN];
+    u32 position, column, columns;
+    u32 offset[DOWN][ACROSS][P::COUNT];
     Vector<T, WIDTH> x[DOWN][ACROSS][4];
 
-    ROCATTN_INLINE TransposedTile(const Rows<T>& matrix, u32 thread)
-        : position(thread / LANES * 4), column(thread % LANES * WIDTH) {
-#pragma unroll
-        for (u32 d = 0; d < DOWN; ++d) offset[d] = matrix.template offset<ROWS>(row(d)) + column * BYTES;
-    }
-
-    // The first of this thread's 4 rows in round d; the others follow CHAIN_STEP apart.
-    ROCATTN_INLINE u32 row(u32 d) const {
-        const u32 at = position + d * STEP;
-        return at / CHAIN_ROWS<M> * CHAIN_ROWS<M> + chain_group_row<M>(at % CHAIN_ROWS<M>);
-    }
-    ROCATTN_INLINE bool busy(u32 d, u32 a) const {
-        return BUSY || (column + a * LANES * WIDTH < COLUMNS && position + d * STEP < ROWS);
+    ROCATTN_INLINE TransposedTile(const Rows<T>& matrix, u32 thread, u32 columns)
+        : position(thread / LANES * 4), column(thread % LANES * WIDTH), columns(columns) {
+        locate(matrix, 0);
     }
 
     template <bool FULL>
-    ROCATTN_INLINE void fetch(const Rows<T>& tile, u32 rows, u32 columns, Where where = Where::here()) {
+    ROCATTN_INLINE void fetch(const Rows<T>& tile, u32 rows, u32 first = 0, Where where = Where::here()) {
         const T* low = tile.template low<ROWS>();
+        if constexpr (GRANULE == 0 || GRANULE == ANY_COLUMNS)
+            low += first;
+        else
+            locate(tile, first);
 #pragma unroll
         for (u32 i = 0; i < 4; ++i, advance(low, CHAIN_STEP<M> * tile.stride))
 #pragma unroll
             for (u32 d = 0; d < DOWN; ++d)
 #pragma unroll
                 for (u32 a = 0; a < ACROSS; ++a) {
-                    const u32 from = column + a * LANES * WIDTH;
-                    const T* start = lane_address(low + a * LANES * WIDTH, offset[d]);
-                    if (!busy(d, a)) continue;
                     if (!FULL && row(d) + i * CHAIN_STEP<M> >= rows)
                         x[d][a][i] = {};
-                    else if constexpr (EXACT)
-                        x[d][a][i] = load<T, WIDTH>(start, where);
+                    else if constexpr (GRANULE == ANY_COLUMNS)
+                        x[d][a][i] = load_some<T, WIDTH>(lane_address(low, offset[d][a][0]), left(first, a), where);
                     else
-                        x[d][a][i] = load_some<T, WIDTH>(start, columns > from ? columns - from : 0, where);
+                        x[d][a][i] = P::load_all([&](u32 p) { return lane_address(low, offset[d][a][p]); }, where);
                 }
     }
 
@@ -293,13 +199,12 @@ struct TransposedTile {
         for (u32 d = 0; d < DOWN; ++d)
 #pragma unroll
             for (u32 a = 0; a < ACROSS; ++a)
-                if (busy(d, a))
 #pragma unroll
-                    for (u32 i = 0; i < 4; ++i) {
-                        const auto words = __builtin_bit_cast(Words, x[d][a][i]);
+                for (u32 i = 0; i < 4; ++i) {
+                    const auto words = __builtin_bit_cast(Words, x[d][a][i]);
 #pragma unroll
-                        for (u32 w = 0; w < WORDS; ++w) found |= (words[w] & EXPONENT) + EXPONENT_UNIT;
-                    }
+                    for (u32 w = 0; w < WORDS; ++w) found |= (words[w] & EXPONENT) + EXPONENT_UNIT;
+                }
         return (found & CARRY) != 0;
     }
 
@@ -322,12 +227,14 @@ struct TransposedTile {
     }
 
     ROCATTN_INLINE void put(Element* tile, Where where = Where::here()) const {
+        u32 column = this->column;
+        if constexpr (!ALL_COLUMNS) settle(column);
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d)
 #pragma unroll
             for (u32 a = 0; a < ACROSS; ++a) {
-                if (!busy(d, a)) continue;
                 const u32 first = column + a * LANES * WIDTH;
+                if ((!ALL_COLUMNS && first >= COLUMNS) || (!ALL_ROWS && position >= ROWS)) continue;
                 Element* start = tile + transposed_offset<Element>(first, ROWS) + position + d * STEP;
                 Vector<T, 4> columns[WIDTH];
                 transpose(x[d][a], columns);
@@ -338,6 +245,31 @@ struct TransposedTile {
     }
 
 private:
+    // Elements from the chunk's first on.
+    ROCATTN_INLINE u32 left(u32 first, u32 a) const {
+        const u32 at = first + column + a * LANES * WIDTH;
+        return columns > at ? columns - at : 0;
+    }
+    // The first of this thread's 4 rows in round d; the others follow CHAIN_STEP apart.
+    ROCATTN_INLINE u32 row(u32 d) const {
+        const u32 at = (ALL_ROWS ? position : smaller(position, ROWS - 4)) + d * STEP;
+        return at / CHAIN_ROWS<M> * CHAIN_ROWS<M> + chain_group_row<M>(at % CHAIN_ROWS<M>);
+    }
+    ROCATTN_INLINE void locate(const Rows<T>& matrix, u32 first) {
+#pragma unroll
+        for (u32 d = 0; d < DOWN; ++d) {
+            const u32 start = matrix.template offset<ROWS>(row(d));
+#pragma unroll
+            for (u32 a = 0; a < ACROSS; ++a)
+#pragma unroll
+                for (u32 p = 0; p < P::COUNT; ++p) {
+                    const u32 at = column + a * LANES * WIDTH;
+                    u32 from = GRANULE == 0 || GRANULE == ANY_COLUMNS ? at : P::column(p, first + at, columns);
+                    if (!ALL_COLUMNS && at >= COLUMNS) from = 0;
+                    offset[d][a][p] = start + from * BYTES;
+                }
+        }
+    }
     static constexpr u32 WORDS = WIDTH * BYTES / 4;
     using Words = Vector<u32, WORDS>;
     // The exponents of the elements of a word, one unit of each, and where adding it to an exponent of ones carries to.

@@ -215,11 +215,6 @@ ROCATTN_KERNEL(shuffle_from_nobody, 16, (const float* x, float* y)) {
     store(y + thread_id(), shuffle(load(x), BUG ? 20 : 7));  // HERE shuffle_from_nobody
 }
 
-ROCATTN_KERNEL(grid_of_another_block, THREADS, (const float* x, float* y)) {
-    const u32 blocks = grid_x<THREADS << BUG>();  // HERE grid_of_another_block
-    store(y + thread_id(), load(x + blocks));
-}
-
 #ifdef MATRIX
 using M = Matrix<f16>;
 constexpr u32 WIDTH = sizeof(M::A) / sizeof(f16);

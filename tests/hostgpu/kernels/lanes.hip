@@ -4,11 +4,11 @@
 using namespace rocattn;
 
 constexpr u32 THREADS = 2 * WAVE;
-constexpr u32 COLUMNS = 8;
+constexpr u32 COLUMNS = 8, BLOCKS_X = 3;
 
 // out [blocks][THREADS][COLUMNS] of u32.
 ROCATTN_KERNEL(lanes, THREADS, (u32 * out, const u32* in)) {
-    const u32 block = (block_z() * 2 + block_y()) * grid_x<THREADS>() + block_x();
+    const u32 block = (block_z() * 2 + block_y()) * BLOCKS_X + block_x();
     const u32 value = load(in + thread_id());
     u32* const row = out + (block * THREADS + thread_id()) * COLUMNS;
     store(row, thread_id() | wave_id() << 16 | lane_id() << 24);

@@ -1,0 +1,146 @@
+"""Deliberately broken copies of the kernels: each mistake is caught, by the stand-in's name for it or a wrong result.
+
+A mistake is one line of the sources, replaced in a copy; the copy without a mistake gives the right result, so what is
+caught is the mistake.
+"""
+
+import shutil
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import rocattn.toolchain.hostgpu as hostgpu_toolchain
+from rocattn.config import AttentionConfig
+from rocattn.gpu.backward import backward_launches
+from rocattn.gpu.flash import flash_launches
+from rocattn.gpu.standard import standard_launches
+from rocattn.sources import kernel_root
+from rocattn_profiling.measure.data import make_inputs
+from rocattn_profiling.measure.evaluation import check_gradients, check_output
+
+from . import launching
+from .launching import backward_arrays, forward_arrays
+
+SIZES = {"batch": 1, "num_heads": 2, "num_kv_heads": 1, "seq_q": 67, "seq_k": 109, "head_dim": 64, "dtype": "float16"}
+LAUNCHES = {"flash": flash_launches, "standard": standard_launches, "backward": backward_launches}
+WRONG = "a wrong result"
+STEP = """
+    static constexpr __device__ u32 row_step(u32 r) { return r; }
+    static ROCATTN_INLINE A a_from_lds("""
+LOAD = """            part[n] = load_columns<T, VECTOR>(from.data + row * from.row_stride, column,
+                                              """
+
+
+class Mistake(NamedTuple):
+    """One line of a kernel source, what replaces it, and how that is caught."""
+
+    file: str
+    right: str
+    broken: str
+    caught: str
+    arch: str = "gfx1100"
+    path: str = "flash"
+
+
+MISTAKES = {
+    "a tile too few": Mistake(
+        "hip/flash_attention_nocausal.hip", "0, ceil_div(seq_k, KEY_TILE), -INF", "0, seq_k / KEY_TILE, -INF", WRONG
+    ),
+    "the last keys not hidden": Mistake(
+        "hip/flash_attention_nocausal.hip", "hide_after<S>(s, key, static_cast<i32>(seq_k) - 1);",
+        "hide_after<S>(s, key, static_cast<i32>(seq_k));", WRONG,
+    ),
+    "no barrier before LDS is written again": Mistake(
+        "include/rocattn/flash.h", "block_barrier();  // all waves are done with what LDS held before", "", "LDS race"
+    ),
+    "no barrier before LDS is read": Mistake(
+        "include/rocattn/flash.h", "            block_barrier();\n            if constexpr (S::PIECES == 1)",
+        "            if constexpr (S::PIECES == 1)", "LDS race",
+    ),
+    "V not put into LDS": Mistake(
+        "include/rocattn/flash.h",
+        "v.put(block.lds + S::K_ELEMENTS + slice * transposed_offset<Element>(S::V_COLUMNS, S::KEYS));", "",
+        "uninitialised LDS read",
+    ),
+    "a read past the end": Mistake(
+        "include/rocattn/flash.h", "if (key + S::KEYS <= block.seq_k) {", "if (key < block.seq_k) {",
+        "out-of-bounds global read",
+    ),
+    "a swapped fragment index": Mistake(
+        "include/rocattn/matrix.h", "return 2 * r + lane_id() / 16;", "return lane_id() / 16 * 8 + r;", WRONG
+    ),
+    "fragments of another architecture": Mistake(
+        "include/rocattn/matrix.h", "return lane_id() / 16 * C_ROWS + r; }" + STEP + "const T*",
+        "return r * 4 + lane_id() / 16; }" + STEP + "const T*", WRONG, arch="gfx942",
+    ),
+    "half of a fragment": Mistake(
+        "include/rocattn/matrix.h", "const T* row = tile + lane_id() % 16 * stride + (SPLIT",
+        "const T* row = tile + lane_id() % 16 * stride + (lane_id() >= 16 ? 8 : 0) + (SPLIT", "fragment halves differ",
+    ),
+    "an exchange in one half of the wave": Mistake(
+        "include/rocattn/matrix.h", "other[i] = exchange_halves(mine[i], where);",
+        "other[i] = lane_id() < 16 ? exchange_halves(mine[i], where) : mine[i];", "divergent shuffle",
+    ),
+    "no barrier in the backward pass": Mistake(
+        "include/rocattn/backward.h", "block_barrier();  // all waves are done with what LDS held before", "",
+        "LDS race", path="backward",
+    ),
+    "a row too many in the products": Mistake(
+        "include/rocattn/matmul.h", LOAD + "row < from.rows ?", LOAD + "row <= from.rows ?",
+        "out-of-bounds global read", path="standard",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def broken_root(tmp_path, monkeypatch):
+    """Return a copy of the kernel sources that launches take instead of the project's own."""
+    root = tmp_path / "kernels"
+    for part in ("hip", "include", "hostgpu"):
+        shutil.copytree(kernel_root() / part, root / part)
+    monkeypatch.setattr(hostgpu_toolchain, "kernel_root", lambda: root)
+    monkeypatch.setattr(launching, "kernel_root", lambda: root)
+    return root
+
+
+def outcome(device, path):
+    """Run a problem; return the stand-in's finding, "a wrong result", or "" if all is well."""
+    direction = "backward" if path == "backward" else "forward"
+    config = AttentionConfig(**SIZES, return_lse=direction == "forward", direction=direction)
+    inputs = make_inputs(config)
+    if path == "backward":
+        forward = config.replace(direction="forward", return_lse=True)
+        arrays = forward_arrays(device, forward, inputs)
+        arrays.run(flash_launches(forward, device.arch, arrays.buffers))
+        arrays = backward_arrays(device, config, inputs, arrays.result("out"), arrays.result("lse"))
+    else:
+        arrays = forward_arrays(device, config, inputs)
+    try:
+        arrays.run(LAUNCHES[path](config, device.arch, arrays.buffers))
+    except AssertionError as finding:
+        return str(finding)
+    with np.errstate(all="ignore"):
+        if path == "backward":
+            check = check_gradients(config, inputs, *(arrays.result(f"d{name}") for name in "qkv"))
+        else:
+            check = check_output(config, inputs, arrays.result("out"), arrays.result("lse"))
+    return "" if check.ok else WRONG
+
+
+@pytest.mark.parametrize("path", LAUNCHES)
+def test_a_copy_without_a_mistake_is_right(standin, broken_root, path):
+    """So the other tests catch their mistakes, and not the copying."""
+    assert broken_root.is_dir()
+    assert outcome(standin("gfx1100"), path) == ""
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_caught(standin, broken_root, name):
+    """The report names it; where nothing forbidden was done the result is wrong."""
+    mistake = MISTAKES[name]
+    file = broken_root / mistake.file
+    text = file.read_text()
+    assert text.count(mistake.right) == 1, f"{mistake.file} has changed: this mistake can no longer be made"
+    file.write_text(text.replace(mistake.right, mistake.broken))
+    assert mistake.caught in outcome(standin(mistake.arch), mistake.path)

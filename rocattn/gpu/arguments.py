@@ -1,4 +1,4 @@
-"""How a problem's options become kernel arguments, the same for every family of kernels that is not flash.
+"""How a problem's options become kernel arguments, the same for every family of kernels.
 
 Shapes and strides come from the plan's buffers; an array that a problem does not have is a null pointer (u64 0).
 """

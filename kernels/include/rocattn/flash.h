@@ -390,7 +390,7 @@ private:
                 }
                 if constexpr (M::PAIRED) {
 #pragma unroll
-                    for (u32 i = 0; i < Q; ++i) o[i][f] = M::accumulators(o[i][f]);
+                    for (u32 i = 0; i < Q; ++i) o[i][f] = M::arranged(o[i][f]);
                 }
                 keep_order();
             }

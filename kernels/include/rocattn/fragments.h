@@ -135,7 +135,7 @@ ROCATTN_INLINE typename M::C arranged(typename M::C c, [[maybe_unused]] Where wh
 template <typename M>
 ROCATTN_INLINE typename M::C column_values(float value, [[maybe_unused]] Where where = Where::here()) {
     if constexpr (M::PAIRED)
-        return M::accumulators(typename M::C(value), where);
+        return M::arranged(typename M::C(value), where);
     else
         return typename M::C(value);
 }

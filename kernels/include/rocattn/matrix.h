@@ -264,6 +264,7 @@ struct Matrix {
         const auto high = mma_16x8x16<T>(first, rows[2], rows[3], __builtin_shufflevector(c, c, 4, 5, 6, 7));
         return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
     }
+    // Its own inverse.
     static ROCATTN_INLINE C arranged(C c, Where where = Where::here()) {
         C rows;
 #pragma unroll
@@ -276,20 +277,6 @@ struct Matrix {
                 rows[half + 2 + i] = odd() ? own : received;
             }
         return rows;
-    }
-    // The inverse of `arranged`.
-    static ROCATTN_INLINE C accumulators(C rows, Where where = Where::here()) {
-        C c;
-#pragma unroll
-        for (u32 half = 0; half < 8; half += 4)
-#pragma unroll
-            for (u32 i = 0; i < 2; ++i) {
-                const float own = odd() ? rows[half + 2 + i] : rows[half + i];
-                const float received = shuffle_xor(odd() ? rows[half + i] : rows[half + 2 + i], 1, where);
-                c[half + i] = odd() ? received : own;
-                c[half + 2 + i] = odd() ? own : received;
-            }
-        return c;
     }
     // Takes C arranged. Rows 4 p ... of both columns go to the even lane, rows 8 + 4 p ... to the odd one.
     static ROCATTN_INLINE void chain(const C (&c)[1], B (&b)[1], Where where = Where::here()) {

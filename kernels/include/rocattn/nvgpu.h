@@ -107,39 +107,11 @@ ROCATTN_INLINE void store(T* address, Vector<T, N> value, Where = Where::here())
         }
 }
 
-template <typename T>
-ROCATTN_INLINE T load(const T* address, Where = Where::here()) {
-    return *address;
-}
+}  // namespace rocattn
 
-template <typename T>
-ROCATTN_INLINE void store(T* address, T value, Where = Where::here()) {
-    *address = value;
-}
+#include <rocattn/plain_memory.h>
 
-template <typename T, u32 N>
-ROCATTN_INLINE Vector<T, N> lds_load(const T* address, Where = Where::here()) {
-    constexpr u32 ALIGN = sizeof(T) * N < VECTOR_BYTES ? sizeof(T) * N : VECTOR_BYTES;
-    Vector<T, N> value;
-    __builtin_memcpy(&value, __builtin_assume_aligned(address, ALIGN), sizeof(T) * N);
-    return value;
-}
-
-template <typename T, u32 N>
-ROCATTN_INLINE void lds_store(T* address, Vector<T, N> value, Where = Where::here()) {
-    constexpr u32 ALIGN = sizeof(T) * N < VECTOR_BYTES ? sizeof(T) * N : VECTOR_BYTES;
-    __builtin_memcpy(__builtin_assume_aligned(address, ALIGN), &value, sizeof(T) * N);
-}
-
-template <typename T>
-ROCATTN_INLINE T lds_load(const T* address, Where = Where::here()) {
-    return *address;
-}
-
-template <typename T>
-ROCATTN_INLINE void lds_store(T* address, T value, Where = Where::here()) {
-    *address = value;
-}
+namespace rocattn {
 
 // ---- matrix instructions -------------------------------------------------------------------------------------------
 

@@ -96,6 +96,20 @@ def test_a_snapshot_holds_changes_and_untracked_files_and_touches_nothing(repo):
     assert repo.git("show", f"{snapshot.sha}:edited.txt") == "2"
 
 
+def test_a_snapshot_sees_a_change_as_new_as_the_index(repo):
+    """Of the same size and the same second as the commit, so that only the index's own time says to look into it."""
+    then = (1_700_000_000, 1_700_000_000)
+    repo.git("config", "core.trustctime", "false")  # as if it had happened within one second
+    repo.put("a.txt", "1")
+    os.utime(repo.root / "a.txt", then)
+    repo.commit("first")
+    repo.put("a.txt", "2")
+    for path in (repo.root / "a.txt", repo.root / ".git" / "index"):
+        os.utime(path, then)
+    sha = revisions.snapshot_worktree(repo.root).sha
+    assert repo.git("show", f"{sha}:a.txt") == "2"
+
+
 def test_a_snapshot_of_the_same_tree_is_the_same_commit(repo):
     """An interrupted run on a dirty tree finds its results again."""
     repo.commit("first", **{"a.txt": "1"})

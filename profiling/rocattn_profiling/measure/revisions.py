@@ -159,10 +159,11 @@ def snapshot_worktree(repo: Path) -> Revision:
         return msgspec.structs.replace(head, name=WORKTREE)
     with tempfile.TemporaryDirectory(prefix="rocattn-index-") as folder:
         index = Path(folder) / "index"
-        # Starting from a copy of the user's index spares hashing every unchanged file.
+        # Starting from a copy of the user's index spares hashing every unchanged file. Its time comes along: files as
+        # new as the index are those that git looks into although their size and time look unchanged.
         own = Path(git(repo, "rev-parse", "--path-format=absolute", "--git-path", "index"))
         if own.exists():
-            shutil.copyfile(own, index)
+            shutil.copy2(own, index)
         env = {"GIT_INDEX_FILE": str(index)}
         git(repo, "add", "--all", "--", ":/", env=env)
         tree = git(repo, "write-tree", env=env)

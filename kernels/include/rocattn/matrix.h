@@ -36,7 +36,6 @@ namespace rocattn {
 //   CHAIN                 rows of C that make one group in `chain`: 16, or 32 where DEPTH is
 //   chain(c, b)           CHAIN / 16 tiles of C -> CHAIN / DEPTH fragments of B, rounded to T
 //   chain_row(p)          the row (0 ... CHAIN - 1) that depth position p of the chained product stands for
-//   chain_position(row)   its inverse
 template <typename T>
 struct Matrix;
 
@@ -127,7 +126,6 @@ struct VectorMatrix : detail::LanePlace {
             b[row / 4][row % 4] = shuffle(c[0][row % C_ROWS], row / C_ROWS * 16 + lane_id() % 16, where);
     }
     static ROCATTN_INLINE u32 chain_row(u32 position) { return position; }
-    static ROCATTN_INLINE u32 chain_position(u32 row) { return row; }
 };
 
 template <>
@@ -170,7 +168,6 @@ struct Matrix : detail::LanePlace {
         b[0] = __builtin_bit_cast(B, both);
     }
     static ROCATTN_INLINE u32 chain_row(u32 position) { return position % 8 * 2 + position / 8; }
-    static ROCATTN_INLINE u32 chain_position(u32 row) { return row % 2 * 8 + row / 2; }
 };
 
 #elif defined(__GFX12__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
@@ -217,9 +214,6 @@ struct Matrix : detail::LanePlace {
     // Lane part g holds positions WIDTH g ...: rows C_ROWS g ... of each tile, tile after tile.
     static ROCATTN_INLINE u32 chain_row(u32 position) {
         return position % WIDTH / C_ROWS * 16 + position / WIDTH * C_ROWS + position % C_ROWS;
-    }
-    static ROCATTN_INLINE u32 chain_position(u32 row) {
-        return row % 16 / C_ROWS * WIDTH + row / 16 * C_ROWS + row % C_ROWS;
     }
 };
 
@@ -292,7 +286,6 @@ struct Matrix {
         b[0] = __builtin_bit_cast(B, both);
     }
     static ROCATTN_INLINE u32 chain_row(u32 position) { return position; }
-    static ROCATTN_INLINE u32 chain_position(u32 row) { return row; }
 };
 
 #else

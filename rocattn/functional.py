@@ -85,10 +85,12 @@ def attention(
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
         NoBackendError: When the named backend, or every backend, cannot run it.
     """
-    given = {"q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
-    device = _device_call(given, backend)
-    if device is not None:
-        q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
+    device = None
+    if not isinstance(q, np.ndarray):
+        given = {"q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
+        device = _device_call(given, backend)
+        if device is not None:
+            q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
     config, operands = describe(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, return_lse=return_lse,
@@ -150,11 +152,13 @@ def attention_backward(
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
         NoBackendError: When the named backend, or every backend, cannot run it.
     """
-    given = {"q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
-    device = _device_call(given | {"dout": dout, "out": out, "lse": lse}, backend)
-    if device is not None:
-        q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
-        dout, out, lse = (device.shadow(name) for name in ("dout", "out", "lse"))
+    device = None
+    if not isinstance(q, np.ndarray):
+        given = {"q": q, "k": k, "v": v, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
+        device = _device_call(given | {"dout": dout, "out": out, "lse": lse}, backend)
+        if device is not None:
+            q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
+            dout, out, lse = (device.shadow(name) for name in ("dout", "out", "lse"))
     config, operands = describe(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, direction="backward",
@@ -203,38 +207,62 @@ def describe(
     Raises:
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
     """
-    _check_array("q", q)
-    for name, array in (("k", k), ("v", v)):
-        _check_array(name, array, _name(q.dtype))
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(array, np.ndarray):
+            raise ConfigError(f"{name} must be a numpy array, not {type(array).__name__}")
+    dtype = _common_dtype(q.dtype, k.dtype, v.dtype)
     kv_heads = num_heads if num_kv_heads is None and layout == "BSE" else num_kv_heads
-    views = (heads_view(q, layout, num_heads, "q"), heads_view(k, layout, kv_heads, "k"),
-             heads_view(v, layout, kv_heads, "v"))  # fmt: skip
-    _check_shapes(*(view.shape for view in views))
-    (batch, heads, seq_q, head_dim), (_, kv_count, seq_k, _) = views[0].shape, views[1].shape
+    q_view = heads_view(q, layout, num_heads, "q")
+    k_view, v_view = heads_view(k, layout, kv_heads, "k"), heads_view(v, layout, kv_heads, "v")
     kind: MaskKind = "none"
     if mask is not None:
-        mask = mask_view(_checked_mask(mask, _name(q.dtype)), (batch, heads, seq_q, seq_k))
+        _check_shapes(q_view.shape, k_view.shape, v_view.shape)
+        (batch, heads, seq_q, _), seq_k = q_view.shape, k_view.shape[2]
+        mask = mask_view(_checked_mask(mask, dtype), (batch, heads, seq_q, seq_k))
         kind = "bool" if mask.dtype == bool else "additive"
-    config = AttentionConfig(
-        batch=batch, num_heads=heads, num_kv_heads=kv_count, seq_q=seq_q, seq_k=seq_k, head_dim=head_dim,
-        head_dim_v=views[2].shape[3], dtype=_name(q.dtype), layout=layout, causal=_flag("causal", causal),
-        window=_window(window), mask=kind, mask_shape=None if mask is None else mask.shape,
-        softcap=_number("softcap", softcap), alibi=alibi_slopes is not None, sinks=sinks is not None,
-        scale=_number("scale", scale), return_lse=_flag("return_lse", return_lse), direction=direction,
+    config = _config(
+        q_view.shape, k_view.shape, v_view.shape, dtype, layout, _flag("causal", causal), _window(window), kind,
+        None if mask is None else mask.shape, _number("softcap", softcap), alibi_slopes is not None, sinks is not None,
+        _number("scale", scale), _flag("return_lse", return_lse), direction,
     )  # fmt: skip
-    slopes = _per_head("alibi_slopes", alibi_slopes, config, ((heads,), (batch, heads)))
-    operands = Operands(
-        q=views[0], k=views[1], v=views[2], mask=mask,
-        alibi_slopes=None if slopes is None else np.broadcast_to(slopes, (batch, heads)),
-        sinks=_per_head("sinks", sinks, config, ((heads,),)),
+    if alibi_slopes is not None:
+        rows = config.batch, config.num_heads
+        alibi_slopes = np.broadcast_to(_per_head("alibi_slopes", alibi_slopes, config, (rows[1:], rows)), rows)
+    if sinks is not None:
+        sinks = _per_head("sinks", sinks, config, ((config.num_heads,),))
+    return config, Operands(q=q_view, k=k_view, v=v_view, mask=mask, alibi_slopes=alibi_slopes, sinks=sinks)
+
+
+# The checks of a call and its config depend on few values, which a loop of calls repeats: kept, they cost a tenth.
+# Everything is compared by value, and only normalised values get here: True, 1 and 1.0 are never taken for each other.
+@functools.lru_cache(maxsize=256)
+def _config(
+    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], dtype: str, layout: str, causal: bool,
+    window: tuple[int, int] | None, mask: MaskKind, mask_shape: tuple[int, int, int, int] | None,
+    softcap: float | None, alibi: bool, sinks: bool, scale: float | None, return_lse: bool, direction: Direction,
+) -> AttentionConfig:  # fmt: skip
+    """Return the config of views of these shapes, [B, H or Hkv, S, D or Dv]."""
+    _check_shapes(q, k, v)
+    return AttentionConfig(
+        batch=q[0], num_heads=q[1], num_kv_heads=k[1], seq_q=q[2], seq_k=k[2], head_dim=q[3], head_dim_v=v[3],
+        dtype=dtype, layout=layout, causal=causal, window=window, mask=mask, mask_shape=mask_shape, softcap=softcap,
+        alibi=alibi, sinks=sinks, scale=scale, return_lse=return_lse, direction=direction,
     )  # fmt: skip
-    return config, operands
+
+
+@functools.lru_cache(maxsize=64)
+def _common_dtype(q: np.dtype[Any], k: np.dtype[Any], v: np.dtype[Any]) -> str:
+    """Return the name of the dtype that all three have, if it is one that attention takes."""
+    _check_dtype("q", q)
+    for name, dtype in (("k", k), ("v", v)):
+        _check_dtype(name, dtype, _name(q))
+    return _name(q)
 
 
 def _device_call(given: dict[str, Any], backend: str | None) -> DeviceCall | None:
     """Return what computes a call on device tensors; None for numpy arrays."""
     q = given["q"]
-    if isinstance(q, np.ndarray) or not (hasattr(q, "__dlpack__") or hasattr(q, "data_ptr")):
+    if not (hasattr(q, "__dlpack__") or hasattr(q, "data_ptr")):
         return None
     from rocattn.gpu.tensors import DeviceCall
 
@@ -255,12 +283,16 @@ def _name(dtype: np.dtype[Any]) -> str:
 def _check_array(name: str, array: Any, dtype: str = "") -> None:
     if not isinstance(array, np.ndarray):
         raise ConfigError(f"{name} must be a numpy array, not {type(array).__name__}")
-    if dtype and _name(array.dtype) != dtype:
-        raise ConfigError(f"{name} has dtype {_name(array.dtype)}, but {dtype} is needed: convert one of them")
-    if _name(array.dtype) not in DTYPE_BYTES:
-        raise ConfigError(f"{name} has dtype {_name(array.dtype)}: use one of {', '.join(DTYPE_BYTES)}")
-    if not array.dtype.isnative:
-        raise ConfigError(f"{name} has dtype {array.dtype.str}, not in this machine's byte order: convert it first")
+    _check_dtype(name, array.dtype, dtype)
+
+
+def _check_dtype(name: str, dtype: np.dtype[Any], wanted: str = "") -> None:
+    if wanted and _name(dtype) != wanted:
+        raise ConfigError(f"{name} has dtype {_name(dtype)}, but {wanted} is needed: convert one of them")
+    if _name(dtype) not in DTYPE_BYTES:
+        raise ConfigError(f"{name} has dtype {_name(dtype)}: use one of {', '.join(DTYPE_BYTES)}")
+    if not dtype.isnative:
+        raise ConfigError(f"{name} has dtype {dtype.str}, not in this machine's byte order: convert it first")
 
 
 def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> None:
@@ -309,9 +341,7 @@ def _window(window: Any) -> tuple[int, int] | None:
     return left, right
 
 
-def _per_head(name: str, values: Any, config: AttentionConfig, shapes: tuple[tuple[int, ...], ...]) -> Array | None:
-    if values is None:
-        return None
+def _per_head(name: str, values: Any, config: AttentionConfig, shapes: tuple[tuple[int, ...], ...]) -> Array:
     if not isinstance(values, np.ndarray) or _name(values.dtype) not in DTYPE_BYTES:
         found = f"{_name(values.dtype)} array" if isinstance(values, np.ndarray) else type(values).__name__
         raise ConfigError(f"{name} must be a floating numpy array, not {found}")

@@ -14,8 +14,7 @@ strides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 _AXES = {"BSHD": "[B, S, H, D]", "BHSD": "[B, H, S, D]", "BSE": "[B, S, H*D]"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operands:
+class Operands(NamedTuple):
     """What a backend reads: views of the caller's arrays, and the options that carry data.
 
     Attributes:

@@ -9,15 +9,21 @@
 //
 // Where the heads of a key lie side by side (BSHD) one item takes all heads, a few keys at a time: K and V are read in
 // the order of addresses, where one head at a time would touch a page a row. What is larger than kCached streams: as
-// few keys at a time as the extra loads of q (scores) and of the sums (values) allow, 8 bytes of a column, and each
-// line is prefetched kAhead before it is read. Keys are cut in ranges of fixed size (by shape alone), joined in order:
-// results are the same for any number of threads.
+// few keys at a time as the extra loads of q (scores) and of the sums (values) allow, and each line is prefetched
+// `ahead` bytes before it is read. The softmax of a block runs row by row between the scores of the next one, so that
+// memory is read meanwhile.
 //
-// What limits it (one Zen 5 core, D = 128, 4 heads a group): 64 FMAs per KiB of fp32 K and V, which is 126 GB/s at the
-// FMA peak; a bare read gets 100 GB/s from L3 and 39 GB/s from memory. Reading memory overlaps with arithmetic only as
-// far as it is in the order of addresses: fp32 from memory in tiles of 4 keys reaches 25 GB/s, with 1 key of 4 heads
-// and 2 keys of V at a time 32 (from L2 these take 16 and 23 ns per KiB). bf16 has half the bytes: 2 keys of 2 heads,
-// 4 keys of V, 30 GB/s. Tried without gain: prefetch to L2, prefetch 4, 8, 24 and 32 KiB ahead, plain loads instead.
+// Keys are cut in ranges of fixed size (by shape alone), joined in order: results are the same for any number of
+// threads. A range costs: its sums are written to memory that no cache holds, 16 KiB for 32 rows of 128, and read when
+// they are joined. So a range has 256 keys or more, the sums are made where they are joined from, and a worker loads q
+// once. Where there are more threads than ranges, heads are split among items instead.
+//
+// What limits it (one Zen 5 core, D = 128, 4 heads a group): a bare read gets 100 GB/s from L3 and 36 to 40 GB/s from
+// memory, 7 ns for the 256 bytes of a bf16 key; from L2 its scores take 4.5 ns, its values 5.6, softmax 0.8. Reading
+// overlaps with arithmetic only as far as it is nearly in the order of addresses: one key (fp32) or two (16-bit) of
+// several heads for scores; 2 or 8 of one head for values. numpy's arrays start 16 bytes after a line, so that most
+// vectors cross one: 15 % of the time from L2. Tried without gain: blocks of 128 and 256 keys, prefetch to L2, 12, 24
+// and 32 KiB ahead, prefetch of V during softmax, 16 keys of V a turn.
 #pragma once
 #include "problem.h"
 

@@ -6,18 +6,20 @@ namespace rocattn {
 
 constexpr int DK = 64;  // keys a block
 
-// Memory to prefetch, in the order of addresses and as fast as the loops read. With step 0 the same line is asked for
-// again and again, which costs next to nothing.
-struct Ahead {
+// A block of keys or values of one item: where it is, and which query rows of each head meet it.
+struct Block {
   const char* at;
-  int64_t step;
-  template <int Bytes> __attribute__((always_inline)) void fetch() {
-    if (Bytes >= 64 || ((uintptr_t)at & 63) < Bytes)
-#pragma GCC unroll 16
-      for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(at + i, 0, 3);
-    at += step * Bytes;
-  }
+  int64_t row, head;  // bytes from a key to the next, from a head to the next
+  int64_t keys, heads, rows;
 };
+
+// Prefetches the next Bytes of memory in the order of addresses.
+template <int Bytes> RA_INLINE void fetch(const char*& next) {
+  if (Bytes >= 64 || ((uintptr_t)next & 63) < Bytes)
+#pragma GCC unroll 16
+    for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(next + i, 0, 3);
+  next += Bytes;
+}
 
 // How a block of K and V is read: T::get_vector widens VL elements. Pairs keeps bf16 as it is: two elements a lane.
 #if defined(__AVX512BF16__)
@@ -58,92 +60,98 @@ RA_INLINE vf sum_lanes_of(vf* r) {
 #endif
 }
 
-template <int RM> constexpr int kKeys = VL / RM > 1 ? VL / RM : 1;  // keys a tile of scores
+template <class T> constexpr int kLaneBytes = Same<T, Pairs>::value ? 4 : T::bytes;  // in memory, of a lane
 
-// s[r][j] = q_r . k_j for RM rows and the n <= kKeys<RM> keys of a tile; the others repeat the last.
-template <class T, int RM>
-RA_INLINE void score_tile(const float* q, int64_t ldq, const char* k, int64_t k_row, int64_t n, int64_t D, float* s,
-                          Ahead& ahead) {
-  constexpr int KR = kKeys<RM>;
-  vf acc[RM * KR];
-  const char* key[KR];
-#pragma GCC unroll 16
-  for (int i = 0; i < RM * KR; i++) acc[i] = vf{};
-#pragma GCC unroll 16
-  for (int i = 0; i < KR; i++) key[i] = k + (i < n ? i : n - 1) * k_row;
-  for (int64_t d = 0; d < D; d += VL) {
-    vf x[RM];
-#pragma GCC unroll 4
-    for (int r = 0; r < RM; r++) x[r] = load(q + r * ldq + d);
-    ahead.fetch<KR * VL * (Same<T, Pairs>::value ? 4 : T::bytes)>();
-#pragma GCC unroll 16
-    for (int i = 0; i < KR; i++) {
-      vf kv;
-      if constexpr (Same<T, Pairs>::value) kv = load((const float*)key[i] + d);
-      else kv = T::get_vector(key[i], d);
-#pragma GCC unroll 4
-      for (int r = 0; r < RM; r++) {
+template <class T> RA_INLINE vf load_lanes(const char* p, int64_t i) {
+  if constexpr (Same<T, Pairs>::value) return load((const float*)p + i);
+  else return T::get_vector(p, i);
+}
+template <class T> RA_INLINE vf multiply_add(vf a, vf b, vf c) {
 #if defined(__AVX512BF16__)
-        if constexpr (Same<T, Pairs>::value) acc[r * KR + i] = pair_madd(x[r], kv, acc[r * KR + i]);
-        else
+  if constexpr (Same<T, Pairs>::value) return pair_madd(a, b, c);
 #endif
-          acc[r * KR + i] = fma(x[r], kv, acc[r * KR + i]);
-      }
-    }
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < RM * KR; i += VL) {
-    float sums[VL];
-    store(sums, sum_lanes_of(acc + i));
-#pragma GCC unroll 16
-    for (int e = 0; e < VL; e += KR)
-      __builtin_memcpy(s + (i + e) / KR * DK, sums + e, sizeof(float) * KR);
-  }
+  return fma(a, b, c);
 }
 
-// The same for KR keys of HT heads that lie side by side in memory, s[(h * RM + r) * DK + j]: read nearly in the order
-// of addresses, at the price of loading q more often.
-template <class T, int RM, int KR, int HT>
-RA_INLINE void score_heads(const float* q, int64_t ldq, const char* k, int64_t k_head, int64_t k_row, int64_t D,
-                           float* s, Ahead& ahead) {
-  vf acc[VL];
+// s[h][r][j] = q_hr . k_hj for RM rows of each of HT heads and KR keys.
+template <class T, int RM, int KR, int HT, bool Fetch>
+RA_INLINE void score_tile(const float* q, int64_t q_row, int64_t q_head, const char* const* key, int64_t k_head,
+                          int64_t width, float* s, int64_t s_head, const char*& next) {
+  static_assert(RM * KR * HT % VL == 0);
+  vf acc[RM * KR * HT];
 #pragma GCC unroll 16
-  for (int i = 0; i < VL; i++) acc[i] = vf{};
-#pragma GCC unroll 4
+  for (int i = 0; i < RM * KR * HT; i++) acc[i] = vf{};
+#pragma GCC unroll 16
   for (int h = 0; h < HT; h++)
-    for (int64_t d = 0; d < D; d += VL) {
-      ahead.fetch<KR * VL * (Same<T, Pairs>::value ? 4 : T::bytes)>();
-      vf kv[KR];
+    for (int64_t d = 0; d < width; d += VL) {
+      if constexpr (Fetch) fetch<KR * VL * kLaneBytes<T>>(next);
+      vf x[RM];
 #pragma GCC unroll 4
+      for (int r = 0; r < RM; r++) x[r] = load(q + h * q_head + r * q_row + d);
+#pragma GCC unroll 16
       for (int j = 0; j < KR; j++) {
-        const char* key = k + h * k_head + j * k_row;
-        if constexpr (Same<T, Pairs>::value) kv[j] = load((const float*)key + d);
-        else kv[j] = T::get_vector(key, d);
-      }
+        const vf kv = load_lanes<T>(key[j] + h * k_head, d);
 #pragma GCC unroll 4
-      for (int r = 0; r < RM; r++) {
-        const vf x = load(q + (h * RM + r) * ldq + d);
-#pragma GCC unroll 4
-        for (int j = 0; j < KR; j++) {
+        for (int r = 0; r < RM; r++) {
           vf& sum = acc[(h * RM + r) * KR + j];
-#if defined(__AVX512BF16__)
-          if constexpr (Same<T, Pairs>::value) sum = pair_madd(x, kv[j], sum);
-          else
-#endif
-            sum = fma(x, kv[j], sum);
+          sum = multiply_add<T>(x[r], kv, sum);
         }
       }
     }
-  float sums[VL];
-  store(sums, sum_lanes_of(acc));
+#pragma GCC unroll 4
+  for (int i = 0; i < RM * KR * HT; i += VL) {
+    float sums[VL];
+    store(sums, sum_lanes_of(acc + i));
 #pragma GCC unroll 16
-  for (int i = 0; i < VL; i += KR) __builtin_memcpy(s + i / KR * DK, sums + i, sizeof(float) * KR);
+    for (int e = 0; e < VL; e += KR) {
+      const int row = (i + e) / KR;
+      __builtin_memcpy(s + row / RM * s_head + row % RM * DK, sums + e, sizeof(float) * (KR < VL ? KR : VL));
+    }
+  }
 }
 
-// o[r] += sum of p[r][j] v_j for RM rows, NC vectors of columns and N keys (0: n keys).
-template <class T, int RM, int NC, int N>
+// Scores of all rows of all heads of a block; the keys that a tile lacks repeat the last one. `other` is work to do
+// meanwhile, a part of it after each tile's keys.
+template <class T, int RM, int KR, int HT, bool Fetch, class Other>
+RA_NOINLINE void score_tiles(const Block& block, const float* q, int64_t ldq, int64_t width, float* s,
+                             const char* next, Other& other) {
+  const Block z = block;
+  const int64_t q_head = z.rows * ldq, s_head = z.rows * DK;
+  for (int64_t j = 0; j < z.keys; j += KR, other.part())
+    for (int64_t i = 0; i < z.heads; i += HT) {
+      const char* key[KR];
+#pragma GCC unroll 16
+      for (int e = 0; e < KR; e++) key[e] = z.at + min2<int64_t>(j + e, z.keys - 1) * z.row + i * z.head;
+      score_tile<T, RM, KR, HT, Fetch>(q + i * q_head, ldq, q_head, key, z.head, width, s + i * s_head + j, s_head,
+                                       next);
+      for (int64_t r = RM; r < z.rows; r += RM)
+        score_tile<T, RM, KR, HT, false>(q + i * q_head + r * ldq, ldq, q_head, key, z.head, width,
+                                         s + i * s_head + r * DK + j, s_head, next);
+    }
+}
+
+// A tile has VL sums. In a stream, as few keys of as many heads as the extra loads of q allow.
+template <class T, int RM, class Other>
+RA_INLINE void score_rows(const Block& z, const float* q, int64_t ldq, int64_t width, float* s, const char* next,
+                          Other& other) {
+  constexpr int sums = VL / RM, keys = T::bytes == 2 && sums > 1 ? 2 : 1;
+  if (!next) return score_tiles<T, RM, sums, 1, false>(z, q, ldq, width, s, next, other);
+  if (z.heads % (sums / keys) == 0)
+    return score_tiles<T, RM, keys, sums / keys, true>(z, q, ldq, width, s, next, other);
+  score_tiles<T, RM, sums, 1, true>(z, q, ldq, width, s, next, other);
+}
+template <class T, class Other>
+RA_INLINE void score_block(const Block& z, const float* q, int64_t ldq, int64_t width, float* s, const char* next,
+                           Other& other) {
+  if (z.rows == 1) score_rows<T, 1>(z, q, ldq, width, s, next, other);
+  else if (z.rows == 2) score_rows<T, 2>(z, q, ldq, width, s, next, other);
+  else score_rows<T, 4>(z, q, ldq, width, s, next, other);
+}
+
+// o[r] += sum of w[r][j] v_j for RM rows, NC vectors of columns and N keys (0: n keys).
+template <class T, int RM, int NC, int N, bool Fetch>
 RA_INLINE void value_columns(const float* w, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo,
-                             Ahead& ahead) {
+                             const char*& next) {
   if constexpr (N != 0) n = N;
   vf acc[RM][NC];
 #pragma GCC unroll 4
@@ -157,8 +165,9 @@ RA_INLINE void value_columns(const float* w, const char* v, int64_t v_row, int64
     const __m512i low = (__m512i)(v32){0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39,
                                        8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+#pragma GCC unroll 4
     for (int64_t j = 0; j < n; j += 2, v += 2 * v_row) {
-      ahead.fetch<NC * VL * 4>();
+      if constexpr (Fetch) fetch<NC * VL * 4>(next);
       const char* odd = j + 1 < n ? v + v_row : v;  // its weight is 0 where there is none
       vf x[NC];
 #pragma GCC unroll 4
@@ -175,8 +184,9 @@ RA_INLINE void value_columns(const float* w, const char* v, int64_t v_row, int64
     }
   } else
 #endif
+#pragma GCC unroll 4
     for (int64_t j = 0; j < n; j++, v += v_row) {
-      ahead.fetch<NC * VL * T::bytes>();
+      if constexpr (Fetch) fetch<NC * VL * T::bytes>(next);
       vf x[NC];
 #pragma GCC unroll 8
       for (int c = 0; c < NC; c++) x[c] = T::get_vector(v, c * VL);
@@ -191,18 +201,48 @@ RA_INLINE void value_columns(const float* w, const char* v, int64_t v_row, int64
     for (int c = 0; c < NC; c++) store(o + r * ldo + c * VL, acc[r][c]);
 }
 
-template <class T, int RM, int N>
-RA_INLINE void value_block(const float* w, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo,
-                           Ahead& ahead) {
+// All columns of RM rows.
+template <class T, int RM, int N, bool Fetch>
+RA_INLINE void value_rows(const float* w, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo,
+                          const char*& next) {
   constexpr int step = Same<T, Pairs>::value ? 2 : 1;
   constexpr int wide = RM <= 2 && VL == 16 ? 8 : 4;
-  for (int64_t columns = ldo / VL; columns > 0;) {
-    const int64_t take = columns >= wide ? wide : columns >= 4 ? 4 : step;
-    if (take == wide) value_columns<T, RM, wide, N>(w, v, v_row, n, o, ldo, ahead);
-    else if (take == 4) value_columns<T, RM, 4, N>(w, v, v_row, n, o, ldo, ahead);
-    else value_columns<T, RM, step, N>(w, v, v_row, n, o, ldo, ahead);
-    columns -= take, v += take * VL * T::bytes, o += take * VL;
+  int64_t c = 0;
+  for (; c + wide * VL <= ldo; c += wide * VL)
+    value_columns<T, RM, wide, N, Fetch>(w, v + c * T::bytes, v_row, n, o + c, ldo, next);
+  for (; c < ldo; c += step * VL)
+    value_columns<T, RM, step, N, Fetch>(w, v + c * T::bytes, v_row, n, o + c, ldo, next);
+}
+
+// Adds the values of a block to the outputs of all rows of all heads, N keys of a head before the next head's turn.
+template <class T, int RM, int N, bool Fetch>
+RA_NOINLINE void value_turns(const Block& block, const float* w, float* o, int64_t ldo, const char* next) {
+  const Block z = block;
+  const int64_t whole = N ? z.keys / (N ? N : 1) * N : 0;
+  for (int64_t j = 0; j < z.keys;) {
+    const int64_t count = j < whole ? N : z.keys - j;
+    for (int64_t i = 0; i < z.heads; i++) {
+      const char* v = z.at + j * z.row + i * z.head;
+      for (int64_t r = 0; r < z.rows; r += RM) {
+        const float* weights = w + (i * z.rows + r) * DK + (Same<T, Pairs>::value ? j / 2 : j);
+        float* to = o + (i * z.rows + r) * ldo;
+        if (j >= whole) value_rows<T, RM, 0, false>(weights, v, z.row, count, to, ldo, next);
+        else if (r == 0) value_rows<T, RM, N, Fetch>(weights, v, z.row, N, to, ldo, next);
+        else value_rows<T, RM, N, false>(weights, v, z.row, N, to, ldo, next);
+      }
+    }
+    j += count;
   }
+}
+
+template <class T>
+RA_INLINE void value_block(const Block& z, const float* w, float* o, int64_t ldo, const char* next) {
+  constexpr int group = VL == 16 ? 4 : 2;  // rows whose sums, with four vectors of V, fit the registers
+  constexpr int turn = T::bytes == 4 ? 2 : 8;  // keys added for a head before the next head has its turn
+  const auto add = [&](auto turns, auto whole) { (next ? turns : whole)(z, w, o, ldo, next); };
+  if (z.rows == 1) add(value_turns<T, 1, turn, true>, value_turns<T, 1, 0, false>);
+  else if (z.rows == 2) add(value_turns<T, 2, turn, true>, value_turns<T, 2, 0, false>);
+  else add(value_turns<T, group, turn, true>, value_turns<T, group, 0, false>);
 }
 
 // The same where a hidden key's V row is inf or NaN: a weight of 0 contributes nothing.
@@ -210,10 +250,10 @@ template <class T>
 static void value_hidden(const float* w, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo, int64_t rows) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t d = 0; d < ldo; d += VL) {
-      vf acc{};
+      vf acc = load(o + r * ldo + d);  // one chain, as where nothing is hidden: the same bits
       for (int64_t j = 0; j < n; j++)
         if (w[r * DK + j] != 0) acc = fma(set1(w[r * DK + j]), T::get_vector(v + j * v_row, d), acc);
-      store(o + r * ldo + d, load(o + r * ldo + d) + acc);
+      store(o + r * ldo + d, acc);
     }
 }
 

@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import struct
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -24,6 +25,8 @@ from rocattn.sources import kernel_root
 from rocattn.threads import thread_count
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rocattn.config import AttentionConfig
     from rocattn.layouts import Operands
     from rocattn.registry import Array
@@ -32,11 +35,12 @@ _LOG = logging.getLogger(__name__)
 
 SOURCES = ("forward.cpp", "decode.cpp", "backward.cpp", "pool.cpp", "probe.cpp")
 _CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "bool": 3, "none": -1}
-# kernels/cpu/abi.h, field by field: size, 12 pointers, 7 sizes, 8 x 3 strides, 4 mask strides, 2 band sides; then
+# kernels/cpu/abi.h, field by field: size, 12 pointers; then 7 sizes, 8 x 3 strides, 4 mask strides, 2 band sides;
 # dtype, mask dtype, threads; scale, softcap.
-_ARGS = struct.Struct("=q12Q7q24q4q2q3i2f4x")
+_POINTERS = struct.Struct("=q12Q")
+_SHAPE = struct.Struct("=7q24q4q2q3i2f4x")
+_ARGS_SIZE = _POINTERS.size + _SHAPE.size
 _BAD_ARGUMENTS, _OUT_OF_MEMORY = 1, 2
-_NO_STRIDES = (0, 0, 0)
 
 
 def load_library() -> ctypes.CDLL:
@@ -119,13 +123,47 @@ def _usable(array: Array) -> Array:
     return array if _in_place(array) else np.array(array, order="C", copy=True)
 
 
-def _strides(array: Array) -> tuple[int, int, int]:
-    item, strides = array.itemsize, array.strides
-    return strides[0] // item, strides[1] // item, strides[2] // item
+def _interface_address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
-def _address(array: Array | None) -> int:
-    return 0 if array is None else int(array.__array_interface__["data"][0])
+def _object_address(array: Array) -> int:
+    # The first field of numpy's C object, by its public C API; the way round through a dictionary takes 1 us.
+    return ctypes.c_size_t.from_address(id(array) + object.__basicsize__).value
+
+
+def _choose_address() -> Callable[[Array], int]:
+    if sys.implementation.name == "cpython":
+        probe = np.empty(4, np.float32)[1:]
+        if _object_address(probe) == _interface_address(probe):
+            return _object_address
+    return _interface_address
+
+
+_address = _choose_address()
+
+
+@functools.lru_cache(maxsize=256)
+def _shape(
+    config: AttentionConfig, strides: tuple[tuple[int, ...], ...], mask: tuple[int, int, int, int], mask_code: int,
+    threads: int,
+) -> bytes:  # fmt: skip
+    """Return what follows the pointers in the C struct; kept, because a loop of calls repeats it.
+
+    Args:
+        config: The problem.
+        strides: In bytes, of q, k, v, out and, if the direction is backward, dout, dq, dk, dv: [B, heads, S, width].
+        mask: Strides in elements; all 0 without a mask.
+        mask_code: Of its dtype.
+        threads: To use at most.
+    """
+    steps = [step // config.itemsize for array in strides for step in array[:3]]
+    left, right = config.band or (-1, -1)
+    return _SHAPE.pack(
+        config.batch, config.num_heads, config.num_kv_heads, config.seq_q, config.seq_k, config.head_dim,
+        config.head_dim_v, *steps, *(0,) * (24 - len(steps)), *mask, left, right, _CODES[config.dtype], mask_code,
+        threads, config.softmax_scale, config.softcap or 0.0,
+    )  # fmt: skip
 
 
 def _pack(
@@ -144,20 +182,17 @@ def _pack(
         mask_code = _CODES[mask.dtype.name]
     slopes = None if operands.alibi_slopes is None else np.ascontiguousarray(operands.alibi_slopes, np.float32)
     sinks = None if operands.sinks is None else np.ascontiguousarray(operands.sinks, np.float32)
-    left, right = config.band or (-1, -1)
-    pointers = [_address(x) for x in (q, k, v, out, lse, mask, slopes, sinks, *gradients)]
-    strides = [*_strides(q), *_strides(k), *_strides(v), *_strides(out)]
-    for array in gradients:
-        strides += _strides(array)
-    if not gradients:
-        pointers += (0, 0, 0, 0)
-        strides += _NO_STRIDES * 4
-    packed = _ARGS.pack(
-        _ARGS.size, *pointers, config.batch, config.num_heads, config.num_kv_heads, config.seq_q, config.seq_k,
-        config.head_dim, config.head_dim_v, *strides, *mask_strides, left, right, _CODES[config.dtype], mask_code,
-        thread_count(), config.softmax_scale, config.softcap or 0.0,
+    pointers = _POINTERS.pack(
+        _ARGS_SIZE, _address(q), _address(k), _address(v), _address(out),
+        0 if lse is None else _address(lse), 0 if mask is None else _address(mask),
+        0 if slopes is None else _address(slopes), 0 if sinks is None else _address(sinks),
+        *(map(_address, gradients) if gradients else (0, 0, 0, 0)),
     )  # fmt: skip
-    return packed, (q, k, v, mask, slopes, sinks)
+    strides: tuple[tuple[int, ...], ...] = (q.strides, k.strides, v.strides, out.strides)
+    if gradients:
+        strides += tuple(array.strides for array in gradients)
+    shape = _shape(config, strides, mask_strides, mask_code, thread_count())
+    return pointers + shape, (q, k, v, mask, slopes, sinks)
 
 
 def _check(status: int, config: AttentionConfig) -> None:
@@ -188,18 +223,15 @@ class CpuFlashBackend(Backend):
 
     def workspace_bytes(self, config: AttentionConfig) -> int:
         """Return the tiles of all threads, partial results of split keys, and (backward) float32 dq sums, in bytes."""
-        heads_inside = config.layout == "BHSD"
-        k_strides = (0, config.seq_k * config.head_dim, config.head_dim)
-        if not heads_inside:
-            k_strides = (0, config.head_dim, config.num_kv_heads * config.head_dim)
-        left, right = config.band or (-1, -1)
+        heads, dim, item = config.num_kv_heads, config.head_dim, config.itemsize
+        k = (
+            (0, config.seq_k * dim * item, dim * item)
+            if config.layout == "BHSD"
+            else (0, dim * item, heads * dim * item)
+        )
         mask_code = {"none": -1, "bool": 3, "additive": _CODES[config.dtype]}[config.mask]
-        packed = _ARGS.pack(
-            _ARGS.size, *(0,) * 6, int(config.alibi), *(0,) * 5, config.batch, config.num_heads, config.num_kv_heads,
-            config.seq_q, config.seq_k, config.head_dim, config.head_dim_v, *_NO_STRIDES, *k_strides, *_NO_STRIDES * 6,
-            *(0,) * 4, left, right, _CODES[config.dtype], mask_code, thread_count(), config.softmax_scale,
-            config.softcap or 0.0,
-        )  # fmt: skip
+        pointers = _POINTERS.pack(_ARGS_SIZE, *(0,) * 6, int(config.alibi), *(0,) * 5)
+        packed = pointers + _shape(config, ((0, 0, 0), k), (0, 0, 0, 0), mask_code, thread_count())
         return int(self._loaded().rocattn_cpu_workspace(packed, int(config.direction == "backward")))
 
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:

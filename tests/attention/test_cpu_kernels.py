@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rocattn
-from rocattn.backends import BACKENDS
+from rocattn.backends import BACKENDS, cpu_flash
 from rocattn.config import AttentionConfig
 from rocattn_profiling.measure.data import make_inputs, numpy_dtype
 
@@ -39,7 +39,7 @@ def solve(dtype="float32", seed=5):
     """Forward and backward of problems that take every path: tiles, split keys, decode, all together as bytes."""
     shapes = [
         (1, 4, 4, 257, 257, 64), (2, 8, 2, 130, 300, 80), (1, 8, 2, 1, 3000, 128), (1, 2, 1, 70, 3000, 64),
-        (1, 3, 1, 3, 700, 20),
+        (1, 3, 1, 3, 700, 20), (2, 32, 8, 1, 1100, 128), (1, 8, 8, 2, 1500, 64),
     ]  # fmt: skip
     found = []
     for batch, heads, kv_heads, seq_q, seq_k, dim in shapes:
@@ -61,6 +61,27 @@ def test_bits_do_not_depend_on_the_number_of_threads(dtype, monkeypatch):
     for count in (2, 3, 7, 33):
         monkeypatch.setenv("ROCATTN_NUM_THREADS", str(count))
         assert solve(dtype) == alone, f"{count} threads"
+
+
+@pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_decode_of_a_long_cache_keeps_the_rule(dtype, layout):
+    """What streams from memory: several ranges of keys, a last block that is not full, 1 to 8 rows a KV head."""
+    for heads, kv_heads, seq_q in ((8, 8, 1), (16, 8, 1), (32, 8, 1), (12, 4, 1), (8, 1, 1), (6, 3, 3)):
+        config = AttentionConfig(
+            batch=1, num_heads=heads, num_kv_heads=kv_heads, seq_q=seq_q, seq_k=1357, head_dim=128, dtype=dtype,
+            layout=layout, causal=True, sinks=True, return_lse=True,
+        )  # fmt: skip
+        check, intact = judged(config, make_inputs(config, seed=3), BACKENDS.get("cpu-flash"))
+        assert check.ok, f"{config.label}: {check}"
+        assert intact, f"{config.label}: something beside the results was written"
+
+
+def test_addresses_are_those_of_the_array_interface():
+    """Also for views that start later, run backwards or hold nothing."""
+    base = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    for array in (base, base[1:, 2:], base[::-1], base[:0], np.broadcast_to(base[0, 0], (7, 5)), base[..., 3]):
+        assert cpu_flash._address(array) == array.__array_interface__["data"][0]
 
 
 def test_several_python_threads_share_the_pool(monkeypatch):

@@ -83,6 +83,24 @@ def test_bad_argument_of_backward_is_one_clear_line(changes, words):
         rocattn.attention_backward(**given | changes)
 
 
+@pytest.mark.parametrize(
+    ("good", "bad", "words"),
+    [
+        ({"causal": True}, {"causal": 1}, "causal is 1: it must be True or False"),
+        ({"window": (3, 0)}, {"window": (3.0, 0)}, "window is"),
+        ({"return_lse": False}, {"return_lse": 0}, "return_lse is 0"),
+        ({"num_heads": 4}, {"num_heads": 3}, "q has 4 heads"),
+        ({}, {"k": K.astype(np.float16), "v": K.astype(np.float16)}, "k has dtype float16"),
+        ({}, {"k": np.ma.masked_array(K)[0], "v": K}, "4 dimensions are needed"),
+    ],
+)
+def test_a_bad_call_is_refused_after_a_good_one_that_equals_it(good, bad, words):
+    """What is kept of a call from the one before does not take 1 for True, or 3.0 for 3."""
+    rocattn.attention(**GOOD | good)
+    with pytest.raises(ConfigError, match=words):
+        rocattn.attention(**GOOD | bad)
+
+
 def test_unknown_backend_lists_the_known_ones():
     """A wrong name is answered with the right ones."""
     with pytest.raises(NoBackendError, match=r"no backend is named 'gqu'; registered: cpu-flash, cpu"):

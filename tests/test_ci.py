@@ -36,8 +36,12 @@ def commit(text):
 
 @pytest.fixture
 def fake_commands(monkeypatch):
-    """Commands that end with the statuses a test sets, in place of real ones; gives the list of what was run."""
+    """Commands that end with the statuses a test sets, in place of real ones; gives the list of what was run.
+
+    There is a compiler for GPU kernels, whatever this machine has.
+    """
     ran, statuses = [], {}
+    monkeypatch.setattr("rocattn.toolchain.choose_compiler", lambda: None)
 
     def command(arguments):
         ran.append(arguments)
@@ -52,7 +56,16 @@ def test_all_steps_run_in_order_and_the_summary_is_json(repository, fake_command
     commit("two")
     ran, _ = fake_commands
     assert cli.main(["ci", "--quick", "--json", "--out", str(repository.parent / "o")]) == 0
-    assert [command[0] for command in ran] == ["doctor", "verify", "bench", "gate", "bench", "report", "site"]
+    assert [command[0] for command in ran] == [
+        "doctor",
+        "verify",
+        "bench",
+        "kernels",
+        "gate",
+        "bench",
+        "report",
+        "site",
+    ]
     result = json.loads(capsys.readouterr().out)
     assert result["status"] == 0
     assert [step["name"] for step in result["steps"]] == list(ci.STEPS)
@@ -95,13 +108,28 @@ def test_a_shallow_clone_does_not_skip_the_gate(repository, tmp_path_factory, mo
     assert ci.gate_arguments(None) == ([], "")
 
 
+def test_without_a_compiler_the_audit_is_skipped_with_the_reason(repository, fake_commands, monkeypatch, capsys):
+    """Machine code needs a compiler; without one the step says so, and the rest runs."""
+    from rocattn.errors import ToolchainError
+
+    def none():
+        raise ToolchainError("no compiler for HIP kernels: none here")
+
+    monkeypatch.setattr("rocattn.toolchain.choose_compiler", none)
+    commit("two")
+    ran, _ = fake_commands
+    assert cli.main(["ci", "--out", str(repository.parent / "o")]) == 0
+    assert "kernels" not in [command[0] for command in ran]
+    assert "audit: SKIPPED: no compiler for HIP kernels: none here" in capsys.readouterr().err
+
+
 def test_outside_a_checkout_what_needs_commits_is_skipped(tmp_path, monkeypatch, fake_commands, capsys):
     """An unpacked archive can still verify and measure."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     ran, _ = fake_commands
     assert cli.main(["ci"]) == 0
-    assert [command[0] for command in ran] == ["doctor", "verify", "bench", "report"]
+    assert [command[0] for command in ran] == ["doctor", "verify", "bench", "kernels", "report"]
     assert capsys.readouterr().err.count("SKIPPED: not a git checkout") == 3
 
 

@@ -1,32 +1,35 @@
-"""What an AMD code object says about its kernels: the metadata note (LLVM, "User Guide for AMDGPU Backend").
+"""What an AMD code object says about its kernels: the metadata note and the kernel descriptors.
 
-The note is MessagePack; the decoder here knows the types that occur in it, so that the library needs no other package.
+Both are described in LLVM's "User Guide for AMDGPU Backend". The files may be anybody's: what does not fit is one
+`ToolchainError`, and nothing in a file decides how much time or memory reading it takes.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import ToolchainError
+from rocattn.toolchain import msgpack
+from rocattn.toolchain.descriptor import (
+    DESCRIPTOR_BYTES,
+    OLD_DESCRIPTOR_BYTES,
+    KernelDescriptor,
+    gfx_major,
+    read_descriptor,
+    read_old_descriptor,
+)
+from rocattn.toolchain.elf import AMDGPU, Elf, is_elf, shown
+from rocattn.toolchain.target_ids import code_object_version, target_of_flags, target_of_triple
 
-_ELF_MAGIC = b"\x7fELF\x02\x01"
-_AMDGPU_MACHINE = 224
-_SHT_NOTE = 7
-_SHT_DYNSYM = 11
-_SYMBOL_BYTES = 24
+if TYPE_CHECKING:
+    from rocattn.toolchain.elf import Symbol
+
 _NT_AMDGPU_METADATA = 32
-_PROPERTIES_OFFSET = 56
-# Bits of a descriptor's properties: registers that a launch must fill with more than grid, block and arguments give.
-_WANTED = {1: "dispatch pointer", 2: "queue pointer", 4: "dispatch id"}
-# MessagePack's types of fixed width: code -> struct format.
-_NUMBERS = {
-    0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i",
-    0xD3: ">q",
-}  # fmt: skip
-_CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
+_STT_OLD_KERNEL = 10
+_MAX_METADATA_BYTES = 64 << 20
+MAX_KERNELS = 1 << 16
+_MOST = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,10 @@ class KernelInfo:
         kernarg_bytes: Size of the argument block.
         args: Its arguments, by offset.
         wants: What its descriptor asks for beside arguments, block ids and thread ids: "dispatch pointer", ….
+        descriptor: Its kernel descriptor, with the registers that a launch allocates; None if the file has none.
+        code_bytes: Size of its function's machine code; 0 if its symbol does not say.
+        unknown: Names of attributes that the file does not say. They are 0 or empty; ``vgprs`` and ``sgprs`` are
+            rounded up if a descriptor has them.
     """
 
     symbol: str
@@ -75,11 +82,25 @@ class KernelInfo:
     kernarg_bytes: int
     args: tuple[KernelArg, ...]
     wants: tuple[str, ...] = ()
+    descriptor: KernelDescriptor | None = None
+    code_bytes: int = 0
+    unknown: tuple[str, ...] = ()
 
 
 def is_code_object(data: bytes) -> bool:
     """Whether bytes are an AMD GPU's ELF file (a library for this CPU is none)."""
-    return data[:6] == _ELF_MAGIC and len(data) >= 64 and struct.unpack_from("<H", data, 18)[0] == _AMDGPU_MACHINE
+    return is_elf(data) and int.from_bytes(data[18:20], "little") == AMDGPU
+
+
+def read_elf(data: bytes) -> Elf:
+    """Return a code object's ELF file.
+
+    Raises:
+        ToolchainError: When the bytes are no code object, or are damaged.
+    """
+    if not is_code_object(data):
+        raise ToolchainError("this is no AMD GPU code object: its ELF header says otherwise")
+    return Elf.read(data)
 
 
 def read_metadata(data: bytes) -> dict[str, Any]:
@@ -88,154 +109,195 @@ def read_metadata(data: bytes) -> dict[str, Any]:
     Raises:
         ToolchainError: When the bytes are no code object, or it has no note.
     """
-    if not is_code_object(data):
-        raise ToolchainError("this is no AMD GPU code object: its ELF header says otherwise")
-    try:
-        for section in _sections(data):
-            if section.type != _SHT_NOTE:
-                continue
-            for owner, kind, text in _notes(data, section.offset, section.offset + section.bytes):
-                if (owner, kind) == (b"AMDGPU\0", _NT_AMDGPU_METADATA):
-                    found, _ = _decode(data, text)
-                    return dict(found)
-    except (struct.error, IndexError, TypeError, ValueError) as error:
-        raise ToolchainError(f"the code object is damaged: {error}") from error
-    raise ToolchainError("the code object has no metadata note")
+    found = metadata_of(read_elf(data))
+    if found is None:
+        raise ToolchainError("the code object has no metadata note")
+    return found
 
 
 def kernels_of(data: bytes) -> tuple[KernelInfo, ...]:
     """Return what a code object's metadata says of each of its kernels.
 
     Raises:
-        ToolchainError: As `read_metadata`.
+        ToolchainError: As `read_metadata`, and when the metadata leaves out what a launch depends on.
     """
-    entries = read_metadata(data).get("amdhsa.kernels", ())
-    try:
-        properties = _descriptor_properties(data)
-    except (struct.error, IndexError, ValueError) as error:
-        raise ToolchainError(f"the code object is damaged: {error}") from error
-    return tuple(_kernel(entry, properties.get(f"{entry['.name']}.kd", 0)) for entry in entries)
-
-
-def _kernel(entry: dict[str, Any], properties: int) -> KernelInfo:
-    args = tuple(
-        # A pointer parameter appears as the compiler passes it: coerced to the global address space.
-        KernelArg(arg.get(".name", "").removesuffix(".coerce"), arg[".offset"], arg[".size"], arg[".value_kind"])
-        for arg in entry.get(".args", ())
+    elf = read_elf(data)
+    metadata = read_metadata(data)
+    descriptors = descriptors_of(elf, target_of(elf, metadata).partition(":")[0])
+    found = tuple(
+        kernel_of_metadata(entry, descriptors.get(descriptor_symbol(entry)), elf.symbols.get(entry[".name"]))
+        for entry in kernel_entries(metadata)
     )
-    return KernelInfo(
+    for kernel in found:
+        if missing := [name for name in kernel.unknown if not name.endswith("_spills")]:
+            raise ToolchainError(f"the metadata of {kernel.symbol} does not say its {', '.join(missing)}")
+    return found
+
+
+def metadata_of(elf: Elf) -> dict[str, Any] | None:
+    """Return the decoded metadata note; None if there is none (version 2 has another, which is not read).
+
+    Raises:
+        ToolchainError: When it is damaged.
+    """
+    for owner, kind, text in elf.notes:
+        if (owner, kind) == (b"AMDGPU\0", _NT_AMDGPU_METADATA):
+            if len(text) > _MAX_METADATA_BYTES:
+                raise ToolchainError(f"the metadata note has {len(text) >> 20} MiB: that is none of a compiler's")
+            try:
+                found = msgpack.decode(text)
+            except ValueError as error:
+                raise ToolchainError(f"the metadata note is damaged: {error}") from error
+            if not isinstance(found, dict):
+                raise ToolchainError("the metadata note is damaged: it is no map")
+            return found
+    return None
+
+
+def target_of(elf: Elf, metadata: dict[str, Any] | None) -> str:
+    """Return the target with features: of the ELF header, else (a processor unknown here) of the metadata; or ""."""
+    named = metadata.get("amdhsa.target", "") if metadata else ""
+    return target_of_flags(elf) or (target_of_triple(named) if isinstance(named, str) else "")
+
+
+def kernel_entries(metadata: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the metadata's entries of kernels; each is a map with a printable name.
+
+    Raises:
+        ToolchainError: When one is not.
+    """
+    entries = metadata.get("amdhsa.kernels", [])
+    if not isinstance(entries, list):
+        raise ToolchainError("the metadata note is damaged: its kernels are no list")
+    if len(entries) > MAX_KERNELS:
+        raise ToolchainError(f"the metadata note names {len(entries)} kernels: that is none of a compiler's")
+    for entry in entries:
+        name = entry.get(".name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise ToolchainError("the metadata note is damaged: a kernel has no name, or none that can be printed")
+    return entries
+
+
+def descriptor_symbol(entry: dict[str, Any]) -> str:
+    """Return the name of the kernel descriptor that a metadata entry belongs to."""
+    symbol = entry.get(".symbol")
+    return symbol if isinstance(symbol, str) else f"{entry['.name']}.kd"
+
+
+def descriptors_of(elf: Elf, processor: str) -> dict[str, KernelDescriptor]:
+    """Return each kernel descriptor by its symbol ("<kernel>.kd"; in version 2 the kernel's own).
+
+    Raises:
+        ToolchainError: When a symbol does not lie within the file.
+    """
+    old = code_object_version(elf) == 2
+    names = [
+        name for name, one in elf.symbols.items() if (one.type == _STT_OLD_KERNEL if old else name.endswith(".kd"))
+    ]
+    if len(names) > MAX_KERNELS:
+        raise ToolchainError(f"the file has {len(names)} kernel descriptors: that is none of a compiler's")
+    if old:
+        return {name: read_old_descriptor(elf.at_symbol(elf.symbols[name], OLD_DESCRIPTOR_BYTES)) for name in names}
+    return {name: read_descriptor(elf.at_symbol(elf.symbols[name], DESCRIPTOR_BYTES), processor) for name in names}
+
+
+def kernel_of_metadata(
+    entry: dict[str, Any], descriptor: KernelDescriptor | None, function: Symbol | None
+) -> KernelInfo:
+    """Return what a metadata entry says of a kernel; its descriptor and its symbol fill in what it leaves out.
+
+    Raises:
+        ToolchainError: When a value is of another type than it must be, or absurd.
+    """
+    unknown: list[str] = []
+
+    def count(key: str, attribute: str, otherwise: int | None = None) -> int:
+        value = entry.get(key, otherwise)
+        if value is None:
+            if descriptor is None or attribute in _ROUNDED_UP or not hasattr(descriptor, attribute):
+                unknown.append(attribute)
+            return int(getattr(descriptor, attribute, 0))
+        return _number(value, key, entry)
+
+    info = KernelInfo(
         symbol=entry[".name"],
-        wave_size=entry[".wavefront_size"],
-        block=entry[".max_flat_workgroup_size"],
-        vgprs=entry[".vgpr_count"],
-        agprs=entry.get(".agpr_count", 0),
-        sgprs=entry[".sgpr_count"],
-        vgpr_spills=entry.get(".vgpr_spill_count", 0),
-        sgpr_spills=entry.get(".sgpr_spill_count", 0),
-        lds_bytes=entry[".group_segment_fixed_size"],
-        scratch_bytes=entry[".private_segment_fixed_size"],
-        kernarg_bytes=entry[".kernarg_segment_size"],
-        args=args,
-        wants=tuple(name for bit, name in _WANTED.items() if properties >> bit & 1),
+        wave_size=count(".wavefront_size", "wave_size"),
+        block=count(".max_flat_workgroup_size", "block"),
+        vgprs=count(".vgpr_count", "vgprs"),
+        agprs=count(".agpr_count", "agprs", 0),
+        sgprs=count(".sgpr_count", "sgprs"),
+        vgpr_spills=count(".vgpr_spill_count", "vgpr_spills"),
+        sgpr_spills=count(".sgpr_spill_count", "sgpr_spills"),
+        lds_bytes=count(".group_segment_fixed_size", "lds_bytes"),
+        scratch_bytes=count(".private_segment_fixed_size", "scratch_bytes"),
+        kernarg_bytes=count(".kernarg_segment_size", "kernarg_bytes"),
+        args=_args(entry),
+        wants=descriptor.wants if descriptor else (),
+        descriptor=descriptor,
+        code_bytes=function.bytes if function else 0,
+        unknown=tuple(unknown),
+    )
+    if info.wave_size not in {32, 64} and "wave_size" not in unknown:
+        raise ToolchainError(f"the metadata of {shown(info.symbol)} is damaged: waves of {info.wave_size} lanes")
+    return info
+
+
+def kernel_of_descriptor(
+    symbol: str, descriptor: KernelDescriptor, processor: str, function: Symbol | None
+) -> KernelInfo:
+    """Return what a descriptor alone says of a kernel.
+
+    Args:
+        symbol: The kernel's name.
+        descriptor: Its descriptor.
+        processor: What it is for; of one that is not known here the registers cannot be decoded.
+        function: The symbol of its code, if there is one.
+    """
+    unknown = ["block", "agprs", "vgpr_spills", "sgpr_spills", "args"]
+    vgprs, sgprs, wave_size = descriptor.vgprs, descriptor.sgprs, descriptor.wave_size
+    code_bytes = function.bytes if function else 0
+    if descriptor.exact:  # this kind lies before the code, and the symbol's size counts it, too
+        code_bytes = max(code_bytes - OLD_DESCRIPTOR_BYTES, 0)
+    else:
+        unknown += _ROUNDED_UP
+    if not gfx_major(processor):
+        unknown += ["wave_size"]
+        vgprs = sgprs = wave_size = 0
+    return KernelInfo(
+        symbol=symbol, wave_size=wave_size, block=0, vgprs=vgprs, agprs=0, sgprs=sgprs, vgpr_spills=0, sgpr_spills=0,
+        lds_bytes=descriptor.lds_bytes, scratch_bytes=descriptor.scratch_bytes,
+        kernarg_bytes=descriptor.kernarg_bytes, args=(), wants=descriptor.wants, descriptor=descriptor,
+        code_bytes=code_bytes, unknown=tuple(unknown),
+    )  # fmt: skip
+
+
+_ROUNDED_UP = ("vgprs", "sgprs")
+
+
+def _args(entry: dict[str, Any]) -> tuple[KernelArg, ...]:
+    args = entry.get(".args") or []
+    if not isinstance(args, list) or not all(isinstance(arg, dict) for arg in args):
+        raise ToolchainError(f"the metadata of {shown(entry['.name'])} is damaged: its arguments are no list of maps")
+    return tuple(
+        # A pointer parameter appears as the compiler passes it: coerced to the global address space.
+        KernelArg(
+            _text(arg, ".name", entry).removesuffix(".coerce"),
+            _number(arg.get(".offset"), ".offset", entry),
+            _number(arg.get(".size"), ".size", entry),
+            _text(arg, ".value_kind", entry),
+        )
+        for arg in args
     )
 
 
-class _Section(NamedTuple):
-    type: int
-    address: int
-    offset: int
-    bytes: int
-    link: int
+def _number(value: Any, key: str, entry: dict[str, Any]) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
+        raise ToolchainError(f"the metadata of {shown(entry['.name'])} is damaged: {key} is {shown(repr(value), 40)}")
+    return value
 
 
-def _sections(data: bytes) -> list[_Section]:
-    (table,) = struct.unpack_from("<Q", data, 0x28)
-    size, count = struct.unpack_from("<HH", data, 0x3A)
-    found = []
-    for header in range(table, table + size * count, size):
-        kind, _, address, offset, length, link = struct.unpack_from("<IQQQQI", data, header + 4)
-        found.append(_Section(kind, address, offset, length, link))
-    return found
-
-
-def _descriptor_properties(data: bytes) -> dict[str, int]:
-    """Return the "kernel code properties" word of each kernel descriptor, by its symbol ("<kernel>.kd")."""
-    sections = _sections(data)
-    found = {}
-    for table in sections:
-        if table.type != _SHT_DYNSYM:
-            continue
-        names = sections[table.link].offset
-        for at in range(table.offset, table.offset + table.bytes, _SYMBOL_BYTES):
-            name, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", data, at)
-            text = data[names + name : data.index(b"\0", names + name)].decode()
-            if text.endswith(".kd"):
-                start = sections[section].offset + value - sections[section].address
-                found[text] = struct.unpack_from("<H", data, start + _PROPERTIES_OFFSET)[0]
-    return found
-
-
-def _notes(data: bytes, start: int, end: int) -> list[tuple[bytes, int, int]]:
-    """Return (owner, type, where its content begins) of each note in a section."""
-    found = []
-    while start + 12 <= end:
-        name, text, kind = struct.unpack_from("<III", data, start)
-        content = start + 12 + (name + 3) // 4 * 4
-        found.append((data[start + 12 : start + 12 + name], kind, content))
-        start = content + (text + 3) // 4 * 4
-    return found
-
-
-def _decode(data: bytes, at: int) -> tuple[Any, int]:
-    """Return the MessagePack value at a position, and the position after it."""
-    code, at = data[at], at + 1
-    if code < 0x80 or code >= 0xE0:
-        return (code if code < 0x80 else code - 256), at
-    for limit, mask, read_short in _SHORT:
-        if code < limit:
-            return read_short(data, at, code & mask)
-    if code in _CONSTANTS:
-        return _CONSTANTS[code], at
-    if code in _NUMBERS:
-        return struct.unpack_from(_NUMBERS[code], data, at)[0], at + struct.calcsize(_NUMBERS[code])
-    for kinds, read in _COUNTED:
-        if code in kinds:
-            (count,) = struct.unpack_from(kinds[code], data, at)
-            return read(data, at + struct.calcsize(kinds[code]), count)
-    raise ValueError(f"unexpected MessagePack type {code:#x}")
-
-
-def _bytes(data: bytes, at: int, count: int) -> tuple[bytes, int]:
-    return data[at : at + count], at + count
-
-
-def _text(data: bytes, at: int, count: int) -> tuple[str, int]:
-    return data[at : at + count].decode(), at + count
-
-
-def _list(data: bytes, at: int, count: int) -> tuple[list[Any], int]:
-    values = []
-    for _ in range(count):
-        value, at = _decode(data, at)
-        values.append(value)
-    return values, at
-
-
-def _map(data: bytes, at: int, count: int) -> tuple[dict[Any, Any], int]:
-    values = {}
-    for _ in range(count):
-        key, at = _decode(data, at)
-        values[key], at = _decode(data, at)
-    return values, at
-
-
-_Reader = Callable[[bytes, int, int], tuple[Any, int]]
-# Codes below the limit hold the count in these bits.
-_SHORT: tuple[tuple[int, int, _Reader], ...] = ((0x90, 0x0F, _map), (0xA0, 0x0F, _list), (0xC0, 0x1F, _text))
-# Codes before a count: code -> its struct format.
-_COUNTED: tuple[tuple[dict[int, str], _Reader], ...] = (
-    ({0xD9: ">B", 0xDA: ">H", 0xDB: ">I"}, _text),
-    ({0xDC: ">H", 0xDD: ">I"}, _list),
-    ({0xDE: ">H", 0xDF: ">I"}, _map),
-    ({0xC4: ">B", 0xC5: ">H", 0xC6: ">I"}, _bytes),
-)
+def _text(arg: dict[str, Any], key: str, entry: dict[str, Any]) -> str:
+    value = arg.get(key, "")
+    if not isinstance(value, str) or not value.isprintable():
+        raise ToolchainError(f"the metadata of {shown(entry['.name'])} is damaged: an argument's {key} is no text")
+    return value

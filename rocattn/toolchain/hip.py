@@ -62,6 +62,7 @@ def compile_hip(
     defines: Mapping[str, str | float | bool | None] | None = None,
     code_object_version: int = 5,
     include_root: Path | None = None,
+    line_tables: bool = False,
 ) -> CodeObject:
     """Compile one kernel file for one GPU architecture, or take it from the cache.
 
@@ -71,6 +72,7 @@ def compile_hip(
         defines: Macros; True is 1, False 0, None defines the name alone.
         code_object_version: 5 is read by ROCm 6 and later, 6 by ROCm 6.3 and later.
         include_root: Where ``#include <rocattn/…>`` looks; default ``kernel_root() / "include"``.
+        line_tables: Whether the code object and the assembly say which source line each instruction is from.
 
     Raises:
         ToolchainError: When there is no compiler, the arguments make no sense, or the kernel does not compile; its
@@ -81,6 +83,8 @@ def compile_hip(
     compiler = choose_compiler()
     _check_arch(arch, compiler)
     options = [f"-mcode-object-version={code_object_version}", *define_options(defines or {})]
+    if line_tables:
+        options.append("-gline-tables-only")
     inputs = inputs_of(path, headers)
     parts: list[str | bytes] = ["hip-1", compiler.version, arch, path.name, *_HIP_OPTIONS, *options]
     parts += [part for name_and_data in inputs for part in name_and_data]

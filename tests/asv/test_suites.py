@@ -13,6 +13,8 @@ import asv.benchmark
 import pytest
 
 from rocattn.backends import BACKENDS
+from rocattn.gpu.arch import TESTED
+from rocattn_profiling.audit.shipped import shipped_kernels
 from rocattn_profiling.measure.workloads import GRIDS
 
 ROOT = Path(__file__).parents[2]
@@ -64,12 +66,13 @@ def test_asv_check_finds_nothing_wrong(tmp_path):
 
 
 def test_every_kind_of_benchmark_is_there(suite):
-    """Forward, backward, decode, memory and accuracy; time, peak memory and tracked values with units."""
+    """Forward, backward, decode, memory, accuracy and audit; time, peak memory and tracked values with units."""
     assert {name.split(".")[0] for name in suite} == {
-        "bench_forward", "bench_backward", "bench_decode", "bench_memory", "bench_accuracy",
+        "bench_forward", "bench_backward", "bench_decode", "bench_memory", "bench_accuracy", "bench_audit",
     }  # fmt: skip
     assert {(b["type"], b["unit"]) for b in suite.values()} == {
-        ("time", "seconds"), ("peakmemory", "bytes"), ("track", "bytes"), ("track", "ulp"),
+        ("time", "seconds"), ("peakmemory", "bytes"), ("track", "bytes"), ("track", "ulp"), ("track", "registers"),
+        ("track", "waves"), ("track", "cycles"),
     }  # fmt: skip
 
 
@@ -87,10 +90,15 @@ def test_timings_state_how_they_are_sampled(suite):
 
 def test_parameters_are_backend_and_config_label(suite):
     """asv's pages show parameters as they are: names of backends, labels of configs, no objects."""
-    for benchmark in suite.values():
+    for benchmark in running(suite):
         assert benchmark["param_names"] == ["backend", "config"]
         assert benchmark["params"][0] == ["'cpu'", "'cpu-flash'"]
         assert all(re.fullmatch(r"'b\d+-h\d+(x\d+)?-q\d+-k\d+-d\d+[\w.-]*'", value) for value in benchmark["params"][1])
+
+
+def running(suite):
+    """Return the benchmarks that run attention; the others read machine code."""
+    return [benchmark for name, benchmark in suite.items() if not name.startswith("bench_audit.")]
 
 
 def test_default_suites_are_the_quick_subsets(suite, tmp_path):
@@ -107,8 +115,10 @@ def test_default_suites_are_the_quick_subsets(suite, tmp_path):
 
 def test_quick_classes_are_few(suite):
     """The gate's quick mode measures some eight combinations: forward causal and not, backward, decode."""
-    quick = [b for name, b in suite.items() if QUICK.search(name)]
+    quick = [b for b in running(suite) if QUICK.search(b["name"])]
     assert sum(len(b["params"][0]) * len(b["params"][1]) for b in quick) in range(6, 11)
+    exact = [b for name, b in suite.items() if QUICK.search(name) and b not in quick]
+    assert [len(b["params"][0]) * len(b["params"][1]) for b in exact] == [1, 1, 1, 1]
     labels = " ".join(v for b in quick for v in b["params"][1])
     assert "bwd" in labels
     assert "q1-" in labels
@@ -155,6 +165,38 @@ def test_one_of_each_other_kind_runs(tmp_path, name, least, most):
     answer, status, stderr = run_one(tmp_path, name)
     assert status == 0, stderr
     assert least <= answer <= most
+
+
+def test_audited_kernels_are_those_that_are_shipped(suite, tmp_path):
+    """asv shows arch and kernel; each name is one that `rocattn kernels audit` knows, in the full suite, too."""
+    full = discover(tmp_path, ROCATTN_ASV_FULL="1")
+    known = {(one.arch, one.name) for one in shipped_kernels(TESTED)}
+    for benchmarks in (suite, full):
+        for name, benchmark in benchmarks.items():
+            if name.startswith("bench_audit."):
+                assert benchmark["param_names"] == ["arch", "kernel"]
+                archs, kernels = ([value.strip("'") for value in values] for values in benchmark["params"])
+                assert {(arch, kernel) for arch in archs for kernel in kernels} <= known
+    assert len(full["bench_audit.Kernels.track_vgprs"]["params"][1]) > 3
+    assert suite["bench_audit.Kernels.track_vgprs"]["params"][0] == [repr(arch) for arch in TESTED]
+
+
+@pytest.mark.parametrize(
+    ("metric", "least", "most"),
+    [("vgprs", 1, 512), ("lost_wave_slots", 0, 8), ("spills", 0, 256), ("hot_loop", 1, 1e6)],
+)
+def test_machine_code_is_tracked(tmp_path, metric, least, most):
+    """Each number as asv takes it, from a kernel compiled there; without a compiler it is skipped with the reason."""
+    name = f"bench_audit.QuickKernels.track_{metric}-0"
+    answer, status, stderr = run_one(tmp_path, name)
+    assert status == 0, stderr
+    if answer == answer:  # noqa: PLR0124 - not NaN: there is a compiler
+        assert least <= answer <= most
+    env = BARE | {"ROCATTN_COMPILER": "no-such-compiler"}
+    done = asv_script(tmp_path, "run", name, "{}", "None", str(tmp_path / "answer.json"), env=env)
+    assert done.returncode == 0, done.stderr
+    assert math.isnan(json.loads((tmp_path / "answer.json").read_text()))
+    assert "no-such-compiler does not start" in done.stderr + done.stdout
 
 
 def test_a_missing_backend_is_skipped_not_failed(tmp_path, suite):

@@ -10,6 +10,7 @@ from rocattn import toolchain
 from rocattn.errors import ToolchainError
 from rocattn.sources import kernel_root
 from rocattn.toolchain import hip
+from rocattn.toolchain.elf import Elf
 
 SOURCE = """#include <lib/scale.h>
 #include "near.h"
@@ -213,3 +214,15 @@ def test_it_needs_no_numpy():
     code = "import sys, rocattn.toolchain as t; t.find_compilers(); print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_line_tables_leave_the_machine_code_as_it_is(tree):
+    """Source lines of an audit are those of the shipped code: its instructions are the same bytes with tables."""
+    plain, with_tables = build(tree), build(tree, line_tables=True)
+    codes = [
+        [elf.content(each) for each in elf.named(".text")] for elf in map(Elf.read, (plain.data, with_tables.data))
+    ]
+    assert codes[0] == codes[1] != [b""]
+    assert ".loc" in with_tables.assembly
+    assert ".loc" not in plain.assembly
+    assert plain.key != with_tables.key

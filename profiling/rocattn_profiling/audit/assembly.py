@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
+from sys import intern
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.audit.instructions import (
@@ -48,12 +49,18 @@ class Instruction:
     spill: bool = False
 
     @property
+    def mnemonics(self) -> tuple[str, ...]:
+        """What is issued: both halves of a dual instruction (v_dual_*) as they are called alone, else itself."""
+        if not self.mnemonic.startswith("v_dual_"):
+            return (self.mnemonic,)
+        second = self.operands.partition("::")[2].split(None, 1)[:1]
+        return tuple(half.replace("v_dual_", "v_", 1) for half in (self.mnemonic, *second))
+
+    @property
     def operations(self) -> tuple[Operation, ...]:
         """What it does: two operations where two are issued as one (v_dual_*), else one."""
         if self.mnemonic.startswith("v_dual_"):
-            second = self.operands.partition("::")[2].strip()
-            halves = (self.mnemonic, *(second.split(None, 1)[:1]))
-            return tuple(classify(half.replace("v_dual_", "v_", 1)) for half in halves)
+            return tuple(map(classify, self.mnemonics))
         found = classify(self.mnemonic)
         if found.unit is Unit.VECTOR and found.role is not Role.CROSS_LANE and has_lane_exchange(self.operands):
             return (Operation(Unit.VECTOR, Role.CROSS_LANE),)
@@ -209,7 +216,11 @@ class Counts:
         return sum(n * width for (u, a, width), n in self.memory.items() if u is unit and access in {None, a})
 
 
-_FUNCTION = re.compile(r"^\s*\.type\s+([^\s,]+)\s*,\s*@function|^\s*\.amdhsa_kernel\s+(\S+)", re.MULTILINE)
+# The lines that there are most of: an instruction, its operands, a comment behind ";". All others take the long way.
+_USUAL = re.compile(r"\t([a-z][a-z0-9]*_\w+)(?:[ \t]+([^;/]*[^;/\s]))?\s*(;.*)?$")
+_FUNCTION = re.compile(
+    r"^[ \t]*\.type[ \t]+([^\s,]+)[ \t]*,[ \t]*@function|^[ \t]*\.amdhsa_kernel[ \t]+(\S+)", re.MULTILINE
+)
 _LABEL = re.compile(r"\s*([^\s:;\"]+):(?!:)")
 _INSTRUCTION = re.compile(r"\s*([a-z][a-z0-9]*_\w+)(?:\s+(.*))?$")
 _TARGET = re.compile(r"gfx\w+")
@@ -224,8 +235,7 @@ def parse_assembly(text: str) -> tuple[Function, ...]:
     Lines that are no AMDGPU assembly are passed over: text of any other kind has no functions.
     """
     reader = _Reader({one or other for one, other in _FUNCTION.findall(text)})
-    for number, line in enumerate(text.splitlines(), 1):
-        reader.read(number, line)
+    reader.read(text)
     return reader.functions()
 
 
@@ -241,8 +251,18 @@ class _Reader:
         self._body: list[str | Instruction] | None = None
         self._descriptor: dict[str, str] | None = None
 
-    def read(self, number: int, line: str) -> None:
-        """Take in a line."""
+    def read(self, text: str) -> None:
+        """Take in all of the text."""
+        usual = _USUAL.match
+        for number, line in enumerate(text.splitlines(), 1):
+            if self._body is not None and (found := usual(line)):
+                mnemonic, operands, comment = found.groups("")
+                spill = bool(comment) and _SPILL.search(comment) is not None
+                self._body.append(Instruction(intern(mnemonic), operands, number, self._source, spill))
+            else:
+                self._read_line(number, line)
+
+    def _read_line(self, number: int, line: str) -> None:
         code, semicolon, comment = line.partition(";")
         code = code.partition("//")[0].rstrip()
         stripped = code.lstrip()
@@ -255,7 +275,7 @@ class _Reader:
             self._directive(stripped)
         elif self._body is not None and (found := _INSTRUCTION.match(stripped)):
             spill = bool(semicolon) and bool(_SPILL.search(comment))
-            self._body.append(Instruction(found[1], found[2] or "", number, self._source, spill))
+            self._body.append(Instruction(intern(found[1]), found[2] or "", number, self._source, spill))
 
     def _label(self, name: str) -> None:
         if name in self._names:
@@ -299,7 +319,7 @@ class _Reader:
 
 def _basic_blocks(body: list[str | Instruction]) -> tuple[tuple[Block, ...], tuple[str, ...]]:
     """Return the blocks of a function, and the labels that its branches name in vain."""
-    targets = {one.target for one in body if isinstance(one, Instruction)}
+    targets = {one.target for one in body if isinstance(one, Instruction) and is_branch(one.mnemonic)}
     parts: list[tuple[str, list[Instruction]]] = [("", [])]
     at: dict[str, int] = {}
     for one in body:
@@ -311,7 +331,7 @@ def _basic_blocks(body: list[str | Instruction]) -> tuple[tuple[Block, ...], tup
                 parts[-1] = (one, parts[-1][1])
             continue
         parts[-1][1].append(one)
-        if one.target is not None or not one.falls_through:
+        if is_branch(one.mnemonic) or ends_flow(one.mnemonic):
             parts.append(("", []))
     if not any(parts[-1]):
         parts.pop()  # nothing follows the last branch

@@ -22,6 +22,8 @@ class Unit(Enum):
     HINT = "hint"
     OTHER = "other"
 
+    __hash__ = object.__hash__  # Enum's is Python code, and these are counted by the million
+
 
 class Role(Enum):
     """What a vector or LDS instruction is for; each has one role, the first that fits."""
@@ -74,6 +76,29 @@ def classify(mnemonic: str) -> Operation:
     return Operation(Unit.SCALAR if prefix == "s" else Unit.OTHER)
 
 
+@lru_cache(maxsize=1 << 14)
+def lane_flops(mnemonic: str) -> int:
+    """Return the floating-point operations of one lane in a vector instruction that is no matrix product.
+
+    A fused multiply-add counts 2, other arithmetic and transcendental functions 1, packed instructions twice that; a
+    dot product of n pairs 2 n. Comparisons, minima, maxima and conversions count nothing (ROCm Compute Profiler's VALU
+    FLOPs count the same: ADD, MUL, FMA, TRANS).
+    """
+    if found := _DOT.match(mnemonic):
+        return 2 * int(found[1])
+    if found := _ARITHMETIC.match(mnemonic):
+        return (2 if found[1] else 1) * (2 if _FUSED.match(found[2]) else 1)
+    return 0
+
+
+@lru_cache(maxsize=1 << 14)
+def lane_product_flops(mnemonic: str) -> int:
+    """Return those of `lane_flops` that are products added to a sum, as matrix products are made of."""
+    found = _ARITHMETIC.match(mnemonic)
+    return lane_flops(mnemonic) if _DOT.match(mnemonic) or (found and _FUSED.match(found[2])) else 0
+
+
+@lru_cache(maxsize=1 << 14)
 def is_branch(mnemonic: str) -> bool:
     """Whether it goes to the label among its operands."""
     return bool(_BRANCH.match(mnemonic))
@@ -84,6 +109,7 @@ def is_indirect(mnemonic: str) -> bool:
     return bool(_INDIRECT.match(mnemonic))
 
 
+@lru_cache(maxsize=1 << 14)
 def ends_flow(mnemonic: str) -> bool:
     """Whether the next instruction in the text is not the next to run."""
     return bool(_NO_FALL_THROUGH.match(mnemonic))
@@ -121,6 +147,12 @@ def _vector(mnemonic: str) -> Operation:
     return Operation(Unit.VECTOR, next((role for role, known in _VECTOR_ROLES if known.match(mnemonic)), Role.PLAIN))
 
 
+_DOT = re.compile(r"v_(?:dual_)?dot(\d)c?_f\w*_(?:f|bf)\d")
+_ARITHMETIC = re.compile(
+    r"v_(?:dual_)?(pk_)?(?:s_)?(fma\w*?|mad\w*?|mac\w*?|div_fmas|add|sub|subrev|mul|exp|log|rcp|rsq|sqrt|sin|cos|tanh)"
+    r"(?:_legacy|_dx9_zero|_iflag)?_b?f(?:16|32|64)(?=_|$)"
+)
+_FUSED = re.compile(r"fma|mad|mac|div_fmas")
 _MATRIX = re.compile(r"v_(?:s?wmmac?|mfma|smfmac)_")
 _SHAPE = re.compile(r"_(\d+)x(\d+)x(\d+)(?:_(\d+)b)?")
 # Several products in one instruction: gfx940 and later write how many ("_4b_"), before that these depths mean it.

@@ -19,11 +19,11 @@ VERBS = {
     "bench": "time attention backends on workload grids, checking every output",
     "verify": "check every available backend against float64",
     "plan": "print the kernel launches of one attention problem on one GPU architecture, without a GPU",
-    "kernels": "build the GPU kernels: code objects, assembly and a manifest",
+    "kernels": "build the GPU kernels, audit their machine code, calculate occupancy",
     "gate": "measure two revisions side by side and fail on a proven regression",
     "report": "write a report (HTML, Markdown, JSON) from measured records",
     "site": "publish the history website: asv's pages and our own",
-    "ci": "the main job: verify, bench, gate against the parent commit, site and report",
+    "ci": "the main job: verify, bench, audit, gate against the parent commit, site and report",
 }
 
 

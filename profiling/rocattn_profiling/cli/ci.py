@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.cli.console import add_common, emit_json, say
-from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE
+from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE, CommandError
 from rocattn_profiling.files import write_text
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable
 
-STEPS = ("doctor", "verify", "bench", "gate", "history", "report", "site")
+STEPS = ("doctor", "verify", "bench", "audit", "gate", "history", "report", "site")
 # Worst first: a wrong result or proven regression outranks what could not be measured, and that an open question.
 _SEVERITY = (FAILED, USAGE, NOT_MEASURED, UNDECIDED, OK)
 _MEANING = {OK: "ok", FAILED: "FAILED", UNDECIDED: "undecided", NOT_MEASURED: "not measured", USAGE: "error"}
@@ -70,11 +70,13 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
     count = arguments.history or (4 if arguments.quick else 10)
     gate, why_no_gate = gate_arguments(arguments.base)
     why_no_history = "" if _git("rev-parse", "--verify", "HEAD") else "not a git checkout with a commit"
+    audit = ["--check-pins", *([] if why_no_history else ["--history", str(count)])]
     strict = ["--strict"] if arguments.strict else []
     steps = [
         Step("doctor", ["doctor"]),
         Step("verify", ["verify", *quick, "--out", f"{out}/verify"]),
         Step("bench", ["bench", "--grid", *grids, *quick, "--out", f"{out}/bench", "--fresh"]),
+        Step("audit", ["kernels", "audit", *audit, *quick, "--out", f"{out}/audit"], skipped=why_no_audit()),
         Step("gate", ["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"], skipped=why_no_gate),
         Step("history", ["bench", "--history", str(count)], skipped=why_no_history),
         Step("report", ["report", "--records", f"{out}/bench", "--gate", f"{out}/gate", "--out", f"{out}/report"]),
@@ -84,6 +86,20 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
         if step.name in arguments.skip:
             step.skipped = "asked for by --skip"
     return steps
+
+
+def why_no_audit() -> str:
+    """Return why the machine code of the GPU kernels cannot be compared with its pins here; "" if it can."""
+    from rocattn.errors import ToolchainError
+    from rocattn.toolchain import choose_compiler
+    from rocattn_profiling.cli.kernels_audit import pins_folder
+
+    try:
+        choose_compiler()
+        pins_folder(None)
+    except (ToolchainError, CommandError) as error:
+        return str(error)
+    return ""
 
 
 def gate_arguments(base: str | None) -> tuple[list[str], str]:

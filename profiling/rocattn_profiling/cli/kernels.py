@@ -1,4 +1,4 @@
-"""``rocattn kernels``: build the GPU kernels without a GPU."""
+"""``rocattn kernels``: build the GPU kernels and read their machine code, without a GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.cli import kernels_audit, kernels_occupancy
 from rocattn_profiling.cli.console import add_common, emit_json, progress, say
 from rocattn_profiling.cli.shapes import positive
 from rocattn_profiling.cli.status import FAILED, OK, CommandError
@@ -31,9 +32,22 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     build.add_argument("--plan", type=Path, metavar="FILE", help="a plan of `rocattn plan --json`: build what it needs")
     build.add_argument("--jobs", type=positive, metavar="N", help="compilations at once (default: the cores available)")
     add_common(build, out="out/kernels")
+    audit = actions.add_parser("audit", help="registers, spills, occupancy and hot loops; what changed in them")
+    kernels_audit.prepare(audit)
+    occupancy = actions.add_parser("occupancy", help="how many waves fit, which limit binds, and by how much")
+    kernels_occupancy.prepare(occupancy)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked for."""
+    if arguments.action == "audit":
+        return kernels_audit.run(arguments)
+    if arguments.action == "occupancy":
+        return kernels_occupancy.run(arguments)
+    return _build(arguments)
+
+
+def _build(arguments: argparse.Namespace) -> int:
     """Build and report."""
     from rocattn_profiling.audit.kernel_build import MANIFEST, all_variants, build, variants_of
 

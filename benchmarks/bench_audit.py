@@ -1,0 +1,70 @@
+"""Machine code of the GPU kernels: registers, lost waves, spills and issue cycles, with no GPU anywhere.
+
+The numbers are exact: they change with the sources, the compiler or the audit's own tables, and with nothing else.
+"""
+
+from .common import FULL, needed
+
+ARCHS = ["gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201"]
+KERNELS = [
+    "flash_attention_causal f16 D=128",
+    "flash_decode f16 D=128",
+    "attention_backward_dkdv f16 D=128 PLAIN_SCORES=1",
+]
+REST = [
+    "flash_attention f16 D=128",
+    "flash_attention_nocausal f16 D=128",
+    *(f"flash_attention_causal {dtype} D={dim}" for dtype in ("f16", "bf16") for dim in (32, 64, 256)),
+    "attention_backward_dq f16 D=128 PLAIN_SCORES=1",
+    "attention_backward_preprocess f16",
+    "qk_matmul f16",
+    "pv_matmul f16",
+    "softmax f32->f16 BLOCK=256",
+]
+
+
+class Kernels:
+    """What `rocattn kernels audit` says of each kernel for each architecture; lower is better for all of it."""
+
+    version = "1"
+    timeout = 300
+    params = [ARCHS, KERNELS + REST if FULL else KERNELS]
+    param_names = ["arch", "kernel"]
+
+    def setup(self, arch, kernel):
+        """Compile the kernel or take it from the cache; skip what this commit or machine does not have."""
+        shipped, sources = needed("rocattn_profiling.audit.shipped"), needed("rocattn.sources")
+        found = [one for one in shipped.shipped_kernels([arch]) if one.name == kernel]
+        if not found:
+            raise NotImplementedError(f"this commit ships no {kernel} for {arch}")
+        try:
+            needed("rocattn.toolchain").choose_compiler()
+        except needed("rocattn.errors").ToolchainError as error:
+            raise NotImplementedError(str(error)) from None
+        self.facts = shipped.shipped_facts(found[0], sources.kernel_root())
+
+    def track_vgprs(self, *_):
+        return self.facts.vgprs
+
+    track_vgprs.unit = "registers"
+
+    def track_lost_wave_slots(self, *_):
+        return self.facts.lost_wave_slots
+
+    track_lost_wave_slots.unit = "waves"
+
+    def track_spills(self, *_):
+        return self.facts.spills.vgprs + self.facts.spills.sgprs
+
+    track_spills.unit = "registers"
+
+    def track_hot_loop(self, *_):
+        return self.facts.cycles_for_work
+
+    track_hot_loop.unit = "cycles"
+
+
+class QuickKernels(Kernels):
+    """One kernel on one architecture: each number is a process of its own in the gate and in the site's history."""
+
+    params = [["gfx942"], KERNELS[:1]]

@@ -1,0 +1,325 @@
+"""Two audits, kernel by kernel: what got worse by its consequence, what got better, and what does not matter.
+
+Numbers of machine code are exact, so there are no statistics: any change is reported, and how grave it is follows from
+what it does on the GPU. There is one finding for each physical quantity: registers and LDS are judged by the waves that
+they cost, instructions by the issue cycles of the hot loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from rocattn_profiling.audit import sentences
+from rocattn_profiling.audit.pins import pin_of
+from rocattn_profiling.audit.shipped import natural, problem_start
+from rocattn_profiling.metrics.gpus import architecture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rocattn_profiling.audit.audit import Audit
+    from rocattn_profiling.audit.facts import KernelFacts
+    from rocattn_profiling.audit.pins import LoopPin, Pin, Pins
+
+Severity = Literal["worse", "better", "incomparable", "missing", "new", "note"]
+SEVERITIES: tuple[Severity, ...] = ("worse", "better", "incomparable", "missing", "new", "note")
+CYCLES_PCT = 2.0
+"""Issue cycles of the hot loop may grow by this much before it counts."""
+_LARGER = 1.25  # by how much a loop that fits no instruction cache must grow to be worse
+_BLOWN, _BLOWN_BYTES = 1.5, 1024  # code of the hot loop that grows by so much must save cycles
+_SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree to be the same factor
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that differs.
+
+    Attributes:
+        severity: What it means.
+        metric: Which quantity: "spills", "scratch", "occupancy", "blocks", "matrix", "issue cycles", "global loads",
+            "instruction cache", "loop code"; of notes also "registers", "LDS", "code"; "kernel" where one side has no
+            such kernel.
+        arch, kernel: Where.
+        before, after: The numbers, if there are any.
+        sentence: What happened and what it costs, as a kernel engineer would say it.
+        file: The kernel's source, or the file that it was read from.
+        lines: Source lines of the hot loop that cost most, worst first; empty where there is no line table.
+    """
+
+    severity: Severity
+    metric: str
+    arch: str
+    kernel: str
+    before: float | None = None
+    after: float | None = None
+    sentence: str
+    file: str = ""
+    lines: list[str] = []
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What two audits, or pins and an audit, differ in.
+
+    Attributes:
+        base, head: What was compared.
+        compared: Kernels that both sides have.
+        unchanged: Those of them without any difference.
+        findings: Gravest first.
+    """
+
+    base: str
+    head: str
+    compared: int
+    unchanged: int
+    findings: list[Finding]
+
+    def of(self, *severities: Severity) -> list[Finding]:
+        """Return the findings of some severities."""
+        return [finding for finding in self.findings if finding.severity in severities]
+
+
+def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
+    """Compare two audits.
+
+    Kernels are the same if architecture and name are; of other people's files the symbol is the name.
+
+    Args:
+        base: Before.
+        head: Now.
+        partial: Whether the second looked at some kernels only, so that none counts as missing.
+    """
+    before, after = _by_key(base), _by_key(head)
+    findings: list[Finding] = []
+    unchanged = compared = 0
+    for key, facts in after.items():
+        if key not in before:
+            findings.append(_lonely("new", facts, f"only {head.subject} has it"))
+            continue
+        compared += 1
+        made = list(differences(pin_of(before[key]), facts, before[key]))
+        unchanged += not made
+        why = _incomparable(before[key].compiler, facts.compiler)
+        findings += [_put_aside(one, why) for one in made] if why else made
+    findings += [
+        _missing(facts.arch, facts.name, head, f"{head.subject} has it no more", file=facts.file)
+        for key, facts in before.items()
+        if key not in after and not partial
+    ]
+    if base.rates != head.rates:
+        findings = _without_cycles(findings)
+    return _sorted(base.subject, head.subject, compared, unchanged, findings)
+
+
+def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> Comparison:
+    """Compare an audit with pinned numbers.
+
+    Args:
+        pins: Of every architecture in the audit.
+        audit: Of this revision.
+        partial: As in `compare`.
+    """
+    by_arch = {one.arch: one for one in pins}
+    findings: list[Finding] = []
+    unchanged = compared = 0
+    for facts in audit.kernels:
+        pinned = by_arch[facts.arch]
+        if (pin := pinned.kernels.get(facts.name)) is None:
+            findings.append(_lonely("new", facts, "it has no pin yet"))
+            continue
+        compared += 1
+        made = list(differences(pin, facts))
+        unchanged += not made
+        why = _incomparable(pinned.compiler, facts.compiler)
+        made = [_put_aside(one, why) for one in made] if why else made
+        findings += _without_cycles(made) if pinned.rates != audit.rates else made
+    if not partial:
+        have = {(facts.arch, facts.name) for facts in audit.kernels}
+        for one in pins:
+            for name in one.kernels:
+                if (one.arch, name) not in have:
+                    findings.append(_missing(one.arch, name, audit, "it is pinned, but not built any more"))
+    return _sorted("the pins", audit.subject, compared, unchanged, findings)
+
+
+def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> Iterator[Finding]:
+    """Find what differs in one kernel.
+
+    Args:
+        pin: Its numbers before.
+        facts: Now.
+        before: All that is known of it before, if more than the numbers is.
+    """
+    now = pin_of(facts)
+    words = sentences.Words(pin, now, facts, before)
+
+    def found(metric: str, change: float, numbers: tuple[float | None, float | None], sentence: str) -> Finding:
+        severity: Severity = "worse" if change > 0 else "better" if change < 0 else "note"
+        return Finding(
+            severity=severity, metric=metric, arch=facts.arch, kernel=facts.name, before=numbers[0], after=numbers[1],
+            sentence=f"{facts.name} on {facts.arch}: {sentence}", file=facts.file,
+        )  # fmt: skip
+
+    if (spilled := now.vgpr_spills - pin.vgpr_spills) or (now.sgpr_spills and not pin.sgpr_spills):
+        yield found("spills", spilled or 1, (pin.vgpr_spills, now.vgpr_spills), words.spills())
+    elif now.sgpr_spills != pin.sgpr_spills:
+        gone = 0 if now.sgpr_spills else -1  # more or fewer of them are judged by the cycles that they take
+        yield found("spills", gone, (pin.sgpr_spills, now.sgpr_spills), words.spills())
+    scratch = now.scratch_bytes - pin.scratch_bytes
+    if scratch and not spilled:  # else the spills are what the scratch memory is for
+        yield found("scratch", scratch, (pin.scratch_bytes, now.scratch_bytes), words.scratch())
+    lost = _change(pin.lost_wave_slots, now.lost_wave_slots)
+    blocks = -_change(pin.blocks, now.blocks) if pin.block == now.block else 0.0
+    if lost:
+        yield found("occupancy", lost, (pin.lost_wave_slots, now.lost_wave_slots), words.occupancy())
+    elif blocks:
+        yield found("blocks", blocks, (pin.blocks, now.blocks), words.blocks())
+    else:
+        if (pin.vgprs, pin.agprs, pin.sgprs) != (now.vgprs, now.agprs, now.sgprs):
+            yield found("registers", 0, (pin.vgprs, now.vgprs), words.registers())
+        if pin.lds_bytes != now.lds_bytes:
+            yield found("LDS", 0, (pin.lds_bytes, now.lds_bytes), words.lds())
+    if pin.loop and now.loop:
+        for metric, change, numbers, sentence in _in_loop(pin, now, facts.arch, words):
+            yield found(metric, change, numbers, sentence)
+    if pin.code_bytes != now.code_bytes:
+        yield found("code", 0, (pin.code_bytes, now.code_bytes), words.code())
+
+
+_LoopChange = tuple[str, float, tuple[float | None, float | None], str]
+
+
+def _in_loop(pin: Pin, now: Pin, arch: str, words: sentences.Words) -> Iterator[_LoopChange]:
+    """Find what differs in the hot loop."""
+    old, new = pin.loop, now.loop
+    assert old is not None
+    assert new is not None
+    if bool(old.matrix_flops) != bool(new.matrix_flops):
+        yield "matrix", 1 if old.matrix_flops else -1, (old.matrix_flops, new.matrix_flops), words.matrix()
+        return
+    factor = work_factor(pin, now)
+    expected = old.cycles["all"] * factor
+    change = new.cycles["all"] / expected - 1 if expected else 0.0
+    if new.cycles != old.cycles or factor != 1:
+        judged = change if abs(change) > CYCLES_PCT / 100 else 0
+        if judged or new.cycles != old.cycles:
+            yield "issue cycles", judged, (old.cycles["all"], new.cycles["all"]), words.cycles(change, factor)
+    if narrowed := _narrowed(old, new, factor):
+        yield "global loads", narrowed, (_width(old), _width(new)), words.loads(factor)
+    if not old.bytes or not new.bytes:
+        return
+    cache, sizes = architecture(arch).instruction_cache_bytes, (old.bytes, new.bytes)
+    if old.bytes > cache >= new.bytes or new.bytes > max(cache, old.bytes * (1 if old.bytes <= cache else _LARGER)):
+        yield "instruction cache", new.bytes - old.bytes, sizes, words.instruction_cache(cache)
+    elif _blown(pin, now) and abs(change) <= CYCLES_PCT / 100:
+        yield "loop code", 1, sizes, words.loop_code()
+
+
+def _blown(pin: Pin, now: Pin) -> bool:
+    """Whether the hot loop has much more code for the same division of the problem: unrolled or copied."""
+    before, after = (one.loop.bytes if one.loop else 0 for one in (pin, now))
+    return pin.choices == now.choices and after > before * _BLOWN and after - before > _BLOWN_BYTES
+
+
+def work_factor(pin: Pin, now: Pin) -> float:
+    """Return how much more work an iteration does than before, so that cycles are compared for the same work.
+
+    Where a kernel divides its problem in another way, FLOPs tell. Where it does not, more FLOPs alone are no more work
+    but waste; only if they and the bytes loaded grew alike is the loop taken as unrolled.
+    """
+    old, new = pin.loop, now.loop
+    assert old is not None
+    assert new is not None
+    before, after = (
+        (old.matrix_flops, new.matrix_flops) if old.matrix_flops else (old.vector_flops, new.vector_flops)
+    )  # fmt: skip
+    if not before or not after or before == after:
+        return 1.0
+    factor = after / before
+    if pin.choices != now.choices:
+        return factor
+    loaded = new.global_bytes / old.global_bytes if old.global_bytes else 0.0
+    return loaded if abs(loaded / factor - 1) < _SAME_WORK else 1.0
+
+
+def _narrowed(old: LoopPin, new: LoopPin, factor: float) -> float:
+    """Return above 0 if loads of global memory got narrower, so that more of them fetch the same; below 0 if wider."""
+    before, after = _width(old), _width(new)
+    if not before or not after:
+        return 0
+    more = sum(new.loads.values()) / (sum(old.loads.values()) * factor)
+    limit = CYCLES_PCT / 100
+    if after < before * (1 - limit) and more > 1 + limit:
+        return 1
+    return -1 if after > before * (1 + limit) and more < 1 - limit else 0
+
+
+def _width(loop: LoopPin) -> float | None:
+    """Return the bytes that a lane gets from a load on average."""
+    count = sum(loop.loads.values())
+    return sum(width * number for width, number in loop.loads.items()) / count if count else None
+
+
+def _change(before: float | None, after: float | None) -> float:
+    return 0 if before is None or after is None else after - before
+
+
+def _by_key(audit: Audit) -> dict[tuple[str, ...], KernelFacts]:
+    """Return an audit's kernels by architecture and name; where several files have one, by file, too."""
+    found: dict[tuple[str, ...], list[KernelFacts]] = {}
+    for facts in audit.kernels:
+        found.setdefault((facts.arch, facts.name), []).append(facts)
+    made: dict[tuple[str, ...], KernelFacts] = {}
+    for key, several in found.items():
+        if len(several) == 1:
+            made[key] = several[0]
+        else:
+            made.update({(*key, facts.file.rpartition("/")[2]): facts for facts in several})
+    return made
+
+
+def _lonely(severity: Severity, facts: KernelFacts, why: str) -> Finding:
+    text = f"{facts.name} on {facts.arch}: {why}"
+    return Finding(
+        severity=severity, metric="kernel", arch=facts.arch, kernel=facts.name, sentence=text, file=facts.file
+    )
+
+
+def _missing(arch: str, name: str, audit: Audit, why: str, *, file: str = "") -> Finding:
+    """Report a kernel that is gone: worse if it is there but does not compile any more."""
+    start = problem_start(name, arch)
+    problem = next((text.removeprefix(start) for text in audit.problems if text.startswith(start)), "")
+    text = f"it does not compile any more: {problem}" if problem else why
+    return Finding(
+        severity="worse" if problem else "missing", metric="kernel", arch=arch, kernel=name,
+        sentence=f"{name} on {arch}: {text}", file=file,
+    )  # fmt: skip
+
+
+def _incomparable(before: str, after: str) -> str:
+    """Return why numbers of two compilers say nothing about a change; "" if it is one compiler."""
+    if before == after:
+        return ""
+    return f"not comparable, compiled by {before or 'who knows what'} then and {after or 'who knows what'} now"
+
+
+def _put_aside(finding: Finding, why: str) -> Finding:
+    """Make a finding one that accuses nobody."""
+    if finding.severity == "note":
+        return finding
+    return msgspec.structs.replace(finding, severity="incomparable", sentence=f"{finding.sentence} ({why})")
+
+
+def _without_cycles(findings: list[Finding]) -> list[Finding]:
+    """Put aside what follows from a table of issue cycles that is not the same."""
+    why = "not comparable, the table of issue cycles has changed"
+    return [_put_aside(one, why) if one.metric == "issue cycles" else one for one in findings]
+
+
+def _sorted(base: str, head: str, compared: int, unchanged: int, findings: list[Finding]) -> Comparison:
+    def gravity(finding: Finding) -> tuple[Any, ...]:
+        return SEVERITIES.index(finding.severity), finding.arch, natural(finding.kernel)
+
+    return Comparison(
+        base=base, head=head, compared=compared, unchanged=unchanged, findings=sorted(findings, key=gravity)
+    )

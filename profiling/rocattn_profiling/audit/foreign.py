@@ -1,0 +1,179 @@
+"""Facts of any file with AMD GPU kernels in it: what a compiler, Triton or a build system left behind.
+
+What lies beside a file is used, too: Triton's JSON says which block and how much LDS a kernel is launched with, and the
+assembly of the same build (``.s``, ``.amdgcn``) has the instructions where no disassembler is here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn.toolchain.elf import Elf
+from rocattn_profiling.audit.assembly import parse_assembly
+from rocattn_profiling.audit.code_objects import read_objects
+from rocattn_profiling.audit.disassembly import DisassemblyError, disassemble
+from rocattn_profiling.audit.facts import KernelFacts, kernel_facts
+from rocattn_profiling.audit.text_files import compiler_of, kernels_of_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocattn.toolchain.code_object import KernelInfo
+    from rocattn_profiling.audit.assembly import Function
+    from rocattn_profiling.audit.code_objects import DeviceObject
+
+_TEXT = (".s", ".amdgcn", ".asm", ".S")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How kernels are launched, as far as it is known, and whether to ask llvm-mca.
+
+    Attributes:
+        block: Threads of a block; 0 if not known: the largest that a kernel allows is assumed.
+        dynamic_lds_bytes: LDS asked for at launch; None if not known: none is assumed.
+        mca: Whether to ask llvm-mca, too.
+    """
+
+    block: int = 0
+    dynamic_lds_bytes: int | None = None
+    mca: bool = False
+
+
+def facts_of_file(path: Path, launch: Launch) -> tuple[list[KernelFacts], list[str]]:
+    """Return the facts of a file's kernels, and a line for everything that is wrong with it.
+
+    Args:
+        path: A code object, a bundle, a program or library with kernels in it, or assembly text.
+        launch: As it was said; what was not may be beside the file.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return [], [f"cannot read {path}: {error.strerror}"]
+    reader = _Reader(path, _said_beside(path, launch))
+    try:
+        if path.suffix in _TEXT or _is_text(data):
+            return reader.of_text(data.decode(errors="replace"))
+        found: list[KernelFacts] = []
+        problems: list[str] = []
+        for device in read_objects(data, str(path)):
+            problems += [f"{device.name}: {line}" for line in device.problems]
+            found += reader.of_device(device)
+            if not device.kernels:
+                problems.append(f"{device.name}: there is no kernel in it")
+    except RocattnError as error:
+        text = str(error)
+        return [], [text if str(path) in text else f"{path}: {text}"]
+    return found, problems
+
+
+def _is_text(data: bytes) -> bool:
+    """Whether a file of unknown name is text: assembly has no zero bytes, every binary format here has."""
+    return b"\0" not in data[:4096]
+
+
+class _Triton(msgspec.Struct, frozen=True):
+    """What Triton's JSON says of a launch."""
+
+    shared: int
+    num_warps: int
+    warp_size: int
+
+
+def _said_beside(path: Path, launch: Launch) -> Launch:
+    """Return the launch with what Triton's JSON beside the file says where nobody said anything else."""
+    try:
+        triton = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_Triton)
+    except (OSError, ValueError):  # none, or another tool's; msgspec's errors are ValueErrors
+        return launch
+    lds = triton.shared if launch.dynamic_lds_bytes is None else launch.dynamic_lds_bytes
+    return Launch(launch.block or triton.num_warps * triton.warp_size, lds, launch.mca)
+
+
+def _compiler_of(device: DeviceObject) -> str:
+    """Return what compiled a code object, as its section of comments says; "" without one."""
+    elf = Elf.read(device.elf)
+    said = b"".join(elf.content(section) for section in elf.named(".comment")).decode(errors="replace")
+    names = (" ".join(name.split()) for name in said.split("\0"))
+    return ", ".join(dict.fromkeys(name for name in names if name and not name.startswith("Linker:")))
+
+
+class _Reader:
+    """Reads the kernels of one file."""
+
+    def __init__(self, path: Path, launch: Launch) -> None:
+        self._path, self._launch = path, launch
+
+    def of_text(self, text: str) -> tuple[list[KernelFacts], list[str]]:
+        """Return the facts of assembly text."""
+        functions = parse_assembly(text)
+        infos = kernels_of_text(text, functions)
+        if not infos:
+            what = "functions but no kernel" if functions else "no AMD GPU assembly"
+            return [], [f"{self._path}: there is {what} in it"]
+        by_name = {function.name: function for function in functions}
+        compiler = compiler_of(text)
+        return [
+            self._facts(info, by_name[symbol].target, by_name[symbol], str(self._path), compiler)
+            for symbol, info in infos.items()
+        ], []
+
+    def of_device(self, device: DeviceObject) -> list[KernelFacts]:
+        """Return the facts of a code object, with its code where a disassembler is here or assembly is beside it."""
+        why = "the disassembly does not show this kernel"
+        try:
+            functions = {function.name: function for function in parse_assembly(disassemble(device))}
+        except DisassemblyError as error:
+            functions, why = self._functions_beside(device), str(error)
+        compiler = _compiler_of(device)
+        found = []
+        for info in device.kernels:
+            function = functions.get(info.symbol)
+            unknown = [] if function else [f"no instructions: {why}"]
+            found.append(self._facts(info, device.target, function, device.name, compiler, unknown))
+        return found
+
+    def _functions_beside(self, device: DeviceObject) -> dict[str, Function]:
+        """Return the functions of assembly text beside the file, if it says the same of its kernels."""
+        for suffix in _TEXT:
+            try:
+                text = self._path.with_suffix(suffix).read_text(errors="replace")
+            except OSError:
+                continue
+            functions = parse_assembly(text)
+            said = kernels_of_text(text, functions)
+            kernels = {info.symbol: info for info in device.kernels}
+            if said.keys() == kernels.keys() and all(_same(said[name], kernels[name]) for name in said):
+                return {function.name: function for function in functions}
+        return {}
+
+    def _facts(
+        self,
+        info: KernelInfo,
+        target: str,
+        function: Function | None,
+        name: str,
+        compiler: str,
+        unknown: list[str] | None = None,
+    ) -> KernelFacts:
+        missing = list(unknown or [])
+        if not info.lds_bytes and self._launch.dynamic_lds_bytes is None:
+            missing.append("LDS asked for at launch (Triton's `shared`): say it with --dynamic-lds")
+        if not self._launch.block:
+            limit = f"{info.block} threads, its limit, are assumed" if info.block else "not even its limit is said"
+            missing.append(f"the block that it is launched with: {limit}")
+        return kernel_facts(
+            info, target, function, file=name, compiler=compiler, block=self._launch.block,
+            dynamic_lds_bytes=self._launch.dynamic_lds_bytes or 0, mca=self._launch.mca, unknown=tuple(missing),
+        )  # fmt: skip
+
+
+def _same(one: KernelInfo, other: KernelInfo) -> bool:
+    """Whether text and code object say the same of a kernel: else they are of different builds."""
+    names = ("vgprs", "agprs", "sgprs", "vgpr_spills", "sgpr_spills", "lds_bytes", "scratch_bytes", "kernarg_bytes")
+    return all(getattr(one, name) == getattr(other, name) for name in names)

@@ -1,0 +1,106 @@
+"""Auditing another revision: its sources from git, compiled by today's compiler and read by today's audit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.audit.shipped import Shipped, is_quick
+from rocattn_profiling.measure import environments, revisions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.measure.revisions import Revision
+
+# Which kernels a revision ships, and with which macros, is said by its own code, run in a process of its own.
+_LIST = """
+import json, sys
+from rocattn_profiling.audit.kernel_build import all_variants
+found, problems = [], []
+for arch in sys.argv[1:]:
+    try:
+        made = all_variants([arch])
+    except Exception as error:
+        problems.append(f"{arch}: {error}")
+        continue
+    found += [{name: getattr(one, name) for name in ("kernel", "source", "symbol", "defines", "arch")} for one in made]
+print(json.dumps({"kernels": found, "problems": problems}))
+"""
+_TIMEOUT_S = 120.0
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """What `_LIST` prints."""
+
+    kernels: list[Shipped]
+    problems: list[str]
+
+
+class RevisionKernels(NamedTuple):
+    """What a revision ships.
+
+    Attributes:
+        revision: Which.
+        root: Its ``kernels/``.
+        kernels: What it compiles.
+        problems: Architectures that it has no kernels for, a line each.
+    """
+
+    revision: Revision
+    root: Path
+    kernels: list[Shipped]
+    problems: list[str]
+
+
+@contextmanager
+def kernels_of_revision(
+    start: Path, name: str, archs: Sequence[str], *, quick: bool = False
+) -> Iterator[RevisionKernels]:
+    """Give the kernels of a revision, with their sources in a folder, for the length of a block.
+
+    Args:
+        start: A folder of the repository.
+        name: The revision, or WORKTREE.
+        archs: Targets.
+        quick: Only the kernels that stand for all.
+
+    Raises:
+        RevisionError: When there is no such revision.
+        RocattnError: When it ships no kernels.
+    """
+    repo = revisions.find_repository(start)
+    revision = revisions.resolve(repo, name)
+    scratch = environments.cache_root() / "scratch"
+    revisions.prune_checkouts(scratch)
+    with revisions.checkout(repo, revision, scratch) as tree:
+        listed = _listed(tree, revision, archs)
+        chosen = [one for one in listed.kernels if not quick or is_quick(one)]
+        if not chosen:
+            why = "; ".join(listed.problems) or "none is in its build grid"
+            raise RocattnError(f"{revision.short} has no kernels to audit: {why}")
+        yield RevisionKernels(revision, tree / "kernels", chosen, listed.problems)
+
+
+def _listed(tree: Path, revision: Revision, archs: Sequence[str]) -> _Listed:
+    """Ask a checkout which kernels it ships."""
+    path = os.pathsep.join([str(tree), str(tree / "profiling")])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", _LIST, *archs]
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RocattnError(f"{revision.short} did not list its kernels in {_TIMEOUT_S:.0f} s") from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RocattnError(f"{revision.short} does not list its kernels ({last}): it is too old to be audited")
+    return msgspec.json.decode(done.stdout, type=_Listed)

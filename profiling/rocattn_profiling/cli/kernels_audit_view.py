@@ -1,0 +1,225 @@
+"""How audits look: the table on a terminal, findings as text, and both as Markdown and JSON files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.cli.console import print_table, say
+from rocattn_profiling.files import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from rocattn_profiling.audit.audit import Audit
+    from rocattn_profiling.audit.compare import Comparison, Finding
+    from rocattn_profiling.audit.facts import KernelFacts
+    from rocattn_profiling.audit.occupancy import Occupancy
+
+AUDIT, MARKDOWN, COMPARISON = "audit.json", "audit.md", "comparison.json"
+_MOST_ROWS = 60
+COLUMNS = (
+    "kernel", "arch", "VGPRs", "AGPRs", "SGPRs", "spills", "scratch B", "LDS B", "waves", "bound by", "cycles",
+    "matrix %", "ceiling %", "FLOP/B", "code B",
+)  # fmt: skip
+_SUMMARY = ("kernel", "arch", "variants", "VGPRs", "spill", "scratch", "LDS B", "waves", "bound by", "code B")
+_LEGEND = (
+    "waves: of a SIMD, of its wave slots; cycles: issue cycles of one iteration of the hot loop, of one wave; "
+    "matrix %: those of matrix instructions; ceiling %: of the matrix peak that this loop can reach; "
+    "FLOP/B: of matrix products for each byte of global memory"
+)
+_TITLES = {
+    "worse": "worse", "better": "better", "incomparable": "not comparable", "missing": "missing", "new": "new",
+    "note": "notes",
+}  # fmt: skip
+_BETTER = "better: pin it with `rocattn kernels audit --write-pins`, so that the next change cannot eat it up"
+_STALE = {
+    "better": _BETTER,
+    "new": "new: pin it with --write-pins",
+    "missing": "missing: renew the pins with --write-pins",
+}
+
+
+def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
+    """Print the kernels, or a summary if they are many; then what could not be known, each line once."""
+    if len(audit.kernels) <= _MOST_ROWS:
+        mca = any(facts.mca for facts in audit.kernels)
+        columns, rows = list(COLUMNS), [row(facts) for facts in audit.kernels]
+        for name, cell in (("llvm-mca", _mca if mca else None), ("file", _file if files else None)):
+            if cell is not None:
+                columns.append(name)
+                rows = [[*cells, cell(facts)] for cells, facts in zip(rows, audit.kernels, strict=True)]
+        print_table(f"audit of {audit.subject}", columns, rows)
+        say(_LEGEND)
+        if mca:
+            say("llvm-mca: cycles that it takes one iteration to need, in order and with latencies")
+    else:
+        print_table(f"audit of {audit.subject}", _SUMMARY, list(_summary_rows(audit.kernels)))
+        say("each line is of several variants, as smallest to largest; every kernel is in the files written")
+    if lines:
+        for facts in audit.kernels:
+            for line in _loop_lines(facts):
+                say(line)
+    unknown: dict[str, list[str]] = {}
+    for facts in audit.kernels:
+        for line in facts.unknown:
+            unknown.setdefault(line, []).append(facts.name)
+    for line, names in unknown.items():
+        of_whom = "" if len(names) == len(audit.kernels) else f" of {names[0] if len(names) == 1 else len(names)}"
+        say(f"not known{of_whom}: {line}")
+
+
+def row(facts: KernelFacts) -> list[str]:
+    """Return the cells of one kernel."""
+    loop, waves = facts.loop, facts.occupancy
+    spills = str(facts.spills.vgprs) + (f" + {facts.spills.sgprs} SGPR" if facts.spills.sgprs else "")
+    return [
+        facts.name, facts.arch, str(facts.vgprs), str(facts.agprs), str(facts.sgprs), spills, str(facts.scratch_bytes),
+        str(facts.lds_bytes), f"{waves.waves_per_simd:g}/{waves.max_waves_per_simd}" if waves else "?",
+        ", ".join(_binding(waves)) if waves else "?", _cell(loop.issue_cycles if loop else None),
+        _cell(loop.matrix_share_pct if loop and loop.matrix_flops else None, 3),
+        _cell(loop.ceiling_pct if loop else None, 3),
+        _cell(loop.flops_per_global_byte if loop and loop.matrix_flops else None, 4), str(facts.code_bytes or "?"),
+    ]  # fmt: skip
+
+
+def _mca(facts: KernelFacts) -> str:
+    return f"{facts.mca.cycles:.6g}" if facts.mca else "?"
+
+
+def _file(facts: KernelFacts) -> str:
+    return facts.file
+
+
+def _binding(waves: Occupancy) -> tuple[str, ...]:
+    """Return what binds; where all wave slots are filled nothing else does."""
+    return ("wave slots",) if waves.binding.name == "wave slots" else waves.bound_by
+
+
+def _cell(value: float | None, digits: int = 6) -> str:
+    return "" if value is None else f"{value:.{digits}g}"
+
+
+def _summary_rows(kernels: Iterable[KernelFacts]) -> Iterator[list[str]]:
+    groups: dict[tuple[str, str], list[KernelFacts]] = {}
+    for facts in kernels:
+        groups.setdefault((facts.kernel, facts.arch), []).append(facts)
+    for (kernel, arch), of_kernel in sorted(groups.items()):
+        waves = [facts.occupancy for facts in of_kernel if facts.occupancy]
+        bound = Counter(name for one in waves for name in _binding(one))
+        yield [
+            kernel, arch, str(len(of_kernel)), _span(facts.vgprs for facts in of_kernel),
+            str(sum(facts.spills.vgprs > 0 for facts in of_kernel)),
+            str(sum(facts.scratch_bytes > 0 for facts in of_kernel)), _span(facts.lds_bytes for facts in of_kernel),
+            _span(one.waves_per_simd for one in waves), ", ".join(name for name, _ in bound.most_common()),
+            _span(facts.code_bytes for facts in of_kernel),
+        ]  # fmt: skip
+
+
+def _span(values: Iterable[float]) -> str:
+    found = sorted(set(values))
+    if not found:
+        return "?"
+    return f"{found[0]:g}" if len(found) == 1 else f"{found[0]:g}-{found[-1]:g}"
+
+
+def _loop_lines(facts: KernelFacts) -> Iterator[str]:
+    from rocattn_profiling.audit.source_lines import lines_of_loop
+
+    found = lines_of_loop(facts.loop)
+    if found:
+        yield f"{facts.name} {facts.arch}:"
+        yield from (f"  {line}" for line in found)
+
+
+def text(comparison: Comparison, *, pinned: bool, notes: bool = False) -> str:
+    """Return a comparison for a terminal or a log, gravest first."""
+    return "\n".join(_text_lines(comparison, pinned=pinned, notes=notes)) + "\n"
+
+
+def headline(comparison: Comparison) -> str:
+    """Return a comparison in one sentence."""
+    counts = Counter(finding.severity for finding in comparison.findings)
+    kernels = {(finding.arch, finding.kernel) for finding in comparison.of("worse")}
+    parts = [f"{len(kernels)} worse"] if kernels else []
+    parts += [
+        f"{counts[name]} {_TITLES[name]}" for name in ("better", "incomparable", "missing", "new") if counts[name]
+    ]
+    verdict = ", ".join(parts) or "nothing got worse or better"
+    return (
+        f"{verdict}: {comparison.compared} kernels of {comparison.head} against {comparison.base}, "
+        f"{comparison.unchanged} without any difference"
+    )
+
+
+def _text_lines(comparison: Comparison, *, pinned: bool, notes: bool) -> Iterator[str]:
+    yield headline(comparison)
+    for severity, findings in _groups(comparison):
+        yield ""
+        if severity == "note" and not notes:
+            yield f"notes: {len(findings)} changes without consequence (--notes shows them)"
+            continue
+        yield f"{_title(severity, pinned=pinned)}:"
+        for finding in findings:
+            yield f"  {finding.sentence}"
+            yield from (f"    {line}" for line in finding.lines)
+
+
+def _groups(comparison: Comparison) -> Iterator[tuple[str, list[Finding]]]:
+    for severity in _TITLES:
+        findings = [finding for finding in comparison.findings if finding.severity == severity]
+        if findings:
+            yield severity, findings
+
+
+def _title(severity: str, *, pinned: bool) -> str:
+    return _STALE.get(severity, _TITLES[severity]) if pinned else _TITLES[severity]
+
+
+def write(out: Path, audit: Audit, comparison: Comparison | None, *, pinned: bool) -> None:
+    """Write the audit (and the comparison) as JSON, and both as Markdown.
+
+    Raises:
+        RocattnError: When the folder does not take it.
+    """
+    import msgspec
+
+    def as_json(value: object) -> str:
+        return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
+
+    write_text(out / AUDIT, as_json(audit))
+    if comparison is not None:
+        write_text(out / COMPARISON, as_json(comparison))
+    write_text(out / MARKDOWN, markdown(audit, comparison, pinned=pinned))
+
+
+def markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool) -> str:
+    """Return the whole as Markdown: what changed first, then every kernel."""
+    lines = ["# Audit of the machine code", ""]
+    if comparison is not None:
+        lines += [_escaped(headline(comparison)), ""]
+        for severity, findings in _groups(comparison):
+            lines += [f"## {_title(severity, pinned=pinned).capitalize()}", ""]
+            for finding in findings:
+                lines.append(f"- {_escaped(finding.sentence)}")
+                lines += [f"  - `{line}`" for line in finding.lines]
+            lines.append("")
+    lines += [f"## {len(audit.kernels)} kernels of {_escaped(audit.subject)}", ""]
+    lines += [f"Compiled by {_escaped(name) or 'a compiler that the file does not name'}." for name in audit.compilers]
+    lines += ["", f"{_LEGEND[0].upper()}{_LEGEND[1:]}.", ""]
+    lines += [_cells(COLUMNS), _cells("-" if at < 2 else "-:" for at in range(len(COLUMNS)))]
+    lines += [_cells(map(_escaped, row(facts))) for facts in audit.kernels]
+    unknown = dict.fromkeys(f"{facts.name}: {line}" for facts in audit.kernels for line in facts.unknown)
+    if unknown or audit.problems:
+        lines += ["", "## Not known", "", *(f"- {_escaped(line)}" for line in [*unknown, *audit.problems])]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    """Keep a name from being read as Markdown: symbols of C++ are full of it."""
+    return "".join(f"\\{letter}" if letter in "|*_<>`[]\\" else letter for letter in text)

@@ -1,0 +1,1 @@
+"""Facts of GPUs, and what is computed with them."""

@@ -1,0 +1,437 @@
+"""Reading code objects of any compiler and any container: equal to what their compilers say, and checked."""
+
+import importlib
+import re
+import struct
+import sys
+import zlib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rocattn.toolchain.code_object import read_elf, read_metadata
+from rocattn.toolchain.compilers import find_compilers
+from rocattn.toolchain.target_ids import target_of_flags
+from rocattn_profiling.audit import compressed as compression
+from rocattn_profiling.audit.code_objects import CodeObjectError, read_objects
+
+from .files import archive, assemble, bundle, compile_text, compressed, elf_of, host_object, pinned
+
+ROOT = Path(__file__).resolve().parents[2]
+# Targets with the version of the format they are compiled in.
+COMPILED = [
+    ("gfx906", 4), ("gfx90a:sramecc+:xnack-", 5), ("gfx942", 6), ("gfx950", 5), ("gfx1030", 4), ("gfx1100", 5),
+    ("gfx1151", 5), ("gfx1201", 5), ("gfx1250", 6), ("gfx11-generic", 6),
+]  # fmt: skip
+FIELDS = {
+    "symbol": ".name", "wave_size": ".wavefront_size", "block": ".max_flat_workgroup_size", "vgprs": ".vgpr_count",
+    "agprs": ".agpr_count", "sgprs": ".sgpr_count", "vgpr_spills": ".vgpr_spill_count",
+    "sgpr_spills": ".sgpr_spill_count", "lds_bytes": ".group_segment_fixed_size",
+    "scratch_bytes": ".private_segment_fixed_size", "kernarg_bytes": ".kernarg_segment_size",
+}  # fmt: skip
+
+
+def said_by(assembly):
+    """Return what a compiler's text says of each kernel: the scalar fields of its metadata, and its arguments."""
+    text = assembly[assembly.index("amdhsa.kernels:") :]
+    text = re.split(r"^amdhsa\.(?:target|version|printf)", text, flags=re.MULTILINE)[0]
+    kernels = []
+    for part in re.split(r"^  - ", text, flags=re.MULTILINE)[1:]:
+        fields = dict(re.findall(r"^    (\.\w+):\s+(\S+)$", f"    {part}", re.MULTILINE))
+        args = re.findall(r"\.offset:\s+(\d+)\n\s+\.size:\s+(\d+)\n\s+\.value_kind:\s+(\w+)", part)
+        kernels.append((fields, args))
+    return kernels
+
+
+def check_equal(data, assembly):
+    """Hold what is read of a code object against its compiler's own text; return the code object."""
+    (device,) = read_objects(data, "k.hsaco")
+    kernels = said_by(assembly)
+    assert len(kernels) == len(device.kernels) > 0
+    for (fields, args), kernel in zip(kernels, device.kernels, strict=True):
+        compared = {name: key for name, key in FIELDS.items() if key in fields}
+        assert len(compared) >= 10
+        assert {name: str(getattr(kernel, name)) for name in compared} == {
+            name: fields[key] for name, key in compared.items()
+        }
+        assert [(str(arg.offset), str(arg.size), arg.kind) for arg in kernel.args] == args
+        assert kernel.unknown == ()
+        assert kernel.descriptor.vgprs >= kernel.vgprs
+        assert kernel.code_bytes > 0
+    assert device.problems == ()
+    return device
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return a function: target and version -> code object and assembly by the pinned compiler, made once."""
+    compiler, folder, made = pinned(), tmp_path_factory.mktemp("built"), {}
+
+    def build(target, version=5):
+        if (target, version) not in made:
+            option = f"-mcode-object-version={version}"
+            made[target, version] = compile_text(compiler.argv, compiler.linker, folder, target, option)
+        return made[target, version]
+
+    return build
+
+
+class TestCompilers:
+    """Equality with what compilers say."""
+
+    @pytest.mark.parametrize(("target", "version"), COMPILED)
+    def test_of_the_pinned_compiler(self, built, target, version):
+        """Every number, for each family of GPUs and each version that it makes; LLVM's own target name, too."""
+        data, assembly = built(target, version)
+        device = check_equal(data, assembly)
+        assert (device.target, device.version, device.processor) == (target, version, target.partition(":")[0])
+        assert device.elf == data
+        names = re.findall(r"\.amdhsa_kernel (\S+)", assembly)
+        directives = dict(re.findall(r"\.amdhsa_(\w+) (\S+)$", assembly, re.MULTILINE))  # the last kernel's
+        empty = next(kernel for kernel in device.kernels if kernel.symbol == names[-1]).descriptor
+        assert empty.wave_size == (32 if directives.get("wavefront_size32") == "1" else 64)
+        if "workgroup_processor_mode" in directives:
+            assert empty.wgp_mode is (directives["workgroup_processor_mode"] == "1")
+        assert str(empty.accum_offset) == directives.get("accum_offset", "0")
+
+    @pytest.mark.parametrize(
+        ("option", "wave_size", "wgp_mode"), [("-mwavefrontsize64", 64, True), ("-mcumode", 32, False)]
+    )
+    def test_of_modes(self, tmp_path, option, wave_size, wgp_mode):
+        """Waves of 64 lanes and CU mode stand in the descriptor; its granule depends on the wave."""
+        compiler = pinned()
+        device = check_equal(*compile_text(compiler.argv, compiler.linker, tmp_path, "gfx1100", option))
+        for kernel in device.kernels:
+            granule = 4 if wave_size == 64 else 8
+            assert (kernel.descriptor.wave_size, kernel.descriptor.wgp_mode) == (wave_size, wgp_mode)
+            assert kernel.descriptor.vgprs == max(1, -(-kernel.vgprs // granule)) * granule
+
+    @pytest.mark.parametrize("target", ["gfx90a", "gfx1030"])
+    def test_of_a_clang_of_the_system(self, tmp_path, target):
+        """Another LLVM than the pinned one writes what is read the same way."""
+        others = [one for one in find_compilers() if one.kind in {"clang", "rocm"} and target in one.targets]
+        if not others:
+            pytest.skip("no clang of the system, only the pinned one")
+        check_equal(*compile_text(others[0].argv, others[0].linker or pinned().linker, tmp_path, target))
+
+    @pytest.mark.parametrize("target", ["gfx942", "gfx1100"])
+    def test_of_triton(self, tmp_path, monkeypatch, target):
+        """Its .hsaco is what its .amdgcn says; the kernel is the one of benchmarks/peers/against_triton.py."""
+        triton = pytest.importorskip("triton", reason="Triton is not installed")
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+        monkeypatch.syspath_prepend(ROOT / "benchmarks" / "peers")
+        against_triton = importlib.import_module("against_triton")
+        made = []
+        compile_kernel = triton.compile
+        monkeypatch.setattr(triton, "compile", lambda *a, **k: made.append(compile_kernel(*a, **k)) or made[0])
+        against_triton.triton_row(against_triton.Case(target, 64, causal=True), (128, 64), 4, 1, small=False)
+        device = check_equal(made[0].asm["hsaco"], made[0].asm["amdgcn"])
+        assert device.target == target
+        assert device.kernels[0].symbol == made[0].metadata.name
+
+
+class TestContainers:
+    """Where code objects lie."""
+
+    def test_an_offload_bundle(self, built):
+        """Entries of several targets, the host's left out; the name says which is meant."""
+        entries = {
+            "hipv4-amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-": built("gfx90a:sramecc+:xnack-")[0],
+            "hip-amdgcn-amd-amdhsa-unknown-gfx1100": built("gfx1100")[0],
+        }
+        found = read_objects(bundle(entries), "k.out")
+        assert [device.name for device in found] == ["k.out[gfx90a:sramecc+:xnack-]", "k.out[gfx1100]"]
+        assert [device.elf for device in found] == list(entries.values())
+        assert [device.problems for device in found] == [(), ()]
+
+    @pytest.mark.parametrize("version", [1, 2, 3])
+    def test_a_compressed_bundle(self, built, version):
+        """Each version of the header; another bundle follows, whose magic occurs in the first one's content, too."""
+        host = {"host-x86_64-unknown-linux-gnu-": b"CCOB" * 20}
+        one = bundle({**host, "hip-amdgcn-amd-amdhsa--gfx942": built("gfx942")[0]})
+        other = bundle({"hip-amdgcn-amd-amdhsa--gfx1100": built("gfx1100")[0]})
+        first = compressed(one, version, content=zlib.compress(one, level=0))
+        assert first.count(b"CCOB") == 21
+        found = read_objects(first + b"\0" * 4000 + compressed(other, version), "k")
+        assert [(device.name, len(device.kernels)) for device in found] == [("k[gfx942]", 3), ("k[gfx1100]", 3)]
+        with pytest.raises(CodeObjectError, match=r"is damaged|does not unpack"):
+            read_objects(compressed(one, version, content=zlib.compress(one)[:-99]), "k")
+
+    def test_zstd_needs_a_module(self, built, monkeypatch):
+        """Without one there is a line that says what to do; with one it is read."""
+        plain = bundle({"hip-amdgcn-amd-amdhsa--gfx942": built("gfx942")[0]})
+        module = compression.zstd_module()
+        monkeypatch.setattr(compression, "zstd_module", lambda: None)
+        with pytest.raises(CodeObjectError, match=r"^k: its bundle is compressed with zstd.* pip install zstandard"):
+            read_objects(compressed(plain, 3, method=1, content=b"(\xb5/\xfd"), "k")
+        monkeypatch.undo()
+        if module is None:
+            pytest.skip("no module for zstd: Python 3.14 has one")
+        packed = module.compress(plain)
+        for version in (1, 2, 3):
+            (device,) = read_objects(compressed(plain, version, method=1, content=packed), "k")
+            assert len(device.kernels) == 3
+        with pytest.raises(CodeObjectError, match=r"is damaged|does not unpack"):
+            read_objects(compressed(plain, 2, method=1, content=packed[:-9]), "k")
+        with pytest.raises(CodeObjectError, match="does not unpack"):
+            read_objects(compressed(plain, 2, method=1, content=packed, size=99), "k")
+
+    def test_a_host_file_with_fat_binaries(self, built, tmp_path):
+        """A section .hip_fatbin holds one bundle for each translation unit, on pages of their own."""
+        unit = bundle({"hipv4-amdgcn-amd-amdhsa--gfx1030": built("gfx1030")[0]})
+        data = host_object(tmp_path, unit + b"\0" * (-len(unit) % 4096) + unit)
+        found = read_objects(data, "app")
+        assert [device.name for device in found] == ["app[gfx1030]", "app[gfx1030]#2"]
+        assert found[0].kernels == found[1].kernels
+
+    def test_an_archive(self, built, tmp_path):
+        """Members with GPU code are read, those without passed over; long names lie in a table."""
+        fat = host_object(tmp_path, bundle({"hipv4-amdgcn-amd-amdhsa--gfx1100": built("gfx1100")[0]}))
+        plain = host_object(tmp_path, b"no code", ".rodata")
+        library = archive({"plain.o": plain, "a_long_name_of_a_member.o": fat, "k.hsaco": built("gfx942")[0]})
+        found = read_objects(library, "lib.a")
+        assert [device.name for device in found] == ["lib.a(a_long_name_of_a_member.o)[gfx1100]", "lib.a(k.hsaco)"]
+        with pytest.raises(CodeObjectError, match="holds no code for AMD GPUs"):
+            read_objects(archive({"plain.o": plain}), "lib.a")
+
+    @pytest.mark.parametrize(
+        ("data", "words"),
+        [
+            (b"", "it is empty"),
+            (b"BC\xc0\xde" + b"\0" * 100, "LLVM bitcode"),
+            (b"!<thin>\n", "thin archive"),
+            (b"MZ\x90", "Windows"),
+            (b"\x7fELF\x01\x01", "no 64-bit"),
+            (b"int main() {}", "is no AMD GPU code object"),
+            (bundle({}), "holds no code for AMD GPUs"),
+            (bundle({"hip-amdgcn-amd-amdhsa--gfx942": b"BC\xc0\xde"}), r"k\[gfx942\]: it is LLVM bitcode"),
+        ],
+    )
+    def test_other_files_are_one_line(self, data, words):
+        """It says what the file is and what to do."""
+        with pytest.raises(CodeObjectError, match=words) as caught:
+            read_objects(data, "k")
+        assert str(caught.value).startswith("k")
+
+    def test_a_program_without_gpu_code_is_one_line(self):
+        """The interpreter that runs this is one."""
+        with pytest.raises(CodeObjectError, match="without code for AMD GPUs"):
+            read_objects(Path(sys.executable).read_bytes(), "python")
+
+
+def metadata_changed(data, key, old, new):
+    """Return a code object with one number of its metadata changed, in place."""
+    found = re.search(re.escape(msgspec.msgpack.encode(key) + msgspec.msgpack.encode(old)), data)
+    assert found, f"no {key} of {old}"
+    changed = msgspec.msgpack.encode(key) + msgspec.msgpack.encode(new)
+    assert len(changed) == found.end() - found.start()
+    return data[: found.start()] + changed + data[found.end() :]
+
+
+def descriptor_changed(data, symbol, offset, form, value):
+    """Return a code object with one field of a kernel descriptor changed."""
+    elf = read_elf(data)
+    content = elf.at_symbol(elf.symbols[symbol], 64)
+    at = data.index(content)
+    assert data.count(content) == 1
+    whole = bytearray(data)
+    struct.pack_into(form, whole, at + offset, value)
+    return bytes(whole)
+
+
+class TestContradictions:
+    """What does not agree with itself is said, and described all the same."""
+
+    @pytest.mark.parametrize(
+        ("key", "old", "new", "words"),
+        [
+            (".group_segment_fixed_size", 1036, 1040, "says 1040 bytes of LDS, the descriptor 1036"),
+            (".wavefront_size", 32, 64, "says 64 lanes a wave, the descriptor 32"),
+            (".kernarg_segment_size", 28, 29, "says 29 bytes of arguments, the descriptor 28"),
+            (".workgroup_processor_mode", 1, 0, "do not agree on WGP mode"),
+            (".vgpr_count", 0, 127, "it uses 127 VGPRs, and its descriptor allocates 8"),
+        ],
+    )
+    def test_between_metadata_and_descriptor(self, built, key, old, new, words):
+        """Sizes must be equal; registers may be fewer than allocated, not more."""
+        (device,) = read_objects(metadata_changed(built("gfx1100")[0], key, old, new), "k")
+        assert len(device.kernels) == 3
+        assert [words in problem for problem in device.problems] == [True]
+
+    @pytest.mark.parametrize(
+        ("target", "offset", "form", "value", "words"),
+        [
+            ("gfx1100", 16, "<q", 64, "its descriptor starts it at"),
+            ("gfx1100", 4, "<I", 1 << 31, f"the descriptor {1 << 31}"),
+            ("gfx90a:sramecc+:xnack-", 48, "<I", 0, "its descriptor allocates 8"),
+            ("gfx906", 48, "<I", 0x3F, "SGPRs, and its descriptor allocates"),
+        ],
+    )
+    def test_of_a_patched_descriptor(self, built, target, offset, form, value, words):
+        """Its code elsewhere, scratch, registers: what the hardware goes by."""
+        data = descriptor_changed(built(target)[0], "many.kd", offset, form, value)
+        (device,) = read_objects(data, "k")
+        assert any("many: " in problem and words in problem for problem in device.problems), device.problems
+
+    def test_of_header_and_container(self, built):
+        """The processor stands in the header, the metadata and the bundle; the version in two."""
+        data = bytearray(built("gfx1100")[0])
+        data[48] = 0x46
+        (device,) = read_objects(bytes(data), "k")
+        assert device.target == "gfx1101"
+        assert device.problems == ("its ELF header says gfx1101, its metadata amdgcn-amd-amdhsa--gfx1100",)
+        data[48], data[8] = 0x41, 2
+        (device,) = read_objects(bytes(data), "k")
+        assert device.problems == ("its ELF header says code object version 4, its metadata [1, 2]",)
+        (device,) = read_objects(bundle({"hip-amdgcn-amd-amdhsa--gfx1030": built("gfx1100")[0]}), "k")
+        assert device.problems == ("its bundle says that it is for gfx1030, its ELF header says gfx1100",)
+        (device,) = read_objects(
+            bundle({"hip-amdgcn-amd-amdhsa--gfx90a:xnack+": built("gfx90a:sramecc+:xnack-")[0]}), "k"
+        )
+        assert "its bundle says that it is for gfx90a:xnack+" in device.problems[0]
+
+    def test_an_unknown_processor_is_not_guessed(self, built):
+        """Registers in a descriptor cannot be decoded then; the metadata's target is believed, if there is one."""
+        data = bytearray(built("gfx1100")[0])
+        data[48] = 0xEE
+        (device,) = read_objects(bytes(data), "k")
+        assert device.target == "gfx1100"
+        assert device.problems == ("its ELF header has processor number 0xee, which is not known here",)
+        unnoted = bytes(data).replace(b"AMDGPU\0", b"AMDGPX\0")
+        (device,) = read_objects(unnoted, "k")
+        assert device.target == ""
+        assert {kernel.vgprs for kernel in device.kernels} == {0}
+        assert {"vgprs", "wave_size", "args"} <= set(device.kernels[0].unknown)
+
+
+@pytest.mark.parametrize(
+    ("flags", "abi", "target"),
+    [
+        (0x2C, 0, "gfx900"),
+        (0x2F, 1, "gfx906"),
+        (0x32F, 1, "gfx906:sramecc+:xnack+"),
+        (0x13F, 1, "gfx90a:xnack+"),
+        (0x53F, 2, "gfx90a"),
+        (0xB3F, 2, "gfx90a:sramecc-:xnack+"),
+        (0xE4C, 3, "gfx942:sramecc+:xnack-"),
+        (0x40, 2, "gfx940"),
+        (0x01000054, 4, "gfx11-generic"),
+        (0x0100055F, 4, "gfx9-4-generic"),
+        (0xFF, 3, ""),
+    ],
+)
+def test_the_target_of_the_header(flags, abi, target):
+    """Features are one bit each in version 3 and one of four settings from version 4 on; "any" is not written."""
+    assert target_of_flags(read_elf(elf_of([(0, 0, b"")], flags=flags, abi=abi))) == target
+
+
+class TestWithoutMetadata:
+    """What can still be known."""
+
+    def test_the_descriptor_alone(self, built):
+        """Sizes are exact, registers those that are allocated; the rest is named as unknown."""
+        data = built("gfx90a:sramecc+:xnack-")[0]
+        (whole,) = read_objects(data, "k")
+        (device,) = read_objects(data.replace(b"AMDGPU\0", b"AMDGPX\0"), "k")
+        assert device.target == whole.target
+        assert len(device.problems) == 1
+        assert device.problems[0].startswith("it has no metadata")
+        known = {kernel.symbol: kernel for kernel in whole.kernels}
+        assert {kernel.symbol for kernel in device.kernels} == set(known)
+        for kernel in device.kernels:
+            true = known[kernel.symbol]
+            for name in ("wave_size", "lds_bytes", "scratch_bytes", "kernarg_bytes", "code_bytes", "descriptor"):
+                assert getattr(kernel, name) == getattr(true, name)
+            assert true.vgprs <= kernel.vgprs < true.vgprs + 9
+            assert true.sgprs <= kernel.sgprs < true.sgprs + 9
+            assert set(kernel.unknown) == {"block", "agprs", "vgpr_spills", "sgpr_spills", "args", "vgprs", "sgprs"}
+
+    def test_a_kernel_that_one_of_both_does_not_name(self, built):
+        """It is described from what there is, with a line."""
+        data = built("gfx1100")[0]
+        assert data.count(b"\xa8empty.kd") == 1  # as MessagePack has it
+        (device,) = read_objects(data.replace(b"\xa8empty.kd", b"\xa8empty.kx"), "k")
+        assert sorted(kernel.symbol for kernel in device.kernels) == ["empty", "empty", "many", "scale"]
+        assert device.problems == (
+            "empty: the metadata names it, but there is no descriptor empty.kx",
+            "empty: it has a descriptor, but the metadata does not name it",
+        )
+
+    def test_hand_written_kernels(self, tmp_path):
+        """Assembly with directives and no metadata."""
+        compiler = pinned()
+        (tmp_path / "h.s").write_text(HAND_WRITTEN)
+        (device,) = read_objects(assemble(compiler.argv, compiler.linker, tmp_path, "gfx942", "h"), "h")
+        (kernel,) = device.kernels
+        assert (kernel.symbol, kernel.vgprs, kernel.sgprs, kernel.lds_bytes, kernel.block) == ("hand", 40, 88, 512, 0)
+        assert kernel.descriptor.accum_offset == 20
+        assert kernel.wants == ("dispatch pointer",)
+
+    def test_code_objects_of_version_2(self):
+        """An amd_kernel_code_t stands before the code, with exact counts (these are of llc 14)."""
+        code = bytearray(256 + 96)
+        struct.pack_into("<q", code, 16, 256)
+        struct.pack_into("<III", code, 56, 1 << 4 | 1 << 3, 84, 1200)
+        struct.pack_into("<Q", code, 72, 16)
+        struct.pack_into("<HH", code, 84, 10, 3)
+        code[103] = 6
+        symbol = struct.pack("<IBBHQQ", 1, 10, 0, 3, 0, len(code))
+        data = elf_of([(0, 0, b""), (3, 0, b"\0k\0"), (2, 1, symbol), (1, 0, bytes(code))], flags=0x2C, abi=0)
+        (device,) = read_objects(data, "k")
+        (kernel,) = device.kernels
+        assert (device.target, device.version, kernel.symbol) == ("gfx900", 2, "k")
+        assert (kernel.wave_size, kernel.vgprs, kernel.sgprs, kernel.code_bytes) == (64, 3, 10, 96)
+        assert (kernel.lds_bytes, kernel.scratch_bytes, kernel.kernarg_bytes) == (1200, 84, 16)
+        assert kernel.wants == ("dispatch id",)
+        assert set(kernel.unknown) == {"block", "agprs", "vgpr_spills", "sgpr_spills", "args"}
+        assert device.problems[0].startswith("code object version 2")
+
+    def test_a_damaged_note_leaves_the_descriptors(self, built):
+        """The line says what is wrong with the note."""
+        data = built("gfx1100")[0]
+        at = data.index(b"amdhsa.kernels")
+        (device,) = read_objects(data[:at] + b"\xff" + data[at + 1 :], "k")
+        assert len(device.kernels) == 3
+        assert "metadata note is damaged" in device.problems[0]
+
+    def test_other_runtimes_are_named(self, built):
+        """Mesa's and PAL's code objects have neither descriptors nor this metadata."""
+        data = bytearray(built("gfx1100")[0])
+        data[7] = 65
+        with pytest.raises(CodeObjectError, match="made for PAL"):
+            read_objects(bytes(data), "k")
+
+
+HAND_WRITTEN = """
+\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"
+\t.text
+\t.globl hand
+\t.p2align 8
+\t.type hand,@function
+hand:
+\ts_mov_b32 s0, 0
+.Lloop:
+\tv_add_f32 v0, v0, v1
+\ts_add_u32 s0, s0, 1
+\ts_cmp_lt_u32 s0, 10
+\ts_cbranch_scc1 .Lloop
+\ts_cbranch_scc0 hand
+\ts_endpgm
+\t.section .rodata
+\t.p2align 6
+\t.amdhsa_kernel hand
+\t.amdhsa_next_free_vgpr 37
+\t.amdhsa_next_free_sgpr 75
+\t.amdhsa_accum_offset 20
+\t.amdhsa_user_sgpr_dispatch_ptr 1
+\t.amdhsa_group_segment_fixed_size 512
+\t.end_amdhsa_kernel
+"""
+
+
+def test_metadata_is_what_an_independent_decoder_reads(built):
+    """The whole note, with a decoder that is not ours."""
+    data = built("gfx1250", 6)[0]
+    (note,) = (text for owner, _, text in read_elf(data).notes if owner == b"AMDGPU\0")
+    assert read_metadata(data) == msgspec.msgpack.decode(note)

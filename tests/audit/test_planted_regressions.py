@@ -1,0 +1,151 @@
+"""Regressions planted in copies of the project's own kernels, compiled for real: found, named, and rightly attributed.
+
+Each is planted for gfx1100 alone, some for one head dimension: what it is not planted in must stay as it is.
+"""
+
+import shutil
+
+import pytest
+
+from rocattn.errors import ToolchainError
+from rocattn.sources import kernel_root
+from rocattn.toolchain import choose_compiler
+from rocattn_profiling.audit.audit import audit_shipped
+from rocattn_profiling.audit.compare import Comparison, Finding, compare
+from rocattn_profiling.audit.shipped import shipped_kernels
+from rocattn_profiling.audit.source_lines import with_lines
+
+CAUSAL, LARGE, SCALE = "flash_attention_causal f16 D=64", "flash_attention_causal f16 D=128", "scale"
+SOURCE = "hip/flash_attention_causal.hip"
+BODY = "    flash_prefill<Shape>(arguments"
+INCLUDE = "#include <rocattn/flash_prefill.h>"
+LOOKED_AT = {("gfx1100", CAUSAL), ("gfx1100", LARGE), ("gfx1100", SCALE), ("gfx942", CAUSAL)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory):
+    """A cache of this module: every run compiles for real, and the user's is never touched."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROCATTN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        try:
+            choose_compiler()
+        except ToolchainError as error:
+            pytest.skip(str(error))
+        yield
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """The compilations that are looked at."""
+    return [one for one in shipped_kernels(["gfx1100", "gfx942"]) if (one.arch, one.name) in LOOKED_AT]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of the kernels' sources."""
+    return shutil.copytree(kernel_root(), tmp_path / "kernels")
+
+
+def audited(kernels, root):
+    """Audit kernels from a folder of sources."""
+    made = audit_shipped((), jobs=1, root=root, kernels=kernels)
+    assert not made.problems
+    return made
+
+
+def plant(tree, file, old, new, condition="1"):
+    """Put a change for gfx1100 alone in the place of some text; the condition is the preprocessor's."""
+    path = tree / file
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, f"\n#if defined(__gfx1100__) && {condition}\n{new}\n#else\n{old}\n#endif\n"))
+
+
+def found(kernels, tree):
+    """Return (severity, metric, kernel) of each difference from the shipped sources, and the sentences."""
+    comparison = compare(audited(kernels, kernel_root()), audited(kernels, tree))
+    assert comparison.compared == len(kernels) == len(LOOKED_AT)
+    assert {one.arch for one in comparison.findings} <= {"gfx1100"}
+    worse = {(one.metric, one.kernel) for one in comparison.of("worse")}
+    return worse, {(one.metric, one.kernel): one.sentence for one in comparison.findings}
+
+
+def test_the_same_source_built_twice_has_no_difference(kernels, tree, monkeypatch):
+    """From two folders, with two caches, by two runs of the compiler: nothing differs, not even a note."""
+    first = audited(kernels, kernel_root())
+    monkeypatch.setenv("ROCATTN_CACHE_DIR", str(tree.parent / "cache"))
+    again = audited(kernels, tree)
+    comparison = compare(first, again)
+    assert (comparison.findings, comparison.unchanged) == ([], len(LOOKED_AT))
+    assert again.kernels == first.kernels
+
+
+def test_a_forced_spill_is_found(kernels, tree):
+    """Half the registers: spilled VGPRs, with what the hot loop pays for them."""
+    limit = f"#define ROCATTN_KERNEL_ATTRIBUTES __attribute__((amdgpu_num_vgpr(128)))\n{INCLUDE}"
+    plant(tree, SOURCE, INCLUDE, limit)
+    worse, text = found(kernels, tree)
+    assert {("spills", CAUSAL), ("spills", LARGE), ("issue cycles", CAUSAL)} <= worse
+    assert f"{CAUSAL} on gfx1100: " in text["spills", CAUSAL]
+    assert "VGPRs are spilled, 0 -> " in text["spills", CAUSAL]
+    assert "its hot loop accesses scratch with" in text["spills", CAUSAL]
+
+
+def test_one_register_over_a_granule_is_found(kernels, tree):
+    """At D = 64 the kernel has the 240 VGPRs that 6 waves may have; one more costs a wave."""
+    plant(tree, SOURCE, BODY, f'    asm volatile("" ::: "v240");\n{BODY}', "HEAD_DIM == 64")
+    worse, text = found(kernels, tree)
+    assert worse == {("occupancy", CAUSAL)}
+    assert "6 -> 5 of 16 waves a SIMD: VGPRs 240 -> 241" in text["occupancy", CAUSAL]
+
+
+def test_one_register_inside_a_granule_is_a_note(kernels, tree):
+    """From 231 to 232 VGPRs of the 240 that the granules give: said, and no failure."""
+    plant(tree, SOURCE, BODY, f'    asm volatile("" ::: "v231");\n{BODY}', "HEAD_DIM == 128")
+    worse, text = found(kernels, tree)
+    assert worse == set()
+    assert "VGPRs 231 -> 232, with no wave lost or won (8 more before one is lost)" in text["registers", LARGE]
+
+
+def test_doubled_lds_is_found(kernels, tree):
+    """At D = 128 it halves the waves; at D = 64 registers bind, so that it costs nothing and is a note."""
+    plant(tree, SOURCE, "lds, Shape::LDS_ELEMENTS", "lds, 2 * Shape::LDS_ELEMENTS")
+    worse, text = found(kernels, tree)
+    assert ("occupancy", LARGE) in worse
+    assert CAUSAL not in {kernel for _, kernel in worse}
+    assert "6 -> 3 of 16 waves a SIMD" in text["occupancy", LARGE]
+    assert "LDS 19216 -> 38416 bytes a block" in text["occupancy", LARGE]
+    assert "with no block lost or won" in text["LDS", CAUSAL]
+
+
+def test_an_unrolled_loop_is_found(kernels, tree):
+    """Unrolled 64 times, a loop of 2 KiB no longer fits the instruction cache."""
+    loop = "    for (i64 v = first; v < vectors; v += static_cast<i64>(blocks) * BLOCK) {"
+    plant(tree, "hip/scale.hip", loop, f"#pragma unroll 64\n{loop}")
+    worse, text = found(kernels, tree)
+    assert worse == {("instruction cache", SCALE)}
+    assert "does not fit the instruction cache of 32 KiB" in text["instruction cache", SCALE]
+    assert "which does 64 times the work" in text["issue cycles", SCALE]
+
+
+def test_a_narrowed_load_is_found(kernels, tree):
+    """Tiles fetched by 8 bytes a lane instead of 16: more instructions for the same bytes."""
+    width = "    static constexpr u32 WIDTH = VECTOR_BYTES / sizeof(T);\n    static constexpr u32 BYTES"
+    narrow = "    static constexpr u32 WIDTH = VECTOR_BYTES / sizeof(T) / 2;\n    static constexpr u32 BYTES"
+    plant(tree, "include/rocattn/tile.h", width, narrow)
+    worse, text = found(kernels, tree)
+    assert {("global loads", CAUSAL), ("global loads", LARGE)} <= worse
+    assert "of 16 bytes a lane" in text["global loads", CAUSAL]
+    assert " -> 8 of 8 bytes a lane" in text["global loads", CAUSAL]
+
+
+def test_findings_name_the_source_lines_of_the_hot_loop(kernels):
+    """The line tables come from a second compilation with the same machine code."""
+    some = [one for one in kernels if one.name == CAUSAL and one.arch == "gfx1100"]
+    head = audited(some, kernel_root())
+    planted = Finding(severity="worse", metric="m", arch="gfx1100", kernel=CAUSAL, sentence="s")
+    comparison = Comparison(base="b", head="h", compared=1, unchanged=0, findings=[planted])
+    (one,) = with_lines(comparison, head, kernel_root()).findings
+    assert one.lines
+    assert all(line.partition(":")[0].endswith((".h", ".hip")) for line in one.lines)
+    assert "cycles" in one.lines[0]

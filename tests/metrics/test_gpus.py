@@ -1,0 +1,187 @@
+"""GPU facts: complete, sourced, stated once; peaks that AMD prints; and what a machine reports in their place."""
+
+import tomllib
+from dataclasses import fields
+from importlib.resources import files
+
+import pytest
+
+from rocattn.gpu.arch import TESTED, wave_size
+from rocattn.gpu.errors import ArchError
+from rocattn_profiling.metrics.gpus import (
+    Architecture,
+    GpuFactsError,
+    Product,
+    architecture,
+    architectures,
+    product,
+    products,
+    with_reported,
+)
+
+TABLES = tomllib.loads(files("rocattn_profiling.metrics").joinpath("gpus.toml").read_text())
+ENTRIES = [(kind, name) for kind in ("arch", "product") for name in TABLES[kind]]
+
+
+def entry(kind, name):
+    """Return an architecture or a product."""
+    return architecture(name) if kind == "arch" else product(name)
+
+
+@pytest.mark.parametrize(("kind", "name"), ENTRIES)
+def test_each_fact_has_a_source(kind, name):
+    """Every field that holds a fact has a document or more that it is from; what is unverified is such a field."""
+    found = entry(kind, name)
+    facts = {field.name for field in fields(found)} - {"name", "sources", "unverified", "reported"}
+    if kind == "product" and found.bandwidth_gbps is None:
+        facts -= {"bandwidth_gbps"}
+    assert facts == set(found.sources)
+    assert all(texts and set(texts) <= set(TABLES["sources"].values()) for texts in found.sources.values())
+    assert set(found.unverified) <= facts
+
+
+def test_no_source_is_without_a_fact():
+    """A source that nothing is from is a leftover."""
+    used = {text for kind, name in ENTRIES for texts in entry(kind, name).sources.values() for text in texts}
+    assert used == set(TABLES["sources"].values())
+
+
+@pytest.mark.parametrize(("kind", "name"), [each for each in ENTRIES if "like" in TABLES[each[0]][each[1]]])
+def test_an_entry_says_only_what_it_does_not_inherit(kind, name):
+    """No number stands twice: each one that an entry states differs from the one it would inherit."""
+    table = TABLES[kind][name]
+    parent = entry(kind, table["like"])
+    for field, value in table.items():
+        if field in {"like", "from", "unverified"}:
+            continue
+        inherited = getattr(parent, field)
+        if isinstance(inherited, dict):
+            inherited = {str(key): number for key, number in inherited.items()}
+        assert value != inherited, f"{name} states {field} as {table['like']} does"
+
+
+def test_there_are_facts_of_what_there_are_kernels_for():
+    """Each target that tests compile for is there, and its kernels' wave size is its first."""
+    assert set(TESTED) <= set(architectures())
+    for name in architectures():
+        assert architecture(name).wave_sizes[0] == wave_size(name)
+
+
+def test_register_files_hold_the_same_bits_for_both_wave_sizes():
+    """A register of a wave of 64 takes as much of the file as two of a wave of 32; the file is that of AMD's table."""
+    kib = {"gfx90a": 512, "gfx950": 512, "gfx1100": 768, "gfx1102": 512, "gfx1151": 768, "gfx1153": 512, "gfx1201": 768}
+    for name in architectures():
+        chip = architecture(name)
+        sizes = {size * chip.vgprs[size] * 4 * chip.simds_per_cu * chip.cus_per_wgp // 1024 for size in chip.wave_sizes}
+        assert sizes == {kib.get(name, next(iter(sizes)))}
+        assert {size * chip.vgpr_granule[size] for size in chip.wave_sizes} == {64 * chip.vgpr_granule[64]}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tflops"),
+    [
+        # As AMD states them for the product, to the digits printed there.
+        ("MI210", "fp16", 181.0), ("MI210", "fp64", 45.3), ("MI250X (one GCD)", "fp16", 383.0 / 2),
+        ("MI300X", "fp16", 1307.4), ("MI300X", "fp8", 2614.9), ("MI300X", "vector-fp32", 163.4),
+        ("MI300X", "tf32", 653.7), ("MI300X", "vector-fp64", 81.7), ("MI300A", "bf16", 980.6),
+        ("MI355X", "fp16", 2516.6), ("MI355X", "fp64", 78.6), ("MI355X", "fp8", 5033.2), ("MI350X", "fp16", 2306.9),
+        ("RX 7900 XTX", "vector-fp32", 61.4), ("RX 7900 XTX", "fp16", 122.9), ("RX 7900 XT", "vector-fp32", 51.6),
+        ("RX 9070 XT", "vector-fp32", 48.7), ("RX 9070 XT", "fp16", 194.6), ("RX 9070 XT", "fp8", 389.3),
+        ("RX 6900 XT", "vector-fp32", 23.0),
+    ],
+)  # fmt: skip
+def test_peaks_are_those_that_are_published(name, dtype, tflops):
+    """CUs, clock and rate multiply to the number on the data sheet."""
+    assert product(name).peak_tflops(dtype) == pytest.approx(tflops, abs=0.06)
+
+
+def test_a_peak_that_the_hardware_lacks_is_none():
+    """RDNA 2 has no matrix instructions, RDNA 3 no FP8."""
+    assert product("RX 6900 XT").peak_tflops("fp16") is None
+    assert product("RX 7900 XTX").peak_tflops("fp8") is None
+
+
+@pytest.mark.parametrize("name", ["AMD Instinct MI300X", "instinct mi300x", "MI300X", "Instinct MI300X"])
+def test_products_are_found_by_the_names_that_people_and_drivers_use(name):
+    """With and without the brand, in any case."""
+    assert product(name).name == "Instinct MI300X"
+
+
+def test_unknown_names_are_refused_with_those_that_are_known():
+    """One line, with what there is."""
+    with pytest.raises(GpuFactsError, match="Radeon RX 9070 XT"):
+        product("RTX 4090")
+    with pytest.raises(ArchError, match="gfx1201"):
+        architecture("gfx1250")
+    assert architecture("gfx942:sramecc+:xnack-").name == "gfx942"
+    assert all(isinstance(product(name), Product) for name in products())
+    assert all(isinstance(architecture(name), Architecture) for name in architectures())
+
+
+# Columns of rocprofv3's agent_info.csv as real machines write them.
+MI355X = {
+    "Name": "gfx950", "Product_Name": "unknown", "Cu_Count": "256", "Simd_Per_Cu": "4", "Max_Waves_Per_Simd": "8",
+    "Lds_Size_In_Kb": "160", "Num_Xcc": "8", "Max_Engine_Clk_Fcompute": "2400", "Wave_Front_Size": "64",
+}  # fmt: skip
+RX9070XT = {
+    "Name": "gfx1201", "Product_Name": "AMD Radeon RX 9070 XT", "Cu_Count": "64", "Simd_Per_Cu": "2",
+    "Max_Waves_Per_Simd": "16", "Lds_Size_In_Kb": "64", "Num_Xcc": "1", "Max_Engine_Clk_Fcompute": "2460",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", [MI355X, RX9070XT])
+def test_real_machines_report_what_the_tables_say_of_their_architecture(row):
+    """SIMDs, wave slots and LDS of two agents are those of the tables."""
+    assert with_reported(row).arch == architecture(row["Name"])
+
+
+def test_what_a_machine_reports_goes_before_the_tables():
+    """The driver's clock takes the place of the data sheet's; the rest of the product stays."""
+    found = with_reported(RX9070XT)
+    assert (found.name, found.clock_mhz, found.bandwidth_gbps) == ("Radeon RX 9070 XT", 2460, 640)
+    assert "clock_mhz" in found.reported
+    assert "bandwidth_gbps" not in found.reported
+    assert found.peak_tflops("fp16") == pytest.approx(194.642 * 2460 / 2970, rel=1e-4)
+
+
+def test_a_partition_is_what_it_reports_and_claims_no_bandwidth():
+    """An MI300X in CPX mode shows 38 CUs of one XCD; the memory's bandwidth is not that device's own."""
+    found = with_reported({"name": "AMD Instinct MI300X", "gcnArchName": "gfx942:sramecc+:xnack-",
+                           "multiProcessorCount": 38, "clockRate": 2100000, "num_xcc": 1})  # fmt: skip
+    assert (found.name, found.cus, found.xcds, found.bandwidth_gbps) == ("Instinct MI300X", 38, 1, None)
+
+
+def test_hip_counts_wgps_and_rocminfo_writes_hexadecimals_beside():
+    """48 multiprocessors of an RX 7900 XTX are 96 CUs; "32(0x20)" is 32."""
+    hip = {"name": "AMD Radeon RX 7900 XTX", "gcnArchName": "gfx1100", "multiProcessorCount": 48, "clockRate": 2482000}
+    assert (with_reported(hip).cus, with_reported(hip).clock_mhz) == (96, 2482)
+    rocminfo = {
+        "Name": "gfx1100", "Marketing Name": "AMD Radeon RX 7900 XTX", "Compute Unit": "96(0x60)",
+        "Max Clock Freq. (MHz)": "2482(0x9b2)", "SIMDs per CU": "2", "Max Waves Per CU": "32(0x20)",
+    }  # fmt: skip
+    assert with_reported(rocminfo).arch == architecture("gfx1100")
+    assert with_reported(rocminfo).cus == 96
+
+
+def test_an_unknown_product_of_a_known_architecture_is_what_it_reports():
+    """It has a name, CUs and a clock, and no bandwidth."""
+    found = with_reported(MI355X)
+    assert (found.name, found.cus, found.bandwidth_gbps) == ("gfx950", 256, None)
+    known = with_reported(MI355X, product("MI355X"))
+    assert (known.name, known.bandwidth_gbps, known.clock_mhz) == ("Instinct MI355X", 8000, 2400)
+
+
+@pytest.mark.parametrize(
+    ("row", "known", "reason"),
+    [
+        ({"Cu_Count": "64"}, None, "names no architecture"),
+        ({"Name": "gfx1100"}, None, "lacks cus and clock_mhz"),
+        ({"Name": "gfx1100"}, "RX 9070 XT", "but Radeon RX 9070 XT is a gfx1201"),
+        (RX9070XT | {"Cu_Count": "many"}, None, "cucount is 'many'"),
+        (RX9070XT | {"Cu_Count": "0"}, None, "above 0"),
+    ],
+)
+def test_a_report_that_cannot_be_used_is_refused(row, known, reason):
+    """With what is wrong with it."""
+    with pytest.raises(GpuFactsError, match=reason):
+        with_reported(row, product(known) if known else None)

@@ -61,6 +61,8 @@ def checked_problems() -> list[dict[str, Any]]:
                 {"direction": "backward", "causal": True, "return_lse": False},
                 {"direction": "backward", "head_dim": 128, "layout": "BHSD", "return_lse": False},
                 {"direction": "backward", "window": (40, 3), "softcap": 20.0, "alibi": True, "return_lse": False},
+                {"direction": "backward", "head_dim": 256, "causal": True, "return_lse": False},
+                {"direction": "backward", "head_dim": 192, "head_dim_v": 40, "window": (40, 3), "return_lse": False},
             )
         ]
     return found

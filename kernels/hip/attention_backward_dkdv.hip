@@ -4,22 +4,22 @@
 //   over the query rows of all heads that share the KV head (backward.h has the whole derivation)
 //
 // Grid      (key tiles, Hkv, B); the first key tiles, which a causal mask makes the longest, come first.
-// Block     WAVES waves, each with 16 keys.
-// LDS       Q, dO, Q^T and dO^T of STREAM_ROWS queries, LSE and delta; K and V of the block if RESIDENT_LDS: 10.4 to
-//           55 KiB.
-// Masks     tiles without a visible pair are skipped, by the block or by a wave; options and edges cost something only
-//           in the tiles that they touch. P = dS = 0 for a hidden pair whatever q, k, v and dO hold there.
-// Registers no VGPR spills and no scratch with matrix instructions for D <= 128 (tests/kernels holds it); some scalars
-//           go to lanes of VGPRs. In 16 bits: 64 keys a block (gfx9 and D > 64: 128), 32 queries at a time (16 where K
-//           and V are in LDS). Sums of a wave: 2 D floats for each of its keys: D VGPRs on wave32, D / 2 on wave64.
+// Block     WAVES waves; TEAM_WAVES of them share 16 keys, each with a part of the features.
+// LDS       Q, dO, Q^T and dO^T of STREAM_ROWS queries, at once or in two phases, LSE and delta, and what the waves of
+//           a team exchange: 9.8 to 57.2 KiB.
+// Masks     tiles without a visible pair are skipped, by the block or (in one phase) by a wave; options and edges cost
+//           something only in the tiles that they touch. P = dS = 0 for a hidden pair whatever q, k, v, dO hold there.
+// Registers no VGPR spills and no scratch (tests/kernels holds it); some scalars go to lanes of VGPRs. K, V and the
+//           sums of a wave's features W = D / TEAM_WAVES stay in registers; the sums are 2 W floats for each of its
+//           keys: W VGPRs on wave32, W / 2 on wave64.
 // Memory    16-byte loads; the next tile is on its way to registers (16 bits) while one is used. K and V are read once,
 //           Q and dO once a key tile and group (twice from cache); dK and dV are written once.
 // Numerics  products in DTYPE on the matrix units (float32: fused multiply-adds), sums in float32, P and dS rounded to
 //           DTYPE for the second product of each; exp2 with scale * log2 e folded in.
 //
 // Compile-time defines (rocattn/gpu/backward.py chooses): DTYPE (f16, bf16, f32), HEAD_DIM (D and Dv, padded), WAVES,
-// STREAM_ROWS (queries in LDS at a time), RESIDENT_LDS (the block's own rows stay in LDS, not in registers),
-// PLAIN_SCORES (1: no mask, softcap or ALiBi, and D = Dv = HEAD_DIM).
+// TEAM_WAVES (waves that share 16 keys), STREAM_ROWS (queries in LDS at a time), TWO_PHASES (they lie there first as
+// they are, then transposed), PLAIN_SCORES (1: no mask, softcap or ALiBi, and D = Dv = HEAD_DIM), MIN_WAVES if wanted.
 //
 // Kernel arguments (300 bytes, no hidden ones):
 //    0  const DTYPE* q   8  k   16  v   24  dout         by strides
@@ -37,7 +37,7 @@
 using namespace rocattn;
 
 using T = DTYPE;
-using Shape = BackwardShape<T, HEAD_DIM, WAVES, STREAM_ROWS, true, RESIDENT_LDS, PLAIN_SCORES>;
+using Shape = BackwardShape<T, HEAD_DIM, WAVES, TEAM_WAVES, STREAM_ROWS, TWO_PHASES, true, PLAIN_SCORES>;
 
 ROCATTN_KERNEL(attention_backward_dkdv, Shape::THREADS,
                (const T* q, const T* k, const T* v, const T* dout, const float* lse, const float* delta, T* dk, T* dv,
@@ -49,10 +49,10 @@ ROCATTN_KERNEL(attention_backward_dkdv, Shape::THREADS,
                 u32 head_dim, u32 head_dim_v, u32 mask_kind, i32 window_left, i32 window_right, float scale,
                 float softcap)) {
     ROCATTN_LDS(Shape::Element, tiles, Shape::LDS_ELEMENTS);
-    ROCATTN_LDS(float, stats, 2 * Shape::STEP);
+    ROCATTN_LDS(float, floats, Shape::LDS_FLOATS);
     ROCATTN_LDS(u32, flags, WAVES);
     const u32 first_key = block_x() * Shape::RESIDENT, kv_head = block_y(), b = block_z();
-    const BackwardBlock<Shape> block{first_key, seq_k, head_dim, head_dim_v, tiles, stats, flags};
+    const BackwardBlock<Shape> block{first_key, seq_k, head_dim, head_dim_v, tiles, floats, flags};
     Backward<Shape> backward(block);
     backward.load_resident({k + b * k_stride_b + kv_head * k_stride_h, k_stride_s},
                            {v + b * v_stride_b + kv_head * v_stride_h, v_stride_s});

@@ -3,21 +3,22 @@
 //   dq[i] = scale * sum over keys j of dS[i, j] k[j]   (backward.h has the whole derivation)
 //
 // Grid      (query tiles, H, B); the last query tiles, which a causal mask makes the longest, come first.
-// Block     WAVES waves, each with 16 queries.
-// LDS       K, V and K^T of STREAM_ROWS keys; Q and dO of the block if RESIDENT_LDS: 7.6 to 60 KiB.
-// Masks     tiles without a visible pair are skipped, by the block or by a wave; options and edges cost something only
-//           in the tiles that they touch. P = dS = 0 for a hidden pair whatever q, k, v and dO hold there.
-// Registers no VGPR spills and no scratch with matrix instructions for D <= 128 (tests/kernels holds it); some scalars
-//           go to lanes of VGPRs. In 16 bits: 64 queries a block (gfx9 and D > 64: 128), 32 keys at a time (16 where Q
-//           and dO are in LDS). Sums of a wave: D floats for each query: D / 2 VGPRs on wave32, D / 4 on wave64.
+// Block     WAVES waves; TEAM_WAVES of them share 16 queries, each with a part of the features.
+// LDS       K, V and K^T of STREAM_ROWS keys, at once or in two phases, and what the waves of a team exchange: 7.6 to
+//           48.5 KiB.
+// Masks     tiles without a visible pair are skipped, by the block or (in one phase) by a wave; options and edges cost
+//           something only in the tiles that they touch. P = dS = 0 for a hidden pair whatever q, k, v, dO hold there.
+// Registers no VGPR spills and no scratch (tests/kernels holds it); on gfx9 some scalars go to lanes of VGPRs. Q, dO
+//           and the sums of a wave's features W = D / TEAM_WAVES stay in registers; the sums are W floats for each
+//           query: W / 2 VGPRs on wave32, W / 4 on wave64.
 // Memory    16-byte loads; the next tile is on its way to registers (16 bits) while one is used. Q and dO are read
 //           once, K and V once a query tile (K twice from cache); dQ is written once.
 // Numerics  products in DTYPE on the matrix units (float32: fused multiply-adds), sums in float32, P and dS rounded to
 //           DTYPE for the second product of each; exp2 with scale * log2 e folded in.
 //
 // Compile-time defines (rocattn/gpu/backward.py chooses): DTYPE (f16, bf16, f32), HEAD_DIM (D and Dv, padded), WAVES,
-// STREAM_ROWS (keys in LDS at a time), RESIDENT_LDS (the block's own rows stay in LDS, not in registers),
-// PLAIN_SCORES (1: no mask, softcap or ALiBi, and D = Dv = HEAD_DIM).
+// TEAM_WAVES (waves that share 16 queries), STREAM_ROWS (keys in LDS at a time), TWO_PHASES (they lie there first as
+// they are, then transposed), PLAIN_SCORES (1: no mask, softcap or ALiBi, and D = Dv = HEAD_DIM), MIN_WAVES if wanted.
 //
 // Kernel arguments (268 bytes, no hidden ones):
 //    0  const DTYPE* q   8  k   16  v   24  dout         by strides
@@ -35,7 +36,7 @@
 using namespace rocattn;
 
 using T = DTYPE;
-using Shape = BackwardShape<T, HEAD_DIM, WAVES, STREAM_ROWS, false, RESIDENT_LDS, PLAIN_SCORES>;
+using Shape = BackwardShape<T, HEAD_DIM, WAVES, TEAM_WAVES, STREAM_ROWS, TWO_PHASES, false, PLAIN_SCORES>;
 
 ROCATTN_KERNEL(attention_backward_dq, Shape::THREADS,
                (const T* q, const T* k, const T* v, const T* dout, const float* lse, const float* delta, T* dq,
@@ -46,10 +47,11 @@ ROCATTN_KERNEL(attention_backward_dq, Shape::THREADS,
                 u32 seq_k, u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, u32 mask_kind, i32 window_left,
                 i32 window_right, float scale, float softcap)) {
     ROCATTN_LDS(Shape::Element, tiles, Shape::LDS_ELEMENTS);
+    ROCATTN_LDS(float, floats, Shape::LDS_FLOATS);
     const u32 blocks = ceil_div(seq_q, Shape::RESIDENT), h = block_y(), b = block_z();
     const u32 first_query = (blocks - 1 - block_x()) * Shape::RESIDENT, kv_head = uniform(h / group);
     const i64 head = static_cast<i64>(b) * num_heads + h;
-    const BackwardBlock<Shape> block{first_query, seq_q, head_dim, head_dim_v, tiles, nullptr, nullptr};
+    const BackwardBlock<Shape> block{first_query, seq_q, head_dim, head_dim_v, tiles, floats, nullptr};
     Backward<Shape> backward(block);
     backward.load_resident({q + b * q_stride_b + h * q_stride_h, q_stride_s},
                            {dout + b * dout_stride_b + h * dout_stride_h, dout_stride_s});

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rocattn.config import DTYPE_BYTES
 from rocattn.gpu.launch import BufferArg, Launch, ScalarArg
 
 if TYPE_CHECKING:
@@ -65,6 +66,21 @@ def row_strides(name: str, buffers: dict[str, Buffer]) -> list[Arg]:
     """Return the strides of a [B, H, S, D] buffer, its last one being 1: ``<name>_stride_b``, ``_h`` and ``_s``."""
     strides = buffers[name].strides
     return [i64(f"{name}_stride_{axis}", strides[position]) for position, axis in enumerate("bhs")]
+
+
+def stride_problem(names: Iterable[str], rows: int, buffers: dict[str, Buffer]) -> str:
+    """Return which of some [B, H, S, D] buffers has rows too far apart for a tile's 32-bit offsets; "" if none has.
+
+    Args:
+        names: The buffers that are read in tiles.
+        rows: Of a tile.
+        buffers: The plan's.
+    """
+    for name in names:
+        stride = buffers[name].strides[2]
+        if abs(stride) * rows * DTYPE_BYTES[buffers[name].dtype] >= 1 << 32:
+            return f"{name} has rows {stride} elements apart: {rows} of them must span less than 4 GiB"
+    return ""
 
 
 def mask_strides(buffers: dict[str, Buffer]) -> list[Arg]:

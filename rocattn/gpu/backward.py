@@ -21,6 +21,7 @@ from rocattn.gpu.arguments import (
     mask_strides,
     pointer,
     row_strides,
+    stride_problem,
     u32,
     window,
 )
@@ -31,48 +32,74 @@ if TYPE_CHECKING:
     from rocattn.config import AttentionConfig
     from rocattn.gpu.launch import Arg, Buffer, Launch
 
-MAX_HEAD_DIM = 128
+MAX_HEAD_DIM = 256
 PREPROCESS_BLOCK = 256
 PREPROCESS_ROWS = 32
 """Rows that a block of the preprocess kernel takes at a time."""
+_STREAMED = {"dkdv": ("q", "dout"), "dq": ("k", "v")}
+"""What a kernel reads in tiles, whose rows have 32-bit offsets."""
 
 
 class Shape(NamedTuple):
     """How a block is made.
 
     Attributes:
-        waves: Waves; each has 16 rows of its own (keys in dkdv, queries in dq).
+        waves: Waves of a block.
+        team: Waves that share 16 of the block's own rows (keys in dkdv, queries in dq), each with a part of the
+            features.
         stream_rows: Rows of the other side in LDS at a time.
-        resident_lds: Whether a block's own rows stay in LDS instead of registers.
+        phased: Whether streamed rows lie in LDS first as they are, then transposed in the same room, or both at once.
+        min_waves: Waves a SIMD that the registers must leave room for; 0 lets the compiler choose.
     """
 
     waves: int
+    team: int
     stream_rows: int
-    resident_lds: bool
+    phased: bool
+    min_waves: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of its own that a block has."""
+        return 16 * self.waves // self.team
 
 
-def can_use_backward(config: AttentionConfig) -> Support:
-    """Say whether the backward kernels compute this config."""
+def can_use_backward(
+    config: AttentionConfig, arch: str | None = None, buffers: dict[str, Buffer] | None = None
+) -> Support:
+    """Say whether the backward kernels compute this config, or why not.
+
+    Args:
+        config: The problem.
+        arch: Target without features.
+        buffers: As `backward_launches` takes them; without them and the target, rows are taken to lie close enough.
+    """
     if config.dtype not in KERNEL_TYPES:
         return Support(ok=False, reason=f"GPU kernels compute {', '.join(KERNEL_TYPES)}, not {config.dtype}")
     if max(config.head_dim, config.head_dim_v) > MAX_HEAD_DIM:
         return Support(ok=False, reason=f"backward kernels have head dimensions up to {MAX_HEAD_DIM}")
+    if arch is not None and buffers is not None:
+        for kernel, streamed in _STREAMED.items():
+            rows = block_shape(kernel, arch, KERNEL_TYPES[config.dtype], _padded(config, arch)).stream_rows
+            if reason := stride_problem(streamed, rows, buffers):
+                return Support(ok=False, reason=reason)
     return YES
 
 
 def head_dims(arch: str, dtype: str) -> tuple[int, ...]:
     """Return the head dimensions that kernels are compiled for; others are padded with zeros to the next one.
 
-    Not 96 on the vector units: its tiles do not divide among a wave's lanes, which costs more registers than 128 does.
+    On the vector units only powers of two: the tiles of others do not divide among a wave's lanes, which costs more
+    registers than padding does.
     """
-    return (32, 64, MAX_HEAD_DIM) if _vector_units(arch, dtype) else (32, 64, 96, MAX_HEAD_DIM)
+    return (32, 64, 128, MAX_HEAD_DIM) if _vector_units(arch, dtype) else (32, 64, 96, 128, 192, MAX_HEAD_DIM)
 
 
 def block_shape(kernel: str, arch: str, dtype: str, head_dim: int) -> Shape:
     """Return how a block of "dkdv" or "dq" is made.
 
-    Registers decide: a wave keeps its sums (D floats for each of 16 rows, twice in dkdv) and, if there is room, its own
-    rows, which else are read from LDS again for every product.
+    Registers decide: a wave keeps its own rows and their sums (two matrices each in dkdv), each as wide as its part of
+    the features.
 
     Args:
         kernel: "dkdv" or "dq".
@@ -81,13 +108,17 @@ def block_shape(kernel: str, arch: str, dtype: str, head_dim: int) -> Shape:
         head_dim: One of `head_dims`.
     """
     if _vector_units(arch, dtype):
-        # A lane needs its row in full depth, so rows stay in LDS, as floats; at 128, 64 KiB hold this many.
-        waves = 4 if head_dim <= 64 else 2 if kernel == "dq" else 1
-        return Shape(waves, 16, resident_lds=True)
+        # 32 features a wave: a lane has its row of both matrices in full depth, which are 64 registers.
+        return Shape(4 if head_dim == 32 else 8, head_dim // 32, 16, phased=head_dim > 32)
     if wave_size(arch) == 64:
-        # 512 registers; a lane has a quarter of a row. 8 waves share a tile at 128, where LDS holds one block.
-        return Shape(8 if head_dim > 64 else 4, 32, resident_lds=False)
-    return Shape(4, 32 if head_dim <= 64 else 16, resident_lds=head_dim > 64)
+        # A lane has a quarter of a row. 8 waves share a tile, but the sums of dkdv at 256 need the registers of two.
+        # Above 128, LDS holds 32 streamed rows, the fewest that the chained product takes, in one form at a time.
+        waves = 4 if head_dim <= 64 or (kernel == "dkdv" and head_dim > 192) else 8
+        return Shape(waves, 1, 32, phased=head_dim > 128)
+    if head_dim <= 64:
+        return Shape(4, 1, 32, phased=False)
+    # 64 features a wave at most; 16 rows keep LDS small enough for 3 blocks a work-group processor: 6 waves a SIMD.
+    return Shape(8, 2 if head_dim <= 128 else 4, 16, phased=True, min_waves=6)
 
 
 def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[Launch, ...]:
@@ -102,13 +133,12 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
     Raises:
         ConfigError: When `can_use_backward` says no.
     """
-    if not (answer := can_use_backward(config)):
+    if not (answer := can_use_backward(config, arch, buffers)):
         raise ConfigError(f"no GPU kernels for {config.label}: {answer.reason}")
     batch, heads, seq_q, seq_k = config.scores_shape
     rows, dtype = batch * heads * seq_q, KERNEL_TYPES[config.dtype]
     delta = WorkspaceArg("delta", rows * 4)
-    widest = max(config.head_dim, config.head_dim_v)
-    head_dim = next(each for each in head_dims(arch, dtype) if each >= widest)
+    head_dim = _padded(config, arch)
     plain = config.head_dim == config.head_dim_v == head_dim and not (
         config.mask_shape or config.softcap or config.alibi
     )
@@ -135,7 +165,7 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
         args += [pointer(name, buffers) for name in (*results, "mask", "alibi_slopes")]
         for name in ("q", "k", "v", "dout", *results):
             args += row_strides(name, buffers)
-        grid = (-(-count // (16 * shape.waves)), over, batch)
+        grid = (-(-count // shape.rows), over, batch)
         args += [*mask_strides(buffers), *problem]
         made.append(
             launch(_variant(kernel, arch, dtype, head_dim, plain=plain), grid, shape.waves * wave_size(arch), args)
@@ -160,6 +190,12 @@ def variants(arch: str) -> tuple[Variant, ...]:
     )
 
 
+def _padded(config: AttentionConfig, arch: str) -> int:
+    """Return the compiled head dimension, the same for D and Dv."""
+    widest = max(config.head_dim, config.head_dim_v)
+    return next(each for each in head_dims(arch, KERNEL_TYPES[config.dtype]) if each >= widest)
+
+
 def _vector_units(arch: str, dtype: str) -> bool:
     return dtype == "f32" or arch.startswith("gfx10")
 
@@ -172,7 +208,10 @@ def _preprocess(dtype: str) -> Variant:
 def _variant(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: bool) -> Variant:
     shape, name = block_shape(kernel, arch, dtype, head_dim), f"attention_backward_{kernel}"
     defines: dict[str, str | int] = {
-        "DTYPE": dtype, "HEAD_DIM": head_dim, "WAVES": shape.waves, "STREAM_ROWS": shape.stream_rows,
-        "RESIDENT_LDS": int(shape.resident_lds), "PLAIN_SCORES": int(plain),
+        "DTYPE": dtype, "HEAD_DIM": head_dim, "WAVES": shape.waves, "TEAM_WAVES": shape.team,
+        "STREAM_ROWS": shape.stream_rows, "TWO_PHASES": int(shape.phased), "PLAIN_SCORES": int(plain),
     }  # fmt: skip
+    # With options, bfloat16 at 256 would spill 3 registers for it.
+    if shape.min_waves and (plain or head_dim < MAX_HEAD_DIM):
+        defines["MIN_WAVES"] = shape.min_waves
     return Variant(name, f"hip/{name}.hip", name, defines)

@@ -19,6 +19,7 @@ from rocattn.gpu.arguments import (
     mask_strides,
     pointer,
     row_strides,
+    stride_problem,
     u32,
     window,
 )
@@ -72,7 +73,7 @@ def can_use_flash_attention(config: AttentionConfig, arch: str, buffers: dict[st
     elif max(config.seq_q, config.seq_k) >= MAX_POSITION:
         reason = "positions are 32-bit: seq_q and seq_k must be below 2^30"
     elif buffers is not None:
-        reason = _stride_problem(config, arch, buffers)
+        reason = stride_problem(("k", "v"), _tile(config, arch).key_tile, buffers)
     return Support(ok=False, reason=reason) if reason else YES
 
 
@@ -202,16 +203,6 @@ def _tile(config: AttentionConfig, arch: str) -> FlashTile:
     if uses_decode(config):
         return decode_tile(arch, *dims, config.dtype, step=step)
     return flash_tile(arch, *dims, config.dtype, step=step, options=select_kernel(config) == "flash_attention")
-
-
-def _stride_problem(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> str:
-    """Return which of k and v has rows too far apart for a tile's 32-bit offsets; "" if neither has."""
-    keys = _tile(config, arch).key_tile
-    for name in ("k", "v"):
-        stride = buffers[name].strides[2]
-        if abs(stride) * keys * config.itemsize >= 1 << 32:
-            return f"{name} has rows {stride} elements apart: {keys} of them must span less than 4 GiB"
-    return ""
 
 
 def _plain_args(config: AttentionConfig, buffers: dict[str, Buffer]) -> list[Arg]:

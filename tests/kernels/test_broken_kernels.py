@@ -22,7 +22,7 @@ from rocattn_profiling.measure.evaluation import check_gradients, check_output
 from . import launching
 from .launching import backward_arrays, forward_arrays
 
-SIZES = {"batch": 1, "num_heads": 2, "num_kv_heads": 1, "seq_q": 67, "seq_k": 109, "head_dim": 64, "dtype": "float16"}
+SIZES = {"batch": 1, "num_heads": 2, "num_kv_heads": 1, "seq_q": 67, "seq_k": 109, "dtype": "float16"}
 LAUNCHES = {"flash": flash_launches, "standard": standard_launches, "backward": backward_launches}
 WRONG = "a wrong result"
 STEP = """
@@ -41,6 +41,7 @@ class Mistake(NamedTuple):
     caught: str
     arch: str = "gfx1100"
     path: str = "flash"
+    head_dim: int = 64
 
 
 MISTAKES = {
@@ -86,6 +87,13 @@ MISTAKES = {
         "include/rocattn/backward.h", "block_barrier();  // all waves are done with what LDS held before", "",
         "LDS race", path="backward",
     ),
+    "no barrier between the phases": Mistake(
+        "include/rocattn/backward.h", "block_barrier();  // all waves are done with the rows", "", "LDS race",
+        path="backward", head_dim=128,
+    ),
+    "scores of one wave of a team": Mistake(
+        "include/rocattn/backward.h", "scores += lds_load", "scores = lds_load", WRONG, path="backward", head_dim=128,
+    ),
     "a row too many in the products": Mistake(
         "include/rocattn/matmul.h", LOAD + "row < from.rows ?", LOAD + "row <= from.rows ?",
         "out-of-bounds global read", path="standard",
@@ -104,10 +112,10 @@ def broken_root(tmp_path, monkeypatch):
     return root
 
 
-def outcome(device, path):
+def outcome(device, path, head_dim=64):
     """Run a problem; return the stand-in's finding, "a wrong result", or "" if all is well."""
     direction = "backward" if path == "backward" else "forward"
-    config = AttentionConfig(**SIZES, return_lse=direction == "forward", direction=direction)
+    config = AttentionConfig(**SIZES, head_dim=head_dim, return_lse=direction == "forward", direction=direction)
     inputs = make_inputs(config)
     if path == "backward":
         forward = config.replace(direction="forward", return_lse=True)
@@ -143,4 +151,4 @@ def test_a_mistake_is_caught(standin, broken_root, name):
     text = file.read_text()
     assert text.count(mistake.right) == 1, f"{mistake.file} has changed: this mistake can no longer be made"
     file.write_text(text.replace(mistake.right, mistake.broken))
-    assert mistake.caught in outcome(standin(mistake.arch), mistake.path)
+    assert mistake.caught in outcome(standin(mistake.arch), mistake.path, mistake.head_dim)

@@ -15,8 +15,10 @@
 
 // A kernel of exactly `threads` threads a block: lets the compiler use all registers that leaves, and refuses another
 // launch. Used as: ROCATTN_KERNEL(name, threads, (const float* x, u32 n)) { ... }
-// A file may define ROCATTN_KERNEL_ATTRIBUTES before, to say how many waves its registers must leave room for.
-#ifndef ROCATTN_KERNEL_ATTRIBUTES
+// MIN_WAVES says how many waves a SIMD its registers must leave room for.
+#ifdef MIN_WAVES
+#define ROCATTN_KERNEL_ATTRIBUTES __attribute__((amdgpu_waves_per_eu(MIN_WAVES)))
+#else
 #define ROCATTN_KERNEL_ATTRIBUTES
 #endif
 #define ROCATTN_KERNEL(name, threads, parameters)                                           \

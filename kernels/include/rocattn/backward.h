@@ -1,13 +1,21 @@
 // The backward pass on one block: the one core of attention_backward_dkdv and attention_backward_dq.
 //
-// A block holds RESIDENT rows of one side (keys with K and V, or queries with Q and dO), 16 a wave, and streams the
-// other side past them, STEP rows at a time. With F, S the streamed pair (Q, dO or K, V) and f, s the resident one:
+// A block holds RESIDENT rows of one side (keys with K and V, or queries with Q and dO) and streams the other side past
+// them, STEP rows at a time. With F, S the streamed pair (Q, dO or K, V) and f, s the resident one:
 //
 //   scores = F f^T, dP = S s^T       A = streamed rows from LDS, B = resident rows: a lane's column is a resident row
 //   P  = exp(scores - LSE)           in lanes
 //   dS = P * (dP - delta)            in lanes; delta = rowsum(dO * out); times the softcap's derivative
 //   df^T += F^T dS                   A = F^T from LDS, B = dS by Matrix::chain: no exchange through LDS
 //   ds^T += S^T P                    the same; for keys only (dV^T += dO^T P)
+//
+// 16 resident rows belong to a team of TEAM waves, each of which has WIDTH = D / TEAM features: of f and s, which stay
+// in its registers, and of the gradients. So however large D is, a wave needs registers for WIDTH features alone, and
+// no product is computed twice: a wave's scores and dP are sums over its own features, which the team adds up through
+// LDS, every wave in the same order.
+//
+// If PHASED, the streamed rows lie in LDS first as they are, for the first products, then transposed in the same
+// room, for the second. It halves the room and doubles the barriers, of which the team's exchange needs one anyway.
 //
 // Each gradient is summed by one wave in a fixed order: no atomics, the same bits in every run. Scores and P are
 // computed again here from q, k and the LSE (Dao et al. 2022, "FlashAttention", appendix B.4); a sink is in the LSE.
@@ -19,49 +27,9 @@
 #pragma once
 
 #include <rocattn/backward_scores.h>
-#include <rocattn/tile.h>
+#include <rocattn/backward_shape.h>
 
 namespace rocattn {
-
-// What is known at compile time. D: head dimension of all four matrices, padded. KEYS: whether keys are resident.
-// IS_PLAIN: scores are just scaled and the head dimensions are D exactly; what is hidden, the band and the ends hide.
-template <typename T_, u32 D_, u32 WAVES_, u32 STEP_, bool KEYS_, bool RESIDENT_IN_LDS_, bool IS_PLAIN>
-struct BackwardShape {
-    using T = T_;
-    using M = Matrix<T>;
-    using Element = typename M::Element;
-    static constexpr u32 D = D_, BLOCK_WAVES = WAVES_, STEP = STEP_;
-    static constexpr bool KEYS = KEYS_, RESIDENT_IN_LDS = RESIDENT_IN_LDS_, PLAIN = IS_PLAIN;
-    static constexpr u32 GRANULE = PLAIN ? 0 : ANY_COLUMNS;
-    static constexpr u32 THREADS = BLOCK_WAVES * WAVE, RESIDENT = 16 * BLOCK_WAVES;
-    static constexpr u32 DEPTHS = D / GROUP_DEPTH<M>, FEATURE_TILES = D / 16;
-    static constexpr u32 CHAINS = STEP / CHAIN_ROWS<M>, CHAIN_TILES = CHAIN_ROWS<M> / 16;
-    static constexpr u32 CHAIN_PRODUCTS = CHAIN_ROWS<M> / M::DEPTH, GROUPS = CHAIN_PRODUCTS / FRAGMENTS<M>;
-    static constexpr bool PREFETCH = sizeof(Element) == 2;  // float tiles would take too many registers on their way
-    static constexpr u32 RUN = CHAIN_ROWS<M> / (WAVE / 16);  // streamed rows of a group in one lane
-    static_assert(D % GROUP_DEPTH<M> == 0 && D % 16 == 0 && STEP % CHAIN_ROWS<M> == 0, "whole tiles");
-
-    // LDS, in elements: F | S | F^T | S^T (for keys) | f | s. Unless RESIDENT_IN_LDS, f and s pass through F's room.
-    static constexpr u32 STRIDE = row_stride<Element>(D);
-    static constexpr u32 ROWS = STEP * STRIDE, TRANSPOSED = transposed_offset<Element>(D, STEP);
-    static constexpr u32 STREAMED = 2 * ROWS + (KEYS ? 2 : 1) * TRANSPOSED;
-    static constexpr u32 RESIDENTS = RESIDENT * STRIDE;  // f or s
-    static constexpr u32 LDS_ELEMENTS = RESIDENT_IN_LDS ? STREAMED + 2 * RESIDENTS
-                                        : STREAMED > RESIDENTS ? STREAMED : RESIDENTS;
-
-    using RowForm = RowTile<T, Element, STEP, D, THREADS, GRANULE>;
-    using TransposedForm = TransposedTile<T, M, STEP, D, THREADS, GRANULE>;
-};
-
-// What a kernel hands over: the resident side, and LDS.
-template <typename S>
-struct BackwardBlock {
-    u32 first_resident, resident_rows;  // of the block, and of the problem
-    u32 head_dim, head_dim_v;
-    typename S::Element* lds;  // S::LDS_ELEMENTS
-    float* stats;              // 2 * S::STEP: LSE (in log2 units) and delta of streamed queries
-    u32* flags;                // S::BLOCK_WAVES words
-};
 
 template <typename S>
 class Backward {
@@ -72,16 +40,32 @@ class Backward {
     using C = typename M::C;
     using Scores = BackwardScores<S::PLAIN>;
     static constexpr u32 FRAGS = FRAGMENTS<M>;
+    static constexpr bool ON_VECTOR_UNITS = M::DEPTH == 4;
+    // CDNA 2's matrix unit takes subnormal f16 for 0. There P and dS are 2^LIFT times what they are, so that only what
+    // is below 2^-26 is lost; a lane lowers its row's dS again by `lowered`, should one be too large for f16.
+#if defined(__gfx90a__)
+    static constexpr float LIFT = is_f16<T> ? 12.0f : 0.0f;
+#else
+    static constexpr float LIFT = 0.0f;
+#endif
+    static constexpr bool LIFTS = LIFT != 0.0f;
+    static constexpr float LOWERING = LIFTS ? 1.0f / 4096 : 1.0f;  // 2^-LIFT
 
     const BackwardBlock<S>& block;
-    const u32 wave_row;  // the first row of this wave
-    B first[S::RESIDENT_IN_LDS ? 1 : S::DEPTHS][FRAGS], second[S::RESIDENT_IN_LDS ? 1 : S::DEPTHS][FRAGS];
+    const u32 wave;         // in the block
+    const u32 wave_row;     // the first row of its team
+    const u32 wave_column;  // the first of its features
+    B first[S::DEPTHS][FRAGS], second[S::DEPTHS][FRAGS];
     C first_gradient[S::FEATURE_TILES], second_gradient[S::KEYS ? S::FEATURE_TILES : 1];
     float base = 0.0f, delta = 0.0f;  // of this lane's query, where queries are resident
+    float lowered = 1.0f;             // a power of 2
 
 public:
     ROCATTN_INLINE Backward(const BackwardBlock<S>& block)
-        : block(block), wave_row(block.first_resident + uniform(wave_id()) * 16) {
+        : block(block),
+          wave(uniform(wave_id())),
+          wave_row(block.first_resident + wave / S::TEAM * 16),
+          wave_column(wave % S::TEAM * S::WIDTH) {
 #pragma unroll
         for (u32 f = 0; f < S::FEATURE_TILES; ++f) first_gradient[f] = second_gradient[S::KEYS ? f : 0] = C{};
     }
@@ -89,15 +73,14 @@ public:
     ROCATTN_INLINE u32 lane_row() const { return wave_row + M::column(); }  // this lane's row
 
     ROCATTN_INLINE void load_resident(const Rows<T>& first_rows, const Rows<T>& second_rows) {
-        load_resident(first_rows, block.head_dim, block.lds + (S::RESIDENT_IN_LDS ? S::STREAMED : 0), first);
-        load_resident(second_rows, block.head_dim_v,
-                      block.lds + (S::RESIDENT_IN_LDS ? S::STREAMED + S::RESIDENTS : 0), second);
+        load_resident(first_rows, block.head_dim, first);
+        load_resident(second_rows, block.head_dim_v, second);
     }
 
     // LSE and delta of this lane's query (queries resident).
     ROCATTN_INLINE void load_statistics(const float* lse, const float* deltas) {
         if (lane_row() >= block.resident_rows) return;
-        base = exponent_base(load(lse + lane_row()));
+        base = exponent_base(load(lse + lane_row())) - LIFT;
         delta = load(deltas + lane_row());
     }
 
@@ -119,17 +102,17 @@ public:
         const auto fetch_statistics = [&](u32 row) {
             const u32 mine = row + statistics_row();
             if (thread_id() >= S::STEP) return;
-            next_base = mine < rows ? exponent_base(load(lse + mine)) : INF;
+            next_base = mine < rows ? exponent_base(load(lse + mine)) - LIFT : INF;
             next_delta = mine < rows ? load(deltas + mine) : 0.0f;
         };
-        const auto fetch_all = [&](u32 row) {
+        const auto fetch_rows = [&](u32 row) {
             fetch(f, first_rows, row);
             fetch(s, second_rows, row);
+            if constexpr (S::KEYS) fetch_statistics(row);
+        };
+        const auto fetch_transposed = [&](u32 row) {
             fetch(ft, first_rows, row);
-            if constexpr (S::KEYS) {
-                fetch(st, second_rows, row);
-                fetch_statistics(row);
-            }
+            if constexpr (S::KEYS) fetch(st, second_rows, row);
         };
         const auto fetch_now = [&](auto& tile, const Rows<T>& matrix, u32 row) {
             if constexpr (!S::PREFETCH) {
@@ -137,58 +120,93 @@ public:
                 fetch(tile, matrix, row);
             }
         };
-        if constexpr (S::PREFETCH) fetch_all(start);
-        for (u32 row = start; row < stop; row += S::STEP) {
-            block_barrier();  // all waves are done with what LDS held before
-            const bool hides = block_hides(scores, row, rows);
+        const auto put_rows = [&](u32 row, bool hides) {
             fetch_now(f, first_rows, row);
             f.put(block.lds, S::STRIDE);
             fetch_now(s, second_rows, row);
+            if (S::KEYS && hides) note_nonfinite(s);
             s.put(block.lds + S::ROWS, S::STRIDE);
-            fetch_now(ft, first_rows, row);
-            if (hides) ft.clear_nonfinite();
-            ft.put(block.lds + 2 * S::ROWS);
             if constexpr (S::KEYS) {
-                fetch_now(st, second_rows, row);
-                if (hides) note_nonfinite(st);
-                st.put(block.lds + 2 * S::ROWS + S::TRANSPOSED);
                 if constexpr (!S::PREFETCH) fetch_statistics(row);
                 if (thread_id() < S::STEP) {
-                    lds_store(block.stats + thread_id(), next_base);
-                    lds_store(block.stats + S::STEP + thread_id(), next_delta);
+                    lds_store(block.floats + thread_id(), next_base);
+                    lds_store(block.floats + S::STEP + thread_id(), next_delta);
                 }
             }
+        };
+        const auto put_transposed = [&](u32 row, bool hides) {
+            Element* room = block.lds + S::FIRST_TRANSPOSED;
+            fetch_now(ft, first_rows, row);
+            if (hides) ft.clear_nonfinite();
+            ft.put(room);
+            if constexpr (S::KEYS) {
+                fetch_now(st, second_rows, row);
+                if (hides) st.clear_nonfinite();
+                st.put(room + S::TRANSPOSED);
+            }
+        };
+        if constexpr (S::PREFETCH) {
+            fetch_rows(start);
+            if constexpr (!S::PHASED) fetch_transposed(start);
+        }
+        for (u32 row = start; row < stop; row += S::STEP) {
+            const bool hides = block_hides(scores, row, rows), last = row + S::STEP >= stop;
+            block_barrier();  // all waves are done with what LDS held before
+            put_rows(row, hides);
+            if constexpr (!S::PHASED) put_transposed(row, hides);
             block_barrier();
             if (S::KEYS && hides && found_nonfinite()) spoil_rows();
-            if (S::PREFETCH && row + S::STEP < stop) fetch_all(row + S::STEP);
-            if (wave_sees(scores, row)) {
-                const bool general = hides || !scores.plain();
+            const bool general = hides || !scores.plain();
+            C p[S::CHAIN_TILES], ds[S::CHAIN_TILES];
+            if constexpr (S::PHASED) {
+                if constexpr (S::PREFETCH) fetch_transposed(row);
+                multiply(0, p, ds);
+                if constexpr (S::TEAM > 1) share(p, ds);
+                block_barrier();  // all waves are done with the rows
+                put_transposed(row, hides);
+                if constexpr (S::TEAM > 1) add_shared(p, ds);
+                differentiate(scores, row, 0, general, p, ds);
+                if (S::PREFETCH && !last) fetch_rows(row + S::STEP);
+                block_barrier();
+                accumulate(0, p, ds);
+            } else {
+                if (S::PREFETCH && !last) {
+                    fetch_rows(row + S::STEP);
+                    fetch_transposed(row + S::STEP);
+                }
+                if (!wave_sees(scores, row)) continue;
 #pragma unroll 1
-                for (u32 c = 0; c < S::CHAINS; ++c) compute(scores, row, c, general);
+                for (u32 c = 0; c < S::CHAINS; ++c) {
+                    multiply(c, p, ds);
+                    differentiate(scores, row, c, general, p, ds);
+                    accumulate(c, p, ds);
+                }
             }
         }
     }
 
     // Writes a gradient's row of this lane, times `factor`; rows beyond the end are not written. Collective.
     ROCATTN_INLINE void write_first(T* rows, i64 stride, float factor) const {
-        write(first_gradient, rows, stride, block.head_dim, factor);
+        write(first_gradient, rows, stride, block.head_dim, LIFTS ? factor * LOWERING / lowered : factor);
     }
     ROCATTN_INLINE void write_second(T* rows, i64 stride) const {
-        write(second_gradient, rows, stride, block.head_dim_v, 1.0f);
+        write(second_gradient, rows, stride, block.head_dim_v, LOWERING);
     }
 
 private:
-    ROCATTN_INLINE void load_resident(const Rows<T>& rows, u32 columns, Element* room,
-                                      B (&fragments)[S::RESIDENT_IN_LDS ? 1 : S::DEPTHS][FRAGS]) {
-        Element* mine = room + wave_id() * 16 * S::STRIDE;
-        const auto row_at = [&](u32 row) {
-            return wave_row + row < block.resident_rows ? rows.from(wave_row + row).base : nullptr;
-        };
-        stage_rows<T, Element, S::D, S::GRANULE>(mine, row_at, columns);
-        wave_barrier();
-        if constexpr (!S::RESIDENT_IN_LDS) {
+    ROCATTN_INLINE void load_resident(const Rows<T>& rows, u32 columns, B (&fragments)[S::DEPTHS][FRAGS]) {
+        Element* mine = block.lds + wave * 16 * S::PIECE_STRIDE;
 #pragma unroll
-            for (u32 d = 0; d < S::DEPTHS; ++d) read_b<M>(mine + d * GROUP_DEPTH<M>, S::STRIDE, fragments[d]);
+        for (u32 piece = 0; piece < S::WIDTH; piece += S::PIECE) {
+            const u32 column = wave_column + piece;
+            const auto row_at = [&](u32 row) {
+                return wave_row + row < block.resident_rows ? rows.from(wave_row + row).base + column : nullptr;
+            };
+            stage_rows<T, Element, S::PIECE, S::GRANULE>(mine, row_at, columns > column ? columns - column : 0);
+            wave_barrier();
+#pragma unroll
+            for (u32 d = 0; d < S::PIECE; d += GROUP_DEPTH<M>)
+                read_b<M>(mine + d, S::PIECE_STRIDE, fragments[(piece + d) / GROUP_DEPTH<M>]);
             wave_barrier();
         }
     }
@@ -213,50 +231,91 @@ private:
                        : !scores.band_hides_all(wave_row, wave_row + 16, row, row + S::STEP);
     }
 
-    // Group c of CHAIN_ROWS streamed rows of the tile that begins at `row`.
-    ROCATTN_INLINE void compute(const Scores& scores, u32 row, u32 c, bool general) {
-        C p[S::CHAIN_TILES], ds[S::CHAIN_TILES];
-        multiply_rows(block.lds + c * CHAIN_ROWS<M> * S::STRIDE, S::STREAMED, first, p);
-        multiply_rows(block.lds + S::ROWS + c * CHAIN_ROWS<M> * S::STRIDE, S::STREAMED + S::RESIDENTS, second, ds);
-        float bases[S::RUN], deltas[S::RUN];
-        load_statistics(c, bases, deltas);
-#pragma unroll
-        for (u32 t = 0; t < S::CHAIN_TILES; ++t) {
-            p[t] = arranged<M>(p[t]);
-            ds[t] = arranged<M>(ds[t]);
-        }
-        if (general)
-            differentiate(scores, row + c * CHAIN_ROWS<M>, p, ds, bases, deltas);
-        else
-            differentiate_plain(scores.scale * LOG2_E, p, ds, bases, deltas);
-        const Element* transposed = block.lds + 2 * S::ROWS + c * CHAIN_ROWS<M>;
-        multiply_transposed(transposed, ds, first_gradient);
-        if constexpr (S::KEYS) multiply_transposed(transposed + S::TRANSPOSED, p, second_gradient);
+    // Scores and dP of group c of CHAIN_ROWS streamed rows in LDS, over this wave's features.
+    ROCATTN_INLINE void multiply(u32 c, C (&p)[S::CHAIN_TILES], C (&ds)[S::CHAIN_TILES]) const {
+        const Element* tile = block.lds + c * CHAIN_ROWS<M> * S::STRIDE + wave_column;
+        multiply_rows(tile, first, p);
+        multiply_rows(tile + S::ROWS, second, ds);
     }
 
-    // products = streamed rows at `tile` times the resident rows, in registers or at `room` in LDS.
-    ROCATTN_INLINE void multiply_rows(const Element* tile, u32 room,
-                                      const B (&resident)[S::RESIDENT_IN_LDS ? 1 : S::DEPTHS][FRAGS],
+    // products = streamed rows at `tile` times the resident rows.
+    ROCATTN_INLINE void multiply_rows(const Element* tile, const B (&resident)[S::DEPTHS][FRAGS],
                                       C (&products)[S::CHAIN_TILES]) const {
 #pragma unroll
         for (u32 t = 0; t < S::CHAIN_TILES; ++t) products[t] = C{};
-#pragma unroll S::RESIDENT_IN_LDS ? 1 : S::DEPTHS
-        for (u32 d = 0; d < S::DEPTHS; ++d) {
-            B b[FRAGS];
-            if constexpr (S::RESIDENT_IN_LDS) {
-                read_b<M>(block.lds + room + wave_id() * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, b);
-            } else {
 #pragma unroll
-                for (u32 n = 0; n < FRAGS; ++n) b[n] = resident[d][n];
+        for (u32 d = 0; d < S::DEPTHS; ++d) {
+            B mine[FRAGS];
+#pragma unroll
+            for (u32 n = 0; n < FRAGS; ++n) {
+                mine[n] = resident[d][n];
+                // Else copies for packed instructions are kept as well, or it is kept in an accumulation register.
+                if (ON_VECTOR_UNITS || S::MANY_SUMS) settle(mine[n]);
             }
 #pragma unroll
             for (u32 t = 0; t < S::CHAIN_TILES; ++t) {
                 typename M::A a[FRAGS];
                 read_a<M>(tile + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
 #pragma unroll
-                for (u32 n = 0; n < FRAGS; ++n) products[t] = M::multiply(a[n], b[n], products[t]);
+                for (u32 n = 0; n < FRAGS; ++n) products[t] = M::multiply(a[n], mine[n], products[t]);
+            }
+            if ((ON_VECTOR_UNITS && d % 2 == 1) || (S::MANY_SUMS && d % 4 == 3)) {
+#pragma unroll
+                for (u32 t = 0; t < S::CHAIN_TILES; ++t) settle(products[t]);
+                keep_order();  // fragments of A that are loaded ahead take registers
             }
         }
+    }
+
+    // Where a wave's accumulators of the first (second) product are for its team: each lane's lie together, by fours.
+    ROCATTN_INLINE float* shared_part(u32 of_wave, u32 product) const {
+        return block.floats + S::STATISTICS + (of_wave * 2 + product) * S::PART + lane_id() * 4;
+    }
+    ROCATTN_INLINE void share(const C (&p)[S::CHAIN_TILES], const C (&ds)[S::CHAIN_TILES]) const {
+#pragma unroll
+        for (u32 i = 0; i < S::RUN; i += 4) {
+            Vector<float, 4> scores, products;
+#pragma unroll
+            for (u32 e = 0; e < 4; ++e) {
+                scores[e] = p[(i + e) / M::C_ROWS][(i + e) % M::C_ROWS];
+                products[e] = ds[(i + e) / M::C_ROWS][(i + e) % M::C_ROWS];
+            }
+            lds_store<float, 4>(shared_part(wave, 0) + i * WAVE, scores);
+            lds_store<float, 4>(shared_part(wave, 1) + i * WAVE, products);
+        }
+    }
+    // The sums over the team, in the order of its waves: the same bits in all of them.
+    ROCATTN_INLINE void add_shared(C (&p)[S::CHAIN_TILES], C (&ds)[S::CHAIN_TILES]) const {
+        const u32 team = wave / S::TEAM * S::TEAM;
+#pragma unroll
+        for (u32 i = 0; i < S::RUN; i += 4) {
+            Vector<float, 4> scores = {}, products = {};
+#pragma unroll
+            for (u32 w = 0; w < S::TEAM; ++w) {
+                scores += lds_load<float, 4>(shared_part(team + w, 0) + i * WAVE);
+                products += lds_load<float, 4>(shared_part(team + w, 1) + i * WAVE);
+            }
+#pragma unroll
+            for (u32 e = 0; e < 4; ++e) {
+                p[(i + e) / M::C_ROWS][(i + e) % M::C_ROWS] = scores[e];
+                ds[(i + e) / M::C_ROWS][(i + e) % M::C_ROWS] = products[e];
+            }
+        }
+    }
+
+    // Adds group c of the transposed tiles times dS, and P, to the gradients.
+    ROCATTN_INLINE void accumulate(u32 c, const C (&p)[S::CHAIN_TILES], const C (&ds)[S::CHAIN_TILES]) {
+        const Element* transposed = block.lds + S::FIRST_TRANSPOSED + c * CHAIN_ROWS<M> +
+                                    transposed_offset<Element>(wave_column, S::STEP);
+        if constexpr (S::MANY_SUMS) {
+#pragma unroll
+            for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
+                settle_sum(first_gradient[f]);
+                settle_sum(second_gradient[f]);
+            }
+        }
+        multiply_transposed(transposed, ds, first_gradient);
+        if constexpr (S::KEYS) multiply_transposed(transposed + S::TRANSPOSED, p, second_gradient);
     }
 
     ROCATTN_INLINE void multiply_transposed(const Element* tile, const C (&factors)[S::CHAIN_TILES],
@@ -265,7 +324,6 @@ private:
         chain_group<M>(factors, b);
 #pragma unroll
         for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
-            keep_loads_here();
 #pragma unroll
             for (u32 g = 0; g < S::GROUPS; ++g) {
                 typename M::A a[FRAGS];
@@ -277,18 +335,13 @@ private:
         }
     }
 
-    // The compiler would issue the loads of several tiles first and not have the registers for them.
-    static ROCATTN_INLINE void keep_loads_here() {
-        if constexpr (S::RESIDENT_IN_LDS) wave_barrier();
-    }
-
     ROCATTN_INLINE void load_statistics(u32 c, float (&bases)[S::RUN], float (&deltas)[S::RUN]) const {
 #pragma unroll
         for (u32 i = 0; i < S::RUN; i += 4) {
             Vector<float, 4> four = base, four_deltas = delta;
             if constexpr (S::KEYS) {
                 const u32 place = M::PAIRED ? M::c_row(i) : M::part() * S::RUN + i;
-                const float* mine = block.stats + c * CHAIN_ROWS<M> + place;
+                const float* mine = block.floats + c * CHAIN_ROWS<M> + place;
                 four = lds_load<float, 4>(mine);
                 four_deltas = lds_load<float, 4>(mine + S::STEP);
             }
@@ -300,7 +353,46 @@ private:
         }
     }
 
-    // q.k and dP to P and dS, where nothing is hidden and the score is just scaled.
+    // q.k and dP of group c of the tile at `row` to P and dS.
+    ROCATTN_INLINE void differentiate(const Scores& scores, u32 row, u32 c, bool general, C (&p)[S::CHAIN_TILES],
+                                      C (&ds)[S::CHAIN_TILES]) {
+        float bases[S::RUN], deltas[S::RUN];
+        load_statistics(c, bases, deltas);
+#pragma unroll
+        for (u32 t = 0; t < S::CHAIN_TILES; ++t) {
+            p[t] = arranged<M>(p[t]);
+            ds[t] = arranged<M>(ds[t]);
+        }
+        if (general)
+            differentiate_general(scores, row + c * CHAIN_ROWS<M>, p, ds, bases, deltas);
+        else
+            differentiate_plain(scores.scale * LOG2_E, p, ds, bases, deltas);
+        if constexpr (LIFTS) lower(ds);
+    }
+
+    // Keeps dS of every row below 2^15: where one is larger, its row's sum so far and from now on is lowered. Rare.
+    ROCATTN_INLINE void lower(C (&ds)[S::CHAIN_TILES]) {
+        constexpr float LIMIT = 32768.0f;
+        float top = 0.0f;
+#pragma unroll
+        for (u32 t = 0; t < S::CHAIN_TILES; ++t)
+#pragma unroll
+            for (u32 r = 0; r < M::C_ROWS; ++r) top = __builtin_fmaxf(top, __builtin_fabsf(ds[t][r]));
+        if (any_lane(top * lowered >= LIMIT)) {
+            // 2^14 over the power of 2 at or below the largest (of infinity: that above all numbers), at most 1.
+            constexpr u32 BIAS = 127, LEAST = BIAS + 14;
+            const u32 found = __builtin_bit_cast(u32, column_max<M>(top)) >> 23, exponent = most(found, LEAST);
+            const float wanted = __builtin_bit_cast(float, (LEAST + BIAS - exponent) << 23);
+            const float factor = wanted < lowered ? wanted / lowered : 1.0f;
+            lowered *= factor;
+#pragma unroll
+            for (u32 f = 0; f < S::FEATURE_TILES; ++f) first_gradient[f] *= factor;
+        }
+#pragma unroll
+        for (u32 t = 0; t < S::CHAIN_TILES; ++t) ds[t] *= lowered;
+    }
+
+    // Where nothing is hidden and the score is just scaled.
     ROCATTN_INLINE void differentiate_plain(float scale_log2, C (&p)[S::CHAIN_TILES], C (&ds)[S::CHAIN_TILES],
                                             const float (&bases)[S::RUN], const float (&deltas)[S::RUN]) const {
 #pragma unroll
@@ -312,9 +404,9 @@ private:
     }
 
     // The same for every option. A hidden pair has P = dS = 0, whatever its score.
-    ROCATTN_INLINE void differentiate(const Scores& scores, u32 row, C (&p)[S::CHAIN_TILES],
-                                      C (&ds)[S::CHAIN_TILES], const float (&bases)[S::RUN],
-                                      const float (&deltas)[S::RUN]) const {
+    ROCATTN_INLINE void differentiate_general(const Scores& scores, u32 row, C (&p)[S::CHAIN_TILES],
+                                              C (&ds)[S::CHAIN_TILES], const float (&bases)[S::RUN],
+                                              const float (&deltas)[S::RUN]) const {
 #pragma unroll
         for (u32 i = 0; i < S::RUN; ++i) {
             const u32 t = i / M::C_ROWS, r = i % M::C_ROWS, streamed = row + t * 16 + M::c_row(r);
@@ -331,11 +423,10 @@ private:
         }
     }
 
-    // Takes infinities and NaNs out of a transposed tile, each wave leaving a note.
-    ROCATTN_INLINE void note_nonfinite(typename S::TransposedForm& tile) const {
+    // Notes for the block whether this wave has an infinity or a NaN on its way to LDS.
+    ROCATTN_INLINE void note_nonfinite(const typename S::RowForm& tile) const {
         const bool found = any_lane(tile.has_nonfinite());
-        if (found) tile.clear_nonfinite();
-        if (lane_id() == 0) lds_store(block.flags + wave_id(), static_cast<u32>(found));
+        if (lane_id() == 0) lds_store(block.flags + wave, static_cast<u32>(found));
     }
 
     ROCATTN_INLINE bool found_nonfinite() const {
@@ -352,7 +443,7 @@ private:
             bool finite = true;
 #pragma unroll 1
             for (u32 i = 0; i < S::D; ++i) finite = finite && __builtin_fabsf(to_float(lds_load(row + i))) < INF;
-            if (!finite) lds_store(block.stats + thread_id(), __builtin_nanf(""));
+            if (!finite) lds_store(block.floats + thread_id(), __builtin_nanf(""));
         }
         block_barrier();
     }
@@ -363,7 +454,7 @@ private:
 #pragma unroll
         for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
             const C features = contiguous_rows<M>(gradient[f]) * factor;
-            const u32 column = 16 * f + M::part() * M::C_ROWS;
+            const u32 column = wave_column + 16 * f + M::part() * M::C_ROWS;
             if (lane_row() >= block.resident_rows) continue;
             if constexpr (S::PLAIN)
                 store<T, M::C_ROWS>(row + column, rounded<T, M::C_ROWS>(features));

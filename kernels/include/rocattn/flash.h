@@ -23,10 +23,6 @@
 //   sees(query, key)           whether this lane's row of query tile `query` sees the key
 #pragma once
 
-#if defined(MIN_WAVES) && !defined(ROCATTN_KERNEL_ATTRIBUTES)
-#define ROCATTN_KERNEL_ATTRIBUTES __attribute__((amdgpu_waves_per_eu(MIN_WAVES)))
-#endif
-
 #include <rocattn/bias.h>
 #include <rocattn/tile.h>
 

@@ -35,7 +35,15 @@ ROCATTN_INLINE void settle([[maybe_unused]] V& value) {
 #endif
 }
 
-// The same for a pointer that is the same in all lanes.
+// The same for sums of matrix products, in accumulation registers (AGPRs), where CDNA has as many of them as others.
+template <typename V>
+ROCATTN_INLINE void settle_sum([[maybe_unused]] V& value) {
+#if defined(__AMDGCN__) && defined(__GFX9__)
+    asm volatile("" : "+a"(value));
+#endif
+}
+
+// As `settle`, for a pointer that is the same in all lanes.
 template <typename T>
 ROCATTN_INLINE void settle_scalar([[maybe_unused]] T*& pointer) {
 #ifdef __AMDGCN__

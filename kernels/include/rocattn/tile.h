@@ -19,6 +19,7 @@ namespace rocattn {
 
 constexpr u32 power_of_two(u32 value) { return value <= 1 ? 1 : 2 * power_of_two((value + 1) / 2); }
 constexpr u32 least(u32 a, u32 b) { return a < b ? a : b; }
+constexpr u32 most(u32 a, u32 b) { return a > b ? a : b; }
 
 // Lanes that share a row of `chunks`, of THREADS threads that move `rows` rows: a divisor of the chunks if every thread
 // has as much to do then, else enough for the row, some of them idle.
@@ -56,6 +57,40 @@ struct Rows {
     ROCATTN_INLINE const T* low() const {
         return base + (static_cast<i64>(COUNT - 1) * stride & sign());
     }
+};
+
+// Infinities and NaNs among vectors of T, by words: exponents of all ones.
+template <typename T>
+struct NonFinite {
+    // The exponents of the elements of a word, one unit of each, and where adding it to an exponent of ones carries to.
+    static constexpr u32 BYTES = sizeof(T);
+    static constexpr u32 EXPONENT = BYTES == 4 ? 0x7f800000u : is_f16<T> ? 0x7c007c00u : 0x7f807f80u;
+    static constexpr u32 EXPONENT_UNIT = BYTES == 4 ? 0x00800000u : is_f16<T> ? 0x04000400u : 0x00800080u;
+    static constexpr u32 CARRY = BYTES == 4 ? 0x80000000u : 0x80008000u;
+
+    // Gathers in `found`, which begins as 0, whether there are some in a vector; in the end is_set says so.
+    template <typename V>
+    static ROCATTN_INLINE void find(const V& x, u32& found) {
+        const auto words = __builtin_bit_cast(Words<V>, x);
+#pragma unroll
+        for (u32 w = 0; w < sizeof(V) / 4; ++w) found |= (words[w] & EXPONENT) + EXPONENT_UNIT;
+    }
+    static ROCATTN_INLINE bool is_set(u32 found) { return (found & CARRY) != 0; }
+    // Makes them 0.
+    template <typename V>
+    static ROCATTN_INLINE void clear(V& x) {
+        auto words = __builtin_bit_cast(Words<V>, x);
+#pragma unroll
+        for (u32 w = 0; w < sizeof(V) / 4; ++w) {
+            const u32 carry = ((words[w] & EXPONENT) + EXPONENT_UNIT) & CARRY;
+            words[w] &= ~(carry | (carry - (carry >> (8 * BYTES - 1))));  // all bits of such an element
+        }
+        x = __builtin_bit_cast(V, words);
+    }
+
+private:
+    template <typename V>
+    using Words = Vector<u32, sizeof(V) / 4>;
 };
 
 // ---- tiles ---------------------------------------------------------------------------------------------------------
@@ -104,6 +139,15 @@ struct RowTile {
                 else
                     x[d][a] = P::load_all([&](u32 p) { return lane_address(low, offset[a][p]); }, where);
             }
+    }
+
+    ROCATTN_INLINE bool has_nonfinite() const {
+        u32 found = 0;
+#pragma unroll
+        for (u32 d = 0; d < DOWN; ++d)
+#pragma unroll
+            for (u32 a = 0; a < ACROSS; ++a) NonFinite<T>::find(x[d][a], found);
+        return NonFinite<T>::is_set(found);
     }
 
     // `stride`: LDS elements from row to row.
@@ -200,12 +244,8 @@ struct TransposedTile {
 #pragma unroll
             for (u32 a = 0; a < ACROSS; ++a)
 #pragma unroll
-                for (u32 i = 0; i < 4; ++i) {
-                    const auto words = __builtin_bit_cast(Words, x[d][a][i]);
-#pragma unroll
-                    for (u32 w = 0; w < WORDS; ++w) found |= (words[w] & EXPONENT) + EXPONENT_UNIT;
-                }
-        return (found & CARRY) != 0;
+                for (u32 i = 0; i < 4; ++i) NonFinite<T>::find(x[d][a][i], found);
+        return NonFinite<T>::is_set(found);
     }
 
     // Makes those 0.
@@ -215,15 +255,7 @@ struct TransposedTile {
 #pragma unroll
             for (u32 a = 0; a < ACROSS; ++a)
 #pragma unroll
-                for (u32 i = 0; i < 4; ++i) {
-                    auto words = __builtin_bit_cast(Words, x[d][a][i]);
-#pragma unroll
-                    for (u32 w = 0; w < WORDS; ++w) {
-                        const u32 carry = ((words[w] & EXPONENT) + EXPONENT_UNIT) & CARRY;
-                        words[w] &= ~(carry | (carry - (carry >> (8 * BYTES - 1))));  // all bits of such an element
-                    }
-                    x[d][a][i] = __builtin_bit_cast(Vector<T, WIDTH>, words);
-                }
+                for (u32 i = 0; i < 4; ++i) NonFinite<T>::clear(x[d][a][i]);
     }
 
     ROCATTN_INLINE void put(Element* tile, Where where = Where::here()) const {
@@ -270,12 +302,6 @@ private:
                 }
         }
     }
-    static constexpr u32 WORDS = WIDTH * BYTES / 4;
-    using Words = Vector<u32, WORDS>;
-    // The exponents of the elements of a word, one unit of each, and where adding it to an exponent of ones carries to.
-    static constexpr u32 EXPONENT = BYTES == 4 ? 0x7f800000u : is_f16<T> ? 0x7c007c00u : 0x7f807f80u;
-    static constexpr u32 EXPONENT_UNIT = BYTES == 4 ? 0x00800000u : is_f16<T> ? 0x04000400u : 0x00800080u;
-    static constexpr u32 CARRY = BYTES == 4 ? 0x80000000u : 0x80008000u;
 };
 
 }  // namespace rocattn

@@ -20,6 +20,7 @@ VERBS = {
     "verify": "check every available backend against float64",
     "plan": "print the kernel launches of one attention problem on one GPU architecture, without a GPU",
     "kernels": "build the GPU kernels: code objects, assembly and a manifest",
+    "profile": "run a command under an AMD profiler: times, then counters in passes the hardware takes",
     "gate": "measure two revisions side by side and fail on a proven regression",
     "report": "write a report (HTML, Markdown, JSON) from measured records",
     "site": "publish the history website: asv's pages and our own",

@@ -21,6 +21,7 @@ from rocattn.gpu.driver import open_hip
 from rocattn.gpu.errors import ArchError, ForkError, GpuError, LaunchError
 from rocattn.gpu.memory import Pool, Staging
 from rocattn.gpu.plan import buffer_bytes
+from rocattn.gpu.plan_log import plan_log
 from rocattn.toolchain.code_object import is_code_object
 
 if TYPE_CHECKING:
@@ -144,6 +145,8 @@ class PreparedPlan:
         self._lock = threading.Lock()
         functions = runtime.load(plan.launches)
         self._calls = [_Call(launch, function) for launch, function in zip(plan.launches, functions, strict=True)]
+        self._log = plan_log()
+        self._number = self._log.add(plan) if self._log else 0
 
     def run(self, addresses: Mapping[str, int], stream: int) -> None:
         """Queue all launches on a stream; workspaces come from the pool.
@@ -184,6 +187,7 @@ class PreparedPlan:
                 self._launch_all(stream)
             events.extend(hip.event_create() for _ in range(len(self._calls) + 1))
             for _ in range(repeats):
+                self._note()
                 hip.event_record(events[0], stream)
                 for call, event in zip(self._calls, events[1:], strict=True):
                     call.launch(hip, stream)
@@ -223,9 +227,14 @@ class PreparedPlan:
                 self.runtime.hip.poison(places[name], size, stream)
 
     def _launch_all(self, stream: int) -> None:
+        self._note()
         hip = self.runtime.hip
         for call in self._calls:
             call.launch(hip, stream)
+
+    def _note(self) -> None:
+        if self._log:
+            self._log.ran(self._number)
 
 
 def _is_dense_output(buffer: Buffer) -> bool:

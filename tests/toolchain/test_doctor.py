@@ -100,7 +100,7 @@ def test_tools_are_found_on_path_or_in_rocm(tmp_path, monkeypatch, write_tool):
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     rows = {row.name: row for row in checks.profiler_checks()}
-    assert rows["rocprofv3"].detail == f"1.0.0 ({tmp_path / 'bin' / 'rocprofv3'})"
+    assert rows["rocprofv3"].detail == f"1.0.0, ROCm 7.0 ({tmp_path / 'bin' / 'rocprofv3'})"
     assert rows["rocprof-compute"].detail == f"2.0.1 ({tmp_path / 'bin' / 'omniperf'})"
     assert (rows["rocprof"].status, rows["rocprofv2"].status) == ("warning", "missing")
 

@@ -20,8 +20,9 @@ VERBS = {
     "verify": "check every available backend against float64",
     "plan": "print the kernel launches of one attention problem on one GPU architecture, without a GPU",
     "kernels": "build the GPU kernels, audit their machine code, calculate occupancy",
+    "profile": "run a command under an AMD profiler: times, then counters in passes the hardware takes",
     "gate": "measure two revisions side by side and fail on a proven regression",
-    "report": "write a report (HTML, Markdown, JSON) from measured records",
+    "report": "write a report (HTML, Markdown, JSON) from measured records, or from a profiler's files",
     "site": "publish the history website: asv's pages and our own",
     "ci": "the main job: verify, bench, audit, gate against the parent commit, site and report",
 }

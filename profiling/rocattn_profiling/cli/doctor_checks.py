@@ -21,6 +21,7 @@ from rocattn.sources import kernel_root
 from rocattn.threads import thread_count
 from rocattn.toolchain import Compiler, choose_host_compiler, find_compilers, host_isa
 from rocattn_profiling.cli.programs import find_tool, tool_version
+from rocattn_profiling.collect.find import Tool, find_profilers
 from rocattn_profiling.measure import cgroup, machine
 
 SCHEMA = 1
@@ -316,20 +317,26 @@ def _tool(group: str, name: str, names: tuple[str, ...], absent: Status, remedy:
 
 
 def profiler_checks() -> list[Check]:
-    """Return AMD's profilers, newest first."""
+    """Return AMD's profilers, newest first, as `rocattn profile` finds them."""
     group = "profilers (only for profiling on a GPU)"
     wanted = {
-        "rocprofv3": (("rocprofv3",), "install rocprofiler-sdk (ROCm 6.2 or later)"),
-        "rocprofv2": (("rocprofv2",), "part of ROCm 5.5 to 6; rocprofv3 replaces it"),
-        "rocprof": (("rocprof",), "part of ROCm up to 6; rocprofv3 replaces it"),
-        "rocprof-compute": (
-            ("rocprof-compute", "omniperf"),
-            "install rocprofiler-compute (called omniperf before ROCm 6.3)",
-        ),
+        "rocprofv3": "install rocprofiler-sdk (ROCm 6.2 or later)",
+        "rocprofv2": "part of ROCm 5.5 to 6; rocprofv3 replaces it",
+        "rocprof": "part of ROCm up to 6; rocprofv3 replaces it",
+        "rocprof-compute": "install rocprofiler-compute (called omniperf before ROCm 6.3)",
     }
-    with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
-        jobs = [pool.submit(_tool, group, name, names, "missing", how) for name, (names, how) in wanted.items()]
-        return [job.result() for job in jobs]
+    found = {tool.name: tool for tool in find_profilers()}
+    return [
+        _profiler(group, found[name]) if name in found else Check(group, name, "missing", "not found", how)
+        for name, how in wanted.items()
+    ]
+
+
+def _profiler(group: str, tool: Tool) -> Check:
+    if tool.problem:
+        return Check(group, tool.name, "warning", f"{tool.problem} ({tool.path})", "repair or remove it")
+    known = ", ".join(part for part in (tool.version, tool.rocm and f"ROCm {tool.rocm}") if part)
+    return Check(group, tool.name, "ok", f"{known or 'version unknown'} ({tool.path})")
 
 
 def tool_checks() -> list[Check]:

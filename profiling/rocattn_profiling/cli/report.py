@@ -1,4 +1,4 @@
-"""``rocattn report``: measured records and the gate's verdict as HTML, Markdown, JSON or CSV."""
+"""``rocattn report``: measured records and the gate's verdict, or profiles, as HTML, Markdown, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.cli import report_profile
 from rocattn_profiling.cli.console import add_common, emit_json, say
 from rocattn_profiling.cli.sources import find_records, find_verdict
 from rocattn_profiling.cli.status import NOT_MEASURED, OK, CommandError
@@ -29,11 +30,15 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="html (one self-contained file), md (short, for a comment), json (with raw samples), csv (a row a "
         "measurement), samples (CSV, a row a sample); default html md json",
     )  # fmt: skip
+    report_profile.add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the report in every format asked for; status 3 when there is nothing to report."""
     from rocattn_profiling.files import write_text
+
+    if arguments.paths:
+        return report_profile.run(arguments)
 
     out = Path(arguments.out).resolve()
     notes: list[str] = []

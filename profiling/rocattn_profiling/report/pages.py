@@ -24,7 +24,7 @@ from rocattn_profiling.report.bench_report import (
     speedup_text,
 )
 from rocattn_profiling.report.history import colour_of, families, history_page, latest_spark
-from rocattn_profiling.report.quantities import digits, quantity, short_date
+from rocattn_profiling.report.quantities import digits, percent, quantity, short_date
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,19 +120,17 @@ def pages_of(site: Site) -> dict[str, str]:
         "machines": site.machines, "machine_names": sorted({s.machine for s in site.series}), "commit_count": len(shas),
         "line_count": len(site.series),
     }  # fmt: skip
-    pages = {"index.html": _render("index.html.j2", PROJECT, root="", here="index.html", **common, **front)}
+    pages = {"index.html": render("index.html.j2", PROJECT, root="", here="index.html", **common, **front)}
     if site.report:
         body = {"report": site.report, "heading": "Report", "gate": None}
-        pages["bench.html"] = _render(
+        pages["bench.html"] = render(
             "bench.html.j2", f"Report - {PROJECT}", root="", here="bench.html", **common, **body
         )
     if gate:
-        pages["gate.html"] = _render(
-            "gate.html.j2", f"Gate - {PROJECT}", root="", here="gate.html", **common, gate=gate
-        )
+        pages["gate.html"] = render("gate.html.j2", f"Gate - {PROJECT}", root="", here="gate.html", **common, gate=gate)
     for page in histories:
         path = f"history/{page.slug}.html"
-        pages[path] = _render("history.html.j2", f"{page.name} - {PROJECT}", root="../", here=path, **common, page=page)
+        pages[path] = render("history.html.j2", f"{page.name} - {PROJECT}", root="../", here=path, **common, page=page)
     return pages
 
 
@@ -148,15 +146,15 @@ def report_html(report: BenchReport | None, gate: GateResult | None, made_ms: in
     }
     shown = gate_view.view(gate) if gate else None
     if report is None:
-        return _render("gate.html.j2", "Gate report", gate=shown, **common)
-    return _render("bench.html.j2", "Bench report", report=report, heading="Bench report", gate=shown, **common)
+        return render("gate.html.j2", "Gate report", gate=shown, **common)
+    return render("bench.html.j2", "Bench report", report=report, heading="Bench report", gate=shown, **common)
 
 
 def report_markdown(report: BenchReport | None, gate: GateResult | None, rows: int = MARKDOWN_ROWS) -> str:
     """Return Markdown short enough for a comment: at most ``rows`` rows a table, and how many were left out."""
     shown = gate_view.view(gate) if gate else None
     worth = [row for row in shown.rows if row.status not in {"pass", "skipped", "ungated"}] if shown else []
-    template = _environment().get_template("report.md.j2")
+    template = environment().get_template("report.md.j2")
     text = template.render(report=report, gate=shown, worth=worth, limit=rows, baseline=BASELINE)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
@@ -166,10 +164,11 @@ def moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _render(template: str, title: str, **values: Any) -> str:
+def render(template: str, title: str, **values: Any) -> str:
+    """Return a template's page; what it shows is in ``values``."""
     backends = values.get("backends", [])
     return (
-        _environment()
+        environment()
         .get_template(template)
         .render(title=title, line_colour=None, descriptions=_descriptions(), colours=backends, **values)
     )
@@ -183,7 +182,8 @@ def _descriptions() -> dict[str, str]:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return jinja2 with our templates and filters; HTML is escaped, Markdown by the filter ``md``."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
     made = Environment(
@@ -200,7 +200,7 @@ def _environment() -> Environment:
         "md": escape_markdown, "breakable": breakable, "count": count, "slug": lambda text: re.sub(r"\W+", "-", text),
         "machine_word": lambda key: _MACHINE_WORDS.get(key, key), "machine_fact": machine_fact, "ceiling": ceiling,
         "legend": lambda report: [(b, colour_of(b, report.backends)) for b in report.backends],
-        "colour": colour_of,
+        "colour": colour_of, "percent": percent, "shorten": shorten,
     }  # fmt: skip
     return made
 
@@ -245,6 +245,11 @@ def ceiling(name: str, value: float) -> str:
 def count(number: int, noun: str) -> str:
     """Return a count with its noun ("1 commit", "3 commits")."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def shorten(text: str, most: int = 90) -> str:
+    """Return a name that fits a table; kernels' names can have thousands of characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def breakable(text: str) -> Markup:

@@ -1,0 +1,96 @@
+"""``rocattn report PATH…``: what a profiler wrote, as HTML, Markdown, JSON and a trace."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.cli.console import emit_json, say
+from rocattn_profiling.cli.status import NOT_MEASURED, OK, CommandError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from rocattn_profiling.report.profile_report import ProfileReport
+
+FILES = {"html": "profile.html", "md": "profile.md", "json": "profile.json", "trace": "trace.json"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what belongs to profiles; the rest of ``rocattn report`` is about records."""
+    group = parser.add_argument_group("of profiles")
+    group.add_argument(
+        "paths", nargs="*", metavar="PATH",
+        help="what rocprofv3, rocprof, rocprofv2, rocprof-compute or `rocattn profile` wrote: files or folders",
+    )  # fmt: skip
+    group.add_argument(
+        "--per", choices=("kernel", "dispatch"), default="kernel", help="a row for each (default kernel)"
+    )
+    group.add_argument("--gpu", metavar="NAME", help="the product, for files that do not say: 'MI300X', 'RX 7900 XT'")
+    group.add_argument(
+        "--plans", nargs="+", default=[], metavar="FILE",
+        help="plans of `rocattn plan --json` or a plan log: says which attention problem each dispatch solved "
+        "(default: the plan logs among PATH)",
+    )  # fmt: skip
+    group.add_argument("--against", nargs="+", metavar="PATH", help="an earlier profile, to be shown side by side")
+    group.add_argument(
+        "--files", action="store_true", help="only say of each file what it holds and what is wrong in it"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the report in every format; status 3 when the files hold no dispatch."""
+    from rocattn_profiling.files import write_text
+    from rocattn_profiling.report import profile_compare, profile_pages, profile_report, trace
+
+    if arguments.files:
+        from rocattn_profiling.cli import profile_files
+
+        return profile_files.run(arguments)
+    made = _report(arguments.paths, arguments)
+    pairs = profile_compare.compare(_report(arguments.against, arguments), made) if arguments.against else None
+    content = profile_report.to_json(made)
+    if pairs is not None:
+        content["against"] = profile_compare.to_json(pairs)
+    out = Path(arguments.out).resolve()
+    texts = {
+        "html": profile_pages.profile_html(made, int(time.time() * 1000), pairs),
+        "md": profile_pages.profile_markdown(made, pairs),
+        "json": profile_report.dump(content),
+        "trace": trace.trace_json(made.profile),
+    }
+    written = {name: write_text(out / FILES[name], text) for name, text in texts.items()}
+    if arguments.json:
+        emit_json(content)
+    for problem in made.problems:
+        say(f"note: {problem}")
+    for kernel, finding in made.findings[:3]:
+        say(f"{kernel.label or kernel.name[:80]}: {finding.sentence}")
+    say(f"The report is at {written['html']}")
+    return OK
+
+
+def _report(paths: list[str], arguments: argparse.Namespace) -> ProfileReport:
+    """Read paths and compute their report; a path that is not there is an error before anything is read."""
+    from rocattn_profiling.ingest import read
+    from rocattn_profiling.metrics.attribution import read_plans
+    from rocattn_profiling.report.profile_report import build
+
+    found = [Path(path) for path in paths]
+    for path in found:
+        if not path.exists():
+            raise CommandError(f"{path} is not there")
+    profile = read(found)
+    if not len(profile.dispatches):
+        for problem in profile.problems:
+            say(f"note: {problem}")
+        raise CommandError(f"no kernel dispatch in {', '.join(paths)}: nothing to report", NOT_MEASURED)
+    plans = [Path(name) for name in arguments.plans] or _plan_logs(found)
+    return build(profile, per=arguments.per, gpu=arguments.gpu, ran=read_plans(plans))
+
+
+def _plan_logs(paths: list[Path]) -> list[Path]:
+    """Return the plan logs that `rocattn profile` left: of one pass, as every pass runs the same."""
+    logs = sorted(log for path in paths if path.is_dir() for log in path.rglob("plans.jsonl"))
+    return logs[:1]

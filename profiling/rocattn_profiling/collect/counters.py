@@ -1,0 +1,161 @@
+"""Which counters an architecture has and how many fit one pass: `counters.toml` as an object per architecture."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from rocattn.errors import RocattnError
+
+ACCUMULATOR = "SQ_ACCUM_PREV_HIRES"
+"""The register that integrates the level counter before it: a pass has one, so one accumulated counter fits a pass."""
+
+_TARGET = re.compile(r"(gfx[0-9a-f]{3,})(?::(?:sramecc|xnack)[+-])*")
+
+
+class CounterError(RocattnError, ValueError):
+    """Raised when an architecture, a counter or a group of counters is unknown; the text names what there is."""
+
+
+@dataclass(frozen=True)
+class ArchCounters:
+    """The counters of one architecture.
+
+    Attributes:
+        arch: The architecture that was asked for.
+        table: The architecture whose table serves it.
+        limits: Block -> counters of that block that fit one pass.
+        blocks: Raw counter -> block.
+        expressions: Other counter -> the raw counters it needs.
+        later: Counter -> first ROCm release that has it, for those that the oldest table does not have.
+        note: What is known to be wrong with this architecture's counters, or "".
+        verified: Whether the profiler's own table names this architecture.
+    """
+
+    arch: str
+    table: str
+    limits: dict[str, int]
+    blocks: dict[str, str]
+    expressions: dict[str, tuple[str, ...]]
+    later: dict[str, tuple[int, int]]
+    note: str
+    verified: bool
+
+    def has(self, counter: str) -> bool:
+        """Say whether the counter exists here."""
+        return counter in self.blocks or counter in self.expressions
+
+    def in_release(self, counter: str, release: tuple[int, int]) -> bool:
+        """Say whether a ROCm release has the counter here; a release of (0, 0) is not known, and may."""
+        return release == (0, 0) or release >= self.later.get(counter, (0, 0))
+
+    def needs(self, counter: str) -> tuple[str, ...]:
+        """Return the raw counters that a counter is made of: itself if it is one."""
+        return (counter,) if counter in self.blocks else self.expressions[counter]
+
+    def registers(self, counters: tuple[str, ...]) -> dict[str, int]:
+        """Return how many counter registers of each block these counters take together."""
+        used: dict[str, int] = {}
+        for raw in {raw for counter in counters for raw in self.needs(counter)}:
+            block = "SQ" if raw == ACCUMULATOR else self.blocks[raw]  # RDNA's tables name it SQ_ACCUM_PREV
+            used[block] = used.get(block, 0) + 1
+        return used
+
+    def over(self, counters: tuple[str, ...]) -> str:
+        """Return why these counters do not fit one pass, or "" if they do."""
+        accumulated = [counter for counter in counters if ACCUMULATOR in self.needs(counter)]
+        if len(accumulated) > 1:
+            return f"{' and '.join(accumulated)} each need the one accumulator"
+        for block, count in sorted(self.registers(counters).items()):
+            limit = self.limits.get(block)
+            if limit is not None and count > limit:
+                return f"{block} has {limit} counters a pass, {count} are needed"
+        return ""
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath("counters.toml").read_text())
+
+
+def known_archs() -> tuple[str, ...]:
+    """Return the architectures that there is a table for, those served by another's table included."""
+    data = _data()
+    return (*data["arch"], *data["like"])
+
+
+def anchors() -> tuple[str, ...]:
+    """Return the counters that every pass repeats."""
+    return tuple(_data()["anchors"])
+
+
+def group_names() -> dict[str, str]:
+    """Return the groups that can be asked for by name, each with what it is about; the default ones first."""
+    data = _data()
+    order = [*data["default"], *(name for name in data["group"] if name not in data["default"])]
+    return {name: data["group"][name]["about"] for name in order}
+
+
+def default_groups() -> tuple[str, ...]:
+    """Return the groups that are collected when nothing is named."""
+    return tuple(_data()["default"])
+
+
+def group(name: str, counters: ArchCounters) -> list[tuple[str, ...]]:
+    """Return a group's counters on an architecture: each tuple belongs in one pass; empty where it has none.
+
+    Raises:
+        CounterError: When there is no group of this name.
+    """
+    data = _data()["group"]
+    if name not in data:
+        raise CounterError(f"there is no group {name!r} of counters: there are {', '.join(group_names())}")
+    for entry in data[name]["counters"]:
+        if counters.table in entry["archs"].split():
+            return [tuple(names.split()) for names in entry["names"]]
+    return []
+
+
+@cache
+def of_arch(arch: str) -> ArchCounters:
+    """Return the counters of an architecture (gfx942, or gfx942:sramecc+:xnack-).
+
+    Raises:
+        CounterError: When it is no architecture, or there is no table for it.
+    """
+    match = _TARGET.fullmatch(arch)
+    if match is None:
+        raise CounterError(f"{arch!r} is no GPU architecture: write it like gfx942 or gfx1100")
+    data, name = _data(), match[1]
+    like = data["like"].get(name, {"as": name})
+    table = like["as"]
+    if table not in data["arch"]:
+        known = ", ".join(known_archs())
+        raise CounterError(f"there is no table of counters for {name}: there is one for {known}")
+    facts = data["arch"][table]
+
+    def here(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+        return [row for row in rows if table in row["archs"].split()]
+
+    expressions = {row["name"]: tuple(row["needs"].split()) for row in here(data["derived"])}
+    for row in here(data["reduced"]):
+        expressions |= {f"{raw}_{row['suffix']}": (raw,) for raw in row["names"].split()}
+    return ArchCounters(
+        arch=name,
+        table=table,
+        limits=data["limits"][facts["limits"]] | like.get("limits", {}),
+        later=dict.fromkeys(facts.get("later", {}).get("names", "").split(), _release(facts)),
+        blocks={raw: row["block"] for row in here(data["raw"]) for raw in row["names"].split()},
+        expressions=expressions,
+        note=facts.get("note", ""),
+        verified=not like.get("unverified", False),
+    )
+
+
+def _release(facts: dict[str, Any]) -> tuple[int, int]:
+    major, minor = facts.get("later", {}).get("release", "0.0").split(".")
+    return int(major), int(minor)

@@ -1,0 +1,209 @@
+"""Findings, and the texts of the profilers that lead to one.
+
+The texts are those of rocprofiler-sdk (source/bin/rocprofv3.py, source/lib), rocprofiler version 1 (bin/rpl_run.sh,
+src/core/context.h) and rocprofiler-compute (src/utils); those that only reports of users show name the report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+Level = Literal["error", "warning"]
+OVER_SUBSCRIBED, ALL_ZERO, APP_FAILED, HANGS = "over_subscribed", "all_zero", "application_failed", "hangs"
+PROFILER_BREAKS, NO_DATA, MISSING = "profiler_breaks_application", "no_data", "missing_counters"
+UNKNOWN, MIXED = "unknown_counter", "mixed_rocm"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong.
+
+    Attributes:
+        code: A word for programs.
+        what: What is wrong.
+        remedy: What to do.
+        level: An error costs the pass its data or its meaning.
+        stops: The passes after it would fail in the same way.
+    """
+
+    code: str
+    what: str
+    remedy: str
+    level: Level = "error"
+    stops: bool = False
+
+    @property
+    def line(self) -> str:
+        """The one line for people."""
+        return f"{self.what}: {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """A text that tells a situation; ``{1}`` in ``what`` is its first group."""
+
+    code: str
+    pattern: str
+    what: str
+    remedy: str
+    level: Level = "error"
+    stops: bool = True
+
+
+SYMPTOMS = (
+    Symptom(
+        OVER_SUBSCRIBED,
+        r"Request exceeds the capabilities of the hardware|Metrics list exceeds HW limits"
+        r"|Input metrics out of HW limit",
+        "the hardware cannot count these together in one pass",
+        "the pass is repeated in two halves",
+        stops=False,
+    ),
+    Symptom(
+        UNKNOWN,
+        r"Unable to find all counters for agent \d+ \([^)]*?(gfx\w+)\) in \[[^\]]*\]\. Found: \[[^\]]*\]"
+        r"(?:\. Missing: \[([^\]]*)\])?",
+        "this profiler does not know all of the counters on {1}",
+        "see rocprofv3 --list-avail; the rest was measured",
+        level="warning",
+        stops=False,
+    ),
+    Symptom(
+        UNKNOWN,
+        r"input metric '([^']+)' is not found",
+        "this profiler does not know the counter {1}",
+        "leave it out, or see rocprof --list-basic and --list-derived",
+        stops=False,
+    ),
+    Symptom(
+        "arch_without_counters",
+        r"Agent HW architecture is not supported, no counter metrics found",
+        "a GPU of this machine has no counter definitions",
+        "show the application only the other one: ROCR_VISIBLE_DEVICES=0 (or its number)",
+    ),
+    Symptom(
+        "arch_unsupported",
+        r"Cannot find a supported arch in rocminfo: *(\S*)",
+        "rocprof-compute does not support this GPU",
+        "use rocprofv3 (--tool rocprofv3)",
+    ),
+    Symptom(
+        "tool_not_for_arch",
+        r"rocprof\(v1\) is not supported on this device",
+        "rocprof version 1 does not support this GPU",
+        "use rocprofv3 or rocprofv2",
+        level="warning",
+        stops=False,
+    ),
+    Symptom(
+        "no_permission",
+        r"lack of permissions \(capability SYS_PERFMON\)|Required permission \(CAP_PERFMON\) is not set",
+        "no permission to lock the GPU's counters; values may be disturbed by other programs",
+        "run with CAP_PERFMON (containers: --cap-add PERFMON), or as root",
+        level="warning",
+        stops=False,
+    ),
+    Symptom(
+        "no_permission",
+        r"Unable to open /dev/kfd read-write: (?:Permission denied|Operation not permitted)",
+        "no permission to open /dev/kfd",
+        "sudo usermod -aG render,video $USER and log in again; containers need --device /dev/kfd --device /dev/dri",
+    ),
+    Symptom(
+        "perf_paranoid",
+        r"perf_event_paranoid|perf_event_open.*(?:Permission denied|Operation not permitted)",
+        "the kernel forbids performance events to this user",
+        "sudo sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON",
+    ),
+    Symptom(
+        "old_driver",
+        r"Driver/Kernel version does not support locking device",
+        "the driver cannot lock the GPU's counters; values may be disturbed by other programs",
+        "update the amdgpu driver, or let nothing else run on the GPU",
+        level="warning",
+        stops=False,
+    ),
+    Symptom(
+        "second_profiler",
+        # The second text: rocprofiler-compute issue 759.
+        r"has a profiler attached to it|An instance of rocprof is already running",
+        "another profiler uses this GPU",
+        "wait for it or end it: only one can count at a time",
+    ),
+    Symptom(
+        "aqlprofile_missing",
+        r"aqlprofile API table load failed",
+        "the profiler does not find its library aqlprofile",
+        "install hsa-amd-aqlprofile, or link libhsa-amd-aqlprofile64.so in ROCm's lib folder",
+    ),
+    Symptom(
+        MIXED,
+        # The first two texts: ROCm/TheRock issue 6695.
+        r"ROCPROFILER_STATUS_ERROR_CONFIGURATION_LOCKED|outside of valid rocprofiler configuration period"
+        r"|undefined symbol: \w*(?:rocprofiler|hsa_|hip)\w*"
+        r"|version `[^']*' not found \(required by [^)]*(?:roc|hsa|hip)",
+        "libraries of two ROCm releases are in one process",
+        "use the profiler of the release that the application brings along (pip's ROCm: its own bin folder)",
+    ),
+    Symptom(
+        "mapping_failed",
+        r"ring_buffer\.cpp:\d+\D.*mmap failed with errno (\d+)",
+        "the profiler cannot map its buffers (errno {1}), and the application hangs",
+        "its host libraries are of different releases: install rocprofiler-sdk, hsa-rocr and hip of one ROCm",
+    ),
+    Symptom(
+        "pc_sampling",
+        r"PC sampling configuration is not supported on any of the agents",
+        "this GPU or driver has no PC sampling",
+        "leave it out: counters do not need it",
+    ),
+    Symptom(
+        "disk_full",
+        r"No space left on device|Disk quota exceeded",
+        "the disk is full",
+        "free some space, then continue with --resume",
+    ),
+    Symptom(
+        "not_writable",
+        r"Read-only file system",
+        "the profiler writes to a read-only place",
+        "name a writable folder with --out, and run from a writable one",
+    ),
+    Symptom(
+        "tool_usage",
+        r"(?:error: unrecognized arguments|Wrong option|Fatal error: Input file|conflicting value for)[^\n]*",
+        "the profiler does not take our command line: its version is not what it seems",
+        "name the program's ROCm folder with ROCM_PATH, and report the log of the pass",
+    ),
+    Symptom(
+        "roctool_missing",
+        r"'rocminfo' utility is not found|Missing rocm_agent_enumerator"
+        r"|set ROCPROF environment variable with full path",
+        "the profiler does not find a program of ROCm that it needs",
+        "put ROCm's bin folder on PATH",
+    ),
+    Symptom(
+        "post_processing",
+        r"Profiling data corrupted: [^\n]*",
+        "the profiler could not put its own files together",
+        "see the log of the pass; rocprofv3 has no such step",
+        stops=False,
+    ),
+    Symptom(
+        "no_contexts",
+        r"ROCprofiler: 0 contexts collected",
+        "the profiler saw no dispatch",
+        "check that the command launches a kernel on an AMD GPU",
+        stops=False,
+    ),
+    Symptom(
+        "collector_failed",
+        r"Cannot write results for (\S+?)\.csv due to no counter csv files generated",
+        "rocprof-compute got no counters in {1}",
+        "see log.txt of the workload; rocprofv3 alone says more (--tool rocprofv3)",
+        level="warning",
+        stops=False,
+    ),
+)

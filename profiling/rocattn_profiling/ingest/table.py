@@ -1,0 +1,220 @@
+"""The table that every profiler's output becomes: dispatches, counters, agents, and what is known about them.
+
+Two frames hold the measurements. ``dispatches`` has one row per kernel dispatch and pass (a pass is one run of the
+application; a profiler runs it again for each group of counters). ``counters`` has one row per dispatch and counter and
+points into ``dispatches`` by ``row``, so a kernel name or a grid is stored once per dispatch, not once per counter.
+`Profile.tidy` joins them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NO_PROCESS = -1  # the file does not say which process
+NO_DISPATCH = -1  # the file does not number its dispatches
+
+# Column -> dtype of `Profile.dispatches`. Sizes are per work-group or per work-item as the profiler reports them
+# (allocated, not requested); <NA> where the file does not say. Nullable, because a missing count is not 0.
+DISPATCH_DTYPES = {
+    "process": "int32",  # process id; negative where unknown, or where two hosts share one id
+    "dispatch": "int64",  # the profiler's number of the dispatch in its process
+    "pass": "category",  # which run of the application: a folder, a file, or a group of columns
+    "kernel": "category",
+    "grid": "int64",  # work-items of the launch, x*y*z; -1 unknown
+    "block": "int32",  # work-items of a work-group, x*y*z; -1 unknown
+    "lds_bytes": "Int32",  # per work-group
+    "scratch_bytes": "Int32",  # per work-item
+    "vgprs": "Int32",  # architectural vector registers per lane
+    "agprs": "Int32",  # accumulation vector registers per lane
+    "sgprs": "Int32",
+    "wave_size": "Int32",
+    "start_ns": "Int64",  # GPU clock; <NA> where missing or impossible (End <= Start, see Profile.problems)
+    "end_ns": "Int64",
+    "queue": "Int64",
+    "agent": "Int32",  # index of the row in Profile.agents that ran it
+}
+COUNTER_DTYPES = {"row": "int32", "counter": "category", "value": "float64"}
+INSTANCE_DTYPES = {"row": "int32", "counter": "category", "instances": "int32", "max": "float64"}
+AGENT_DTYPES = {
+    "number": "Int32",  # the profiler's own number of the GPU; <NA> where the row describes every GPU of the run
+    "node": "Int32",  # its KFD node id
+    "arch": "object",  # gfx942
+    "product": "object",
+    "cus": "Int32",
+    "simds": "Int32",
+    "max_waves_per_simd": "Int32",
+    "max_waves_per_cu": "Int32",
+    "wave_size": "Int32",  # the default, not each kernel's
+    "lds_bytes": "Int64",  # per compute unit
+    "xccs": "Int32",
+    "shader_engines": "Int32",
+    "max_clock_mhz": "float64",
+    "max_memory_clock_mhz": "float64",
+    "memory_channels": "Int32",
+    "l2_channels": "Int32",
+    "lds_banks": "Int32",
+    "file": "object",
+}
+SUMMARY_DTYPES = {  # what the profiler itself says per kernel (its *_stats.csv): for checking, and when nothing else is
+    "kernel": "object",
+    "calls": "int64",
+    "total_ns": "float64",
+    "average_ns": "float64",
+    "min_ns": "float64",
+    "max_ns": "float64",
+    "file": "object",
+}
+ROOF_DTYPES = {  # rocprof-compute's measured roofs: bandwidths in GB/s, rates in GFLOP/s (GOP/s for integers)
+    "device": "int32",
+    "roof": "object",  # HBM, L2, L1, LDS, FP32, MFMA BF16, ...
+    "unit": "object",  # GB/s, GFLOP/s or GOP/s
+    "mean": "float64",
+    "low": "float64",
+    "high": "float64",
+    "file": "object",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong in a file, in one line, and what to do about it.
+
+    Attributes:
+        file: Path as it was found.
+        line: Line (1-based) where it starts, or None for the whole file.
+        what: What is wrong, with the count of cases.
+        remedy: What to do, or what was done about it.
+    """
+
+    file: str
+    line: int | None
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return the one line that people read."""
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {self.what}; {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file that was looked at: what wrote it and how that is known.
+
+    Attributes:
+        file: Path as it was found.
+        tool: "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", or "" for a file of no profiler.
+        generation: Which layout of that tool ("7.0+", "6.3", "Omniperf 2.x", "schema 3").
+        kind: What the file holds ("counters", "kernel trace", "agents", "kernel statistics", ...).
+        detected_by: The content that decided it.
+        version: The tool's own version where the file states it.
+        rocm: The ROCm version where the file states it.
+        skipped: Why nothing was taken from it, or "".
+    """
+
+    file: str
+    tool: str
+    generation: str
+    kind: str
+    detected_by: str
+    version: str = ""
+    rocm: str = ""
+    skipped: str = ""
+
+
+@dataclass(frozen=True)
+class FileSummary:
+    """What `describe` says of one file: its source, what it holds, and what is wrong in it."""
+
+    source: Source
+    kernels: int
+    dispatches: int
+    counters: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+def empty(dtypes: dict[str, str]) -> pd.DataFrame:
+    """Return a frame with no rows and these columns."""
+    return _template(tuple(dtypes.items())).copy()
+
+
+@cache
+def _template(dtypes: tuple[tuple[str, str], ...]) -> pd.DataFrame:
+    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in dtypes})
+
+
+@dataclass
+class Profile:
+    """Everything read from one or more profiler outputs.
+
+    Attributes:
+        dispatches: One row per dispatch and pass, columns `DISPATCH_DTYPES`, index 0..n-1.
+        counters: One row per dispatch and counter, columns `COUNTER_DTYPES`; ``row`` is an index into ``dispatches``.
+            Values are summed over hardware instances, so ``TCC_HIT`` of a file with ``TCC_HIT[0]...`` is their sum.
+            An accumulator is named after the level counter it integrates, ``SQ_LEVEL_WAVES_ACCUM`` (files call
+            every one of them ``SQ_ACCUM_PREV_HIRES``; where a pass has no single level counter it keeps that name).
+        instances: For counters that the file splits in instances: how many there are, and the largest one.
+        agents: The GPUs, columns `AGENT_DTYPES`; a GPU that no file describes has only its number.
+        summaries: The profiler's own per-kernel statistics, columns `SUMMARY_DTYPES`.
+        roofs: Measured roofs, columns `ROOF_DTYPES`.
+        system: File -> what it says about the run (command, ROCm version, host, ...), never the environment.
+        provenance: One entry per file.
+        problems: What is wrong, in the order of the files.
+    """
+
+    dispatches: pd.DataFrame = field(default_factory=lambda: empty(DISPATCH_DTYPES))
+    counters: pd.DataFrame = field(default_factory=lambda: empty(COUNTER_DTYPES))
+    instances: pd.DataFrame = field(default_factory=lambda: empty(INSTANCE_DTYPES))
+    agents: pd.DataFrame = field(default_factory=lambda: empty(AGENT_DTYPES))
+    summaries: pd.DataFrame = field(default_factory=lambda: empty(SUMMARY_DTYPES))
+    roofs: pd.DataFrame = field(default_factory=lambda: empty(ROOF_DTYPES))
+    system: dict[str, dict[str, str]] = field(default_factory=dict)
+    provenance: list[Source] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def tidy(self, columns: Sequence[str] = tuple(DISPATCH_DTYPES)) -> pd.DataFrame:
+        """Return one table: each counter's row with its dispatch's columns, then ``counter`` and ``value``.
+
+        Dispatches that have no counter (a timing pass) appear once, with ``counter`` and ``value`` missing.
+        """
+        bare = self.dispatches.index.difference(pd.Index(self.counters["row"].unique()))
+        rows = pd.concat([self.counters[["row", "counter", "value"]], pd.DataFrame({"row": bare})], ignore_index=True)
+        rows["counter"] = rows["counter"].astype(self.counters["counter"].dtype)
+        table = self.dispatches.loc[rows["row"].to_numpy(), list(columns)].reset_index(drop=True)
+        table["counter"] = rows["counter"]
+        table["value"] = rows["value"]
+        return table
+
+    def ordinals(self) -> pd.Series:
+        """Return, per dispatch, its running number among those of its pass with the same kernel, grid and block.
+
+        This is what joins the passes: each one ran the application again, so dispatch numbers and their order may
+        differ, but the third launch of a kernel on a grid is the third in every pass. Counted in the order of the
+        dispatch numbers, within the process and then over the processes of the pass.
+        """
+        order = self.dispatches.sort_values(["pass", "process", "dispatch"], kind="stable")
+        keys = ["pass", "kernel", "grid", "block"]
+        return order.groupby(keys, observed=True, sort=False, dropna=False).cumcount().sort_index().astype("int32")
+
+    def across_passes(self) -> pd.DataFrame:
+        """Return one row per launch, joined over the passes by (kernel, grid, block, ordinal).
+
+        Columns are the counters, each from the first pass that measured it; a counter that no pass measured for
+        that launch is missing. Ratios of counters from different passes mix two runs: use them knowingly.
+        """
+        keys = self.dispatches[["kernel", "grid", "block"]].assign(ordinal=self.ordinals())
+        table = keys.loc[self.counters["row"].to_numpy()].reset_index(drop=True)
+        table["counter"] = self.counters["counter"].to_numpy()
+        table["value"] = self.counters["value"].to_numpy()
+        index = ["kernel", "grid", "block", "ordinal"]
+        first = table.drop_duplicates([*index, "counter"])
+        wide = first.set_index([*index, "counter"])["value"].unstack("counter")
+        wide.columns.name = None
+        return wide.sort_index()

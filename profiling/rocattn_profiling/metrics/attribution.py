@@ -1,0 +1,142 @@
+"""Which attention problem a dispatch solved: launches of a profile matched with the plans that a process ran.
+
+A dispatch belongs to a plan's launch when kernel, work-items and block are the same; where several plans have such a
+launch, the order in which they ran decides (`rocattn.gpu.plan_log`), and without it the label names all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocattn.config import AttentionConfig
+from rocattn.errors import RocattnError
+from rocattn.gpu.launch import LaunchPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    Key = tuple[str, int, int]
+
+_DECORATION = re.compile(r"(?:\s*\[clone \.kd\]|\s*\(\.kd\)|\.kd)$")
+# Kernels that do a forward problem's products: the share of its FLOPs, and of its compulsory traffic.
+_WHOLE = frozenset({"flash_attention", "flash_attention_causal", "flash_attention_nocausal", "flash_decode"})
+
+
+class PlanFileError(RocattnError):
+    """A file that holds no plans."""
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """What each launch of a profile solved.
+
+    Attributes:
+        labels: The config's label; several with " or " where the plans do not decide; "" where no plan fits.
+        work: "work_flops" and "work_bytes" per launch; NaN where the launch is not the whole problem, or not known.
+    """
+
+    labels: list[str]
+    work: dict[str, NDArray[np.float64]]
+
+
+def read_plans(paths: Iterable[Path]) -> list[tuple[LaunchPlan, int]]:
+    """Return plans with how often each ran in a row, in the order in which they ran.
+
+    Args:
+        paths: Plan logs, or plans of `rocattn plan --json` (each counts as run once).
+
+    Raises:
+        PlanFileError: When a file cannot be read or holds something else.
+    """
+    ran: list[tuple[LaunchPlan, int]] = []
+    for path in paths:
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanFileError(f"cannot read {path}: {error}") from error
+        try:
+            ran += _read(text)
+        except (ValueError, KeyError, TypeError, RocattnError) as error:
+            raise PlanFileError(f"{path} is neither a plan of `rocattn plan --json` nor a plan log: {error}") from error
+    return ran
+
+
+def _read(text: str) -> list[tuple[LaunchPlan, int]]:
+    try:
+        return [(LaunchPlan.from_dict(json.loads(text)), 1)]
+    except (ValueError, RocattnError):
+        pass  # not one plan: a log
+    known: dict[tuple[int, int], LaunchPlan] = {}
+    runs: dict[int, list[tuple[LaunchPlan, int]]] = defaultdict(list)
+    for line in text.splitlines():
+        entry = json.loads(line)
+        process = int(entry["process"])
+        if "plan" in entry:
+            known[process, int(entry["number"])] = LaunchPlan.from_dict(entry["plan"])
+            continue
+        plan = known[process, int(entry["ran"])]
+        own = runs[process]
+        if own and own[-1][0] is plan:
+            own[-1] = (plan, own[-1][1] + 1)
+        else:
+            own.append((plan, 1))
+    # Profiles count the launches of their processes one after another, too: by number.
+    return [run for process in sorted(runs) for run in runs[process]]
+
+
+def attribute(table: pd.DataFrame, ran: Sequence[tuple[LaunchPlan, int]]) -> Attribution:
+    """Match the launches of a profile with plans.
+
+    Args:
+        table: `Launches.table`.
+        ran: What `read_plans` returns.
+    """
+    expected: dict[Key, list[tuple[AttentionConfig, str, int]]] = defaultdict(list)
+    for plan, times in ran:
+        config = AttentionConfig.from_dict(plan.config)
+        for launch in plan.launches:
+            block = prod(launch.block)
+            # Profilers' grids are work-items and wrap at 32 bits.
+            key = (launch.symbol, prod(launch.grid) * block % (1 << 32), block)
+            expected[key].append((config, launch.kernel, times))
+    counts = {key: sum(times for _, _, times in runs) for key, runs in expected.items()}
+    measured: dict[Key, int] = defaultdict(int)
+    keys = [
+        (_DECORATION.sub("", str(kernel)), int(grid), int(block))
+        for kernel, grid, block in zip(table["kernel"], table["grid"], table["block"], strict=True)
+    ]
+    for key in keys:
+        measured[key] += 1
+    labels, flops, moved = [], [], []
+    for key, ordinal in zip(keys, table["ordinal"].to_list(), strict=True):
+        found = _candidates(expected.get(key, []), ordinal, ordered=measured[key] == counts.get(key))
+        labels.append(" or ".join(dict.fromkeys(config.label for config, _ in found)))
+        works = {(float(config.flops), float(config.bytes_moved)) for config, kernel in found if kernel in _WHOLE}
+        one = works.pop() if len(works) == 1 else (np.nan, np.nan)
+        flops.append(one[0])
+        moved.append(one[1])
+    return Attribution(labels, {"work_flops": np.array(flops, float), "work_bytes": np.array(moved, float)})
+
+
+def _candidates(
+    runs: Sequence[tuple[AttentionConfig, str, int]], ordinal: int, *, ordered: bool
+) -> list[tuple[AttentionConfig, str]]:
+    """Return what the n-th launch of a key can be: the n-th run if the counts agree, else every plan that has it."""
+    if not ordered:
+        return [(config, kernel) for config, kernel, _ in runs]
+    for config, kernel, times in runs:
+        if ordinal < times:
+            return [(config, kernel)]
+        ordinal -= times
+    return []

@@ -1,0 +1,247 @@
+"""The profile report: what a profiler wrote as kernels with metrics, findings and problems; a function of the files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.audit.occupancy import Occupancy, occupancy
+from rocattn_profiling.metrics.aggregate import by_kernel, by_launch
+from rocattn_profiling.metrics.attribution import attribute
+from rocattn_profiling.metrics.definitions import definitions
+from rocattn_profiling.metrics.devices import UNKNOWN_AGENT, devices_of
+from rocattn_profiling.metrics.evaluate import evaluate
+from rocattn_profiling.metrics.launches import find_launches
+from rocattn_profiling.report.findings import find
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+
+    from rocattn.gpu.launch import LaunchPlan
+    from rocattn_profiling.ingest.table import Profile
+    from rocattn_profiling.metrics.aggregate import Group, Value
+    from rocattn_profiling.metrics.devices import Device
+    from rocattn_profiling.metrics.evaluate import Evaluation
+    from rocattn_profiling.report.findings import Finding
+
+SCHEMA = 1
+RUNTIME_S_OWN = "__amd_rocclr_"
+"""How names of the HIP runtime's helper kernels (copies, fills) begin: nobody here can make them faster."""
+RESOURCES = ("vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes", "wave_size")
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """One kernel (or, of a report per dispatch, one launch).
+
+    Attributes:
+        name: As the profiler has it.
+        label: The attention problem that it solved; "" where that is not known.
+        dispatch, process: Of a report per dispatch; None else.
+        device: The GPU; None where no file says which.
+        launches: How many.
+        grids: The different (work-items, block) that it was launched with, the most frequent first.
+        resources: `RESOURCES` of its first launch, as allocated; None where the files do not say.
+        time_ns: Percentile -> time of a launch; empty without times.
+        total_ns, time_share: All its launches, and their part of all kernels' time.
+        values: Metric -> value.
+        occupancy: What registers and LDS allow; None with the reason in `occupancy_unknown`.
+        findings: What to optimise, the largest gain first.
+    """
+
+    name: str
+    label: str
+    dispatch: int | None
+    process: int | None
+    device: Device | None
+    launches: int
+    grids: tuple[tuple[int, int], ...]
+    resources: dict[str, int | None]
+    time_ns: dict[int, float]
+    total_ns: float
+    time_share: float
+    values: dict[str, Value]
+    occupancy: Occupancy | None
+    occupancy_unknown: str
+    findings: list[Finding]
+
+
+@dataclass
+class ProfileReport:
+    """Everything that the templates and the JSON show.
+
+    Attributes:
+        per: "kernel" or "dispatch".
+        kernels: Those that took longest first; launches in their order.
+        devices: The GPUs that ran them.
+        profile: What was read.
+        problems: What is wrong in the files or in their counters, in lines.
+        left_out: Metric -> values that are not shown, and why.
+        missing: Metric -> why no kernel has it.
+    """
+
+    per: str
+    kernels: list[KernelProfile]
+    devices: list[Device]
+    profile: Profile
+    problems: list[str] = field(default_factory=list)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> list[tuple[KernelProfile, Finding]]:
+        """The findings of all kernels, the largest gain first."""
+        found = [(kernel, finding) for kernel in self.kernels for finding in kernel.findings]
+        return sorted(found, key=lambda pair: -pair[1].rank)
+
+
+def build(
+    profile: Profile, *, per: str = "kernel", gpu: str | None = None, ran: Sequence[tuple[LaunchPlan, int]] = ()
+) -> ProfileReport:
+    """Compute the report of what a profiler wrote.
+
+    Args:
+        profile: What `rocattn_profiling.ingest.read` returns.
+        per: "kernel", or "dispatch" for each launch by itself.
+        gpu: The product that ran it, for files that do not say.
+        ran: The plans that ran (`rocattn_profiling.metrics.attribution.read_plans`).
+
+    Raises:
+        GpuFactsError: When `gpu` is no known product.
+        RocattnError: When the files hold no dispatch.
+    """
+    if not len(profile.dispatches):
+        raise RocattnError("nothing to report: the files hold no kernel dispatch")
+    devices = devices_of(profile, gpu)
+    found = attribute(find_launches(profile).table, ran) if ran else None
+    evaluation = evaluate(profile, devices, found.work if found else None)
+    groups = (by_kernel if per == "kernel" else by_launch)(evaluation, found.labels if found else None)
+    total = sum(group.total_ns for group in groups)
+    kernels = [_kernel(group, evaluation, devices, per, total) for group in groups]
+    used = {id(kernel.device): kernel.device for kernel in kernels if kernel.device}
+    return ProfileReport(
+        per, kernels, list(used.values()), profile,
+        [*(str(problem) for problem in profile.problems), *evaluation.launches.problems],
+        evaluation.left_out, evaluation.missing,
+    )  # fmt: skip
+
+
+def _kernel(
+    group: Group, evaluation: Evaluation, devices: Mapping[int, Device], per: str, total_ns: float
+) -> KernelProfile:
+    table = evaluation.launches.table.iloc[group.rows]
+    first = table.iloc[0]
+    agent = first["agent"]
+    device = devices.get(UNKNOWN_AGENT if _nothing(agent) else int(agent), devices.get(UNKNOWN_AGENT))
+    resources = {name: None if _nothing(first[name]) else int(first[name]) for name in RESOURCES}
+    grids = table.groupby(["grid", "block"], sort=False).size().sort_values(ascending=False, kind="stable")
+    theory, why = _occupancy(device, resources, int(first["block"]))
+    share = group.total_ns / total_ns if total_ns else 0.0
+    numbers = _numbers(group, device, resources, table, share)
+    if theory:
+        numbers["theoretical_occupancy_pct"] = theory.occupancy_pct
+    judged = per == "kernel" and not group.name.startswith(RUNTIME_S_OWN)
+    findings = find(numbers, theory.sentence if theory else "") if judged else []
+    return KernelProfile(
+        group.name, group.label,
+        int(first["dispatch"]) if per == "dispatch" else None, int(first["process"]) if per == "dispatch" else None,
+        device, len(group.rows), tuple((int(grid), int(block)) for grid, block in grids.index),
+        resources, group.time_ns, group.total_ns, share, group.values, theory, why, findings,
+    )  # fmt: skip
+
+
+def _nothing(value: object) -> bool:
+    import pandas as pd
+
+    return bool(pd.isna(value))  # type: ignore[call-overload]  # a scalar of a nullable column
+
+
+def _occupancy(device: Device | None, resources: Mapping[str, int | None], block: int) -> tuple[Occupancy | None, str]:
+    """Return what the registers and LDS that the profiler reports allow, or why that cannot be said."""
+    if device is None:
+        return None, "no file says which GPU it was"
+    vgprs, lds = resources["vgprs"], resources["lds_bytes"]
+    if vgprs is None or block <= 0:
+        return None, "the files do not say how many VGPRs or threads a block it has"
+    waves = (resources["wave_size"],) if resources["wave_size"] else device.known and device.known.arch.wave_sizes[:1]
+    if not waves:
+        return None, f"no facts are known of {device.arch}"
+    try:
+        # Profilers print one constant for every kernel's SGPRs, so these are left out.
+        return occupancy(
+            device.arch, wave_size=int(waves[0] or 0), vgprs=vgprs, agprs=resources["agprs"] or 0, lds_bytes=lds or 0,
+            block=block,
+        ), ""  # fmt: skip
+    except RocattnError as error:
+        return None, str(error)
+
+
+def _numbers(
+    group: Group, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame, share: float
+) -> dict[str, float]:
+    """Return what the rules of findings may name, as far as it is known."""
+    numbers = dict(device.constants) if device else {}
+    numbers |= {key: value.value for key, value in group.values.items() if value.value is not None}
+    numbers |= {"launches": float(len(group.rows)), "time_share": share}
+    if group.time_ns:
+        numbers["mean_ns"] = group.total_ns / len(group.rows)
+    grid, block = table["grid"].to_numpy(np.float64), table["block"].to_numpy(np.float64)
+    if (block > 0).all() and (grid > 0).all():
+        numbers["blocks"] = float(np.mean(grid / block))
+    known = {name: resources[name] for name in ("vgprs", "lds_bytes", "scratch_bytes")}
+    return numbers | {name: float(value) for name, value in known.items() if value is not None}
+
+
+def to_json(report: ProfileReport) -> dict[str, Any]:
+    """Return the report as JSON-ready values: per kernel or dispatch each metric with all that belongs to it."""
+    titles = {metric.key: metric for metric in definitions().metrics}
+    return {
+        "schema": SCHEMA,
+        "per": report.per,
+        "kernels": [_kernel_json(kernel) for kernel in report.kernels],
+        "devices": [
+            {"name": each.name, "arch": each.arch, "constants": each.constants, "origin": each.origin}
+            for each in report.devices
+        ],
+        "not_measured": {key: {"title": titles[key].title, "why": why} for key, why in report.missing.items()},
+        "left_out": report.left_out,
+        "problems": report.problems,
+        "files": [asdict(source) for source in report.profile.provenance],
+        "roofs": report.profile.roofs.to_dict("records"),
+        "about": {key: {"title": each.title, "unit": each.unit, "about": each.about} for key, each in titles.items()},
+    }
+
+
+def dump(content: dict[str, Any]) -> str:
+    """Return JSON text of `to_json`'s values: numbers that are none (NaN, inf) become null, as JSON has no other."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=1).decode() + "\n"
+
+
+def _kernel_json(kernel: KernelProfile) -> dict[str, Any]:
+    return {
+        "kernel": kernel.name,
+        "label": kernel.label,
+        "dispatch": kernel.dispatch,
+        "process": kernel.process,
+        "gpu": kernel.device.name if kernel.device else None,
+        "launches": kernel.launches,
+        "grids": [{"work_items": grid, "block": block} for grid, block in kernel.grids],
+        "resources": kernel.resources,
+        "time_ns": {f"p{percentile}": value for percentile, value in kernel.time_ns.items()},
+        "total_ns": kernel.total_ns,
+        "time_share": kernel.time_share,
+        "metrics": {
+            key: {name: value for name, value in asdict(each).items() if name not in {"key", "title"}}
+            for key, each in kernel.values.items()
+        },
+        "theoretical_occupancy": asdict(kernel.occupancy)
+        if kernel.occupancy
+        else {"unknown": kernel.occupancy_unknown},
+        "findings": [asdict(finding) for finding in kernel.findings],
+    }

@@ -1,0 +1,56 @@
+"""A file that says which plans a process ran, in order: how a profiler's dispatches find their attention problem.
+
+Each line is JSON. The first time that a plan runs it is there whole: ``{"process": pid, "plan": {…}, "number": n}``
+(as `rocattn plan --json` has it); every run is a line ``{"process": pid, "ran": n}``. `rocattn profile` asks for it by
+the environment, so that the profiled command need not know of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from typing import TYPE_CHECKING
+
+from rocattn.gpu.errors import GpuError
+
+if TYPE_CHECKING:
+    from rocattn.gpu.launch import LaunchPlan
+
+VARIABLE = "ROCATTN_PLAN_LOG"
+
+
+class PlanLog:
+    """The log of this process: appended to, so that several processes may share one file."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise GpuError(f"cannot write the plan log {path} ({VARIABLE}): {error.strerror}") from error
+        self._plans = 0
+
+    def add(self, plan: LaunchPlan) -> int:
+        """Write down a plan and return its number."""
+        self._plans += 1
+        self._write({"process": os.getpid(), "number": self._plans, "plan": plan.as_dict()})
+        return self._plans
+
+    def ran(self, number: int) -> None:
+        """Write down that a plan ran."""
+        self._write({"process": os.getpid(), "ran": number})
+
+    def _write(self, line: dict[str, object]) -> None:
+        # One write a line: lines of processes that share the file stay whole.
+        os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+
+@cache
+def plan_log() -> PlanLog | None:
+    """Return the log that the environment asks for, or None.
+
+    Raises:
+        GpuError: When it cannot be written.
+    """
+    path = os.environ.get(VARIABLE)
+    return PlanLog(path) if path else None

@@ -1,0 +1,218 @@
+"""Diagnoses: each situation that profilers leave behind becomes one line with its remedy."""
+
+import pytest
+
+from rocattn_profiling.collect import diagnose
+from rocattn_profiling.collect.arrived import Arrived
+from rocattn_profiling.collect.find import Tool
+from rocattn_profiling.collect.hardware import Gpu, Hardware
+from rocattn_profiling.collect.passes import Pass
+from rocattn_profiling.collect.process import Ended
+
+COUNTERS = ("GRBM_GUI_ACTIVE", "SQ_WAVES", "SQ_INSTS_VALU")
+WHOLE = Arrived(("out_counter_collection.csv",), 6, 2, dict.fromkeys(COUNTERS, 6))
+
+
+def machine(level="profile_standard", kfd="ok", arch="gfx1100"):
+    """Return a machine with one GPU."""
+    return Hardware((Gpu(arch, 1, performance_level=level),), "6.8", "", kfd, 2, "sysfs")
+
+
+def findings(text="", status=0, arrived=WHOLE, **changes):
+    """Return what is found in a pass that printed a text and ended with a status."""
+    facts = {
+        "tool": Tool("rocprofv3", "/opt/rocm/bin/rocprofv3", "1.0.0", "7.0.0"), "of_pass": Pass("counters-1", COUNTERS),
+        "arch": "gfx1100", "hardware": machine(),
+    }  # fmt: skip
+    ended = status if isinstance(status, Ended) else Ended(status, 3.0)
+    return diagnose.diagnose(diagnose.Evidence(**(facts | changes), ended=ended, text=text, arrived=arrived))
+
+
+# Texts as the tools print them (sources in diagnose.py), the status that goes with them, and what it is.
+TEXTS = [
+    (
+        (
+            "F20260815 22:01:04 9 tool.cpp:1186]  :: [/src/tool.cpp:1186]\n\trocprofiler_create_counter_config("
+            "agent_id, counters_v.data(), counters_v.size(), &profile_v)\n\nCould not construct profile cfg failed "
+            "with error code 38: Request exceeds the capabilities of the hardware to collect"
+        ), -6, "over_subscribed", False,
+    ),
+    ("\nInput metrics out of HW limit. Proposed metrics group set:\n group1: A", 1, "over_subscribed", False),
+    ("ERROR: rocprofiler_open(), Construct(), Metrics list exceeds HW limits", -6, "over_subscribed", False),
+    (
+        (
+            "Could not construct profile cfg failed with error code 39: Agent HW architecture is not supported, "
+            "no counter metrics found."
+        ), -6, "arch_without_counters", True,
+    ),
+    ("ERROR Cannot find a supported arch in rocminfo: gfx1100", 1, "arch_unsupported", True),
+    ("ROCProfiler: input metric 'SQ_WAVEZ' is not found", -6, "unknown_counter", False),
+    ("Unable to open /dev/kfd read-write: Permission denied", 1, "no_permission", True),
+    ("Error: perf_event_open failed: check /proc/sys/kernel/perf_event_paranoid", 1, "perf_paranoid", True),
+    ("Device 5998 has a profiler attached to it. PMC Counters may be inaccurate.", 0, "second_profiler", True),
+    ("ERROR An instance of rocprof is already running", 1, "second_profiler", True),
+    ("aqlprofile API table load failed", -6, "aqlprofile_missing", True),
+    ("F0818 registration.cpp:11] ROCPROFILER_STATUS_ERROR_CONFIGURATION_LOCKED", -6, "mixed_rocm", True),
+    ("python: symbol lookup error: librocprofiler-sdk.so.1: undefined symbol: hsa_amd_queue", 127, "mixed_rocm", True),
+    ("F0818 ring_buffer.cpp:106] mmap failed with errno 22", -9, "mapping_failed", True),
+    ("terminate called: filesystem error: No space left on device [/out/raw]", -6, "disk_full", True),
+    ("mkdir: cannot create directory 'out': Read-only file system", 1, "not_writable", True),
+    ("rocprofv3: error: unrecognized arguments: --pmc SQ_WAVES", 2, "tool_usage", True),
+    ("/opt/rocm/bin/rocprof: Error: 'rocminfo' utility is not found: please add ROCM", 1, "roctool_missing", True),
+    ("Profiling data corrupted: ' out/results.txt'", 1, "post_processing", False),
+    ("ROCprofiler: 0 contexts collected, output directory /tmp/x", 0, "no_contexts", False),
+    ("E0818 tool.cpp] Given PC sampling configuration is not supported on any of the agents", 1, "pc_sampling", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "code", "stops"), TEXTS, ids=[f"{code}-{n}" for n, (_, _, code, _) in enumerate(TEXTS)]
+)
+def test_a_text_of_the_profiler_is_recognised(text, status, code, stops):
+    """One error, its remedy in the same line, and whether it is worth going on."""
+    first = findings(text, status, arrived=Arrived())[0]
+    assert (first.code, first.stops, first.level) == (code, stops, "error")
+    assert first.remedy in first.line
+    assert "\n" not in first.line
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            (
+                "W ioctl.cpp:68] Device 5998 could not be locked for profiling due to lack of permissions (capability "
+                "SYS_PERFMON). PMC Counters may be inaccurate and System Counter Collection will be degraded."
+            ),
+            "no_permission",
+        ),
+        ("Driver/Kernel version does not support locking device 7. PMC Counters may be", "old_driver"),
+        ("WARNING: rocprof(v1) is not supported on this device. Recommended use: rocprofv2", "tool_not_for_arch"),
+    ],
+)
+def test_a_warning_of_the_profiler_does_not_cost_the_pass(text, code):
+    """The data is there; the line says what may be wrong with it."""
+    assert [(found.code, found.level, found.stops) for found in findings(text)] == [(code, "warning", False)]
+
+
+@pytest.mark.parametrize(("text", "_status", "code", "_stops"), TEXTS[8:9] + TEXTS[14:16])
+def test_an_alarming_text_does_not_cost_a_pass_that_has_everything(text, _status, code, _stops):
+    """Another profiler's presence is a warning when the counters are there, and so is what the application prints."""
+    assert [(found.code, found.level, found.stops) for found in findings(text)] == [(code, "warning", False)]
+
+
+def test_harmless_lines_are_no_findings():
+    """What every rocprofv3 prints, at ERROR level too."""
+    text = (
+        "W20260815 22:01:04.1 9 simple_timer.cpp:55] [rocprofv3] tool initialization :: 0.0906 sec\n"
+        "W tool.cpp:2423] HSA version 1.18.0 initialized (instance=0)\n"
+        "E20260815 22:01:04.1 9 output_stream.cpp:111] Opened result file: /x/out_counter_collection.csv\n"
+        "Warning: No tracing options were enabled.\n"
+    )
+    assert findings(text) == []
+
+
+def test_unknown_counters_are_named_in_both_forms_of_the_text():
+    """Releases of 2025 list what was found, later ones also what is missing."""
+    base = "W tool.cpp:1176] Unable to find all counters for agent 1 (gpu-0, gfx1201) in [A, B, C]. Found: [A]"
+    assert findings(base)[0].what == "this profiler does not know all of the counters on gfx1201"
+    assert findings(f"{base}. Missing: [B, C]")[0].what.endswith("gfx1201: B, C")
+
+
+def test_zeros_under_auto_name_level_and_command():
+    """SQ_WAVES alone counts on a Radeon at auto: the remedy is a command."""
+    zeros = Arrived(("f",), 6, 2, {"GRBM_GUI_ACTIVE": 0, "SQ_WAVES": 6, "SQ_INSTS_VALU": 0})
+    found = findings(arrived=zeros, hardware=machine("auto"))[0]
+    assert (found.code, found.stops) == ("all_zero", True)
+    assert "all counters but SQ_WAVES are 0, because the GPU's performance level is auto" in found.line
+    assert "amd-smi set -g 0 -l stable_std" in found.line
+    unseen = findings(arrived=zeros, hardware=machine(""))[0]
+    assert "this one's is not shown" in unseen.line
+    assert findings(arrived=zeros, hardware=machine("auto", arch="gfx942"), arch="gfx942")[0].stops is False
+
+
+def test_one_zero_counter_is_no_finding():
+    """Kernels without LDS have no bank conflicts."""
+    arrived = Arrived(("f",), 6, 2, dict.fromkeys(COUNTERS, 6) | {"SQ_LDS_BANK_CONFLICT": 0})
+    assert findings(arrived=arrived, of_pass=Pass("p", (*COUNTERS, "SQ_LDS_BANK_CONFLICT"))) == []
+
+
+def test_fetch_size_of_gfx12_is_known_to_be_zero():
+    """Not a fault of the run: the counter misses the requests' size."""
+    of_pass = Pass("p", (*COUNTERS, "FETCH_SIZE"))
+    arrived = Arrived(("f",), 6, 2, dict.fromkeys(COUNTERS, 6) | {"FETCH_SIZE": 0})
+    found = findings(arrived=arrived, of_pass=of_pass, arch="gfx1201", hardware=machine(arch="gfx1201"))
+    assert [one.code for one in found] == ["fetch_size_gfx12"]
+
+
+@pytest.mark.parametrize(
+    ("kfd", "code"), [("ok", "no_data"), ("no permission", "no_permission"), ("missing", "no_data")]
+)
+def test_no_file_at_all_although_it_ended_well(kfd, code):
+    """Exit status 0 is not data; where /dev/kfd is closed to the user, that is the reason."""
+    found = findings(arrived=Arrived(), hardware=machine(kfd=kfd))[0]
+    assert (found.code, found.stops) == (code, kfd != "ok")
+    assert ("/dev/kfd" in found.line) == (kfd != "ok")
+
+
+def test_no_data_with_two_rocm_releases_points_at_them():
+    """The profiler's release and that of the application's torch differ."""
+    found = findings(arrived=Arrived(), torch_rocm="6.4")[0]
+    assert (found.code, found.stops) == ("mixed_rocm", True)
+    assert "rocprofv3 is of ROCm 7.0 but the application's torch brings ROCm 6.4" in found.line
+    assert findings(arrived=Arrived(), torch_rocm="7.0")[0].code == "no_data"
+
+
+def test_missing_counters_are_named_and_sums_count_as_their_counter():
+    """TCC_HIT_sum that arrives as TCC_HIT is there; what is nowhere is named."""
+    arrived = Arrived(("f",), 6, 2, {"GRBM_GUI_ACTIVE": 6, "SQ_WAVES": 6, "TCC_HIT": 6})
+    found = findings(arrived=arrived, of_pass=Pass("p", ("GRBM_GUI_ACTIVE", "SQ_WAVES", "TCC_HIT_sum", "TCC_MISS_sum")))
+    assert [(one.code, one.level) for one in found] == [("missing_counters", "warning")]
+    assert "TCC_MISS_sum" in found[0].what
+    assert "TCC_HIT_sum" not in found[0].what
+
+
+def test_whose_failure_it_is_is_decided_by_a_run_without_the_profiler():
+    """The same ending means the application or the profiler, by how the application ends alone."""
+    evidence = {"status": -11, "arrived": Arrived()}
+    ours = findings(**evidence, control=Ended(0, 1.0), text="rocprofv3 caught signal 11...")[0]
+    assert ours.code == "profiler_breaks_application"
+    assert "the profiler caught signal 11, SIGSEGV" in ours.line
+    theirs = findings(**evidence, control=Ended(-11, 1.0))[0]
+    assert (theirs.code, theirs.stops) == ("application_failed", True)
+    assert "killed by SIGSEGV" in theirs.line
+    untried = findings(status=1, arrived=Arrived(), text="Fatal error: Failed to resolve path. '/x.so' does not exist")[
+        0
+    ]
+    assert "Failed to resolve path" in untried.line
+
+
+def test_a_control_run_is_made_only_where_nothing_explains_the_ending():
+    """A known text needs no second run of the application; success needs none either."""
+    facts = {"tool": Tool("rocprofv3", "x"), "of_pass": Pass("p", COUNTERS), "arch": "gfx942", "hardware": machine()}
+
+    def needed(status, text, control=None):
+        evidence = diagnose.Evidence(**facts, ended=Ended(status, 1.0), text=text, arrived=Arrived(), control=control)
+        return diagnose.needs_control(evidence)
+
+    assert needed(-6, "")
+    assert needed(None, "")
+    assert not needed(0, "")
+    assert not needed(-6, "Metrics list exceeds HW limits")
+    assert not needed(-6, "", Ended(0, 1.0))
+
+
+def test_a_hang_says_whether_the_command_itself_is_as_slow():
+    """More time helps in one case, another profiler in the other."""
+    slow = findings(status=Ended(None, 60.0), arrived=Arrived(), control=Ended(None, 60.0))[0]
+    assert "the command itself runs longer than 60 s" in slow.line
+    hangs = findings(status=Ended(None, 60.0), arrived=Arrived(), control=Ended(0, 1.5))[0]
+    assert "without the profiler it takes 1.5 s" in hangs.line
+    assert (slow.code, hangs.code) == ("hangs", "hangs")
+
+
+def test_a_full_disk_is_said_whatever_else_is():
+    """Programs fail in many ways when nothing can be written."""
+    found = findings(status=1, arrived=Arrived(), free_bytes=4096)
+    assert found[0].code == "disk_full"
+    assert found[0].stops

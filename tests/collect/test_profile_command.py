@@ -1,0 +1,139 @@
+"""``rocattn profile``: what it prints where, and its exit statuses."""
+
+import json
+
+import pytest
+
+from rocattn_profiling import cli
+from rocattn_profiling.collect import store
+
+
+@pytest.fixture(autouse=True)
+def _here(machine, monkeypatch):
+    """Run in the machine's folder: the default output folder is there."""
+    monkeypatch.chdir(machine.root)
+
+
+def test_a_dry_run_needs_neither_gpu_nor_profiler(machine, capsys):
+    """The command lines are on stdout, ready for a shell; nothing is written."""
+    machine.gpus()
+    assert cli.main(["profile", "--dry-run", "--arch", "gfx1100", "--tool", "rocprofv3@6.2", "--", "./app", "a b"]) == 0
+    out, err = capsys.readouterr()
+    lines = [line for line in out.splitlines() if not line.startswith("#")]
+    assert len(lines) == 3
+    assert all(line.startswith("ROCPROF_TMPDIR=") and line.endswith("-- ./app 'a b'") for line in lines)
+    assert "# counters.txt: pmc: GRBM_GUI_ACTIVE SQ_WAVES" in out
+    assert "assumed for the dry run" in err
+    assert not (machine.root / "out").exists()
+
+
+def test_a_dry_runs_command_lines_are_those_that_are_run(machine, capsys):
+    """The shown arguments are the profiler's arguments."""
+    path = machine.install("rocprofv3")
+    words = ["--metrics", "lds", "caches", "--json", "--", str(machine.app), "--x"]
+    assert cli.main(["profile", "--dry-run", *words]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert cli.main(["profile", *words]) == 0
+    assert [[path, *call["argv"]] for call in machine.called()] == [one["argv"] for one in planned["passes"]]
+
+
+def test_options_after_the_double_dash_are_the_commands(capsys):
+    """Ours end at the first --; a second one, and options of our names, belong to the command."""
+    words = ["--dry-run", "--arch", "gfx942", "--metrics", "lds", "--", "./app", "--json", "--debug", "--", "x"]
+    assert cli.main(["profile", *words]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
+    assert all(line.endswith(" -- ./app --json --debug -- x") for line in lines)
+
+
+def test_json_is_alone_on_stdout_and_equals_profile_json(machine, capsys):
+    """Tables and progress go to stderr."""
+    machine.install("rocprofv3")
+    assert cli.main(["profile", "--json", "--metrics", "lds", "--", str(machine.app)]) == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert told == json.loads((machine.root / "out/profile/profile.json").read_text())
+    assert (told["complete"], told["wanted"], told["arch"]) == (True, ["lds"], "gfx942")
+    assert "counters-1" in err
+    assert "2 of 2 passes measured" in err
+
+
+def test_no_profiler_is_one_line_and_status_3(machine, capsys):
+    """Nothing was measured, and what to install is said."""
+    assert cli.main(["profile", "--", str(machine.app)]) == 3
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert "install rocprofiler-sdk" in err
+
+
+def test_a_partial_measurement_is_status_3_and_says_what_is_missing(machine, capsys):
+    """Some counters are there: what is not is in the table and in a line."""
+    machine.set(unknown=["SQ_INSTS_LDS"])
+    machine.install("rocprofv3")
+    assert cli.main(["profile", "--metrics", "lds", "--", str(machine.app)]) == 3
+    err = capsys.readouterr().err
+    assert "partial" in err
+    assert "does not know all of the counters" in err
+
+
+def test_an_unfinished_collection_is_resumed_from_the_command_line(machine, capsys):
+    """The first run stops at another profiler; --resume runs what is missing."""
+    machine.set(says="An instance of rocprof is already running", fails="writes nothing")
+    machine.install("rocprofv3")
+    words = ["--metrics", "lds", "--", str(machine.app)]
+    assert cli.main(["profile", *words]) == 3
+    assert "another profiler uses this GPU" in capsys.readouterr().err
+    machine.set(says="", fails="")
+    assert cli.main(["profile", "--resume", *words]) == 0
+    assert store.read_profile(machine.root / "out/profile/profile.json").complete
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name the command to profile after --"),
+        (["--", "./not-there"], "there is no program './not-there'"),
+        (["--metrics", "l3", "--", "true"], "no counter, metric or group 'l3'"),
+        (["--arch", "sm_90", "--", "true"], "write it like gfx942"),
+        (["--timeout", "0", "--", "true"], "no number of seconds above 0"),
+        (["--format", "xml", "--", "true"], "invalid choice"),
+        (["--resume", "--", "true"], "nothing to resume"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_status_4(machine, capsys, words, message):
+    """What is wrong and what to do; no traceback, nothing run."""
+    machine.install("rocprofv3")
+    try:
+        status = cli.main(["profile", *words])
+    except SystemExit as stop:  # argparse's own errors
+        status = stop.code
+    err = capsys.readouterr().err
+    assert status == 4
+    assert message in err
+    assert "Traceback" not in err
+    assert machine.called() == []
+
+
+def test_two_architectures_need_a_choice(machine, capsys):
+    """Which GPU is meant cannot be guessed."""
+    machine.gpus("gfx1036", "gfx1100")
+    machine.install("rocprofv3")
+    assert cli.main(["profile", "--", "true"]) == 4
+    assert "this machine has gfx1036 and gfx1100: choose one with --arch" in capsys.readouterr().err
+
+
+def test_rocpd_needs_a_release_that_writes_it(machine, capsys):
+    """Before ROCm 7.0 there is CSV only, and version 1 has nothing else."""
+    assert cli.main(["profile", "--dry-run", "--tool", "rocprofv3@6.4", "--format", "rocpd", "--", "true"]) == 4
+    assert "does not write rocpd: ROCm 7.0 and later do" in capsys.readouterr().err
+    assert cli.main(["profile", "--dry-run", "--tool", "rocprof@6.2", "--format", "rocpd", "--", "true"]) == 4
+    assert "it writes csv" in capsys.readouterr().err
+
+
+def test_groups_are_listed_with_their_counters(machine, capsys):
+    """For a person and as JSON, for an architecture that need not be here."""
+    assert cli.main(["profile", "--list", "--arch", "gfx1201", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["groups"]["memory"] == ["GL2C_EA_RDREQ_sum", "GL2C_EA_WRREQ_sum"]
+    assert "FETCH_SIZE reads 0" in told["note"]
+    assert cli.main(["profile", "--list"]) == 0
+    assert "launch (only if named)" in capsys.readouterr().out

@@ -1,0 +1,149 @@
+"""No secret in what is stored: environments, command lines, addresses, logs, and values that turn up anywhere."""
+
+import json
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from rocattn_profiling.collect import scrub
+
+ENVIRONMENT = {
+    "HF_TOKEN": "hf_abcdefgh", "AWS_SECRET_ACCESS_KEY": "aws-secret-1", "WANDB_API_KEY": "wandb-key-1",
+    "DB_PASSWORD": "hunter22", "GITHUB_PAT": "ghp_12345678", "HOME": "/home/me", "PWD": "/work/place",
+    "ROCM_PATH": "/opt/rocm", "HIP_VISIBLE_DEVICES": "0", "LD_LIBRARY_PATH": "/opt/rocm/lib",
+    "ROCPROF_TOKEN": "secret-too", "SHORT_TOKEN": "ab",
+}  # fmt: skip
+SECRETS = {"hf_abcdefgh", "aws-secret-1", "wandb-key-1", "hunter22", "ghp_12345678", "secret-too"}
+
+
+def test_secret_variables_are_told_by_their_names():
+    """The working directory is none, and a value too short to look for is not looked for."""
+    assert set(scrub.secrets_of(ENVIRONMENT)) == SECRETS
+    assert scrub.secrets_of({"A_TOKEN": "abcdef", "B_TOKEN": "abcdefgh"}) == ("abcdefgh", "abcdef")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["app", "--token", "s3cr3t", "x"], ["app", "--token", "<scrubbed>", "x"]),
+        (["app", "--api-key=s3cr3t"], ["app", "--api-key=<scrubbed>"]),
+        (["env", "DB_PASSWORD=pw", "app"], ["env", "DB_PASSWORD=<scrubbed>", "app"]),
+        (["app", "--max-tokens", "128", "--seq-k", "4096"], ["app", "--max-tokens", "128", "--seq-k", "4096"]),
+        (["app", "--token", "128"], ["app", "--token", "128"]),
+        (["pip", "https://me:pw@host/simple"], ["pip", "https://<scrubbed>@host/simple"]),
+        (["app", "user@host", "a=b"], ["app", "user@host", "a=b"]),
+    ],
+)
+def test_command_lines_lose_secret_values_only(given, kept):
+    """Options, variables and addresses; sizes of a model are no secrets."""
+    assert scrub.scrub_command(given) == kept
+
+
+def rocpd(path, environment, command):
+    """Write a database with a process table as rocpd has it, and enough rows to fill pages."""
+    with closing(sqlite3.connect(path)) as base:
+        columns = "id INTEGER, pid INTEGER, command TEXT, environment JSONB, extdata JSONB"
+        base.execute(f'CREATE TABLE "rocpd_info_process_ab" ({columns})')
+        row = (1, 9, command, json.dumps(environment), json.dumps({"config": {"env": environment}, "output": "/x"}))
+        base.execute('INSERT INTO "rocpd_info_process_ab" VALUES (?, ?, ?, ?, ?)', row)
+        base.execute("PRAGMA secure_delete = OFF")  # some builds of SQLite have it on
+        base.execute("CREATE TABLE draft (text TEXT)")
+        base.executemany("INSERT INTO draft VALUES (?)", [(f"value of a dropped page {'x' * 997}",)] * 129)
+        base.commit()
+        base.execute("DROP TABLE draft")  # its pages are free now, and some still have the text
+        base.execute("CREATE VIEW rocpd_info_process AS SELECT * FROM rocpd_info_process_ab")
+        base.execute("CREATE TABLE rocpd_kernel_dispatch_ab (id INTEGER)")
+        base.executemany("INSERT INTO rocpd_kernel_dispatch_ab VALUES (?)", [(number,) for number in range(513)])
+        base.commit()
+
+
+def test_a_database_keeps_its_data_and_loses_the_environment(tmp_path):
+    """ROCm's variables stay, all other values go, and no old page keeps them; dispatches are untouched."""
+    path = tmp_path / "x_results.db"
+    rocpd(path, ENVIRONMENT, "./app --token hf_abcdefgh --heads 8")
+    assert b"dropped page" in path.read_bytes()
+    assert scrub.scrub_folder(tmp_path, scrub.secrets_of(ENVIRONMENT)) == []
+    data = path.read_bytes()
+    assert not any(value.encode() in data for value in (*SECRETS, "/home/me", "/work/place", "dropped page"))
+    with closing(sqlite3.connect(path)) as base:
+        command, environment, extra = base.execute(
+            "SELECT command, environment, extdata FROM rocpd_info_process"
+        ).fetchone()
+        assert base.execute("SELECT count(*) FROM rocpd_kernel_dispatch_ab").fetchone() == (513,)
+    assert command == "./app --token <scrubbed> --heads 8"
+    kept = json.loads(environment)
+    assert kept.keys() == ENVIRONMENT.keys()
+    assert {name for name, value in kept.items() if value != "<scrubbed>"} == {
+        "ROCM_PATH",
+        "HIP_VISIBLE_DEVICES",
+        "LD_LIBRARY_PATH",
+    }
+    assert json.loads(extra)["output"] == "/x"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [ENVIRONMENT, [f"{name}={value}" for name, value in ENVIRONMENT.items()], [{"HF_TOKEN": "hf_abcdefgh"}]],
+    ids=["object", "lines", "objects"],
+)
+def test_json_of_any_shape_is_scrubbed_by_its_keys(tmp_path, environment):
+    """The environment as an object or a list, the command as a list or a line; numbers and other texts stay."""
+    path = tmp_path / "out_results.json"
+    metadata = {"command": ["app", "--token", "hf_abcdefgh"], "environment": environment, "config": {"pid": 7}}
+    tree = {"rocprofiler-sdk-tool": [{"metadata": metadata, "strings": ["attn_fwd"]}]}
+    path.write_text(json.dumps(tree))
+    assert scrub.scrub_folder(tmp_path) == []
+    assert not any(value in path.read_text() for value in (*SECRETS, "/home/me"))
+    found = json.loads(path.read_text())["rocprofiler-sdk-tool"][0]
+    assert found["metadata"]["command"] == ["app", "--token", "<scrubbed>"]
+    assert (found["metadata"]["config"], found["strings"]) == ({"pid": 7}, ["attn_fwd"])
+
+
+def test_logs_and_settings_are_scrubbed(tmp_path):
+    """rocprof-compute's log and YAML repeat the command, an application may print its environment."""
+    (tmp_path / "log.txt").write_text("Command: app --password pw123 --n 3\nplain line\nfetch https://u:p@host/\n")
+    (tmp_path / "profiling_config.yaml").write_text("name: x\nremaining: app --api_key=abc\n")
+    (tmp_path / "listed.yaml").write_text("remaining:\n- --\n- app\n- --token\n- 'qwerty-1'\n- --heads\n- '8'\n")
+    (tmp_path / "sysinfo.csv").write_text("command,x\napp --token t0psecret,1\n")
+    (tmp_path / "stdout.txt").write_bytes(b"HF_TOKEN=hf_abcdefgh\n\xff\xfe not UTF-8, hunter22\n")
+    assert scrub.scrub_folder(tmp_path, scrub.secrets_of(ENVIRONMENT)) == []
+    log = (tmp_path / "log.txt").read_text()
+    assert log == "Command: app --password <scrubbed> --n 3\nplain line\nfetch https://<scrubbed>@host/\n"
+    assert "abc" not in (tmp_path / "profiling_config.yaml").read_text()
+    listed = (tmp_path / "listed.yaml").read_text()
+    assert listed == "remaining:\n- --\n- app\n- --token\n- <scrubbed>\n- --heads\n- '8'\n"
+    assert "t0psecret" not in (tmp_path / "sysinfo.csv").read_text()
+    data = (tmp_path / "stdout.txt").read_bytes()
+    assert data == b"HF_TOKEN=<scrubbed>\n\xff\xfe not UTF-8, <scrubbed>\n"
+
+
+def test_a_file_that_cannot_be_read_is_removed_and_named(tmp_path):
+    """A database cut off by a kill, and JSON that stops in the middle."""
+    whole = tmp_path / "whole.db"
+    rocpd(whole, ENVIRONMENT, "app")
+    (tmp_path / "cut.db").write_bytes(whole.read_bytes()[:700])
+    (tmp_path / "cut.json").write_text('{"environment": {"HF_TOKEN": "hf_abc')
+    lines = scrub.scrub_folder(tmp_path)
+    assert [line.split()[0] for line in lines] == ["cut.db", "cut.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"whole.db"}
+
+
+def test_a_secret_in_any_other_file_is_reported(tmp_path):
+    """Counter files are not rewritten; should a value be in one, the folder is not for publishing."""
+    (tmp_path / "trace.csv").write_text("kernel\nhf_abcdefgh\n")
+    (tmp_path / "empty.csv").touch()
+    assert scrub.scrub_folder(tmp_path, ("hf_abcdefgh",)) == [
+        "trace.csv holds the value of a secret variable: do not publish it"
+    ]
+
+
+def test_links_are_not_followed(tmp_path):
+    """A link out of the folder must not rewrite somebody else's file."""
+    outside = tmp_path / "outside.txt"
+    outside.write_text("hunter22")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "link.txt").symlink_to(outside)
+    assert scrub.scrub_folder(inside, ("hunter22",)) == []
+    assert outside.read_text() == "hunter22"

@@ -1,0 +1,34 @@
+"""The plan log names the attention problem behind each dispatch, without the program's help."""
+
+import numpy as np
+import pandas as pd
+
+from rocattn.gpu.plan_log import VARIABLE
+from rocattn_profiling.metrics.attribution import attribute, read_plans
+
+CODE = """
+import json, numpy as np, rocattn
+def call(seq, **options):
+    q, k, v = (np.ones((1, seq, 2, 8), np.float16) for _ in "qkv")
+    rocattn.attention(q, k, v, backend="gpu", **options)
+call(5); call(9, causal=True); call(5); call(5)
+print(json.dumps("done"))
+"""
+
+
+def test_each_run_of_a_plan_is_in_the_log_in_order(hostgpu, tmp_path):
+    """Two plans, four runs; the problems are those of the calls, and a profile's launches find them."""
+    log = tmp_path / "plans.jsonl"
+    assert hostgpu(CODE, "gfx1100", **{VARIABLE: str(log)}) == "done"
+    ran = read_plans([log])
+    assert [(plan.config["seq_q"], plan.config["causal"], times) for plan, times in ran] == [
+        (5, False, 1), (9, True, 1), (5, False, 2),
+    ]  # fmt: skip
+    launch = ran[1][0].launches[0]
+    block = int(np.prod(launch.block))
+    table = pd.DataFrame(
+        [(launch.symbol, int(np.prod(launch.grid)) * block, block, 0)], columns=["kernel", "grid", "block", "ordinal"]
+    )
+    (label,) = attribute(table, ran).labels
+    assert "q9-k9" in label
+    assert "causal" in label

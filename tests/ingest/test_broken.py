@@ -1,0 +1,180 @@
+"""Broken, empty, foreign and hostile files: one line each, and the run's other files are read."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from rocattn.errors import RocattnError
+from rocattn_profiling import ingest
+from rocattn_profiling.ingest import load as reading
+from rocattn_profiling.ingest import rocpd
+
+from . import generators as g
+from .test_csv import whats
+from .test_formats import held, truth
+
+MADE = g.launches(3)
+
+
+def make(folder, kind):
+    """Write one broken file."""
+    path = folder / f"broken.{kind}"
+    if kind == "empty.csv":
+        path.write_bytes(b"")
+    elif kind == "json":
+        path.write_bytes(g.v3_json(path, MADE).read_bytes()[:-900])
+    elif kind == "types.json":
+        path.write_text(g.v3_json(path, MADE).read_text().replace('"dispatch_id": 2', '"dispatch_id": "two"'))
+    elif kind == "deep.json":
+        path.write_text('{"rocprofiler-sdk-tool":' + "[" * 200_000)
+    elif kind == "chrome.json":
+        path.write_bytes(g.chrome(path, MADE).read_bytes()[:-40])
+    elif kind == "db":
+        path.write_bytes(g.rocpd(path, g.launches(400)).read_bytes()[:40_000])
+    elif kind == "header.db":
+        path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+    elif kind == "views.db":
+        base = sqlite3.connect(g.rocpd(path, MADE))
+        base.execute("DROP VIEW kernels")
+        base.close()
+    elif kind == "tables.db":
+        base = sqlite3.connect(path)
+        base.execute("CREATE TABLE rocpd_kernel_dispatch_x (id)")
+        base.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["empty.csv", "json", "types.json", "deep.json", "chrome.json", "db", "header.db", "views.db", "tables.db"],
+)
+def test_a_broken_file_is_one_line_and_the_others_are_read(tmp_path, kind):
+    """The line names the file, says what is wrong and what to do."""
+    good = g.v3_counters(tmp_path / "run" / "good_counter_collection.csv", MADE)
+    broken = make(good.parent, kind)
+    profile = ingest.read([tmp_path])
+    assert held(profile) == truth(MADE)
+    (problem,) = profile.problems
+    assert problem.file == str(broken)
+    assert "\n" not in str(problem)
+    assert "report this file" not in str(problem), "it is known what is wrong"
+
+
+def test_text_in_a_number_of_a_database(tmp_path):
+    """SQLite holds any type in any column: one bad cell is one missing value."""
+    path = g.rocpd(tmp_path / "a.db", MADE)
+    base = sqlite3.connect(path)
+    base.execute("UPDATE rocpd_kernel_dispatch_u SET lds = 'much' WHERE dispatch_id = 2")
+    base.execute("UPDATE rocpd_pmc_event_u SET value = 'x' WHERE id = 1")
+    base.commit()
+    base.close()
+    profile = ingest.read([path])
+    assert profile.dispatches["lds_bytes"].isna().tolist() == [False, True, False]
+    assert len(profile.counters) == 8
+    assert whats(profile)[:2] == [
+        "1 values are no integers where integers belong", "1 counter values are missing or no numbers"
+    ]  # fmt: skip
+
+
+def test_a_view_without_end_is_stopped(tmp_path, monkeypatch):
+    """A database may hold a view that counts for ever: more rows than the file can hold are refused."""
+    path = g.rocpd(tmp_path / "a.db", MADE)
+    base = sqlite3.connect(path)
+    columns = [row[1] for row in base.execute("PRAGMA table_info(kernels)")]
+    base.execute("DROP VIEW kernels")
+    listed = ", ".join(f'n AS "{name}"' for name in columns)
+    endless = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c)"
+    base.execute(f"CREATE VIEW kernels AS {endless} SELECT {listed} FROM c")  # noqa: S608 - own text
+    base.commit()
+    assert whats(ingest.read([path])) == ["its views return more rows than the file can hold"]
+    base.execute("DROP VIEW kernels")
+    base.execute(f"CREATE VIEW kernels AS {endless} SELECT {listed} FROM c WHERE n < 0")  # noqa: S608 - own text
+    base.commit()
+    base.close()
+    monkeypatch.setattr(rocpd, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(rocpd, "_BYTES_PER_SECOND", 1e9)
+    assert whats(ingest.read([path])) == ["its views do not end"]
+
+
+def test_a_database_is_not_written_to(tmp_path):
+    """Reading leaves the file and its folder as they were."""
+    path = g.rocpd(tmp_path / "a.db", MADE)
+    before = path.read_bytes()
+    ingest.read([tmp_path])
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_of_other_kinds_are_named_with_the_reason(tmp_path):
+    """A folder holds logs, inputs and pictures beside the profiles."""
+    texts = {
+        "input.txt": "pmc: SQ_WAVES\n", "notes.md": "# Notes\n", "log.txt": "RPL: on '1'\n",
+        "table.csv": "a,b\n1,2\n", "trace.json": '{"traceEvents": [{"ph": "X"}]}', "other.json": '{"a": 1}',
+        "copies.csv": '"Kind","Direction","Start_Timestamp"\n', "api.csv": '"Domain","Function","Process_Id"\n',
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
+    (tmp_path / "pipe").parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / "pipe")
+    sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE t (x)").connection.close()
+    found = {Path(one.source.file).name: one for one in ingest.describe([tmp_path])}
+    assert set(found) == {*texts, "picture.png", "pipe", "other.db"}
+    assert all(one.source.skipped and not one.problems for one in found.values())
+    assert found["pipe"].source.skipped == "not a regular file"
+    assert "counters" in found["input.txt"].source.skipped
+    assert found["log.txt"].source.tool == "rocprof"
+
+
+def test_detection_does_not_believe_names(tmp_path):
+    """A counter file called notes.txt is a counter file."""
+    path = g.v3_counters(tmp_path / "x.csv", MADE).rename(tmp_path / "notes.txt")
+    assert held(ingest.read([path])) == truth(MADE)
+
+
+def test_links_that_go_round_and_copies_by_link(tmp_path):
+    """A link to a folder above does not loop; a file reached twice is read once; hidden folders are left out."""
+    g.v3_counters(tmp_path / "run" / "a.csv", MADE)
+    (tmp_path / "run" / "up").symlink_to(tmp_path)
+    (tmp_path / "run" / "b.csv").symlink_to(tmp_path / "run" / "a.csv")
+    (tmp_path / "gone.csv").symlink_to(tmp_path / "nowhere")
+    g.v3_counters(tmp_path / ".rocprofv3" / "c.csv", MADE)
+    profile = ingest.read([tmp_path, tmp_path / "run" / "a.csv"])
+    assert held(profile) == truth(MADE)
+    assert [problem.what for problem in profile.problems] == ["cannot be read (No such file or directory)"]
+
+
+def test_a_folder_of_too_many_files_is_cut_and_said(tmp_path, monkeypatch):
+    """A whole disk given by mistake ends in a line, not in hours."""
+    monkeypatch.setattr(reading, "MOST_FILES", 5)
+    for number in range(9):
+        (tmp_path / f"{number}.txt").write_text("x")
+    assert whats(ingest.read([tmp_path])) == ["more than 5 files"]
+
+
+def test_what_is_not_there_is_an_error(tmp_path):
+    """A wrong path is the caller's mistake, not a file's."""
+    with pytest.raises(RocattnError, match="no such file or folder"):
+        ingest.read([tmp_path / "nowhere"])
+
+
+def test_an_empty_folder_gives_an_empty_profile(tmp_path):
+    """All frames are there, with their columns."""
+    profile = ingest.read([tmp_path])
+    assert list(profile.tidy().columns)[-2:] == ["counter", "value"]
+    assert profile.across_passes().empty
+    assert profile.problems == []
+
+
+def test_a_surprise_in_a_reader_is_one_line(tmp_path, monkeypatch):
+    """A defect of ours in one file must not hide the rest of the run."""
+    g.v3_counters(tmp_path / "a.csv", MADE)
+    g.v1(tmp_path / "b.csv", MADE)
+
+    def fail(_part):
+        raise KeyError("inside")
+
+    monkeypatch.setattr(reading, "check", fail)
+    assert whats(ingest.read([tmp_path])) == ["cannot be read (KeyError: 'inside')"] * 2

@@ -1,0 +1,319 @@
+"""CSV as profilers, spreadsheets and crashes leave it."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocattn_profiling import ingest
+from rocattn_profiling.ingest import csv_text
+from rocattn_profiling.ingest.csv_repair import split_records
+from rocattn_profiling.ingest.parts import Notes
+
+from . import generators as g
+from .test_formats import ALL, held, truth
+
+NASTY = [
+    "void f<int, float>(std::pair<int, int>, char const*)",
+    'print("x", 1)',
+    'a "quoted" word',
+    "one\nname\nof three lines",
+    'line one\n"and", two',
+    "k" * 10_000,
+    "Kernel_Name",
+    "NA", "nan", "1e5", "Größe µ", "trailing space ", 'ends in a quote"',
+]  # fmt: skip
+
+
+def whats(profile):
+    """Return the texts of the problems."""
+    return [problem.what for problem in profile.problems]
+
+
+def renamed(made, names):
+    """Return launches with these kernel names."""
+    return [g.Launch(i + 1, name, counters={"A": i + 0.5, "B": 2.0 * i}) for i, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("name", NASTY)
+@pytest.mark.parametrize("generation", ["6.3", "7.0"])
+def test_kernel_names_of_any_kind(tmp_path, name, generation):
+    """rocprofv3 writes names as they are, quotes and line ends included, and does not escape them."""
+    made = renamed([], ["plain", name, "after"])
+    profile = ingest.read([g.v3_counters(tmp_path / "a.csv", made, generation)])
+    columns = ("dispatch", "kernel", "grid", "counter", "value")
+    want = truth(made, columns)
+    assert held(profile, columns) == [(a, b.strip(), *rest) for a, b, *rest in want]
+    assert whats(profile) == []
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_kernel_names_in_wide_files(tmp_path, name):
+    """rocprof v1 and rocprof-compute escape them."""
+    made = renamed([], ["plain", name, "after"])
+    profile = ingest.read([g.v1(tmp_path / "a.csv", made)])
+    columns = ("dispatch", "kernel", "grid", "counter", "value")
+    assert held(profile, columns) == [(a, b.strip(), *rest) for a, b, *rest in truth(made, columns)]
+
+
+def test_unquoted_names_with_commas(tmp_path):
+    """rocprof v1 may leave names unquoted: the columns on both sides of it tell where it ends."""
+    path = g.v1(tmp_path / "a.csv", renamed([], ["f<a, b, c>", "g"]))
+    path.write_text(path.read_text().replace('"', ""))
+    profile = ingest.read([path])
+    assert profile.dispatches["kernel"].tolist() == ["f<a, b, c>", "g"]
+    assert profile.counters["value"].tolist() == [0.5, 0.0, 1.5, 2.0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_blocks_of_any_size_give_the_same_table(tmp_path_factory, data):
+    """Where a block ends never shows, whatever the names, the counters per dispatch and the ends of lines."""
+    names = data.draw(st.lists(st.sampled_from([*NASTY[:5], *NASTY[6:]]), min_size=1, max_size=12))
+    counters = data.draw(st.integers(1, 9))
+    made = [
+        g.Launch(i + 1, name, start=10**15 + 9 * i, ns=7, counters={f"C{k}": i + k / 8 for k in range(counters)})
+        for i, name in enumerate(names)
+    ]
+    path = g.v3_counters(tmp_path_factory.mktemp("b") / "a.csv", made, data.draw(st.sampled_from(["6.2.4", "7.0"])))
+    if data.draw(st.booleans()):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    columns = ("dispatch", "kernel", "grid", "lds_bytes", "counter", "value")
+    whole = held(ingest.read([path]), columns)
+    assert len(whole) == len(truth(made, columns))
+    size = data.draw(st.integers(300, 3000))
+    before = csv_text.blocks.__kwdefaults__["block_bytes"]
+    csv_text.blocks.__kwdefaults__["block_bytes"] = size
+    try:
+        assert held(ingest.read([path]), columns) == whole
+    finally:
+        csv_text.blocks.__kwdefaults__["block_bytes"] = before
+
+
+def test_reading_once_per_dispatch_equals_reading_every_row(tmp_path, monkeypatch):
+    """The short cut for dispatches with many counters gives what reading everything gives."""
+    rng = random.Random(3)  # noqa: S311 - test data
+    made = [
+        g.Launch(
+            i + 1, f"k{rng.randrange(3)}", (rng.randrange(1, 99), 2, 1), start=10**15 + 100 * i, ns=1 + i % 9,
+            lds=rng.randrange(9), counters={f"C{k}": rng.random() * 10 ** rng.randrange(-3, 9) for k in range(12)},
+        )
+        for i in range(200)
+    ]  # fmt: skip
+    path = g.v3_counters(tmp_path / "a.csv", made)
+    quick = held(ingest.read([path]))
+
+    def refuse(*_):
+        raise csv_text.IrregularError
+
+    monkeypatch.setattr(csv_text._Parser, "_once_per_dispatch", refuse)
+    assert quick == held(ingest.read([path]))
+    assert len(quick) == 200 * 12
+
+
+def test_two_runs_in_one_file_are_two_passes(tmp_path):
+    """Neighbouring rows of dispatch 1 with different start times are two measurements, not one."""
+    made = g.launches(1, counters=[f"C{k}" for k in range(9)])
+    path = g.v3_counters(tmp_path / "a.csv", made)
+    again = g.v3_counters(tmp_path / "b.csv", g.later(made)).read_text().split("\n", 1)[1]
+    path.write_text(path.read_text() + again)
+    profile = ingest.read([path])
+    assert profile.dispatches["pass"].tolist() == ["a[0]", "a[1]"]
+    assert len(profile.counters) == 18
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.55, 0.81, 0.97])
+def test_a_cut_file_gives_its_complete_rows(tmp_path, keep):
+    """A profiler that was killed leaves half a line; the rest counts, and the cut is said."""
+    made = g.launches(40)
+    path = g.v3_counters(tmp_path / "a.csv", made)
+    data = path.read_bytes()
+    cut = data[: int(len(data) * keep)]
+    path.write_bytes(cut)
+    profile = ingest.read([path])
+    assert len(profile.counters) == cut.count(b"\n") - 1
+    assert set(held(profile)) <= set(truth(made))
+    assert whats(profile)[0] == "the last line is cut off"
+
+
+@pytest.mark.parametrize("generation", ["6.2.0", "7.0"])
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_a_last_line_without_its_end(tmp_path, generation, lost):
+    """It is kept if its last number has all its digits, a timestamp or a value."""
+    made = g.launches(2)
+    path = g.v3_counters(tmp_path / "a.csv", made, generation)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) - 1 - lost])
+    profile = ingest.read([path])
+    assert len(profile.counters) == (5 if lost else 6)
+    said = "the last line is cut off" if lost else "the last line has no end: the file may be cut off"
+    assert whats(profile)[0] == said
+
+
+@pytest.mark.parametrize("text", ["", "\n", "\n\n\n"])
+def test_a_header_alone_says_that_nothing_ran(tmp_path, text):
+    """It is no error of the file."""
+    path = g.v3_counters(tmp_path / "a.csv", [])
+    path.write_text(path.read_text() + text)
+    (found,) = ingest.describe([path])
+    assert found.source.skipped.startswith("it holds no rows")
+    assert found.problems == ()
+
+
+def test_joined_files_repeat_their_header(tmp_path):
+    """``cat a.csv b.csv`` leaves a header in the middle."""
+    first, second = g.launches(2), g.later(g.launches(4))[2:]
+    path = g.v3_counters(tmp_path / "a.csv", first)
+    path.write_text(path.read_text() + g.v3_counters(tmp_path / "b.csv", second).read_text())
+    profile = ingest.read([path])
+    assert held(profile) == truth(first + second)
+    assert whats(profile) == ["the header line occurs 1 more times (files were joined)"]
+
+
+def test_spreadsheets_round_timestamps(tmp_path):
+    """8.1097E+14 is not a time, even where start and end differ; counters are kept."""
+    path = g.v2(tmp_path / "a.csv", g.launches(3))
+    text = path.read_text()
+    for launch in g.launches(3):
+        text = text.replace(str(launch.start), "1.55E+15").replace(str(launch.end), "1.56E+15")
+    path.write_text(text)
+    profile = ingest.read([path])
+    assert profile.dispatches[["start_ns", "end_ns"]].isna().all(axis=None)
+    assert profile.counters["value"].tolist() == [v for launch in g.launches(3) for v in launch.counters.values()]
+    assert whats(profile) == ["6 timestamps in scientific notation: a spreadsheet rounded them"]
+    assert profile.problems[0].line == 2
+
+
+def test_semicolons_and_byte_order_marks(tmp_path):
+    """A spreadsheet in another language saves with semicolons, one on Windows in UTF-16."""
+    made = g.launches(3)
+    names = [g.Launch(**{**vars(launch), "kernel": f"k{i}"}) for i, launch in enumerate(made)]
+    path = g.v2(tmp_path / "a.csv", names)
+    text = path.read_text().replace(",", ";")
+    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-16-be"):
+        mark = "\ufeff" if encoding == "utf-16-be" else ""
+        path.write_bytes((mark + text).encode(encoding))
+        profile = ingest.read([path])
+        assert held(profile) == truth(names), encoding
+        assert whats(profile) == []
+
+
+def test_bytes_that_are_not_utf8(tmp_path):
+    """A Latin-1 name is shown with its bytes replaced; everything else is right."""
+    path = g.v3_counters(tmp_path / "a.csv", [g.Launch(1, "Größe", counters={"A": 2.0})])
+    path.write_bytes(path.read_text().encode("latin-1"))
+    profile = ingest.read([path])
+    assert profile.counters["value"].tolist() == [2.0]
+    assert whats(profile) == ["1 kernel names hold bytes that are not UTF-8"]
+
+
+def test_nul_bytes_of_an_unfinished_write(tmp_path):
+    """A crash of the machine leaves NULs where the file system had not written yet."""
+    made = g.launches(3)
+    path = g.v3_counters(tmp_path / "a.csv", made)
+    path.write_bytes(path.read_bytes() + b"\0" * 5000)
+    profile = ingest.read([path])
+    assert held(profile) == truth(made)
+    assert whats(profile) == ["5000 NUL bytes (the file was not fully written)"]
+
+
+def test_times_that_end_before_they_start(tmp_path):
+    """Zero and negative durations are removed and counted; the dispatch and its counters stay."""
+    made = [g.Launch(i + 1, "k", ns=ns, counters={"A": 1.0}) for i, ns in enumerate([5, 0, -7])]
+    profile = ingest.read([g.v3_counters(tmp_path / "a.csv", made)])
+    assert profile.dispatches["start_ns"].isna().tolist() == [False, True, True]
+    assert len(profile.counters) == 3
+    assert whats(profile) == ["2 dispatches end before or when they start"]
+
+
+def test_numbers_beyond_float_precision_stay_exact(tmp_path):
+    """Timestamps of a machine that has been up for long need all 64 bits."""
+    start = 2**62 + 12345
+    profile = ingest.read(
+        [g.v3_counters(tmp_path / "a.csv", [g.Launch(1, "k", start=start, ns=1, counters={"A": 1.0})])]
+    )
+    assert profile.dispatches[["start_ns", "end_ns"]].iloc[0].tolist() == [start, start + 1]
+
+
+def test_missing_values_are_not_measured(tmp_path):
+    """An empty or wrong cell is no zero."""
+    path = g.v1(tmp_path / "a.csv", g.launches(3))
+    path.write_text(path.read_text().replace(",1000.0,", ",,").replace(",2001.0,", ",1e400,"))
+    path.write_text(path.read_text().replace(",112,64,", ",nan,64,", 1))
+    profile = ingest.read([path])
+    values = profile.tidy(["dispatch"])
+    assert len(values) == 7
+    assert profile.dispatches["sgprs"].isna().tolist() == [True, False, False]
+    assert (1, "SQ_WAVES") not in set(zip(values["dispatch"], values["counter"], strict=True))
+    assert whats(profile)[-1] == "2 dispatches lack counters that others of their pass have"
+
+
+def test_dispatches_that_lack_counters_are_counted(tmp_path):
+    """Counters may be absent for some kernels of a pass: said once, and nothing is made up."""
+    made = g.launches(3)
+    del made[1].counters["SQ_WAVES"]
+    profile = ingest.read([g.v3_counters(tmp_path / "a.csv", made)])
+    assert held(profile) == truth(made)
+    assert whats(profile) == ["1 dispatches lack counters that others of their pass have"]
+
+
+def test_six_significant_digits_are_said(tmp_path):
+    """rocprof-compute's long files round large sums: 2655020 for 2655024."""
+    rounded = [g.Launch(i + 1, "k", counters={"A": 2_655_020.0 + 10 * i, "B": 17.0}) for i in range(4)]
+    profile = ingest.read([g.compute_long(tmp_path / "a.csv", rounded)])
+    assert whats(profile) == ["values have 6 significant digits only"]
+    exact = [*rounded, g.Launch(9, "k", counters={"A": 2_655_024.0, "B": 1.0})]
+    assert whats(ingest.read([g.compute_long(tmp_path / "a.csv", exact)])) == []
+
+
+def test_repeated_counter_columns_are_read_once(tmp_path):
+    """A counter that was asked for twice must not count twice."""
+    path = g.v1(tmp_path / "a.csv", g.launches(2, counters=("SQ_WAVES", "TWIN")))
+    path.write_text(path.read_text().replace("TWIN", "SQ_WAVES", 1))
+    profile = ingest.read([path])
+    assert profile.counters["value"].tolist() == [1000.0, 2000.0]
+    assert whats(profile) == ["1 counter columns are repeated"]
+
+
+def test_hostile_lines_take_linear_time(tmp_path):
+    """Quotes that never end, and no line ends at all: bounded work, one line said, other files read."""
+    good = g.v3_counters(tmp_path / "good.csv", g.launches(2))
+    header = good.read_text().split("\n", 1)[0]
+    (tmp_path / "open.csv").write_text(header + "\n" + '1,1,"Agent 1",1,"\n' * 30_000)
+    (tmp_path / "flat.csv").write_text(header + "\n" + "1," * 12_000_000)
+    profile = ingest.read([tmp_path])
+    assert held(profile) == truth(g.launches(2))
+    assert any("lines are no records of this table" in what for what in whats(profile))
+    assert any(what.startswith("a line longer than") for what in whats(profile))
+
+
+def test_too_many_counter_names_are_no_counter_file(tmp_path):
+    """A file made to fill the memory with names is refused."""
+    made = [g.Launch(1, "k", counters={f"C{i}": 1.0 for i in range(31_000)})]
+    profile = ingest.read([g.v3_counters(tmp_path / "a.csv", made)])
+    assert whats(profile) == ["31000 different counter names"]
+    assert not len(profile.counters)
+
+
+def test_the_line_of_a_problem_is_the_files(tmp_path):
+    """Lines count from 1, the header included."""
+    notes = Notes("f")
+    rows, rest = split_records(b'1,"a,2\n2,"b",3\nx\n3,"c"\n', 3, ",", 1, 2, notes)
+    assert rows == [["2", "b", "3"]]
+    assert rest == b'3,"c"\n'
+    assert [(p.line, p.what) for p in notes.problems()] == [(2, "2 lines are no records of this table")]
+
+
+def test_counting_bytes():
+    """The count is exact for any length."""
+    rng = np.random.default_rng(0)
+    for size in (0, 1, 7, 4096):
+        data = rng.integers(0, 4, size, np.uint8).tobytes()
+        assert csv_text.count_byte(data, b"\2") == data.count(b"\2")
+
+
+def test_all_columns_are_compared():
+    """The tests above look at every column that a format may state."""
+    assert {"process", "queue", "agprs"} < set(ALL)

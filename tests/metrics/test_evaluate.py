@@ -1,0 +1,188 @@
+"""Metrics follow from counters by their formulas, and what cannot be is named, never shown as a fact."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rocattn_profiling.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, Profile
+from rocattn_profiling.metrics.aggregate import by_kernel, by_launch
+from rocattn_profiling.metrics.devices import devices_of
+from rocattn_profiling.metrics.evaluate import MIXED, TOO_SHORT, evaluate
+
+MI210 = {
+    "number": 0, "arch": "gfx90a", "cus": 104, "simds": 416, "max_waves_per_cu": 32, "xccs": 1, "max_clock_mhz": 1700,
+    "max_memory_clock_mhz": 1600, "memory_channels": 32, "lds_banks": 32, "l2_channels": 32,
+}  # fmt: skip
+MI300X = MI210 | {"arch": "gfx942", "cus": 304, "simds": 1216, "xccs": 8, "max_clock_mhz": 2100}
+
+
+def profile(passes, agent=MI210):
+    """A profile of passes: each a list of (kernel, duration in ns, counters), in the order of dispatch."""
+    rows, counts = [], []
+    for number, launches in enumerate(passes):
+        for dispatch, (kernel, duration, counters) in enumerate(launches):
+            for name, value in counters.items():
+                counts.append((len(rows), name, value))
+            rows.append({
+                "process": 7, "dispatch": dispatch, "pass": f"pass_{number}", "kernel": kernel, "grid": 256 * 64,
+                "block": 256, "wave_size": 64, "start_ns": 1000, "end_ns": 1000 + duration, "agent": 0,
+            })  # fmt: skip
+    table = pd.DataFrame(rows).reindex(columns=list(DISPATCH_DTYPES)).astype(DISPATCH_DTYPES)
+    counted = pd.DataFrame(counts, columns=list(COUNTER_DTYPES)).astype(COUNTER_DTYPES)
+    agents = pd.DataFrame([agent]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+    return Profile(dispatches=table, counters=counted, agents=agents)
+
+
+def kernels(made, **options):
+    """Return the groups by kernel."""
+    return {group.name: group for group in by_kernel(evaluate(made, devices_of(made)), **options)}
+
+
+def value(made, metric, kernel="k"):
+    """Return one metric of one kernel."""
+    return kernels(made)[kernel].values[metric].value
+
+
+def test_bandwidth_is_bytes_over_time_and_its_share_of_the_memory_clock():
+    """32-byte and 64-byte requests of gfx90a: (10 * 32 + 90 * 64) bytes in 1000 ns, of 1638.4 GB/s."""
+    reads = {"TCC_EA_RDREQ_sum": 100, "TCC_EA_RDREQ_32B_sum": 10, "TCC_EA_WRREQ_sum": 0, "TCC_EA_WRREQ_64B_sum": 0}
+    made = profile([[("k", 1000, reads)]])
+    assert value(made, "read_gbps") == pytest.approx((320 + 5760) / 1000)
+    assert value(made, "memory_pct") == pytest.approx(100 * 6.08 / 1638.4)
+
+
+def test_sums_over_sums_and_the_mean_of_launches_differ_and_both_are_given():
+    """Hit rates of 50 % of 10 and 100 % of 90: 95 % of all, 75 % as a mean."""
+    launches = [("k", 1000, {"TCC_HIT_sum": 5, "TCC_MISS_sum": 5}), ("k", 1000, {"TCC_HIT_sum": 90, "TCC_MISS_sum": 0})]
+    found = kernels(profile([launches]))["k"].values["l2_hit_pct"]
+    assert (found.value, found.mean) == (pytest.approx(95), pytest.approx(75))
+    assert found.convention == "SUM/SUM"
+
+
+def test_passes_are_joined_by_the_launch_not_by_its_number():
+    """The second pass launches the kernels in the other order."""
+    first = [("a", 1000, {"TCC_HIT_sum": 9}), ("b", 1000, {"TCC_HIT_sum": 1})]
+    second = [("b", 1000, {"TCC_MISS_sum": 9}), ("a", 1000, {"TCC_MISS_sum": 1})]
+    found = kernels(profile([first, second]))
+    assert found["a"].values["l2_hit_pct"].value == pytest.approx(90)
+    assert found["b"].values["l2_hit_pct"].value == pytest.approx(10)
+    assert MIXED in found["a"].values["l2_hit_pct"].flags
+
+
+def test_cycles_of_another_pass_do_not_normalise_an_accumulator():
+    """2000 wave-cycles in 10 busy cycles of its own pass are 200 waves, whatever another pass took."""
+    own = ("k", 1000, {"SQ_LEVEL_WAVES_ACCUM": 2000, "GRBM_GUI_ACTIVE": 10})
+    other = ("k", 1000, {"GRBM_GUI_ACTIVE": 1000, "SQ_BUSY_CYCLES": 3})
+    assert value(profile([[other], [own]]), "waves") == pytest.approx(200)
+    apart = profile([[other], [("k", 1000, {"SQ_LEVEL_WAVES_ACCUM": 2000})]])
+    assert "waves" not in kernels(apart)["k"].values
+
+
+def test_cycles_summed_over_dies_are_divided_by_them():
+    """An MI300X reports the busy cycles of its eight XCDs together."""
+    counters = {"SQ_LEVEL_WAVES_ACCUM": 2000, "GRBM_GUI_ACTIVE": 80}
+    assert value(profile([[("k", 1000, counters)]], MI300X), "waves") == pytest.approx(200)
+
+
+def test_the_time_of_an_undisturbed_pass_is_preferred():
+    """Counting slows the kernel down; the timing pass has no counters."""
+    counted = [("k", 4000, {"TCC_REQ_sum": 1000})]
+    assert value(profile([counted, [("k", 1000, {})]]), "l2_gbps") == pytest.approx(128 * 1000 / 1000)
+
+
+def test_an_occupancy_above_the_wave_slots_is_left_out_with_its_reason():
+    """Seen on real hardware: 17 172 waves on a compute unit."""
+    made = profile([[("k", 1000, {"SQ_WAVE_CYCLES": 10_000, "GRBM_GUI_ACTIVE": 1})]])
+    evaluation = evaluate(made, devices_of(made))
+    assert np.isnan(evaluation.values["achieved_occupancy_pct"]).all()
+    assert "40000 waves is above what is possible, 3328" in evaluation.left_out["waves"][0]
+    assert "achieved_occupancy_pct" not in by_kernel(evaluation)[0].values
+
+
+def test_counters_that_contradict_each_other_are_left_out():
+    """A part that is larger than its whole: gfx90a's names read on another chip do that."""
+    made = profile([[("k", 1000, {"TCC_EA_RDREQ_sum": 0, "TCC_EA_RDREQ_32B_sum": 675_209, "TCC_HIT_sum": 1})]])
+    evaluation = evaluate(made, devices_of(made))
+    assert "read_bytes" not in by_kernel(evaluation)[0].values
+    assert "one has 675209 of 0" in evaluation.launches.problems[0]
+
+
+def test_names_of_another_architecture_are_left_out():
+    """TCC_EA_… on gfx942 is accepted by the profiler and reads nonsense."""
+    made = profile([[("k", 1000, {"TCC_EA_RDREQ_sum": 5, "TCC_HIT_sum": 1, "TCC_MISS_sum": 1})]], MI300X)
+    evaluation = evaluate(made, devices_of(made))
+    assert "TCC_EA_RDREQ_sum left out" in evaluation.launches.problems[0]
+    assert by_kernel(evaluation)[0].values["l2_hit_pct"].value == pytest.approx(50)
+
+
+def test_counters_that_stand_still_are_no_measurement():
+    """Radeon with the performance level on auto counts waves and nothing else."""
+    silent = {"SQ_WAVES": 256, "GRBM_GUI_ACTIVE": 0, "TCC_HIT_sum": 0, "TCC_MISS_sum": 0}
+    made = profile([[("k", 1000, silent), ("k", 1000, silent | {"GRBM_GUI_ACTIVE": 9, "TCC_HIT_sum": 3})]])
+    evaluation = evaluate(made, devices_of(made))
+    found = by_kernel(evaluation)[0].values["l2_hit_pct"]
+    assert (found.value, found.launches) == (pytest.approx(100), 1)
+    assert "GRBM_GUI_ACTIVE reads 0 in 1 of 2 launches" in evaluation.launches.problems[0]
+    assert "performance level" in evaluation.launches.problems[0]
+
+
+def test_wave_counts_that_the_geometry_contradicts_discredit_the_launch():
+    """64 blocks of 256 threads are 256 waves of 64."""
+    made = profile([[("k", 1000, {"SQ_WAVES": 87_812_120, "TCC_HIT_sum": 1, "TCC_MISS_sum": 1})]])
+    evaluation = evaluate(made, devices_of(made))
+    assert "l2_hit_pct" not in by_kernel(evaluation)[0].values
+    assert "SQ_WAVES is 87812120" in evaluation.launches.problems[0]
+
+
+def test_kernels_shorter_than_the_counted_cycles_are_flagged():
+    """29 465 cycles in 10 us are 2.9 GHz on a chip of 1.7: the profiler's packets are in them."""
+    made = profile([[("k", 10_000, {"SQ_ACTIVE_INST_VALU": 1000, "GRBM_GUI_ACTIVE": 29_465})]])
+    (flag,) = kernels(made)["k"].values["valu_busy_pct"].flags
+    assert TOO_SHORT in flag
+
+
+def test_nothing_is_made_up_where_the_gpu_is_not_known():
+    """A file without its GPU: no arch, so no formula applies, and the reason is given."""
+    made = profile([[("k", 1000, {"TCC_HIT_sum": 5, "TCC_MISS_sum": 5})]])
+    made.agents = made.agents.iloc[:0]
+    evaluation = evaluate(made, devices_of(made))
+    assert by_kernel(evaluation)[0].values == {}
+    assert evaluation.missing["l2_hit_pct"] == "needs which GPU it was"
+    named = by_kernel(evaluate(made, devices_of(made, "MI210")))
+    assert named[0].values["l2_hit_pct"].value == pytest.approx(50)
+
+
+def test_a_rate_of_no_accesses_is_no_value():
+    """0/0 is neither 0 % nor an error."""
+    made = profile([[("k", 1000, {"TCC_HIT_sum": 0, "TCC_MISS_sum": 0, "TCC_REQ_sum": 7})]])
+    evaluation = evaluate(made, devices_of(made))
+    assert "l2_hit_pct" not in by_kernel(evaluation)[0].values
+    assert "l2_hit_pct" not in evaluation.left_out
+
+
+def test_launches_one_by_one_are_in_the_order_of_dispatch():
+    """And each has its own value."""
+    launches = [("b", 1000, {"TCC_REQ_sum": 1}), ("a", 2000, {"TCC_REQ_sum": 4}), ("b", 1000, {"TCC_REQ_sum": 3})]
+    made = profile([launches])
+    found = by_launch(evaluate(made, devices_of(made)))
+    assert [(group.name, group.values["l2_gbps"].value) for group in found] == [
+        ("b", pytest.approx(0.128)), ("a", pytest.approx(0.256)), ("b", pytest.approx(0.384)),
+    ]  # fmt: skip
+
+
+def test_the_problem_a_kernel_solved_gives_the_rate_that_rdna_cannot_count():
+    """work_flops from a plan: 2e9 FLOP in 1 ms are 2 TFLOP/s."""
+    rdna = {
+        "number": 0,
+        "arch": "gfx1100",
+        "cus": 84,
+        "simds": 168,
+        "max_waves_per_cu": 32,
+        "xccs": 1,
+        "max_clock_mhz": 2400,
+    }
+    made = profile([[("k", 1_000_000, {"SQ_BUSY_CYCLES": 5})]], rdna)
+    evaluation = evaluate(made, devices_of(made), {"work_flops": np.array([2e9])})
+    found = by_kernel(evaluation, ["D 128"])[0]
+    assert (found.label, found.values["useful_tflops"].value) == ("D 128", pytest.approx(2))
+    assert found.values["tflops"].value == pytest.approx(2)

@@ -1,0 +1,88 @@
+"""Findings are sentences with the numbers behind them, ordered by what they would gain."""
+
+import pytest
+
+from rocattn_profiling.report.findings import _rules, find
+
+MI300X = {"cus": 304.0, "peak_gbps": 5324.8}
+BUSY = MI300X | {"mean_ns": 50_000.0, "launches": 3.0, "blocks": 4096.0, "time_share": 1.0}
+
+
+def keys(numbers, limiter=""):
+    """Return which rules hold."""
+    return [finding.key for finding in find(numbers, limiter)]
+
+
+def test_a_kernel_near_the_memory_roof_is_told_so_with_its_numbers():
+    """The share of the peak and the peak itself."""
+    (found,) = find(BUSY | {"memory_pct": 78.0})
+    assert found.sentence.startswith("memory bound at 78 % of 5.32 TB/s")
+    assert found.gain == pytest.approx(0.22)
+    assert found.numbers["memory_pct"] == 78
+
+
+def test_what_is_not_known_gives_no_finding():
+    """No counters: nothing is said, not even that nothing is wrong."""
+    assert keys(BUSY) == []
+
+
+def test_findings_are_ordered_by_their_gain_in_all_kernels_time():
+    """A third of the GPU idle gains more than bank conflicts; a kernel of a tenth of the time a tenth of both."""
+    numbers = BUSY | {"blocks": 200.0, "lds_conflict_time_pct": 5.0, "lds_conflict_pct": 20.0}
+    assert keys(numbers) == ["few-blocks", "bank-conflicts-of-time"]
+    tenth = find(numbers | {"time_share": 0.1})
+    assert tenth[0].gain == pytest.approx((1 - 200 / 304) / 10)
+
+
+def test_the_limiter_of_occupancy_ends_the_sentence():
+    """The calculator's own words."""
+    numbers = BUSY | {
+        "memory_pct": 20.0,
+        "valu_busy_pct": 15.0,
+        "matrix_busy_pct": 30.0,
+        "achieved_occupancy_pct": 22.0,
+    }
+    (found,) = find(numbers, "VGPRs bind: 4 over the step to 3 waves.")
+    assert found.key == "latency-bound"
+    assert found.sentence.endswith("VGPRs bind: 4 over the step to 3 waves.")
+    assert found.gain == pytest.approx(0.7)
+
+
+def test_a_rule_for_gpus_without_a_counter_is_silent_where_there_is_one():
+    """The same vector load is judged by the matrix units where they can be counted."""
+    numbers = BUSY | {"valu_busy_pct": 80.0, "arithmetic_intensity": 50.0, "memory_pct": 10.0}
+    assert keys(numbers) == ["vector-bound-no-matrix-counter"]
+    assert keys(numbers | {"matrix_busy_pct": 20.0}) == ["vector-bound"]
+
+
+@pytest.mark.parametrize("rule", _rules(), ids=lambda rule: rule.key)
+def test_every_rule_can_hold_and_can_fail(rule):
+    """Numbers exist that satisfy it, and its sentence has a number in it."""
+    names = {name for each in (*rule.when, *rule.unless) for name in each.names}
+    tried = _satisfy(rule)
+    assert tried is not None, f"no numbers tried satisfy {rule.key}"
+    assert any(char.isdigit() for char in tried.sentence)
+    extremes = [rule.apply(dict.fromkeys(names, value), "") for value in (-1e30, 1e30)]
+    assert None in extremes
+
+
+def _satisfy(rule):
+    """Search numbers by which a rule holds: each name just beyond the bounds that conditions set it."""
+    numbers = dict.fromkeys(
+        [
+            "read_bytes", "written_bytes", "work_bytes", "mean_ns", "launches", "blocks", "memory_pct",
+            "lds_conflict_pct", "matrix_busy_pct", "valu_busy_pct", "achieved_occupancy_pct",
+            "theoretical_occupancy_pct", "waiting_pct",
+        ], 50.0,
+    ) | MI300X  # fmt: skip
+    for condition in rule.unless:
+        for name in condition.names:
+            numbers.pop(name, None)
+    for condition in rule.when:
+        if condition.right.names:
+            (name, *_), larger = condition.left.names, condition.compare(2, 1)
+            numbers[name] = 1e9 if larger else 1.0
+            continue
+        (name,), bound = condition.left.names, float(condition.right.evaluate({}))
+        numbers[name] = bound + (1 if condition.compare(2, 1) else -1)
+    return rule.apply(numbers, "")

@@ -1,0 +1,140 @@
+"""The profile report shows what was measured, says what was not, and takes no markup from the files."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, ROOF_DTYPES, Profile
+from rocattn_profiling.report import profile_compare, profile_pages, profile_report, trace
+
+MI300X = {
+    "number": 0, "arch": "gfx942", "product": "MI300X", "cus": 304, "simds": 1216, "max_waves_per_cu": 32, "xccs": 8,
+    "max_clock_mhz": 2100, "max_memory_clock_mhz": 1300, "memory_channels": 128, "lds_banks": 32, "l2_channels": 128,
+}  # fmt: skip
+COUNTED = {
+    "SQ_LEVEL_WAVES_ACCUM": 4.8e8, "GRBM_GUI_ACTIVE": 8e5, "SQ_ACTIVE_INST_VALU": 6e6, "SQ_VALU_MFMA_BUSY_CYCLES": 2e7,
+    "TCC_HIT_sum": 300.0, "TCC_MISS_sum": 100.0, "TCC_EA0_RDREQ_sum": 2e6, "TCC_EA0_RDREQ_32B_sum": 0.0,
+    "TCC_BUBBLE_sum": 2e6, "TCC_EA0_WRREQ_sum": 1e5, "TCC_EA0_WRREQ_64B_sum": 1e5,
+    "SQ_INSTS_VALU_MFMA_MOPS_F16": 1e7, "SQ_INSTS_VALU_MFMA_MOPS_BF16": 0.0,
+}  # fmt: skip
+
+
+def profile(*kernels, scale=1.0):
+    """Return a profile of kernels launched three times each: (name, ns); ``scale`` stretches the times."""
+    rows, counts = [], []
+    for name, duration in kernels:
+        for number in range(3):
+            counts += [(len(rows), counter, value) for counter, value in COUNTED.items()]
+            rows.append({
+                "process": 7, "dispatch": len(rows), "pass": "run", "kernel": name, "grid": 256 * 1000, "block": 256,
+                "wave_size": 64, "vgprs": 128, "agprs": 0, "lds_bytes": 16384, "scratch_bytes": 0, "agent": 0,
+                "start_ns": 10_000 * number, "end_ns": 10_000 * number + round(duration * scale), "queue": 1,
+            })  # fmt: skip
+    table = pd.DataFrame(rows, columns=list(DISPATCH_DTYPES)).astype(DISPATCH_DTYPES)
+    counted = pd.DataFrame(counts, columns=list(COUNTER_DTYPES)).astype(COUNTER_DTYPES)
+    agents = pd.DataFrame([MI300X]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+    roof = {"device": 0, "roof": "HBM", "unit": "GB/s", "mean": 4214.0, "low": 4200.0, "high": 4220.0, "file": "r.csv"}
+    roofs = pd.DataFrame([roof]).astype(ROOF_DTYPES)
+    return Profile(dispatches=table, counters=counted, agents=agents, roofs=roofs)
+
+
+def test_each_metric_comes_with_value_unit_formula_and_source():
+    """In the JSON, per kernel; 256 MB in 100 us are 2560 GB/s."""
+    made = profile_report.build(profile(("attention", 100_000)))
+    (kernel,) = json.loads(profile_report.dump(profile_report.to_json(made)))["kernels"]
+    read = kernel["metrics"]["read_gbps"]
+    assert read["value"] == pytest.approx(2560)
+    assert (read["unit"], read["flags"], read["launches"]) == ("GB/s", [], 3)
+    assert read["formula"] == "read_bytes / duration_ns"
+    assert read["source"]
+    assert kernel["time_ns"]["p50"] == 100_000
+    assert kernel["theoretical_occupancy"]["binding"]["name"] == "VGPRs"
+
+
+def test_a_report_per_dispatch_has_a_row_for_each():
+    """With its number and process."""
+    made = profile_report.build(profile(("a", 1000), ("b", 2000)), per="dispatch")
+    assert [(kernel.name, kernel.dispatch) for kernel in made.kernels] == [*zip("aaabbb", range(6), strict=True)]
+
+
+def test_a_profile_without_dispatches_is_an_error_of_one_line():
+    """Not an empty report."""
+    with pytest.raises(RocattnError, match="no kernel dispatch"):
+        profile_report.build(Profile())
+
+
+def test_the_page_needs_nothing_from_elsewhere():
+    """No script, no address, and the roofline with its point and both kinds of roof."""
+    page = profile_pages.profile_html(profile_report.build(profile(("attention", 100_000))), 0)
+    assert "<script" not in page
+    assert not re.search(r"(?:src|href)=\"(?!#)[^\"]*\"|url\(|https?://", page)
+    assert "memory 5,325 GB/s (peak)" in page
+    assert "HBM 4,214 GB/s (measured)" in page
+    assert '<a href="#k1" aria-label="1. attention: 51.2 TFLOP/s at 19.5 FLOP/byte">' in page
+
+
+def test_kernel_names_cannot_inject_markup():
+    """Names come from other people's binaries."""
+    evil = '"><img src=x onerror=alert(1)>|`*[a](javascript:alert(2))'
+    made = profile_report.build(profile((evil, 100_000)))
+    page, text = profile_pages.profile_html(made, 0), profile_pages.profile_markdown(made)
+    assert "<img" not in page
+    assert "<img" not in text
+    assert "[a](" not in text
+    assert json.loads(trace.trace_json(made.profile))["traceEvents"][1]["args"]["kernel"] == evil
+
+
+def test_fifty_kernels_with_long_names_are_less_than_a_megabyte():
+    """Templated names have thousands of characters; tables show their beginning."""
+    names = [(f"kernel_{n}_" + "a" * 4000, 1000 * n) for n in range(1, 51)]
+    assert len(profile_pages.profile_html(profile_report.build(profile(*names)), 0)) < 1_000_000
+
+
+def test_a_kernel_on_an_unknown_gpu_is_shown_with_the_reason_for_what_is_missing():
+    """Times are there, metrics are not."""
+    made = profile(("attention", 100_000))
+    made.agents = made.agents.iloc[:0]
+    report = profile_report.build(made)
+    page = profile_pages.profile_html(report, 0)
+    assert report.kernels[0].values == {}
+    assert "needs which GPU it was" in page
+    assert "100 µs" in page
+
+
+def test_two_profiles_are_compared_kernel_by_kernel():
+    """Half the time is named with what moved; a kernel of one side only is said to be."""
+    before, after = profile(("a", 100_000), ("gone", 10)), profile(("a", 100_000), ("new", 10), scale=0.5)
+    pairs = profile_compare.compare(profile_report.build(before), profile_report.build(after))
+    by_name = {pair.name: pair for pair in pairs}
+    assert pairs[0].name == "a"
+    assert by_name["a"].ratio == pytest.approx(0.5)
+    moved = {move.after.key: move.change for move in by_name["a"].moves}
+    assert moved["read_gbps"] == pytest.approx(0.5), "twice as much, relative to the larger"
+    assert "l2_hit_pct" not in moved
+    found = {entry["kernel"]: entry["only_in"] for entry in profile_compare.to_json(pairs)}
+    assert found == {"a": None, "gone": "before", "new": "after"}
+
+
+def test_the_trace_has_each_dispatch_at_its_time():
+    """Microseconds from the first dispatch of the pass."""
+    made = profile(("a", 1500))
+    made.dispatches.loc[2, ["start_ns", "end_ns"]] = pd.NA
+    events = json.loads(trace.trace_json(made, ["x", "", ""]))["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert [(event["ts"], event["dur"], event["name"]) for event in slices] == [(0, 1.5, "x"), (10, 1.5, "a")]
+
+
+def test_times_left_out_leave_the_kernel_in_the_report():
+    """A file without usable timestamps still has counters."""
+    made = profile(("a", 1500))
+    made.dispatches[["start_ns", "end_ns"]] = pd.NA
+    report = profile_report.build(made)
+    assert report.kernels[0].time_ns == {}
+    assert report.kernels[0].values["l2_hit_pct"].value == pytest.approx(75)
+    assert "read_gbps" in report.missing
+    assert np.isfinite(report.kernels[0].time_share)
+    assert profile_pages.profile_html(report, 0)

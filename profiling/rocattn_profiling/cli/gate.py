@@ -1,10 +1,11 @@
-"""``rocattn gate run``: measure two revisions side by side and fail on a proven regression."""
+"""``rocattn gate``: ``run`` measures two revisions and fails on a proven regression, ``judge`` decides stored pairs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.cli import gate_judge
 from rocattn_profiling.cli.console import add_common, emit_json, progress, say
 from rocattn_profiling.cli.status import NOT_MEASURED, USAGE, CommandError
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="run")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="run|judge")
     text = "measure base and head in fresh, interleaved processes and decide"
     run_ = verbs.add_parser("run", help=text, description=text.capitalize() + ".")
     run_.add_argument(
@@ -43,10 +44,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
     run_.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
     add_common(run_, out="out/gate")
+    text = "decide stored pairs without measuring"
+    gate_judge.prepare(verbs.add_parser("judge", help=text))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, decide, print; return the exit status of the verdict."""
+    if arguments.verb == "judge":
+        return gate_judge.run(arguments)
     result = _measured(arguments)
     from rocattn_profiling.gate import render
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rocattn_profiling.gate.look import Look, Policy, canary_shift, examine, location, without_ratio
+from rocattn_profiling.gate.look import Look, Policy, canary_change, examine, location, without_ratio
 from rocattn_profiling.gate.pairs import Decision, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_LEAST_SUITE = 5  # benchmarks that can tell the noise of a session
+
+_PASS = 0.5  # of the level, for a pass: a change passed over is not looked for again
 
 
 class SuiteDecision(NamedTuple):
@@ -57,14 +58,10 @@ def decide_suite(pairs: Sequence[Pair], policy: Policy) -> SuiteDecision:
     """
     for pair in pairs:
         pair.check()
-    most = max((pair.rounds for pair in pairs), default=0)
-    # Rounds beyond the last look reached are looked at too, in place of a look that is not reached.
-    looks = sorted({look for look in policy.looks if look <= most} | {min(most, policy.looks[-1])})
     states = [_State(pair) for pair in pairs]
-    for look in looks:
-        prior = _session_noise(states, look, policy)
+    for index, look in enumerate(_looks(max((pair.rounds for pair in pairs), default=0), policy)):
         for state in states:
-            state.look(look, policy, prior)
+            state.look(look, policy, policy.share(index))
         _holm(states, policy)
         for state in states:
             state.settle_pass(policy)
@@ -76,6 +73,14 @@ def decide_suite(pairs: Sequence[Pair], policy: Policy) -> SuiteDecision:
     return SuiteDecision(decisions, levels, undecided, shift, canary, invalid)
 
 
+def _looks(most: int, policy: Policy) -> list[int]:
+    """Return the rounds to look after: those planned that are reached, and the end of the data as one of the others."""
+    reached = [look for look in policy.looks if look <= most]
+    if len(reached) == len(policy.looks):
+        return [*reached[:-1], most]
+    return reached if most in reached else [*reached, most]
+
+
 class _State:
     """One pair on its way through the looks."""
 
@@ -83,24 +88,24 @@ class _State:
         self.pair = pair
         self.verdict = ""
         self.hopeless = ""
-        self.p_up = self.p_down = 1.0
+        self.p_up = self.p_down = self.share = 1.0
         self.rounds = 0
         self.last: Look | None = None
         self.said: Look | None = None
 
-    def look(self, rounds: int, policy: Policy, prior: float) -> None:
-        """Take the first launches into account, unless the pair is decided."""
-        if self.verdict or self.hopeless:
+    def look(self, rounds: int, policy: Policy, share: float) -> None:
+        """Take the first launches into account, unless the pair is decided or has no more of them."""
+        rounds = min(rounds, self.pair.rounds)
+        if self.verdict or self.hopeless or (rounds == self.rounds and self.last is not None):
             return
-        self.rounds = min(rounds, self.pair.rounds)
-        part = self.pair.first(self.rounds)
+        self.rounds, self.share = rounds, share
+        part = self.pair.first(rounds)
         if why := without_ratio(part):
             self.hopeless = why
             return
-        self.last = examine(part, policy, prior)
-        looks = len(policy.looks)  # the level is spent over all planned looks, used or not
-        self.p_up = min(self.p_up, self.last.p_up * looks)
-        self.p_down = min(self.p_down, self.last.p_down * looks)
+        self.last = examine(part, policy)
+        self.p_up = min(self.p_up, self.last.p_up / share)
+        self.p_down = min(self.p_down, self.last.p_down / share)
 
     def settle(self, verdict: str) -> None:
         """Fix the verdict at what was last seen."""
@@ -108,14 +113,14 @@ class _State:
 
     def settle_pass(self, policy: Policy) -> None:
         """Stop at a pass once the change is shown to be smaller than matters."""
-        if not self.verdict and self.last is not None and self.last.p_same * len(policy.looks) <= policy.level:
+        if not self.verdict and self.last is not None and self.last.p_same <= _PASS * policy.level * self.share:
             self.settle("pass")
 
     def levels(self) -> tuple[float, float] | None:
         """Return what the sides are quoted as; None when nothing was seen."""
         seen = self.said or self.last
-        if seen is not None and seen.difference is not None:
-            return seen.base, seen.base * math.exp(seen.difference.shift)
+        if seen is not None and seen.change is not None:
+            return seen.base, seen.base * math.exp(seen.change.shift)
         a, b = (location(side.launches) for side in (self.pair.a, self.pair.b))
         return None if a is None or b is None else (a, b)
 
@@ -134,29 +139,28 @@ class _State:
                     reason=self.hopeless,
                 )
             return Decision(id=self.pair.id, verdict="inconclusive", rounds_used=self.rounds, reason=self.hopeless)
-        if seen is None or seen.difference is None:
+        if seen is None or seen.change is None:
             reason = seen.reason if seen else "no launch on both sides"
             return Decision(id=self.pair.id, verdict="inconclusive", rounds_used=self.rounds, reason=reason)
         verdict = self.verdict or "inconclusive"
         reason = _words(verdict, seen, policy)
         if invalid and verdict in {"regression", "improvement"}:
             verdict, reason = "inconclusive", f"{invalid} (alone it reads: {reason})"
-        low, high = seen.difference.interval()
         return Decision(
             id=self.pair.id,
             verdict=verdict,
-            ratio=math.exp(seen.difference.shift),
-            ratio_low=math.exp(low),
-            ratio_high=math.exp(high),
-            p=min(1.0, self.p_down if seen.difference.shift < 0 else self.p_up),
+            ratio=math.exp(seen.change.shift),
+            ratio_low=math.exp(seen.change.low),
+            ratio_high=math.exp(seen.change.high),
+            p=min(1.0, self.p_down if seen.change.shift < 0 else self.p_up),
             rounds_used=self.rounds,
             reason=reason,
         )
 
 
 def _words(verdict: str, seen: Look, policy: Policy) -> str:
-    assert seen.difference is not None
-    change = math.expm1(seen.difference.shift) * 100
+    assert seen.change is not None
+    change = math.expm1(seen.change.shift) * 100
     if verdict == "regression":
         return f"slower by {change:.1f} % in {seen.reason}, beyond the noise of its launches"
     if verdict == "improvement":
@@ -164,7 +168,7 @@ def _words(verdict: str, seen: Look, policy: Policy) -> str:
     if verdict == "pass":
         return f"shown to be within {policy.min_effect * 100:g} % ({seen.reason})"
     if seen.reason in {"wall time", "CPU time", "its value"}:
-        low, high = (math.expm1(edge) * 100 for edge in seen.difference.interval())
+        low, high = (math.expm1(edge) * 100 for edge in (seen.change.low, seen.change.high))
         return f"undecided: the change in {seen.reason} is between {low:+.1f} % and {high:+.1f} %"
     return seen.reason
 
@@ -180,30 +184,16 @@ def _holm(states: list[_State], policy: Policy) -> None:
                 state.settle(verdict)
 
 
-def _session_noise(states: list[_State], look: int, policy: Policy) -> float:
-    """Return the prior noise of a look: what half of the suite shows, when the suite is large enough to tell."""
-    if len(states) < _LEAST_SUITE:
-        return policy.prior_noise
-    noises = []
-    for state in states:
-        part = state.pair.first(min(look, state.pair.rounds))
-        if not without_ratio(part):
-            seen = examine(part, policy, policy.prior_noise).difference
-            noises += [seen.noise] if seen is not None else []
-    if len(noises) < _LEAST_SUITE:
-        return policy.prior_noise
-    return max(policy.prior_noise, min(float(np.median(noises)), 2 * policy.prior_noise))
-
-
 def _session(states: list[_State], policy: Policy) -> tuple[float, float, str]:
     """Return median shift of suite and canary as ratios, and why the session is invalid (the machine moved)."""
-    shifts = [s.last.difference.shift for s in states if s.last is not None and s.last.difference is not None]
+    shifts = [s.last.change.shift for s in states if s.last is not None and s.last.change is not None]
     if not shifts:
         return 1.0, 1.0, ""
     shift = float(np.median(shifts))
-    canary = float(np.median([canary_shift(s.pair) for s in states]))
+    fixed = [found.shift for s in states if (found := canary_change(s.pair)) is not None]
+    canary = float(np.median(fixed)) if fixed else 0.0
     together = float(np.mean(np.abs(np.array(shifts) - shift) < 0.5 * abs(shift)))
-    moved = len(shifts) >= 4 and abs(shift) > math.log1p(policy.margin) and together >= 0.6
+    moved = len(shifts) >= 4 and abs(shift) > policy.margin and together >= 0.6
     if moved and canary * shift > 0 and abs(canary) > 0.4 * abs(shift):
         what = f"the machine, not the code, changed speed: all benchmarks moved by {math.expm1(shift) * 100:+.1f} %"
         return math.exp(shift), math.exp(canary), f"{what} and fixed work by {math.expm1(canary) * 100:+.1f} %"

@@ -8,8 +8,9 @@ import msgspec
 
 from rocattn.errors import RocattnError
 
-# One microsecond, or one mebibyte, in the unit of a pair: changes below it matter to nobody.
-_FLOORS = {"ns": 1e3, "us": 1.0, "ms": 1e-3, "s": 1e-6, "seconds": 1e-6, "bytes": 2.0**20}
+TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "seconds": 1e9}  # unit -> ns
+_FLOOR_NS = 300.0  # of a timed sample: a few reads of the clock
+_FLOOR_BYTES = 2.0**20
 
 
 class PairError(RocattnError):
@@ -63,8 +64,10 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def floor(self) -> float:
-        """The absolute change that is too small to matter, in the pair's unit."""
-        return _FLOORS.get(self.a.unit, 0.0)
+        """The absolute change of one call that is too small to matter, in the pair's unit."""
+        if self.a.unit in TIMES:
+            return _FLOOR_NS / TIMES[self.a.unit] / max(self.a.number, 1)
+        return _FLOOR_BYTES if self.a.unit == "bytes" else 0.0
 
     def first(self, rounds: int) -> Pair:
         """Return the pair with only its first launches a side."""

@@ -61,7 +61,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         looks: tuple[int, ...] = QUICK_LOOKS if self.quick else FULL_LOOKS
         if self.rounds:
             looks = (*(look for look in looks if look < self.rounds), self.rounds)
-        return Policy(min_effect=self.min_effect, margin=0.4 * self.min_effect, looks=looks)
+        return Policy(min_effect=self.min_effect, looks=looks)
 
 
 def choose_revisions(repo: Path, options: Options) -> tuple[Revision, Revision]:

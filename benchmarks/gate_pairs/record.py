@@ -1,0 +1,112 @@
+"""Records real pairs for judging gates: identical code and true slowdowns, launches interleaved in random order.
+
+    python benchmarks/gate_pairs/record.py --out out/gate-pairs/launches.jsonl --minutes 45
+
+A block is 20 rounds. In a round every side runs once in a fresh process per group of kinds, in random order: three
+sides of identical code and one for each true slowdown. Half of the blocks, by seed, run beside bursts of background
+load of this script's own; whatever else the machine does is recorded as load and steal. Which blocks are for choosing
+a method and which stay unseen until it is chosen is drawn from the same seed before anything is measured. A run that
+is stopped goes on where it was; ``pairs.py`` makes pairs of what is there.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROUNDS = 20
+SIDES = {"same0": 0, "same1": 0, "same2": 0, "slow2": 2, "slow3": 3, "slow5": 5, "slow10": 10, "slow25": 25}
+GROUPS = ("python", "numpy")
+BURST = """
+import os, random, sys, time
+source, parent = random.Random(int(sys.argv[1])), os.getppid()
+while os.getppid() == parent:
+    until = time.monotonic() + source.expovariate(1 / 1.5)
+    while time.monotonic() < until:
+        sum(range(1000))
+    time.sleep(source.expovariate(1 / 3.0))
+"""
+
+
+def plan_of(block, seed):
+    """Return what a block is: (part, bursts). Every four blocks hold each combination once."""
+    combinations = [(part, bursts) for part in ("choosing", "unseen") for bursts in (False, True)]
+    random.Random(f"{seed} plan {block // 4}").shuffle(combinations)  # noqa: S311 - an order
+    return combinations[block % 4]
+
+
+def steal_ticks():
+    """Return the time other machines took from this one, in clock ticks."""
+    return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8])
+
+
+@contextmanager
+def background(seed, active):
+    """Run bursts of load beside the block: 1.5 s on, 3 s off, on average."""
+    if not active:
+        yield
+        return
+    process = subprocess.Popen([sys.executable, "-c", BURST, str(seed)])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def launch(group, slower_pct, seed):
+    """Run one process and return what it measured."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": str(seed)}
+    command = [sys.executable, "-P", "-s", str(HERE / "kinds.py"), group, str(slower_pct), str(seed)]
+    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120).stdout)
+
+
+def record(out, seed, until):
+    """Append launches to a file until the time is over."""
+    done = set()
+    if out.exists():
+        rows = [json.loads(line) for line in out.read_text().splitlines() if line.endswith("}")]
+        done = {(row["block"], row["round"], row["group"], row["side"]) for row in rows}
+    block = 0
+    while time.monotonic() < until:
+        part, bursts = plan_of(block, seed)
+        with out.open("a") as file, background(seed + block, bursts):
+            for round_ in range(ROUNDS):
+                for group in GROUPS:
+                    order = list(SIDES)
+                    random.Random(f"{seed} {block} {round_} {group}").shuffle(order)  # noqa: S311 - an order
+                    for pos, side in enumerate(order):
+                        if (block, round_, group, side) in done:
+                            continue
+                        if time.monotonic() > until:
+                            return
+                        # The same in all sides of a round, so that the hash seed and order of kinds are no difference.
+                        steal = steal_ticks()
+                        found = launch(group, SIDES[side], random.Random(f"{seed} {block} {round_}").getrandbits(32))  # noqa: S311 - a seed
+                        row = {"block": block, "part": part, "bursts": bursts, "round": round_, "group": group}
+                        row |= {"side": side, "pos": pos, "load": os.getloadavg()[0], "steal": steal_ticks() - steal}
+                        file.write(json.dumps(row | {"kinds": found}) + "\n")
+                        file.flush()
+        block += 1
+        print(f"block {block} done, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+
+
+def main():
+    """Read the command line and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=45.0)
+    parser.add_argument("--seed", type=int, default=7)
+    arguments = parser.parse_args()
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    record(arguments.out, arguments.seed, time.monotonic() + 60 * arguments.minutes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""Change points in the history of a benchmark: where its level moved, by how much, and whether that still holds.
+
+The most surprising bump (a run of commits against the rest, of which a step is the case that reaches an end) is sought
+again and again, as in circular binary segmentation (Olshen et al. 2004). What counts as surprising is calibrated on the
+series itself: the same search runs over series without a change, made of this one's own residuals with their own
+autocorrelation (a sieve bootstrap, Buehlmann 1997), and the largest values follow a Gumbel distribution fitted to them.
+So no p of a maximising split is taken for a p. Single outliers are drawn in towards a running median first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from rocattn_profiling.measure.stats import student_t_quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from rocattn_profiling.measure.asv_series import Series
+
+    Array = NDArray[np.float64]
+
+State = Literal["new", "confirmed", "recovered"]
+LEVEL = 0.01  # chance of a false change in a stable series, at every test
+LEAST = math.log1p(0.01)  # smaller steps are no news
+CONFIRMED = 5  # points on the new level
+_SHORTEST = 3  # points of a segment: one or two are outliers
+_FEWEST = 6  # points without which nothing is said
+_DRAWS = 200
+_CLIP = 2.5  # noise scales from the running median at which an outlier is held
+_WINDOW = 5
+_FLOOR = 1e-3  # noise in logs that even a constant series is credited with
+_MOST_CORRELATED = 0.8
+_EULER = 0.5772156649
+
+
+class ChangePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of level.
+
+    Attributes:
+        index: The most likely first commit on the new level, an index into the series.
+        first, last: The change came with one of these commits (95 %); commits that were not measured are among them.
+        ratio, ratio_low, ratio_high: New level over old, with a 95 % interval.
+        state: "new" with fewer than five points on the new level, "recovered" when a later change undid it, else
+            "confirmed".
+        points: How many points the new level has.
+    """
+
+    index: int
+    first: int
+    last: int
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    state: State
+    points: int
+
+
+class CommitChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change point with its commits: ``commits`` are the hashes it may have come with, oldest first."""
+
+    change: ChangePoint
+    commits: list[str]
+    likeliest: str
+
+
+class _Noise(NamedTuple):
+    """Residuals of a stretch: scale, lag-one autocorrelation, and the values themselves."""
+
+    scale: float
+    correlation: float
+    residuals: Array
+
+    @property
+    def inflation(self) -> float:
+        """Factor on the variance of a mean of many autocorrelated points."""
+        return (1 + self.correlation) / (1 - self.correlation)
+
+
+def changes_of(series: Series, boundaries: Collection[str] = (), level: float = LEVEL) -> list[CommitChange]:
+    """Return the changes of a stored series.
+
+    Args:
+        series: Points in commit order; what failed or is not available is passed over.
+        boundaries: Commits from which on a machine, driver or compiler is another one: levels are not compared across.
+        level: Chance of a false change, at every test.
+    """
+    shas = [point.sha for point in series.points]
+    starts = [index for index, sha in enumerate(shas) if sha in boundaries]
+    found = change_points([point.value for point in series.points], starts, level)
+    return [CommitChange(change=c, commits=shas[c.first : c.last + 1], likeliest=shas[c.index]) for c in found]
+
+
+def change_points(
+    values: Sequence[float | None], boundaries: Collection[int] = (), level: float = LEVEL
+) -> list[ChangePoint]:
+    """Return the changes of a series of positive values in commit order.
+
+    Args:
+        values: None or NaN where a commit was not measured; a series with a value of zero or less has no ratios.
+        boundaries: Indices at which something other than the code changed: levels are not compared across.
+        level: Chance of a false change, at every test.
+    """
+    edges = sorted({0, len(values), *(index for index in boundaries if 0 < index < len(values))})
+    found: list[ChangePoint] = []
+    for start, end in itertools.pairwise(edges):
+        kept = [(i, v) for i in range(start, end) if (v := values[i]) is not None and math.isfinite(v)]
+        if len(kept) < _FEWEST or min(value for _, value in kept) <= 0:
+            continue
+        found += _stretch(np.array([i for i, _ in kept]), np.log([value for _, value in kept]), level)
+    return found
+
+
+def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[ChangePoint]:
+    """Return the changes of a stretch without boundaries."""
+    y = _held(logs)
+    cuts = _lasting(logs, _pruned(y, sorted(set(_cuts(y, 0, len(y), level))), level))
+    if not cuts:
+        return []
+    noise = _noise(y, cuts)
+    edges = [0, *cuts, len(y)]
+    means = [float(y[a:b].mean()) for a, b in itertools.pairwise(edges)]
+    changes = []
+    for number, cut in enumerate(cuts):
+        start, end = edges[number], edges[number + 2]
+        first, last = _interval(y[start:end], cut - start, noise)
+        shift = means[number + 1] - means[number]
+        error = noise.scale * math.sqrt(noise.inflation * (1 / (cut - start) + 1 / (end - cut)))
+        reach = student_t_quantile(0.975, max(1, len(y) - len(cuts) - 1)) * error
+        undone = any(abs(later - means[number]) <= max(LEAST, 0.2 * abs(shift)) for later in means[number + 2 :])
+        changes.append(
+            ChangePoint(
+                index=int(places[cut]),
+                first=int(places[start + first - 1]) + 1,
+                last=int(places[start + last]),
+                ratio=math.exp(shift),
+                ratio_low=math.exp(shift - reach),
+                ratio_high=math.exp(shift + reach),
+                state="recovered" if undone else "new" if len(y) - cut < CONFIRMED else "confirmed",
+                points=end - cut,
+            )
+        )
+    return changes
+
+
+def _held(y: Array) -> Array:
+    """Draw outliers in towards the running median; a step that lasts longer than half a window is none."""
+    half = _WINDOW // 2
+    middle = np.array([np.median(y[max(0, i - half) : i + half + 1]) for i in range(len(y))])
+    # Normal noise has a mean step of 1.128 scales. A tenth is left out for outliers.
+    steps = np.sort(np.abs(np.diff(y)))
+    scale = max(float(np.mean(steps[: math.ceil(0.9 * len(steps))])) / 0.9, _FLOOR)
+    return np.clip(y, middle - _CLIP * scale, middle + _CLIP * scale)
+
+
+def _cuts(y: Array, start: int, end: int, level: float) -> Iterator[int]:
+    """Go through the changes within a part, found from the most surprising down."""
+    part = y[start:end]
+    if len(part) < _FEWEST:
+        return
+    surprise, (i, j) = _surprise(part[None, :])[0][0], _best(part)
+    cuts = [cut for cut in (i, j) if 0 < cut < len(part)]
+    if not cuts or surprise < 3.0 or _chance(part, cuts, surprise) > level:
+        return
+    edges = [0, *cuts, len(part)]
+    yield from (start + cut for cut in cuts)
+    for a, b in itertools.pairwise(edges):
+        yield from _cuts(y, start + a, start + b, level)
+
+
+def _lengths(count: int) -> list[int]:
+    """Return the lengths of bumps to try: every short one, then ever coarser steps."""
+    lengths, length = [], _SHORTEST
+    while length <= count - _SHORTEST:
+        lengths.append(length)
+        length = max(length + 1, int(length * 1.08)) if length > 40 else length + 1
+    return lengths
+
+
+def _surprise(rows: Array) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
+    """Return each row's largest t of a run of points against the rest, and the run's start and length."""
+    count = rows.shape[1]
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(centred, axis=1)], axis=1)
+    best = np.zeros(len(rows))
+    where, length = np.zeros(len(rows), dtype=np.intp), np.zeros(len(rows), dtype=np.intp)
+    candidates = [(m, np.arange(0, count - m + 1)) for m in _lengths(count)]
+    # Beyond the short lengths every step (a run that reaches an end) is tried all the same.
+    known = {m for m, _ in candidates}
+    candidates += [(m, np.array([0, count - m])) for m in range(_SHORTEST, count - _SHORTEST + 1) if m not in known]
+    for m, starts in candidates:
+        # A run that leaves a point or two at an end would cut off an outlier.
+        ends = starts + m
+        sound = ((starts == 0) | (starts >= _SHORTEST)) & ((ends == count) | (ends <= count - _SHORTEST))
+        allowed = starts[sound]
+        if not len(allowed):
+            continue
+        gain = (sums[:, allowed + m] - sums[:, allowed]) ** 2 / (m * (1 - m / count))
+        at = gain.argmax(axis=1)
+        value = np.take_along_axis(gain, at[:, None], axis=1)[:, 0]
+        better = value > best
+        best[better], where[better], length[better] = value[better], allowed[at[better]], m
+    left = np.maximum((centred**2).sum(axis=1) - best, count * _FLOOR**2)
+    surprise: Array = np.sqrt(best / (left / (count - 2)))
+    return surprise, where, length
+
+
+def _best(part: Array) -> tuple[int, int]:
+    """Return where the most surprising run starts and ends."""
+    _, start, length = _surprise(part[None, :])
+    return int(start[0]), int(start[0] + length[0])
+
+
+def _noise(y: Array, cuts: Sequence[int]) -> _Noise:
+    """Return the noise around the levels between cuts."""
+    edges = [0, *cuts, len(y)]
+    residuals = np.concatenate([y[a:b] - y[a:b].mean() for a, b in itertools.pairwise(edges)])
+    count = len(y)
+    freedom = max(1, count - len(cuts) - 1)
+    variance = float((residuals**2).sum()) / freedom
+    seen = float((residuals[1:] * residuals[:-1]).sum() / max((residuals**2).sum(), 1e-300))
+    # Kendall 1954: the lag-one coefficient of a short series is too small by (1 + 3 rho) / n, for every level fitted.
+    correlation = seen + (len(cuts) + 1) * (1 + 3 * seen) / count
+    # A coefficient that so short a series shows by chance is none; a larger one is taken with its error.
+    error = 1.0 / math.sqrt(count)
+    correlation = min(_MOST_CORRELATED, correlation + error) if correlation > error else 0.0
+    return _Noise(max(math.sqrt(variance), _FLOOR), correlation, residuals * math.sqrt(count / freedom))
+
+
+def _chance(part: Array, cuts: Sequence[int], surprise: float) -> float:
+    """Return the chance of so surprising a run in a stable series with this one's noise."""
+    noise = _noise(part, cuts)
+    source = np.random.default_rng(len(part))  # the same series is always judged the same
+    count = len(part)
+    draws = source.choice(noise.residuals, size=(_DRAWS, count))
+    for i in range(1, count):
+        draws[:, i] = noise.correlation * draws[:, i - 1] + math.sqrt(1 - noise.correlation**2) * draws[:, i]
+    largest = _surprise(draws)[0] ** 2  # of normal maxima the squares have the exponential tail of Gumbel's law
+    spread = max(float(largest.std()) * math.sqrt(6) / math.pi, 1e-9)
+    centre = float(largest.mean()) - _EULER * spread
+    return -math.expm1(-math.exp(min(50.0, -(surprise**2 - centre) / spread)))
+
+
+def _pruned(y: Array, cuts: list[int], level: float) -> list[int]:
+    """Take out, least surprising first, the cuts that a look at both neighbours does not bear out."""
+    while cuts:
+        edges = [0, *cuts, len(y)]
+        weakest, at = 0.0, -1
+        for number, cut in enumerate(cuts):
+            part = y[edges[number] : edges[number + 2]]
+            inner = cut - edges[number]
+            shift = abs(float(part[inner:].mean() - part[:inner].mean()))
+            noise = _noise(part, [inner])
+            error = noise.scale * math.sqrt(1 / inner + 1 / (len(part) - inner))
+            chance = 1.0 if shift < LEAST else _chance(part, [inner], shift / error)
+            if chance > max(level, weakest):
+                weakest, at = chance, number
+        if at < 0:
+            return cuts
+        del cuts[at]
+    return cuts
+
+
+def _lasting(y: Array, cuts: list[int]) -> list[int]:
+    """Take out a last change of few points of which one is back at the old level: those are outliers so far."""
+    if cuts and len(y) - cuts[-1] < CONFIRMED:
+        before = float(np.median(y[cuts[-2] if len(cuts) > 1 else 0 : cuts[-1]]))
+        after = y[cuts[-1] :] - before
+        shift = float(np.median(after))
+        if np.any(after * shift < 0.5 * shift**2):
+            return cuts[:-1]
+    return cuts
+
+
+def _interval(part: Array, cut: int, noise: _Noise) -> tuple[int, int]:
+    """Return the first and last place that hold 95 % of the posterior of a single cut."""
+    places = np.arange(1, len(part))
+    sums = np.cumsum(part - part.mean())[:-1]
+    gain = sums**2 * len(part) / (places * (len(part) - places))
+    weights = np.exp((gain - gain.max()) / (2 * noise.scale**2 * noise.inflation))
+    order = np.argsort(weights)[::-1]
+    needed = int(np.searchsorted(np.cumsum(weights[order]) / weights.sum(), 0.95)) + 1
+    chosen = places[order[:needed]]
+    return int(min(chosen.min(), cut)), int(max(chosen.max(), cut))

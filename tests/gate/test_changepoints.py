@@ -1,0 +1,131 @@
+"""Change points over history: rare in stable series, found soon after a step, and told with what is not known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rocattn_profiling.gate.changepoints import change_points, changes_of
+from rocattn_profiling.measure.asv_series import Point, Series
+
+
+def autocorrelated(rng, count, coefficient=0.5, scale=0.03):
+    """AR(1) noise."""
+    y = rng.normal(0, scale, count)
+    for i in range(1, count):
+        y[i] = coefficient * y[i - 1] + math.sqrt(1 - coefficient**2) * y[i]
+    return y
+
+
+NOISE = {
+    "normal": lambda rng, n: rng.normal(0, 0.03, n),
+    "skewed": lambda rng, n: rng.exponential(0.03, n),
+    "bimodal": lambda rng, n: 0.06 * (rng.random(n) < 0.4) + rng.normal(0, 0.01, n),
+    "outliers": lambda rng, n: rng.normal(0, 0.02, n) + (rng.random(n) < 0.03) * 0.4,
+    "autocorrelated": autocorrelated,
+    "constant": lambda _, n: np.zeros(n),
+    "quantised": lambda rng, n: np.round(rng.normal(0, 0.01, n) / 0.02) * 0.02,
+}
+
+
+def stepped(rng, before, after, size=0.1, scale=0.03):
+    """A step between two levels under normal noise."""
+    y = rng.normal(0, scale, before + after)
+    y[before:] += math.log1p(size)
+    return 0.002 * np.exp(y)
+
+
+@pytest.mark.parametrize("kind", NOISE)
+def test_stable_series_have_hardly_any_change(kind):
+    """Of 30 series of 100 stable commits at most one has a change, whatever the noise looks like."""
+    rng = np.random.default_rng(1)
+    found = [change_points(np.exp(NOISE[kind](rng, 100)).tolist()) for _ in range(30)]
+    assert sum(bool(changes) for changes in found) <= 1
+
+
+def test_a_step_is_found_within_five_commits():
+    """A 10 % step under 3 % noise after 60 commits is told in 38 of 40 series by its fifth commit, about in place."""
+    rng = np.random.default_rng(2)
+    hits = 0
+    for _ in range(40):
+        y = stepped(rng, 60, 5).tolist()
+        seen = [c for m in (3, 4, 5) for c in change_points(y[: 60 + m])]
+        hits += any(abs(change.index - 60) <= 2 and change.ratio > 1.05 for change in seen)
+    assert hits >= 38
+
+
+def test_size_and_place_come_with_intervals():
+    """In 90 % of 60 series the interval of commits holds the true one, and that of the ratio the true 15 %."""
+    rng = np.random.default_rng(3)
+    placed = sized = 0
+    for _ in range(60):
+        (change,) = change_points(stepped(rng, 40, 30, 0.15).tolist())[:1]
+        placed += change.first <= 40 <= change.last
+        sized += change.ratio_low <= 1.15 <= change.ratio_high
+    assert placed >= 54
+    assert sized >= 54
+
+
+def test_new_confirmed_and_recovered_are_told_apart():
+    """Three points make a change new, ten confirm it, and a return to the old level makes it recovered."""
+    rng = np.random.default_rng(4)
+    y = stepped(rng, 40, 20, 0.3, 0.01)
+    assert [c.state for c in change_points(y[:43].tolist())] == ["new"]
+    assert [c.state for c in change_points(y[:50].tolist())] == ["confirmed"]
+    back = np.concatenate([y, 0.002 * np.exp(rng.normal(0, 0.01, 12))])
+    states = [(c.state, c.ratio > 1) for c in change_points(back.tolist())]
+    assert states == [("recovered", True), ("confirmed", False)]
+
+
+def test_a_single_outlier_is_no_change():
+    """One commit at twice the time, in the middle or at the end, changes nothing."""
+    rng = np.random.default_rng(5)
+    for place in (20, 39):
+        y = 0.002 * np.exp(rng.normal(0, 0.02, 40))
+        y[place] *= 2
+        assert change_points(y.tolist()) == []
+
+
+def test_a_declared_boundary_is_no_change():
+    """A new machine that is 40 % slower is no regression when it is declared; a step after it is found all the same."""
+    rng = np.random.default_rng(6)
+    y = np.concatenate([stepped(rng, 30, 0), 1.4 * stepped(rng, 30, 20, 0.2)])
+    assert any(abs(c.index - 30) <= 1 for c in change_points(y.tolist()))
+    (only,) = change_points(y.tolist(), boundaries=[30])
+    assert abs(only.index - 60) <= 2
+    assert only.first > 30
+
+
+def test_commits_that_were_not_measured_are_suspects_too():
+    """When the five commits before the step failed, the interval names them as well."""
+    rng = np.random.default_rng(7)
+    y = stepped(rng, 30, 20, 0.5, 0.01).tolist()
+    y[25:30] = [None, math.nan, None, None, None]
+    (change,) = change_points(y)
+    assert (change.first, change.last, change.index) == (25, 30, 30)
+
+
+def test_a_constant_series_steps_at_once():
+    """Exact values (bytes, registers) need three points on the new level and no more; nothing divides by zero."""
+    assert change_points([64.0] * 20) == []
+    (change,) = change_points([64.0] * 20 + [80.0] * 3)
+    assert (change.first, change.index, change.last, change.state) == (20, 20, 20, "new")
+    assert change.ratio == pytest.approx(1.25)
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0] * 2, [None] * 30, [0.0] * 30, [1.0] * 10 + [0.0] * 10])
+def test_too_little_or_no_ratio_is_no_change(values):
+    """Short, empty and zero series have no change points, and no error."""
+    assert change_points(values) == []
+
+
+def test_changes_of_a_stored_series_name_commits():
+    """The commits of the interval are hashes, oldest first, and boundaries are given as hashes."""
+    rng = np.random.default_rng(8)
+    values = stepped(rng, 25, 15, 0.4, 0.01)
+    points = [Point(sha=f"c{i:02}", date_ms=i, value=float(v)) for i, v in enumerate(values)]
+    series = Series(benchmark="b", params={}, unit="seconds", machine="m", env_name="e", points=points)
+    (found,) = changes_of(series)
+    assert found.likeliest == "c25"
+    assert found.commits == ["c25"]
+    assert changes_of(series, boundaries={"c25"}) == []

@@ -1,0 +1,118 @@
+"""The noise model under the decision: densities, calibration against simulation, history, two modes."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rocattn_profiling.gate import noise
+
+PLAIN = noise.learned(0.015, [])
+
+
+def contaminated(rng, count, tau=0.015, share=0.2, delay=0.15):
+    """Launch locations as the model has them."""
+    return rng.normal(0, tau, count) + (rng.random(count) < share) * rng.exponential(delay, count)
+
+
+def test_densities_are_densities():
+    """Each row of the table sums to one, up to what lies outside of the tabulated places."""
+    sums = np.exp(noise._table().log_density).sum(axis=2) * noise._STEP
+    assert np.all((sums > 0.96) & (sums < 1.01))
+
+
+def test_the_delay_moves_launches_up_only():
+    """The mean of a row is share times delay above its level: the exponential is on the slow side."""
+    places = np.arange(noise._LEFT, noise._RIGHT, noise._STEP)
+    row = np.exp(noise._table().log_density[2][-1]) * noise._STEP  # delay 0.5, cut off at the table's edge
+    short = np.exp(noise._table().log_density[2][1]) * noise._STEP
+    assert (row * places).sum() > 0.1
+    assert (short * places).sum() == pytest.approx(noise._SHARES[1] * noise._DELAYS[0], rel=0.02)
+
+
+@pytest.mark.parametrize("true", [0.0, 0.03, -0.1, 0.7])
+def test_a_shift_is_found_where_it_is(true):
+    """The median of the posterior is the shift that was put in, however large."""
+    rng = np.random.default_rng(1)
+    seen = noise.change(rng.normal(0, 0.005, 9), true + rng.normal(0, 0.005, 9), PLAIN)
+    assert seen.shift == pytest.approx(true, abs=0.006)
+    assert seen.low < true < seen.high
+    assert seen.p_below(true - 0.05) < 1e-3
+    assert seen.p_below(true + 0.05) > 0.99
+    assert seen.p_below(true) + seen.p_above(true) == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(("count", "share"), [(5, 0.0), (5, 0.2), (12, 0.35)])
+def test_the_interval_covers_the_truth(count, share):
+    """Of 250 draws, disturbed launches included, 91.5 % or more of the 95 % intervals hold the true 3 %."""
+    rng = np.random.default_rng(2)
+    hits = 0
+    for _ in range(250):
+        a, b = (contaminated(rng, count, share=share) for _ in range(2))
+        seen = noise.change(a, b + 0.03, PLAIN)
+        hits += seen.low <= 0.03 <= seen.high
+    assert hits / 250 >= 0.915
+
+
+@pytest.mark.parametrize("tau", [0.003, 0.02, 0.08, 0.3])
+def test_a_probability_is_not_smaller_than_it_should_be(tau):
+    """Without a change, P(change <= 1 %) is below 1 % in at most 2.5 % of 200 draws of five launches, quiet or wild."""
+    rng = np.random.default_rng(3)
+    low = [
+        noise.change(contaminated(rng, 5, tau), contaminated(rng, 5, tau), PLAIN).p_below(0.01) < 0.01
+        for _ in range(200)
+    ]
+    assert sum(low) <= 5
+
+
+def test_disturbed_launches_do_not_hide_a_change():
+    """Two of five base launches 30 % late: +10 % is still all but certain, and estimated within 2 %."""
+    a = np.array([0.0, 0.31, 0.006, 0.28, -0.004])
+    b = 0.095 + np.array([0.003, -0.005, 0.001, 0.21, 0.0])
+    seen = noise.change(a, b, PLAIN)
+    assert seen.p_below(0.01) < 0.005
+    assert seen.shift == pytest.approx(0.095, abs=0.02)
+
+
+def test_noise_is_learned_from_history():
+    """Sessions of a quiet benchmark narrow the interval of the same five launches, those of a noisy one widen it."""
+    rng = np.random.default_rng(4)
+    a, b = rng.normal(0, 0.01, 5), rng.normal(0, 0.01, 5)
+    widths = []
+    for tau in (0.004, 0.015, 0.06):
+        seen = noise.change(a, b, noise.learned(0.015, [rng.normal(0.3, tau, 5) for _ in range(8)]))
+        widths.append(seen.high - seen.low)
+    assert widths[0] < widths[1] < widths[2]
+
+
+def test_only_the_newest_sessions_are_listened_to():
+    """Sessions before the last eight change nothing."""
+    rng = np.random.default_rng(5)
+    new = [rng.normal(0, 0.01, 5) for _ in range(8)]
+    old = [rng.normal(0, 0.2, 5) for _ in range(20)]
+    np.testing.assert_array_equal(noise.learned(0.015, new), noise.learned(0.015, [*old, *new]))
+
+
+def test_the_noise_of_a_benchmark_is_told():
+    """The posterior mean of the launch noise is within a factor of 1.6 of the truth after twenty launches."""
+    rng = np.random.default_rng(6)
+    for tau in (0.005, 0.02, 0.08):
+        told = noise.change(rng.normal(0, tau, 20), rng.normal(0, tau, 20), PLAIN).noise
+        assert tau / 1.6 < told < tau * 1.6
+
+
+def test_two_modes_are_told_from_a_change():
+    """A base launch just where head is speaks for two modes; one that was disturbed far above does not."""
+    low, high = np.array([0.0, 0.004, -0.003, 0.002]), 0.1 + np.array([0.002, -0.004, 0.0, 0.003, 0.001])
+    factors = []
+    for fifth in (0.101, 0.001, 0.3):
+        a = np.append(low, fifth)
+        factors.append(noise.against_modes(a, high, noise.change(a, high, PLAIN), PLAIN))
+    assert factors[0] < 30 < factors[2] < factors[1]
+
+
+def test_sides_of_one_launch_have_a_wide_answer():
+    """A single launch a side leaves tens of percent open, and nothing overflows at a factor of a thousand."""
+    seen = noise.change(np.array([0.0]), np.array([math.log(1000)]), PLAIN)
+    assert seen.low < math.log(1000) < seen.high
+    assert seen.high - seen.low > 0.1

@@ -57,7 +57,7 @@ def dependency_hash() -> str:
 
 def lock(uv: Path, extra: list[str]) -> None:
     """Renew requirements.lock: names, versions and hashes for every supported Python, no addresses."""
-    compile_ = [uv, "pip", "compile", "pyproject.toml", "--extra", "toolchain", "--group", "dev", "--universal"]
+    compile_ = [uv, "pip", "compile", "pyproject.toml", "--all-extras", "--group", "dev", "--universal"]
     quiet = ["--generate-hashes", "--no-annotate", "--no-header", "--quiet", "--output-file", LOCK]
     if status := subprocess.run([*compile_, *quiet, *extra], cwd=ROOT, check=False).returncode:
         sys.exit(status)

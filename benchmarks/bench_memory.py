@@ -1,6 +1,6 @@
-"""Memory: the peak of the whole process, and what a backend allocates beside inputs and outputs."""
+"""Memory: the process's peak, what the allocators count in a call, what a backend says it needs beside the tensors."""
 
-from .common import GRIDS, ForwardCase, able_backend, configs_of
+from .common import GRIDS, ForwardCase, able_backend, configs_of, needed
 
 
 class Forward(ForwardCase):
@@ -16,3 +16,20 @@ class Forward(ForwardCase):
         return able_backend(backend, self.configs[label]).workspace_bytes(self.configs[label])
 
     track_workspace.unit = "bytes"
+
+
+class Counted(ForwardCase):
+    """Inputs, outputs and workspace as `rocattn memory` counts them: exact, so that any change is one of the code."""
+
+    configs = Forward.configs
+    params = Forward.params
+
+    def setup(self, backend, label):
+        """Skip commits that cannot count."""
+        super().setup(backend, label)
+        self.measure = needed("rocattn_profiling.measure.memory_worker").measure_call
+
+    def track_allocated(self, backend, label):
+        return self.measure(self.configs[label], backend).allocated_bytes
+
+    track_allocated.unit = "bytes"

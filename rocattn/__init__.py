@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rocattn.config import AttentionConfig
     from rocattn.errors import ConfigError, NoBackendError, RocattnError, ToolchainError
     from rocattn.functional import attention, attention_backward
+    from rocattn.kv_cache import KVCache, PagedKVCache
     from rocattn.registry import BACKENDS, Backend, BackendRegistry, Support
 
 __version__ = "0.1.0"
@@ -20,7 +21,9 @@ _HOMES = {
     "Backend": "registry",
     "BackendRegistry": "registry",
     "ConfigError": "errors",
+    "KVCache": "kv_cache",
     "NoBackendError": "errors",
+    "PagedKVCache": "kv_cache",
     "RocattnError": "errors",
     "Support": "registry",
     "ToolchainError": "errors",
@@ -34,7 +37,9 @@ __all__ = [
     "Backend",
     "BackendRegistry",
     "ConfigError",
+    "KVCache",
     "NoBackendError",
+    "PagedKVCache",
     "RocattnError",
     "Support",
     "ToolchainError",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import ConfigError, NoBackendError
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from rocattn.config import AttentionConfig
     from rocattn.layouts import Operands
+    from rocattn.thresholds import Rules
 
     Array = NDArray[Any]
 
@@ -59,6 +62,10 @@ class Backend(ABC):
     def workspace_bytes(self, config: AttentionConfig) -> int:
         """Return the memory the backend allocates at its peak beside inputs and outputs, in bytes."""
 
+    def score_bytes(self, config: AttentionConfig) -> int:  # noqa: ARG002 - of a backend that never holds scores
+        """Return what of the workspace are attention scores or weights [.., Sq, Sk], in bytes; 0 unless overridden."""
+        return 0
+
     @abstractmethod
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
@@ -79,11 +86,17 @@ class Backend(ABC):
 
 
 class BackendRegistry:
-    """Backends by name, with an optional default; safe to use from several threads."""
+    """Backends by name, with an optional default and measured thresholds; safe to use from several threads.
 
-    def __init__(self) -> None:
+    Args:
+        variable: Environment variable that names a file of thresholds, read when `select` first has a choice.
+    """
+
+    def __init__(self, variable: str = "") -> None:
         self._backends: dict[str, Backend] = {}
         self._default: str | None = None
+        self._variable = variable
+        self._rules: Rules | None = None
         self._lock = threading.Lock()
 
     def register(self, backend: Backend) -> Backend:
@@ -127,12 +140,29 @@ class BackendRegistry:
             self.get(name)
         self._default = name
 
+    def use_thresholds(self, path: str | Path | None, *, force: bool = False) -> None:
+        """Make `select` prefer what was measured to be faster (see `rocattn.thresholds`); None goes back to priorities.
+
+        Args:
+            path: A file that `rocattn bench --crossover` wrote.
+            force: Take it even if it was measured on another machine or with another number of threads.
+
+        Raises:
+            ThresholdsError: When it cannot be read, or is of another machine or thread count.
+        """
+        from rocattn.thresholds import load_thresholds
+
+        self._rules = None if path is None else load_thresholds(Path(path), force=force).rules()
+        self._variable = ""  # what the program says outweighs the environment
+
     def supports(self, backend: Backend, config: AttentionConfig) -> Support:
         """Say whether a backend is available here and supports the config."""
         return backend.available() and backend.supports(config)
 
     def select(self, config: AttentionConfig, name: str | None = None) -> Backend:
         """Return the backend for a config: the named one, else the default if able, else the fastest able one.
+
+        The fastest is the one of the highest priority, or one that thresholds say beats it.
 
         Raises:
             NoBackendError: When the named one, or every one, is unable; the message gives each one's reason.
@@ -149,11 +179,29 @@ class BackendRegistry:
         for backend in order:
             answer = self.supports(backend, config)
             if answer:
-                return backend
+                return backend if backend.name == self._default else self._fastest(config, backend)
             reasons[backend.name] = answer.reason
         listed = "; ".join(f"{k}: {v}" for k, v in reasons.items()) or "no backend is registered"
         raise NoBackendError(f"no backend can run {config.label}: {listed}", reasons)
 
+    def _fastest(self, config: AttentionConfig, backend: Backend) -> Backend:
+        """Return the backend that thresholds say is faster on a config than the one of highest priority, if able."""
+        if self._variable:
+            if path := os.environ.get(self._variable):
+                self.use_thresholds(path)
+            self._variable = ""
+        if self._rules is None:
+            return backend
+        seen = {backend.name}
+        while (name := self._rules.better(config, backend.name)) is not None and name not in seen:
+            seen.add(name)
+            other = self._backends.get(name)
+            if other is None or not self.supports(other, config):
+                break
+            backend = other
+        return backend
 
-BACKENDS = BackendRegistry()
+
+THRESHOLDS_VARIABLE = "ROCATTN_THRESHOLDS"
+BACKENDS = BackendRegistry(THRESHOLDS_VARIABLE)
 """The process-wide registry that `rocattn.attention` selects from; importing `rocattn.backends` fills it."""

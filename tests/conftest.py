@@ -33,9 +33,11 @@ def unchanged_backends():
     from rocattn.backends import BACKENDS
 
     backends, default, modules = dict(BACKENDS._backends), BACKENDS._default, set(sys.modules)
+    thresholds = BACKENDS._rules, BACKENDS._variable
     yield
     if BACKENDS._backends != backends:
         for name in set(sys.modules) - modules:
             if str(getattr(sys.modules[name], "__file__", "")).startswith(OURS):
                 del sys.modules[name]
     BACKENDS._backends, BACKENDS._default = backends, default
+    BACKENDS._rules, BACKENDS._variable = thresholds

@@ -21,6 +21,7 @@ RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names}
 # Foreign library -> the only files that may import it.
 HOMES = {
     "hip": {"rocattn/gpu/driver.py"},
+    "gguf": {"profiling/rocattn_profiling/measure/gguf_models.py"},
     "rocm": {"rocattn/gpu/driver.py"},
     "asv": {f"profiling/rocattn_profiling/measure/{name}.py" for name in ("asv_store", "asv_series")},
     "asv_runner": {f"profiling/rocattn_profiling/measure/{name}.py" for name in ("asv_worker", "asv_series")},

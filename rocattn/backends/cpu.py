@@ -150,58 +150,79 @@ class CpuBackend(Backend):
         """Say yes: this backend is the reference for all of the contract."""
         return YES
 
+    def score_bytes(self, config: AttentionConfig) -> int:
+        """Return the bytes of one chunk's scores: once forward, twice backward, three times with a softcap there."""
+        nb, nh, group = self._chunk(config)
+        scores = nb * nh * group * config.seq_q * config.seq_k * compute_dtype(config).itemsize
+        return scores * (2 + (config.softcap is not None) if config.direction == "backward" else 1)
+
     def workspace_bytes(self, config: AttentionConfig) -> int:
         """Return what one chunk of heads holds at its peak, in bytes: scores, float copies, and masks being applied.
 
         Forward holds the scores once (twice while ALiBi is subtracted), backward twice (three times with softcap).
         """
         item = compute_dtype(config).itemsize
-        group = config.num_heads // config.num_kv_heads
-        pairs = config.seq_q * config.seq_k
-        nb, nh = chunk_size(config, group * pairs, CHUNK_SCORES)
-        scores = nb * nh * group * pairs * item
+        nb, nh, group = self._chunk(config)
+        backward = config.direction == "backward"
+        scores = nb * nh * group * config.seq_q * config.seq_k * item
         q, k = group * config.seq_q * config.head_dim, config.seq_k * config.head_dim
         v, out = config.seq_k * config.head_dim_v, group * config.seq_q * config.head_dim_v
-        rows, backward = 6 * group * config.seq_q, config.direction == "backward"
+        rows = 6 * group * config.seq_q
         operands = q + rows + (k + v) * (config.itemsize != item)
-        resting = scores * (1 + backward * (config.softcap is not None))
-        applying = scores * config.alibi + masking_bytes(config, pairs, nb, nh * group, item)
-        working = scores + nb * nh * item * (out + q + k + v) if backward else nb * nh * item * out
-        return resting + nb * nh * item * operands + max(applying, working)
+        resting = scores * (1 + (backward and config.softcap is not None))
+        masking = masking_bytes(config, nb, nh * group, item)
+        working = nb * nh * item * (out + q + k + v) + scores if backward else nb * nh * item * out
+        return resting + nb * nh * item * operands + max(masking.applying, masking.kept + working)
 
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
-        dtype, rows = compute_dtype(config), slice(0, config.seq_q)
         with np.errstate(all="ignore"):
             for heads in self._chunks(config):
-                softmax = softmax_block(config, operands, heads, rows, dtype)
-                result = np.empty((*softmax.q.shape[:3], config.head_dim_v), dtype)
-                product(softmax.weights, softmax.v, softmax.hidden, result)
-                target = out[heads.batch, heads.query]
-                target[...] = result.reshape(target.shape)
-                if lse is not None:
-                    row_values = lse[heads.batch, heads.query]
-                    row_values[...] = softmax.lse.reshape(row_values.shape)
+                _forward_chunk(config, operands, heads, out, lse)
 
     def backward(
         self, config: AttentionConfig, operands: Operands, dout: Array, out: Array, lse: Array,  # noqa: ARG002 - recomputed
         dq: Array, dk: Array, dv: Array,
     ) -> None:  # fmt: skip
         """Write the gradients into ``dq``, ``dk``, ``dv`` ([B, H or Hkv, S, D or Dv] views)."""
-        dtype, rows = compute_dtype(config), slice(0, config.seq_q)
         with np.errstate(all="ignore"):
             for heads in self._chunks(config):
-                softmax = softmax_block(config, operands, heads, rows, dtype, keep_tanh=True)
-                upstream = (
-                    dout[heads.batch, heads.query]
-                    .astype(dtype, order="C")
-                    .reshape(*softmax.q.shape[:3], config.head_dim_v)
-                )
-                block = gradients_block(config, softmax, upstream)
-                dq[heads.batch, heads.query] = block[0].reshape(dq[heads.batch, heads.query].shape)
-                dk[heads.batch, heads.kv], dv[heads.batch, heads.kv] = block[1:]
+                _backward_chunk(config, operands, heads, dout, (dq, dk, dv))
+
+    @staticmethod
+    def _chunk(config: AttentionConfig) -> tuple[int, int, int]:
+        """Return how many batches and KV heads a chunk has at most, and how many query heads share a KV head."""
+        group = config.num_heads // config.num_kv_heads
+        return *chunk_size(config, group * config.seq_q * config.seq_k, CHUNK_SCORES), group
 
     @staticmethod
     def _chunks(config: AttentionConfig) -> list[Heads]:
         group = config.num_heads // config.num_kv_heads
         return list(head_chunks(config, group * config.seq_q * config.seq_k, CHUNK_SCORES))
+
+
+# A chunk's arrays are the locals of a function: they are free before the next chunk begins, not after.
+
+
+def _forward_chunk(config: AttentionConfig, operands: Operands, heads: Heads, out: Array, lse: Array | None) -> None:
+    dtype = compute_dtype(config)
+    softmax = softmax_block(config, operands, heads, slice(0, config.seq_q), dtype)
+    result = np.empty((*softmax.q.shape[:3], config.head_dim_v), dtype)
+    product(softmax.weights, softmax.v, softmax.hidden, result)
+    target = out[heads.batch, heads.query]
+    target[...] = result.reshape(target.shape)
+    if lse is not None:
+        row_values = lse[heads.batch, heads.query]
+        row_values[...] = softmax.lse.reshape(row_values.shape)
+
+
+def _backward_chunk(
+    config: AttentionConfig, operands: Operands, heads: Heads, dout: Array, gradients: tuple[Array, Array, Array]
+) -> None:
+    dtype = compute_dtype(config)
+    dq, dk, dv = gradients
+    softmax = softmax_block(config, operands, heads, slice(0, config.seq_q), dtype, keep_tanh=True)
+    upstream = dout[heads.batch, heads.query].astype(dtype, order="C")
+    block = gradients_block(config, softmax, upstream.reshape(*softmax.q.shape[:3], config.head_dim_v))
+    dq[heads.batch, heads.query] = block[0].reshape(dq[heads.batch, heads.query].shape)
+    dk[heads.batch, heads.kv], dv[heads.batch, heads.kv] = block[1:]

@@ -62,6 +62,8 @@ def load_library() -> ctypes.CDLL:
         function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int32
     library.rocattn_cpu_workspace.argtypes = [ctypes.c_char_p, ctypes.c_int32]
     library.rocattn_cpu_workspace.restype = ctypes.c_int64
+    library.rocattn_cpu_most_allocated.argtypes = [ctypes.c_int32]
+    library.rocattn_cpu_most_allocated.restype = ctypes.c_int64
     library.rocattn_cpu_probe_flops.argtypes = [ctypes.c_int32, ctypes.c_int64, ctypes.c_int32]
     library.rocattn_cpu_probe_flops.restype = ctypes.c_double
     library.rocattn_cpu_probe_read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32]
@@ -260,6 +262,11 @@ class CpuFlashBackend(Backend):
         for array, target in zip(wanted, targets, strict=True):
             if target is not array:
                 array[...] = target
+
+    @classmethod
+    def most_allocated_bytes(cls, *, reset: bool = False) -> int:
+        """Return the most bytes that the kernels of this process had allocated at one time since the last reset."""
+        return int(cls._loaded().rocattn_cpu_most_allocated(int(reset)))
 
     @staticmethod
     def _loaded() -> ctypes.CDLL:

@@ -87,10 +87,17 @@ class GpuBackend(Backend):
 
     def workspace_bytes(self, config: AttentionConfig) -> int:
         """Return the device memory of the plan's workspaces in bytes: 0 for flash attention without split keys."""
+        return sum(self._workspaces(config).values())
+
+    def score_bytes(self, config: AttentionConfig) -> int:
+        """Return the bytes of the standard path's scores and weights; 0 on the flash path."""
+        sizes = self._workspaces(config)
+        return sum(sizes.get(name, 0) for name in ("scores", "probs"))
+
+    def _workspaces(self, config: AttentionConfig) -> dict[str, int]:
         from rocattn.gpu.plan import plan
 
-        made = plan(config, self.runtime().arch, use_flash_attention=self.use_flash_attention)
-        return sum(made.workspaces.values())
+        return plan(config, self.runtime().arch, use_flash_attention=self.use_flash_attention).workspaces
 
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""

@@ -10,8 +10,9 @@ product even where 0 * NaN or 0 * inf would let them in.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -134,19 +135,39 @@ def finish_scores(
     return Hidden(hidden, scores.shape, heads.count[1])
 
 
-def masking_bytes(config: AttentionConfig, pairs: int, batches: int, heads: int, itemsize: int) -> int:
-    """Return the memory that `finish_scores` needs beside a block of ``pairs`` pairs in each head, in bytes.
+class Masking(NamedTuple):
+    """What `finish_scores` allocates beside a block's scores, in bytes: at its peak, and what it returns."""
 
-    Distances are int32 and shared by all heads; what is hidden is a bool and a cap as wide as the scores.
+    applying: int
+    kept: int
+
+
+def masking_bytes(config: AttentionConfig, batches: int, heads: int, itemsize: int) -> Masking:
+    """Return the memory that `finish_scores` needs for a block of whole heads.
+
+    Distances are int32 and shared by all heads, as is what a band hides; ALiBi makes the scores' size once more. What
+    is hidden is a bool, and while it is applied a cap as wide as the scores.
+
+    Args:
+        config: The problem.
+        batches: Batches of the block.
+        heads: Query heads of the block, in each batch.
+        itemsize: Of a score.
     """
-    band = (4 + (1 + itemsize) * (config.band is not None)) * pairs if config.alibi or config.band is not None else 0
-    if config.alibi:
-        band += itemsize * pairs
+    pairs, scores = config.seq_q * config.seq_k, batches * heads * config.seq_q * config.seq_k
+    first = config.seq_k - config.seq_q
+    ends = np.array([0, config.seq_q - 1])[: config.seq_q]
+    banded = _crosses_band(config, ends, first, slice(0, config.seq_k))
+    distance, band = 4 * pairs * (config.alibi or banded), pairs * banded
+    alibi = config.alibi * (itemsize * (pairs + scores) + distance + band)
     if config.mask_shape is None:
-        return band
-    covered = (batches if config.mask_shape[0] > 1 else 1) * (heads if config.mask_shape[1] > 1 else 1)
-    covered *= pairs if min(config.mask_shape[2:]) > 1 else 0
-    return band + covered * (2 + itemsize * (1 + (config.mask == "additive")))
+        return Masking(max(alibi, distance + band + itemsize * band), band)
+    sizes = zip((batches, heads, config.seq_q, config.seq_k), config.mask_shape, strict=True)
+    own = [full if extent > 1 else 1 for full, extent in sizes]
+    masked = math.prod(own)
+    hidden = own[0] * own[1] * pairs if banded else masked
+    both = masked + band + hidden if banded else masked
+    return Masking(max(alibi, distance + max(both, both - band + itemsize * hidden)), hidden)
 
 
 def mask_tile(mask: Array, heads: Heads, rows: slice | Array, keys: slice) -> Array:

@@ -156,9 +156,10 @@ def test_every_quick_benchmark_runs(suite, tmp_path, name, count):
     [
         ("bench_memory.Forward.peakmem_attention-0", 1 << 20, 1 << 33),
         ("bench_memory.Forward.track_workspace-0", 0, 1 << 33),
+        ("bench_memory.Counted.track_allocated-0", 1 << 20, 1 << 33),
         ("bench_accuracy.Forward.track_max_error-0", 0.0, 8.0),
     ],
-    ids=["peakmem", "workspace", "ulp"],
+    ids=["peakmem", "workspace", "allocated", "ulp"],
 )
 def test_one_of_each_other_kind_runs(tmp_path, name, least, most):
     """Peak memory, workspace and error are numbers that asv can show, lower is better."""

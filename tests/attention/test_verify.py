@@ -2,6 +2,11 @@
 
 import itertools
 import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +14,8 @@ import pytest
 from rocattn.backends import BACKENDS, CpuBackend
 from rocattn.registry import Support
 from rocattn_profiling.cli import main
-from rocattn_profiling.measure.verification import cases, find_case, verify
+from rocattn_profiling.measure.verification import verify
+from rocattn_profiling.measure.verify_cases import FAMILIES, LEVELS, cases, find_case
 
 
 class Faulty(CpuBackend):
@@ -52,11 +58,16 @@ def run(capsys, tmp_path, *words):
     return status, captured.out, captured.err
 
 
+def accuracy(level):
+    """A level's cases of the sweep over options."""
+    return [case for case in cases(level) if case.family == "accuracy"]
+
+
 def label(**wanted):
     """The first quick forward case with these config fields."""
     return next(
         case.label
-        for case in cases(quick=True)
+        for case in accuracy("quick")
         if case.config.direction == "forward"
         and case.config.seq_q * case.config.seq_k > 100
         and all(getattr(case.config, name) == value for name, value in wanted.items())
@@ -71,7 +82,7 @@ def test_quick_sweep_passes_on_the_builtin_backends(capsys, tmp_path):
     assert report == json.loads((tmp_path / "verify.json").read_text())
     assert report["failed"] == 0
     assert report["ran"] >= 100
-    double = next(case.config for case in cases(quick=True) if case.config.dtype == "float64")
+    double = next(case.config for case in cases("quick") if case.config.dtype == "float64")
     reason = BACKENDS.get("cpu-flash").supports(double).reason
     assert {o["skipped"] for o in report["outcomes"] if o["skipped"]} == {reason}
     assert "0 wrong" in err
@@ -105,6 +116,8 @@ def test_nothing_run_is_not_a_pass(capsys, tmp_path, faulty, fault, words):
     [
         (["--backend", "gqu"], "no backend is named 'gqu'; registered: cpu-flash, cpu"),
         (["--case", "b1"], "no case is labelled 'b1'"),
+        (["--family", "shapes"], "no family is named 'shapes': use one of accuracy, visibility,"),
+        (["--backend-module", "no_such_module"], "cannot import the backend module 'no_such_module'"),
     ],
 )
 def test_bad_arguments_are_one_line(capsys, tmp_path, words, message):
@@ -114,6 +127,47 @@ def test_bad_arguments_are_one_line(capsys, tmp_path, words, message):
     assert out == ""
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_an_interrupted_run_keeps_what_was_finished(capsys, tmp_path, faulty):
+    """Ctrl-C in the second case leaves the first one's outcome in verify.json and on the page; the status is 130."""
+    calls = []
+    compute = faulty.forward
+
+    def forward(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        compute(*arguments)
+
+    faulty.forward = forward
+    status, _, err = run(capsys, tmp_path, "--family", "visibility", "--quick", "--backend", "faulty")
+    assert status == 130
+    assert "interrupted; what was finished is kept" in err
+    report = json.loads((tmp_path / "verify.json").read_text())
+    assert (report["ran"], report["failed"]) == (1, 0)
+    assert "1 check " in (tmp_path / "index.html").read_text()
+
+
+def test_a_crash_leaves_the_command_of_the_case_behind(tmp_path):
+    """A backend that kills the process: running.txt says which case it was; a run that ends leaves no such file."""
+    code = "import sys; from rocattn_profiling.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = ["verify", "--quick", "--backend-module", "odd_backends", "--out", str(tmp_path), "--backend"]
+    kept = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "measure")}
+
+    def end(backend):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words, backend, "--family", "positions"],
+            env=kept, capture_output=True, check=False,
+        )  # fmt: skip
+        return done.returncode
+
+    assert end("odd-good") == 0
+    assert not (tmp_path / "running.txt").exists()
+    assert end("odd-crash") == -signal.SIGSEGV
+    command = (tmp_path / "running.txt").read_text().strip()
+    assert command.startswith("rocattn verify --case positions/")
+    assert command.endswith(" --backend odd-crash --backend-module odd_backends")
 
 
 def test_unwritable_folder_is_one_line(capsys, tmp_path):
@@ -132,7 +186,7 @@ def test_cases_cover_every_pair_of_options():
             ("band", (c.causal, c.window)), ("softcap", c.softcap), ("alibi", c.alibi), ("sinks", c.sinks),
             ("group", c.num_heads // c.num_kv_heads), ("seq", (c.seq_q, c.seq_k)), ("data", case.data),
         }
-        for case in cases(quick=True)
+        for case in accuracy("quick")
         for c in [case.config]
     ]  # fmt: skip
     values = sorted(set().union(*features), key=repr)
@@ -146,23 +200,60 @@ def test_cases_cover_every_pair_of_options():
 
 
 def test_cases_have_distinct_labels_and_are_found_by_them():
-    """A label names one case, also among the larger ones; all sixteen mask shapes occur among these."""
-    everything = cases(quick=False)
+    """A label names one case at any level; all sixteen mask shapes occur; levels hold those below."""
+    everything = cases("full")
     assert len({case.label for case in everything}) == len(everything)
-    assert everything[: len(cases(quick=True))] == cases(quick=True)
+    assert everything[: len(cases("quick"))] == cases("quick")
+    assert everything[: len(cases("core"))] == cases("core")
     assert find_case(everything[-1].label) == everything[-1]
-    shapes = {
-        tuple(m != 1 for m in c.config.mask_shape)
-        for c in everything
-        if c.config.mask == "bool" and min(c.config.scores_shape) > 1
-    }
-    assert len(shapes) == 16
+    for kind in ("bool", "additive"):
+        shapes = {
+            tuple(m != 1 for m in c.config.mask_shape)
+            for c in accuracy("full")
+            if c.config.mask == kind and min(c.config.scores_shape) > 1
+        }
+        assert len(shapes) == 16
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_family_has_cases_at_every_level(level):
+    """No family is left out of a level but layouts, which the sweep covers at the quick one."""
+    assert set(FAMILIES) - {case.family for case in cases(level)} <= ({"layouts"} if level == "quick" else set())
+    assert all(not set(case.label) & set(" '\"$&|;<>()*?") for case in cases(level))
+
+
+def test_families_are_listed_with_their_cases(capsys, tmp_path):
+    """--list computes nothing; its JSON has what the level has."""
+    status, out, err = run(capsys, tmp_path, "--list", "--quick", "--json")
+    assert status == 0
+    listed = {row["family"]: row["cases"] for row in json.loads(out)}
+    assert list(listed) == list(FAMILIES)
+    assert sum(listed.values()) == len(cases("quick"))
+    assert "determinism" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_report_has_ulps_of_the_backend_and_of_the_naive_program(capsys, tmp_path):
+    """Each tensor of each case: largest, relative and RMS error and ULPs, beside what a naive program has."""
+    status, out, _ = run(capsys, tmp_path, "--case", label(dtype="float16"), "--backend", "cpu", "--json")
+    assert status == 0
+    report = json.loads(out)
+    ((outcome,), edges) = report["outcomes"], report["ulp_edges"]
+    assert [tensor["what"] for tensor in outcome["tensors"]] == ["out", "lse"]
+    for tensor in outcome["tensors"]:
+        assert tensor["ratio"] <= 1
+        for program in ("mine", "naive"):
+            assert len(tensor[program]["ulps"]) == len(edges) + 1
+            assert tensor[program]["max_abs"] >= tensor[program]["rms"] > 0
+    out_tensor = outcome["tensors"][0]
+    assert out_tensor["mine"]["ulps"][0] > out_tensor["naive"]["ulps"][0]  # rounded once, not after each step
+    assert sum(out_tensor["mine"]["ulps"]) == sum(out_tensor["naive"]["ulps"])
 
 
 def test_outputs_are_given_to_the_backend_as_nan(faulty):
     """What a backend does not write is NaN when it is judged."""
     seen = []
     faulty.forward = lambda _config, _operands, out, lse: seen.extend([np.isnan(out).all(), np.isnan(lse).all()])
-    (outcome,) = verify([find_case(label())], [faulty])
+    (outcome,) = verify([find_case(label())], [faulty]).outcomes
     assert seen == [True, True]
     assert not outcome.ok

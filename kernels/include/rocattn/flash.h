@@ -275,11 +275,17 @@ private:
 #pragma unroll
         for (u32 i = 0; i < Q; ++i) {
             const float before = limit[i] == -INF ? -INF : reference[i];
-            const float now = __builtin_fmaxf(before, column_max<M>(top[i]) + (PLAIN ? reference[i] : 0.0f));
+            const float highest = column_max<M>(top[i]);
+            const float now = __builtin_fmaxf(before, highest + (PLAIN ? reference[i] : 0.0f));
             const float moved = now == -INF ? 0.0f : now;
             if constexpr (PLAIN) {
+                // At scores of 2^31 the new reference is rounded by 128: less the step to it, the highest score would be so
+                // far from 0 that P leaves f16's range. The score itself is not known any better.
+                const float step = moved - reference[i];
+                const bool rounded = __builtin_fabsf(highest - step) > SLACK * reciprocal_fast(unit());
+                const float down = rounded && highest > 0.0f ? highest : step;
 #pragma unroll
-                for (u32 t = 0; t < S::KEY_TILES; ++t) s[i][t] -= moved - reference[i];
+                for (u32 t = 0; t < S::KEY_TILES; ++t) s[i][t] -= down;
                 settle(start[i] = column_values<M>(-moved));
             }
             reference[i] = moved;

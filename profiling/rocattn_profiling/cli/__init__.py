@@ -18,6 +18,7 @@ VERBS = {
     "doctor": "say what this machine has: compilers, GPU, profilers, backends, and what is missing",
     "bench": "time attention backends on workload grids, checking every output",
     "verify": "check every available backend against float64",
+    "memory": "measure peak memory against sequence length, and what fits in a budget",
     "plan": "print the kernel launches of one attention problem on one GPU architecture, without a GPU",
     "kernels": "build the GPU kernels, audit their machine code, calculate occupancy",
     "profile": "run a command under an AMD profiler: times, then counters in passes the hardware takes",

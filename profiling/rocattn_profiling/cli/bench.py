@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rocattn_profiling.cli import bench_crossover, bench_model
+from rocattn_profiling.cli.bench_parts import Part, module_parts
 from rocattn_profiling.cli.console import add_common, emit_json, progress, say
 from rocattn_profiling.cli.shapes import add_sizes, add_storage, config_of, flag, given, natural, positive
 from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
@@ -16,7 +18,6 @@ from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
 if TYPE_CHECKING:
     from types import FrameType
 
-    from rocattn.config import AttentionConfig
     from rocattn_profiling.measure.harness import BenchSession
     from rocattn_profiling.measure.records import Record
     from rocattn_profiling.measure.settings import Settings
@@ -50,6 +51,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--history", type=positive, metavar="N",
         help="instead: measure the asv suite's quick benchmarks on those of the newest N commits that have no results",
     )  # fmt: skip
+    what.add_argument(
+        "--modules", action="extend", nargs="+", metavar="NAME",
+        help="instead: attention modules with their projections (standard, gemma, gemma_fast: with a KV cache)",
+    )  # fmt: skip
     what.add_argument("--quick", action="store_true", help="a subset of each grid, and short launches")
     what.add_argument("--backend", action="extend", nargs="+", metavar="NAME", help="backends (default: the grid's)")
     what.add_argument(
@@ -60,8 +65,17 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add_storage(what)
     what.add_argument("--data", choices=("normal", "trig"), default="normal", help="input values (default normal)")
     what.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of the input values (default 0)")
+    what.add_argument(
+        "--use-thresholds", metavar="FILE",
+        help="measure also what select chooses by the thresholds of this file (see --crossover), as backend 'select'",
+    )  # fmt: skip
+    what.add_argument(
+        "--force-thresholds", action="store_true", help="use it even if it is of another machine or thread count"
+    )
     shape = parser.add_argument_group("one shape of your own, instead of a grid")
     add_sizes(shape)
+    bench_model.add_options(parser)
+    bench_crossover.add_options(parser)
     how = parser.add_argument_group("how to measure")
     how.add_argument("--launches", type=positive, metavar="N", help="fresh processes a config (default 3)")
     how.add_argument("--samples", type=positive, metavar="N", help="samples a launch (default: 5 to 50 in about 1 s)")
@@ -74,26 +88,24 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--no-store", action="store_true", help="do not add the results to the asv store")
 
 
-@dataclass(frozen=True)
-class Part:
-    """One grid (or the shape of the command line) with what of it is measured on which backends."""
-
-    suite: str
-    configs: list[AttentionConfig]
-    backends: list[str]
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Measure what was asked for and report it."""
     from rocattn_profiling.cli import bench_view
 
     if arguments.list:
         return bench_view.list_grids(as_json=arguments.json)
+    for name in ("modules", "model"):
+        if getattr(arguments, name) and (arguments.history is not None or arguments.crossover):
+            raise CommandError(f"--{name} is a run of its own: leave out --history and --crossover")
+    if arguments.prompts and not arguments.model:
+        raise CommandError("--prompts are those of a --model: name its file")
     if arguments.history is not None:
         return _history(arguments)
+    signal.signal(signal.SIGTERM, _terminated)
+    if arguments.crossover:
+        return bench_crossover.run(arguments, _settings(arguments))
     from rocattn_profiling.measure.harness import BenchSession
 
-    signal.signal(signal.SIGTERM, _terminated)
     settings, parts = _settings(arguments), _parts(arguments)
     notes: list[str] = []
     total = sum(len(part.configs) for part in parts) * settings.launches
@@ -109,8 +121,9 @@ def run(arguments: argparse.Namespace) -> int:
     records = [record for _, of_part in found for record in of_part]
     bench_view.print_tables(found)
     bench_view.print_summary(session, records)
+    more = bench_model.shown(records) if arguments.model else {}
     if arguments.json:
-        emit_json(bench_view.as_json(session, records))
+        emit_json(bench_view.as_json(session, records) | more)
     if not arguments.no_store:  # last: a store that cannot be written must not hide what was measured
         say(_store(session, records))
     return _status(found)
@@ -151,7 +164,20 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         changes |= {"min_samples": arguments.samples, "max_samples": arguments.samples}
     if arguments.time_limit is not None:
         changes["time_limit_s"] = arguments.time_limit
+    if arguments.use_thresholds is not None:
+        changes |= _thresholds(arguments)
     return Settings.for_quick(**changes) if arguments.quick else Settings(**changes)
+
+
+def _thresholds(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Use the file of thresholds here, where a wrong one is told at once; returns the settings that name it."""
+    from rocattn_profiling.measure.selecting import measure_selection
+
+    if arguments.threads is not None:
+        os.environ["ROCATTN_NUM_THREADS"] = str(arguments.threads)  # as the measuring processes have it
+    path, force = Path(arguments.use_thresholds).resolve(), arguments.force_thresholds
+    found = measure_selection(path, force=force)
+    return {"thresholds": str(path), "force_thresholds": force, "thresholds_hash": found}
 
 
 def _parts(arguments: argparse.Namespace) -> list[Part]:
@@ -159,7 +185,14 @@ def _parts(arguments: argparse.Namespace) -> list[Part]:
     from rocattn_profiling.measure.workloads import get_grid
 
     changes = {name: value for name in ("layout", "dtype") if (value := getattr(arguments, name)) is not None}
-    if shape := given(arguments):
+    shape = given(arguments)
+    if arguments.modules or arguments.model:
+        option = "--modules" if arguments.modules else "--model"
+        if shape or (arguments.modules and arguments.model):
+            flags = ", ".join([*map(flag, shape), *(["--model"] if arguments.modules and arguments.model else [])])
+            raise CommandError(f"{flags} cannot be used with {option}, which has sizes of its own: leave it out")
+        return module_parts(arguments) if arguments.modules else bench_model.parts(arguments)
+    if shape:
         if arguments.grid:
             flags = ", ".join(flag(name) for name in shape)
             raise CommandError(f"{flags} describe one shape: leave out --grid, or leave them out")
@@ -182,6 +215,10 @@ def _with_backends(parts: list[Part], arguments: argparse.Namespace, added: list
         BACKENDS.get(name)  # raises, listing the names
     if not named:
         added = [*(["gpu"] if _has_gpu() else []), *added]
+    if arguments.use_thresholds is not None:
+        from rocattn_profiling.measure.selecting import SELECT
+
+        named, added = named and [*named, SELECT], [*added, SELECT]
     usual = {part.suite: part.backends or list(get_grid(DEFAULT_GRID).backends) for part in parts}
     return [replace(part, backends=named or list(dict.fromkeys([*usual[part.suite], *added]))) for part in parts]
 
@@ -195,7 +232,12 @@ def _has_gpu() -> bool:
 
 
 def _measure(session: BenchSession, part: Part) -> list[Record]:
-    return [record for config in part.configs for record in session.measure(part.suite, config, part.backends)]
+    facts_of = part.facts_of
+    return [
+        record
+        for config in part.configs
+        for record in session.measure(part.suite, config, part.backends, facts_of(config) if facts_of else None)
+    ]
 
 
 def _store(session: BenchSession, records: list[Record]) -> str:

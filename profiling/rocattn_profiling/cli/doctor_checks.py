@@ -15,6 +15,7 @@ import msgspec
 
 import rocattn
 from rocattn.cache import cache_folder, write_problem
+from rocattn.cpu_model import cpu_model
 from rocattn.errors import RocattnError, ToolchainError
 from rocattn.gpu.probe import GpuProbe, probe
 from rocattn.sources import kernel_root
@@ -130,7 +131,7 @@ def processor_checks() -> list[Check]:
     memory, left = machine.total_memory_bytes() / GIB, machine.available_memory_bytes() / GIB
     low = left < 1
     return [
-        Check(group, "cpu", "ok", machine.cpu_model()),
+        Check(group, "cpu", "ok", cpu_model()),
         Check(group, "cores", "ok", cores),
         Check(group, "simd", "ok" if simd else "warning", " ".join(simd) or "none of the known instruction sets"),
         Check(

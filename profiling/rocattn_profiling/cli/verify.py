@@ -1,108 +1,176 @@
-"""``rocattn verify``: check every available backend against float64 on a covering set of cases."""
+"""``rocattn verify``: check backends against float64, the contract and each other, in families of cases."""
 
 from __future__ import annotations
 
+import argparse
+import os
+import shlex
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn_profiling.cli import console
-from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK
+from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
-    import argparse
+    from rocattn.registry import Backend
+    from rocattn_profiling.measure.verify_cases import Case
+    from rocattn_profiling.measure.verify_outcomes import Verification
 
-    from rocattn_profiling.measure.verification import Case, Outcome
+LEVELS = ("quick", "core", "full")
+RUNNING = "running.txt"
+"""File in --out with the command of the case that is running: a backend that kills the process leaves it behind."""
+_SHOWN = 20
+"""Failures that are printed, worst first; all are in the files."""
+
+_EPILOG = """\
+Levels: quick (seconds) covers all pairs of options and each family once; core (the default, minutes) adds sizes of
+numbers, tile edges, memory layouts, poisoned keys, gradients of every option and determinism in every dtype; full adds
+long sequences. --out gets verify.json and index.html, one page without scripts.
+
+exit status: 0 all that was run is right
+             1 something is wrong
+             3 nothing was run
+             4 usage or environment error"""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("--quick", action="store_true", help="only small cases, which still cover all pairs of options")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    level = parser.add_mutually_exclusive_group()
+    level.add_argument("--level", choices=LEVELS, default="core", help="how much to run (default core)")
+    level.add_argument("--quick", dest="level", action="store_const", const="quick", help="the same as --level quick")
+    level.add_argument("--case", metavar="LABEL", help="only the case of this label, as a failing line names it")
+    parser.add_argument("--family", nargs="+", metavar="NAME", help="only cases of these families (see --list)")
+    parser.add_argument("--list", action="store_true", help="list the families and how many cases they have, and end")
     parser.add_argument("--backend", nargs="+", metavar="NAME", help="backends to check (default: every available one)")
-    parser.add_argument("--case", metavar="LABEL", help="only the case of this label, as a failing line names it")
+    parser.add_argument(
+        "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
+        help="import this module first: it registers backends of yours in rocattn.BACKENDS, and they are checked too "
+        "(default: the environment variable ROCATTN_BACKEND_MODULE)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of the inputs (default 0)")
+    parser.add_argument("--junit", metavar="FILE", help="also write the outcomes as JUnit XML")
     console.add_common(parser, out="out/verify")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the sweep, print the table and the failures, write verify.json; returns the exit status."""
-    import os
-    from pathlib import Path
-
+    """Run the cases, print tables and failures, write the files; returns the exit status."""
     # Before numpy is imported: the cases are small, and on a busy machine OpenBLAS' threads wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("ROCATTN_GPU_POISON", "1")  # device memory may hold the right answer of an earlier case
 
-    import msgspec
-
     from rocattn.backends import BACKENDS
     from rocattn_profiling.files import write_text
     from rocattn_profiling.measure import verification
+    from rocattn_profiling.measure.settings import import_backends
+    from rocattn_profiling.measure.verify_outcomes import Verification
 
-    chosen = [verification.find_case(arguments.case)] if arguments.case else verification.cases(quick=arguments.quick)
+    import_backends(arguments.backend_module)
+    chosen = _chosen(arguments)
+    if arguments.list:
+        return _list(chosen, as_json=arguments.json)
     named = [BACKENDS.get(name) for name in dict.fromkeys(arguments.backend)] if arguments.backend else list(BACKENDS)
     absent = {backend.name: answer.reason for backend in named if not (answer := backend.available())}
     backends = [backend for backend in named if backend.name not in absent]
-    with console.progress("verify", len(chosen) * len(backends)) as shown:
-        outcomes = verification.verify(chosen, backends, shown.step)
-    report = _report(chosen, outcomes, absent)
-    _print(outcomes, absent)  # before the file: a full disk must not hide the result
-    encoded = msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
-    path = write_text(Path(arguments.out) / "verify.json", encoded + "\n")
-    counts = f"{report['ran']} checked, {report['failed']} wrong, {report['skipped']} not supported"
-    console.say(f"verify: {counts}; written to {path}")
-    if arguments.json:
-        console.emit_json(report)
-    if not report["ran"]:
-        return NOT_MEASURED
-    return FAILED if report["failed"] else OK
+    found, started, running = Verification(), time.time(), Path(arguments.out) / RUNNING
+
+    def note(case: str, backend: str) -> None:
+        write_text(running, _again(case, backend, arguments) + "\n")
+
+    try:
+        with console.progress("verify", len(chosen) * len(backends)) as shown:
+            verification.verify(chosen, backends, shown.step, seed=arguments.seed, found=found, on_start=note)
+    except KeyboardInterrupt:
+        _finish(arguments, chosen, backends, absent, found, started)
+        raise
+    finally:
+        with suppress(OSError):  # the folder itself may be what cannot be written
+            running.unlink()
+    return _finish(arguments, chosen, backends, absent, found, started)
 
 
-def _report(chosen: list[Case], outcomes: list[Outcome], absent: dict[str, str]) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "cases": len(chosen),
-        "ran": sum(outcome.ran for outcome in outcomes),
-        "failed": sum(not outcome.ok for outcome in outcomes),
-        "skipped": sum(not outcome.ran for outcome in outcomes),
-        "unavailable": absent,
-        "outcomes": outcomes,
-    }
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number, 0 or more")
+    return int(text)
 
 
-def _print(outcomes: list[Outcome], absent: dict[str, str]) -> None:
-    """Print the worst error of each option and backend, then a line for each failure."""
-    names = list(dict.fromkeys(outcome.backend for outcome in outcomes))
-    options = list(dict.fromkeys(option for outcome in outcomes for option in outcome.options))
-    rows = []
-    for option in sorted(options):
-        cells = []
-        for name in names:
-            mine = [o for o in outcomes if o.backend == name and option in o.options and o.ran]
-            cells += [str(len(mine)), _worst(mine)]
-        rows.append([option, *cells])
-    if rows:
-        columns = [column for name in names for column in ("cases", name)]
-        console.print_table("worst error / allowed error (largest absolute error)", ["option", *columns], rows)
-    for name, reason in absent.items():
-        console.say(f"not checked: {name}: {reason}")
-    for outcome in outcomes:
-        if not outcome.ok:
-            command = f"rocattn verify --case {outcome.case} --backend {outcome.backend}"
-            console.say(f"WRONG {outcome.backend} {outcome.case}: {_fault(outcome)}; again: {command}")
+def _chosen(arguments: argparse.Namespace) -> list[Case]:
+    from rocattn_profiling.measure.verify_cases import FAMILIES, cases, find_case
+
+    if arguments.case:
+        return [find_case(arguments.case)]
+    unknown = [name for name in arguments.family or () if name not in FAMILIES]
+    if unknown:
+        raise CommandError(f"no family is named {unknown[0]!r}: use one of {', '.join(FAMILIES)}")
+    return [case for case in cases(arguments.level) if not arguments.family or case.family in arguments.family]
 
 
-def _worst(outcomes: list[Outcome]) -> str:
-    checks = [outcome.check for outcome in outcomes if outcome.check is not None]
-    if any(outcome.error for outcome in outcomes):
-        return "raised"
-    if not checks:
-        return "-"
-    return f"{max(c.ratio for c in checks):.2g} ({max(c.max_abs_error for c in checks):.1e})"
+def _list(chosen: list[Case], *, as_json: bool) -> int:
+    from rocattn_profiling.measure.verify_cases import FAMILIES
+
+    rows = [
+        {"family": name, "cases": sum(case.family == name for case in chosen), "about": about}
+        for name, about in FAMILIES.items()
+    ]
+    console.print_table(
+        "families", ["family", "cases", "about"], [[str(value) for value in row.values()] for row in rows]
+    )  # fmt: skip
+    if as_json:
+        console.emit_json(rows)
+    return OK
 
 
-def _fault(outcome: Outcome) -> str:
-    if outcome.check is None:
-        return outcome.error
-    check = outcome.check
-    return (
-        f"{check.what} is off by {check.max_abs_error:.2e} (naive {check.naive_max_abs_error:.2e}), "
-        f"{check.ratio:.3g} times what is allowed"
+def _finish(
+    arguments: argparse.Namespace, chosen: list[Case], backends: list[Backend], absent: dict[str, str],
+    found: Verification, started: float,
+) -> int:  # fmt: skip
+    """Print what was found, write it, and return the exit status."""
+    import msgspec
+
+    from rocattn_profiling.cli import verify_view
+    from rocattn_profiling.files import write_text
+    from rocattn_profiling.report import junit, verify_report
+
+    report = verify_report.build(
+        found,
+        cases=len(chosen),
+        level="one case" if arguments.case else arguments.level,
+        seed=arguments.seed,
+        unavailable=absent,
+        stand_ins=[backend.name for backend in backends if backend.is_stand_in],
+        again=lambda outcome: _again(outcome.case, outcome.backend, arguments),
+        started=started,
+        seconds=time.time() - started,
     )
+    verify_view.print_tables(report)  # before the files: a full disk must not hide the result
+    verify_view.print_failures(report, _SHOWN)
+    encoded = msgspec.json.format(msgspec.json.encode(verify_report.to_json(report)), indent=2).decode()
+    path = write_text(Path(arguments.out) / "verify.json", encoded + "\n")
+    page = write_text(Path(arguments.out) / "index.html", verify_report.to_html(report))
+    if arguments.junit:
+        write_text(Path(arguments.junit), junit.to_xml(report))
+    counts = f"{report.ran} checked, {report.failed} wrong, {report.skipped} not supported"
+    console.say(f"verify: {counts}; written to {path} and {page.name}")
+    if arguments.json:
+        console.emit_json(verify_report.to_json(report))
+    if report.failed:
+        return FAILED
+    return OK if report.ran else NOT_MEASURED
+
+
+def _again(case: str, backend: str, arguments: argparse.Namespace) -> str:
+    """Return the command that runs a case on a backend again, with what of the environment decides how."""
+    names = ["ROCATTN_NUM_THREADS", "ROCATTN_COMPILER"]
+    if backend == "gpu":
+        names += ["ROCM_PATH", "ROCATTN_HOSTGPU_ARCH", "ROCATTN_HOSTGPU_ORDER", "ROCATTN_USE_FLASH_ATTENTION"]
+    shell: list[Any] = [f"{name}={shlex.quote(os.environ[name])}" for name in names if os.environ.get(name)]
+    words = ["rocattn", "verify", "--case", case]
+    if backend != "yardstick":
+        words += ["--backend", backend]
+    words += ["--seed", str(arguments.seed)] * bool(arguments.seed)
+    words += ["--backend-module", arguments.backend_module] * bool(arguments.backend_module)
+    return " ".join([*shell, shlex.join(words)])

@@ -3,10 +3,11 @@
 The rule, for every tensor: the largest error and the root mean square error may be at most ``factor`` times those of
 the naive program (`rocattn_profiling.measure.naive`), plus a floor. The factor is 2, and 3 for gradients. The floor
 is for cases in which the naive program happens to be exact (one visible key): one unit in the last place of the dtype
-at the size of the result, and four of the dtype that sums are kept in (float32; float64 for float64) at the size of
-v. For gradients it is four such units at the size of the terms they sum, times 1 + |LSE|: a backward pass recomputes
-probabilities as exp(score - LSE), and a score that is summed in another order than it was in the forward pass is off by
-a few units at its own size, which the naive program, keeping its probabilities, is not.
+at the size of the result, four of the dtype that sums are kept in (float32; float64 for float64) at the size of v, and
+the smallest number that a result must not round to 0. For gradients it is four such units at the size of the terms
+they sum, times 1 + |LSE|: a backward pass recomputes probabilities as exp(score - LSE), and a score that is summed in
+another order than it was in the forward pass is off by a few units at its own size, which the naive program, keeping
+its probabilities, is not. Where scores are large, `fair_forward` is the naive program.
 
 Rows of the output are judged among rows whose results are about as large (the same power of two): under one limit for
 all, the first rows of a causal problem, which average few keys and so have large results and errors, would hide a
@@ -23,8 +24,8 @@ fifth of a row at 1000 keys.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -33,13 +34,15 @@ from rocattn.layouts import heads_view, stored_shape
 from rocattn_profiling.measure.naive import (
     exact_forward,
     exact_gradients,
-    naive_forward,
+    fair_forward,
     naive_gradients,
     one_kv_head,
 )
 from rocattn_profiling.measure.records import Check
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rocattn.config import AttentionConfig
     from rocattn.registry import Array
     from rocattn_profiling.measure.data import Inputs
@@ -49,6 +52,9 @@ GRADIENT_FACTOR = 3.0
 GROUP_ELEMENTS = 256
 """Fewer elements than this are no fair sample of the naive program's largest error: such a group joins the next."""
 _UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+# Below its smallest normal number a float32 result may be 0 (GPUs and fast CPU code flush it); float16 has a smallest
+# subnormal, which conversion from float32 gives right.
+_LEAST = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 EDGE = 32
 """Every tile size in use is a multiple of this; rows on both sides of its multiples are sampled first."""
 _BLANK = -9999  # the octave of rows that are exactly 0
@@ -57,7 +63,10 @@ _WORST = sys.float_info.max  # JSON has no inf
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How one tensor fared; ``ratio`` is the worst of error / limit over groups and over largest and mean error."""
+    """How one tensor fared; ``ratio`` is the worst of error / limit over groups and over largest and mean error.
+
+    ``error``, ``naive_error`` and ``exact`` hold what was compared, element by element; empty where nothing was.
+    """
 
     what: str
     ratio: float
@@ -66,6 +75,22 @@ class Verdict:
     rms_error: float
     naive_max_abs_error: float
     factor: float
+    error: Array = field(default_factory=lambda: np.empty(0), repr=False)
+    naive_error: Array = field(default_factory=lambda: np.empty(0), repr=False)
+    exact: Array = field(default_factory=lambda: np.empty(0), repr=False)
+
+
+class Judgement(NamedTuple):
+    """The verdict of every tensor of one problem, and how many of its query rows were compared."""
+
+    verdicts: list[Verdict]
+    rows_checked: int
+    rows: int
+    factor: float
+
+    def as_check(self) -> Check:
+        """Return the verdict of the tensor that came closest to its limit, or went farthest beyond."""
+        return _as_check(*self)
 
 
 def check_output(
@@ -77,7 +102,20 @@ def check_output(
     max_flops: float = 2e9,
     seed: int = 0,
 ) -> Check:
-    """Compare an output, and the LSE if given, with float64.
+    """Compare an output, and the LSE if given, with float64; the arguments are those of `judge_output`."""
+    return judge_output(config, inputs, out, lse, max_flops=max_flops, seed=seed).as_check()
+
+
+def judge_output(
+    config: AttentionConfig,
+    inputs: Inputs,
+    out: Array,
+    lse: Array | None = None,
+    *,
+    max_flops: float = 2e9,
+    seed: int = 0,
+) -> Judgement:
+    """Judge an output, and the LSE if given, tensor by tensor.
 
     Args:
         config: The problem.
@@ -95,14 +133,14 @@ def check_output(
     if lse is not None:
         _check_form("lse", lse, (config.batch, config.num_heads, config.seq_q), "float32")
     if not rows_total:
-        return _as_check([], 0, 0, OUTPUT_FACTOR)
+        return Judgement([], 0, 0, OUTPUT_FACTOR)
     operands, view = inputs.operands(config), heads_view(out, config.layout, config.num_heads, "out")
     found: dict[str, list[Array]] = {name: [] for name in ("out", "exact", "naive", "lse", "exact_lse", "naive_lse")}
     with np.errstate(all="ignore"):
         for batch, kv_head, rows in sample_rows(config, max_flops, seed):
             heads = one_kv_head(config, batch, kv_head)
             exact = exact_forward(config, operands, heads, rows)
-            naive = naive_forward(config, operands, heads, rows)
+            naive = fair_forward(config, operands, heads, rows, exact)
             got = view[batch, heads.query][:, rows].astype(np.float64).reshape(-1, config.head_dim_v)
             for name, part in (("out", got), ("exact", exact.out), ("naive", naive.out)):
                 found[name].append(part.astype(np.float64, copy=False))
@@ -117,7 +155,29 @@ def check_output(
             verdicts.append(_judge_lse(joined["lse"], joined["exact_lse"], joined["naive_lse"]))
         if _finite(inputs) and not (_all_finite(out) and (lse is None or not (np.isnan(lse) | (lse == np.inf)).any())):
             verdicts.append(_hopeless("out" if not _all_finite(out) else "lse", OUTPUT_FACTOR))
-    return _as_check(verdicts, len(joined["exact"]), rows_total, OUTPUT_FACTOR)
+    return Judgement(verdicts, len(joined["exact"]), rows_total, OUTPUT_FACTOR)
+
+
+def check_tensors(
+    config: AttentionConfig, got: Sequence[Array], exact: Sequence[Array], naive: Sequence[Array]
+) -> Check:
+    """Compare what a module around attention computed, [..., X] each, by the rule of outputs.
+
+    Args:
+        config: The attention inside; its dtype is the outputs'.
+        got: The outputs.
+        exact: Their float64 values.
+        naive: The outputs of the module around the naive program.
+    """
+    verdicts = []
+    for arrays in zip(got, exact, naive, strict=True):
+        made, right, other = (array.reshape(-1, array.shape[-1]).astype(np.float64) for array in arrays)
+        size = _largest(right)
+        finite = _all_finite(made)
+        judged = _judge_rows("out", made, right, other, config, size) if finite else _hopeless("out", OUTPUT_FACTOR)
+        verdicts.append(judged)
+    rows = sum(array.size // array.shape[-1] for array in exact)
+    return _as_check(verdicts, rows, rows, OUTPUT_FACTOR)
 
 
 def check_gradients(
@@ -130,7 +190,22 @@ def check_gradients(
     max_flops: float = 2e9,
     seed: int = 0,
 ) -> Check:
-    """Compare gradients with float64.
+    """Compare gradients with float64; the arguments are those of `judge_gradients`."""
+    return judge_gradients(config, inputs, dq, dk, dv, max_flops=max_flops, seed=seed).as_check()
+
+
+def judge_gradients(
+    config: AttentionConfig,
+    inputs: Inputs,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+    *,
+    max_flops: float = 2e9,
+    seed: int = 0,
+    exact: Mapping[str, Array] | None = None,
+) -> Judgement:
+    """Judge gradients, tensor by tensor.
 
     A gradient of k or v sums over all query rows, so whole KV heads are compared: all of them up to ``max_flops``,
     random ones (at least one) above.
@@ -143,6 +218,7 @@ def check_gradients(
         dv: As v.
         max_flops: Above this, KV heads are sampled.
         seed: Of the sampling.
+        exact: "dq", "dk" and "dv" as [B, heads, S, D] in float64, to compare with instead of the analytic gradients.
 
     Raises:
         ConfigError: When a gradient has not the shape and dtype of its tensor, or the inputs have no ``dout``.
@@ -162,18 +238,21 @@ def check_gradients(
     units = _sample_kv_heads(config, max_flops, seed)
     if not units or not config.seq_q:
         blank = all(not np.asarray(array, np.float64).any() for array in given.values())
-        return _as_check([] if blank else [_hopeless("dk", GRADIENT_FACTOR)], 0, rows_total, GRADIENT_FACTOR)
+        return Judgement([] if blank else [_hopeless("dk", GRADIENT_FACTOR)], 0, rows_total, GRADIENT_FACTOR)
     found: dict[str, list[list[Array]]] = {name: [[], [], []] for name in given}
     largest_lse = 0.0
     with np.errstate(all="ignore"):
         for batch, kv_head in units:
             heads = one_kv_head(config, batch, kv_head)
-            exact = exact_gradients(config, operands, dout, heads)
-            largest_lse = max(largest_lse, exact.largest_lse)
+            analytic = exact_gradients(config, operands, dout, heads)
+            largest_lse = max(largest_lse, analytic.largest_lse)
             naive = naive_gradients(config, operands, dout, heads)
             for name, view in views.items():
-                part = view[batch, heads.query if name == "dq" else heads.kv].astype(np.float64)
-                triple = (part.reshape(-1, part.shape[-1]), getattr(exact, name), getattr(naive, name))
+                own = heads.query if name == "dq" else heads.kv
+                part = view[batch, own].astype(np.float64)
+                width = part.shape[-1]
+                right = getattr(analytic, name) if exact is None else exact[name][batch, own].reshape(-1, width)
+                triple = (part.reshape(-1, width), right, getattr(naive, name))
                 for parts, value in zip(found[name], triple, strict=True):
                     parts.append(value.astype(np.float64, copy=False))
         sizes = _gradient_sizes(config, inputs, largest_lse)
@@ -184,7 +263,7 @@ def check_gradients(
         if bad and _finite(inputs):
             verdicts.append(_hopeless(bad[0], GRADIENT_FACTOR))
     group = config.num_heads // config.num_kv_heads
-    return _as_check(verdicts, len(units) * group * config.seq_q, rows_total, GRADIENT_FACTOR)
+    return Judgement(verdicts, len(units) * group * config.seq_q, rows_total, GRADIENT_FACTOR)
 
 
 def sample_rows(config: AttentionConfig, max_flops: float, seed: int) -> list[tuple[int, int, Array]]:
@@ -289,7 +368,7 @@ def _floor(config: AttentionConfig, scale: float, size: float) -> float:
     """Return the error allowed when the naive program makes none (see the module)."""
     unit = _UNITS[config.dtype]
     sums = np.finfo(np.float64 if config.dtype == "float64" else np.float32).eps
-    return float(unit * scale + 4 * sums * size)
+    return float(unit * scale + 4 * sums * size + _LEAST[config.dtype])
 
 
 def _gradient_sizes(config: AttentionConfig, inputs: Inputs, largest_lse: float) -> dict[str, float]:
@@ -335,7 +414,8 @@ def _verdict(what: str, ratio: float, error: Array, naive_error: Array, exact: A
     worst = float(error.max(initial=0))
     largest = float(np.max(np.abs(exact), initial=0, where=np.isfinite(exact)))
     relative = worst / largest if largest else (0.0 if worst == 0 else np.inf)
-    return Verdict(what, ratio, worst, relative, _rms(error), float(naive_error.max(initial=0)), factor)
+    least = float(naive_error.max(initial=0))
+    return Verdict(what, ratio, worst, relative, _rms(error), least, factor, error, naive_error, exact)
 
 
 def _as_check(verdicts: list[Verdict], rows_checked: int, rows: int, factor: float) -> Check:

@@ -44,16 +44,17 @@ def memory_problem(config: AttentionConfig, backend: Backend, backends: int, ava
     return f"needs {gigabytes(workspace)} of workspace and {gigabytes(tensors)} for tensors, {available}"
 
 
-def estimate_call_s(config: AttentionConfig, ceilings: dict[str, float]) -> float:
+def estimate_call_s(config: AttentionConfig, ceilings: dict[str, float], extra_flops: int = 0) -> float:
     """Return a rough time of one call of standard attention, in seconds: for deciding whether to begin, not to report.
 
-    All pairs (also the hidden ones) at half of the matrix-product ceiling, and the passes over the scores at the
-    memory ceiling.
+    All pairs (also the hidden ones) and what is timed beside attention at half of the matrix-product ceiling, and the
+    passes over the scores at the memory ceiling.
     """
     pairs = config.batch * config.num_heads * config.seq_q * config.seq_k
     products = 2 * (config.head_dim + config.head_dim_v) * (1.0 if config.direction == "forward" else 2.5)
     gemm = ceilings["gemm_float64_tflops" if config.dtype == "float64" else "gemm_tflops"]
-    return pairs * (products / (0.5e12 * gemm) + SCORE_PASSES_BYTES / (1e9 * ceilings["memory_gbps"]))
+    attention_s = pairs * (products / (0.5e12 * gemm) + SCORE_PASSES_BYTES / (1e9 * ceilings["memory_gbps"]))
+    return attention_s + extra_flops / (0.5e12 * gemm)
 
 
 def time_problem(needed_s: float, limit_s: float) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -32,6 +33,20 @@ if TYPE_CHECKING:
 
 FAILED = "failed: "
 """How the ``skipped`` text of a record begins when a backend crashed or raised, rather than was left out on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What records of a suite that is no grid say besides; as in `Record`.
+
+    ``module``: whether the suite names a module workload, which is timed in attention's place.
+    """
+
+    option: str = ""
+    extra_flops: int = 0
+    extra_bytes: int = 0
+    layers: int = 0
+    module: bool = False
 
 
 class BenchSession:
@@ -136,50 +151,67 @@ class BenchSession:
         together = len({record.pair for record in finished}) == 1
         return finished if together and len(finished) == len(backends) else []
 
-    def measure(self, suite: str, config: AttentionConfig, backends: Sequence[str]) -> list[Record]:
+    def measure(
+        self, suite: str, config: AttentionConfig, backends: Sequence[str], facts: Facts | None = None
+    ) -> list[Record]:
         """Return one record of each backend on a config: kept, measured side by side, or saying why not.
 
         New records are on disk when this returns.
 
+        Args:
+            suite: The suite of the records.
+            config: What to measure.
+            backends: Names.
+            facts: What the records say besides.
+
         Raises:
             RocattnError: When a record cannot be written; a backend's own failure is a record with ``skipped``.
         """
-        if kept := self.kept(suite, config, backends):
+        facts = facts or Facts()
+        kept = self.kept(suite, config, backends)
+        if kept and all(record.layers == facts.layers for record in kept):  # else a model of that name, but another
             self.kept_configs += 1
             self._on_step(config.label, self.settings.launches)
             return kept
-        problems = {name: self._problem(config, name, len(backends)) for name in backends}
+        problems = {name: self._problem(config, name, len(backends), facts) for name in backends}
         able = [name for name in backends if not problems[name]]
-        records = {record.backend: record for record in self.kept(suite, config, able)}
+        known = self.kept(suite, config, able)
+        records = {record.backend: record for record in known if record.layers == facts.layers}
         if records or not able:
             self._on_step(config.label, self.settings.launches)
         else:
-            records = self._measure_able(suite, config, able)
+            records = self._measure_able(suite, config, able, facts)
         for name in backends:
             if name in records:
                 continue
-            records[name] = self._record(suite, config, name, skipped=problems[name])
-            known = self._known.get(records[name].id)
-            if known is None or known.launches:  # a restart that skips it again adds no second line
+            records[name] = self._record(suite, config, name, facts, skipped=problems[name])
+            before = self._known.get(records[name].id)
+            if before is None or before.launches:  # a restart that skips it again adds no second line
                 self._store(records[name])
         return [records[name] for name in backends]
 
-    def _measure_able(self, suite: str, config: AttentionConfig, able: list[str]) -> dict[str, Record]:
+    def _measure_able(self, suite: str, config: AttentionConfig, able: list[str], facts: Facts) -> dict[str, Record]:
         """Measure backends side by side and store a record of each."""
         sides = measure_side_by_side(
-            config, able, self.settings, self.settings.threads, lambda: self._on_step(config.label, 1)
+            config,
+            able,
+            self.settings,
+            self.settings.threads,
+            lambda: self._on_step(config.label, 1),
+            module=suite if facts.module else "",
         )
         pair = uuid.uuid4().hex[:12]
         records = {}
         for name, side in sides.items():
             if side.failed:
                 self._keep_log(f"{suite}/{name}/{config.label}", side)
-                records[name] = self._record(suite, config, name, skipped=FAILED + side.failed)
+                records[name] = self._record(suite, config, name, facts, skipped=FAILED + side.failed)
             else:
                 records[name] = self._record(
                     suite,
                     config,
                     name,
+                    facts,
                     launches=side.launches,
                     check=side.check,
                     peak_rss_bytes=side.peak_rss_bytes,
@@ -192,7 +224,7 @@ class BenchSession:
         append_record(self.path, record)
         self._known[record.id] = record
 
-    def _record(self, suite: str, config: AttentionConfig, backend: str, **more: Any) -> Record:
+    def _record(self, suite: str, config: AttentionConfig, backend: str, facts: Facts, **more: Any) -> Record:
         return Record(
             suite=suite,
             backend=backend,
@@ -204,10 +236,14 @@ class BenchSession:
             seed=self.settings.seed,
             threads=self.settings.threads,
             ceilings=self.ceilings,
+            option=facts.option,
+            extra_flops=facts.extra_flops,
+            extra_bytes=facts.extra_bytes,
+            layers=facts.layers,
             **more,
         )
 
-    def _problem(self, config: AttentionConfig, name: str, count: int) -> str:
+    def _problem(self, config: AttentionConfig, name: str, count: int, facts: Facts) -> str:
         """Return why a backend is not measured on a config (a stand-in, too large, too long, …); "" if it is."""
         from rocattn.backends import BACKENDS
 
@@ -222,7 +258,8 @@ class BenchSession:
         except Exception as error:  # noqa: BLE001 - a user's backend may raise anything: it is named, the rest goes on
             return FAILED + describe(error)
         calls = self.settings.launches * (2 + self.settings.min_samples) * count
-        return problem or time_problem(calls * estimate_call_s(config, self.ceilings), self.settings.time_limit_s)
+        call_s = estimate_call_s(config, self.ceilings, facts.extra_flops)
+        return problem or time_problem(calls * call_s, self.settings.time_limit_s)
 
     def _keep_log(self, what: str, side: Side) -> None:
         """Append what a failed process printed (its traceback) to ``failures.log``."""

@@ -27,18 +27,36 @@ class Crash(msgspec.Struct, frozen=True):
     log: str = ""
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """What a process reported: a line of JSON; and what it printed."""
+
+    line: bytes
+    log: str
+
+
 def launch(job: Job, env: dict[str, str], timeout_s: float) -> Result | Crash:
+    """Do a sampling job in a fresh process and return what it reports; see `run_worker`."""
+    answer = run_worker("sample_worker", msgspec.json.encode(job), env, timeout_s)
+    if isinstance(answer, Crash):
+        return answer
+    result = msgspec.json.decode(answer.line, type=Result)
+    result.log = answer.log
+    return result
+
+
+def run_worker(module: str, job: bytes, env: dict[str, str], timeout_s: float) -> Answer | Crash:
     """Do a job in a fresh process and return what it reports.
 
     The process leads a group of its own, and the whole group is gone when this returns or is interrupted. (A signal
     that lands while the process is being made leaves it to end by itself: its input closes, its parent is not there.)
 
     Args:
-        job: What to measure.
+        module: Of `rocattn_profiling.measure`, run with ``-m``; it ends in `sample_worker.serve`.
+        job: What to do, encoded.
         env: The process's whole environment.
         timeout_s: After this long the process is killed.
     """
-    worker = [sys.executable, "-P", "-m", "rocattn_profiling.measure.sample_worker"]
+    worker = [sys.executable, "-P", "-m", f"rocattn_profiling.measure.{module}"]
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as state:
         read_fd, write_fd = os.pipe()
         with os.fdopen(read_fd, "rb", buffering=0) as pipe:
@@ -55,15 +73,13 @@ def launch(job: Job, env: dict[str, str], timeout_s: float) -> Result | Crash:
             finally:
                 os.close(write_fd)
             try:
-                line = _converse(process, pipe, msgspec.json.encode(job), timeout_s)
+                line = _converse(process, pipe, job, timeout_s)
             finally:
                 _end(process)
         log.seek(0)
         said = log.read().decode(errors="replace").strip()
         if line is not None and line.endswith(b"\n"):
-            result = msgspec.json.decode(line, type=Result)
-            result.log = said
-            return result
+            return Answer(line, said)
         backend = os.pread(state.fileno(), STATE_BYTES, 0).decode(errors="replace").strip("\0 ")
         reason = f"it took more than {timeout_s:.0f} s" if line is None else _how_it_ended(process.returncode, said)
         return Crash(backend, reason, said)

@@ -9,23 +9,11 @@ import subprocess
 from pathlib import Path
 
 import rocattn
+from rocattn.cpu_model import cpu_model
 from rocattn.errors import ToolchainError
 from rocattn.toolchain import choose_host_compiler, host_isa
 from rocattn_profiling.measure import cgroup
 from rocattn_profiling.measure.records import Commit, Machine
-
-
-def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the CPU's name as the system gives it; its architecture where it gives none."""
-    try:
-        text = cpuinfo.read_text()
-    except OSError:
-        text = ""
-    found = re.search(r"^(?:model name|Hardware|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
-    name = found[1] if found else ""
-    if not name and platform.system() == "Darwin":
-        name = _output(["sysctl", "-n", "machdep.cpu.brand_string"])
-    return " ".join((name or platform.processor() or platform.machine() or "unknown CPU").split())
 
 
 def available_cores() -> int:

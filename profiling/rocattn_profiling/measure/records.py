@@ -110,6 +110,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         ceilings: Measured limits of this machine in the same run: ``gemm_tflops``, ``memory_gbps``.
         skipped: Why nothing was measured, with the size that did not fit; empty if it was.
         pair: Identifies records measured interleaved in the same launches; they may be compared sample by sample.
+        option: What of the command line selects it, for a suite that is no grid: ``--modules gemma``.
+        extra_flops, extra_bytes: What is timed beside the config's attention: a module's projections.
+        layers: Layers of the model that are like this one, for a suite that is a model; else 0.
     """
 
     schema: int = SCHEMA
@@ -128,6 +131,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     ceilings: dict[str, float] = {}
     skipped: str = ""
     pair: str = ""
+    option: str = ""
+    extra_flops: int = 0
+    extra_bytes: int = 0
+    layers: int = 0
 
     @property
     def id(self) -> str:

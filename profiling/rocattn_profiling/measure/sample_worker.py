@@ -30,11 +30,14 @@ from rocattn_profiling.measure.machine import load_average
 from rocattn_profiling.measure.records import Check  # noqa: TC001 - msgspec reads the annotation at run time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from rocattn_profiling.measure.data import Inputs
+
+    _Call = Callable[[], tuple[Any, ...]]
+    _Outputs = dict[str, tuple[Any, ...]]
 
 STATE_BYTES = 128
 _WARMUP_CALLS = 10
@@ -58,7 +61,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         budget_s: Sampling goes on this long for each backend, within ``min_samples`` and ``max_samples``.
         min_sample_ns: Calls are timed together until a sample takes at least this long.
         check: Whether outputs are compared with float64.
+        module: Suite of the module workload that attention is measured in; "" for attention alone.
         backend_module: Module that registers further backends when imported; "" for none.
+        thresholds, force_thresholds: As in `settings.Settings`.
         library: Folder that rocattn must have been imported from: the parent's.
         parent: Process id of the parent; without it the worker ends.
     """
@@ -74,7 +79,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     max_samples: int
     min_sample_ns: int = 1_000_000
     check: bool = False
+    module: str = ""
     backend_module: str = ""
+    thresholds: str = ""
+    force_thresholds: bool = False
     library: str = ""
     parent: int = 0
 
@@ -109,14 +117,14 @@ class Result(msgspec.Struct, kw_only=True):
     log: str = ""
 
 
-def _reset_peak() -> None:
+def reset_peak() -> None:
     """Let the kernel count the resident peak anew, where it offers that (Linux)."""
     with suppress(OSError):  # the peak is then that of the whole process so far
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _peak_rss_bytes() -> int:
-    """Return the peak resident set in bytes since `_reset_peak`, or of the whole process without /proc."""
+def peak_rss_bytes() -> int:
+    """Return the peak resident set in bytes since `reset_peak`, or of the whole process without /proc."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -164,7 +172,7 @@ class Sampler:
         tick_ns = time.get_clock_info("perf_counter").resolution * 1e9
         wanted_ns = max(self.job.min_sample_ns, _RESOLUTIONS * tick_ns)
         for name in self.able:
-            _reset_peak()
+            reset_peak()
             best, end = math.inf, time.perf_counter() + self.job.warmup_s
             for calls in range(1, _WARMUP_CALLS + 1):
                 if not self._guarded(name, 1):
@@ -173,7 +181,7 @@ class Sampler:
                 # The first calls of a short one are far from its time: it needs a few to settle the number.
                 if time.perf_counter() >= end and (calls >= _SETTLING_CALLS or best >= _LONG * wanted_ns):
                     break
-            self.series[name].peak_rss_bytes = _peak_rss_bytes()
+            self.series[name].peak_rss_bytes = peak_rss_bytes()
             self.series[name].number = max(1, math.ceil(wanted_ns / best)) if best > 0 else 1
 
     def sample(self) -> None:
@@ -232,10 +240,13 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _calls(job: Job, config: AttentionConfig, inputs: Inputs) -> dict[str, Callable[[], tuple[Any, ...]]]:
-    """Return what each backend does for one call, through the public API."""
+def calls_of(
+    backends: Sequence[str], config: AttentionConfig, inputs: Inputs
+) -> dict[str, Callable[[], tuple[Any, ...]]]:
+    """Return what each backend does for one call, through the public API; `SELECT` is a call that names none."""
+    from rocattn_profiling.measure.selecting import SELECT
 
-    def forward(name: str) -> Callable[[], tuple[Any, ...]]:
+    def forward(name: str | None) -> Callable[[], tuple[Any, ...]]:
         options = inputs.options(config)
 
         def call() -> tuple[Any, ...]:
@@ -244,7 +255,7 @@ def _calls(job: Job, config: AttentionConfig, inputs: Inputs) -> dict[str, Calla
 
         return call
 
-    def backward(name: str) -> Callable[[], tuple[Any, ...]]:
+    def backward(name: str | None) -> Callable[[], tuple[Any, ...]]:
         options = inputs.options(config)
         options.pop("return_lse", None)
         made: list[Any] = []
@@ -259,7 +270,7 @@ def _calls(job: Job, config: AttentionConfig, inputs: Inputs) -> dict[str, Calla
         return call
 
     make = forward if config.direction == "forward" else backward
-    return {name: make(name) for name in job.backends}
+    return {name: make(None if name == SELECT else name) for name in backends}
 
 
 def check_outputs(
@@ -310,19 +321,31 @@ def _relative_difference(a: NDArray[Any], b: NDArray[Any]) -> float:
     return worst / largest if largest else worst
 
 
+def _prepare(job: Job, config: AttentionConfig) -> tuple[dict[str, _Call], Callable[[_Outputs], dict[str, Check]]]:
+    """Return what each backend does for one call, and what checks their outputs."""
+    if job.module:
+        from rocattn_profiling.measure import module_workloads
+
+        return module_workloads.prepare(job.module, config, job.backends, job.seed)
+    from rocattn_profiling.measure.data import make_inputs
+
+    inputs = make_inputs(config, data=job.data, seed=job.seed)
+    return calls_of(job.backends, config, inputs), lambda outputs: check_outputs(config, inputs, outputs, job.seed)
+
+
 def perform(job: Job, mark: Callable[[str], None]) -> Result:
     """Do a job in this process."""
     found = str(Path(str(rocattn.__file__)).resolve().parent)
     if job.library and found != job.library:
         return Result(failed=f"the worker imported rocattn from {found}, not from {job.library}")
-    from rocattn_profiling.measure.data import make_inputs
-
     if job.backend_module:
         import_module(job.backend_module)
+    if job.thresholds:
+        rocattn.BACKENDS.use_thresholds(job.thresholds, force=job.force_thresholds)
     config = AttentionConfig.from_dict(job.config)
-    inputs = make_inputs(config, data=job.data, seed=job.seed)
+    calls, check = _prepare(job, config)
     result = Result(start_ns=time.time_ns(), load=load_average())
-    sampler = Sampler(_calls(job, config, inputs), job, mark)
+    sampler = Sampler(calls, job, mark)
     gc.collect()
     gc.disable()
     sampler.warm_up()
@@ -330,13 +353,13 @@ def perform(job: Job, mark: Callable[[str], None]) -> Result:
     gc.enable()
     if job.check and sampler.able:
         mark("")
-        for name, check in check_outputs(config, inputs, sampler.outputs, job.seed).items():
-            sampler.series[name].check = check
+        for backend, judged in check(sampler.outputs).items():
+            sampler.series[backend].check = judged
     result.series = list(sampler.series.values())
     return result
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent dies, so that no orphan disturbs the next measurement."""
     if sys.platform == "linux":
         import ctypes
@@ -346,24 +369,34 @@ def _end_with_parent(parent: int) -> None:
         sys.exit("the parent is gone")
 
 
-def main(result_fd: int, state_fd: int) -> None:
-    """Read the job, do it, write the result."""
+def serve(perform: Callable[[bytes, Callable[[str], None]], Any], failed: Callable[[str], Any]) -> None:
+    """Read the job from stdin, do it, write the result: a line of JSON on the pipe that the command line names.
+
+    Args:
+        perform: Does the encoded job and returns what to report; told a function that notes the backend at work.
+        failed: Makes a report of why that raised.
+    """
+    result_fd, state_fd = (int(word) for word in sys.argv[1:3])
     for descriptor in (result_fd, state_fd):
         os.set_inheritable(descriptor, False)
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
-    _end_with_parent(job.parent)
 
     def mark(name: str) -> None:
         os.pwrite(state_fd, name.encode()[:STATE_BYTES].ljust(STATE_BYTES), 0)
 
     try:
-        result = perform(job, mark)
+        result = perform(sys.stdin.buffer.read(), mark)
     except Exception as error:  # noqa: BLE001 - the parent reports it in one line; the log has the traceback
         traceback.print_exc()
-        result = Result(failed=describe(error))
+        result = failed(describe(error))
     with os.fdopen(result_fd, "wb") as pipe:
         pipe.write(msgspec.json.encode(result) + b"\n")
 
 
+def _decode_and_perform(encoded: bytes, mark: Callable[[str], None]) -> Result:
+    job = msgspec.json.decode(encoded, type=Job)
+    end_with_parent(job.parent)
+    return perform(job, mark)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    serve(_decode_and_perform, lambda reason: Result(failed=reason))

@@ -28,6 +28,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         data, seed: How inputs are made.
         backend_module: Module that registers further backends when imported; "" for none.
         quick: Measure the machine's ceilings in about a second.
+        thresholds, force_thresholds: File that selections follow, as `BackendRegistry.use_thresholds` takes it; "" for
+            none.
+        thresholds_hash: Of its content.
     """
 
     launches: int = 3
@@ -41,6 +44,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     backend_module: str = ""
     quick: bool = False
+    thresholds: str = ""
+    force_thresholds: bool = False
+    thresholds_hash: str = ""
 
     @classmethod
     def for_quick(cls, **changes: Any) -> Settings:
@@ -119,6 +125,7 @@ def import_backends(module: str) -> list[str]:
 def code_hash(module: str = "") -> str:
     """Return the hash of the library's and the kernels' files, and of one more module's file."""
     files = [Path(file)] if module and (file := import_module(module).__file__) else []
+    files.append(Path(__file__).with_name("modules.py"))  # timed, as the library is
     roots = [Path(str(rocattn.__file__)).parent]
     with suppress(ToolchainError):  # an installation without kernel sources can still bench what needs none
         roots.append(kernel_root())

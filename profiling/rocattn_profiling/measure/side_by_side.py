@@ -58,17 +58,20 @@ def measure_side_by_side(
     settings: Settings,
     threads: int,
     on_launch: Callable[[], None] = lambda: None,
+    *,
+    module: str = "",
 ) -> dict[str, Side]:
-    """Measure backends on a config in ``settings.launches`` fresh processes.
+    """Measure backends on a config, or in a module around it, in ``settings.launches`` fresh processes.
 
     A backend that raises, crashes the process or hangs is dropped with its reason; the launch in which it took the
     others down with it is repeated for them.
     """
     sides = {name: Side() for name in backends}
     env = os.environ | thread_environment(threads)
+    patience_s = 2 * settings.time_limit_s + _START_AND_CHECK_S
     for pos in range(settings.launches):
         while able := [name for name, side in sides.items() if not side.failed]:
-            outcome = launch(_job(config, able, settings, pos), env, 2 * settings.time_limit_s + _START_AND_CHECK_S)
+            outcome = launch(_job(config, able, settings, pos, module), env, patience_s)
             if isinstance(outcome, Result) and not outcome.failed:
                 for samples in outcome.series:
                     sides[samples.backend].add(samples, outcome, pos)
@@ -78,7 +81,7 @@ def measure_side_by_side(
     return sides
 
 
-def _job(config: AttentionConfig, backends: list[str], settings: Settings, pos: int) -> Job:
+def _job(config: AttentionConfig, backends: list[str], settings: Settings, pos: int, module: str) -> Job:
     return Job(
         config=config.to_dict(),
         backends=backends,
@@ -90,7 +93,10 @@ def _job(config: AttentionConfig, backends: list[str], settings: Settings, pos: 
         min_samples=settings.min_samples,
         max_samples=settings.max_samples,
         check=pos == 0,
+        module=module,
         backend_module=settings.backend_module,
+        thresholds=settings.thresholds,
+        force_thresholds=settings.force_thresholds,
         library=str(Path(str(rocattn.__file__)).resolve().parent),
         parent=os.getpid(),
     )

@@ -40,7 +40,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         cores_used: CPU time over wall time, over all samples; None where CPU time was not recorded.
         calls_per_s: 1 / P50.
         tokens_per_s: batch * seq_q / P50, query tokens: of a decode step, B / time; of a prompt, prompt tokens.
-        tflops: Exact FLOPs (visible pairs only) / P50, in 1e12/s.
+        tflops: Exact FLOPs (visible pairs only; and a module's projections) / P50, in 1e12/s.
         tflops_conventional: The same with the FLOPs that papers print (``flops_conventional``).
         gbps: Compulsory bytes (``bytes_moved``) / P50, in 1e9/s.
         gemm_pct, memory_pct: tflops and gbps in percent of the ceilings measured in the same run; None without one.
@@ -135,7 +135,8 @@ def summarize(record: Record) -> Summary:
         raise RocattnError(f"{record.id} has no samples: {record.skipped or 'nothing was measured'}")
     config = AttentionConfig.from_dict(record.config)
     p50 = quantile(samples, 0.5)
-    tflops, gbps = config.flops / p50 / 1e3, config.bytes_moved / p50
+    tflops = (config.flops + record.extra_flops) / p50 / 1e3
+    gbps = (config.bytes_moved + record.extra_bytes) / p50
     gemm = record.ceilings.get("gemm_float64_tflops" if config.dtype == "float64" else "gemm_tflops")
     memory = record.ceilings.get("memory_gbps")
     locations = [location(launch) for launch in record.launches if launch.samples_ns]
@@ -155,7 +156,7 @@ def summarize(record: Record) -> Summary:
         calls_per_s=1e9 / p50,
         tokens_per_s=config.batch * config.seq_q * 1e9 / p50,
         tflops=tflops,
-        tflops_conventional=config.flops_conventional / p50 / 1e3,
+        tflops_conventional=(config.flops_conventional + record.extra_flops) / p50 / 1e3,
         gbps=gbps,
         gemm_pct=100 * tflops / gemm if gemm else None,
         memory_pct=100 * gbps / memory if memory else None,
@@ -217,10 +218,19 @@ def speedup(a: Record, b: Record) -> Speedup:
     """
     if not a.pair or a.pair != b.pair:
         raise RocattnError(f"{a.id} and {b.id} were not measured side by side: they cannot be compared")
-    others = {launch.pos: launch for launch in b.launches}
-    launches = [(launch, others[launch.pos]) for launch in a.launches if launch.pos in others]
+    return compare_launches(a.launches, b.launches, a.backend, b.backend)
+
+
+def compare_launches(slow: Sequence[Launch], fast: Sequence[Launch], slow_name: str, fast_name: str) -> Speedup:
+    """Return how many times faster one backend's launches are than another's in the same processes.
+
+    Raises:
+        RocattnError: When the two share no launch.
+    """
+    others = {launch.pos: launch for launch in fast}
+    launches = [(launch, others[launch.pos]) for launch in slow if launch.pos in others]
     if not launches:
-        raise RocattnError(f"{a.id} and {b.id} share no launch")
+        raise RocattnError(f"{slow_name} and {fast_name} share no launch")
     if len(launches) > 1:
         unit = "launch"
         centre, low, high = mean_interval([math.log(location(x) / location(y)) for x, y in launches])
@@ -230,8 +240,8 @@ def speedup(a: Record, b: Record) -> Speedup:
         pairs = zip(x.samples_ns, y.samples_ns, strict=False)
         centre, low, high = _bootstrap_interval([math.log(s / t) for s, t in pairs])
     return Speedup(
-        slow=a.backend,
-        fast=b.backend,
+        slow=slow_name,
+        fast=fast_name,
         ratio=math.exp(centre),
         low=math.exp(low),
         high=math.exp(high),

@@ -1,227 +1,152 @@
-"""A correctness sweep: every available backend on a covering set of cases, each output compared with float64.
+"""Running `rocattn verify`: cases on backends, each output judged, each fault named as far as it can be.
 
-The cases cover every pair of option values (each band with each layout, each mask with each dtype, each size with
-each direction, …): most faults need two things at once, few need three. Outputs are handed to the backend filled with
-NaN, so that an element it does not write is caught.
+Every output is compared with float64 by the error of a naive program of the same dtype
+(`rocattn_profiling.measure.evaluation`). Where that yardstick shares code with a backend, small cases compare the
+yardstick itself with the contract written out again (`rocattn_profiling.measure.verify_contract`).
 """
 
 from __future__ import annotations
 
-import itertools
-import random
-from dataclasses import dataclass
-from functools import cache
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from rocattn.config import AttentionConfig
-from rocattn.errors import ConfigError
-from rocattn.layouts import empty_in_layout, heads_view
-from rocattn_profiling.measure.data import make_inputs, numpy_dtype
-from rocattn_profiling.measure.evaluation import check_gradients, check_output
-from rocattn_profiling.measure.records import Check  # noqa: TC001 - msgspec reads the annotation
+from rocattn.layouts import heads_view
+from rocattn_profiling.measure.evaluation import Judgement, judge_gradients, judge_output
+from rocattn_profiling.measure.verify_arrays import compute, laid_out
+from rocattn_profiling.measure.verify_contract import visible_pairs
+from rocattn_profiling.measure.verify_data import make_case_inputs, poisoned_keys
+from rocattn_profiling.measure.verify_determinism import differing
+from rocattn_profiling.measure.verify_gradients import finite_differences
+from rocattn_profiling.measure.verify_outcomes import YARDSTICK, Outcome, Verification
+from rocattn_profiling.measure.verify_symptoms import symptom
+from rocattn_profiling.measure.verify_ulps import tensor_errors
+from rocattn_profiling.measure.verify_yardstick import forward_problem, gradient_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rocattn.registry import Array, Backend
     from rocattn_profiling.measure.data import Inputs
+    from rocattn_profiling.measure.verify_cases import Case
 
-# Factor -> its values. Sizes are odd on purpose: primes, one off a tile edge, one row, one key, nothing at all.
-_FACTORS: dict[str, tuple[Any, ...]] = {
-    "seq": ((127, 131), (1, 257), (257, 1), (200, 61), (33, 129), (0, 5), (5, 0), (96, 251)),
-    "dims": ((64, 64), (5, 7), (40, 24), (128, 33)),
-    "heads": ((2, 2), (2, 1), (4, 1), (1, 1), (6, 3)),
-    "batch": (2, 1),
-    "dtype": ("float32", "bfloat16", "float16", "float64"),
-    "layout": ("BSHD", "BHSD", "BSE"),
-    "band": (
-        {}, {"causal": True}, {"window": (17, 5)}, {"window": (-1, 3)}, {"window": (0, 0)},
-        {"causal": True, "window": (30, -1)},
-    ),
-    "mask": (None, ("bool", "bhqk"), ("additive", "11qk"), ("bool", "b11k"), ("additive", "1hq1"), ("bool", "1h1k")),
-    "softcap": (None, 15.0),
-    "alibi": (False, True),
-    "sinks": (False, True),
-    "scale": (None, 0.3),
-    "data": ("normal", "trig"),
-    "direction": ("forward", "backward"),
-}  # fmt: skip
-# What the full sweep adds: sizes of several tiles, and all sixteen mask shapes of both kinds.
-_MORE: dict[str, tuple[Any, ...]] = {
-    "seq": ((513, 1031), (1024, 1024), (700, 1300), (1500, 90), (17, 2053), (1, 1)),
-    "dims": ((64, 64), (80, 96), (256, 256), (1, 1)),
-    "mask": tuple(
-        (kind, "".join(axes)) for kind in ("bool", "additive") for axes in itertools.product("b1", "h1", "q1", "k1")
-    ),
-}
-_TRIES = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One problem to verify, with its data."""
-
-    config: AttentionConfig
-    data: str
-
-    @property
-    def label(self) -> str:
-        """What ``rocattn verify --case`` takes."""
-        return f"{self.config.label}-{self.data}"
-
-    @property
-    def options(self) -> list[str]:
-        """Which options the case exercises: the groups that the summary counts it in."""
-        c = self.config
-        used = {
-            "causal": c.causal, "window": c.window is not None, "bool mask": c.mask == "bool",
-            "additive mask": c.mask == "additive", "softcap": c.softcap is not None, "alibi": c.alibi,
-            "sinks": c.sinks, "scale": c.scale is not None, "gqa": c.num_heads != c.num_kv_heads,
-            "head_dim_v": c.head_dim != c.head_dim_v, "empty": not (c.seq_q and c.seq_k),
-        }  # fmt: skip
-        return [f"{c.direction}", c.dtype, c.layout, *(name for name, on in used.items() if on)]
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to one case on one backend.
-
-    Attributes:
-        case, backend: Which.
-        options: `Case.options`.
-        check: The comparison with float64; None if there is nothing to compare.
-        error: What the backend raised; empty if it did not.
-        skipped: Why the backend does not support the case; empty if it ran.
-    """
-
-    case: str
-    backend: str
-    options: list[str]
-    check: Check | None = None
-    error: str = ""
-    skipped: str = ""
-
-    @property
-    def ran(self) -> bool:
-        """Whether the backend was asked to compute it."""
-        return not self.skipped
-
-    @property
-    def ok(self) -> bool:
-        """Whether it was right, or was not asked."""
-        return bool(self.skipped) or (self.check is not None and self.check.ok)
-
-
-def cases(*, quick: bool) -> list[Case]:
-    """Return the cases, always in the same order: small ones that cover all pairs, then, unless quick, larger ones."""
-    return list(_small_cases() if quick else _all_cases())
-
-
-def find_case(label: str) -> Case:
-    """Return the case of a label.
-
-    Raises:
-        ConfigError: When there is none.
-    """
-    for case in _all_cases():
-        if case.label == label:
-            return case
-    raise ConfigError(f"no case is labelled {label!r}: labels are in verify.json, or in `rocattn verify --json`")
+_CONTRACT = ("visibility", "positions", "containment", "edges")  # families small enough to write out again
+_NAMED = 3  # failing cases of a family and backend whose symptom is looked for
 
 
 def verify(
-    chosen: Sequence[Case], backends: Sequence[Backend], on_step: Callable[[str], None] = lambda _: None
-) -> list[Outcome]:
-    """Run every case on every backend; ``on_step`` is called with a line after each."""
-    outcomes = []
+    chosen: Sequence[Case], backends: Sequence[Backend], on_step: Callable[[str], None] = lambda _: None, *,
+    on_start: Callable[[str, str], None] = lambda _case, _backend: None, seed: int = 0,
+    found: Verification | None = None,
+) -> Verification:  # fmt: skip
+    """Run every case on every backend.
+
+    Args:
+        chosen: The cases.
+        backends: The backends.
+        on_step: Called with a line after each case on each backend.
+        on_start: Called with the case's label and the backend's name before each.
+        seed: Of the inputs.
+        found: What to add to, so that a caller still has it after an interrupt; also what is returned.
+    """
+    found = Verification() if found is None else found
+    named: dict[tuple[str, str], int] = {}
     for case in chosen:
-        inputs = make_inputs(case.config, data=case.data)
+        inputs = laid_out(make_case_inputs(case.config, case.data, seed), case.storage)
+        runner = _Runner(case, inputs)
+        outputs: dict[str, dict[str, Array]] = {}
         for backend in backends:
-            outcomes.append(_run(case, inputs, backend))
+            on_start(case.label, backend.name)
+            outcome, arrays = runner.run(backend)
+            if not outcome.ok and arrays and named.setdefault((case.family, backend.name), 0) < _NAMED:
+                named[case.family, backend.name] += 1
+                outcome = msgspec.structs.replace(outcome, symptom=_symptom(case, inputs, arrays, outcome))
+            found.outcomes.append(outcome)
+            if outcome.ran and not outcome.error:
+                outputs[backend.name] = arrays
             on_step(f"{backend.name} {case.label}")
-    return outcomes
+        if runner.yardstick:
+            found.outcomes.append(_of(case, YARDSTICK, problem=runner.yardstick))
+        found.compare(case, outputs)
+    return found
 
 
-def _run(case: Case, inputs: Inputs, backend: Backend) -> Outcome:
-    common: dict[str, Any] = {"case": case.label, "backend": backend.name, "options": case.options}
-    answer = backend.supports(case.config)
-    if not answer:
-        return Outcome(**common, skipped=answer.reason)
-    try:
-        return Outcome(**common, check=_checked(case.config, inputs, backend))
-    except Exception as error:  # noqa: BLE001 - whatever a backend raises is a finding of the sweep, not its end
-        return Outcome(**common, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
+def _of(case: Case, backend: str, **more: Any) -> Outcome:
+    return Outcome(case=case.label, family=case.family, backend=backend, options=case.options, **more)
 
 
-def _checked(config: AttentionConfig, inputs: Inputs, backend: Backend) -> Check:
-    operands = inputs.operands(config)
-    forward = config.replace(direction="forward", return_lse=True)
-    out, out_view = _nan((config.batch, config.num_heads, config.seq_q, config.head_dim_v), config)
-    lse = np.full((config.batch, config.num_heads, config.seq_q), np.nan, np.float32)
-    backend.forward(forward, operands, out_view, lse)
-    if config.direction == "forward":
-        return check_output(config, inputs, out, lse)
-    assert inputs.dout is not None
-    dout_view = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
-    (dq, dq_view), (dk, dk_view), (dv, dv_view) = (_nan(x.shape, config) for x in (operands.q, operands.k, operands.v))
-    backend.backward(config, operands, dout_view, out_view, lse, dq_view, dk_view, dv_view)
-    return check_gradients(config, inputs, dq, dk, dv)
+class _Runner:
+    """One case: what is computed once for all backends, and the judgement of each."""
+
+    def __init__(self, case: Case, inputs: Inputs) -> None:
+        self.case, self.inputs, self.yardstick = case, inputs, ""
+        self._differences: dict[str, Array] | None = None
+        self._checked = False
+
+    def run(self, backend: Backend) -> tuple[Outcome, dict[str, Array]]:
+        """Return what became of the case on a backend, and its outputs."""
+        case, arrays = self.case, dict[str, "Array"]()
+        answer = backend.supports(case.config)
+        if not answer:
+            return _of(case, backend.name, skipped=answer.reason), arrays
+        started, problem = time.perf_counter(), ""
+        try:
+            if case.family == "determinism":
+                arrays, problem = differing(case.config, self.inputs, backend)
+            else:
+                arrays = compute(case.config, self.inputs, backend, storage=case.storage)
+            judged = self._judged(arrays)
+            problem = problem or self._problem(arrays)
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises is a finding of the sweep, not its end
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            return _of(case, backend.name, error=text, seconds=round(time.perf_counter() - started, 4)), arrays
+        self._check_yardstick(judged)
+        more = {"check": judged.as_check(), "seconds": round(time.perf_counter() - started, 4), "problem": problem}
+        tensors = [tensor_errors(verdict, case.config.dtype) for verdict in judged.verdicts]
+        return _of(case, backend.name, tensors=tensors, **more), arrays
+
+    def _judged(self, arrays: Mapping[str, Array]) -> Judgement:
+        config = self.case.config
+        if config.direction == "forward":
+            return judge_output(config, self.inputs, arrays["out"], arrays.get("lse"))
+        if self.case.family == "gradients" and self._differences is None:
+            self._differences = finite_differences(config, self.inputs)
+        return judge_gradients(config, self.inputs, arrays["dq"], arrays["dk"], arrays["dv"], exact=self._differences)
+
+    def _problem(self, arrays: Mapping[str, Array]) -> str:
+        """Return what no error rule can say of the outputs of a case with poisoned keys."""
+        config = self.case.config
+        if self.case.family != "containment":
+            return ""
+        marked = poisoned_keys(config, self.inputs)
+        if config.direction == "backward":
+            for name in ("dk", "dv"):
+                view = heads_view(arrays[name], config.layout, config.num_kv_heads, name).astype(np.float64)
+                if view[marked].any():
+                    return f"{name} of keys that no row sees is not 0"
+            return ""
+        if not self.case.data.endswith("nan"):
+            return ""
+        group = config.num_heads // config.num_kv_heads
+        seen = visible_pairs(config, self.inputs.mask) & np.repeat(marked, group, axis=1)[:, :, None]
+        out = heads_view(arrays["out"], config.layout, config.num_heads, "out").astype(np.float64)
+        swallowed = seen.any(axis=-1) & np.isfinite(out).all(axis=-1)
+        return f"{int(swallowed.sum())} rows that see a key of NaN are numbers all the same" if swallowed.any() else ""
+
+    def _check_yardstick(self, judged: Judgement) -> None:
+        """Compare the float64 reference with what it should be, once a case."""
+        if self._checked:
+            return
+        self._checked, config = True, self.case.config
+        if self._differences is not None:
+            self.yardstick = gradient_problem(config, self.inputs, self._differences)
+        elif self.case.family in _CONTRACT and config.direction == "forward":
+            self.yardstick = forward_problem(config, self.inputs, judged)
 
 
-def _nan(shape: tuple[int, ...], config: AttentionConfig) -> tuple[Array, Array]:
-    return empty_in_layout(shape, config.layout, numpy_dtype(config.dtype), fill=np.nan)
-
-
-@cache
-def _small_cases() -> tuple[Case, ...]:
-    return tuple(_covering(_FACTORS, random.Random(0)))  # noqa: S311 - a fixed choice of cases, not a secret
-
-
-@cache
-def _all_cases() -> tuple[Case, ...]:
-    larger = _covering(_FACTORS | _MORE, random.Random(1))  # noqa: S311 - as above
-    return tuple({case.label: case for case in (*_small_cases(), *larger)}.values())
-
-
-def _covering(factors: dict[str, tuple[Any, ...]], rng: random.Random) -> list[Case]:
-    """Choose cases until all pairs of values of two factors occur together (greedy, as AETG: Cohen et al. 1997)."""
-    names = list(factors)
-    sizes = {name: range(len(factors[name])) for name in names}
-    # A dict keeps its order from run to run, which a set of strings would not.
-    missing = dict.fromkeys(
-        ((a, i), (b, j)) for a, b in itertools.combinations(names, 2) for i in sizes[a] for j in sizes[b]
-    )
-    found: dict[str, Case] = {}
-    while missing:
-        wanted = dict(next(iter(missing)))
-        tries = [{name: wanted.get(name, rng.choice(sizes[name])) for name in names} for _ in range(_TRIES)]
-        best = max(tries, key=lambda pick: sum(pair in missing for pair in itertools.combinations(pick.items(), 2)))
-        for pair in itertools.combinations(best.items(), 2):
-            missing.pop(pair, None)
-        case = _case({name: factors[name][index] for name, index in best.items()})
-        found[case.label] = case
-    return list(found.values())
-
-
-def _case(values: dict[str, Any]) -> Case:
-    (seq_q, seq_k), (head_dim, head_dim_v), (heads, kv_heads) = values["seq"], values["dims"], values["heads"]
-    options: dict[str, Any] = dict(values["band"])
-    if values["mask"] is not None:
-        kind, axes = values["mask"]
-        full = {"b": values["batch"], "h": heads, "q": seq_q, "k": seq_k, "1": 1}
-        options |= {"mask": kind, "mask_shape": tuple(full[axis] for axis in axes)}
-    config = AttentionConfig(
-        batch=values["batch"],
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        seq_q=seq_q,
-        seq_k=seq_k,
-        head_dim=head_dim,
-        head_dim_v=head_dim_v,
-        return_lse=values["direction"] == "forward",
-        **{name: values[name] for name in ("dtype", "layout", "softcap", "alibi", "sinks", "scale", "direction")},
-        **options,
-    )
-    return Case(config, values["data"])
+def _symptom(case: Case, inputs: Inputs, arrays: Mapping[str, Array], outcome: Outcome) -> str:
+    forward = case.config.replace(direction="forward")
+    what = outcome.check.what if outcome.check else "out"
+    return symptom(forward, inputs, arrays["out"], arrays.get("lse"), what=what)

@@ -14,6 +14,7 @@ from rocattn_profiling.measure.stats import Speedup, Summary, newest, speedup, s
 from rocattn_profiling.measure.workloads import GRIDS
 from rocattn_profiling.report.charts import Chart, Trace, Value, line_chart
 from rocattn_profiling.report.history import colour_of
+from rocattn_profiling.report.model_view import ModelView, model_view
 from rocattn_profiling.report.quantities import digits, quantity
 
 if TYPE_CHECKING:
@@ -54,13 +55,17 @@ class Row:
 
 @dataclass(slots=True)
 class Group:
-    """One grid: its rows by config then backend, what was skipped, and charts of time against length."""
+    """One suite: its rows by config then backend, what was skipped, and charts of time against length.
+
+    ``model`` are the passes of a model, which has charts of its own.
+    """
 
     name: str
     rows: list[Row] = field(default_factory=list)
     skipped: list[Record] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     charts_left_out: int = 0
+    model: ModelView | None = None
 
     def why_not(self, label: str, backend: str) -> str:
         """Why a backend has no row for a config: the record's reason, or "" when nobody asked for it."""
@@ -120,7 +125,8 @@ def build(records: Iterable[Record]) -> BenchReport:
         labels = list(dict.fromkeys(r.label for r in kept if r.suite == group.name))
         place = {name: at for at, name in enumerate([*labels, *backends])}
         group.rows.sort(key=lambda row: (place[row.record.label], place[row.record.backend]))
-        drawn = scaling_charts(group.rows, backends)
+        group.model = model_view([*(row.record for row in group.rows), *group.skipped], backends)
+        drawn = [] if group.model else scaling_charts(group.rows, backends)
         group.charts, group.charts_left_out = drawn[:CHARTS], max(0, len(drawn) - CHARTS)
     rows = [row for group in groups.values() for row in group.rows]
     measured = [row.record for row in rows]
@@ -153,7 +159,9 @@ def reproduce(records: Sequence[Record], backends: Sequence[str]) -> str:
     suites = list(dict.fromkeys(record.suite for record in records))
     first = next(iter(configs.values()))
     parts = ["rocattn bench"]
-    if grids := [suite for suite in suites if suite in GRIDS]:
+    if options := dict.fromkeys(record.option for record in records if record.option):
+        parts.append(_joined_options(options))
+    elif grids := [suite for suite in suites if suite in GRIDS]:
         parts.append(f"--grid {' '.join(grids)}")
         quick = {c.label for g in grids for c in GRIDS[g].configs(quick=True)}
         forward = {c.replace(dtype="float32", layout="BSHD", direction="forward").label for c in configs.values()}
@@ -170,6 +178,16 @@ def reproduce(records: Sequence[Record], backends: Sequence[str]) -> str:
     parts += [f"--seed {records[0].seed}"] * bool(records[0].seed)
     parts += [f"--threads {records[0].threads}"] * bool(records[0].threads)
     return " ".join(parts)
+
+
+def _joined_options(options: Iterable[str]) -> str:
+    """Return the options of modules as one; of several models, the first one's: each has a command of its own."""
+    options = list(options)
+    modules = [option.split() for option in options if option.startswith("--modules ")]
+    if not modules:
+        return options[0]
+    quick = " --quick" if all("--quick" in words for words in modules) else ""
+    return f"--modules {' '.join(dict.fromkeys(words[1] for words in modules))}{quick}"
 
 
 def scaling_charts(rows: Sequence[Row], backends: Sequence[str]) -> list[Chart]:

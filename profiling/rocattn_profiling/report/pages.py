@@ -136,27 +136,28 @@ def pages_of(site: Site) -> dict[str, str]:
 
 def report_html(report: BenchReport | None, gate: GateResult | None, made_ms: int) -> str:
     """Return the standalone report: one file, without links to other pages."""
-    common = {
-        "links": [],
-        "project": PROJECT,
-        "version": rocattn.__version__,
-        "made": moment(made_ms),
-        "root": "",
-        "here": "",
-    }
     shown = gate_view.view(gate) if gate else None
     if report is None:
-        return render("gate.html.j2", "Gate report", gate=shown, **common)
-    return render("bench.html.j2", "Bench report", report=report, heading="Bench report", gate=shown, **common)
+        return standalone("gate.html.j2", "Gate report", made_ms, gate=shown)
+    return standalone("bench.html.j2", "Bench report", made_ms, report=report, heading="Bench report", gate=shown)
+
+
+def standalone(template: str, title: str, made_ms: int, **values: Any) -> str:
+    """Return a template filled as a page of its own, without links to other pages."""
+    common = {"links": [], "project": PROJECT, "version": rocattn.__version__, "made": moment(made_ms)}
+    return render(template, title, root="", here="", **common, **values)
 
 
 def report_markdown(report: BenchReport | None, gate: GateResult | None, rows: int = MARKDOWN_ROWS) -> str:
     """Return Markdown short enough for a comment: at most ``rows`` rows a table, and how many were left out."""
     shown = gate_view.view(gate) if gate else None
     worth = [row for row in shown.rows if row.status not in {"pass", "skipped", "ungated"}] if shown else []
-    template = environment().get_template("report.md.j2")
-    text = template.render(report=report, gate=shown, worth=worth, limit=rows, baseline=BASELINE)
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    return markdown_text("report.md.j2", report=report, gate=shown, worth=worth, limit=rows, baseline=BASELINE)
+
+
+def markdown_text(template: str, **values: Any) -> str:
+    """Return a Markdown template filled, without runs of empty lines."""
+    return re.sub(r"\n{3,}", "\n\n", environment().get_template(template).render(**values)).strip() + "\n"
 
 
 def moment(milliseconds: int) -> str:
@@ -176,9 +177,10 @@ def render(template: str, title: str, **values: Any) -> str:
 
 @cache
 def _descriptions() -> dict[str, str]:
+    from rocattn_profiling.measure.module_workloads import WORKLOADS
     from rocattn_profiling.measure.workloads import GRIDS
 
-    return {name: grid.description for name, grid in GRIDS.items()}
+    return {name: suite.description for name, suite in (GRIDS | WORKLOADS).items()}
 
 
 @cache
@@ -200,7 +202,7 @@ def environment() -> Environment:
         "md": escape_markdown, "breakable": breakable, "count": count, "slug": lambda text: re.sub(r"\W+", "-", text),
         "machine_word": lambda key: _MACHINE_WORDS.get(key, key), "machine_fact": machine_fact, "ceiling": ceiling,
         "legend": lambda report: [(b, colour_of(b, report.backends)) for b in report.backends],
-        "colour": colour_of, "percent": percent, "shorten": shorten,
+        "colour": colour_of, "percent": percent, "shorten": shorten, "share": share,
     }  # fmt: skip
     return made
 
@@ -240,6 +242,15 @@ def ceiling(name: str, value: float) -> str:
     """Return a measured limit in words ("gemm 0.09 TFLOP/s")."""
     stem, _, unit = name.rpartition("_")
     return f"{stem.replace('_', ' ')} {digits(value)} {'GB/s' if unit == 'gbps' else 'TFLOP/s'}"
+
+
+def share(part: float) -> str:
+    """Return a share in percent, never rounded to nothing or to all ("0", "<0.01", "12.3")."""
+    if not part:
+        return "0"
+    if part < 1e-4:
+        return "<0.01"
+    return digits(100 * part, 3) if part == 1 or part < 0.9995 else ">99.9"
 
 
 def count(number: int, noun: str) -> str:

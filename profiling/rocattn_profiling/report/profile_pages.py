@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import rocattn
 from rocattn_profiling.metrics.definitions import definitions
-from rocattn_profiling.report.pages import PROJECT, environment, moment, render, shorten
+from rocattn_profiling.report.pages import markdown_text, shorten, standalone
 from rocattn_profiling.report.roofline import Roofline, roofline
 
 if TYPE_CHECKING:
@@ -60,9 +58,8 @@ def profile_html(report: ProfileReport, made_ms: int, pairs: list[Pair] | None =
     shown = [_shown(number, kernel) for number, kernel in enumerate(report.kernels[:KERNELS], 1)]
     number_of = {id(each.kernel): each.number for each in shown}
     findings = [(number_of[id(kernel)], finding) for kernel, finding in report.findings if id(kernel) in number_of]
-    return render(
-        "profile.html.j2", f"Profile - {PROJECT}", links=[], project=PROJECT, version=rocattn.__version__,
-        made=moment(made_ms), root="", here="", report=report, shown=shown, findings=findings[:FINDINGS],
+    return standalone(
+        "profile.html.j2", "Profile", made_ms, report=report, shown=shown, findings=findings[:FINDINGS],
         more_findings=max(len(findings) - FINDINGS, 0), more_kernels=max(len(report.kernels) - KERNELS, 0),
         rooflines=_rooflines(report, shown), formulas=_formulas(report), columns=_columns(report), listed=LISTED,
         missing=_missing(report), pairs=pairs,
@@ -73,13 +70,11 @@ def profile_markdown(report: ProfileReport, pairs: list[Pair] | None = None) -> 
     """Return the report as Markdown short enough for a comment."""
     shown = [_shown(number, kernel) for number, kernel in enumerate(report.kernels, 1)]
     number_of = {id(each.kernel): each.number for each in shown}
-    template = environment().get_template("profile.md.j2")
-    text = template.render(
-        report=report, shown=shown[:MARKDOWN_KERNELS], more=max(len(shown) - MARKDOWN_KERNELS, 0),
+    return markdown_text(
+        "profile.md.j2", report=report, shown=shown[:MARKDOWN_KERNELS], more=max(len(shown) - MARKDOWN_KERNELS, 0),
         findings=[(number_of[id(kernel)], finding) for kernel, finding in report.findings][:MARKDOWN_FINDINGS],
         columns=_columns(report), missing=_missing(report), pairs=pairs, limit=MARKDOWN_KERNELS,
     )  # fmt: skip
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def _shown(number: int, kernel: KernelProfile) -> Shown:

@@ -1,0 +1,176 @@
+"""``rocattn memory``: peak memory of attention against sequence length, counted, explained and extrapolated."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.cli.console import add_common, emit_json, print_table, progress, say
+from rocattn_profiling.cli.shapes import add_sizes, add_storage, config_of, given, positive
+from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
+
+if TYPE_CHECKING:
+    from rocattn.config import AttentionConfig
+    from rocattn_profiling.measure.memory_run import Fit, MemoryStudy, Point
+
+LENGTHS = (1024, 1448, 2048, 2896, 4096)
+QUICK_LENGTHS = (256, 362, 512, 724, 1024)
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGT", 1)}
+_EPILOG = """\
+Each length of each backend is measured in a fresh process: what the allocators count (numpy's arrays, the workspace
+of the CPU kernels, the GPU's pool) and how far the resident set rises. Unless heads are given, 8 query heads share
+one KV head: then cpu holds all scores at once. With more KV heads it works through them 4 million scores at a time.
+Lengths are keys, and query tokens too unless --seq-q fixes those.
+
+exit status: 0 measured, and the theory is right
+             1 the allocators count something else than the theory says (by 5 % and 64 KiB)
+             3 a backend failed, or nothing was measured
+             4 usage or environment error"""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add_common(parser, out="out/memory")
+    what = parser.add_argument_group("what to measure")
+    what.add_argument(
+        "--backend", action="extend", nargs="+", metavar="NAME",
+        help="backends; gpu-standard is the standard path of gpu (default: all that work here but a stand-in GPU)",
+    )  # fmt: skip
+    what.add_argument("--lengths", type=positive, nargs="+", metavar="N", help="(default 1024 to 4096 in 5 steps)")
+    what.add_argument("--quick", action="store_true", help="lengths from 256 to 1024")
+    what.add_argument(
+        "--budget", type=byte_count, metavar="SIZE",
+        help="find the longest sequence that fits in so much memory: 8GiB, 500MB (default: this machine's memory)",
+    )  # fmt: skip
+    what.add_argument(
+        "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
+        help="import this module first, as `rocattn bench` does",
+    )  # fmt: skip
+    what.add_argument("--threads", type=positive, metavar="N", help="threads (default: the cores available)")
+    add_storage(what)
+    add_sizes(parser.add_argument_group("the shape, whose length varies"))
+
+
+def byte_count(text: str) -> int:
+    """Parse a size: "8GiB", "500 MB", "1.5G", "4096".
+
+    Raises:
+        argparse.ArgumentTypeError: When it is none.
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?)B?", text, re.IGNORECASE)
+    unit = "" if found is None else found[2][:1].upper() + found[2][1:].lower()
+    if found is None or unit not in _UNITS or float(found[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write it as 8GiB or 500MB")
+    return int(float(found[1]) * _UNITS[unit])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print two tables, write memory.json, memory.md and memory.html; returns the exit status."""
+    import time
+    from pathlib import Path
+
+    import msgspec
+
+    from rocattn_profiling.files import write_text
+    from rocattn_profiling.measure import memory_run
+    from rocattn_profiling.measure.machine import available_cores, total_memory_bytes
+    from rocattn_profiling.measure.settings import import_backends
+    from rocattn_profiling.report import memory_report
+
+    config, keep_queries = _config(arguments)
+    lengths = sorted(set(arguments.lengths or (QUICK_LENGTHS if arguments.quick else LENGTHS)))
+    threads = arguments.threads or available_cores()
+    os.environ["ROCATTN_NUM_THREADS"] = str(threads)  # the theory of this process is about the measuring ones
+    import_backends(arguments.backend_module)
+    names = list(dict.fromkeys(arguments.backend or memory_run.usable_backends()))
+    with progress("memory", len(names) * len(lengths)) as shown:
+        study = memory_run.measure_memory(
+            config, lengths, names, threads=threads, budget_bytes=arguments.budget or total_memory_bytes(),
+            keep_queries=keep_queries, backend_module=arguments.backend_module, on_step=shown.step,
+        )  # fmt: skip
+    _print(study)
+    report = memory_report.build(study, int(time.time() * 1000))
+    content = memory_report.to_json(report)
+    out = Path(arguments.out)
+    encoded = msgspec.json.format(msgspec.json.encode(content), indent=1).decode()
+    write_text(out / "memory.json", encoded + "\n")
+    write_text(out / "memory.md", memory_report.markdown(report))
+    page = write_text(out / "memory.html", memory_report.html(report))
+    say(f"The report is at {page}")
+    if arguments.json:
+        emit_json(content)
+    return _status(study)
+
+
+def _config(arguments: argparse.Namespace) -> tuple[AttentionConfig, bool]:
+    """Return the shape, its lengths to be replaced, and whether its query tokens are fixed."""
+    fields = given(arguments)
+    if "seq_k" in fields:
+        raise CommandError("the number of keys is what varies: name the numbers with --lengths, not --seq-k")
+    if "num_heads" not in fields and "num_kv_heads" not in fields:
+        fields |= {"num_heads": 8, "num_kv_heads": 1}
+    fields |= {name: value for name in ("layout", "dtype") if (value := getattr(arguments, name)) is not None}
+    return config_of(fields, arguments.direction), "seq_q" in fields
+
+
+def _print(study: MemoryStudy) -> None:
+    from rocattn_profiling.measure import memory_run
+    from rocattn_profiling.report.memory_report import describe
+    from rocattn_profiling.report.quantities import quantity
+
+    measured = [point for point in study.points if not point.skipped]
+    if measured:
+        columns = ("backend", "tokens", "peak", "theory", "difference", "beside tensors", "scores of peak", "RSS")
+        print_table(f"memory: {describe(study)}", columns, [_row(point) for point in measured])
+        growth = ("backend", "exponent (95 %)", "fixed", "less than standard", "tokens in budget", "measured sizes say")
+        rows = [_fit_row(study, fit) for fit in study.fits]
+        print_table(f"growth, and a budget of {quantity(study.budget_bytes, 'bytes')}", growth, rows)
+    for name, reason in study.absent.items():
+        say(f"not measured: {name}: {reason}")
+    for point in study.points:
+        if point.skipped:
+            say(f"skipped {point.backend} {point.label}: {point.skipped}")
+    for point in memory_run.disagreements(study):
+        what = f"{quantity(point.theory.total, 'bytes')} by theory, {quantity(point.allocated_bytes, 'bytes')} counted"
+        say(f"WRONG theory of {point.backend} {point.label}: {what}")
+
+
+def _row(point: Point) -> tuple[str, ...]:
+    from rocattn_profiling.report.quantities import quantity
+
+    tensors = point.theory.inputs + point.theory.outputs
+    return (
+        point.backend, str(point.length), quantity(point.allocated_bytes, "bytes"),
+        quantity(point.theory.total, "bytes"), f"{point.difference_pct:+.2f} %",
+        quantity(max(point.allocated_bytes - tensors, 0), "bytes"), f"{point.scores_pct:.1f} %",
+        quantity(point.rss_bytes, "bytes"),
+    )  # fmt: skip
+
+
+def _fit_row(study: MemoryStudy, fit: Fit) -> tuple[str, ...]:
+    from rocattn_profiling.report.memory_report import exponent_text, model_text, reduction_of
+    from rocattn_profiling.report.quantities import quantity
+
+    saved = reduction_of(study, fit.backend)
+    return (
+        fit.backend,
+        exponent_text(fit.growth),
+        "" if fit.growth is None else quantity(fit.growth.fixed_bytes, "bytes"),
+        "" if saved is None else f"{saved.total_pct:.1f} % at {saved.length}",
+        f"{fit.longest:,}",
+        model_text(fit),
+    )
+
+
+def _status(study: MemoryStudy) -> int:
+    from rocattn_profiling.measure import memory_run
+
+    if memory_run.disagreements(study):
+        return FAILED
+    failed = any(point.skipped.startswith("failed") for point in study.points)
+    return NOT_MEASURED if failed or not any(not point.skipped for point in study.points) else OK

@@ -1,0 +1,200 @@
+"""What memory attention needs by theory, how measured memory grows with the sequence, and how long a sequence fits.
+
+Pure functions of configs and numbers. Everything is in bytes asked for from an allocator; a process needs more (the
+interpreter, libraries, pages that are only partly used).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from rocattn_profiling.measure.stats import student_t_quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from rocattn.config import AttentionConfig
+    from rocattn.registry import Backend
+
+    Numbers = NDArray[np.float64]
+
+MIN_LENGTHS = 5
+"""Lengths that a fit of three parameters needs at least to have an interval worth a name."""
+LINEAR_PCT, PARABOLA_PCT = 0.5, 5.0
+"""How far from a line, and from a parabola, sizes may be for it to be continued."""
+MAX_SEQUENCE = 1 << 30
+"""No sequence is this long: positions are 32-bit in the kernels."""
+_POWERS = (0.05, 4.0)  # exponents looked at
+_GOLDEN_STEPS, _EDGE_STEPS = 60, 50
+
+
+class Theory(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of one call, in bytes.
+
+    Attributes:
+        inputs: q, k, v and options; backward: dout, out and LSE too.
+        outputs: out (and LSE if returned); backward: dq, dk, dv.
+        workspace: What the backend allocates beside them at its peak (`Backend.workspace_bytes`).
+        scores: What of the workspace are scores or weights of [.., Sq, Sk] (`Backend.score_bytes`).
+    """
+
+    inputs: int
+    outputs: int
+    workspace: int
+    scores: int
+
+    @property
+    def total(self) -> int:
+        """Inputs, outputs and workspace."""
+        return self.inputs + self.outputs + self.workspace
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """``bytes = fixed + factor * S ** exponent``, fitted by relative least squares with ``fixed`` >= 0.
+
+    Attributes:
+        exponent, low, high: The exponent and its 95 % interval: the exponents whose best fit is not worse than the
+            best of all by more than the F distribution allows (a profile of the sum of squares). The numbers are
+            exact, so the interval says how far the growth is from a pure power, not how noisy it was.
+        fixed_bytes, factor: As in the formula.
+        misfit_pct: Root mean square of the relative residuals, in percent.
+        lengths: How many.
+    """
+
+    exponent: float
+    low: float
+    high: float
+    fixed_bytes: float
+    factor: float
+    misfit_pct: float
+    lengths: int
+
+
+def theory(config: AttentionConfig, backend: Backend) -> Theory:
+    """Return what one call of a backend on a config needs by its formulas."""
+    wide = 8 if config.dtype == "float64" else 4
+    options = config.mask_bytes + wide * config.num_heads * (config.alibi + config.sinks)
+    lse = 4 * config.batch * config.num_heads * config.seq_q
+    inputs, outputs = config.q_bytes + config.kv_bytes + options, config.out_bytes + lse * config.return_lse
+    if config.direction == "backward":
+        inputs, outputs = inputs + 2 * config.out_bytes + lse, config.q_bytes + config.kv_bytes
+    return Theory(
+        inputs=inputs,
+        outputs=outputs,
+        workspace=backend.workspace_bytes(config),
+        scores=backend.score_bytes(config),
+    )
+
+
+def fit_growth(lengths: Sequence[int], sizes: Sequence[float]) -> Growth | None:
+    """Return how memory grows with the sequence; None with fewer than `MIN_LENGTHS` different lengths."""
+    if len(set(lengths)) < MIN_LENGTHS:
+        return None
+    # In units of the longest sequence and the largest size: powers of lengths alone would not fit a float.
+    x, y = np.array(lengths, float), np.array(sizes, float)
+    x, y, unit, largest = x / x.max(), y / y.max(), x.max(), y.max()
+    best = _best_power(x, y)
+    squares, fixed, factor = _fit_power(x, y, best)
+    free = len(x) - 3
+    # Residuals of exact data may be 0 to rounding: then the interval is as narrow as the search.
+    t = student_t_quantile(0.975, free)
+    limit = max(squares, 1e-24) * (1 + t * t / free)
+
+    def edge(outside: float) -> float:
+        """Return where the profile crosses the limit between the best power and one outside, by bisection."""
+        inside = best
+        if _fit_power(x, y, outside)[0] <= limit:
+            return outside
+        for _ in range(_EDGE_STEPS):
+            middle = (inside + outside) / 2
+            inside, outside = (middle, outside) if _fit_power(x, y, middle)[0] <= limit else (inside, middle)
+        return inside
+
+    return Growth(
+        exponent=best,
+        low=edge(_POWERS[0]),
+        high=edge(_POWERS[1]),
+        fixed_bytes=float(fixed * largest),
+        factor=float(factor * largest / unit**best),
+        misfit_pct=100 * math.sqrt(squares / len(x)),
+        lengths=len(x),
+    )
+
+
+def _best_power(x: Numbers, y: Numbers) -> float:
+    """Return the exponent with the smallest sum of squares: the best of a grid, refined by golden section."""
+    grid = np.linspace(*_POWERS, 80)
+    squares = [_fit_power(x, y, float(power))[0] for power in grid]
+    at = int(np.argmin(squares))
+    low, high = float(grid[max(at - 1, 0)]), float(grid[min(at + 1, len(grid) - 1)])
+    ratio = (math.sqrt(5) - 1) / 2
+    for _ in range(_GOLDEN_STEPS):
+        a, b = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, b) if _fit_power(x, y, a)[0] <= _fit_power(x, y, b)[0] else (a, high)
+    return (low + high) / 2
+
+
+def _fit_power(x: Numbers, y: Numbers, power: float) -> tuple[float, float, float]:
+    """Return (sum of squared relative residuals, fixed part, factor) of the best fit with this exponent."""
+    powers = x**power
+    basis = np.stack([1 / y, powers / y], axis=1)
+    fixed, factor = np.linalg.lstsq(basis, np.ones_like(y), rcond=None)[0]
+    if fixed < 0:
+        fixed, factor = 0.0, float(basis[:, 1].sum() / np.square(basis[:, 1]).sum())
+    residuals = basis @ np.array([fixed, factor]) - 1
+    return float(residuals @ residuals), float(fixed), float(factor)
+
+
+def extrapolate(lengths: Sequence[int], sizes: Sequence[float], length: int) -> float | None:
+    """Return what measured sizes let expect at another length; None if they are too few, or lie on no such curve.
+
+    A straight line in S if that is within `LINEAR_PCT` of every size, else a parabola, by relative least squares. A
+    power law bends where a linear and a quadratic part meet, a polynomial does not; but a parabola through what is
+    straight lets a byte too much grow without bounds.
+    """
+    if len(set(lengths)) < MIN_LENGTHS:
+        return None
+    x, y = np.array(lengths, float) / length, np.array(sizes, float)
+    for degree in (1, 2):
+        basis = np.stack([x**power for power in range(degree + 1)], axis=1) / y[:, None]
+        factors = np.linalg.lstsq(basis, np.ones_like(y), rcond=None)[0]
+        misfit = float(np.abs(basis @ factors - 1).max())
+        if misfit <= LINEAR_PCT / 100:
+            break
+    return float(factors.sum()) if misfit <= PARABOLA_PCT / 100 else None
+
+
+def largest_sequence(total: Callable[[int], int], budget_bytes: int) -> int:
+    """Return the longest sequence that fits in a budget: it does, and one token more does not; 0 if 1 does not fit.
+
+    Args:
+        total: Bytes by length, growing but for small steps.
+        budget_bytes: The budget.
+    """
+    if total(1) > budget_bytes:
+        return 0
+    fits, too_long = 1, 2
+    while too_long < MAX_SEQUENCE and total(too_long) <= budget_bytes:
+        fits, too_long = too_long, 2 * too_long
+    while too_long - fits > 1:
+        middle = (fits + too_long) // 2
+        fits, too_long = (middle, too_long) if total(middle) <= budget_bytes else (fits, middle)
+    return fits
+
+
+def at_length(config: AttentionConfig, length: int, *, keep_queries: bool = False) -> AttentionConfig:
+    """Return a config with another number of keys and, unless they are kept, as many query tokens.
+
+    A mask's axes that are not broadcast follow.
+    """
+    seq_q, mask_shape = config.seq_q if keep_queries else length, config.mask_shape
+    if mask_shape is not None:
+        rows, keys = (seq_q if mask_shape[2] > 1 else 1), (length if mask_shape[3] > 1 else 1)
+        mask_shape = (mask_shape[0], mask_shape[1], rows, keys)
+    return config.replace(seq_q=seq_q, seq_k=length, mask_shape=mask_shape)

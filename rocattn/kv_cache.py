@@ -1,0 +1,268 @@
+"""KV caches that grow without copying: what decoding keeps of the tokens before, in reserved memory or in blocks.
+
+Both hold numpy arrays; their sizes are fixed when they are made.
+
+`KVCache` reserves room for its capacity at once (memory that nothing was written to costs address space only) and
+hands out views. `PagedKVCache` takes blocks of a pool as sequences grow, so that sequences of any length share it
+(Kwon et al. 2023, PagedAttention); attention then runs over each stretch of adjacent blocks, and the parts are joined
+by their LSE, which needs no gathered copy of K and V (float64 alone is gathered) and works with every backend.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rocattn.errors import ConfigError
+from rocattn.functional import attention
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import DTypeLike
+
+    from rocattn.registry import Array
+
+
+class KVCache:
+    """K and V of sequences of one common length, in one piece of reserved memory.
+
+    Attributes:
+        length: Tokens kept of each sequence.
+        capacity: Tokens there is room for.
+
+    Args:
+        batch: B.
+        num_kv_heads: Hkv.
+        head_dim: D of k.
+        capacity: Tokens to reserve for.
+        head_dim_v: Dv of v; as ``head_dim`` if None.
+        dtype: Of k and v.
+
+    Raises:
+        ConfigError: When a size is negative.
+    """
+
+    def __init__(
+        self, batch: int, num_kv_heads: int, head_dim: int, *, capacity: int, head_dim_v: int | None = None,
+        dtype: DTypeLike = np.float32,
+    ) -> None:  # fmt: skip
+        _check_sizes(batch=batch, num_kv_heads=num_kv_heads, head_dim=head_dim, capacity=capacity)
+        self._k = np.empty((batch, capacity, num_kv_heads, head_dim), dtype)
+        self._v = np.empty((batch, capacity, num_kv_heads, head_dim if head_dim_v is None else head_dim_v), dtype)
+        self.length, self.capacity = 0, capacity
+
+    @property
+    def keys(self) -> Array:
+        """K as a view [B, length, Hkv, D]; it does not grow when the cache does."""
+        return self._k[:, : self.length]
+
+    @property
+    def values(self) -> Array:
+        """V as a view [B, length, Hkv, Dv]."""
+        return self._v[:, : self.length]
+
+    def append(self, k: Array, v: Array) -> None:
+        """Keep the next tokens: k [B, S, Hkv, D] and v [B, S, Hkv, Dv] in the cache's dtype.
+
+        Raises:
+            ConfigError: When shapes or dtypes differ from the cache's, or there is no room.
+        """
+        _check_tokens(k, v, self._k, self._v, len(self._k))
+        end = self.length + k.shape[1]
+        if end > self.capacity:
+            raise ConfigError(f"{end} tokens do not fit into a cache of {self.capacity}: reserve more")
+        self._k[:, self.length : end], self._v[:, self.length : end] = k, v
+        self.length = end
+
+    def truncate(self, length: int) -> None:
+        """Forget all tokens from ``length`` on.
+
+        Raises:
+            ConfigError: When that many are not kept.
+        """
+        self.length = _checked_length(length, self.length)
+
+    def attend(self, q: Array, **options: Any) -> Any:
+        """Return `rocattn.attention` of q [B, Sq, H, D] over what is kept; options as it takes them."""
+        return attention(q, self.keys, self.values, **options)
+
+
+class PagedKVCache:
+    """K and V of sequences of any lengths, in blocks that each takes from a common pool.
+
+    Attributes:
+        block_size: Tokens a block.
+        tables: The blocks of each sequence, in the order of its tokens.
+        lengths: Tokens kept of each sequence.
+
+    Args:
+        batch: B, the number of sequences.
+        num_kv_heads: Hkv.
+        head_dim: D of k.
+        num_blocks: Blocks in the pool.
+        block_size: Tokens a block.
+        head_dim_v: Dv of v; as ``head_dim`` if None.
+        dtype: Of k and v.
+
+    Raises:
+        ConfigError: When a size is negative, or a block has no tokens.
+    """
+
+    def __init__(
+        self, batch: int, num_kv_heads: int, head_dim: int, *, num_blocks: int, block_size: int = 64,
+        head_dim_v: int | None = None, dtype: DTypeLike = np.float32,
+    ) -> None:  # fmt: skip
+        if block_size < 1:
+            raise ConfigError(f"block_size is {block_size}: it must be 1 or more")
+        _check_sizes(batch=batch, num_kv_heads=num_kv_heads, head_dim=head_dim, num_blocks=num_blocks)
+        self._k = np.empty((num_blocks * block_size, num_kv_heads, head_dim), dtype)
+        self._v = np.empty(
+            (num_blocks * block_size, num_kv_heads, head_dim if head_dim_v is None else head_dim_v), dtype
+        )
+        self._free = list(range(num_blocks))[::-1]  # the lowest is taken first: fresh sequences get adjacent blocks
+        self.block_size = block_size
+        self.tables: list[list[int]] = [[] for _ in range(batch)]
+        self.lengths = [0] * batch
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that no sequence holds."""
+        return len(self._free)
+
+    def append(self, k: Array, v: Array, *, sequence: int | None = None) -> None:
+        """Keep the next tokens of every sequence, or of one: k [B or 1, S, Hkv, D] and v [B or 1, S, Hkv, Dv].
+
+        Raises:
+            ConfigError: When shapes or dtypes differ from the cache's, or the pool has too few free blocks; then
+                nothing was kept.
+        """
+        chosen = self._chosen(sequence)
+        _check_tokens(k, v, self._k[None], self._v[None], len(chosen))
+        ends = [self.lengths[one] + k.shape[1] for one in chosen]
+        wanted = [-(-end // self.block_size) - len(self.tables[one]) for one, end in zip(chosen, ends, strict=True)]
+        if sum(wanted) > len(self._free):
+            raise ConfigError(
+                f"{sum(wanted)} more blocks are needed and {len(self._free)} are free: make a larger pool"
+            )
+        for row, (one, end, more) in enumerate(zip(chosen, ends, wanted, strict=True)):
+            self.tables[one] += [self._free.pop() for _ in range(more)]
+            at = 0
+            for place in self._stretches(one, self.lengths[one], end):
+                self._k[place] = k[row, at : at + place.stop - place.start]
+                self._v[place] = v[row, at : at + place.stop - place.start]
+                at += place.stop - place.start
+            self.lengths[one] = end
+
+    def truncate(self, length: int, *, sequence: int | None = None) -> None:
+        """Forget the tokens from ``length`` on, of every sequence or of one; their blocks go back to the pool.
+
+        Raises:
+            ConfigError: When that many are not kept.
+        """
+        chosen = self._chosen(sequence)
+        for one in chosen:
+            _checked_length(length, self.lengths[one])
+        for one in chosen:
+            kept = -(-length // self.block_size)
+            self._free += self.tables[one][kept:][::-1]
+            del self.tables[one][kept:]
+            self.lengths[one] = length
+
+    def attend(
+        self, q: Array, *, causal: bool = False, softcap: float | None = None, scale: float | None = None,
+        backend: str | None = None,
+    ) -> Array:  # fmt: skip
+        """Return attention of q [B, Sq, H, D] over what is kept of each sequence, [B, Sq, H, Dv].
+
+        Args:
+            q: Queries of the newest Sq tokens of each sequence, in the cache's dtype.
+            causal: See `rocattn.attention`.
+            softcap: See `rocattn.attention`.
+            scale: See `rocattn.attention`.
+            backend: See `rocattn.attention`; it has to return the LSE.
+
+        Raises:
+            ConfigError: When q has not one entry a sequence, or does not fit to K.
+        """
+        if q.ndim != 4 or len(q) != len(self.lengths):
+            raise ConfigError(f"q has shape {q.shape}: [B, Sq, H, D] with B = {len(self.lengths)} is needed")
+        out = np.empty((*q.shape[:3], self._v.shape[-1]), q.dtype)
+        for one, length in enumerate(self.lengths):
+            parts, done, places = [], 0, self._stretches(one, 0, length)
+            if q.dtype == np.float64 and len(places) > 1:  # an LSE is float32: joining by it would lose half the digits
+                k, v = (np.concatenate([x[place] for place in places])[None] for x in (self._k, self._v))
+                out[one] = attention(
+                    q[one : one + 1], k, v, causal=causal, softcap=softcap, scale=scale, backend=backend
+                )[0]
+                continue
+            for place in places:
+                done += place.stop - place.start
+                # The last row sees all keys; of an earlier stretch, row i sees up to its diagonal and length - done on.
+                window = (-1, length - done) if causal else None
+                parts.append(
+                    attention(
+                        q[one : one + 1], self._k[None, place], self._v[None, place], window=window, softcap=softcap,
+                        scale=scale, return_lse=True, backend=backend,
+                    )
+                )  # fmt: skip
+            out[one] = parts[0][0][0] if len(parts) == 1 else _joined(parts) if parts else 0
+        return out
+
+    def _chosen(self, sequence: int | None) -> Sequence[int]:
+        if sequence is None:
+            return range(len(self.lengths))
+        if not 0 <= sequence < len(self.lengths):
+            raise ConfigError(f"there is no sequence {sequence}: the cache has {len(self.lengths)}")
+        return [sequence]
+
+    def _stretches(self, sequence: int, first: int, end: int) -> list[slice]:
+        """Return where the tokens ``first`` … ``end`` - 1 lie in the pool, adjacent blocks as one slice."""
+        found: list[slice] = []
+        size, table = self.block_size, self.tables[sequence]
+        while first < end:
+            stop = min(end, (first // size + 1) * size)
+            start = table[first // size] * size + first % size
+            last = start + stop - first
+            found.append(slice(found.pop().start if found and found[-1].stop == start else start, last))
+            first = stop
+        return found
+
+
+def _joined(parts: list[tuple[Array, Array]]) -> Array:
+    """Join outputs [1, Sq, H, Dv] over parts of the keys by their LSE [1, H, Sq]; returns [Sq, H, Dv]."""
+    lses = np.stack([lse[0].T for _, lse in parts])
+    largest = lses.max(axis=0)
+    largest = np.where(np.isfinite(largest), largest, 0)  # a row that sees no key at all
+    weights = np.exp(lses - largest)
+    total = weights.sum(axis=0)
+    weights /= np.where(total > 0, total, 1)
+    joined = np.zeros(parts[0][0].shape[1:], np.float32)
+    for weight, (out, _) in zip(weights, parts, strict=True):
+        joined += weight[..., None] * out[0]
+    return joined
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 0:
+            raise ConfigError(f"{name} is {size}: it must be 0 or more")
+
+
+def _check_tokens(k: Array, v: Array, keys: Array, values: Array, batch: int) -> None:
+    """Raise unless k and v are the same number of tokens in the form and dtype of the stored ones [., ., Hkv, D]."""
+    for name, array, stored in (("k", k, keys), ("v", v, values)):
+        if array.ndim != 4 or array.shape[0] != batch or array.shape[2:] != stored.shape[2:]:
+            wanted = f"[{batch}, S, {stored.shape[2]}, {stored.shape[3]}]"
+            raise ConfigError(f"{name} has shape {array.shape}: the cache takes {wanted}")
+        if array.dtype != stored.dtype:
+            raise ConfigError(f"{name} has dtype {array.dtype.name}: the cache keeps {stored.dtype.name}")
+    if k.shape[1] != v.shape[1]:
+        raise ConfigError(f"k has {k.shape[1]} tokens and v {v.shape[1]}")
+
+
+def _checked_length(length: int, kept: int) -> int:
+    if not 0 <= length <= kept:
+        raise ConfigError(f"cannot truncate to {length} tokens: {kept} are kept")
+    return length

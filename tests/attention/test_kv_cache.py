@@ -1,0 +1,134 @@
+"""The KV caches: what is kept is what was given, growth moves nothing, and attention reads all of it."""
+
+import numpy as np
+import pytest
+
+import rocattn
+from rocattn import ConfigError, KVCache, PagedKVCache
+
+H, HKV, D, DV = 6, 2, 12, 20
+
+
+def tokens(rng, batch, seq, dtype=np.float64):
+    """Return k and v of some tokens."""
+    return rng.standard_normal((batch, seq, HKV, D)).astype(dtype), rng.standard_normal((batch, seq, HKV, DV)).astype(
+        dtype
+    )
+
+
+def queries(rng, batch, seq, dtype=np.float64):
+    """Return q of some tokens."""
+    return rng.standard_normal((batch, seq, H, D)).astype(dtype)
+
+
+def test_a_cache_holds_what_was_appended_and_never_moves_it():
+    """Views made before growth are still of the same memory after it, and hold the same tokens."""
+    rng = np.random.default_rng(1)
+    cache = KVCache(2, HKV, D, capacity=19, head_dim_v=DV, dtype=np.float64)
+    k, v = tokens(rng, 2, 19)
+    cache.append(k[:, :7], v[:, :7])
+    early = cache.keys
+    for at in range(7, 19):
+        cache.append(k[:, at : at + 1], v[:, at : at + 1])
+    assert np.shares_memory(early, cache.keys)
+    np.testing.assert_array_equal(cache.keys, k)
+    np.testing.assert_array_equal(cache.values, v)
+    q = queries(rng, 2, 3)
+    np.testing.assert_array_equal(
+        cache.attend(q, causal=True, backend="cpu"), rocattn.attention(q, k, v, causal=True, backend="cpu")
+    )
+
+
+def test_a_truncated_cache_goes_on_from_there():
+    """What was forgotten is overwritten, what was kept is not."""
+    rng = np.random.default_rng(2)
+    k, v = tokens(rng, 1, 9)
+    cache = KVCache(1, HKV, D, capacity=9, head_dim_v=DV, dtype=np.float64)
+    cache.append(k, v)
+    cache.truncate(4)
+    cache.append(k[:, 6:], v[:, 6:])
+    np.testing.assert_array_equal(cache.keys, np.concatenate([k[:, :4], k[:, 6:]], axis=1))
+    with pytest.raises(ConfigError, match="8 tokens: 7 are kept"):
+        cache.truncate(8)
+
+
+def test_a_full_cache_says_so_and_keeps_what_it_has():
+    """A token too many is one clear error."""
+    cache = KVCache(1, HKV, D, capacity=5, head_dim_v=DV, dtype=np.float64)
+    cache.append(*tokens(np.random.default_rng(3), 1, 4))
+    with pytest.raises(ConfigError, match="6 tokens do not fit into a cache of 5"):
+        cache.append(*tokens(np.random.default_rng(3), 1, 2))
+    assert cache.length == 4
+
+
+@pytest.mark.parametrize(("kind", "room"), [(KVCache, {"capacity": 5}), (PagedKVCache, {"num_blocks": 4})])
+def test_tokens_of_another_form_are_refused(kind, room):
+    """Batch, heads, dimension, dtype and count have to fit."""
+    k, v = tokens(np.random.default_rng(4), 2, 3)
+    for bad_k, bad_v, told in (
+        (k[:1], v, "k has shape"), (k, v[..., :D], "v has shape"), (k[:, :, :1], v, "k has shape"),
+        (k.astype(np.float32), v, "float32: the cache keeps float64"), (k, v[:, :2], "k has 3 tokens and v 2"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=told):
+            kind(2, HKV, D, head_dim_v=DV, dtype=np.float64, **room).append(bad_k, bad_v)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("block_size", [1, 3, 8])
+def test_paged_attention_is_attention_over_each_sequence(block_size, dtype):
+    """Sequences of different lengths, blocks scattered by growth in turns, several causal rows at once."""
+    rng = np.random.default_rng(block_size)
+    lengths = [17, 5, 11]
+    kept = [tokens(rng, 1, n, dtype) for n in lengths]
+    cache = PagedKVCache(3, HKV, D, num_blocks=40, block_size=block_size, head_dim_v=DV, dtype=dtype)
+    for at in range(0, 17, 2):
+        for one, (k, v) in enumerate(kept):
+            cache.append(k[:, at : at + 2], v[:, at : at + 2], sequence=one)
+    assert cache.lengths == lengths
+    q, close = queries(rng, 3, 4, dtype), 40 * np.finfo(dtype).eps
+    for causal in (False, True):
+        found = cache.attend(q, causal=causal, softcap=20.0, backend="cpu")
+        for one, (k, v) in enumerate(kept):
+            right = rocattn.attention(q[one : one + 1], k, v, causal=causal, softcap=20.0, backend="cpu")
+            np.testing.assert_allclose(found[one], right[0], rtol=0, atol=close)
+
+
+def test_more_rows_than_keys_leave_the_first_rows_empty():
+    """Rows before the first key see nothing: their output is 0 in any number of stretches."""
+    rng = np.random.default_rng(6)
+    cache = PagedKVCache(2, HKV, D, num_blocks=8, block_size=2, head_dim_v=DV)
+    for _ in range(2):
+        cache.append(*tokens(rng, 2, 2, np.float32))
+    out = cache.attend(queries(rng, 2, 7, np.float32), causal=True, backend="cpu")
+    assert not out[:, :3].any()
+    assert out[:, 3:].all()
+    cache.truncate(0)
+    assert not cache.attend(queries(rng, 2, 7, np.float32), backend="cpu").any()
+
+
+def test_sizes_below_zero_are_refused():
+    """A negative size is named before numpy sees it."""
+    with pytest.raises(ConfigError, match="capacity is -1"):
+        KVCache(1, HKV, D, capacity=-1)
+    with pytest.raises(ConfigError, match="num_blocks is -2"):
+        PagedKVCache(1, HKV, D, num_blocks=-2)
+    with pytest.raises(ConfigError, match="block_size is 0"):
+        PagedKVCache(1, HKV, D, num_blocks=2, block_size=0)
+
+
+def test_blocks_return_to_the_pool():
+    """A pool that one long sequence filled serves another one after it."""
+    rng = np.random.default_rng(7)
+    cache = PagedKVCache(2, HKV, D, num_blocks=5, block_size=4, head_dim_v=DV, dtype=np.float64)
+    cache.append(*tokens(rng, 1, 18), sequence=0)
+    assert cache.free_blocks == 0
+    with pytest.raises(ConfigError, match="1 more blocks are needed and 0 are free"):
+        cache.append(*tokens(rng, 1, 3), sequence=1)
+    assert cache.lengths == [18, 0]
+    cache.truncate(9, sequence=0)
+    assert cache.free_blocks == 2
+    k, v = tokens(rng, 1, 8)
+    cache.append(k, v, sequence=1)
+    assert not set(cache.tables[0]) & set(cache.tables[1])
+    with pytest.raises(ConfigError, match="no sequence 2"):
+        cache.truncate(0, sequence=2)

@@ -1,0 +1,331 @@
+"""Crossovers: bisection and intervals on synthetic timings, the file, resuming, and the command."""
+
+import json
+import math
+import random
+
+import pytest
+
+from rocattn import AttentionConfig
+from rocattn.errors import RocattnError
+from rocattn.thresholds import Range, ThresholdsError, load_thresholds, machine_identity
+from rocattn_profiling.cli import main
+from rocattn_profiling.measure import crossover
+from rocattn_profiling.measure.records import Launch
+from rocattn_profiling.measure.settings import Settings
+from rocattn_profiling.measure.side_by_side import Side
+from rocattn_profiling.measure.stats import Speedup, compare_launches
+
+from .factory import CHECK
+
+PAIR = ("a", "b")
+PLAN = crossover.Plan(
+    backends=("cpu", "cpu-flash"), head_dims=(24,), dtypes=("float32",), masks=("none", "causal"), shortest=8,
+    longest=512, num_heads=2, num_kv_heads=2,
+)  # fmt: skip
+ABOUT = {"code": "c", "settings": {}, "lengths": [8, 512]}
+SETTINGS = Settings(launches=5, threads=1)
+
+
+def speedup(ratio, width=0.05, launches=5):
+    """A speed-up of b over a with its interval."""
+    low, high = ratio * (1 - width), ratio * (1 + width)
+    return Speedup(slow="a", fast="b", ratio=ratio, low=low, high=high, launches=launches, unit="launch")
+
+
+def ranges_of(ratio_at, shortest=8, longest=512, width=0.05):
+    """The ranges and measured lengths for a ratio that depends on length."""
+    ranges, known = crossover.find_ranges(lambda n: speedup(ratio_at(n), width), PAIR, shortest, longest)
+    return [(r.from_length, r.to_length, r.winner) for r in ranges], sorted(known)
+
+
+@pytest.mark.parametrize("step", [9, 13, 40, 64, 65, 100, 300, 511])
+def test_a_step_is_found_from_both_sides(step):
+    """a is twice as fast below the step, b from it on: the two thresholds enclose it, a fifth apart at most."""
+    found, measured = ranges_of(lambda n: 2.0 if n >= step else 0.5)
+    (first, to, a), (start, last, b) = found
+    assert (first, a, last, b) == (1, "a", None, "b")
+    assert to < step <= start
+    assert start <= max(1.2 * to, to + 1)
+    assert {to, start} <= set(measured)
+    assert len(measured) <= 3 + 2 * math.ceil(math.log2(math.log(8, 1.2)) + 1)
+
+
+def test_between_the_thresholds_nothing_is_claimed():
+    """A ratio that creeps up with the length is undecided while its interval holds 1."""
+    found, _ = ranges_of(lambda n: (n / 64) ** 0.5, width=0.2)
+    (_, to, a), (start, _, b) = found
+    assert (a, b) == ("a", "b")
+    assert (to / 64) ** 0.5 * 1.2 < 1 < (start / 64) ** 0.5 * 0.8
+    assert (to * 1.2 / 64) ** 0.5 * 1.2 >= 1
+    assert (start / 1.2 / 64) ** 0.5 * 0.8 <= 1
+
+
+@pytest.mark.parametrize(
+    ("ratio", "ranges"), [(2.0, [(1, None, "b")]), (0.5, [(1, None, "a")]), (1.01, [])], ids=["b", "a", "undecided"]
+)
+def test_what_is_the_same_everywhere_takes_three_measurements(ratio, ranges):
+    """Both ends and the middle; where nothing is proven nothing is claimed."""
+    found, measured = ranges_of(lambda _: ratio)
+    assert found == ranges
+    assert measured == [8, 64, 512]
+
+
+def test_only_one_end_may_be_decided():
+    """b wins long sequences, short ones are undecided; and the other way round."""
+    found, _ = ranges_of(lambda n: 2.0 if n >= 100 else 1.0)
+    assert [(r[1], r[2]) for r in found] == [(None, "b")]
+    assert 100 <= found[0][0] <= 120
+    found, _ = ranges_of(lambda n: 0.5 if n < 100 else 1.0)
+    assert [(r[0], r[2]) for r in found] == [(1, "a")]
+    assert 99 / 1.2 <= found[0][1] <= 99
+
+
+def test_a_change_there_and_back_is_seen():
+    """a wins at both ends, b in the middle: three ranges, each ending next to the change."""
+    (first, to, a), (start, stop, b), (again, last, c) = ranges_of(lambda n: 2.0 if 30 <= n <= 200 else 0.5)[0]
+    assert (first, a, b, last, c) == (1, "a", "b", None, "a")
+    assert to < 30 <= start <= 1.2 * to
+    assert stop <= 200 < again <= 1.2 * stop
+
+
+def test_neighbouring_lengths_end_the_search():
+    """There is no length between 8 and 9."""
+    assert ranges_of(lambda n: 2.0 if n >= 9 else 0.5, 8, 9)[0] == [(1, 8, "a"), (9, None, "b")]
+
+
+def test_each_length_is_measured_once():
+    """However often bisection asks for it."""
+    asked = []
+
+    def compare(length):
+        asked.append(length)
+        return speedup(2.0 if length >= 50 else 0.5)
+
+    crossover.find_ranges(compare, PAIR, 8, 512)
+    assert len(asked) == len(set(asked))
+
+
+def launches(times, noise, seed, count=5):
+    """Synthetic launches of two backends: a common disturbance a launch, and a little noise of each one's own."""
+    rng = random.Random(seed)  # noqa: S311 - timings, not secrets
+    made = {name: [] for name in times}
+    for pos in range(count):
+        shared = math.exp(abs(rng.gauss(0, 0.5)))
+        for name, time in times.items():
+            place = time * shared * math.exp(rng.gauss(0, noise))
+            samples = [place * (1 + abs(rng.gauss(0, 0.1))) for _ in range(20)]
+            made[name].append(Launch(start_ns=0, pos=pos, number=1, samples_ns=samples))
+    return made
+
+
+def test_equal_backends_are_called_different_as_often_as_the_confidence_says():
+    """400 comparisons of two equal backends on a restless machine: about 5 % leave 1, and a true third is found."""
+    wrong = hits = 0
+    for seed in range(400):
+        made = launches({"a": 1e5, "b": 1e5}, 0.05, seed)
+        wrong += crossover.verdict(compare_launches(made["a"], made["b"], "a", "b")) != 0
+        made = launches({"a": 1.33e5, "b": 1e5}, 0.05, seed)
+        hits += crossover.verdict(compare_launches(made["a"], made["b"], "a", "b")) == 1
+    assert 8 <= wrong <= 36
+    assert hits >= 390
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """No processes: cpu is faster below a length. Returns what to change: the length, and what goes wrong."""
+    told = {"step": 100, "failed": "", "ok": True, "asked": []}
+
+    def measure(config, backends, settings, threads):
+        told["asked"].append(config.label)
+        times = {"cpu": 1e5, "cpu-flash": 2e5 if config.seq_k < told["step"] else 0.5e5}
+        made = launches(times, 0.01, config.seq_k, settings.launches)
+        check = (
+            CHECK
+            if told["ok"]
+            else type(CHECK)(**{f: getattr(CHECK, f) for f in CHECK.__struct_fields__ if f != "ok"}, ok=False)
+        )
+        return {name: Side(launches=made[name], check=check, failed=told["failed"]) for name in backends}
+
+    monkeypatch.setattr(crossover, "measure_side_by_side", measure)
+    monkeypatch.setenv("ROCATTN_NUM_THREADS", "1")
+    return told
+
+
+def test_a_file_is_whole_after_every_cell_and_resumed(timed, tmp_path):
+    """What is there is kept; another source, other settings or --fresh measure anew; other cells stay in the file."""
+    path = tmp_path / "thresholds.json"
+    seen = []
+
+    def on_cell(_):
+        seen.append(len(load_thresholds(path, force=True).cells))
+
+    _, cells = crossover.measure_crossover(PLAN, SETTINGS, path, ABOUT, on_cell=on_cell)
+    assert seen == [1, 2]
+    assert [cell.mask for cell in cells] == ["none", "causal"]
+    for cell in cells:
+        assert [r.winner for r in cell.ranges] == ["cpu", "cpu-flash"]
+        assert cell.ranges[0].to_length < 100 <= cell.ranges[1].from_length
+        assert all(e["low"] <= e["ratio"] <= e["high"] and e["launches"] == 5 for e in cell.evidence)
+    timed["asked"].clear()
+    more = crossover.Plan(**{f: getattr(PLAN, f) for f in PLAN.__struct_fields__ if f != "masks"}, masks=("bool",))
+    found, _ = crossover.measure_crossover(more, SETTINGS, path, ABOUT)
+    assert [cell.mask for cell in found.cells] == ["none", "causal", "bool"]
+    assert all("boolmask11xx" in label for label in timed["asked"])
+    timed["asked"].clear()
+    crossover.measure_crossover(PLAN, SETTINGS, path, ABOUT)
+    assert timed["asked"] == []
+    crossover.measure_crossover(PLAN, SETTINGS, path, ABOUT | {"code": "another"})
+    assert timed["asked"] != []
+
+
+def test_a_file_of_another_machine_is_not_written_to(timed, tmp_path):
+    """Its cells would be mixed with ours."""
+    path = tmp_path / "thresholds.json"
+    found, _ = crossover.measure_crossover(PLAN, SETTINGS, path, ABOUT)
+    path.write_text(json.dumps(found.to_dict() | {"machine": {"cpu": "other", "isa": ""}}))
+    with pytest.raises(ThresholdsError, match=r"on another machine .* choose another --out"):
+        crossover.measure_crossover(PLAN, SETTINGS, path, ABOUT)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"failed": "it was killed"}, "cpu failed on b1-h2-q8-k8-d24-float32: it was killed"),
+     ({"ok": False}, "cpu gave a wrong output on b1-h2-q8-k8-d24-float32")],
+)  # fmt: skip
+def test_a_backend_that_fails_or_is_wrong_has_no_thresholds(timed, tmp_path, change, reason):
+    """Being fast and wrong is not being fast; the reason stands in the file, and the cell is tried again next time."""
+    timed.update(change)
+    path = tmp_path / "thresholds.json"
+    found, cells = crossover.measure_crossover(PLAN, SETTINGS, path, ABOUT)
+    assert (cells[0].skipped, cells[0].ranges) == (reason, ())
+    assert found.rules().better(AttentionConfig(batch=1, num_heads=2, seq_q=8, seq_k=8, head_dim=24), "cpu") is None
+    timed.update({"failed": "", "ok": True})
+    _, cells = crossover.measure_crossover(PLAN, SETTINGS, path, ABOUT)
+    assert all(cell.ranges for cell in cells)
+
+
+def test_what_a_backend_does_not_support_is_skipped(timed, tmp_path):
+    """With its reason, without a measurement."""
+    plan = crossover.Plan(**{f: getattr(PLAN, f) for f in PLAN.__struct_fields__ if f != "dtypes"}, dtypes=("float64",))
+    _, cells = crossover.measure_crossover(plan, SETTINGS, tmp_path / "t.json", ABOUT)
+    assert all(cell.skipped.startswith("cpu-flash: float64") for cell in cells)
+    assert timed["asked"] == []
+
+
+@pytest.mark.parametrize(
+    ("ranges", "text"),
+    [
+        ((), "undecided"),
+        ((Range(1, None, "b"),), "b everywhere"),
+        ((Range(1, 24, "a"), Range(48, None, "b")), "a up to 24, b from 48"),
+        ((Range(3, 9, "a"),), "a 3 to 9"),
+    ],
+)
+def test_ranges_in_words(ranges, text):
+    """As the table shows them."""
+    assert crossover.describe(ranges) == text
+
+
+@pytest.fixture
+def run_bench(tmp_path, capsys, monkeypatch):
+    """Return a function that runs the command and gives (status, stdout, stderr)."""
+
+    def run(*words):
+        try:
+            status = main(["bench", *words, "--out", str(tmp_path / "out")])
+        except SystemExit as error:
+            status = error.code
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+WORDS = ["--crossover", "--head-dims", "24", "--dtypes", "float32", "--num-heads", "2", "--threads", "1"]
+
+
+def test_the_command_writes_a_file_that_selection_takes(timed, run_bench, tmp_path):
+    """JSON alone on stdout, machine, threads, versions and evidence in the file, and the registry follows it."""
+    from rocattn.backends import BACKENDS
+
+    status, out, err = run_bench(*WORDS, "--lengths", "8", "512", "--json")
+    value = json.loads(out)
+    path = tmp_path / "out" / "thresholds.json"
+    assert status == 0
+    assert value["path"] == str(path)
+    assert (value["machine"], value["threads"]) == (machine_identity(()), 1)
+    assert {"rocattn", "code", "commit", "machine", "settings", "lengths"} <= set(value["about"])
+    assert len(value["cells"]) == 2
+    assert "cpu up to " in err
+    BACKENDS.use_thresholds(path)
+    short, long = (AttentionConfig(batch=1, num_heads=2, seq_q=n, seq_k=n, head_dim=24) for n in (20, 200))
+    assert BACKENDS.select(short).name == "cpu"
+    assert BACKENDS.select(long).name == "cpu-flash"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--backend", "cpu"], "between two backends"),
+        (["--backend", "cpu", "nope"], "no backend is named 'nope'"),
+        (["--lengths", "64", "64"], "the first must be the smaller one"),
+        (["--causal", "--head-dim", "8"], "--causal, --head-dim: crossovers are sought over"),
+        (["--grid", "square"], "--grid: crossovers are sought over"),
+    ],
+)
+def test_a_usage_error_is_one_line(run_bench, words, message):
+    """Exit status 4, and what to do."""
+    status, out, err = run_bench(*WORDS, *words)
+    assert (status, out) == (4, "")
+    assert message in err.splitlines()[-1]
+
+
+def test_bench_measures_what_selection_chooses(run_bench, tmp_path, monkeypatch):
+    """--use-thresholds adds "select" beside the backends; the measuring processes read the file and take its choice."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "loud.py").write_text(
+        "import sys\nfrom rocattn.backends import BACKENDS, CpuBackend\n"
+        "class Loud(CpuBackend):\n    name = 'loud'\n    priority = -9\n"
+        "    def forward(self, *words):\n        print('loud was chosen', file=sys.stderr)\n        raise MemoryError\n"
+        "BACKENDS.register(Loud())\n"
+    )
+    cell = crossover.Plan(
+        backends=("loud", "cpu-flash"), head_dims=(12,), dtypes=("float32",), masks=("none",), shortest=8, longest=9,
+        num_heads=2, num_kv_heads=2,
+    ).cells()[0]  # fmt: skip
+    both = [
+        crossover.replace(cell, backends=pair, ranges=(Range(1, None, "loud"),))
+        for pair in (("loud", "cpu-flash"), ("loud", "cpu"))
+    ]
+    path = tmp_path / "thresholds.json"
+    path.write_text(
+        json.dumps(crossover.Thresholds(machine=machine_identity(()), threads=1, cells=tuple(both)).to_dict())
+    )
+    shape = ["--seq-q", "9", "--head-dim", "12", "--num-heads", "2", "--launches", "1", "--samples", "2", "--quick"]
+    words = [*shape, "--threads", "1", "--no-store", "--backend", "cpu", "--backend-module", "loud"]
+    status, out, err = run_bench(*words, "--use-thresholds", str(path), "--json")
+    assert status == 3, err
+    assert [record["backend"] for record in json.loads(out)["records"]] == ["cpu"]
+    assert "on select: failed: MemoryError" in err
+    assert "loud was chosen" in (tmp_path / "out" / "failures.log").read_text()
+
+
+def test_bench_refuses_thresholds_of_elsewhere(run_bench, timed, tmp_path):
+    """One line before anything is measured."""
+    path = tmp_path / "t.json"
+    crossover.measure_crossover(PLAN, SETTINGS, path, ABOUT)
+    status, out, err = run_bench("--use-thresholds", str(path), "--threads", "2", "--quick")
+    assert (status, out) == (4, "")
+    assert "was measured with 1 thread, and this process uses 2" in err.splitlines()[-1]
+
+
+def test_an_error_of_a_measurement_is_no_threshold():
+    """An error that is not about one cell ends the search."""
+
+    def compare(_):
+        raise RocattnError("the disk is full")
+
+    with pytest.raises(RocattnError, match="the disk is full"):
+        crossover.find_ranges(compare, PAIR, 8, 64)

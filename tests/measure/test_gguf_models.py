@@ -1,0 +1,227 @@
+"""A model's attention layers from GGUF metadata, and what the bench and the report make of them."""
+
+import json
+import sys
+
+import pytest
+from gguf import GGUFWriter
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.cli import main
+from rocattn_profiling.measure import harness
+from rocattn_profiling.measure.gguf_models import Layer, model_of, read_model
+from rocattn_profiling.measure.model_times import passes
+from rocattn_profiling.measure.records import read_records
+from rocattn_profiling.report import bench_report, pages
+
+from .factory import CONFIG, make_record, make_sides
+
+SIZES = {"block_count": 4, "context_length": 4096, "embedding_length": 96, "attention.head_count": 6}
+
+
+def metadata(architecture, **changes):
+    """Return keys as a file holds them; ``attention__x`` is ``attention.x``, None leaves a key out."""
+    values = SIZES | {key.replace("__", "."): value for key, value in changes.items()}
+    found = {f"{architecture}.{key}": value for key, value in values.items() if value is not None}
+    return {"general.architecture": architecture} | found
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a GGUF file of metadata only and gives its path."""
+
+    def writer(architecture, name="Tiny 1B", **changes):
+        path = tmp_path / f"{architecture}.gguf"
+        file = GGUFWriter(path, architecture)
+        if name:
+            file.add_name(name)
+        file.add_array("tokenizer.ggml.tokens", ["a", "b"])
+        for key, value in list(metadata(architecture, **changes).items())[1:]:
+            add = {bool: file.add_bool, int: file.add_uint32, float: file.add_float32, list: file.add_array}
+            add[type(value)](key, value)
+        file.write_header_to_file()
+        file.write_kv_data_to_file()
+        file.close()
+        return path
+
+    return writer
+
+
+def test_a_llama_file_gives_its_layers(write):
+    """Head dimension from the embedding, KV heads as many as query heads unless said."""
+    model = read_model(write("llama"))
+    assert (model.name, model.architecture, model.context_length) == ("Tiny 1B", "llama", 4096)
+    assert model.layers == (Layer(6, 6, 16, 16),) * 4
+    assert model.softcap is None
+    assert model.notes == ()
+    assert read_model(write("qwen3", name="", attention__head_count_kv=2, attention__key_length=40)).layers[0] == Layer(
+        6, 2, 40, 16
+    )
+    (config,) = model.configs(9, 9)
+    assert (config.causal, config.seq_q, config.seq_k, config.window) == (True, 9, 9, None)
+    (step,) = model.configs(1, 9)
+    assert (step.causal, step.seq_q, step.seq_k) == (False, 1, 9)
+
+
+def test_a_gemma2_file_gives_windows_and_softcaps(write):
+    """Every other layer slides, from the first; a window longer than the tokens is none."""
+    caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    model = read_model(write("gemma2", attention__sliding_window=8, **caps))
+    assert [layer.window for layer in model.layers] == [8, 0, 8, 0]
+    assert (model.softcap, model.final_softcap) == (50.0, 30.0)
+    assert {(config.window, count) for config, count in model.configs(9, 9).items()} == {((7, -1), 2), (None, 2)}
+    assert list(model.configs(8, 8).values()) == [4]
+    assert next(iter(model.configs(8, 8))).softcap == 50.0
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "windows"),
+    [
+        ("gemma3", {}, [8, 8, 8, 8]),
+        ("gemma3", {"block_count": 7}, [8, 8, 8, 8, 8, 0, 8]),
+        ("cohere2", {}, [8, 8, 8, 0]),
+        ("gpt-oss", {}, [8, 0, 8, 0]),
+        ("gpt-oss", {"attention__sliding_window_pattern": 4}, [8, 8, 8, 0]),
+        ("olmo2", {"attention__sliding_window_pattern": [True, False, False, True]}, [8, 0, 0, 8]),
+        ("exaone4", {"attention__sliding_window_pattern": [True, False]}, [8, 0, 8, 0]),
+        ("mistral", {}, [8, 8, 8, 8]),
+        ("phi3", {}, [0, 0, 0, 0]),
+        ("llama", {"attention__sliding_window": 0}, [0, 0, 0, 0]),
+    ],
+)
+def test_which_layers_slide(architecture, keys, windows):
+    """The file's pattern, else the architecture's; without one every layer, which is noted."""
+    model = model_of(metadata(architecture, **({"attention__sliding_window": 8} | keys)), "m")
+    assert [layer.window for layer in model.layers] == windows
+    assert bool(model.notes) == (architecture in {"mistral", "phi3"})
+
+
+def test_options_of_other_architectures():
+    """Sinks, ALiBi, scale, encoders with symmetric windows, other dimensions in sliding layers."""
+    assert model_of(metadata("gpt-oss"), "m").sinks
+    assert model_of(metadata("mpt", attention__max_alibi_bias=8.0), "m").alibi
+    assert model_of(metadata("bloom"), "m").alibi
+    assert not model_of(metadata("falcon"), "m").alibi
+    assert model_of(metadata("granite", attention__scale=0.125), "m").scale == 0.125
+    encoder = model_of(metadata("modern-bert", attention__causal=False, attention__sliding_window=6), "m")
+    assert next(iter(encoder.configs(9, 9))).window == (3, 3)
+    keys = {"attention__key_length": 32, "attention__value_length": 24, "attention__key_length_swa": 8}
+    pattern = {"attention__sliding_window": 4, "attention__sliding_window_pattern": 2}
+    assert model_of(metadata("gemma4", **keys, **pattern), "m").layers[:2] == (
+        Layer(6, 6, 8, 24, 4), Layer(6, 6, 32, 24),
+    )  # fmt: skip
+
+
+def test_blocks_without_attention_are_left_out():
+    """Hybrids: no KV heads in a block, or full attention in every n-th only."""
+    mixed = model_of(metadata("jamba", attention__head_count_kv=[0, 2, 0, 3]), "m")
+    assert [layer.num_kv_heads for layer in mixed.layers] == [2, 3]
+    assert mixed.notes == ("2 of 4 blocks have no softmax attention: they are left out",)
+    assert len(model_of(metadata("qwen3next", full_attention_interval=4), "m").layers) == 1
+    with pytest.raises(RocattnError, match="'mamba' has no layer of softmax attention"):
+        model_of(metadata("mamba", attention__head_count=0), "m")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"block_count": None}, "the key llama.block_count is missing"),
+        ({"context_length": None}, "the key llama.context_length is missing"),
+        ({"attention__head_count": None}, "the key llama.attention.head_count is missing"),
+        ({"embedding_length": None}, "the key llama.attention.key_length or llama.embedding_length is missing"),
+        ({"attention__head_count_kv": [1, 2]}, "llama.attention.head_count_kv has 2 values, but there are 4 blocks"),
+        ({"attention__head_count_kv": 4}, "6 heads, which 4 KV heads cannot share"),
+        ({"attention__sliding_window": 8, "attention__sliding_window_pattern": []}, "sliding_window_pattern is empty"),
+    ],
+)
+def test_a_missing_or_contradicting_key_is_named(changes, told):
+    """One line that names the key."""
+    with pytest.raises(RocattnError, match=told):
+        model_of(metadata("llama", **changes), "m")
+
+
+def test_a_file_that_is_no_gguf_is_one_clear_line(write, tmp_path, capsys):
+    """Missing, empty, cut off, of another kind, or a later part of a split model: status 4."""
+    whole = write("llama").read_bytes()
+    for name, content, told in (
+        ("missing", None, "cannot read"), ("empty", b"", "not a whole GGUF file"),
+        ("cut", whole[:90], "not a whole GGUF file"), ("text", b"hello, world\n" * 9, "not a whole GGUF file"),
+    ):  # fmt: skip
+        path = tmp_path / name
+        if content is not None:
+            path.write_bytes(content)
+        assert main(["bench", "--model", str(path), "--out", str(tmp_path / "out")]) == 4, name
+        error = capsys.readouterr().err
+        assert told in error, name
+        assert len(error.splitlines()) == 2, error  # what is read, and what is wrong
+    with pytest.raises(RocattnError, match=r"general.architecture is missing \(of a model in several files"):
+        model_of({"split.no": 1}, "m")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--prompts", "9"], "--prompts are those of a --model"),
+        (["--model", "x.gguf", "--crossover"], "--model is a run of its own"),
+        (["--model", "x.gguf", "--grid", "square"], "--grid cannot be used with --model"),
+        (["--model", "x.gguf", "--head-dim", "9"], "--head-dim cannot be used with --model"),
+        (["--model", "x.gguf", "--direction", "backward"], "forward only"),
+    ],
+)
+def test_options_that_do_not_fit_a_model_are_refused(words, told, tmp_path, capsys):
+    """Nothing is ignored: one line, status 4."""
+    assert main(["bench", *words, "--out", str(tmp_path)]) == 4
+    assert told in capsys.readouterr().err
+
+
+def test_without_the_package_the_extra_is_named(write, monkeypatch, tmp_path, capsys):
+    """The package is optional: one line says how to get it."""
+    path = write("llama")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert main(["bench", "--model", str(path), "--out", str(tmp_path / "out")]) == 4
+    assert "pip install 'rocattn[gguf]'" in capsys.readouterr().err
+
+
+def test_the_bench_adds_up_the_layers(write, monkeypatch, tmp_path, capsys):
+    """One command: passes for prompts and steps, records that the report reads, charts, the command to repeat it."""
+    monkeypatch.setattr(harness, "measure_side_by_side", make_sides)
+    ceilings = {"gemm_tflops": 0.1, "gemm_float64_tflops": 0.05, "memory_gbps": 10.0}
+    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: ceilings)
+    path = write("gemma2", attention__sliding_window=8)
+    words = ["--model", str(path), "--prompts", "7", "30", "5000", "--no-store", "--threads", "2"]
+    assert main(["bench", *words, "--json", "--out", str(tmp_path / "out")]) == 0
+    captured = capsys.readouterr()
+    assert "5000 tokens are longer than the model's context of 4096" in captured.err
+    assert "attention layers only" in captured.err
+    found = json.loads(captured.out)["model"]["passes"]
+    assert {(one["step"], one["length"], one["backend"]) for one in found} == {
+        (step, length, name) for step in (False, True) for length in (7, 30) for name in ("cpu", "cpu-flash")
+    }
+    for one in found:  # every layer takes 1.05 ms here: two samples of 1 and 1.1
+        assert one["layers"] == 4
+        assert one["p50_ns"] == pytest.approx(4 * 1.05e6)
+        assert one["tokens_per_s"] == pytest.approx((1 if one["step"] else one["length"]) / 4.2e-3)
+    report = bench_report.build(read_records(tmp_path / "out" / "records.jsonl"))
+    (group,) = report.groups
+    assert [chart.title for chart in group.model.charts] == ["Time to first token", "Decoding, tokens/s"]
+    assert report.command.startswith(f"rocattn bench --model {path} --prompts 7 30 --backend cpu cpu-flash")
+    page = pages.report_html(report, None, 0)
+    assert "no feed-forward layers" in page
+    assert "Time to first token" in page
+    assert "| 7 | 4.20 ms |" in pages.report_markdown(report, None)
+
+
+def test_a_pass_with_a_layer_that_was_not_measured_is_left_out():
+    """A sum without it would be too small; the other backend's is still there."""
+    sliding, full = (CONFIG.replace(seq_q=9, seq_k=9, window=window) for window in ((3, -1), None))
+    records = [
+        make_record([[t]], suite="model-x", backend=name, config=config, layers=count)
+        for name, config, count, t in (("cpu", sliding, 3, 1e6), ("cpu", full, 1, 2e6), ("b", sliding, 3, 1e6))
+    ]
+    records.append(
+        make_record([], suite="model-x", backend="b", config=full, layers=1, skipped="needs 9 GB", check=None)
+    )
+    (one,) = passes(records)
+    assert (one.backend, one.length, one.step, one.p50_ns) == ("cpu", 9, False, 5e6)
+    assert one.tokens_per_s == pytest.approx(9 / 5e-3)
+    assert passes([make_record([[1e6]])]) == []

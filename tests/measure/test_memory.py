@@ -1,0 +1,304 @@
+"""`rocattn memory`: theory against allocators, the fit of growth, what fits in a budget, the command, its report."""
+
+import json
+import math
+
+import msgspec
+import pytest
+
+from rocattn import BACKENDS, AttentionConfig
+from rocattn_profiling.cli import main
+from rocattn_profiling.cli.memory import byte_count
+from rocattn_profiling.measure import memory_model, memory_run
+from rocattn_profiling.measure.launching import Answer, Crash
+from rocattn_profiling.measure.memory_worker import MemoryResult, measure_call
+from rocattn_profiling.report import memory_report
+
+CONFIG = AttentionConfig(batch=2, num_heads=4, num_kv_heads=2, seq_q=200, seq_k=200, head_dim=24, return_lse=True)
+LENGTHS = [100, 141, 200, 283, 400, 566]
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpu-flash"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True, "dtype": "bfloat16", "layout": "BSE"},
+        {"direction": "backward", "return_lse": False},
+        {"mask": "bool", "mask_shape": (2, 1, 200, 200), "alibi": True, "sinks": True},
+        {"head_dim_v": 40, "seq_q": 33, "dtype": "float16"},
+    ],
+    ids=lambda options: "-".join(map(str, options)) or "plain",
+)
+def test_theory_is_what_the_allocators_count(name, options):
+    """Inputs, outputs and workspace of a public call, within 5 % and the 30 kB of small objects."""
+    config, backend = CONFIG.replace(**options), BACKENDS.get(name)
+    if not (answer := BACKENDS.supports(backend, config)):
+        pytest.skip(answer.reason)
+    found = measure_call(config, name)
+    assert memory_model.theory(config, backend).total == pytest.approx(found.allocated_bytes, rel=0.05, abs=30_000)
+    assert found.rss_bytes >= 0
+
+
+@pytest.mark.parametrize(
+    ("options", "scores"),
+    [({}, 1), ({"direction": "backward"}, 2), ({"direction": "backward", "softcap": 3.0}, 3)],
+    ids=["forward", "backward", "softcap"],
+)
+def test_standard_attention_says_how_much_of_its_memory_is_scores(options, scores):
+    """One chunk's scores in float32: once, twice, three times; flash attention holds none."""
+    config = CONFIG.replace(dtype="bfloat16", return_lse=False, **options)
+    assert BACKENDS.get("cpu").score_bytes(config) == scores * 4 * 2 * 4 * 200 * 200
+    assert BACKENDS.get("cpu-flash").score_bytes(config) == 0
+
+
+@pytest.mark.parametrize(("power", "factor", "fixed"), [(1.0, 4608.0, 6e5), (2.0, 32.0, 0.0), (1.5, 7.0, 12345.0)])
+def test_the_fit_recovers_a_power_and_what_is_fixed(power, factor, fixed):
+    """Exact sizes give the exponent to four digits, and an interval around it that is next to nothing wide."""
+    growth = memory_model.fit_growth(LENGTHS, [fixed + factor * n**power for n in LENGTHS])
+    assert growth.exponent == pytest.approx(power, abs=1e-4)
+    assert growth.low <= growth.exponent <= growth.high
+    assert growth.high - growth.low < 1e-3
+    assert growth.fixed_bytes == pytest.approx(fixed, rel=1e-3, abs=10)
+
+
+def test_the_interval_of_an_exponent_covers_it_as_often_as_it_says():
+    """Sizes with 2 % of noise: the true exponent is inside in about 95 of 100 fits, and the interval is not wide."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(200):
+        sizes = [(1e6 + 50 * n**2) * (1 + 0.02 * rng.standard_normal()) for n in [*LENGTHS, 800]]
+        found.append(memory_model.fit_growth([*LENGTHS, 800], sizes))
+    covered = sum(growth.low <= 2 <= growth.high for growth in found)
+    assert 184 <= covered <= 197
+    assert sorted(growth.high - growth.low for growth in found)[100] < 0.25
+
+
+def test_a_linear_part_shows_in_the_exponent_and_its_interval():
+    """Quadratic scores beside linear tensors are less than 2 at short lengths, and nearer to 2 at long ones."""
+    short, long = ([n * scale for n in LENGTHS] for scale in (1, 16))
+    fits = [memory_model.fit_growth(x, [32 * n**2 + 7000 * n for n in x]) for x in (short, long)]
+    assert fits[0].exponent < fits[1].exponent < 2
+    assert fits[1].exponent > 1.9
+    assert fits[0].high - fits[0].low > fits[1].high - fits[1].low > 1e-3
+
+
+def test_few_lengths_have_no_fit():
+    """Three parameters through four points say nothing; a length measured twice counts once."""
+    assert memory_model.fit_growth([1, 2, 3, 4], [1, 2, 3, 4]) is None
+    assert memory_model.fit_growth([1, 2, 3, 4, 4], [1, 2, 3, 4, 4]) is None
+    assert memory_model.extrapolate([1, 2, 3, 4], [1, 2, 3, 4], 9) is None
+
+
+def test_extrapolation_keeps_what_is_straight_straight():
+    """Bytes off a line do not grow into a parabola a thousand lengths away; a real parabola is followed."""
+    line = [600_000 + 4608 * n + (n % 7) * 64 for n in LENGTHS]
+    assert memory_model.extrapolate(LENGTHS, line, 1_000_000) == pytest.approx(4608e6, rel=0.01)
+    parabola = [1000 + 7000 * n + 32 * n**2 for n in LENGTHS]
+    assert memory_model.extrapolate(LENGTHS, parabola, 20_000) == pytest.approx(7000 * 2e4 + 32 * 4e8, rel=1e-3)
+
+
+def test_sizes_on_no_curve_are_not_continued(run_memory, counted):
+    """Where cpu works through heads in chunks, memory stands still for a while: no power and no parabola is claimed."""
+    words = ["--num-heads", "8", "--lengths", "300", "600", "1200", "1700", "2400", "--backend", "cpu", "--json"]
+    status, out, err = run_memory(*words)
+    (fit,) = json.loads(out)["fits"]
+    assert status == 0
+    assert fit["longest_measured_bytes"] is None
+    assert fit["growth"]["high"] - fit["growth"]["low"] > 1
+    assert "no power of length" in err
+    assert "no such curve" in err
+
+
+@pytest.mark.parametrize("budget", [700, 999, 10**6, 123_456_789, 8 << 30])
+def test_the_longest_sequence_fits_and_one_token_more_does_not(budget):
+    """By the theory itself, at any budget."""
+
+    def total(length):
+        return 100 + 37 * length + 5 * length**2
+
+    found = memory_model.largest_sequence(total, budget)
+    assert total(found) <= budget < total(found + 1)
+
+
+def test_budgets_at_the_ends_of_the_scale():
+    """One that is too small for a token gives 0; one that no sequence fills stops where positions do."""
+    assert memory_model.largest_sequence(lambda n: 1000 * n, 999) == 0
+    assert memory_model.largest_sequence(lambda _: 1, 10) == memory_model.MAX_SEQUENCE - 1
+
+
+def test_lengths_change_the_mask_and_may_leave_queries_alone():
+    """Broadcast axes stay; decode keeps its query tokens."""
+    masked = CONFIG.replace(mask="bool", mask_shape=(2, 1, 200, 200))
+    assert memory_model.at_length(masked, 77).mask_shape == (2, 1, 77, 77)
+    kept = memory_model.at_length(masked.replace(mask_shape=(1, 1, 1, 200)), 77, keep_queries=True)
+    assert (kept.seq_q, kept.seq_k, kept.mask_shape) == (200, 77, (1, 1, 1, 77))
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("8GiB", 8 << 30),
+        ("500MB", 500_000_000),
+        ("1.5 GiB", 3 << 29),
+        ("64k", 64_000),
+        ("4096", 4096),
+        ("1TIB", 1 << 40),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text, count):
+    """Powers of 1000 and of 1024, with and without B."""
+    assert byte_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "8 apples", "-1GiB", "0", "GiB", "8iB", "1e3"])
+def test_a_size_that_is_none_is_refused_in_one_line(run_memory, text):
+    """Exit status 4, and how to write one."""
+    status, _, err = run_memory("--budget", text or " ")
+    assert status == 4
+    assert "is not a size: write it as 8GiB or 500MB" in err or "expected one argument" in err
+
+
+@pytest.fixture
+def run_memory(tmp_path, capsys):
+    """Return a function that runs the command and gives (status, stdout, stderr)."""
+
+    def run(*words):
+        try:
+            status = main(["memory", *words, "--out", str(tmp_path / "out")])
+        except SystemExit as error:
+            status = error.code
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """No processes: what the theory says is counted, times a factor that a test may change."""
+    factors = {"cpu": 1.0, "cpu-flash": 1.0}
+
+    def answer(_module, job, _env, _timeout):
+        asked = json.loads(job)
+        config = AttentionConfig.from_dict(asked["config"])
+        total = memory_model.theory(config, BACKENDS.get(asked["backend"])).total
+        factor = factors[asked["backend"]]
+        if isinstance(factor, Crash):
+            return factor
+        result = MemoryResult(allocated_bytes=int(factor * total), rss_bytes=5)
+        return Answer(msgspec.json.encode(result), "")
+
+    monkeypatch.setattr(memory_run, "run_worker", answer)
+    return factors
+
+
+def test_the_command_measures_in_fresh_processes(run_memory, tmp_path):
+    """Real processes, real counts: JSON alone on stdout, three files, theory within 5 % of every count."""
+    words = ["--lengths", "130", "67", "--head-dim", "24", "--threads", "1", "--json", "--backend", "cpu"]
+    status, out, err = run_memory(*words)
+    value = json.loads(out)
+    assert status == 0
+    assert [point["length"] for point in value["points"]] == [67, 130]
+    for point in value["points"]:
+        assert abs(point["difference_pct"]) < 5
+        assert 0 < point["scores_pct"] < 100
+        assert point["matrix_bytes"] == 4 * 8 * point["length"] ** 2
+    assert value["fits"][0]["growth"] is None
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"memory.json", "memory.md", "memory.html"}
+    assert json.loads((tmp_path / "out" / "memory.json").read_text()) == value
+    assert "too few lengths" in err
+
+
+def test_the_default_shape_shows_two_and_one(run_memory, counted):
+    """Exponents of 2 and 1, flash far below standard at 4096, and the budget met by theory and by what was measured."""
+    status, out, err = run_memory("--budget", "8GiB", "--json")
+    value = json.loads(out)
+    assert status == 0
+    fits = {fit["backend"]: fit for fit in value["fits"]}
+    assert abs(fits["cpu"]["growth"]["exponent"] - 2) < 0.1
+    assert abs(fits["cpu-flash"]["growth"]["exponent"] - 1) < 0.1
+    (saved,) = [r for r in value["reductions"] if r["length"] == 4096]
+    assert (saved["backend"], saved["standard"]) == ("cpu-flash", "cpu")
+    assert saved["total_pct"] > 80
+    for fit in fits.values():
+        assert fit["longest_theory_bytes"] <= 8 << 30
+        assert fit["longest_measured_bytes"] == pytest.approx(8 << 30, rel=0.02)
+    assert "96.6 % at 4096" in err
+
+
+def test_a_wrong_theory_is_exit_status_1_and_named(run_memory, counted):
+    """A backend that allocates a tenth more than it says is found; the other one is not blamed."""
+    counted["cpu"] = 1.1
+    status, _, err = run_memory("--quick")
+    wrong = [line for line in err.splitlines() if line.startswith("WRONG")]
+    assert status == 1
+    assert len(wrong) == 5
+    assert all("theory of cpu b1" in line for line in wrong)
+
+
+def test_a_backend_that_dies_is_named_and_exit_status_3(run_memory, counted, tmp_path):
+    """The rest is measured, and the report says what was not."""
+    counted["cpu"] = Crash("cpu", "it was killed by SIGKILL <b>")
+    status, _, err = run_memory("--quick")
+    assert status == 3
+    assert "skipped cpu b1-h8x1-q256-k256-d64-float32: failed: it was killed by SIGKILL" in err
+    assert "cpu-flash" in err
+    page = (tmp_path / "out" / "memory.html").read_text()
+    assert "SIGKILL &lt;b&gt;" in page
+
+
+def test_what_does_not_fit_is_not_tried(run_memory, counted, monkeypatch):
+    """The size that the theory needs is in the line."""
+    monkeypatch.setattr(memory_run, "available_memory_bytes", lambda: 1_000_000_000)
+    status, _, err = run_memory("--lengths", "64", "16384", "--backend", "cpu")
+    assert status == 0
+    assert "skipped cpu b1-h8x1-q16384-k16384-d64-float32: needs 8.7 GB by theory, 1.0 GB available" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seq-k", "9"], "name the numbers with --lengths"),
+        (["--backend", "nope"], "no backend is named 'nope'"),
+        (["--lengths", "0"], "is not a whole number, 1 or more"),
+    ],
+)
+def test_a_usage_error_is_one_line(run_memory, words, message):
+    """Exit status 4, and what to do."""
+    status, out, err = run_memory(*words)
+    assert (status, out) == (4, "")
+    assert message in err.splitlines()[-1]
+
+
+def test_an_unsupported_problem_is_said_and_not_measured(run_memory, counted):
+    """float64 has no flash attention: cpu alone is measured, with the reason of the other."""
+    status, _, err = run_memory("--quick", "--dtype", "float64")
+    assert status == 0
+    assert "not measured: cpu-flash: float64" in err
+
+
+def test_the_page_is_one_file_without_scripts(run_memory, counted, tmp_path):
+    """Charts are inline; nothing is loaded; each line of the chart goes through every length."""
+    run_memory("--quick", "--seq-q", "1", "--num-heads", "4")
+    page, text = ((tmp_path / "out" / f"memory.{kind}").read_text() for kind in ("html", "md"))
+    assert "<script" not in page
+    assert "http" not in page
+    assert page.count("<svg") == 2
+    assert page.count('class="dot"') == 2 * 2 * 5
+    assert "1 query token," in page
+    assert "| cpu-flash | 1024 |" in text
+
+
+def test_a_study_of_nothing_is_still_a_page():
+    """Absent backends are listed where there is nothing to draw."""
+    study = memory_run.MemoryStudy(
+        config=CONFIG.to_dict(), keep_queries=False, threads=1, budget_bytes=1, points=[], fits=[], reductions=[],
+        absent={"gpu": "there is no <device>"},
+    )  # fmt: skip
+    report = memory_report.build(study, 0)
+    assert "there is no &lt;device&gt;" in memory_report.html(report)
+    assert "not measured: gpu" in memory_report.markdown(report)
+    assert math.isclose(memory_report.to_json(report)["budget_bytes"], 1)

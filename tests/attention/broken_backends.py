@@ -4,8 +4,6 @@ They compute with a small float32 program of their own or bend what they hand to
 `verify` describes a mistake.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from rocattn.backends import BACKENDS
@@ -54,7 +52,7 @@ def with_mask(config, operands, allowed):
     elif operands.mask is not None:
         mask = np.where(allowed, operands.mask, operands.mask.dtype.type(-np.inf))
     kind = "bool" if mask.dtype == bool else "additive"
-    return config.replace(mask=kind, mask_shape=mask.shape), replace(operands, mask=mask)
+    return config.replace(mask=kind, mask_shape=mask.shape), operands._replace(mask=mask)
 
 
 def dropped_last_key(config, operands, out, lse):
@@ -77,7 +75,7 @@ def large_values_only(config, operands, out, lse):
     """An additive mask taken for a boolean one: what is above -1e30 is not added."""
     if config.mask == "additive":
         values = operands.mask
-        operands = replace(operands, mask=np.where(values > -1e30, 0, -np.inf).astype(values.dtype))
+        operands = operands._replace(mask=np.where(values > -1e30, 0, -np.inf).astype(values.dtype))
     reference().forward(config, operands, out, lse)
 
 
@@ -102,7 +100,7 @@ def value_stride_128(config, operands, out, lse):
     batch, head, _, feature = (step // v.itemsize for step in v.strides)
     b, h, j, d = np.ogrid[tuple(slice(n) for n in v.shape)]
     at = np.minimum(b * batch + h * head + j * 128 + d * feature, flat.size - 1)
-    reference().forward(config, replace(operands, v=flat[at]), out, lse)
+    reference().forward(config, operands._replace(v=flat[at]), out, lse)
 
 
 def visible(config, operands):

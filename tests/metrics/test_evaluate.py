@@ -115,6 +115,17 @@ def test_names_of_another_architecture_are_left_out():
     assert by_kernel(evaluation)[0].values["l2_hit_pct"].value == pytest.approx(50)
 
 
+def test_another_gpu_s_names_are_no_fault_of_this_one():
+    """Two machines' profiles read together: each run's counters are judged by its own GPU."""
+    counters = {"TCC_EA_RDREQ_sum": 5, "TCC_EA_RDREQ_32B_sum": 1}
+    made = profile([[("old", 1000, counters)], [("new", 1000, {"TCC_HIT_sum": 1, "TCC_MISS_sum": 1})]])
+    made.agents = pd.DataFrame([MI210, MI300X]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+    made.dispatches["agent"] = pd.array([0, 1], dtype="Int32")
+    evaluation = evaluate(made, devices_of(made))
+    assert evaluation.launches.problems == []
+    assert {group.name: "read_bytes" in group.values for group in by_kernel(evaluation)} == {"old": True, "new": False}
+
+
 def test_counters_that_stand_still_are_no_measurement():
     """Radeon with the performance level on auto counts waves and nothing else."""
     silent = {"SQ_WAVES": 256, "GRBM_GUI_ACTIVE": 0, "TCC_HIT_sum": 0, "TCC_MISS_sum": 0}

@@ -14,6 +14,7 @@ from rocattn_profiling.report import profile_compare, profile_pages, profile_rep
 MI300X = {
     "number": 0, "arch": "gfx942", "product": "MI300X", "cus": 304, "simds": 1216, "max_waves_per_cu": 32, "xccs": 8,
     "max_clock_mhz": 2100, "max_memory_clock_mhz": 1300, "memory_channels": 128, "lds_banks": 32, "l2_channels": 128,
+    "file": "run/sysinfo.csv",
 }  # fmt: skip
 COUNTED = {
     "SQ_LEVEL_WAVES_ACCUM": 4.8e8, "GRBM_GUI_ACTIVE": 8e5, "SQ_ACTIVE_INST_VALU": 6e6, "SQ_VALU_MFMA_BUSY_CYCLES": 2e7,
@@ -37,8 +38,9 @@ def profile(*kernels, scale=1.0):
     table = pd.DataFrame(rows, columns=list(DISPATCH_DTYPES)).astype(DISPATCH_DTYPES)
     counted = pd.DataFrame(counts, columns=list(COUNTER_DTYPES)).astype(COUNTER_DTYPES)
     agents = pd.DataFrame([MI300X]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
-    roof = {"device": 0, "roof": "HBM", "unit": "GB/s", "mean": 4214.0, "low": 4200.0, "high": 4220.0, "file": "r.csv"}
-    roofs = pd.DataFrame([roof]).astype(ROOF_DTYPES)
+    roof = {"device": 0, "roof": "HBM", "unit": "GB/s", "mean": 4214.0, "low": 4200.0, "high": 4220.0}
+    others = roof | {"mean": 1389.0, "file": "other/roofline.csv"}
+    roofs = pd.DataFrame([others, roof | {"file": "run/roofline.csv"}])[list(ROOF_DTYPES)].astype(ROOF_DTYPES)
     return Profile(dispatches=table, counters=counted, agents=agents, roofs=roofs)
 
 
@@ -74,6 +76,7 @@ def test_the_page_needs_nothing_from_elsewhere():
     assert not re.search(r"(?:src|href)=\"(?!#)[^\"]*\"|url\(|https?://", page)
     assert "memory 5,325 GB/s (peak)" in page
     assert "HBM 4,214 GB/s (measured)" in page
+    assert "1,389" not in page, "that is another machine's"
     assert '<a href="#k1" aria-label="1. attention: 51.2 TFLOP/s at 19.5 FLOP/byte">' in page
 
 

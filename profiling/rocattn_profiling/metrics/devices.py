@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -28,6 +29,7 @@ class Device:
         constants: Values for the names in small letters of ``definitions.toml``, as far as known.
         origin: Where each is from: "reported", or the tables' product or architecture.
         known: The product for the tables' further facts; None for an architecture that is not in them.
+        folder: Where the file lies that reports it: roofs measured beside it are its own; "" for none.
     """
 
     arch: str
@@ -35,6 +37,7 @@ class Device:
     constants: dict[str, float]
     origin: dict[str, str]
     known: Product | None
+    folder: str = ""
 
 
 def devices_of(profile: Profile, gpu: str | None = None) -> dict[int, Device]:
@@ -79,7 +82,8 @@ def _device(row: dict[str, Any]) -> Device:
     known = _known(arch, row, said)
     device = _from_tables(known) if known else Device(arch, str(row.get("product", arch)), {}, {}, None)
     origin = device.origin | dict.fromkeys(said, "reported")
-    return replace(device, constants=device.constants | said, origin=origin)
+    folder = str(Path(str(row.get("file", ""))).parent)
+    return replace(device, constants=device.constants | said, origin=origin, folder=folder)
 
 
 def _known(arch: str, row: dict[str, Any], said: dict[str, float]) -> Product | None:

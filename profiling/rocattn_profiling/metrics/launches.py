@@ -162,7 +162,8 @@ def take_out(launches: Launches, checks: Iterable[Check], archs: Sequence[str]) 
             if not here.any():
                 continue
             if check.foreign:
-                wrong = [name for name in each.counters if check.foreign.fullmatch(name)]
+                named = [name for name in each.counters if check.foreign.fullmatch(name)]
+                wrong = [name for name in named if not np.isnan(each.counters[name][here]).all()]
                 for name in wrong:
                     each.counters[name][here] = np.nan
                 if wrong:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.report.charts import Tick
@@ -68,7 +69,7 @@ def roofline(device: Device, kernels: Sequence[tuple[int, KernelProfile]], roofs
     Args:
         device: The GPU, for the data sheet's roofs.
         kernels: With their numbers in the table.
-        roofs: Measured roofs of the same run (`Profile.roofs`), perhaps none.
+        roofs: Measured roofs (`Profile.roofs`), perhaps none; those from another folder are another machine's.
     """
     known = [(n, kernel, place) for n, kernel in kernels if (place := _place(kernel))]
     if not known:
@@ -129,7 +130,8 @@ def _limits(device: Device, roofs: pd.DataFrame) -> tuple[list[tuple[str, float,
     if device.known:
         peaks = {label: device.known.peak_tflops(dtype) for dtype, label in _PEAKS.items()}
         compute = [(label, peak, False) for label, peak in peaks.items() if peak]
-    for roof in roofs.drop_duplicates("roof").to_dict("records"):  # one of equal GPUs
+    beside = [str(Path(str(file)).parent) == device.folder for file in roofs["file"]]
+    for roof in roofs[beside].drop_duplicates("roof").to_dict("records"):  # one of equal GPUs
         if roof["roof"] in _MEASURED_MEMORY and roof["mean"] > 0:
             memory.append((str(roof["roof"]), float(roof["mean"]), True))
         elif roof["roof"] in _MEASURED_COMPUTE and roof["mean"] > 0:

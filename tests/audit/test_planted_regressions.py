@@ -82,7 +82,8 @@ def test_the_same_source_built_twice_has_no_difference(kernels, tree, monkeypatc
 
 def test_a_forced_spill_is_found(kernels, tree):
     """Half the registers: spilled VGPRs, with what the hot loop pays for them."""
-    limit = f"#define ROCATTN_KERNEL_ATTRIBUTES __attribute__((amdgpu_num_vgpr(128)))\n{INCLUDE}"
+    name = "ROCATTN_KERNEL_ATTRIBUTES"
+    limit = f"{INCLUDE}\n#undef {name}\n#define {name} __attribute__((amdgpu_num_vgpr(128)))"
     plant(tree, SOURCE, INCLUDE, limit)
     worse, text = found(kernels, tree)
     assert {("spills", CAUSAL), ("spills", LARGE), ("issue cycles", CAUSAL)} <= worse

@@ -48,4 +48,5 @@ RA_EXPORT int32_t rocattn_cpu_isa(void);
 // its FLOPs, and a sum over `count` floats.
 RA_EXPORT double rocattn_cpu_probe_flops(int32_t kind, int64_t iterations, int32_t threads);
 RA_EXPORT float rocattn_cpu_probe_read(const float* data, int64_t count, int32_t threads);
+RA_EXPORT int32_t rocattn_cpu_probe_flush(const void* data, int64_t bytes);
 }

@@ -77,3 +77,15 @@ extern "C" float rocattn_cpu_probe_read(const float* data, int64_t count, int32_
   for (float s : sums) total += s;
   return total;
 }
+
+// Puts an array out of every cache; where code cannot do that, says so (0) and leaves it to reading something larger.
+extern "C" int32_t rocattn_cpu_probe_flush(const void* data, int64_t bytes) {
+#if defined(__x86_64__)
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_ia32_clflush((const char*)data + i);
+  __builtin_ia32_mfence();
+  return 1;
+#else
+  (void)data, (void)bytes;
+  return 0;
+#endif
+}

@@ -68,6 +68,8 @@ def load_library() -> ctypes.CDLL:
     library.rocattn_cpu_probe_flops.restype = ctypes.c_double
     library.rocattn_cpu_probe_read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32]
     library.rocattn_cpu_probe_read.restype = ctypes.c_float
+    library.rocattn_cpu_probe_flush.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    library.rocattn_cpu_probe_flush.restype = ctypes.c_int32
     _LOG.debug("CPU kernels ready in %.0f ms", (time.perf_counter() - start) * 1e3)
     return library
 

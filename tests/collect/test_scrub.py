@@ -10,7 +10,7 @@ from rocattn_profiling.collect import scrub
 
 ENVIRONMENT = {
     "HF_TOKEN": "hf_abcdefgh", "AWS_SECRET_ACCESS_KEY": "aws-secret-1", "WANDB_API_KEY": "wandb-key-1",
-    "DB_PASSWORD": "hunter22", "GITHUB_PAT": "ghp_12345678", "HOME": "/home/me", "PWD": "/work/place",
+    "DB_PASSWORD": "hunter22", "GITHUB_PAT": "ghp_12345678", "HOME": "/home/me", "PWD": "/srv/place",
     "ROCM_PATH": "/opt/rocm", "HIP_VISIBLE_DEVICES": "0", "LD_LIBRARY_PATH": "/opt/rocm/lib",
     "ROCPROF_TOKEN": "secret-too", "SHORT_TOKEN": "ab",
 }  # fmt: skip
@@ -65,7 +65,7 @@ def test_a_database_keeps_its_data_and_loses_the_environment(tmp_path):
     assert b"dropped page" in path.read_bytes()
     assert scrub.scrub_folder(tmp_path, scrub.secrets_of(ENVIRONMENT)) == []
     data = path.read_bytes()
-    assert not any(value.encode() in data for value in (*SECRETS, "/home/me", "/work/place", "dropped page"))
+    assert not any(value.encode() in data for value in (*SECRETS, "/home/me", "/srv/place", "dropped page"))
     with closing(sqlite3.connect(path)) as base:
         command, environment, extra = base.execute(
             "SELECT command, environment, extdata FROM rocpd_info_process"

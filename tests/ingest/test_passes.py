@@ -4,10 +4,17 @@ import pandas as pd
 import pytest
 
 from rocattn_profiling import ingest
+from rocattn_profiling.metrics.launches import find_launches
 
 from . import generators as g
 from .test_csv import whats
 from .test_formats import held, truth
+
+
+def joined(profile):
+    """Return one row per launch: what joins it, and each counter from whichever pass has it."""
+    launches = find_launches(profile)
+    return launches.table.assign(**launches.joined.counters)
 
 
 def passes(profile):
@@ -48,7 +55,7 @@ def test_launches_are_joined_by_kernel_grid_and_ordinal(tmp_path):
     ]  # fmt: skip
     g.v3_counters(tmp_path / "p1" / "c.csv", first)
     g.v3_counters(tmp_path / "p2" / "c.csv", second)
-    table = ingest.read([tmp_path]).across_passes().reset_index()
+    table = joined(ingest.read([tmp_path]))
     rows = {(r.kernel, r.grid, r.ordinal): (r.X, None if pd.isna(r.Y) else r.Y) for r in table.itertuples(index=False)}
     assert rows == {
         ("a", 3072, 0): (1.0, 10.0), ("a", 3072, 1): (3.0, None), ("a", 64, 0): (4.0, 40.0),
@@ -129,7 +136,7 @@ def test_passes_in_one_long_file(tmp_path):
     (tmp_path / "x").unlink()
     profile = ingest.read([path])
     assert passes(profile) == ["pmc_perf[0]", "pmc_perf[1]"]
-    assert profile.across_passes()[["A", "B", "C"]].notna().all(axis=None)
+    assert joined(profile)[["A", "B", "C"]].notna().all(axis=None)
 
 
 def test_rows_of_a_dispatch_that_lie_apart(tmp_path):

@@ -1,18 +1,15 @@
 """The listing of profiler files."""
 
-import argparse
 import json
 
-from rocattn_profiling.cli import profile_files
+from rocattn_profiling import cli
 
 from . import generators as g
 
 
 def run(*argv):
-    """Run the listing as the command does."""
-    parser = argparse.ArgumentParser()
-    profile_files.prepare(parser)
-    return profile_files.run(parser.parse_args([str(argument) for argument in argv]))
+    """Run the listing as a user does."""
+    return cli.main(["report", *(str(argument) for argument in argv), "--files"])
 
 
 def test_the_listing_names_every_file(tmp_path, capsys):

@@ -5,29 +5,21 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from rocattn_profiling.cli.console import add_common, emit_json, print_table, say
+from rocattn_profiling.cli.console import emit_json, print_table, say
 from rocattn_profiling.cli.status import NOT_MEASURED, OK
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from rocattn_profiling.ingest import FileSummary
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    add_common(parser)
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="files of any profiler, or folders of them")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """List the files; status 3 when none of them holds a measurement."""
-    return list_files(arguments.paths, as_json=arguments.json)
-
-
 def list_files(paths: Sequence[str], *, as_json: bool) -> int:
-    """Print the listing of these files and folders, as a table on stderr or as JSON on stdout."""
+    """Print the listing of these files and folders, as a table on stderr or as JSON on stdout.
+
+    Returns:
+        The exit status: 3 when none of them holds a measurement.
+    """
     from rocattn_profiling.ingest import describe
 
     found = describe(paths)

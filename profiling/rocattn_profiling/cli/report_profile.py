@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.report import profile_compare, profile_pages, profile_report, trace
 
     if arguments.files:
-        from rocattn_profiling.cli import profile_files
+        from rocattn_profiling.cli.profile_files import list_files
 
-        return profile_files.run(arguments)
+        return list_files(arguments.paths, as_json=arguments.json)
     made = _report(arguments.paths, arguments)
     pairs = profile_compare.compare(_report(arguments.against, arguments), made) if arguments.against else None
     content = profile_report.to_json(made)

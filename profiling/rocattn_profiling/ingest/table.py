@@ -202,19 +202,3 @@ class Profile:
         order = self.dispatches.sort_values(["pass", "process", "dispatch"], kind="stable")
         keys = ["pass", "kernel", "grid", "block"]
         return order.groupby(keys, observed=True, sort=False, dropna=False).cumcount().sort_index().astype("int32")
-
-    def across_passes(self) -> pd.DataFrame:
-        """Return one row per launch, joined over the passes by (kernel, grid, block, ordinal).
-
-        Columns are the counters, each from the first pass that measured it; a counter that no pass measured for
-        that launch is missing. Ratios of counters from different passes mix two runs: use them knowingly.
-        """
-        keys = self.dispatches[["kernel", "grid", "block"]].assign(ordinal=self.ordinals())
-        table = keys.loc[self.counters["row"].to_numpy()].reset_index(drop=True)
-        table["counter"] = self.counters["counter"].to_numpy()
-        table["value"] = self.counters["value"].to_numpy()
-        index = ["kernel", "grid", "block", "ordinal"]
-        first = table.drop_duplicates([*index, "counter"])
-        wide = first.set_index([*index, "counter"])["value"].unstack("counter")
-        wide.columns.name = None
-        return wide.sort_index()

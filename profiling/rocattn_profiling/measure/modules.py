@@ -92,11 +92,6 @@ class Projections:
         """Return tokens [B, S, N] of what the heads [B, S, H, D] attended to."""
         return project(attended.reshape(*attended.shape[:2], -1), self.out)
 
-    @property
-    def token_flops(self) -> int:
-        """FLOPs of one token's projections."""
-        return 2 * (self.qkv.size + self.out.size)
-
 
 @dataclass(frozen=True)
 class MultiHead:

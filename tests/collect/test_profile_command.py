@@ -137,3 +137,15 @@ def test_groups_are_listed_with_their_counters(machine, capsys):
     assert "FETCH_SIZE reads 0" in told["note"]
     assert cli.main(["profile", "--list"]) == 0
     assert "launch (only if named)" in capsys.readouterr().out
+
+
+def test_the_report_says_what_a_collection_lacks(machine, capsys):
+    """A counter that the profiler does not know and a metric that the GPU cannot count are named, with the reason."""
+    machine.gpus("gfx1100")
+    machine.set(arch="gfx1100", unknown=["GL2C_MISS_sum"])
+    machine.install("rocprofv3")
+    assert cli.main(["profile", "--metrics", "l2_hit_pct", "matrix_busy_pct", "--", str(machine.app)]) == 3
+    assert cli.main(["report", "out/profile", "--json", "--out", "out/report"]) == 0
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert any("pass counters-1: partial" in line and "GL2C_MISS_sum" in line for line in problems)
+    assert any(line.startswith("matrix_busy_pct was left out: ") for line in problems)

@@ -87,7 +87,27 @@ def _report(paths: list[str], arguments: argparse.Namespace) -> ProfileReport:
             say(f"note: {problem}")
         raise CommandError(f"no kernel dispatch in {', '.join(paths)}: nothing to report", NOT_MEASURED)
     plans = [Path(name) for name in arguments.plans] or _plan_logs(found)
-    return build(profile, per=arguments.per, gpu=arguments.gpu, ran=read_plans(plans))
+    made = build(profile, per=arguments.per, gpu=arguments.gpu, ran=read_plans(plans))
+    made.problems += [line for path in found for line in _not_collected(path)]
+    return made
+
+
+def _not_collected(folder: Path) -> list[str]:
+    """Return what a collection of `rocattn profile` lacks, a line for each pass, and why."""
+    from rocattn_profiling.collect.store import PROFILE, read_profile
+
+    if not (folder / PROFILE).is_file():
+        return []
+    collection = read_profile(folder / PROFILE)
+    lines = []
+    for one in collection.passes:
+        if one.status in {"done", "split"}:
+            continue
+        absent = [name for name in one.counters if one.arrived is None or name not in one.arrived.counters]
+        why = [f"without {', '.join(absent)}"] if absent else []
+        why += [f"{each.what}: {each.remedy}" for each in one.findings] or [one.ended]
+        lines.append(f"pass {one.name}: {one.status} ({'; '.join(why)})")
+    return lines + [f"{name} was left out: {why}" for name, why in collection.left_out.items()]
 
 
 def _plan_logs(paths: list[Path]) -> list[Path]:

@@ -25,18 +25,39 @@ SCHEMA = 1
 Overall = Literal["pass", "regression", "inconclusive", "not measured"]
 Status = Literal[
     "regression", "improvement", "pass", "inconclusive", "new", "missing", "failed", "broken", "skipped", "removed",
-    "ungated",
+    "ungated", "waived",
 ]  # fmt: skip
 # Worst first; what could not be told comes before what is fine.
 ORDER: tuple[Status, ...] = (
-    "regression", "failed", "missing", "inconclusive", "broken", "improvement", "ungated", "new", "removed", "skipped",
-    "pass",
+    "regression", "failed", "missing", "inconclusive", "waived", "broken", "improvement", "ungated", "new", "removed",
+    "skipped", "pass",
 )  # fmt: skip
 JUDGED: tuple[Status, ...] = ("regression", "improvement", "pass", "inconclusive")
 
 
+class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """Where in the repository a reader should look: a path relative to its top folder, and a line from 1."""
+
+    path: str
+    line: int = 1
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that differs between base and head and can have moved a benchmark.
+
+    Attributes:
+        kind: "machine code", "launch", "backend", "counters", "environment" or "source".
+        text: What differs, one sentence with numbers.
+        location: The source line it is about, if there is one.
+    """
+
+    kind: Literal["machine code", "launch", "backend", "counters", "environment", "source"]
+    text: str
+    location: Location | None = None
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One benchmark with one parameter combination.
+    """One benchmark with one parameter combination, or one exact metric.
 
     Attributes:
         label: ``module.Class.time_x(1024, 'cpu')``; ``name`` is the part before the parameters.
@@ -44,7 +65,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         unit: "ns" for times, else the benchmark's own.
         status: A verdict ("regression", "improvement", "pass", "inconclusive"), or why there is none: "new" (base
             cannot run it), "missing" (only head lacks it), "failed" (ran on base, fails on head), "broken" (fails on
-            both), "skipped" (by itself, on both), "removed" (from the suite), "ungated" (a larger value is better).
+            both), "skipped" (by itself, on both), "removed" (from the suite), "ungated" (a larger value is better),
+            "waived" (a regression that a waiver accepts).
+        metric: "time", "mem", "peakmem", "track", or for exact metrics "audit", "workspace" or "plan".
+        arch: The gfx target of an exact metric; empty for others.
+        causes: What differs between base and head on this benchmark's path, the likeliest first.
+        explanation: The causes as one paragraph that a person can act on; empty unless the entry is worse.
+        waiver: The reason and issue of the waiver that accepts this; empty without one.
         decision: Ratio, interval, p, rounds and reason; None without a verdict.
         base, head: Low end of each side in ``unit``, in the quantity that decided; None if not measured.
         base_launches, head_launches: Every launch behind the verdict.
@@ -55,6 +82,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     params: dict[str, str] = {}
     unit: str = ""
+    metric: str = "time"
+    arch: str = ""
     status: Status
     decision: Decision | None = None
     base: float | None = None
@@ -63,6 +92,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     head_launches: list[PairLaunch] = []
     reason: str = ""
     traceback: str = ""
+    causes: list[Cause] = []
+    explanation: str = ""
+    waiver: str = ""
 
 
 class SideFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +123,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         suite_shift, canary_shift: Median ratio of all benchmarks and of fixed work in the same processes.
         invalid: Why the session as a whole does not count; empty if it does.
         notes: What a reader must know beside the verdicts.
+        problems: Why the gate fails beside its verdicts: waivers that are expired or unused.
         counts: Status -> how many entries.
         entries: Every benchmark, worst first.
     """
@@ -113,6 +146,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     canary_shift: float = 1.0
     invalid: str = ""
     notes: list[str] = []
+    problems: list[str] = []
     counts: dict[str, int] = {}
     entries: list[Entry] = []
 
@@ -155,6 +189,7 @@ def _judged(case: Case, pair: Pair, decision: Decision, levels: tuple[float, flo
         name=case.benchmark.name,
         params=_facts(case),
         unit=pair.a.unit,
+        metric=case.benchmark.type,
         status=decision.verdict if gated else "ungated",  # type: ignore[arg-type]  # the verdicts are a part of Status
         decision=decision,
         base=levels[0] if levels else None,
@@ -190,6 +225,7 @@ def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:
         name=case.benchmark.name,
         params=_facts(case),
         unit=case.benchmark.unit,
+        metric=case.benchmark.type,
         status=status,
         reason=where + shown.reason,
         traceback=shown.traceback if shown.status in bad else "",

@@ -1,0 +1,39 @@
+"""What stands behind a comparison: both sides' files, interpreters and environments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from rocattn_profiling.gate.measure import SideName
+    from rocattn_profiling.measure.asv_launch import Launcher
+    from rocattn_profiling.measure.revisions import Revision
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Both sides while they lie checked out and built.
+
+    Attributes:
+        repo: The repository's top folder.
+        out: Where results go.
+        trees: A side's files as checked out; a side without a revision (an existing environment) has none.
+        revisions: As ``trees``.
+        launchers: Start processes in a side's environment.
+        differing: Package -> (version in base, version in head), where they differ.
+        quick: A short run is wanted: leave out what takes longer than it tells.
+        say: Takes one line about every longer stage.
+    """
+
+    repo: Path
+    out: Path
+    trees: Mapping[SideName, Path]
+    revisions: Mapping[SideName, Revision]
+    launchers: Mapping[SideName, Launcher]
+    differing: Mapping[str, tuple[str, str]]
+    quick: bool
+    say: Callable[[str], None]

@@ -23,9 +23,7 @@ fifth of a row at 1000 keys.
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,7 +36,17 @@ from rocattn_profiling.measure.naive import (
     naive_gradients,
     one_kv_head,
 )
-from rocattn_profiling.measure.records import Check
+from rocattn_profiling.measure.verdicts import (
+    GRADIENT_FACTOR,
+    OUTPUT_FACTOR,
+    Judgement,
+    as_check,
+    hopeless,
+    judge_lse,
+    judge_rows,
+    judge_whole,
+    rms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,51 +54,10 @@ if TYPE_CHECKING:
     from rocattn.config import AttentionConfig
     from rocattn.registry import Array
     from rocattn_profiling.measure.data import Inputs
+    from rocattn_profiling.measure.records import Check
 
-OUTPUT_FACTOR = 2.0
-GRADIENT_FACTOR = 3.0
-GROUP_ELEMENTS = 256
-"""Fewer elements than this are no fair sample of the naive program's largest error: such a group joins the next."""
-_UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
-# Below its smallest normal number a float32 result may be 0 (GPUs and fast CPU code flush it); float16 has a smallest
-# subnormal, which conversion from float32 gives right.
-_LEAST = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 EDGE = 32
 """Every tile size in use is a multiple of this; rows on both sides of its multiples are sampled first."""
-_BLANK = -9999  # the octave of rows that are exactly 0
-_WORST = sys.float_info.max  # JSON has no inf
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How one tensor fared; ``ratio`` is the worst of error / limit over groups and over largest and mean error.
-
-    ``error``, ``naive_error`` and ``exact`` hold what was compared, element by element; empty where nothing was.
-    """
-
-    what: str
-    ratio: float
-    max_abs_error: float
-    max_rel_error: float
-    rms_error: float
-    naive_max_abs_error: float
-    factor: float
-    error: Array = field(default_factory=lambda: np.empty(0), repr=False)
-    naive_error: Array = field(default_factory=lambda: np.empty(0), repr=False)
-    exact: Array = field(default_factory=lambda: np.empty(0), repr=False)
-
-
-class Judgement(NamedTuple):
-    """The verdict of every tensor of one problem, and how many of its query rows were compared."""
-
-    verdicts: list[Verdict]
-    rows_checked: int
-    rows: int
-    factor: float
-
-    def as_check(self) -> Check:
-        """Return the verdict of the tensor that came closest to its limit, or went farthest beyond."""
-        return _as_check(*self)
 
 
 def check_output(
@@ -150,11 +117,11 @@ def judge_output(
                     found[name].append(part.astype(np.float64, copy=False))
         joined = {name: np.concatenate(parts) for name, parts in found.items() if parts}
         size = _largest(inputs.v)
-        verdicts = [_judge_rows("out", joined["out"], joined["exact"], joined["naive"], config, size)]
+        verdicts = [judge_rows("out", joined["out"], joined["exact"], joined["naive"], config, size)]
         if lse is not None:
-            verdicts.append(_judge_lse(joined["lse"], joined["exact_lse"], joined["naive_lse"]))
+            verdicts.append(judge_lse(joined["lse"], joined["exact_lse"], joined["naive_lse"]))
         if _finite(inputs) and not (_all_finite(out) and (lse is None or not (np.isnan(lse) | (lse == np.inf)).any())):
-            verdicts.append(_hopeless("out" if not _all_finite(out) else "lse", OUTPUT_FACTOR))
+            verdicts.append(hopeless("out" if not _all_finite(out) else "lse", OUTPUT_FACTOR))
     return Judgement(verdicts, len(joined["exact"]), rows_total, OUTPUT_FACTOR)
 
 
@@ -174,10 +141,10 @@ def check_tensors(
         made, right, other = (array.reshape(-1, array.shape[-1]).astype(np.float64) for array in arrays)
         size = _largest(right)
         finite = _all_finite(made)
-        judged = _judge_rows("out", made, right, other, config, size) if finite else _hopeless("out", OUTPUT_FACTOR)
+        judged = judge_rows("out", made, right, other, config, size) if finite else hopeless("out", OUTPUT_FACTOR)
         verdicts.append(judged)
     rows = sum(array.size // array.shape[-1] for array in exact)
-    return _as_check(verdicts, rows, rows, OUTPUT_FACTOR)
+    return as_check(verdicts, rows, rows, OUTPUT_FACTOR)
 
 
 def check_gradients(
@@ -238,7 +205,7 @@ def judge_gradients(
     units = _sample_kv_heads(config, max_flops, seed)
     if not units or not config.seq_q:
         blank = all(not np.asarray(array, np.float64).any() for array in given.values())
-        return Judgement([] if blank else [_hopeless("dk", GRADIENT_FACTOR)], 0, rows_total, GRADIENT_FACTOR)
+        return Judgement([] if blank else [hopeless("dk", GRADIENT_FACTOR)], 0, rows_total, GRADIENT_FACTOR)
     found: dict[str, list[list[Array]]] = {name: [[], [], []] for name in given}
     largest_lse = 0.0
     with np.errstate(all="ignore"):
@@ -257,11 +224,11 @@ def judge_gradients(
                     parts.append(value.astype(np.float64, copy=False))
         sizes = _gradient_sizes(config, inputs, largest_lse)
         verdicts = [
-            _judge_whole(name, [np.concatenate(parts) for parts in found[name]], config, sizes[name]) for name in given
+            judge_whole(name, [np.concatenate(parts) for parts in found[name]], config, sizes[name]) for name in given
         ]
         bad = [name for name, array in given.items() if not _all_finite(array)]
         if bad and _finite(inputs):
-            verdicts.append(_hopeless(bad[0], GRADIENT_FACTOR))
+            verdicts.append(hopeless(bad[0], GRADIENT_FACTOR))
     group = config.num_heads // config.num_kv_heads
     return Judgement(verdicts, len(units) * group * config.seq_q, rows_total, GRADIENT_FACTOR)
 
@@ -302,75 +269,6 @@ def _sample_kv_heads(config: AttentionConfig, max_flops: float, seed: int) -> li
     return [units[i] for i in sorted(chosen)]
 
 
-def _judge_rows(what: str, got: Array, exact: Array, naive: Array, config: AttentionConfig, size: float) -> Verdict:
-    """Judge rows [N, X] among rows of the same power of two; rows of exact zeros must be zeros."""
-    error, naive_error = _error(got, exact), _error(naive, exact)
-    scale = np.max(np.abs(exact), axis=-1, initial=0, where=np.isfinite(exact))
-    octave = np.where(scale > 0, np.frexp(scale)[1], _BLANK)
-    ratio = 0.0
-    for rows, blank in _groups(octave, exact.shape[-1]):
-        floor = 0.0 if blank else _floor(config, float(scale[rows].max()), size)
-        ratio = max(ratio, _ratio(error[rows], naive_error[rows], OUTPUT_FACTOR, floor))
-    return _verdict(what, ratio, error, naive_error, exact, OUTPUT_FACTOR)
-
-
-def _groups(octave: Array, width: int) -> list[tuple[Array, bool]]:
-    """Cut rows into octaves, small ones joined with a neighbour; each with whether its rows are exactly 0."""
-    blank, order = np.flatnonzero(octave == _BLANK), np.argsort(octave, kind="stable")
-    order = order[len(blank) :]
-    groups: list[Array] = []
-    start = 0
-    for stop in [*(np.flatnonzero(np.diff(octave[order])) + 1).tolist(), len(order)]:
-        if (stop - start) * width >= GROUP_ELEMENTS:
-            groups.append(order[start:stop])
-            start = stop
-    if start < len(order):  # too few of the largest are left: they go with the next smaller ones
-        groups.append(np.concatenate([groups.pop(), order[start:]]) if groups else order[start:])
-    return [(rows, False) for rows in groups] + [(blank, True)] * bool(blank.size)
-
-
-def _judge_whole(what: str, triple: list[Array], config: AttentionConfig, size: float) -> Verdict:
-    """Judge a gradient (got, exact, naive) in one group."""
-    got, exact, naive = triple
-    error, naive_error = _error(got, exact), _error(naive, exact)
-    floor = _floor(config, float(np.max(np.abs(exact), initial=0)), size)
-    ratio = _ratio(error, naive_error, GRADIENT_FACTOR, floor)
-    return _verdict(what, ratio, error, naive_error, exact, GRADIENT_FACTOR)
-
-
-def _judge_lse(got: Array, exact: Array, naive: Array) -> Verdict:
-    error, naive_error = _error(got, exact), _error(naive, exact)
-    size = 1 + np.abs(np.where(np.isfinite(exact), exact, 0))
-    limit = OUTPUT_FACTOR * naive_error.max() + 4 * np.finfo(np.float32).eps * size
-    return _verdict("lse", float(np.max(error / limit)), error, naive_error, exact, OUTPUT_FACTOR)
-
-
-def _error(got: Array, exact: Array) -> Array:
-    """Return |got - exact|; 0 where both are the same non-finite value, inf where only one is."""
-    same = (got == exact) | (np.isnan(got) & np.isnan(exact))
-    error = np.where(same, 0, np.abs(got - exact))
-    return np.where(np.isnan(error), np.inf, error)
-
-
-def _ratio(error: Array, naive_error: Array, factor: float, floor: float) -> float:
-    """Return the worse of largest and root mean square error over its limit; 0 / 0 is 0."""
-    if not error.size:
-        return 0.0
-    pairs = ((error.max(), naive_error.max(), floor), (_rms(error), _rms(naive_error), floor / 4))
-    worst = 0.0
-    for mine, naive, least in pairs:
-        limit = factor * naive + least
-        worst = max(worst, 0.0 if mine == 0 else float(mine / limit) if limit > 0 else np.inf)
-    return worst
-
-
-def _floor(config: AttentionConfig, scale: float, size: float) -> float:
-    """Return the error allowed when the naive program makes none (see the module)."""
-    unit = _UNITS[config.dtype]
-    sums = np.finfo(np.float64 if config.dtype == "float64" else np.float32).eps
-    return float(unit * scale + 4 * sums * size + _LEAST[config.dtype])
-
-
 def _gradient_sizes(config: AttentionConfig, inputs: Inputs, largest_lse: float) -> dict[str, float]:
     """Return the size of the terms that a gradient sums: |dout| |v| in a row of dS, which scale k turns into dq."""
     assert inputs.dout is not None
@@ -386,11 +284,7 @@ def _largest(array: Array) -> float:
 
 def _typical(array: Array) -> float:
     wide = array.astype(np.float32) if array.dtype.itemsize == 2 else array
-    return _rms(np.where(np.isfinite(wide), wide, 0))
-
-
-def _rms(error: Array) -> float:
-    return float(np.sqrt(np.mean(np.square(error)))) if error.size else 0.0
+    return rms(np.where(np.isfinite(wide), wide, 0))
 
 
 def _all_finite(array: Array) -> bool:
@@ -404,32 +298,3 @@ def _finite(inputs: Inputs) -> bool:
 def _check_form(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> None:
     if array.shape != shape or array.dtype.name != dtype:
         raise ConfigError(f"{name} is {array.dtype.name} {list(array.shape)}; the config says {dtype} {list(shape)}")
-
-
-def _hopeless(what: str, factor: float) -> Verdict:
-    return Verdict(what, np.inf, np.inf, np.inf, np.inf, 0.0, factor)
-
-
-def _verdict(what: str, ratio: float, error: Array, naive_error: Array, exact: Array, factor: float) -> Verdict:
-    worst = float(error.max(initial=0))
-    largest = float(np.max(np.abs(exact), initial=0, where=np.isfinite(exact)))
-    relative = worst / largest if largest else (0.0 if worst == 0 else np.inf)
-    least = float(naive_error.max(initial=0))
-    return Verdict(what, ratio, worst, relative, _rms(error), least, factor, error, naive_error, exact)
-
-
-def _as_check(verdicts: list[Verdict], rows_checked: int, rows: int, factor: float) -> Check:
-    """Return the verdict of the tensor that came closest to its limit, or went farthest beyond."""
-    worst = max(verdicts, key=lambda v: v.ratio, default=Verdict("out", 0.0, 0.0, 0.0, 0.0, 0.0, factor))
-    return Check(
-        ok=worst.ratio <= 1,
-        max_abs_error=min(worst.max_abs_error, _WORST),
-        max_rel_error=min(worst.max_rel_error, _WORST),
-        rms_error=min(worst.rms_error, _WORST),
-        naive_max_abs_error=min(worst.naive_max_abs_error, _WORST),
-        factor=worst.factor,
-        rows_checked=rows_checked,
-        rows=rows,
-        what=worst.what,
-        ratio=min(worst.ratio, _WORST),
-    )

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from rocattn.layouts import heads_view
-from rocattn_profiling.measure.evaluation import Judgement, judge_gradients, judge_output
+from rocattn_profiling.measure.evaluation import judge_gradients, judge_output
 from rocattn_profiling.measure.verify_arrays import compute, laid_out
 from rocattn_profiling.measure.verify_contract import visible_pairs
 from rocattn_profiling.measure.verify_data import make_case_inputs, poisoned_keys
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from rocattn.registry import Array, Backend
     from rocattn_profiling.measure.data import Inputs
+    from rocattn_profiling.measure.verdicts import Judgement
     from rocattn_profiling.measure.verify_cases import Case
 
 _CONTRACT = ("visibility", "positions", "containment", "edges")  # families small enough to write out again

@@ -10,7 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from rocattn.registry import Array
-    from rocattn_profiling.measure.evaluation import Verdict
+    from rocattn_profiling.measure.verdicts import Verdict
 
 ULP_EDGES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1024.0)
 """Upper ends of the histogram's bins; 0.5 is a result rounded as well as can be. A last bin has what is beyond."""

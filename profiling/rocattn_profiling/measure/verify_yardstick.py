@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rocattn.config import AttentionConfig
     from rocattn.registry import Array
     from rocattn_profiling.measure.data import Inputs
-    from rocattn_profiling.measure.evaluation import Judgement
+    from rocattn_profiling.measure.verdicts import Judgement
 
 _CLOSE = 1e-9
 

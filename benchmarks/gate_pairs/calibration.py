@@ -32,6 +32,7 @@ def autocorrelated(rng, count, coefficient, scale):
 NOISE = {
     "quiet, 0.5 %": lambda rng, n: rng.normal(0, 0.005, n),
     "1.5 %": lambda rng, n: rng.normal(0, 0.015, n),
+    "3 %": lambda rng, n: rng.normal(0, 0.03, n),
     "5 %": lambda rng, n: rng.normal(0, 0.05, n),
     "10 %": lambda rng, n: rng.normal(0, 0.1, n),
     "20 % of launches disturbed": lambda rng, n: (
@@ -45,11 +46,14 @@ NOISE = {
     "two modes 6 % apart": lambda rng, n: rng.normal(0, 0.01, n) + 0.06 * (rng.random(n) < 0.5),
     "two modes 12 % apart": lambda rng, n: rng.normal(0, 0.01, n) + 0.12 * (rng.random(n) < 0.5),
     "autocorrelated (0.7), in time": lambda _, n: np.zeros(n),
-    "autocorrelated (0.7), each side its own": lambda rng, n: autocorrelated(rng, n, 0.7, 0.02),
+    "autocorrelated (0.7), 1 %, each side its own": lambda rng, n: autocorrelated(rng, n, 0.7, 0.01),
+    "autocorrelated (0.7), 2 %, each side its own": lambda rng, n: autocorrelated(rng, n, 0.7, 0.02),
     "quantised clock": lambda rng, n: rng.normal(0, 0.015, n),
     "constant": lambda _, n: np.zeros(n),
     "drifting": lambda rng, n: rng.normal(0, 0.015, n),
+    "drifting, base before head": lambda rng, n: rng.normal(0, 0.005, n),
 }
+SPACING_US = 1e6
 
 
 HISTORY = {
@@ -63,14 +67,16 @@ HISTORY = {
 }
 
 
-def side(rng, kind, rounds, change, drift):
-    """Launches of a 1 ms benchmark."""
+def side(rng, kind, rounds, change, drift, first):
+    """Launches of a 1 ms benchmark, the first at its place in time."""
     launches = []
+    spacing = 1 if kind.endswith("base before head") else 2
     for round_, level in enumerate(NOISE[kind](rng, rounds) + drift + math.log1p(change)):
         samples = 1e6 * np.exp(level + np.abs(rng.normal(0, 0.0 if kind == "constant" else 0.01, 10)))
         if kind == "quantised clock":
             samples = np.maximum(np.round(samples / TICK_NS), 1) * TICK_NS
-        launches.append(PairLaunch(round=round_, samples=samples.tolist()))
+        start_us = SPACING_US * (first + spacing * round_)
+        launches.append(PairLaunch(round=round_, start_us=start_us, samples=samples.tolist()))
     return Side(launches=launches)
 
 
@@ -82,11 +88,17 @@ def rates(task):
     for _ in range(count):
         # Both sides of a round run side by side: the machine's drift is common to them.
         common = np.zeros((rounds, 2))
+        first = (0, 1)
         if kind == "drifting":
             common += np.cumsum(rng.normal(0, 0.02, rounds))[:, None]
+        if kind.endswith("base before head"):
+            common = (0.01 * np.arange(2 * rounds)).reshape(2, rounds).T
+            first = (0, rounds)
         if kind.endswith("in time"):
             common = rng.permuted(autocorrelated(rng, 2 * rounds, 0.7, 0.02).reshape(rounds, 2), axis=1)
-        a, b = (side(rng, kind, rounds, by, common[:, column]) for column, by in enumerate((0.0, change)))
+        a, b = (
+            side(rng, kind, rounds, by, common[:, column], first[column]) for column, by in enumerate((0.0, change))
+        )
         found[decide(Pair(id="x", a=a, b=b)).verdict] += 1
     return task, {verdict: 100 * n / count for verdict, n in found.items()}
 
@@ -97,12 +109,12 @@ def history(task):
     rng = np.random.default_rng(12)
     false = sum(len(change_points(np.exp(HISTORY[kind](rng, 100)).tolist())) for _ in range(count))
     hits = 0
-    for _ in range(count // 3):
+    for _ in range(count):
         y = HISTORY[kind](rng, 105)
         y[100:] += math.log1p(0.1)
         seen = [c for m in (3, 4, 5) for c in change_points(np.exp(y[: 100 + m]).tolist())]
         hits += any(abs(c.index - 100) <= 2 and c.ratio > 1.03 for c in seen)
-    return kind, false / count, 100 * hits / (count // 3)
+    return kind, false / count, 100 * hits / count
 
 
 def main():

@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate.decide import decide, decide_suite
-from rocattn_profiling.gate.look import FULL_LOOKS, QUICK_LOOKS, Policy, location
+from rocattn_profiling.gate.decide import decide, decide_suite, stored
+from rocattn_profiling.gate.launches import location
+from rocattn_profiling.gate.look import FULL_LOOKS, QUICK_LOOKS, Policy
 from rocattn_profiling.gate.pairs import Decision, Pair, PairError, PairLaunch, Side
 
 KINDS = ["normal", "skewed", "bimodal", "contaminated", "drift", "quantised"]
@@ -284,11 +285,11 @@ def test_the_whole_suite_being_slower_with_a_still_canary_is_a_regression(make_p
 def test_a_larger_suite_demands_more(make_pair):
     """The p that fails one benchmark alone is not enough among forty: Holm's correction."""
     rng = np.random.default_rng(29)
-    alone = make_pair(rng, 5, slowdown=0.035, noise=0.014)
+    alone = make_pair(rng, 5, slowdown=0.04, noise=0.014)
     quiet = [make_pair(rng, 5, name=f"q{i}") for i in range(39)]
     found = decide(alone, Policy(looks=(5,)))
     assert found.verdict == "regression"
-    assert 0.05 / 40 < found.p <= 0.01
+    assert 0.05 / 40 < found.p <= Policy().benchmark_level
     crowd = decide_suite([alone, *quiet], Policy(looks=(5,)))
     assert crowd.decisions[0].verdict == "inconclusive"
 
@@ -348,11 +349,30 @@ def test_a_side_is_quoted_by_its_lowest_launches():
 
 
 @pytest.mark.parametrize("looks", [(5,), QUICK_LOOKS, FULL_LOOKS])
-def test_the_level_is_spent_once(looks):
-    """The shares of all planned looks do not add up to more than the level, and half is there for the first."""
+def test_a_false_pass_is_paid_for_at_every_look(looks):
+    """The shares of all planned looks do not add up to more than the level of a pass; half is there for the first."""
     policy = Policy(looks=looks)
-    assert sum(policy.share(index) for index in range(len(looks))) <= 1 + 1e-12
-    assert policy.share(0) == 0.5
+    assert sum(policy.pass_share(index) for index in range(len(looks))) <= 1 + 1e-12
+    assert policy.pass_share(0) == 0.5
+
+
+def test_only_the_last_look_is_lenient():
+    """Looks that others follow keep the level, and three or four launches are never enough for more."""
+    policy = Policy(looks=FULL_LOOKS)
+    assert [policy.leniency(rounds) for rounds in (3, 5, 10, 15)] == [1.0] * 4
+    assert policy.leniency(50) == policy.leniency(20) > 3
+    assert Policy(looks=(4,)).leniency(4) < 1 < Policy(looks=(5,)).leniency(5)
+
+
+def test_the_end_of_stored_launches_is_their_last_look(make_pair):
+    """Five stored rounds are all there is; in a run that goes on to twenty, the same five are judged more strictly."""
+    pair = make_pair(np.random.default_rng(29), 5, slowdown=0.04, noise=0.014)
+    alone, running = decide(pair), decide_suite([pair], Policy(looks=FULL_LOOKS)).decisions[0]
+    assert alone.p < running.p
+    assert (alone.verdict, running.verdict) == ("regression", "inconclusive")
+    assert stored(Policy(), 12).looks == (5, 10, 12)
+    assert stored(Policy(), 50).looks == (5, 10, 15, 50)
+    assert stored(Policy(), 0).looks == (1,)
 
 
 def test_all_stored_rounds_count(make_pair):

@@ -123,7 +123,7 @@ def test_nothing_judged_is_not_green(tmp_path):
 
 def test_a_session_shares_its_error(line):
     """A p that fails one benchmark alone does not fail one of forty."""
-    rows = [line("alone", seed=29, slowdown=0.035, noise=0.014), *(line(f"q{i}", seed=100 + i) for i in range(39))]
+    rows = [line("alone", seed=29, slowdown=0.04, noise=0.014), *(line(f"q{i}", seed=100 + i) for i in range(39))]
     raw = [json.dumps(row).encode() for row in rows]
     alone, together = (json.loads(judge(raw, session=session).lines[0]) for session in (False, True))
     assert (alone["verdict"], together["verdict"]) == ("regression", "inconclusive")

@@ -116,3 +116,56 @@ def test_sides_of_one_launch_have_a_wide_answer():
     seen = noise.change(np.array([0.0]), np.array([math.log(1000)]), PLAIN)
     assert seen.low < math.log(1000) < seen.high
     assert seen.high - seen.low > 0.1
+
+
+def slow_states(rng, count, coefficient=0.7):
+    """Noise that lasts from launch to launch."""
+    y = rng.normal(0, 0.02, count)
+    for i in range(1, count):
+        y[i] = coefficient * y[i - 1] + math.sqrt(1 - coefficient**2) * y[i]
+    return y
+
+
+@pytest.mark.parametrize("count", [10, 20, 50])
+def test_slow_states_of_a_side_are_told_from_independent_launches(count):
+    """The median probability of slow states is above even odds where there are some, else below a third."""
+    rng = np.random.default_rng(7)
+    own = [noise.memory(slow_states(rng, count), slow_states(rng, count))[0] for _ in range(60)]
+    none = [noise.memory(rng.normal(0, 0.02, count), rng.normal(0, 0.02, count))[0] for _ in range(60)]
+    assert np.median(own) > 0.5
+    assert np.median(none) < 1 / 3
+
+
+def test_what_both_sides_share_is_no_slow_state_of_one():
+    """A drift of the machine that head and base follow side by side leaves the odds where independent launches do."""
+    rng = np.random.default_rng(8)
+    held = []
+    for _ in range(60):
+        common = np.cumsum(rng.normal(0, 0.03, 20))
+        held.append(noise.memory(common + rng.normal(0, 0.01, 20), common + rng.normal(0, 0.01, 20))[0])
+    assert np.median(held) < 1 / 3
+
+
+def test_correlated_launches_count_for_fewer():
+    """Five launches count like 1.6 independent ones, fifty like about a fifth of them; a single one is itself."""
+    parts = {count: noise.memory(np.arange(float(count)), np.zeros(count))[1] for count in (5, 50)}
+    assert 5 * parts[5] == pytest.approx(1.62, abs=0.01)
+    assert parts[50] == pytest.approx(0.19, abs=0.01)
+
+
+def test_fewer_launches_make_a_wider_answer():
+    """With a part of the launches counted, the same ones leave more open around the same shift."""
+    rng = np.random.default_rng(9)
+    a, b = rng.normal(0, 0.01, 8), 0.1 + rng.normal(0, 0.01, 8)
+    whole, part = noise.change(a, b, PLAIN), noise.compared(noise.sides_of(a, b), PLAIN, 0.25)
+    assert part.high - part.low > 1.5 * (whole.high - whole.low)
+    assert part.shift == pytest.approx(whole.shift, abs=0.01)
+
+
+def test_far_modes_are_doubted_less():
+    """The same launches, stretched, are less likely two modes of unchanged code."""
+    low, high = np.array([0.0, 0.004, -0.003, 0.002, 0.101]), 0.1 + np.array([0.002, -0.004, 0.0, 0.003, 0.001])
+    near = noise.two_modes(low, high, noise.change(low, high, PLAIN), PLAIN)
+    far = noise.two_modes(3 * low, 3 * high, noise.change(3 * low, 3 * high, PLAIN), PLAIN)
+    assert 0.01 < near < 1
+    assert far < near

@@ -10,16 +10,23 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
-from rocattn_profiling.gate.look import Look, Policy, canary_change, examine, location, without_ratio
+from rocattn_profiling.gate.launches import location
+from rocattn_profiling.gate.look import Look, Policy, examine, without_ratio
 from rocattn_profiling.gate.pairs import Decision, Pair
+from rocattn_profiling.gate.vetoes import canary_change
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
 
 _PASS = 0.5  # of the level, for a pass: a change passed over is not looked for again
+_IMPROVEMENT = 0.5  # of the level, for an improvement: a wrong one hides a slowdown, a missed one hides nothing
+_LISTED = 0.1  # share of false ones among what a comment lists
+_RESAMPLES = 400
 
 
 class SuiteDecision(NamedTuple):
@@ -31,6 +38,10 @@ class SuiteDecision(NamedTuple):
         undecided: Ids that more rounds could still decide.
         shift: Median ratio of all pairs; ``canary`` the same of the fixed work.
         invalid: Why no regression of this session counts; empty if it is sound.
+        shift_low, shift_high: 95 % interval of the shift, resampled over rounds and benchmarks; 0 and infinity for
+            fewer than two pairs.
+        listed: Ids of slowdowns that are worth showing, proven or not: at most one in ten of them is expected to be
+            none (Benjamini and Hochberg 1995).
     """
 
     decisions: list[Decision]
@@ -39,6 +50,9 @@ class SuiteDecision(NamedTuple):
     shift: float
     canary: float
     invalid: str
+    shift_low: float = 0.0
+    shift_high: float = math.inf
+    listed: Sequence[str] = ()
 
 
 def decide(pair: Pair, policy: Policy | None = None) -> Decision:
@@ -47,30 +61,42 @@ def decide(pair: Pair, policy: Policy | None = None) -> Decision:
     Raises:
         PairError: When a sample is not a time.
     """
-    return decide_suite([pair], policy or Policy()).decisions[0]
+    return decide_suite([pair], stored(policy or Policy(), pair.rounds)).decisions[0]
 
 
-def decide_suite(pairs: Sequence[Pair], policy: Policy) -> SuiteDecision:
+def stored(policy: Policy, rounds: int) -> Policy:
+    """Return the rule for launches of which there will be no more: their end is its last look."""
+    looks = (*(look for look in policy.looks[:-1] if look < rounds), max(1, rounds))
+    return msgspec.structs.replace(policy, looks=looks)
+
+
+def decide_suite(pairs: Sequence[Pair], policy: Policy, policies: Mapping[str, Policy] | None = None) -> SuiteDecision:
     """Judge the pairs of one session: the same data always give the same verdicts, however often it is asked.
+
+    Args:
+        pairs: One a benchmark.
+        policy: The rule; its looks and levels are the suite's.
+        policies: Pair id -> the sizes that count for this pair, where they are its own.
 
     Raises:
         PairError: When a sample is not a time.
     """
     for pair in pairs:
         pair.check()
-    states = [_State(pair) for pair in pairs]
+    states = [_State(pair, (policies or {}).get(pair.id, policy)) for pair in pairs]
     for index, look in enumerate(_looks(max((pair.rounds for pair in pairs), default=0), policy)):
         for state in states:
-            state.look(look, policy, policy.share(index))
+            state.look(look, policy.leniency(look))
         _holm(states, policy)
         for state in states:
-            state.settle_pass(policy)
+            state.settle_pass(_PASS * policy.level * policy.pass_share(index))
     shift, canary, invalid = _session(states, policy)
-    decisions = [state.decision(policy, invalid) for state in states]
+    decisions = [state.decision(invalid) for state in states]
     last = policy.looks[-1]
     undecided = [s.pair.id for s in states if not s.verdict and s.pair.rounds < last and not s.hopeless]
     levels = {state.pair.id: found for state in states if (found := state.levels())}
-    return SuiteDecision(decisions, levels, undecided, shift, canary, invalid)
+    low, high = _shift_interval(states)
+    return SuiteDecision(decisions, levels, undecided, shift, canary, invalid, low, high, _listed(states))
 
 
 def _looks(most: int, policy: Policy) -> list[int]:
@@ -84,36 +110,36 @@ def _looks(most: int, policy: Policy) -> list[int]:
 class _State:
     """One pair on its way through the looks."""
 
-    def __init__(self, pair: Pair) -> None:
-        self.pair = pair
+    def __init__(self, pair: Pair, policy: Policy) -> None:
+        self.pair, self.policy = pair, policy
         self.verdict = ""
         self.hopeless = ""
-        self.p_up = self.p_down = self.share = 1.0
+        self.p_up = self.p_down = 1.0
         self.rounds = 0
         self.last: Look | None = None
         self.said: Look | None = None
 
-    def look(self, rounds: int, policy: Policy, share: float) -> None:
+    def look(self, rounds: int, leniency: float) -> None:
         """Take the first launches into account, unless the pair is decided or has no more of them."""
         rounds = min(rounds, self.pair.rounds)
         if self.verdict or self.hopeless or (rounds == self.rounds and self.last is not None):
             return
-        self.rounds, self.share = rounds, share
+        self.rounds = rounds
         part = self.pair.first(rounds)
         if why := without_ratio(part):
             self.hopeless = why
             return
-        self.last = examine(part, policy)
-        self.p_up = min(self.p_up, self.last.p_up / share)
-        self.p_down = min(self.p_down, self.last.p_down / share)
+        self.last = examine(part, self.policy)
+        self.p_up = min(self.p_up, self.last.p_up / leniency)
+        self.p_down = min(self.p_down, self.last.p_down / leniency)
 
     def settle(self, verdict: str) -> None:
         """Fix the verdict at what was last seen."""
         self.verdict, self.said = verdict, self.last
 
-    def settle_pass(self, policy: Policy) -> None:
+    def settle_pass(self, limit: float) -> None:
         """Stop at a pass once the change is shown to be smaller than matters."""
-        if not self.verdict and self.last is not None and self.last.p_same <= _PASS * policy.level * self.share:
+        if not self.verdict and self.last is not None and self.last.p_same <= limit:
             self.settle("pass")
 
     def levels(self) -> tuple[float, float] | None:
@@ -124,7 +150,7 @@ class _State:
         a, b = (location(side.launches) for side in (self.pair.a, self.pair.b))
         return None if a is None or b is None else (a, b)
 
-    def decision(self, policy: Policy, invalid: str) -> Decision:
+    def decision(self, invalid: str) -> Decision:
         """Put the verdict into words."""
         seen = self.said or self.last
         if self.hopeless:
@@ -143,7 +169,7 @@ class _State:
             reason = seen.reason if seen else "no launch on both sides"
             return Decision(id=self.pair.id, verdict="inconclusive", rounds_used=self.rounds, reason=reason)
         verdict = self.verdict or "inconclusive"
-        reason = _words(verdict, seen, policy)
+        reason = _words(verdict, seen, self.policy) + (f"; {seen.note}" if seen.note else "")
         if invalid and verdict in {"regression", "improvement"}:
             verdict, reason = "inconclusive", f"{invalid} (alone it reads: {reason})"
         return Decision(
@@ -161,10 +187,12 @@ class _State:
 def _words(verdict: str, seen: Look, policy: Policy) -> str:
     assert seen.change is not None
     change = math.expm1(seen.change.shift) * 100
-    if verdict == "regression":
-        return f"slower by {change:.1f} % in {seen.reason}, beyond the noise of its launches"
-    if verdict == "improvement":
-        return f"faster by {-change:.1f} % in {seen.reason}, beyond the noise of its launches"
+    if seen.clock:
+        what = f"the time changed by {change:+.1f} %, and the GPU's cycles do not bear it out"
+        return f"clock, not code: {what}" if verdict == "pass" else f"undecided: {what}"
+    if verdict in {"regression", "improvement"}:
+        word = "slower" if verdict == "regression" else "faster"
+        return f"{word} by {abs(change):.1f} % in {seen.reason}, beyond the noise of its launches"
     if verdict == "pass":
         return f"shown to be within {policy.min_effect * 100:g} % ({seen.reason})"
     if seen.reason in {"wall time", "CPU time", "its value"}:
@@ -175,10 +203,10 @@ def _words(verdict: str, seen: Look, policy: Policy) -> str:
 
 def _holm(states: list[_State], policy: Policy) -> None:
     """Settle regressions and improvements by Holm's step-down over the whole suite, a family each."""
-    for verdict, key in (("regression", "p_up"), ("improvement", "p_down")):
+    for verdict, key, part in (("regression", "p_up", 1.0), ("improvement", "p_down", _IMPROVEMENT)):
         ordered = sorted(states, key=lambda state: getattr(state, key))
         for passed, state in enumerate(ordered):
-            if getattr(state, key) > min(policy.level / (len(states) - passed), policy.benchmark_level):
+            if getattr(state, key) > part * min(policy.level / (len(states) - passed), policy.benchmark_level):
                 break
             if not state.verdict:
                 state.settle(verdict)
@@ -198,3 +226,36 @@ def _session(states: list[_State], policy: Policy) -> tuple[float, float, str]:
         what = f"the machine, not the code, changed speed: all benchmarks moved by {math.expm1(shift) * 100:+.1f} %"
         return math.exp(shift), math.exp(canary), f"{what} and fixed work by {math.expm1(canary) * 100:+.1f} %"
     return math.exp(shift), math.exp(canary), ""
+
+
+def _listed(states: Sequence[_State]) -> list[str]:
+    """Return the slowdowns that a comment should show."""
+    chances = sorted(state.p_up for state in states)
+    limit = max((p for rank, p in enumerate(chances, start=1) if p <= _LISTED * rank / len(states)), default=0.0)
+    return [s.pair.id for s in states if s.verdict == "regression" or (s.p_up <= limit and s.verdict != "pass")]
+
+
+def _shift_interval(states: Sequence[_State]) -> tuple[float, float]:
+    """Return the 95 % interval of the suite's median ratio.
+
+    What slows a round of the machine slows all benchmarks of that round: rounds are drawn for all of them together.
+    """
+    seen = [state.pair for state in states if state.last is not None and state.last.change is not None]
+    if len(seen) < 2:
+        return 0.0, math.inf
+    rounds = min(pair.rounds for pair in seen)
+    steps = np.array([_steps(pair, rounds) for pair in seen])
+    source = np.random.default_rng(len(seen))
+    drawn = steps[:, source.integers(0, rounds, (_RESAMPLES, rounds))]
+    of_each: NDArray[np.float64] = np.median(drawn, axis=2)
+    chosen = source.integers(0, len(seen), (_RESAMPLES, len(seen)))
+    shifts = np.median(np.take_along_axis(of_each.T, chosen, axis=1), axis=1)
+    low, high = np.quantile(shifts, (0.025, 0.975))
+    return math.exp(low), math.exp(high)
+
+
+def _steps(pair: Pair, rounds: int) -> list[float]:
+    """Return the logs of head over base, round by round."""
+    part = pair.first(rounds)
+    lows = ([location([launch]) for launch in side.launches] for side in (part.a, part.b))
+    return [math.log(head / base) if base and head else 0.0 for base, head in zip(*lows, strict=True)]

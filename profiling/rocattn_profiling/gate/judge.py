@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rocattn_profiling.gate.decide import decide, decide_suite
+from rocattn_profiling.gate.decide import SuiteDecision, decide, decide_suite, stored
 from rocattn_profiling.gate.look import Policy
 from rocattn_profiling.gate.pairs import Pair, PairError, Side
 
@@ -57,7 +57,7 @@ def judge(rows: Iterable[bytes], policy: Policy | None = None, *, session: bool 
     ids: list[str | int] = []
     problems: list[str] = []
     pairs = _pairs(rows, ids, problems)
-    found = decide_suite(list(pairs), policy) if session else None
+    found = _session(list(pairs), policy) if session else None
     decisions = found.decisions if found else [decide(pair, policy) for pair in pairs]
     lines = [
         msgspec.json.encode(msgspec.to_builtins(decision) | {"id": id_})
@@ -65,6 +65,10 @@ def judge(rows: Iterable[bytes], policy: Policy | None = None, *, session: bool 
     ]
     counts = Counter(decision.verdict for decision in decisions)
     return Judged(lines=lines, counts=dict(counts), problems=problems, invalid=found.invalid if found else "")
+
+
+def _session(pairs: list[Pair], policy: Policy) -> SuiteDecision:
+    return decide_suite(pairs, stored(policy, max((pair.rounds for pair in pairs), default=0)))
 
 
 def _pairs(rows: Iterable[bytes], ids: list[str | int], problems: list[str]) -> Iterator[Pair]:

@@ -1,41 +1,30 @@
 """One look at one pair: what its launches say so far, before looks and suite are paid for.
 
-A change needs all of: a probability below the level that it is within the nuisance margin, an estimate of at least the
-smallest reportable size and the absolute floor, wall time that does not contradict where CPU time decides, a canary
-(fixed work in the same processes) that did not move along, and launches that two modes of one benchmark do not explain.
+A change needs a probability below the level that it is within the nuisance margin, or that something else explains it
+(a slow state of one side, two modes of unchanged code), and an estimate of at least the smallest reportable size and
+the absolute floor. `rocattn_profiling.gate.vetoes` takes back what the machine did.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import numpy as np
 
-from rocattn_profiling.gate import noise
+from rocattn_profiling.gate import noise, vetoes
+from rocattn_profiling.gate.launches import LEAST, cpu_bound, level, locations, pushed_off, quantum, steady, usual_share
 from rocattn_profiling.gate.pairs import TIMES
-from rocattn_profiling.measure.stats import LOCATION_QUANTILE, quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from rocattn_profiling.gate.pairs import Pair, PairLaunch
+    from rocattn_profiling.gate.launches import Array
+    from rocattn_profiling.gate.pairs import Pair
 
 FULL_LOOKS = (5, 10, 15, 20)
 QUICK_LOOKS = (5, 8, 12)
-_FIRST_SHARE = 0.5  # of the level goes to the first look: large changes should not need a second
-_CPU_BOUND = (0.97, 1.05)  # CPU over wall time of undisturbed samples, on both sides
-_KEPT_CPU = 0.97  # below this part of the usual CPU share, with context switches, a launch was pushed off its core
-_SLOW_CANARY = 1.25  # fixed work this much slower than in the better half of all launches: a slow spell of the machine
-_CONTRADICTED = 0.05  # probability of a change in wall time below which it contradicts CPU time
-_LEAST = 3  # undisturbed launches a side without which nothing is said
-_AGAINST_MODES = 30.0  # Bayes factor that a change needs against two modes of unchanged code
-_AGAINST_FAR_MODES = 5.0  # the same from _FAR on: modes (layout, placement) are seldom so far apart
-_FAR = math.log1p(0.15)
+_FIRST_SHARE = 0.5  # of a pass's level goes to the first look: most unchanged code should not need a second
+_BLIND = 1.25  # factor on the probability of a change in wall time when nothing tells which launches were interrupted
+_DOUBTED = 0.2  # probability from which on nothing is called a change, so that doubts need not be asked
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,16 +33,20 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         min_effect: Smallest relative change that must not be missed: the tolerance of a pass.
         level: Chance of a false regression over the whole suite (Holm); half of it is that of a false pass.
-        benchmark_level: Probability, over all looks, at which a single benchmark fails, however small the suite.
-        looks: Rounds after which the data are judged; half of the level goes to the first, the rest to the others.
+        benchmark_level: Probability at which a single benchmark fails at a look that others follow, however small the
+            suite.
+        looks: Rounds after which the data are judged.
         prior_noise: Launch noise in logs expected of a benchmark without a history.
+        floor: Absolute change of one call that is too small to matter, in ns for times, else in the pair's own unit;
+            the pair's own floor counts where it is larger.
     """
 
     min_effect: float = 0.05
     level: float = 0.05
-    benchmark_level: float = 0.01
+    benchmark_level: float = 0.025
     looks: tuple[int, ...] = FULL_LOOKS
-    prior_noise: float = 0.015
+    prior_noise: float = 0.02
+    floor: float = 0.0
 
     @property
     def margin(self) -> float:
@@ -70,8 +63,21 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """Change in logs that a pass excludes."""
         return math.log1p(self.min_effect)
 
-    def share(self, index: int) -> float:
-        """Return the part of the level that the look of this index (from 0) spends."""
+    def leniency(self, rounds: int) -> float:
+        """Return the factor on the level at the look after so many rounds.
+
+        The last look has more than its share: what is undecided there would never be found. The more launches, the
+        more the margin and the doubts make of the probability, so the factor grows with them (measured, docs/gate.md).
+        Three or four launches are too few to be lenient with.
+        """
+        if rounds < self.looks[-1]:
+            return 1.0
+        if rounds < FULL_LOOKS[0]:
+            return 0.5
+        return 2.5 + 0.15 * (min(max(rounds, FULL_LOOKS[1]), FULL_LOOKS[-1]) - FULL_LOOKS[1])
+
+    def pass_share(self, index: int) -> float:
+        """Return the part of a pass's level that the look of this index (from 0) spends: half, then equal parts."""
         return _FIRST_SHARE if index == 0 else (1 - _FIRST_SHARE) / (len(self.looks) - 1)
 
 
@@ -84,6 +90,8 @@ class Look(NamedTuple):
         base: Low end of base, in the pair's unit, in the quantity that ``reason`` names.
         change: The change; None when nothing can be said.
         reason: "wall time", "CPU time" or "its value"; else why nothing can be said.
+        note: What a reader must know beside it; else empty.
+        clock: Time changed, and the GPU's cycles do not bear it out.
     """
 
     p_up: float
@@ -92,6 +100,8 @@ class Look(NamedTuple):
     base: float
     change: noise.Change | None
     reason: str
+    note: str = ""
+    clock: bool = False
 
 
 def without_ratio(pair: Pair) -> str:
@@ -102,12 +112,6 @@ def without_ratio(pair: Pair) -> str:
     return "a value of 0 has no ratio to compare" if 0.0 in values else ""
 
 
-def location(launches: Sequence[PairLaunch]) -> float | None:
-    """Return the low end of one side in its unit: what a side is quoted as; None without launches."""
-    lows = sorted(quantile(launch.samples, LOCATION_QUANTILE) for launch in launches)[: noise.lowest(len(launches))]
-    return sum(lows) / len(lows) if lows else None
-
-
 def examine(pair: Pair, policy: Policy) -> Look:
     """Look at one pair's launches once.
 
@@ -115,195 +119,117 @@ def examine(pair: Pair, policy: Policy) -> Look:
         pair: Positive, finite samples.
         policy: The rule.
     """
-    fewest = pair.rounds
-    if fewest < _LEAST:
-        return Look(1.0, 1.0, 1.0, 0.0, None, f"{fewest} launches a side are too few to tell anything from noise")
-    steady = _steady(pair)
-    usual = _usual_share(pair)
-    clean = [[launch for launch in side if not _pushed_off(launch, usual)] for side in steady]
-    enough = min(len(side) for side in clean) >= _LEAST
-    bound, proven = _cpu_bound(pair)
-    if min(len(side) for side in steady) < _LEAST or not (enough or bound):
-        a, b = (_locations(side.launches, "samples") for side in (pair.a, pair.b))
+    if pair.rounds < LEAST:
+        why = f"{pair.rounds} launches a side are too few to tell anything from noise"
+        return Look(1.0, 1.0, 1.0, 0.0, None, why)
+    usable = steady(pair)
+    usual = usual_share(pair)
+    clean = [[launch for launch in side if not pushed_off(launch, usual)] for side in usable]
+    enough = min(len(side) for side in clean) >= LEAST
+    bound, proven = cpu_bound(pair)
+    if min(len(side) for side in usable) < LEAST or not (enough or bound):
+        a, b = (locations(side.launches, "samples") for side in (pair.a, pair.b))
         seen = noise.change(a, b, _prior(pair, "samples", policy))
         why = "too noisy: the machine was busy or slow in most launches of a side"
-        return Look(1.0, 1.0, 1.0, _level(a), seen, why)
+        return Look(1.0, 1.0, 1.0, level(a), seen, why)
     # CPU time does not count what other processes took, so even disturbed launches can be used.
-    kept, column = (steady, "cpu") if bound else (clean, "samples")
+    kept, column = (usable, "cpu") if bound else (clean, "samples")
     single = all(len(x.samples) == 1 for side in (pair.a, pair.b) for x in side.launches)
     name = "CPU time" if bound else "its value" if single and pair.a.unit not in TIMES else "wall time"
-    a, b = (_locations(side, column) for side in kept)
+    a, b = (locations(side, column) for side in kept)
     prior = _prior(pair, column, policy)
-    seen = noise.change(a, b, prior)
-    p_up, p_down = seen.p_below(policy.margin), seen.p_above(-policy.margin)
-    if min(p_up, p_down) <= policy.benchmark_level:
-        wall = clean if bound and enough else None
-        if not _counts(pair, (a, b), seen, prior, policy) or (wall and _contradicted(wall, seen, policy)):
-            p_up = p_down = 1.0
+    sides = noise.sides_of(a, b)
+    seen = noise.compared(sides, prior)
+    drifted = vetoes.drift(kept, (a, b))
+    p_up, p_down = seen.p_below(policy.margin + drifted), seen.p_above(-policy.margin - drifted)
     # Where every sample was interrupted, a wait of the code's own cannot be told from an interruption.
-    p_same = _p_same(pair, _level(a), seen, policy) if proven or not bound else 1.0
-    return Look(p_up, p_down, p_same, _level(a), seen, name)
+    p_same = _p_same(pair, level(a), seen, policy, drifted) if proven or not bound else 1.0
+    note = f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
+    look = Look(p_up, p_down, p_same, level(a), seen, name, note if drifted else "")
+    if min(p_up, p_down) > _DOUBTED:
+        return look
+    wall = clean if bound and enough else None
+    vetoed = (wall and vetoes.wall_contradicts(wall, seen.shift, policy.margin)) or vetoes.not_round_by_round(
+        a, b, seen.shift
+    )
+    if vetoed or not _counts(pair, look, policy):
+        return look._replace(p_up=1.0, p_down=1.0)
+    held, weight = noise.memory(a, b)
+    slow = noise.compared(sides, prior, weight)
+    look = _doubted(look, slow, held, noise.two_modes(a, b, seen, prior), policy.margin + drifted)
+    if usual is None and not bound and pair.a.unit in TIMES:
+        look = look._replace(p_up=min(1.0, _BLIND * look.p_up), p_down=min(1.0, _BLIND * look.p_down))
+    return _in_cycles(pair, look, policy)
 
 
 def launch_noise(pair: Pair, policy: Policy) -> float:
-    """Return the launch-to-launch noise of a pair in the quantity that decides it, in logs; the prior's without any."""
+    """Return the launch-to-launch noise of a pair in the quantity that decides it, in logs.
+
+    The prior's where too few launches tell, and 0 for a value that is always the same.
+    """
+    if without_ratio(pair):
+        return 0.0
     seen = examine(pair, policy).change
     return policy.prior_noise if seen is None else seen.noise
 
 
-def _counts(
-    pair: Pair,
-    sides: tuple[NDArray[np.float64], NDArray[np.float64]],
-    seen: noise.Change,
-    prior: NDArray[np.float64],
-    policy: Policy,
-) -> bool:
-    """Whether a significant change is large enough, the code's own, and not two modes of one benchmark."""
-    absolute = abs(math.expm1(seen.shift)) * _level(sides[0])
-    if abs(seen.shift) < policy.least or absolute < pair.floor:
+def _counts(pair: Pair, look: Look, policy: Policy) -> bool:
+    """Whether a significant change is large enough and the code's own."""
+    assert look.change is not None
+    shift = look.change.shift
+    absolute = abs(math.expm1(shift)) * look.base
+    if abs(shift) < policy.least or absolute < _floor(pair, policy):
         return False
-    if _canary_moved_along(pair, seen.shift):
-        return False
-    needed = _AGAINST_FAR_MODES if abs(seen.shift) >= _FAR else _AGAINST_MODES
-    return noise.against_modes(*sides, seen, prior) >= needed
+    return not vetoes.canary_moved_along(pair, shift)
 
 
-def _contradicted(clean: Sequence[Sequence[PairLaunch]], seen: noise.Change, policy: Policy) -> bool:
-    """Whether wall time makes a change that CPU time shows improbable."""
-    a, b = (_locations(side, "samples") for side in clean)
-    wall = noise.change(a, b, noise.learned(policy.prior_noise, []))
-    agreeing = wall.p_above(policy.margin) if seen.shift > 0 else wall.p_below(-policy.margin)
-    return agreeing < _CONTRADICTED
+def _doubted(look: Look, slow: noise.Change, held: float, modes: float, bound: float) -> Look:
+    """Return the look with the probability of other explanations of a significant change added.
+
+    Args:
+        look: With what independent launches would say.
+        slow: What launches say that a slow state of their side holds together.
+        held: Probability of such states.
+        modes: Probability that two modes of unchanged code are what is seen.
+        bound: What a change must exceed, in logs.
+    """
+    assert look.change is not None
+    up = look.change.shift > 0
+    chance = look.p_up if up else look.p_down
+    chance += held * ((slow.p_below(bound) if up else slow.p_above(-bound)) - chance)
+    chance += (1 - chance) * modes
+    return look._replace(p_up=chance) if up else look._replace(p_down=chance)
 
 
-def _p_same(pair: Pair, base: float, seen: noise.Change, policy: Policy) -> float:
+def _in_cycles(pair: Pair, look: Look, policy: Policy) -> Look:
+    """Return the look at a GPU time with what its clock says: time up with equal cycles is not the code."""
+    cycles = vetoes.in_cycles(pair)
+    if cycles is None:
+        return look
+    seen = examine(cycles, policy)
+    if min(seen.p_up, seen.p_down) > _DOUBTED:
+        return look._replace(p_up=1.0, p_down=1.0, p_same=seen.p_same, clock=True)
+    return look._replace(p_up=max(look.p_up, seen.p_up), p_down=max(look.p_down, seen.p_down))
+
+
+def _p_same(pair: Pair, base: float, seen: noise.Change, policy: Policy, drifted: float) -> float:
     """Return the probability that the change is at least what matters: small means the pair passes."""
-    least = max(policy.tolerance, math.log1p(pair.floor / base))
-    return max(seen.p_above(least), seen.p_below(-least))
+    least = max(policy.tolerance, math.log1p(_floor(pair, policy) / base)) - drifted
+    return max(seen.p_above(least), seen.p_below(-least)) if least > 0 else 1.0
 
 
-def _prior(pair: Pair, column: str, policy: Policy) -> NDArray[np.float64]:
+def _floor(pair: Pair, policy: Policy) -> float:
+    """Return the absolute change of one call that is too small to matter, in the pair's unit."""
+    return max(pair.floor, policy.floor / TIMES.get(pair.a.unit, 1.0))
+
+
+def _prior(pair: Pair, column: str, policy: Policy) -> Array:
     """Return what is known of the noise before this session: the prior, the clock's coarseness, the history."""
     sessions = [
-        _locations(session, column)
+        locations(session, column)
         for side in (pair.a, pair.b)
         for session in side.history
-        if len(session) >= _LEAST
+        if len(session) >= LEAST
         and all(getattr(launch, column) and min(getattr(launch, column)) > 0 for launch in session)
     ]
-    return noise.learned(max(policy.prior_noise, _quantum(pair, column)), sessions)
-
-
-def _locations(launches: Sequence[PairLaunch], column: str) -> NDArray[np.float64]:
-    """Return the low end of each launch, in logs."""
-    return np.log([quantile(getattr(launch, column), LOCATION_QUANTILE) for launch in launches])
-
-
-def _level(locations: NDArray[np.float64]) -> float:
-    """Return the low end of one side's locations, out of the logs."""
-    return math.exp(float(np.sort(locations)[: noise.lowest(len(locations))].mean()))
-
-
-def _has_cpu(launches: Sequence[PairLaunch]) -> bool:
-    return bool(launches) and all(launch.cpu and min(launch.cpu) > 0 for launch in launches)
-
-
-def _low_samples(launch: PairLaunch) -> list[int]:
-    """Return the places of the launch's lowest third of samples."""
-    order = sorted(range(len(launch.samples)), key=launch.samples.__getitem__)
-    return order[: max(1, len(order) // 3)]
-
-
-def _quiet_shares(launches: Sequence[PairLaunch]) -> list[float]:
-    """Return CPU over wall time of the samples that nothing interrupted.
-
-    Where switches were not counted these are the highest third: code that waits by itself never keeps the core.
-    """
-    rows = [
-        (cpu / wall, switched)
-        for launch in launches
-        for wall, cpu, switched in zip(launch.samples, launch.cpu, launch.nivcsw or [-1] * len(launch.cpu), strict=True)
-        if wall
-    ]
-    if any(switched < 0 for _, switched in rows):
-        shares = sorted((share for share, _ in rows), reverse=True)
-        return shares[: max(1, len(shares) // 3)]
-    return [share for share, switched in rows if not switched]
-
-
-def _cpu_bound(pair: Pair) -> tuple[bool, bool]:
-    """Return whether the code itself keeps the core busy on both sides, and whether that is proven.
-
-    It is, when CPU time is wall time in the samples that nothing interrupted. When every sample was interrupted it is
-    taken for granted: such times say nothing as wall times.
-    """
-    proven = True
-    for side in (pair.a, pair.b):
-        if not _has_cpu(side.launches):
-            return False, False
-        shares = _quiet_shares(side.launches)
-        if len(shares) < _LEAST:
-            proven = False
-        elif not _CPU_BOUND[0] <= float(np.median(shares)) <= _CPU_BOUND[1]:
-            return False, False
-    return True, proven
-
-
-def _usual_share(pair: Pair) -> float | None:
-    """Return CPU over wall time of undisturbed samples; None when CPU time or switches are unknown."""
-    launches = [*pair.a.launches, *pair.b.launches]
-    if not _has_cpu(launches) or not all(launch.nivcsw for launch in launches):
-        return None
-    shares = _quiet_shares(launches)
-    return float(np.median(shares)) if len(shares) >= _LEAST else 1.0
-
-
-def _pushed_off(launch: PairLaunch, usual: float | None) -> bool:
-    """Whether other processes took the core in the launch's low samples."""
-    if usual is None:
-        return False
-    places = _low_samples(launch)
-    share = sum(launch.cpu[i] for i in places) / sum(launch.samples[i] for i in places)
-    # Without a forced switch, time off the core is a sleep or a lock of the code's own.
-    return share < _KEPT_CPU * usual and sum(launch.nivcsw[i] for i in places) > 0
-
-
-def _steady(pair: Pair) -> tuple[list[PairLaunch], list[PairLaunch]]:
-    """Return the launches at the machine's usual speed, chosen by the canary alone, never by the outcome."""
-    sides = (pair.a.launches, pair.b.launches)
-    if not _has_canary(pair):
-        return sides
-    canaries = sorted(launch.canary for side in sides for launch in side)
-    limit = _SLOW_CANARY * float(np.median(canaries[: (len(canaries) + 1) // 2]))
-    return [x for x in sides[0] if x.canary <= limit], [x for x in sides[1] if x.canary <= limit]
-
-
-def _has_canary(pair: Pair) -> bool:
-    return all(launch.canary > 0 for side in (pair.a, pair.b) for launch in side.launches)
-
-
-def canary_change(pair: Pair) -> noise.Change | None:
-    """Return head minus base of the fixed work, in logs; None when it was not measured."""
-    if not _has_canary(pair) or not pair.rounds:
-        return None
-    a, b = (np.log([launch.canary for launch in side.launches]) for side in (pair.a, pair.b))
-    return noise.change(a, b, noise.learned(Policy().prior_noise, []))
-
-
-def _canary_moved_along(pair: Pair, shift: float) -> bool:
-    """Whether fixed work changed, too, by at least half as much in the same direction."""
-    canary = canary_change(pair)
-    if canary is None or canary.shift * shift <= 0 or abs(canary.shift) <= 0.5 * abs(shift):
-        return False
-    return (canary.p_below(0.0) if shift > 0 else canary.p_above(0.0)) < _CONTRADICTED
-
-
-def _quantum(pair: Pair, column: str) -> float:
-    """Return the noise of a coarse clock: a tick's standard deviation, relative, where samples repeat."""
-    ticks = 0.0
-    for side in (pair.a, pair.b):
-        values = [value for launch in side.launches for value in getattr(launch, column)]
-        distinct = sorted(set(values))
-        if 2 <= len(distinct) <= len(values) / 3:
-            ticks = max(ticks, min(b - a for a, b in itertools.pairwise(distinct)) / distinct[0])
-    return ticks / math.sqrt(12)
+    return noise.learned(max(policy.prior_noise, quantum(pair, column)), sessions)

@@ -41,6 +41,10 @@ _OPEN = 0.05  # part of the prior that gives every tau the same weight: some mac
 _MODE_SHARES = tuple((i + 0.5) / 12 for i in range(12))
 _SESSIONS = 8  # of the history that are listened to, the newest
 _TEMPER = 0.5  # weight of a past launch: sessions differ
+_MEMORY, _COEFFICIENT = 0.5, 0.7  # chance of slow states before five launches are seen, and how long those last
+_HELD = 4.5  # median absolute deviations at which an outlier is held
+_MODES, _FAR_MODES = 0.05, 0.01  # share of benchmarks with two modes that far apart
+_FAR = math.log1p(0.15)
 
 
 class _Table(NamedTuple):
@@ -121,6 +125,10 @@ class _Levels(NamedTuple):
     relative: Array
     best: Array
 
+    def tempered(self, weight: float) -> _Levels:
+        """Return the likelihoods as if only this part of the launches had been seen."""
+        return self if weight == 1.0 else _Levels(self.low, self.relative**weight, self.best * weight)
+
 
 def _reach(sides: Sequence[Array]) -> Array:
     """Return how far from the low end a level is looked for, a value for each tau."""
@@ -160,16 +168,40 @@ def learned(noise: float, sessions: Sequence[Array]) -> Array:
     return weighed
 
 
-def change(a: Array, b: Array, prior: Array) -> Change:
-    """Compare two sides.
+class Sides(NamedTuple):
+    """What the launches of two sides say of their levels."""
+
+    reach: Array
+    base: _Levels
+    head: _Levels
+
+
+def sides_of(a: Array, b: Array) -> Sides:
+    """Return what two sides' launches say of their levels.
 
     Args:
         a: Locations of base launches, in logs, shape [n], n >= 1.
         b: Locations of head launches, in logs, shape [m], m >= 1.
-        prior: Log weights of the model, of `learned`.
     """
     reach = _reach([a, b])
-    base, head = _levels(a, reach), _levels(b, reach)
+    return Sides(reach, _levels(a, reach), _levels(b, reach))
+
+
+def change(a: Array, b: Array, prior: Array) -> Change:
+    """Compare two sides; arguments as `sides_of` and `compared`."""
+    return compared(sides_of(a, b), prior)
+
+
+def compared(sides: Sides, prior: Array, weight: float = 1.0) -> Change:
+    """Compare two sides.
+
+    Args:
+        sides: Of `sides_of`.
+        prior: Log weights of the model, of `learned`.
+        weight: Part of the launches that counts as independent (`memory`).
+    """
+    reach = sides.reach
+    base, head = sides.base.tempered(weight), sides.head.tempered(weight)
     rows = base.best + head.best + prior + 2 * np.log(reach)[:, None]  # both levels have a flat prior
     rows = np.exp(rows - rows.max())
     size = 2 * _POINTS
@@ -186,10 +218,56 @@ def change(a: Array, b: Array, prior: Array) -> Change:
     noise = float((of_tau * _table().taus).sum())
     likely = of_tau > _UNLIKELY
     width = steps[likely].max() * _POINTS
-    fine = head.low - base.low + np.linspace(-width, width, 801)
+    fine = head.low - base.low + np.linspace(-width, width, 241)
     whole = sum(np.interp(fine, grid, row, left=0.0) for grid, row in zip(grids[likely], below[likely], strict=True))
     middle, low, high = (float(np.interp(q, whole, fine)) for q in (0.5, 0.025, 0.975))
     return Change(middle, low, high, noise, grids, below, above)
+
+
+def memory(a: Array, b: Array) -> tuple[float, float]:
+    """Return the probability that a side has slow states of its own, and the part of its launches that then counts.
+
+    Independent launches and launches correlated by 0.7 from one to the next are told apart by the smaller of two
+    lag-one coefficients: that of both sides, and that of head minus base, round by round, which what is common to a
+    round does not touch. Means and scatters in short series were simulated. Five launches say next to nothing, so the
+    prior stands; the part that counts is 1 / (1 + 2 sum_k (1 - k/n) 0.7^k).
+
+    Args:
+        a: Locations of base launches in the order of their rounds, in logs.
+        b: The same of head.
+    """
+    count = min(len(a), len(b))
+    seen = min(_lag_one([a[:count], b[:count]]), _lag_one([b[:count] - a[:count]]))
+    fits = [
+        math.exp(-0.5 * ((seen - mean) / scatter) ** 2) / scatter
+        for mean, scatter in (
+            (-0.05 - 1.2 / count, 0.8 / math.sqrt(count + 5)),
+            (0.66 - 3.7 / count, 0.85 / math.sqrt(count + 4)),
+        )
+    ]
+    held = _MEMORY * fits[1] / (_MEMORY * fits[1] + (1 - _MEMORY) * fits[0])
+    lost = sum((1 - lag / count) * _COEFFICIENT**lag for lag in range(1, count))
+    return held, 1.0 / (1.0 + 2.0 * lost)
+
+
+def _lag_one(rows: Sequence[Array]) -> float:
+    """Return the correlation of neighbours in rows with a mean of their own, outliers held."""
+    together = power = 0.0
+    for row in rows:
+        steps = row - np.median(row)
+        reach = _HELD * float(np.median(np.abs(steps)))
+        steps = np.clip(steps, -reach, reach)
+        steps = steps - steps.mean()
+        together += float((steps[1:] * steps[:-1]).sum())
+        power += float((steps**2).sum())
+    return together / power if power > 0 else -1.0 / len(rows[0])
+
+
+def two_modes(a: Array, b: Array, seen: Change, prior: Array) -> float:
+    """Return the probability that two modes of unchanged code look like this change; arguments as `against_modes`."""
+    # Modes (layout, placement) are seldom far apart.
+    share = _FAR_MODES if abs(seen.shift) >= _FAR else _MODES
+    return share / (share + (1 - share) * against_modes(a, b, seen, prior))
 
 
 def against_modes(a: Array, b: Array, seen: Change, prior: Array) -> float:

@@ -28,6 +28,10 @@ class PairLaunch(msgspec.Struct, frozen=True, kw_only=True):
         cpu: CPU time for the same samples; empty when unknown.
         nivcsw: Involuntary context switches during each sample; empty when unknown.
         canary: Time of a fixed piece of work in the same process; 0 when there was none.
+        load: Load average when it began.
+        steal_pct: Part of the processors' time that other machines took while it ran.
+        sclk_mhz: Core clock of the GPU during each sample; empty when unknown.
+        mclk_mhz, power_w, temperature_c: Medians of the GPU's memory clock, power and temperature; 0 when unknown.
     """
 
     round: int
@@ -37,6 +41,12 @@ class PairLaunch(msgspec.Struct, frozen=True, kw_only=True):
     cpu: list[float] = []
     nivcsw: list[int] = []
     canary: float = 0.0
+    load: float = 0.0
+    steal_pct: float = 0.0
+    sclk_mhz: list[float] = []
+    mclk_mhz: float = 0.0
+    power_w: float = 0.0
+    temperature_c: float = 0.0
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,13 +97,18 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
             raise PairError(f"{self.id}: the sides are in {self.a.unit!r} and {self.b.unit!r}")
         for side, name in ((self.a, "a"), (self.b, "b")):
             for launch in (*side.launches, *(past for session in side.history for past in session)):
-                values = [*launch.samples, *launch.cpu, launch.canary]
+                values = [*launch.samples, *launch.cpu, *launch.sclk_mhz, launch.canary]
                 if not launch.samples:
                     raise PairError(f"{self.id}: round {launch.round} of side {name} has no samples")
                 if any(not math.isfinite(value) or value < 0 for value in values):
                     raise PairError(f"{self.id}: round {launch.round} of side {name} has a sample that is not a time")
-                if any(parts and len(parts) != len(launch.samples) for parts in (launch.cpu, launch.nivcsw)):
+                if any(parts and len(parts) != len(launch.samples) for parts in _columns(launch)):
                     raise PairError(f"{self.id}: round {launch.round} of side {name} has columns of unequal length")
+
+
+def _columns(launch: PairLaunch) -> tuple[list[float], list[int], list[float]]:
+    """Return what belongs to samples one by one, where it is known."""
+    return launch.cpu, launch.nivcsw, launch.sclk_mhz
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,142 @@
+"""``rocattn gate selftest``: what the gate is worth on this machine, from a commit measured against itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.cli.console import add_common, emit_json, print_table, progress, say
+from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, USAGE, CommandError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from rocattn_profiling.gate.measure import Step
+    from rocattn_profiling.gate.selftest import Selftest
+    from rocattn_profiling.gate.sensitivity import Sensitivity
+
+_EPILOG = """exit status: 0 identical code was called neither slower nor faster; 1 it was; 3 a benchmark could not be
+measured, or none was; 4 usage or environment error"""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = _EPILOG
+    parser.set_defaults(head_python="")
+    parser.add_argument("--repo", default="", metavar="DIR", help="a folder inside the repository (default: here)")
+    parser.add_argument("--rev", default="", help="the revision to measure against itself (default HEAD)")
+    parser.add_argument(
+        "--existing-python",
+        dest="base_python",
+        default="",
+        metavar="PYTHON",
+        help="measure this existing environment instead of a revision",
+    )
+    parser.add_argument(
+        "--suite", default="", metavar="PATH", help="benchmark folder or asv.conf.json (default: asv.conf.json)"
+    )
+    parser.add_argument(
+        "--bench", action="append", default=[], metavar="REGEX", help="only benchmarks it finds; may be repeated"
+    )
+    parser.add_argument("--quick", action="store_true", help="12 rounds, shorter launches, only Quick… classes if any")
+    parser.add_argument(
+        "--rounds", type=int, metavar="N", help="rounds for every benchmark (default 20; with --quick 12)"
+    )
+    parser.add_argument(
+        "--min-effect", type=float, default=5.0, metavar="PCT", help="smallest change that counts (default 5)"
+    )
+    parser.add_argument(
+        "--draws", type=int, default=60, metavar="N", help="relabelled runs behind each rate (default 60)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of every random order (default: from the revision)"
+    )
+    parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
+    add_common(parser, out="out/selftest")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, relabel, print; exit 1 if identical code was told apart, else 3 if something could not be measured."""
+    found = _measured(arguments)
+    if arguments.json:
+        emit_json(found)
+    _print(found)
+    say(f"selftest: {Path(arguments.out) / 'selftest.json'}")
+    if found.wrong:
+        return FAILED
+    return NOT_MEASURED if found.unmeasured or not (found.benchmarks or found.exact) else OK
+
+
+def _measured(arguments: argparse.Namespace) -> Selftest:
+    from rocattn_profiling.cli.gate import check
+
+    check(arguments)
+    if arguments.rev and arguments.base_python:
+        raise CommandError("--rev measures a revision, --existing-python an environment: give one of them", USAGE)
+    if not 3 <= arguments.draws <= 10_000:
+        raise CommandError(f"--draws {arguments.draws}: give 3 to 10000", USAGE)
+    from rocattn_profiling.gate.selftest import SelftestOptions, run_selftest
+    from rocattn_profiling.measure.asv_config import SuiteError
+    from rocattn_profiling.measure.building import BuildError
+
+    revision = arguments.rev or ("" if arguments.base_python else "HEAD")
+    options = SelftestOptions(
+        base=revision,
+        head=revision,
+        base_python=arguments.base_python,
+        head_python=arguments.base_python,
+        suite=arguments.suite,
+        patterns=tuple(arguments.bench),
+        quick=arguments.quick,
+        rounds=arguments.rounds or 0,
+        min_effect=arguments.min_effect / 100,
+        seed=arguments.seed,
+        fresh=arguments.fresh,
+        exact=False,  # alike on both sides: nothing would differ
+    )
+    try:
+        with progress("selftest", 0) as shown:
+
+            def on_step(step: Step) -> None:
+                shown.expect(step.total)
+                shown.step(step.what)
+
+            return run_selftest(
+                Path(arguments.repo), Path(arguments.out), options, draws=arguments.draws, on_step=on_step, say=say
+            )
+    except (BuildError, SuiteError) as error:
+        raise CommandError(str(error), NOT_MEASURED) from error
+
+
+def _print(found: Selftest) -> None:
+    looks = sorted({look for benchmark in found.benchmarks for look in benchmark.smallest_change})
+    columns = ["benchmark", "noise", "false alarms", *(f"sees in {look}" for look in looks), "rounds for the smallest"]
+    print_table(
+        f"identical code, {found.rounds} rounds: what the gate sees here",
+        columns,
+        [_row(benchmark, looks, found) for benchmark in found.benchmarks],
+    )
+    if found.exact:
+        say(f"the same in every launch, nothing to test: {', '.join(found.exact)}")
+    for label, why in found.unmeasured.items():
+        say(f"not measured: {label}: {why}")
+    for label in found.wrong:
+        say(f"WRONG: identical code was called a change: {label}")
+    smallest = f"+{found.policy.min_effect * 100:g} %"
+    rounds = found.recommended_rounds
+    needed = f"{rounds} rounds show" if rounds else f"more than {found.rounds} rounds would be needed to show"
+    say(
+        f"false alarms {found.false_alarm_rate * 100:.2f} % a benchmark, {found.red_rate * 100:.1f} % of runs red"
+        f" ({found.draws} draws); {needed} {smallest} in nine of ten benchmarks"
+    )
+
+
+def _row(benchmark: Sensitivity, looks: list[int], found: Selftest) -> list[str]:
+    sizes = [benchmark.smallest_change.get(look) for look in looks]
+    return [
+        benchmark.id,
+        f"{benchmark.noise * 100:.1f} %",
+        f"{benchmark.false_alarm_rate * 100:.1f} %",
+        *("-" if size is None else f"+{size * 100:g} %" for size in sizes),
+        str(benchmark.rounds) if benchmark.rounds else f"> {found.rounds}",
+    ]

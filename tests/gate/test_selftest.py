@@ -1,0 +1,200 @@
+"""The gate's test of itself: identical code measured, relabelled and reported."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+
+from rocattn_profiling.cli import main
+from rocattn_profiling.gate import selftest, verdict
+from rocattn_profiling.gate.look import FULL_LOOKS, QUICK_LOOKS
+from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.measure.machine import this_machine
+
+
+@pytest.fixture
+def run(project, offline, capsys):
+    """Return a function that runs the command in the project: (status, stdout, stderr)."""
+
+    def call(*arguments):
+        here = Path.cwd()
+        os.chdir(project.root)
+        try:
+            status = main(["gate", "selftest", *arguments])
+        finally:
+            os.chdir(here)
+        shown = capsys.readouterr()
+        return status, shown.out, shown.err
+
+    return call
+
+
+@pytest.fixture
+def result():
+    """What is read of a run's verdict, without entries."""
+    head = SimpleNamespace(revision=SimpleNamespace(sha="0" * 40))
+    return SimpleNamespace(created_ms=1, head=head, machine=this_machine(), launches=20, entries=[])
+
+
+@pytest.fixture
+def varying(project):
+    """The project with times that differ by up to two percent from round to round: by the hash seed, on both sides."""
+    library = project.root / "tinylib/__init__.py"
+    text = library.read_text().replace("TICKS += n", "TICKS += n + n * (hash('round') % 3) // 100")
+    project.commit("noise of rounds", **{"tinylib/__init__.py": text})
+    return project
+
+
+@pytest.mark.slow
+def test_a_machine_is_told_what_the_gate_sees(varying, run):
+    """Times with little noise: nothing is wrong, small changes are seen, and every benchmark gets all rounds."""
+    status, out, err = run("--rounds", "6", "--draws", "4", "--seed", "3", "--json")
+    assert status == 0
+    found = msgspec.json.decode(out, type=selftest.Selftest)
+    stored = (varying.root / "out/selftest/selftest.json").read_bytes()
+    assert found == msgspec.json.decode(stored, type=selftest.Selftest)
+    assert {s.id for s in found.benchmarks} == {f"bench_work.Exact.time_work({n})" for n in (100, 301)}
+    assert (found.rounds, found.launches, found.wrong, found.false_alarm_rate, found.red_rate) == (6, 28, [], 0.0, 0.0)
+    assert found.revision == varying.git("rev-parse", "HEAD")
+    assert all(s.smallest_change[6] <= 0.1 for s in found.benchmarks)
+    assert "false alarms 0.00 % a benchmark, 0.0 % of runs red (4 draws)" in err
+
+
+@pytest.mark.slow
+def test_exact_times_are_seen_through(project, run):
+    """Times that never differ are named as exact, and that is fine."""
+    status, out, err = run("--rounds", "3", "--draws", "3", "--json")
+    assert status == 0
+    assert json.loads(out)["exact"] == [f"bench_work.Exact.time_work({n})" for n in (100, 301)]
+    assert "nothing to test: bench_work.Exact.time_work(100)" in err
+
+
+@pytest.mark.slow
+def test_an_interrupted_selftest_goes_on(varying, run):
+    """Without its end line the launches of a run are taken over, and the table is the same."""
+    _, first, _ = run("--rounds", "5", "--draws", "3", "--json")
+    stored = varying.root / "out/selftest/launches.jsonl"
+    lines = stored.read_text().splitlines()
+    stored.write_text("\n".join(lines[:9]) + "\n" + lines[9][:30])  # killed while it wrote the tenth line
+    _, second, err = run("--rounds", "5", "--draws", "3", "--json")
+    assert "going on with an interrupted run: 8 launches are there" in err
+    assert json.loads(first)["benchmarks"] == json.loads(second)["benchmarks"] != []
+
+
+@pytest.mark.slow
+def test_any_suite_can_be_tested_in_an_existing_environment(tmp_path, run):
+    """A suite outside of any repository runs in the Python that is named; its path stands for the revision."""
+    suite = tmp_path / "suite"
+    suite.mkdir()
+    (suite / "__init__.py").touch()
+    (suite / "bench_text.py").write_text("class Text:\n    def track_length(self):\n        return 1 + hash('x') % 3\n")
+    options = ("--existing-python", sys.executable, "--suite", str(suite), "--rounds", "4", "--draws", "3", "--json")
+    status, out, _ = run(*options)
+    found = msgspec.json.decode(out, type=selftest.Selftest)
+    assert status == 0
+    assert [s.id for s in found.benchmarks] == ["bench_text.Text.track_length"]
+    assert Path(found.revision) == Path(sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        (("--draws", "1"), "--draws 1"),
+        (("--rounds", "-1"), "--rounds -1"),
+        (("--rev", "HEAD", "--existing-python", "python3"), "give one of them"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(run, options, needed):
+    """A usage error is one line and status 4."""
+    status, _, err = run(*options)
+    assert status == 4
+    assert needed in err
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_benchmark_is_measured_to_the_end_and_judged_by_the_usual_looks(quick):
+    """The measuring looks once, after all rounds; the judging looks as often as the gate does."""
+    options = selftest.SelftestOptions(quick=quick, min_effect=0.1)
+    looks = QUICK_LOOKS if quick else FULL_LOOKS
+    assert options.policy().looks == (looks[-1],)
+    assert options.judging() == Options(quick=quick, min_effect=0.1).policy()
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 benchmark"), (2, "2 benchmarks")])
+def test_what_is_relabelled_is_counted(tmp_path, monkeypatch, result, make_pair, count, said):
+    """One benchmark is not "1 benchmarks"."""
+    pairs = [make_pair(np.random.default_rng(i), 3, name=str(i)) for i in range(count)]
+    monkeypatch.setattr(selftest, "run_gate", lambda *_, **__: result)
+    monkeypatch.setattr(selftest, "calls_a_sample", lambda _: {})
+    monkeypatch.setattr(selftest, "pairs_of", lambda *_: pairs)
+    told = []
+    selftest.run_selftest(tmp_path, tmp_path, selftest.SelftestOptions(rounds=3), draws=3, say=told.append)
+    assert told == [f"relabelling the launches of {said}"]
+
+
+@pytest.mark.slow
+def test_a_pattern_that_finds_nothing_beside_others_is_said(project, run):
+    """A typo in one --bench of two must not look like a benchmark that was measured."""
+    status, _, err = run("--rounds", "3", "--draws", "3", "--bench", "100", "--bench", "z z")
+    assert status == 0
+    assert "--bench 'z z' finds no benchmark" in err
+    assert "--bench 100" not in err
+
+
+def test_identical_code_that_is_called_slower_is_told(result, make_pair):
+    """A side that is slower throughout, as a biased machine makes it, is listed as wrong."""
+    rng = np.random.default_rng(3)
+    pairs = [make_pair(rng, 5, name="fine"), make_pair(rng, 5, slowdown=0.3, name="biased")]
+    found = selftest.judge_gate(result, pairs, Options(rounds=5).policy(), draws=10)
+    assert found.wrong == ["biased"]
+    assert {s.id for s in found.benchmarks} == {"fine", "biased"}
+
+
+def test_the_suite_is_red_more_often_than_a_benchmark(result, make_pair):
+    """With every benchmark's sides far apart by chance, relabelled runs of the whole suite share no luck."""
+    rng = np.random.default_rng(4)
+    pairs = [make_pair(rng, 10, name=str(i), noise=0.02) for i in range(4)]
+    found = selftest.judge_gate(result, pairs, Options(rounds=10).policy(), draws=20)
+    assert found.false_alarm_rate <= found.red_rate <= 4 * found.false_alarm_rate + 1e-12
+    assert found.rounds == 10
+
+
+def test_too_noisy_benchmarks_have_no_recommended_rounds(result, make_pair):
+    """When ten rounds do not show what counts, more are needed than were measured."""
+    pair = make_pair(np.random.default_rng(5), 10, noise=0.1)
+    assert selftest.judge_gate(result, [pair], Options(rounds=10).policy(), draws=10).recommended_rounds is None
+
+
+def test_nothing_measured_is_nothing_found(result):
+    """Without a pair there is no rate, and no recommendation."""
+    found = selftest.judge_gate(result, [], Options().policy(), draws=5)
+    assert (found.benchmarks, found.recommended_rounds, found.red_rate, found.rounds) == ([], None, 0.0, 0)
+
+
+def test_values_that_never_differ_have_nothing_to_test(result):
+    """A register count, and a count of zero, are listed as exact and left out of the rates."""
+    same = [Side(launches=[PairLaunch(round=i, samples=[value]) for i in range(5)], unit="") for value in (96.0, 0.0)]
+    pairs = [Pair(id=str(side.launches[0].samples[0]), a=side, b=side) for side in same]
+    found = selftest.judge_gate(result, pairs, Options(rounds=5).policy(), draws=5)
+    assert (found.exact, found.benchmarks, found.wrong) == (["96.0", "0.0"], [], [])
+
+
+def test_pairs_keep_the_calls_of_a_sample(result, make_pair):
+    """The absolute floor of one call is that of a timed sample over its calls; what was not judged is left out."""
+    pair = make_pair(np.random.default_rng(6), 3)
+    entries = [
+        verdict.Entry(
+            label=label, name="x", unit="ns", status=status,
+            base_launches=pair.a.launches, head_launches=pair.b.launches,
+        )
+        for label, status in (("judged", "pass"), ("rate", "ungated"))
+    ]  # fmt: skip
+    result.entries = entries
+    (made,) = selftest.pairs_of(result, {"judged": 100})
+    assert (made.id, made.a.number, made.floor) == ("judged", 100, 3.0)

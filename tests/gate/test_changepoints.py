@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from rocattn_profiling.gate import changepoints
 from rocattn_profiling.gate.changepoints import change_points, changes_of
 from rocattn_profiling.measure.asv_series import Point, Series
 
@@ -129,3 +130,45 @@ def test_changes_of_a_stored_series_name_commits():
     assert found.likeliest == "c25"
     assert found.commits == ["c25"]
     assert changes_of(series, boundaries={"c25"}) == []
+
+
+def test_a_long_history_is_searched_as_a_short_one_is():
+    """Of 2,000 commits with a step of 10 % every 250, all seven are found in place, and stable ones have none."""
+    rng = np.random.default_rng(9)
+    steps = 0.1 * (np.arange(2000) // 250)
+    found = change_points(np.exp(steps + rng.normal(0, 0.03, 2000)).tolist())
+    assert [round(change.index / 250) for change in found] == list(range(1, 8))
+    assert all(abs(change.index - 250 * number) <= 3 for number, change in enumerate(found, start=1))
+    assert change_points(np.exp(rng.normal(0, 0.03, 2000)).tolist()) == []
+
+
+@pytest.mark.parametrize("size", [0.04, 0.1, 0.5])
+def test_plain_steps_are_those_that_drawing_would_find(monkeypatch, size):
+    """A step too large to need a simulation of stable series is the one that the simulation bears out."""
+    rng = np.random.default_rng(10)
+    series = [stepped(rng, 60, 40, size).tolist() for _ in range(4)]
+    fast = [change_points(values) for values in series]
+    monkeypatch.setattr(changepoints, "_PLAIN", math.inf)
+    assert [change_points(values) for values in series] == fast
+
+
+def test_outliers_are_held_at_the_median_of_their_window():
+    """The running median is that of the points that there are, at both ends as well."""
+    y = np.random.default_rng(11).normal(0, 0.01, 60)
+    y[[0, 30, 59]] += 3.0
+    held = changepoints._held(y)
+    assert np.abs(held).max() < 0.1
+    untouched = [i for i in range(60) if i not in {0, 30, 59}]
+    assert np.abs(held[untouched] - y[untouched]).max() < 0.02
+
+
+def test_any_short_series_is_searched():
+    """Series of 0 to 40 points with runs of any length have an answer, whose segments are long enough."""
+    rng = np.random.default_rng(12)
+    for _ in range(300):
+        y = rng.normal(0, rng.choice([0.0, 0.01, 0.1]), rng.integers(0, 41))
+        for start in rng.integers(0, 40, 3):
+            y[start : start + rng.integers(1, 9)] += rng.choice([-1.0, 0.3, 2.0])
+        found = [change.index for change in change_points(np.exp(y).tolist())]
+        assert found == sorted(set(found))
+        assert all(5 <= index <= len(y) - 3 for index in found[:1])

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 State = Literal["new", "confirmed", "recovered"]
-LEVEL = 0.01  # chance of a false change in a stable series, at every test
+LEVEL = 0.007  # chance of a false change in a stable series, at every test
 LEAST = math.log1p(0.01)  # smaller steps are no news
 CONFIRMED = 5  # points on the new level
-_SHORTEST = 3  # points of a segment: one or two are outliers
-_FEWEST = 6  # points without which nothing is said
-_DRAWS = 200
+_SHORTEST = 3  # points of the newest segment: one or two are outliers
+_FEWEST = CONFIRMED + _SHORTEST  # points without which nothing is said
+_DRAWS, _FEWEST_DRAWS = 200, 60
+_DRAWN = 60_000  # points of all draws together: long series get fewer draws
+_PLAIN = 100.0  # t squared of independent points that no stable series reaches: outliers were held before
 _CLIP = 2.5  # noise scales from the running median at which an outlier is held
 _WINDOW = 5
 _FLOOR = 1e-3  # noise in logs that even a constant series is credited with
@@ -153,7 +155,10 @@ def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[Change
 def _held(y: Array) -> Array:
     """Draw outliers in towards the running median; a step that lasts longer than half a window is none."""
     half = _WINDOW // 2
-    middle = np.array([np.median(y[max(0, i - half) : i + half + 1]) for i in range(len(y))])
+    middle = np.empty(len(y))
+    middle[half : len(y) - half] = np.median(np.lib.stride_tricks.sliding_window_view(y, _WINDOW), axis=1)
+    for i in (*range(half), *range(len(y) - half, len(y))):
+        middle[i] = np.median(y[max(0, i - half) : i + half + 1])
     # Normal noise has a mean step of 1.128 scales. A tenth is left out for outliers.
     steps = np.sort(np.abs(np.diff(y)))
     scale = max(float(np.mean(steps[: math.ceil(0.9 * len(steps))])) / 0.9, _FLOOR)
@@ -165,9 +170,9 @@ def _cuts(y: Array, start: int, end: int, level: float) -> Iterator[int]:
     part = y[start:end]
     if len(part) < _FEWEST:
         return
-    surprise, (i, j) = _surprise(part[None, :])[0][0], _best(part)
-    cuts = [cut for cut in (i, j) if 0 < cut < len(part)]
-    if not cuts or surprise < 3.0 or _chance(part, cuts, surprise) > level:
+    (surprise,), (run,), (length,) = _surprise(part[None, :])
+    cuts = [int(cut) for cut in (run, run + length) if 0 < cut < len(part)]
+    if not cuts or _chance(part, cuts, float(surprise)) > level:
         return
     edges = [0, *cuts, len(part)]
     yield from (start + cut for cut in cuts)
@@ -177,7 +182,7 @@ def _cuts(y: Array, start: int, end: int, level: float) -> Iterator[int]:
 
 def _lengths(count: int) -> list[int]:
     """Return the lengths of bumps to try: every short one, then ever coarser steps."""
-    lengths, length = [], _SHORTEST
+    lengths, length = [], CONFIRMED
     while length <= count - _SHORTEST:
         lengths.append(length)
         length = max(length + 1, int(length * 1.08)) if length > 40 else length + 1
@@ -189,33 +194,26 @@ def _surprise(rows: Array) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
     count = rows.shape[1]
     centred = rows - rows.mean(axis=1, keepdims=True)
     sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(centred, axis=1)], axis=1)
-    best = np.zeros(len(rows))
-    where, length = np.zeros(len(rows), dtype=np.intp), np.zeros(len(rows), dtype=np.intp)
-    candidates = [(m, np.arange(0, count - m + 1)) for m in _lengths(count)]
-    # Beyond the short lengths every step (a run that reaches an end) is tried all the same.
-    known = {m for m, _ in candidates}
-    candidates += [(m, np.array([0, count - m])) for m in range(_SHORTEST, count - _SHORTEST + 1) if m not in known]
-    for m, starts in candidates:
+    where = np.zeros(len(rows), dtype=np.intp)
+    # A step is a run that reaches an end; the run before it and the run after it are equally surprising. Only at the
+    # end, where news is wanted soon, are fewer than `CONFIRMED` points a run: elsewhere outliers came together.
+    steps = np.arange(CONFIRMED, count - _SHORTEST + 1)
+    gain = sums[:, steps] ** 2 / (steps * (1 - steps / count))
+    at = gain.argmax(axis=1)
+    best, length = np.take_along_axis(gain, at[:, None], axis=1)[:, 0], steps[at]
+    for m in _lengths(count):
         # A run that leaves a point or two at an end would cut off an outlier.
-        ends = starts + m
-        sound = ((starts == 0) | (starts >= _SHORTEST)) & ((ends == count) | (ends <= count - _SHORTEST))
-        allowed = starts[sound]
-        if not len(allowed):
-            continue
-        gain = (sums[:, allowed + m] - sums[:, allowed]) ** 2 / (m * (1 - m / count))
+        last = count - m - _SHORTEST
+        if last < CONFIRMED:
+            break
+        gain = (sums[:, CONFIRMED + m : last + m + 1] - sums[:, CONFIRMED : last + 1]) ** 2
         at = gain.argmax(axis=1)
-        value = np.take_along_axis(gain, at[:, None], axis=1)[:, 0]
+        value = np.take_along_axis(gain, at[:, None], axis=1)[:, 0] / (m * (1 - m / count))
         better = value > best
-        best[better], where[better], length[better] = value[better], allowed[at[better]], m
+        best[better], where[better], length[better] = value[better], CONFIRMED + at[better], m
     left = np.maximum((centred**2).sum(axis=1) - best, count * _FLOOR**2)
     surprise: Array = np.sqrt(best / (left / (count - 2)))
     return surprise, where, length
-
-
-def _best(part: Array) -> tuple[int, int]:
-    """Return where the most surprising run starts and ends."""
-    _, start, length = _surprise(part[None, :])
-    return int(start[0]), int(start[0] + length[0])
 
 
 def _noise(y: Array, cuts: Sequence[int]) -> _Noise:
@@ -235,11 +233,16 @@ def _noise(y: Array, cuts: Sequence[int]) -> _Noise:
 
 
 def _chance(part: Array, cuts: Sequence[int], surprise: float) -> float:
-    """Return the chance of so surprising a run in a stable series with this one's noise."""
-    noise = _noise(part, cuts)
-    source = np.random.default_rng(len(part))  # the same series is always judged the same
+    """Return the chance of so surprising a run in a stable series with this one's noise: 1 or 0 where it is plain."""
     count = len(part)
-    draws = source.choice(noise.residuals, size=(_DRAWS, count))
+    # One stable series in five of independent normal points has a run that surprises more, a correlated one sooner.
+    if surprise**2 < max(9.0, 4.2 + 1.8 * math.log(count)):
+        return 1.0
+    noise = _noise(part, cuts)
+    if surprise**2 > _PLAIN and not noise.correlation:
+        return 0.0
+    source = np.random.default_rng(count)  # the same series is always judged the same
+    draws = source.choice(noise.residuals, size=(max(_FEWEST_DRAWS, min(_DRAWS, _DRAWN // count)), count))
     for i in range(1, count):
         draws[:, i] = noise.correlation * draws[:, i - 1] + math.sqrt(1 - noise.correlation**2) * draws[:, i]
     largest = _surprise(draws)[0] ** 2  # of normal maxima the squares have the exponential tail of Gumbel's law
@@ -250,22 +253,28 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float) -> float:
 
 def _pruned(y: Array, cuts: list[int], level: float) -> list[int]:
     """Take out, least surprising first, the cuts that a look at both neighbours does not bear out."""
+    known: dict[tuple[int, int, int], float] = {}  # a cut taken out changes what its neighbours see, and no other
     while cuts:
-        edges = [0, *cuts, len(y)]
         weakest, at = 0.0, -1
-        for number, cut in enumerate(cuts):
-            part = y[edges[number] : edges[number + 2]]
-            inner = cut - edges[number]
-            shift = abs(float(part[inner:].mean() - part[:inner].mean()))
-            noise = _noise(part, [inner])
-            error = noise.scale * math.sqrt(1 / inner + 1 / (len(part) - inner))
-            chance = 1.0 if shift < LEAST else _chance(part, [inner], shift / error)
-            if chance > max(level, weakest):
-                weakest, at = chance, number
+        for number, place in enumerate(zip([0, *cuts], cuts, [*cuts[1:], len(y)], strict=False)):
+            if place not in known:
+                known[place] = _chance_of_cut(y, *place)
+            if known[place] > max(level, weakest):
+                weakest, at = known[place], number
         if at < 0:
             return cuts
         del cuts[at]
     return cuts
+
+
+def _chance_of_cut(y: Array, start: int, cut: int, end: int) -> float:
+    """Return the chance that the levels on both sides of a cut differ so much in a stable stretch."""
+    part, inner = y[start:end], cut - start
+    shift = abs(float(part[inner:].mean() - part[:inner].mean()))
+    if shift < LEAST or len(part) < _FEWEST:
+        return 1.0
+    error = _noise(part, [inner]).scale * math.sqrt(1 / inner + 1 / (end - cut))
+    return _chance(part, [inner], shift / error)
 
 
 def _lasting(y: Array, cuts: list[int]) -> list[int]:

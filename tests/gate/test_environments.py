@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rocattn_profiling.measure import environments, revisions
+from rocattn_profiling.measure import building, environments, revisions
 from rocattn_profiling.measure.environments import BuildError, CacheError
 
 
@@ -148,17 +148,17 @@ def test_no_index_falls_back_to_the_running_packages(project, own_cache, monkeyp
 
 
 def test_constraints_come_from_the_lock_of_the_revision(tmp_path):
-    """Names, versions and hashes stay for uv, hashes go for pip, and asv_runner is ours to pin."""
+    """Names, versions and hashes stay for uv, hashes go for pip, comments go for both."""
     lock = "# tables: x\nnumpy==2.4.6 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
-    lock += "asv-runner==0.1 \\\n    --hash=sha256:cc\nzipp==4 ; python_version < '3.12'\n"
+    lock += "zipp==4 ; python_version < '3.12'\n"
     (tmp_path / "requirements.lock").write_text(lock)
-    assert environments._constraints(tmp_path, tmp_path, hashes=True)[0] == "--constraint"
+    assert building.constraints(tmp_path, tmp_path, hashes=True)[0] == "--constraint"
     lines = (tmp_path / "constraints.txt").read_text().splitlines()
     assert [line.split() for line in lines] == [
         ["numpy==2.4.6", "--hash=sha256:aa", "--hash=sha256:bb"],
         ["zipp==4", ";", "python_version", "<", "'3.12'"],
     ]
-    environments._constraints(tmp_path, tmp_path, hashes=False)
+    building.constraints(tmp_path, tmp_path, hashes=False)
     assert [line.split()[0] for line in (tmp_path / "constraints.txt").read_text().splitlines()] == [
         "numpy==2.4.6",
         "zipp==4",
@@ -168,7 +168,7 @@ def test_constraints_come_from_the_lock_of_the_revision(tmp_path):
 
 def test_no_lock_means_no_constraints(tmp_path):
     """A revision without a lock is installed without."""
-    assert environments._constraints(tmp_path, tmp_path, hashes=True) == []
+    assert building.constraints(tmp_path, tmp_path, hashes=True) == []
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_no_lock_means_no_constraints(tmp_path):
 )  # fmt: skip
 def test_the_line_that_names_the_cause_is_found(said, line):
     """Wrapping lines of uv and pip are passed over for the one with the cause."""
-    assert environments.meaningful_line(said) == line
+    assert building.meaningful_line(said) == line
 
 
 def test_old_environments_are_pruned(own_cache, monkeypatch):
@@ -206,7 +206,32 @@ def test_old_environments_are_pruned(own_cache, monkeypatch):
         used = time.time() - age_hours * 3600
         os.utime(stamp, (used, used))
     environments._prune(envs)
-    assert sorted(p.name for p in envs.iterdir()) == ["new", "recent", "still"]
+    assert sorted(p.name for p in envs.iterdir() if p.is_dir()) == ["new", "recent", "still"]
+
+
+def test_environments_beyond_the_size_limit_are_pruned(own_cache, monkeypatch):
+    """Few that are large count too; files in folders are counted, one that is shared by hard links by its share."""
+    envs = own_cache / "gate" / "envs"
+    shared = own_cache / "elsewhere"
+    own_cache.mkdir()
+    shared.write_bytes(bytes(2**20))
+    for age_hours, name in ((1, "new"), (30, "old"), (50, "older"), (70, "linked")):
+        (envs / name / "lib").mkdir(parents=True)
+        if name == "linked":
+            os.link(shared, envs / name / "lib" / "code.so")
+        else:
+            (envs / name / "lib" / "code.so").write_bytes(bytes(2**20))
+        stamp = envs / name / "stamp.json"
+        stamp.write_text("{}")
+        os.utime(stamp, (time.time() - age_hours * 3600,) * 2)
+    sizes = {entry.folder.name: entry.size_bytes for entry in environments.cached_entries(envs)}
+    assert 2**19 <= sizes["linked"] < 2**20 <= sizes["old"] < 2**20 + 2**16
+    monkeypatch.setenv("ROCATTN_CACHE_GIB", str(2.4 / 1024))
+    environments._prune(envs)
+    assert {p.name for p in envs.iterdir() if p.is_dir()} == {"new", "old"}
+    monkeypatch.setenv("ROCATTN_CACHE_GIB", "1e-9")
+    environments._prune(envs)
+    assert {p.name for p in envs.iterdir() if p.is_dir()} == {"new"}
 
 
 def test_differences_name_both_versions():

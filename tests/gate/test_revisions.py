@@ -145,6 +145,37 @@ def test_a_snapshot_can_be_checked_out(repo, tmp_path):
         assert (tree / "b.txt").read_text() == "new"
 
 
+def test_a_checkout_holds_its_submodules(repo, tmp_path):
+    """Each revision with the submodule's commit it names, taken from the user's own clone: the origin may be gone."""
+    other = type(repo)(tmp_path / "other")
+    other.commit("one", **{"inner.txt": "1"})
+    repo.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other.root), "deps/other")
+    first = repo.commit("first")
+    other.commit("two", **{"inner.txt": "2"})
+    repo.git("-C", "deps/other", "pull", "--quiet")
+    repo.commit("second")
+    other.root.rename(tmp_path / "gone")
+    for name, content in ((first, "1"), ("HEAD", "2")):
+        with revisions.checkout(repo.root, revisions.resolve(repo.root, name), tmp_path / "scratch") as tree:
+            assert (tree / "deps/other/inner.txt").read_text() == content
+    assert repo.git("status", "--porcelain") == ""
+
+
+def test_a_submodule_that_cannot_be_had_is_one_line(repo, tmp_path):
+    """Neither here nor where it says: git's own words, on one line."""
+    other = type(repo)(tmp_path / "other")
+    other.commit("one", **{"inner.txt": "1"})
+    repo.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other.root), "deps/other")
+    repo.commit("first")
+    other.root.rename(tmp_path / "gone")
+    repo.git("clone", "--quiet", str(repo.root), str(tmp_path / "clone"))
+    head = revisions.resolve(tmp_path / "clone", "HEAD")
+    opened = revisions.checkout(tmp_path / "clone", head, tmp_path / "scratch")
+    with pytest.raises(RevisionError, match="git submodule failed") as caught, opened:
+        pytest.fail("a checkout without its submodules")
+    assert "\n" not in str(caught.value)
+
+
 def test_leftovers_of_killed_processes_are_pruned(tmp_path):
     """A checkout of a process that is gone is removed, one of a living process is not."""
     gone = subprocess.Popen([sys.executable, "-c", ""])

@@ -1,19 +1,24 @@
 """The gate from two revisions to a verdict, on a small project whose times are exact."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.measure import LaunchStore, Line, Session, order_of
-from rocattn_profiling.gate.run import Options, choose_revisions, run_gate
+from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.run import run_gate
+from rocattn_profiling.gate.sides import choose_revisions, out_errors
 from rocattn_profiling.measure.asv_launch import Benchmark, Case, Outcome, Request
 from rocattn_profiling.measure.records import Launch
 from rocattn_profiling.measure.revisions import RevisionError
@@ -119,6 +124,7 @@ def time_gone(): pass
 def time_needs_new(): tinylib.new()
 def time_needs_old(): tinylib.old()
 def time_never(): tinylib.nothing()
+def track_loss(): return -5
 class Skips:
     def setup(self): raise NotImplementedError("not here")
     def time_it(self): pass
@@ -146,11 +152,13 @@ track_speed.unit = "GB/s"
         "bench_work.time_needs_new": "new",
         "bench_work.time_needs_old": "failed",
         "bench_work.time_never": "broken",
+        "bench_work.track_loss": "broken",
         "bench_work.Skips.time_it": "skipped",
         "bench_work.Lost.time_it": "missing",
         "bench_work.track_speed": "ungated",
     }
     of = {entry.label: entry for entry in result.entries}
+    assert "returned -5: a negative value has no ratio" in of["bench_work.track_loss"].reason
     assert "no attribute 'old'" in of["bench_work.time_needs_old"].reason
     assert "in time_needs_old" in of["bench_work.time_needs_old"].traceback
     assert of["bench_work.Skips.time_it"].reason == "not here"
@@ -167,16 +175,36 @@ def test_a_suite_that_head_cannot_import_exits_3(project, offline, capsys):
     assert "broken library" in capsys.readouterr().out
 
 
+def test_a_suite_that_fails_on_both_sides_is_not_green(project, offline, capsys):
+    """Nothing ran, so nothing is judged: exit 3 with the first reason, also when strict was not asked for."""
+    project.commit("broken", **{"benchmarks/bench_work.py": "def time_never():\n    raise ValueError('no luck')\n"})
+    project.commit("same")
+    status, result = gate(project, "--quick")
+    assert (status, result.verdict, statuses(result)) == (3, "not measured", {"bench_work.time_never": "broken"})
+    assert "ValueError: no luck" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_one_line_that_names_the_folder():
+    """Exit 4 by its kind: the environment's fault, and what to do."""
+    with (
+        pytest.raises(RocattnError, match="cannot write in out/gate: No space left on device; free it"),
+        out_errors(Path("out/gate")),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
         (("--base", "no-such"), 4, "revision 'no-such' does not exist"),
         (("--head", "HEAD"), 4, "has no parent"),
         (("--base", "HEAD", "--bench", "no_such_bench"), 3, "no benchmark matches no_such_bench"),
-        (("--base", "HEAD", "--suite", "nowhere"), 3, "has no nowhere"),
+        (("--base", "HEAD", "--suite", "nowhere"), 3, "there is no nowhere"),
         (("--base", "HEAD", "--bench", "("), 4, "is no regular expression"),
         (("--base", "HEAD", "--min-effect", "0"), 4, "--min-effect"),
         (("--base", "HEAD", "--rounds", "-1"), 4, "--rounds"),
+        (("--base", "HEAD", "--rounds", "0"), 4, "--rounds 0: give 1 to 200"),
+        (("--base-python", "/bin/ls", "--head-python", "/bin/ls"), 4, "does not answer as a Python does"),
     ],
 )
 def test_bad_requests_are_one_line_with_their_status(project, offline, capsys, arguments, status, said):
@@ -192,7 +220,9 @@ def test_an_unbuildable_head_exits_3_and_names_it(project, offline, capsys):
     project.commit("broken", **{"pyproject.toml": "[project\n"})
     status, result = gate(project)
     assert (status, result) == (3, None)
-    assert "HEAD does not build" in capsys.readouterr().err.strip().splitlines()[-1]
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "HEAD (" in last
+    assert "does not build: its pyproject.toml is not valid TOML" in last
 
 
 def test_a_dirty_tree_must_be_named(project, offline, capsys):
@@ -204,6 +234,19 @@ def test_a_dirty_tree_must_be_named(project, offline, capsys):
     assert status == 1
     assert result.head.revision.dirty
     assert result.base.revision.sha == project.git("rev-parse", "HEAD")
+
+
+def test_results_do_not_make_the_tree_dirty(project, offline):
+    """A project that does not ignore ``out/`` is gated twice; a folder that was there is left as it is."""
+    project.put(".gitignore", "__pycache__/\n")
+    project.commit("ignore less")
+    kept = project.root / "kept"
+    kept.mkdir()
+    for out in ("results/gate", "results/gate", "kept"):
+        status, result = gate(project, "--quick", "--bench", "100", out=out)
+        assert (status, result.verdict) == (0, "pass")
+    assert (project.root / "results/gate/.gitignore").read_text() == "*\n"
+    assert not (kept / ".gitignore").exists()
 
 
 def test_default_revisions(project):
@@ -225,44 +268,91 @@ def test_an_output_folder_that_takes_no_files_is_one_line(project, offline, caps
     assert "out/gate" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one(project, offline, capsys):
-    """SIGKILL after some launches: the next run keeps them, measures the rest, and decides the same."""
-    project.commit("slower", **DOUBLED)
-    command = [
-        sys.executable,
-        "-m",
-        "rocattn_profiling.cli",
-        "gate",
-        "run",
-        "--quick",
-        "--bench",
-        "100",
-        "--out",
-        "out/killed",
-    ]
+def start_and_stop(project, how, *arguments, after):
+    """Start the gate in a process of its own, stop it by a signal once so many lines are stored; return its status."""
+    # Python leaves an ignored SIGINT ignored, and a shell's background job starts with one.
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from rocattn_profiling.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "gate", "run", *arguments, "--out", "out/stopped"]
     process = subprocess.Popen(command, cwd=project.root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    path = project.root / "out/killed/launches.jsonl"
-    while process.poll() is None and not (path.exists() and path.read_bytes().count(b"\n") >= 6):
+    path = project.root / "out/stopped/launches.jsonl"
+    while process.poll() is None and not (path.exists() and path.read_bytes().count(b"\n") >= after):
         try:
             process.wait(0.02)
         except subprocess.TimeoutExpired:
             continue
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.send_signal(how)
+    return process.wait()
+
+
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 128 + signal.SIGINT)])
+def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, offline, capsys, how, status):
+    """In the middle of a round: the next run keeps what is there, measures the rest, decides and waives alike."""
+    waiver = """
+        [[waiver]]
+        benchmark = "bench_work.Exact.time_work(100)"
+        metric = "time"
+        ceiling = 2.5
+        expires = 2999-01-01
+        issue = "https://localhost/1"
+        reason = "accepted for the test"
+    """
+    project.put(".rocattn/waivers.toml", textwrap.dedent(waiver))
+    project.commit("slower", **DOUBLED)
+    # One line for the session, four for the first try, five of the twenty launches of five rounds.
+    assert start_and_stop(project, how, "--quick", after=10) == status
+    path = project.root / "out/stopped/launches.jsonl"
+    if how == signal.SIGINT:
+        assert not list((project.root / "out/stopped/work").iterdir())
     with path.open("ab") as file:
         file.write(b'{"kind":"launch","label":"half a li')
     before = path.read_bytes().count(b"\n")
-    status, resumed = gate(project, "--quick", "--bench", "100", out="out/killed")
+    resumed_status, resumed = gate(project, "--quick", out="out/stopped")
     assert f"going on with an interrupted run: {before - 1} launches" in capsys.readouterr().err
-    assert not list((project.root / "out/killed/work").iterdir())
-    again, whole = gate(project, "--quick", "--bench", "100")
-    assert (status, again) == (1, 1)
-    assert resumed.seed == whole.seed
-    assert resumed.launches == whole.launches
-    assert [entry.decision for entry in resumed.entries] == [entry.decision for entry in whole.entries]
+    assert not list((project.root / "out/stopped/work").iterdir())
+    whole_status, whole = gate(project, "--quick")
+    assert (resumed_status, whole_status) == (1, 1)
+    assert sorted(statuses(resumed).values()) == ["regression", "waived"]
+    told = ("seed", "launches", "verdict", "sentence", "problems", "counts")
+    assert [getattr(resumed, name) for name in told] == [getattr(whole, name) for name in told]
+    for one, other in zip(resumed.entries, whole.entries, strict=True):
+        assert (one.label, one.status, one.decision, one.waiver) == (
+            other.label,
+            other.status,
+            other.decision,
+            other.waiver,
+        )
     lines = [msgspec.json.decode(x, type=Line) for x in path.read_bytes().splitlines() if not x.endswith(b"half a li")]
     keys = [(line.label, line.side, line.round) for line in lines if line.kind == "launch"]
     assert len(keys) == len(set(keys)) == resumed.launches
+
+
+def test_a_run_that_measures_nothing_leaves_no_verdict_of_an_earlier_one(project, offline):
+    """Whoever reads the folder after a failed build must not find a green verdict there."""
+    project.commit("same")
+    assert gate(project, "--quick", "--bench", "100")[0] == 0
+    left = {path.name for path in (project.root / "out/gate").iterdir() if path.is_file()}
+    project.commit("broken", **{"pyproject.toml": "[project\n"})
+    assert gate(project, "--quick") == (3, None)
+    still = {path.name for path in (project.root / "out/gate").iterdir() if path.is_file()}
+    assert left > still == {"launches.jsonl", ".gitignore"}
+
+
+def test_a_pattern_that_finds_nothing_beside_others_is_said_and_noted(project, offline):
+    """Before anything is measured, and in the verdict; one that finds only what head removed is no typo."""
+    suite = (project.root / "benchmarks/bench_work.py").read_text()
+    more = suite + "    def time_gone(self, n):\n        self.work(n)\n"
+    project.commit("more", **{"benchmarks/bench_work.py": more})
+    project.commit("less", **{"benchmarks/bench_work.py": suite})
+    said = []
+    options = Options(quick=True, patterns=("100", "zzz", r"gone\(301"))
+    result = run_gate(project.root, project.root / "out/gate", options, say=said.append)
+    line = "--bench zzz finds no benchmark"
+    assert [text for text in said if "finds" in text] == [line]
+    assert [note for note in result.notes if "finds" in note] == [line]
+    assert {entry.status for entry in result.entries} == {"pass", "removed"}
 
 
 def test_steps_are_reported_with_the_look_at_hand(project, offline):

@@ -1,17 +1,22 @@
 """One benchmark in one fresh process: everything an asv benchmark may do, and every way it may go wrong."""
 
+import errno
 import json
 import os
 import select
+import subprocess
 import sys
 import time
 import zlib
+from pathlib import Path
 
 import pytest
 
 from rocattn.errors import ToolchainError
 from rocattn.toolchain import choose_host_compiler
-from rocattn_profiling.measure.asv_launch import Launcher, Request, SuiteError, quick_cases, read_config
+from rocattn_profiling.measure import asv_worker
+from rocattn_profiling.measure.asv_config import SuiteError, read_config
+from rocattn_profiling.measure.asv_launch import Launcher, Request, quick_cases
 
 SUITE = '''
 import os, sys, time
@@ -301,6 +306,46 @@ def test_every_way_to_end_badly_is_a_failure_with_its_reason(run, name, reason):
     assert (found.status, found.reason, found.launch) == ("failed", reason, None)
 
 
+def test_a_full_disk_is_no_failure_of_the_benchmark(run, monkeypatch):
+    """A process that ends without an answer may have had no room for one: then nothing is blamed on the benchmark."""
+    write = Path.write_bytes
+
+    def full(path, data):
+        if path.name == "room":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, data)
+
+    assert run("time_leaves").status == "failed"
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        run("time_leaves")
+
+
+def test_the_runner_is_ours_in_every_environment(suite, tmp_path):
+    """asv_runner comes from beside the worker, before an environment's own; pympler only where there is none."""
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    (site,) = bare.glob("lib/python3*/site-packages")
+    (site / "asv_runner").mkdir()
+    (site / "asv_runner/__init__.py").write_text("raise RuntimeError('the environment has another one')\n")
+    launcher = Launcher(str(bare / "bin/python"), suite, tmp_path / "scratch")
+    found = launcher.discover()
+    (case,) = found.cases((r"\.mem_list$",))
+    assert 8000 <= launcher.run(case, Request()).launch.samples_ns[0] < 9000
+    (site / "pympler").mkdir()
+    (site / "pympler/__init__.py").write_text("")
+    (site / "pympler/asizeof.py").write_text("def asizeof(both):\n    return 7 * len(set(map(id, both)))\n")
+    assert launcher.run(case, Request()).launch.samples_ns == [7.0]
+
+
+def test_steal_is_the_share_of_cpu_time_given_to_others():
+    """From two readings of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal."""
+    before, after = [100, 0, 50, 800, 0, 0, 0, 10], [150, 0, 60, 830, 0, 0, 0, 20]
+    assert asv_worker.steal_pct(before, after) == 10.0
+    assert asv_worker.steal_pct([], after) == asv_worker.steal_pct(before, before) == 0.0
+    assert len(asv_worker.cpu_ticks()) in {0, 8}
+
+
 def test_a_timeout_ends_the_benchmark_and_its_children(run, tmp_path):
     """After its timeout the whole process group is gone."""
     found = run("time_hangs")
@@ -403,8 +448,6 @@ def test_a_configuration_that_leads_nowhere_is_one_line(tmp_path, text, message)
 
 def test_the_request_is_all_the_worker_reads(suite, tmp_path):
     """The worker is a plain script: a JSON argument in, a JSON file out."""
-    import subprocess
-
     from rocattn_profiling.measure.asv_launch import WORKER
 
     answer = tmp_path / "answer.json"

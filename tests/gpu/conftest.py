@@ -54,8 +54,10 @@ def stub(tmp_path_factory, kernel_cache):
     library = root / "lib" / "libamdhip64.so"
     subprocess.run([*compiler, "-O1", "-shared", "-fPIC", HERE / "stub_hip.c", "-o", library], check=True)
 
-    def run(code, **environment):
-        return run_python(code, ROCM_PATH=str(root), STUB_KERNEL=str(HERE / "stub_kernel.hip"), **environment)
+    def run(code, *arguments, **environment):
+        return run_python(
+            code, *arguments, ROCM_PATH=str(root), STUB_KERNEL=str(HERE / "stub_kernel.hip"), **environment
+        )
 
     return run
 

@@ -38,6 +38,9 @@ int hipGetDevicePropertiesR0600(Properties* p, int device) {
     p->warpSize = 32;
     return device ? 101 : 0;
 }
+int hipDeviceGetPCIBusId(char* id, int length, int device) {
+    return snprintf(id, (size_t)length, "0000:%02x:00.0", 3 + device), 0;
+}
 int hipMalloc(void** pointer, size_t bytes) {
     if (in_use + bytes > TOTAL) return OUT_OF_MEMORY;
     size_t* block = malloc(bytes + 64);

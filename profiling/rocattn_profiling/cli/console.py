@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_WHAT = 160  # characters of a step: a label may be long
+
+
 def add_common(parser: argparse.ArgumentParser, *, out: str | None = None) -> None:
     """Add ``--json`` and, if the command writes files, ``--out`` with its default."""
     parser.add_argument("--json", action="store_true", help="print JSON on stdout, and nothing else there")
@@ -28,7 +31,8 @@ def stderr() -> Console:
     """Return the console for people; rich itself honours NO_COLOR and plain pipes."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    # Labels may hold brackets and colons, which rich would take for its own markup, or for an error in it.
+    return Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def say(message: str) -> None:
@@ -77,19 +81,24 @@ class Progress:
             from rich.progress import Progress as Bar
 
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Bar(*columns, TextColumn("{task.fields[what]}"), console=stderr())
+            self._bar = Bar(*columns, TextColumn("{task.fields[what]}", markup=False), console=stderr())
             self._task = self._bar.add_task(title, total=total, what="")
             self._bar.start()
 
     def expect(self, total: int) -> None:
         """Change how many steps there will be in all."""
+        if not self.total:
+            self._started = self._last = time.monotonic()  # what came before has no steps to foretell others by
         self.total = total
         if self._bar is not None:
             self._bar.update(self._task, total=total)
 
     def step(self, what: str = "", count: int = 1) -> None:
         """Count finished steps and say what the last one was."""
+        from rocattn_profiling.markup import terminal
+
         self.done += count
+        what = terminal(what, _WHAT)
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, what=what)
             return

@@ -1,11 +1,11 @@
-"""``rocattn gate``: ``run`` measures two revisions and fails on a proven regression, ``judge`` decides stored pairs."""
+"""``rocattn gate``: ``run`` fails on a proven regression, ``selftest`` tests that, the others take what is stored."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.cli import gate_judge
+from rocattn_profiling.cli import gate_judge, gate_selftest, gate_show
 from rocattn_profiling.cli.console import add_common, emit_json, progress, say
 from rocattn_profiling.cli.status import NOT_MEASURED, USAGE, CommandError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="run|judge")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="run|judge|selftest|show|comment")
     text = "measure base and head in fresh, interleaved processes and decide"
     run_ = verbs.add_parser("run", help=text, description=text.capitalize() + ".")
     run_.add_argument(
@@ -27,14 +27,20 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     run_.add_argument(
         "--head", default="", metavar="REV", help="revision to judge, or WORKTREE for the tree as it is (default: HEAD)"
     )
+    for side in ("base", "head"):
+        text = f"Python of an existing environment to take as {side}, instead of revisions"
+        run_.add_argument(f"--{side}-python", default="", metavar="PYTHON", help=text)
     run_.add_argument(
         "--suite", default="", metavar="PATH", help="benchmark folder or asv.conf.json (default: asv.conf.json)"
     )
+    text = "interpreter to build revisions with (default: the running one)"
+    run_.add_argument("--python", default="", metavar="PYTHON", help=text)
+    run_.add_argument("--repo", default="", metavar="DIR", help="repository, if not that of the current folder")
     run_.add_argument(
         "--bench", action="append", default=[], metavar="REGEX", help="only benchmarks it finds; may be repeated"
     )
     run_.add_argument("--quick", action="store_true", help="fewer rounds, shorter launches, only Quick… classes if any")
-    run_.add_argument("--rounds", type=int, default=0, metavar="N", help="most rounds for an undecided benchmark")
+    run_.add_argument("--rounds", type=int, metavar="N", help="most rounds for an undecided benchmark")
     run_.add_argument(
         "--min-effect", type=float, default=5.0, metavar="PCT", help="smallest change that counts (default 5)"
     )
@@ -42,19 +48,33 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     run_.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of every random order (default: from the revisions)"
     )
+    run_.add_argument("--no-exact", action="store_true", help="leave out what needs no clock (machine code, plans)")
     run_.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
     add_common(run_, out="out/gate")
     text = "decide stored pairs without measuring"
     gate_judge.prepare(verbs.add_parser("judge", help=text))
+    gate_show.prepare_show(verbs.add_parser("show", help="print a stored verdict in another form"))
+    text = "make the comment for a pull request from a verdict that nobody vouches for"
+    gate_show.prepare_comment(verbs.add_parser("comment", help=text))
+    text = "measure one commit against itself: what the gate sees on this machine, and how often it is wrong"
+    gate_selftest.prepare(verbs.add_parser("selftest", help=text, description=text.capitalize() + "."))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, decide, print; return the exit status of the verdict."""
-    if arguments.verb == "judge":
-        return gate_judge.run(arguments)
+    others = {
+        "judge": gate_judge.run,
+        "selftest": gate_selftest.run,
+        "show": gate_show.run_show,
+        "comment": gate_show.run_comment,
+    }
+    if arguments.verb in others:
+        return others[arguments.verb](arguments)
     result = _measured(arguments)
-    from rocattn_profiling.gate import render
+    from rocattn_profiling.gate import outputs, render
 
+    if why := outputs.step_summary(result):
+        say(f"note: {why}")
     if arguments.json:
         emit_json(result)
     else:
@@ -64,21 +84,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measured(arguments: argparse.Namespace) -> GateResult:
-    _check(arguments)
-    from rocattn_profiling.gate.run import Options, run_gate
-    from rocattn_profiling.measure.asv_launch import SuiteError
-    from rocattn_profiling.measure.environments import BuildError
+    check(arguments)
+    if arguments.repo and (arguments.base_python or arguments.head_python):
+        raise CommandError("--repo names a repository, and existing environments need none", USAGE)
+    from rocattn_profiling.gate.options import Options
+    from rocattn_profiling.gate.run import run_gate
+    from rocattn_profiling.measure.asv_config import SuiteError
+    from rocattn_profiling.measure.building import BuildError
 
     options = Options(
         base=arguments.base,
         head=arguments.head,
+        base_python=arguments.base_python,
+        head_python=arguments.head_python,
+        python=arguments.python,
         suite=arguments.suite,
         patterns=tuple(arguments.bench),
         quick=arguments.quick,
-        rounds=arguments.rounds,
+        rounds=arguments.rounds or 0,
         min_effect=arguments.min_effect / 100,
         seed=arguments.seed,
         fresh=arguments.fresh,
+        exact=not arguments.no_exact,
     )
     try:
         with progress("gate", 0) as shown:
@@ -88,15 +115,20 @@ def _measured(arguments: argparse.Namespace) -> GateResult:
                 shown.expect(step.total)
                 shown.step(step.what)
 
-            return run_gate(Path(), Path(arguments.out), options, on_step=on_step, say=say)
+            return run_gate(Path(arguments.repo), Path(arguments.out), options, on_step=on_step, say=say)
     except (BuildError, SuiteError) as error:
         raise CommandError(str(error), NOT_MEASURED) from error
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def check(arguments: argparse.Namespace) -> None:
+    """Refuse what cannot be meant.
+
+    Raises:
+        CommandError: One line, with the exit status of a usage error.
+    """
     import re
 
-    if arguments.rounds < 0 or arguments.rounds > 200:
+    if arguments.rounds is not None and not 1 <= arguments.rounds <= 200:
         raise CommandError(f"--rounds {arguments.rounds}: give 1 to 200 (a regression needs at least 5)", USAGE)
     if not 0.5 <= arguments.min_effect <= 100:
         raise CommandError(f"--min-effect {arguments.min_effect:g}: give a percentage from 0.5 to 100", USAGE)

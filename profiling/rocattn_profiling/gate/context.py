@@ -27,6 +27,7 @@ class Context:
         differing: Package -> (version in base, version in head), where they differ.
         quick: A short run is wanted: leave out what takes longer than it tells.
         say: Takes one line about every longer stage.
+        again: The command that compares the same sides again, to which a reader adds ``--bench`` or ``--rounds``.
     """
 
     repo: Path
@@ -37,3 +38,4 @@ class Context:
     differing: Mapping[str, tuple[str, str]]
     quick: bool
     say: Callable[[str], None]
+    again: str = "rocattn gate run"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import statistics
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -19,7 +20,7 @@ from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.measure.asv_launch import Case, Launcher, Outcome, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from rocattn_profiling.gate.look import Policy
@@ -28,6 +29,7 @@ SideName = Literal["base", "head"]
 SIDES: tuple[SideName, SideName] = ("base", "head")
 PROBE = -1  # the round in which each side is tried once and the sampling is chosen
 TIME_UNITS = {"seconds": "ns"}
+_GPU_MEDIANS = ("mclk_mhz", "power_w", "temperature_c")
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -133,6 +135,7 @@ class Session:
         launchers: The side's environments.
         cases: What to measure.
         policy: When to look and how to decide.
+        policies: Label -> the rule for that case, where it has one of its own.
         request: How a launch samples.
         seed: Decides every order.
         store: Where launches are kept.
@@ -148,8 +151,10 @@ class Session:
         seed: int,
         store: LaunchStore,
         on_step: Callable[[Step], None],
+        policies: Mapping[str, Policy] | None = None,
     ) -> None:
         self.launchers, self.cases, self.policy, self.request = launchers, cases, policy, request
+        self.policies = policies or {}
         self.seed, self.store, self.on_step = seed, store, on_step
         self._outcomes: dict[str, dict[SideName, Outcome]] = {}
         self._sampling: dict[str, Request] = {}
@@ -157,24 +162,35 @@ class Session:
 
     def run(self) -> Measured:
         """Measure everything."""
-        self._total = 2 * len(self.cases) * (1 + self.policy.looks[0])
+        looks = sorted({look for policy in (self.policy, *self.policies.values()) for look in policy.looks})
+        self._total = 2 * len(self.cases) * (1 + looks[0])
         running = [case for case in self.cases if self._probe(case)]
-        self._total = self._done + 2 * len(running) * self.policy.looks[0]
+        self._total = self._done + 2 * len(running) * looks[0]
         active, first = list(running), 0
         decision = decide_suite([], self.policy)
-        for look in self.policy.looks:
+        for look in looks:
             for round_ in range(first, look):
                 self._round(active, round_, look)
             first = look
             running = [case for case in running if not self._failed(case)]
-            decision = decide_suite([self._pair(case) for case in running], self.policy)
-            active = [case for case in running if case.label in decision.undecided]
+            decision = decide_suite([self._pair(case) for case in running], self.policy, self.policies)
+            undecided = set(decision.undecided)
+            active = [case for case in running if self._goes_on(case, look, case.label in undecided, case in active)]
             if not active:
                 break
-            following = [later for later in self.policy.looks if later > look]
+            following = [later for later in looks if later > look]
             self._total = self._done + (2 * len(active) * (following[0] - look) if following else 0)
         pairs = [self._pair(case) for case in running]
         return Measured(pairs=pairs, decision=decision, outcomes=self._outcomes, launches=self._done)
+
+    def _most(self, case: Case) -> int:
+        """Return how many rounds a case may take."""
+        return self.policies.get(case.label, self.policy).looks[-1]
+
+    def _goes_on(self, case: Case, look: int, undecided: bool, active: bool) -> bool:
+        """Whether a case is measured further; a look that is not among its own does not end it."""
+        own = self.policies.get(case.label, self.policy).looks
+        return look < own[-1] and (undecided if look in own else active)
 
     def _probe(self, case: Case) -> bool:
         """Try both sides once, and let the first that runs choose the sampling for both; False if one does not run."""
@@ -217,7 +233,7 @@ class Session:
         if outcome is None:
             pos = 0 if round_ == PROBE else order_of(self.seed, case.label, round_).index(side)
             hash_seed = _number(self.seed, "hash", case.label, round_) % 2**32
-            outcome = self.launchers[side].run(case, sampling, pos=pos, seed=hash_seed)
+            outcome = _with_ratio(self.launchers[side].run(case, sampling, pos=pos, seed=hash_seed))
             self.store.put(case, side, round_, outcome)
         self._done += 1
         self.on_step(Step(done=self._done, total=max(self._total, self._done), what=f"{what}: {case.label}"))
@@ -226,7 +242,7 @@ class Session:
     def _pair(self, case: Case) -> Pair:
         sides = {}
         for side in SIDES:
-            found = [(r, self.store.get(case, side, r)) for r in range(self.policy.looks[-1])]
+            found = [(r, self.store.get(case, side, r)) for r in range(self._most(case))]
             launches = [_pair_launch(r, o, case) for r, o in found if o is not None and o.launch is not None]
             number = self._sampling[case.label].number or 1
             unit = TIME_UNITS.get(case.benchmark.unit, case.benchmark.unit)
@@ -247,7 +263,24 @@ def _pair_launch(round_: int, outcome: Outcome, case: Case) -> PairLaunch:
         nivcsw=launch.nivcsw,
         # Values other than times do not depend on the machine's speed.
         canary=outcome.canary_ns if timed else 0.0,
+        load=launch.load,
+        steal_pct=outcome.steal_pct,
+        sclk_mhz=[state.sclk_mhz for state in outcome.gpu] if all(state.sclk_mhz for state in outcome.gpu) else [],
+        **{name: _median([getattr(state, name) for state in outcome.gpu]) for name in _GPU_MEDIANS},
     )
+
+
+def _median(values: Sequence[float]) -> float:
+    """Return the median of what was told; 0 when nothing was."""
+    return statistics.median([value for value in values if value] or [0.0])
+
+
+def _with_ratio(outcome: Outcome) -> Outcome:
+    """Take a negative value (of a ``track_`` benchmark) for a failure: it is one that no ratio can judge."""
+    if outcome.launch is None or min(outcome.launch.samples_ns) >= 0:
+        return outcome
+    reason = f"the benchmark returned {min(outcome.launch.samples_ns):g}: a negative value has no ratio to judge"
+    return msgspec.structs.replace(outcome, status="failed", launch=None, reason=reason)
 
 
 def order_of(seed: int, label: str, round_: int) -> tuple[SideName, SideName]:

@@ -1,14 +1,18 @@
 """The parent's side of asv benchmarks: list a suite, and run one benchmark once in a fresh process of a revision.
 
-The process itself is `rocattn_profiling.measure.asv_worker`, started by path in the environment of the revision.
+The process itself is `rocattn_profiling.measure.asv_worker`, a copy of which is started by path in the environment of
+the side, beside a copy of this environment's asv_runner: so every side is run by the same one, also those that have
+none.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -17,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from rocattn.errors import RocattnError
 from rocattn.toolchain import compiler_environment
+from rocattn_profiling.measure.asv_config import DEFAULT_TIMEOUT_S, SuiteError
 from rocattn_profiling.measure.machine import thread_environment
 from rocattn_profiling.measure.records import Launch
 
@@ -26,13 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 WORKER = Path(__file__).with_name("asv_worker.py")
-DEFAULT_TIMEOUT_S = 60.0  # asv's default_benchmark_timeout
 LIST_TIMEOUT_S = 120.0
 Status = Literal["ok", "skipped", "failed", "timeout"]
-
-
-class SuiteError(RocattnError):
-    """Raised when a suite or its configuration cannot be read."""
 
 
 class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +51,11 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     setup_cache_key: str | None = None
     setup_cache_timeout: float | None = None
+
+    @property
+    def metric(self) -> str:
+        """What it measures, as names of benchmarks begin: "time", "mem", "peakmem" or "track"."""
+        return {"memory": "mem", "peakmemory": "peakmem"}.get(self.type, self.type)
 
     def cases(self) -> list[Case]:
         """Return every parameter combination, in asv's order."""
@@ -94,6 +98,15 @@ def quick_cases(cases: list[Case]) -> list[Case]:
     return [case for case in cases if re.search(r"(^|\.)Quick\w*\.", case.benchmark.name)] or cases
 
 
+class GpuState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a GPU was doing during one sample; 0 is what it does not tell."""
+
+    sclk_mhz: float = 0.0
+    mclk_mhz: float = 0.0
+    power_w: float = 0.0
+    temperature_c: float = 0.0
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What one process said.
 
@@ -102,6 +115,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         launch: The samples; None if there are none. A benchmark with a single value has it as its one sample.
         thread_ns: CPU time of the main thread for the same samples; ``launch.cpu_ns`` is the whole process.
         canary_ns: Shortest time of a fixed piece of work in the same process.
+        steal_pct: Share of the machine's CPU time that the hypervisor gave to others while the launch ran.
+        gpu: The GPU's state at each sample, from a timer that watches it; empty for others.
         peak_rss_bytes: Largest resident set of the process.
         reason: One line why it was skipped or failed; ``traceback`` has the rest.
     """
@@ -110,6 +125,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     launch: Launch | None = None
     thread_ns: list[float] = []
     canary_ns: float = 0.0
+    steal_pct: float = 0.0
+    gpu: list[GpuState] = []
     peak_rss_bytes: int = 0
     reason: str = ""
     traceback: str = ""
@@ -122,72 +139,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
     sample_ns: int = 4_000_000
     budget_ns: int = 120_000_000
-
-
-class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gate needs of an ``asv.conf.json``.
-
-    Attributes:
-        benchmark_dir: The suite's folder, relative to the repository's top folder.
-        environment: Variables of the matrix (``env``, ``env_nobuild``) that have a single value.
-        timeout_s: For benchmarks that set none.
-    """
-
-    benchmark_dir: str
-    environment: dict[str, str] = {}
-    timeout_s: float = DEFAULT_TIMEOUT_S
-
-
-def read_config(tree: Path, suite: str | None) -> Config:
-    """Find a suite in a checked-out tree: an ``asv.conf.json``, its folder, or a plain benchmark folder.
-
-    Raises:
-        SuiteError: When there is none, or it cannot be parsed.
-    """
-    given = tree / (suite or "asv.conf.json")
-    if given.is_dir() and not (given / "asv.conf.json").exists():
-        near = next((p for p in (given.parent / "asv.conf.json", tree / "asv.conf.json") if p.is_file()), None)
-        return _config(_parse(near) if near else {}, given, tree)
-    path = given / "asv.conf.json" if given.is_dir() else given
-    if not path.is_file():
-        wanted = suite or "asv.conf.json"
-        raise SuiteError(f"that revision has no {wanted}: name a benchmark folder or an asv.conf.json with --suite")
-    settings = _parse(path)
-    name = str(settings.get("benchmark_dir", "benchmarks"))
-    folder = (path.parent / name).resolve()
-    if not folder.is_dir() or not folder.is_relative_to(tree.resolve()):
-        raise SuiteError(f"{path.name} names the benchmark folder {name!r}, which that revision does not have")
-    return _config(settings, folder, tree)
-
-
-def _config(settings: dict[str, Any], folder: Path, tree: Path) -> Config:
-    return Config(
-        benchmark_dir=folder.resolve().relative_to(tree.resolve()).as_posix(),
-        environment=_matrix_environment(settings),
-        timeout_s=float(settings.get("default_benchmark_timeout", DEFAULT_TIMEOUT_S)),
-    )
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text()
-        # asv allows // comments and trailing commas; strings (which may hold "//") are matched first and kept.
-        text = re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', lambda m: m.group(1) or "", text, flags=re.DOTALL)
-        text = re.sub(r'("(?:\\.|[^"\\])*")|,(?=\s*[\]}])', lambda m: m.group(1) or "", text)
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-        raise SuiteError(f"cannot read {path}: {error}") from error
-
-
-def _matrix_environment(settings: dict[str, Any]) -> dict[str, str]:
-    matrix = settings.get("matrix") or {}
-    found: dict[str, str] = {}
-    for kind in ("env", "env_nobuild"):
-        for name, values in (matrix.get(kind) or {}).items():
-            options = values if isinstance(values, list) else [values]
-            if len(options) == 1 and options[0] is not None:
-                found[name] = str(options[0])
-    return found
 
 
 class Launcher:
@@ -213,10 +164,18 @@ class Launcher:
         self.python, self.timeout_s = python, timeout_s
         # Absolute, because the worker starts in another folder.
         self.suite, self.scratch = suite.absolute(), scratch.absolute()
-        hidden = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "PYTHONPROFILEIMPORTTIME"}
+        hidden = {
+            "PYTHONPATH",
+            "PYTHONHOME",
+            "PYTHONSTARTUP",
+            "VIRTUAL_ENV",
+            "PYTHONPROFILEIMPORTTIME",
+            "PYTHONSAFEPATH",
+        }
         kept = {key: value for key, value in os.environ.items() if key not in hidden}
         self.environment = {**kept, **thread_environment(1), **compiler_environment(), **(environment or {})}
         self.scratch.mkdir(parents=True, exist_ok=True)
+        self._worker = _lay_out_runner(self.scratch / "runner")
 
     def discover(self) -> Suite:
         """List the suite's benchmarks in this environment.
@@ -264,6 +223,8 @@ class Launcher:
             launch=launch,
             thread_ns=answer.get("thread_ns", []),
             canary_ns=answer["canary_ns"],
+            steal_pct=answer["steal_pct"],
+            gpu=msgspec.convert(answer.get("gpu", []), list[GpuState]),
             peak_rss_bytes=answer["peak_rss_bytes"],
         )
 
@@ -290,7 +251,7 @@ class Launcher:
         with tempfile.TemporaryDirectory(prefix="launch-", dir=self.scratch) as folder:
             answer, log = Path(folder, "answer.json"), Path(folder, "log")
             request = msgspec.json.encode(message | {"suite": str(self.suite), "answer": str(answer)}).decode()
-            command = [self.python, "-P", "-s", str(WORKER), request]
+            command = [self.python, str(self._worker), request]
             environment = self.environment | {"PYTHONHASHSEED": str(seed)}
             with log.open("wb") as output:
                 process = subprocess.Popen(
@@ -304,10 +265,37 @@ class Launcher:
                         reason = f"no answer within {timeout_s:g} s"
                         return {}, Outcome(status="timeout", reason=reason, traceback=_tail(log))
             if not answer.exists():
+                Path(folder, "room").write_bytes(bytes(1 << 16))  # a full disk takes the answer and the log with it
                 return {}, Outcome(status="failed", reason=_death(process.returncode, _tail(log)), traceback=_tail(log))
             said: dict[str, Any] = msgspec.json.decode(answer.read_bytes())
             outcome = Outcome(status=said["status"], reason=said.get("reason", ""), traceback=said.get("traceback", ""))
             return said, outcome
+
+
+def _package(name: str) -> Path:
+    """Return the folder of a package that asv, a dependency of this project, brings."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def _lay_out_runner(folder: Path) -> Path:
+    """Copy the worker and what it needs into a folder, and return the worker's path.
+
+    asv_runner lies beside the worker, where it goes before an environment's own: both sides are run by the same one.
+    pympler, which sizes objects for ``mem_`` benchmarks, is for environments without it.
+    """
+    source = _package("asv_runner")
+    for path in source.rglob("*.py"):
+        place = folder / "asv_runner" / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
+    fallback = folder / "fallback" / "pympler"
+    fallback.mkdir(parents=True, exist_ok=True)
+    for name in ("__init__.py", "asizeof.py"):
+        shutil.copyfile(_package("pympler") / name, fallback / name)
+    return Path(shutil.copy(WORKER, folder))
 
 
 @contextlib.contextmanager

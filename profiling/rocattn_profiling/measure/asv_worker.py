@@ -1,8 +1,9 @@
-"""Runs inside the environment of one revision: lists an asv suite, or measures one benchmark once.
+"""Runs inside the environment of one side: lists an asv suite, or measures one benchmark once.
 
-A standalone script of the standard library and asv_runner: the environment of an old commit has nothing else of ours.
-Called as ``python -P -s asv_worker.py REQUEST``, where REQUEST is a JSON object; the answer goes to the file that
-it names, so that nothing a benchmark prints can get into it.
+A standalone script of the standard library (Python 3.10 and later) and asv_runner, which lies beside it: the
+environment of an old commit, or of somebody else, has nothing else of ours. Called as ``python asv_worker.py REQUEST``,
+where REQUEST is a JSON object; the answer goes to the file that it names, so that nothing a benchmark prints can get
+into it.
 """
 
 # ruff: noqa: SLF001 - asv_runner has no public way to run a benchmark's setup, parameters and timer apart
@@ -31,6 +32,7 @@ SAMPLE_LIMIT_NS = 60_000_000
 def main() -> None:
     """Do what the request says and leave the answer, or the traceback, in its file."""
     end_with_parent()
+    sys.path.append(str(Path(__file__).with_name("fallback")))
     request = json.loads(sys.argv[1])
     started = time.time_ns()
     try:
@@ -154,7 +156,7 @@ def set_up(benchmark: Any) -> str | None:
 def measure(benchmark: Any, request: Answer) -> Answer:
     """Take the samples of a timing benchmark, or the value of any other."""
     canary = [canary_ns() for _ in range(4)]
-    load_1min = os.getloadavg()[0]
+    load_1min, ticks = os.getloadavg()[0], cpu_ticks()
     started = time.time_ns()
     if benchmark.type != "time":
         value = benchmark.do_run()
@@ -165,13 +167,33 @@ def measure(benchmark: Any, request: Answer) -> Answer:
             "canary_ns": min(canary),
             "start_ns": started,
             "load": load_1min,
+            "steal_pct": steal_pct(ticks, cpu_ticks()),
             "peak_rss_bytes": peak_rss_bytes(),
         }
     # timeraw has no timer: its statement runs in a process of its own for every sample.
     answer = samples(benchmark, request) if hasattr(benchmark, "timer") else raw_samples(benchmark, request)
     canary += [canary_ns() for _ in range(4)]
-    answer.update(canary_ns=min(canary), start_ns=started, load=load_1min)
+    answer.update(canary_ns=min(canary), start_ns=started, load=load_1min, steal_pct=steal_pct(ticks, cpu_ticks()))
     return {**answer, "peak_rss_bytes": peak_rss_bytes()}
+
+
+def cpu_ticks() -> list[int]:
+    """Return the machine's CPU time so far by kind (/proc/stat: user, nice, system, idle, iowait, irq, softirq, steal).
+
+    Empty where there is no /proc.
+    """
+    try:
+        with Path("/proc/stat").open() as file:
+            return [int(part) for part in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return []
+
+
+def steal_pct(before: list[int], after: list[int]) -> float:
+    """Return the share of CPU time, in percent, that the hypervisor gave to others between two readings."""
+    passed = [new - old for old, new in zip(before, after, strict=False)]
+    total = sum(passed)
+    return round(100 * passed[7] / total, 3) if len(passed) == 8 and total > 0 else 0.0
 
 
 def number_of(value: Any) -> float:
@@ -226,6 +248,11 @@ class Sampler:
         # asv's default timer is the wall clock; any other one (GPU events, say) counts seconds of its own.
         self.timer = None if benchmark.timer is time.perf_counter else benchmark.timer
 
+    def gpu_state(self) -> list[dict[str, float]]:
+        """Return what a timer that watches a GPU saw since the last call, as a list of one; empty for other timers."""
+        take = getattr(self.timer, "take_state", None)
+        return [] if take is None else [take()]
+
     def redo_setup(self) -> None:
         """Tear down and set up again, as asv does between calls."""
         self.benchmark.do_teardown()
@@ -273,7 +300,10 @@ def samples(benchmark: Any, request: Answer) -> Answer:
         if not number:
             number = choose_number(sampler, benchmark, one, request["sample_ns"])
         count = request.get("count") or choose_count(one, sampler, number, request["budget_ns"])
-        rows = [sampler.sample(number) for _ in range(count)]
+        rows, states = [], []
+        for _ in range(count):
+            rows.append(sampler.sample(number))
+            states += sampler.gpu_state()
     finally:
         if enabled:
             gc.enable()
@@ -284,6 +314,7 @@ def samples(benchmark: Any, request: Answer) -> Answer:
         "cpu_ns": [value / number for value in process] if sampler.timer is None else [],
         "thread_ns": [value / number for value in thread] if sampler.timer is None else [],
         "nivcsw": list(switches),
+        "gpu": states,
     }
 
 

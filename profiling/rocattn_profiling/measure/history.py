@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn_profiling.measure import asv_launch, environments, revisions
+from rocattn_profiling.measure.asv_config import SuiteError, read_config
 from rocattn_profiling.measure.asv_store import AsvStore, Sample
 from rocattn_profiling.measure.machine import this_machine
 from rocattn_profiling.measure.records import Commit
@@ -80,7 +81,7 @@ def measure_history(
         return History(passed_over=builder.passed_over)
     passed_over = builder.passed_over
     with revisions.checkout(repo, revisions.resolve(repo, "HEAD"), environments.cache_root() / "scratch") as tree:
-        config = asv_launch.read_config(tree, None)
+        config = read_config(tree, None)
 
         def launcher(revision: Revision) -> Launcher:
             python, scratch = builder.built[revision].python, tree.parent / revision.sha[:10]
@@ -90,7 +91,7 @@ def measure_history(
         found = launcher(suite_from).discover().cases(tuple(benchmarks))
         cases = found if benchmarks else asv_launch.quick_cases(found)
         if not cases:
-            raise asv_launch.SuiteError("no benchmark of the suite matches: nothing would be measured")
+            raise SuiteError("no benchmark of the suite matches: nothing would be measured")
         names = {case.benchmark.name for case in cases}
         shas = {point.sha for series in store.read() if series.benchmark in names for point in series.points}
         known = [revision for revision in newest if revision.sha in shas]

@@ -186,14 +186,45 @@ def checkout(repo: Path, revision: Revision, scratch: Path) -> Iterator[Path]:
         RevisionError: When git cannot make it.
         OSError: When ``scratch`` takes no files.
     """
-    scratch.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"src-{os.getpid()}-", dir=scratch))
-    try:
+    with own_folder(scratch) as folder:
         # A clone that shares objects has tags and history (setuptools-scm reads them) and leaves no trace in the
         # user's .git, as a linked worktree would.
         git(repo, "clone", "--quiet", "--shared", "--no-checkout", "--template=", "--", str(repo), str(folder / "tree"))
         git(folder / "tree", "checkout", "--quiet", "--detach", revision.sha)
+        if (folder / "tree" / ".gitmodules").is_file():
+            _fill_submodules(repo, folder / "tree")
         yield folder / "tree"
+
+
+def _fill_submodules(repo: Path, tree: Path) -> None:
+    """Check the submodules of a clone out, from where the user's own clone has them if it does."""
+    if origin := git(repo, "config", "--default", "", "--get", "remote.origin.url"):
+        git(tree, "remote", "set-url", "origin", origin)  # relative addresses of submodules start from it
+    git(tree, "submodule", "--quiet", "init")
+    modules = Path(git(repo, "rev-parse", "--path-format=absolute", "--git-common-dir"), "modules")
+    listed = git(tree, "config", "--file", ".gitmodules", "--get-regexp", r"\.path$").splitlines()
+    for key, path in (line.split(" ", 1) for line in listed):
+        name = key.removeprefix("submodule.").removesuffix(".path")
+        if ".." not in Path(name).parts and (modules / name).is_dir():
+            git(tree, "config", f"submodule.{name}.url", str(modules / name))
+            # For the user's own files only: other addresses come with the revision, and git is right to be wary.
+            allow = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "protocol.file.allow", "GIT_CONFIG_VALUE_0": "always"}
+            git(tree, "submodule", "--quiet", "update", "--", path, env=allow)
+    git(tree, "submodule", "--quiet", "update", "--init", "--recursive")
+
+
+@contextmanager
+def own_folder(scratch: Path) -> Iterator[Path]:
+    """Give an empty folder for the length of a block; `prune_checkouts` removes those of killed processes.
+
+    Raises:
+        OSError: When ``scratch`` takes no files.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    # Absolute, because git is told to start in the repository.
+    folder = Path(tempfile.mkdtemp(prefix=f"src-{os.getpid()}-", dir=scratch.absolute()))
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,0 +1,169 @@
+"""From launches to the GateResult: which cases are measured, what became of the others, and what a reader must know."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.verdict import Entry
+from rocattn_profiling.measure import asv_launch
+from rocattn_profiling.measure.machine import this_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from rocattn_profiling.gate.look import Policy
+    from rocattn_profiling.gate.measure import Measured, SideName
+    from rocattn_profiling.gate.options import Options
+    from rocattn_profiling.gate.sides import Sides
+    from rocattn_profiling.measure.asv_launch import Case, Suite
+
+
+def chosen_cases(suite: Suite, options: Options) -> list[Case]:
+    """Return the cases to measure: those that match, and in quick mode the quick classes where there are any."""
+    cases = suite.cases(options.patterns)
+    return asv_launch.quick_cases(cases) if options.quick and not options.patterns else cases
+
+
+def nothing(suites: Mapping[SideName, Suite], options: Options) -> str:
+    """Say in one line why there is nothing to measure."""
+    suite = suites["head"]
+    if suite.broken:
+        module, why = next(iter(suite.broken.items()))
+        return f"no benchmark can be imported: {module}: {why}"
+    if options.patterns:
+        return f"no benchmark matches {' or '.join(options.patterns)}: nothing would be measured"
+    return "the suite has no benchmarks: nothing would be measured"
+
+
+def lost_modules(suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:
+    """Return entries for what head cannot even import, or discovers no more though base does."""
+    broken = suites["head"].broken
+    entries: list[Entry] = []
+    for module, why in broken.items():
+        status: verdict.Status = "broken" if module in suites["base"].broken else "failed"
+        entries.append(Entry(label=module, name=module, status=status, reason=f"cannot be imported: {why}"))
+    known = {case.label for case in suites["head"].cases()}
+    for case in suites["base"].cases(options.patterns):
+        # Benchmarks of a module that head cannot import are told by the module's own entry.
+        if case.label not in known and not any(case.label.startswith(f"{module}.") for module in broken):
+            reason = "base offers it and head does not, from the same benchmark files"
+            entries.append(Entry(label=case.label, name=case.benchmark.name, status="missing", reason=reason))
+    return entries
+
+
+def removed(before: Suite | None, head: Suite, options: Options) -> list[Entry]:
+    """Return entries for benchmarks of base's own suite that head's no longer has."""
+    if before is None:
+        return []
+    known = {benchmark.name for benchmark in head.benchmarks}
+    lost = {case.benchmark.name for case in before.cases(options.patterns)} - known
+    lost = {name for name in lost if not any(name.startswith(f"{module}.") for module in head.broken)}
+    return [Entry(label=n, name=n, status="removed", reason="head's suite no longer has it") for n in sorted(lost)]
+
+
+def idle_patterns(suites: Iterable[Suite | None], options: Options) -> list[str]:
+    """Return a line for each pattern that finds nothing in any of the suites: a typo beside one that finds something.
+
+    A module that cannot be imported counts by its name: what it would offer is not known.
+    """
+    labels = [label for suite in suites if suite for label in (*(case.label for case in suite.cases()), *suite.broken)]
+    idle = [p for p in options.patterns if not any(re.search(p, label) for label in labels)]
+    return [f"--bench {shlex.quote(pattern)} finds no benchmark" for pattern in idle]
+
+
+def worst_first(entry: Entry) -> tuple[int, bool, float, str, str]:
+    """Sort entries as a reader wants them."""
+    return verdict.ORDER.index(entry.status), not entry.suspect, -verdict.badness(entry), entry.label, entry.arch
+
+
+def result_of(
+    sides: Sides,
+    options: Options,
+    policy: Policy,
+    seed: int,
+    measured: Measured,
+    entries: Sequence[Entry],
+    problems: Sequence[str],
+    notes: Sequence[str],
+) -> verdict.GateResult:
+    """Put everything together.
+
+    Args:
+        sides: What was compared.
+        options: What was asked for.
+        policy: The rule.
+        seed: Of every order.
+        measured: The launches and the decision on them.
+        entries: Every benchmark and exact metric, waivers applied.
+        problems: Why the gate fails beside its verdicts.
+        notes: What waivers and thresholds have to say.
+    """
+    listed = set(measured.decision.listed)
+    entries = sorted((_marked(entry, listed) for entry in entries), key=worst_first)
+    overall, sentence = verdict.conclude(entries, measured.decision.invalid, problems)
+    return verdict.GateResult(
+        verdict=overall,
+        sentence=sentence,
+        created_ms=time.time_ns() // 1_000_000,
+        base=sides.facts["base"],
+        head=sides.facts["head"],
+        machine=this_machine(),
+        environment_differences=dict(sides.context.differing),
+        policy=policy,
+        quick=options.quick,
+        seed=seed,
+        launches=measured.launches,
+        suite=sides.config.benchmark_dir,
+        patterns=list(options.patterns),
+        suite_shift=measured.decision.shift,
+        canary_shift=measured.decision.canary,
+        suite_low=measured.decision.shift_low,
+        suite_high=measured.decision.shift_high if math.isfinite(measured.decision.shift_high) else None,
+        invalid=measured.decision.invalid,
+        again=_again(sides, options),
+        notes=[*_notes(sides, measured), *notes],
+        problems=list(problems),
+        counts={s: n for s in verdict.ORDER if (n := sum(entry.status == s for entry in entries))},
+        entries=entries,
+    )
+
+
+def _marked(entry: Entry, listed: Collection[str]) -> Entry:
+    """Mark what is undecided and looks slower all the same."""
+    suspect = entry.status == "inconclusive" and entry.metric not in verdict.EXACT and entry.label in listed
+    return msgspec.structs.replace(entry, suspect=True) if suspect else entry
+
+
+def _again(sides: Sides, options: Options) -> str:
+    """Return the command that measures the same again."""
+    narrowed = [word for pattern in options.patterns for word in ("--bench", pattern)]
+    return shlex.join([*shlex.split(sides.context.again), *(["--quick"] if options.quick else []), *narrowed])
+
+
+def _notes(sides: Sides, measured: Measured) -> list[str]:
+    notes = list(sides.config.left_out)
+    if any(fact.offline for fact in sides.facts.values()):
+        notes.append(
+            "offline: dependencies are those of the running interpreter on both sides, not the revisions' own locks"
+        )
+    if differing := sides.context.differing:
+        listed = [f"{name} {old or 'absent'} -> {new or 'absent'}" for name, (old, new) in differing.items()]
+        notes.append(f"the environments differ: {', '.join(listed)}")
+    base, head = (sides.facts[side].revision for side in SIDES)
+    if base is not None and head is not None and base.tree == head.tree:
+        notes.append("base and head have identical files: this run measures the machine's noise")
+    ours = any((tree / "kernels" / "cpu").is_dir() for tree in sides.context.trees.values())
+    if ours and not this_machine().compiler:
+        notes.append("there is no compiler for the CPU kernels: cpu-flash was not measured (rocattn doctor says why)")
+    steal = [launch.steal_pct for pair in measured.pairs for side in (pair.a, pair.b) for launch in side.launches]
+    if steal and (worst := max(steal)) >= 5:
+        notes.append(f"the hypervisor gave up to {worst:.0f} % of this machine's CPU time to others during a launch")
+    return notes

@@ -1,0 +1,211 @@
+"""An ``asv.conf.json`` as the gate needs it: where the suite is, how the project is built, what it is measured with."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rocattn.errors import RocattnError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEFAULT_TIMEOUT_S = 60.0  # asv's default_benchmark_timeout
+FILE = "asv.conf.json"
+USUAL_FOLDERS = ("benchmarks/", "asv_bench/", "asv_benchmarks/", "benchmark/", "asv/", "perf/")
+
+
+class SuiteError(RocattnError):
+    """Raised when a suite or its configuration cannot be read."""
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """How a project is built into an environment; the same for both sides.
+
+    Attributes:
+        subdir: The project's folder relative to the repository's top folder (asv's ``repo_subdir``).
+        conf_dir: The folder of ``asv.conf.json``, likewise.
+        project: The project's name, for commands that name it.
+        requirements: What the matrix adds (``req``), as pip takes it: ``"numpy==2.4.6"``.
+        build, install: asv's ``build_command`` and ``install_command``; None for what the file does not say.
+        environment: Variables of the matrix's ``env``, which asv also sets while it builds.
+        python: The interpreter that the environment is made with, and its version; "" for the running one.
+    """
+
+    subdir: str = ""
+    conf_dir: str = ""
+    project: str = ""
+    requirements: list[str] = []
+    build: list[str] | None = None
+    install: list[str] | None = None
+    environment: dict[str, str] = {}
+    python: tuple[str, str] = ("", "")
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether the project says how it is built or installed."""
+        return self.build is not None or self.install is not None
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gate needs of an ``asv.conf.json``.
+
+    Attributes:
+        benchmark_dir: The suite's folder, relative to the repository's top folder.
+        environment: Variables of the matrix (``env``, ``env_nobuild``) that have a single value.
+        timeout_s: For benchmarks that set none.
+        recipe: How the project is built.
+        left_out: What of the configuration a comparison of two sides cannot follow, one line each.
+    """
+
+    benchmark_dir: str
+    environment: dict[str, str] = {}
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    recipe: Recipe = Recipe()
+    left_out: list[str] = []
+
+
+def read_config(tree: Path, suite: str | None) -> Config:
+    """Find a suite: an ``asv.conf.json``, its folder, or a plain benchmark folder.
+
+    Args:
+        tree: The checked-out repository, or the folder that ``suite`` starts from.
+        suite: A path in the tree, or an absolute one; None for the tree's own ``asv.conf.json``, which asv's users keep
+            at the top or in one of a few folders.
+
+    Raises:
+        SuiteError: When there is none, or it cannot be parsed.
+    """
+    given = tree / (suite or _usual_place(tree))
+    if given.is_dir() and not (given / FILE).exists():
+        path = next((p for p in _above(given, tree) if p.is_file()), None)
+        return _config(_parse(path) if path else {}, path.parent if path else tree, given, tree)
+    path = given / FILE if given.is_dir() else given
+    if not path.is_file():
+        raise SuiteError(f"there is no {suite or FILE}: name a benchmark folder or an asv.conf.json with --suite")
+    settings = _parse(path)
+    name = _text(settings, "benchmark_dir", "benchmarks", path)
+    folder = (path.parent / name).resolve()
+    top = tree if _inside(path, tree) else path.parent
+    if not folder.is_dir() or not _inside(folder, top):
+        raise SuiteError(f"{path.name} names the benchmark folder {name!r}, which is not there")
+    return _config(settings, path.parent, folder, tree)
+
+
+def _usual_place(tree: Path) -> str:
+    found = [f"{folder}{FILE}" for folder in ("", *USUAL_FOLDERS) if (tree / folder / FILE).is_file()]
+    if not found or found[0] == FILE:
+        return FILE
+    if len(found) > 1:
+        raise SuiteError(f"there are {' and '.join(found)}: choose one with --suite")
+    return found[0]
+
+
+def _above(folder: Path, tree: Path) -> list[Path]:
+    """Return where the configuration of a benchmark folder may be: beside it, and above it up to the tree."""
+    parents = list(folder.parents)
+    return [parent / FILE for parent in (parents[: parents.index(tree) + 1] if tree in parents else parents[:1])]
+
+
+def _inside(path: Path, tree: Path) -> bool:
+    return path.resolve().is_relative_to(tree.resolve())
+
+
+def _relative(path: Path, tree: Path) -> str:
+    """Return a path as the tree has it; one outside of the tree stays absolute, and is the same for both sides."""
+    return path.resolve().relative_to(tree.resolve()).as_posix() if _inside(path, tree) else str(path.resolve())
+
+
+def _config(settings: dict[str, Any], conf_dir: Path, folder: Path, tree: Path) -> Config:
+    environment, left_out = _matrix_environment(settings)
+    requirements, more = _requirements(settings)
+    where = conf_dir / FILE
+    recipe = Recipe(
+        subdir=_text(settings, "repo_subdir", "", where),
+        conf_dir=_relative(conf_dir, tree),
+        project=_text(settings, "project", "", where),
+        requirements=requirements,
+        build=_commands(settings, "build_command", where),
+        install=_commands(settings, "install_command", where),
+        environment={k: v for k, v in environment.items() if k in (_matrix(settings).get("env") or {})},
+    )
+    return Config(
+        benchmark_dir=_relative(folder, tree),
+        environment=environment,
+        timeout_s=float(settings.get("default_benchmark_timeout", DEFAULT_TIMEOUT_S)),
+        recipe=recipe,
+        left_out=[*left_out, *more],
+    )
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+        # asv allows // comments and trailing commas; strings (which may hold "//") are matched first and kept.
+        text = re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', lambda m: m.group(1) or "", text, flags=re.DOTALL)
+        text = re.sub(r'("(?:\\.|[^"\\])*")|,(?=\s*[\]}])', lambda m: m.group(1) or "", text)
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise SuiteError(f"cannot read {path.name}: {error}") from error
+
+
+def _text(settings: dict[str, Any], key: str, default: str, path: Path) -> str:
+    value = settings.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise SuiteError(f"{path.name}: {key!r} is not a text")
+    return value
+
+
+def _commands(settings: dict[str, Any], key: str, path: Path) -> list[str] | None:
+    value = settings.get(key)
+    if value is None:
+        return None
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(command, str) for command in listed):
+        raise SuiteError(f"{path.name}: {key!r} is not a list of commands")
+    return listed
+
+
+def _matrix(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the matrix in its present form: older files list requirements at its top."""
+    matrix: dict[str, Any] = settings.get("matrix") or {}
+    return matrix if not matrix or {"req", "env", "env_nobuild"} & matrix.keys() else {"req": matrix}
+
+
+def _values(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _matrix_environment(settings: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+    matrix = _matrix(settings)
+    found: dict[str, str] = {}
+    left_out = []
+    for kind in ("env", "env_nobuild"):
+        for name, value in (matrix.get(kind) or {}).items():
+            options = _values(value)
+            if len(options) == 1 and options[0] is not None:
+                found[name] = str(options[0])
+            elif len(options) > 1:
+                left_out.append(f"the variable {name} has {len(options)} values in asv's matrix: it is left alone")
+    return found, left_out
+
+
+def _requirements(settings: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Return what the matrix asks for: of several versions the first, on both sides."""
+    found, left_out = [], []
+    for name, value in (_matrix(settings).get("req") or {}).items():
+        options = _values(value) or [""]
+        package = name.removeprefix("pip+")
+        if options[0] is None or package.lower().replace("_", "-") in {"asv-runner", "pip"}:
+            continue  # null: asv does not install it; the runner is ours on both sides
+        if len(options) > 1:
+            left_out.append(f"asv's matrix has {len(options)} versions of {package}: the first serves both sides")
+        version = str(options[0]).strip()
+        if version and not re.match(r"[<>=!~@]", version):
+            version = f"=={version}"
+        found.append(f"{package}{version}")
+    return found, left_out

@@ -1,0 +1,146 @@
+"""What an interpreter's environment holds: asked of the interpreter itself, of any version, whoever made it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+from rocattn.errors import RocattnError
+
+OLDEST = (3, 10)  # the worker's
+_TIMEOUT_S = 60.0
+_WALKED_FILES = 50_000
+_PASSED_OVER = {".git", "__pycache__", ".venv", "node_modules", ".asv", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+# Runs in any Python 3; the first distribution found on the path is the one that is imported.
+FACTS = """
+import json, os, platform
+try:
+    from importlib.metadata import distributions
+except ImportError:
+    distributions = list
+packages, installed, sources = {}, [], []
+for one in distributions():
+    name = one.metadata["Name"]
+    if not name or name.lower().replace("_", "-") in packages:
+        continue
+    packages[name.lower().replace("_", "-")] = one.version or ""
+    path = getattr(one, "_path", None)
+    if path is not None:
+        installed.append([name, one.version or "", os.stat(str(path)).st_mtime_ns if os.path.exists(str(path)) else 0])
+    origin = json.loads(one.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable") and origin.get("url", "").startswith("file://"):
+        sources.append(origin["url"][7:])
+    elif str(path).endswith(".egg-info") and os.path.basename(os.path.dirname(str(path))) not in (
+        "site-packages", "dist-packages"
+    ):
+        sources.append(os.path.dirname(str(path)))
+print(json.dumps([platform.python_version(), packages, sorted(installed), sorted(sources)]))
+"""
+
+
+class InterpreterError(RocattnError):
+    """Raised when an existing environment's Python cannot be used."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an environment holds.
+
+    Attributes:
+        python_version: Like "3.11.7".
+        packages: Canonical name -> version of everything that can be imported.
+        installed: What was installed when: changes with every installation.
+        sources: Folders that editable installs are imported from.
+    """
+
+    python_version: str
+    packages: dict[str, str]
+    installed: list[tuple[str, str, int]] = []
+    sources: list[str] = []
+
+    def digest(self) -> str:
+        """Hash all that decides what is imported, the files of editable installs by size and time included."""
+        state = hashlib.sha256(repr((self.python_version, self.installed)).encode())
+        for folder in self.sources:
+            state.update(folder_digest(Path(folder)).encode())
+        return state.hexdigest()
+
+
+def canonical(name: str) -> str:
+    """Return a package's name in the one spelling of PEP 503."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_facts(printed: str) -> Facts:
+    """Decode what `FACTS` prints."""
+    version, packages, installed, sources = msgspec.json.decode(
+        printed, type=tuple[str, dict[str, str], list[tuple[str, str, int]], list[str]]
+    )
+    named = {canonical(name): number for name, number in sorted(packages.items())}
+    return Facts(python_version=version, packages=named, installed=installed, sources=sources)
+
+
+def folder_digest(folder: Path) -> str:
+    """Hash names, sizes and times of the files below a folder, without looking into them."""
+    state = hashlib.sha256()
+    count = 0
+    for path, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in _PASSED_OVER)
+        for name in sorted(files):
+            try:
+                found = Path(path, name).stat()
+            except OSError:
+                continue  # a link that leads nowhere
+            state.update(f"{path}/{name}\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
+            count += 1
+        if count > _WALKED_FILES:
+            break
+    return state.hexdigest()
+
+
+def find_interpreter(python: str, option: str) -> tuple[str, Facts]:
+    """Return the absolute path of an existing environment's Python and what the environment holds.
+
+    Args:
+        python: A path (of the interpreter or of the environment's folder), or a command on PATH.
+        option: What it was given with, for the error's text.
+
+    Raises:
+        InterpreterError: When it is not there, is no Python, or is too old.
+    """
+    path = Path(python).expanduser()
+    if path.is_dir() and (path / "bin" / "python").exists():
+        path = path / "bin" / "python"
+    found = shutil.which(path.absolute() if os.sep in python or path.exists() else python)
+    if found is None:
+        what = "is a folder without bin/python" if path.is_dir() else "is no program"
+        raise InterpreterError(f"{option} {python}: {what}; name an environment's Python, like .venv/bin/python")
+    # Not resolved: the interpreter of a virtual environment is a link, and knows its environment by the link's place.
+    found = os.path.abspath(found)  # noqa: PTH100 - Path.resolve would follow the link
+    hidden = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV"}
+    env = {key: value for key, value in os.environ.items() if key not in hidden}
+    try:
+        done = subprocess.run(
+            [found, "-c", FACTS], env=env, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+            stdin=subprocess.DEVNULL, errors="replace",
+        )  # fmt: skip
+        facts = read_facts(done.stdout.strip().splitlines()[-1]) if done.stdout.strip() else None
+    except subprocess.TimeoutExpired as error:
+        raise InterpreterError(f"{option} {python} does not answer within {_TIMEOUT_S:g} s") from error
+    except (OSError, msgspec.DecodeError) as error:
+        raise InterpreterError(f"{option} {python} does not answer as a Python does: {error}") from error
+    if done.returncode or facts is None:
+        # Another program may quote the whole question in its complaint: its beginning is enough.
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:160]
+        raise InterpreterError(f"{option} {python} does not answer as a Python does: {last}")
+    if tuple(int(part) for part in facts.python_version.split(".")[:2]) < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise InterpreterError(
+            f"{option} {python} is Python {facts.python_version}; benchmarks run on {wanted} and later"
+        )
+    return found, facts

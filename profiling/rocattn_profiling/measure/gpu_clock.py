@@ -1,0 +1,182 @@
+"""Benchmarks on the GPU's own clock: an asv ``timer`` made of events, and attention ready to be called on the device.
+
+A sample is the time between an event before the timed launches and one behind them. Both, and the launches, are queued
+while the GPU is still busy with work that is not timed, so that the host's launching is no part of the sample: with a
+cold cache that work overwrites the caches, with a warm one it is the same launches once more.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocattn.backends import BACKENDS
+from rocattn.errors import RocattnError
+from rocattn.gpu.errors import GpuError
+from rocattn.gpu.plan import buffer_bytes, used_buffers
+from rocattn_profiling.measure.gpu_sensors import find_sensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocattn.backends.gpu import GpuBackend
+    from rocattn.config import AttentionConfig
+    from rocattn.gpu.driver import Hip
+    from rocattn.gpu.runtime import PreparedPlan
+    from rocattn_profiling.measure.data import Inputs
+    from rocattn_profiling.measure.gpu_sensors import Sensors
+
+RAMP_VARIABLE = "ROCATTN_GPU_RAMP_S"
+RAMP_S = 1.0  # clocks of an idle GPU take up to a second to rise (ROCm composable_kernel issue 1241, MI300)
+FLUSH_BYTES = 512 << 20  # twice the largest last-level cache, MI300X's Infinity Cache of 256 MiB
+_BUS_ID_BYTES = 32
+
+
+class EventClock:
+    """The GPU's time in seconds, as asv's ``timer`` attribute wants it: called before and after what is timed.
+
+    Only what lies between two such calls counts, so the clock stands still elsewhere.
+
+    Args:
+        hip: The driver; on the stand-in GPU, whose times mean nothing, there is no such clock.
+        stream: The stream that the timed launches are queued on.
+        fill: Queues untimed work on that stream, long enough to launch behind.
+        sensors: Read while the timed work runs.
+
+    Raises:
+        GpuError: On the stand-in.
+    """
+
+    def __init__(self, hip: Hip, stream: int, fill: Callable[[], None], sensors: Sensors | None) -> None:
+        if hip.is_stand_in:
+            raise GpuError("the device is the stand-in GPU: its times mean nothing, so nothing is timed on it")
+        self._hip, self._stream, self._fill, self._sensors = hip, stream, fill, sensors
+        self._events = (hip.event_create(), hip.event_create())
+        self._seen: list[dict[str, float]] = []
+        self._seconds = 0.0
+        self._open = False
+
+    def __call__(self) -> float:
+        """Begin or end a timed stretch; return the seconds of all that have ended."""
+        start, stop = self._events
+        self._open = not self._open
+        if self._open:
+            self._fill()
+            self._hip.event_record(start, self._stream)
+        else:
+            self._hip.event_record(stop, self._stream)
+            if self._sensors is not None:  # now, while the GPU works: an idle one has other clocks
+                self._seen.append(self._sensors.read())
+            self._seconds += self._hip.event_elapsed_ms(start, stop) / 1e3
+        return self._seconds
+
+    def take_state(self) -> dict[str, float]:
+        """Return the means of what the sensors said since the last call; rocattn's worker asks after each sample."""
+        seen, self._seen = self._seen, []
+        return {name: statistics.mean(state[name] for state in seen) for name in (seen[0] if seen else {})}
+
+
+class DeviceCase:
+    """One attention problem on the device, its inputs there already.
+
+    Attributes:
+        clock: Times its calls.
+
+    Args:
+        config: The problem.
+        inputs: Its arrays.
+        cold: Whether each call finds the caches overwritten.
+
+    Raises:
+        NotImplementedError: asv's word for skip: there is no GPU, or only the stand-in.
+        GpuError: The GPU fails.
+    """
+
+    def __init__(self, config: AttentionConfig, inputs: Inputs, *, cold: bool) -> None:
+        backend = usable_gpu()
+        runtime = backend.runtime()
+        mask_dtype = None if inputs.mask is None else inputs.mask.dtype.name
+        self._prepared = backend.prepare(runtime, config, mask_dtype=mask_dtype)
+        self._stream = runtime.stream
+        self._addresses = _upload(self._prepared, config, inputs)
+        scratch = _scratch_bytes(runtime.hip) if cold else 0
+        self._scratch = runtime.pool.take(scratch, self._stream) if scratch else None
+        self.clock = EventClock(runtime.hip, self._stream, self._fill, find_sensors(_bus_id(runtime.hip)))
+        self._ramp(float(os.environ.get(RAMP_VARIABLE, RAMP_S)))
+
+    def call(self) -> None:
+        """Queue the problem's launches."""
+        self._prepared.run(self._addresses, self._stream)
+
+    def _fill(self) -> None:
+        if self._scratch is None:
+            self.call()
+        else:
+            self._prepared.runtime.hip.poison(self._scratch.address, self._scratch.bytes, self._stream)
+
+    def _ramp(self, seconds: float) -> None:
+        """Keep the GPU busy until its clocks are up; at least one call, which also compiles and loads."""
+        hip, end = self._prepared.runtime.hip, time.monotonic() + seconds
+        while True:
+            self.call()
+            hip.stream_synchronize(self._stream)
+            if time.monotonic() >= end:
+                return
+
+
+def usable_gpu() -> GpuBackend:
+    """Return the GPU backend of a machine with a GPU.
+
+    Raises:
+        NotImplementedError: There is none, or only the stand-in: its times must never be compared as a GPU's.
+    """
+    backend: GpuBackend = BACKENDS.get("gpu")  # type: ignore[assignment]  # the registry knows it by its base class
+    answer = backend.available()
+    if not answer:
+        raise NotImplementedError(answer.reason)
+    if backend.is_stand_in:
+        raise NotImplementedError("the device is the stand-in GPU: its times mean nothing")
+    return backend
+
+
+def _upload(prepared: PreparedPlan, config: AttentionConfig, inputs: Inputs) -> dict[str, int]:
+    """Copy the inputs to the device, make room for the outputs, and return the addresses."""
+    runtime, plan = prepared.runtime, prepared.plan
+    operands = inputs.operands(config)
+    arrays = {
+        "q": inputs.q, "k": inputs.k, "v": inputs.v, "mask": inputs.mask, "sinks": inputs.sinks,
+        "alibi_slopes": operands.alibi_slopes,
+    }  # fmt: skip
+    addresses = {}
+    for name in used_buffers(plan):
+        addresses[name] = runtime.pool.take(buffer_bytes(plan.buffers[name]), runtime.stream).address
+        if plan.buffers[name].role == "input":
+            array = arrays.get(name)
+            if array is None:
+                raise RocattnError(f"the plan reads {name}, which these inputs do not have")
+            packed = np.ascontiguousarray(array)
+            runtime.hip.copy_to_device(addresses[name], packed.ctypes.data, packed.nbytes, runtime.stream)
+            runtime.hip.stream_synchronize(runtime.stream)  # before the packed copy goes
+    return addresses
+
+
+def _scratch_bytes(hip: Hip) -> int:
+    free, _ = hip.memory_info()
+    return min(FLUSH_BYTES, free // 4) if free > 0 else FLUSH_BYTES
+
+
+def _bus_id(hip: Hip, index: int = 0) -> str:
+    """Return the device's place on the PCI bus; empty when the runtime does not tell."""
+    try:
+        try:
+            found = hip.call("hipDeviceGetPCIBusId", _BUS_ID_BYTES, index)
+        except TypeError:  # before hip-python 10 the caller brings the buffer
+            found = bytearray(_BUS_ID_BYTES)
+            hip.call("hipDeviceGetPCIBusId", found, _BUS_ID_BYTES, index)
+    except GpuError:
+        return ""
+    return bytes(found).split(b"\0")[0].decode(errors="replace")

@@ -37,8 +37,8 @@ print(json.dumps({"kernels": found, "problems": problems}))
 _TIMEOUT_S = 120.0
 
 
-class _Listed(msgspec.Struct, frozen=True):
-    """What `_LIST` prints."""
+class Listed(msgspec.Struct, frozen=True):
+    """What a checkout compiles, and a line for each architecture that it has no kernels for."""
 
     kernels: list[Shipped]
     problems: list[str]
@@ -81,7 +81,7 @@ def kernels_of_revision(
     scratch = environments.cache_root() / "scratch"
     revisions.prune_checkouts(scratch)
     with revisions.checkout(repo, revision, scratch) as tree:
-        listed = _listed(tree, revision, archs)
+        listed = list_kernels(tree, revision.short, archs)
         chosen = [one for one in listed.kernels if not quick or is_quick(one)]
         if not chosen:
             why = "; ".join(listed.problems) or "none is in its build grid"
@@ -89,8 +89,17 @@ def kernels_of_revision(
         yield RevisionKernels(revision, tree / "kernels", chosen, listed.problems)
 
 
-def _listed(tree: Path, revision: Revision, archs: Sequence[str]) -> _Listed:
-    """Ask a checkout which kernels it ships."""
+def list_kernels(tree: Path, name: str, archs: Sequence[str]) -> Listed:
+    """Ask the code of a checkout which kernels it ships.
+
+    Args:
+        tree: The checkout.
+        name: What to call it in errors.
+        archs: Targets.
+
+    Raises:
+        RocattnError: When it does not say.
+    """
     path = os.pathsep.join([str(tree), str(tree / "profiling")])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", _LIST, *archs]
@@ -99,8 +108,8 @@ def _listed(tree: Path, revision: Revision, archs: Sequence[str]) -> _Listed:
             command, cwd=tree, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise RocattnError(f"{revision.short} did not list its kernels in {_TIMEOUT_S:.0f} s") from error
+        raise RocattnError(f"{name} did not list its kernels in {_TIMEOUT_S:.0f} s") from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RocattnError(f"{revision.short} does not list its kernels ({last}): it is too old to be audited")
-    return msgspec.json.decode(done.stdout, type=_Listed)
+        raise RocattnError(f"{name} does not list its kernels ({last}): it is too old to be audited")
+    return msgspec.json.decode(done.stdout, type=Listed)

@@ -1,0 +1,174 @@
+"""The machine code of both sides' kernels, compared: only what can differ is compiled.
+
+The same source, macros and compiler give the same bytes. So a kernel whose files and macros are those of base is left
+out without a look, and a pull request that touches one kernel compiles that kernel. Both sides are compiled by this
+machine's compiler: a difference is one of the sources.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from rocattn.toolchain.inputs import content_key, inputs_of
+from rocattn_profiling.audit.audit import Audit
+from rocattn_profiling.audit.compare import Comparison, Finding, compare, differences, work_factor
+from rocattn_profiling.audit.pins import PinError, pin_of, read_pins
+from rocattn_profiling.audit.rates import rates_version
+from rocattn_profiling.audit.shipped import facts_of_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.audit.facts import KernelFacts
+    from rocattn_profiling.audit.pins import Pin, Pins
+    from rocattn_profiling.audit.shipped import Shipped
+
+KERNELS, PINS = "kernels", "benchmarks/pins"
+
+
+class Kernels(NamedTuple):
+    """What one side ships: its checkout, and the compilations that it makes."""
+
+    tree: Path
+    shipped: Sequence[Shipped]
+
+    @property
+    def root(self) -> Path:
+        """Where its sources are."""
+        return self.tree / KERNELS
+
+
+class Compared(NamedTuple):
+    """What came of comparing machine code.
+
+    Attributes:
+        same: Kernels of each architecture that are not compiled, being base's byte for byte.
+        comparison: Of the others.
+        before, after: Their facts by (architecture, name).
+        problems: What does not compile, a line each.
+    """
+
+    same: dict[str, int]
+    comparison: Comparison
+    before: dict[tuple[str, str], KernelFacts]
+    after: dict[tuple[str, str], KernelFacts]
+    problems: list[str]
+
+
+def compare_kernels(
+    base: Kernels, head: Kernels, *, jobs: int = 0, say: Callable[[str], None] = lambda _: None
+) -> Compared:
+    """Compare the kernels of two checkouts, compiling those that can differ.
+
+    Args:
+        base: Before.
+        head: Now.
+        jobs: Processes at once; 0 for the cores available.
+        say: Told how many are compiled.
+
+    Raises:
+        ToolchainError: When there is no compiler.
+    """
+    old, new = ({_key(one): one for one in side.shipped} for side in (base, head))
+    same: dict[str, int] = {}
+    left: set[tuple[str, str]] = set()
+    contents = [_Contents(side.root) for side in (base, head)]
+    for key in old.keys() & new.keys():
+        if contents[0].of(old[key]) == contents[1].of(new[key]):
+            same[key[0]] = same.get(key[0], 0) + 1
+            left.add(key)
+    wanted = [[one for key, one in side.items() if key not in left] for side in (old, new)]
+    if count := len(wanted[0]) + len(wanted[1]):
+        say(f"machine code: {count} of {len(old) + len(new)} compilations can differ")
+    jobs = jobs or len(os.sched_getaffinity(0))
+    audits = []
+    for side, kernels, name in ((base, wanted[0], "base"), (head, wanted[1], "head")):
+        facts, problems = facts_of_all(kernels, side.root, jobs=jobs) if kernels else ([], [])
+        audits.append(Audit(subject=name, rates=rates_version(), kernels=facts, problems=problems))
+    before, after = ({(facts.arch, facts.name): facts for facts in audit.kernels} for audit in audits)
+    return Compared(same, compare(*audits), before, after, [line for audit in audits for line in audit.problems])
+
+
+def _key(one: Shipped) -> tuple[str, str]:
+    return one.arch, one.name
+
+
+class _Contents:
+    """Hashes of all that compilations of one side read; each source and its headers are read once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._sources: dict[str, str] = {}
+
+    def of(self, one: Shipped) -> str:
+        """Return the hash of one compilation."""
+        if one.source not in self._sources:
+            read = inputs_of(self._root / one.source, self._root / "include")
+            self._sources[one.source] = content_key(part for entry in read for part in entry)
+        macros = [f"{name}={value}" for name, value in sorted(one.defines.items())]
+        return content_key([one.arch, one.source, one.symbol, *macros, self._sources[one.source]])
+
+
+def cost_ratio(finding: Finding, before: KernelFacts, after: KernelFacts) -> float | None:
+    """Return by what factor the cost that a finding is about grew; None where it began at nothing."""
+    if finding.metric == "occupancy":
+        return _ratio(_waves(after), _waves(before))
+    if finding.metric in {"blocks", "global loads", "matrix"}:  # more of these is better
+        return _ratio(finding.after, finding.before)
+    if finding.metric == "issue cycles":
+        factor = work_factor(pin_of(before), pin_of(after))
+        return _ratio((finding.before or 0) * factor, finding.after)
+    return _ratio(finding.before, finding.after)
+
+
+def _ratio(below: float | None, above: float | None) -> float | None:
+    return above / below if below and above else None
+
+
+def _waves(facts: KernelFacts) -> float | None:
+    return facts.occupancy.waves_per_simd if facts.occupancy else None
+
+
+class PinFiles:
+    """The pins of both checkouts: whether a change was accepted in the reviewed way, or crept in over many commits."""
+
+    def __init__(self, base: Path, head: Path) -> None:
+        self._trees = {"base": base, "head": head}
+        self._read: dict[tuple[str, str], Pins | None] = {}
+
+    def accepts(self, after: KernelFacts) -> bool:
+        """Whether this change renewed the kernel's pin, and meets it."""
+        new = self._pin("head", after)
+        return new is not None and new != self._pin("base", after) and not _worse(new, after)
+
+    def crept(self, before: KernelFacts, after: KernelFacts) -> list[Finding]:
+        """Return what is worse than the pin though not than base, which meets the pin."""
+        pin = self._pin("head", after)
+        return [] if pin is None or _worse(pin, before) else _worse(pin, after)
+
+    def outdone(self, after: KernelFacts) -> bool:
+        """Whether the kernel is better than its pin, which then wants to be renewed."""
+        pin = self._pin("head", after)
+        return pin is not None and any(one.severity == "better" for one in differences(pin, after))
+
+    def _pin(self, side: str, facts: KernelFacts) -> Pin | None:
+        """Return a kernel's pin; None where there is none, or it is of another compiler or table of rates."""
+        pins = self._pins(side, facts.arch)
+        if pins is None or pins.compiler != facts.compiler or pins.rates != rates_version():
+            return None
+        return pins.kernels.get(facts.name)
+
+    def _pins(self, side: str, arch: str) -> Pins | None:
+        if (side, arch) not in self._read:
+            path = self._trees[side] / PINS / f"{arch}.json"
+            try:
+                self._read[side, arch] = read_pins(path) if path.is_file() else None
+            except PinError:
+                self._read[side, arch] = None  # `rocattn kernels audit --check-pins` says what is wrong with it
+        return self._read[side, arch]
+
+
+def _worse(pin: Pin, facts: KernelFacts) -> list[Finding]:
+    return [one for one in differences(pin, facts) if one.severity == "worse"]

@@ -1,0 +1,236 @@
+"""Which files differ between both sides' trees, where in them to look first, and which files a module imports."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rocattn_profiling.gate.verdict import Cause, Location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_LEFT_OUT = {".git", "__pycache__", ".venv", "node_modules", "out", ".asv"}
+_MOST_BYTES = 2_000_000  # a larger file is no source that a person reads
+_WIDTH = 88  # of the source text shown
+_ROOTS = ("", "src", "profiling")
+NATIVE = {".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".hip", ".cu", ".pyx", ".pxd", ".rs", ".f90", ".go"}
+
+
+class Hunk(NamedTuple):
+    """Consecutive changed lines.
+
+    Attributes:
+        line: The first that is code, as head has it (from 1); else the first.
+        text: What stands there; of deleted lines, what stood there.
+        added, removed: How many lines.
+        is_code: Whether more than comments, brackets and blank lines may have changed.
+    """
+
+    line: int
+    text: str
+    added: int
+    removed: int
+    is_code: bool
+
+
+def _is_code(line: str, *, native: bool) -> bool:
+    """Whether a line says anything to a compiler or interpreter, as far as the line alone tells."""
+    if native:
+        return not line.startswith(("/*", "* ")) and bool(re.search(r"\w", line.partition("//")[0]))
+    return not line.startswith("#") and bool(re.search(r"\w", line))
+
+
+class Change:
+    """One file that differs.
+
+    Attributes:
+        path: Relative to the trees' top folders.
+        before, after: The file on each side; one of them may not be there.
+    """
+
+    def __init__(self, path: str, before: Path, after: Path) -> None:
+        self.path, self.before, self.after = path, before, after
+
+    @cached_property
+    def hunks(self) -> list[Hunk]:
+        """What differs, in the order of head's lines; empty where a side is not text."""
+        try:
+            old, new = (path.read_text().splitlines() if path.is_file() else [] for path in (self.before, self.after))
+        except (OSError, UnicodeDecodeError):
+            return []
+        found, native = [], Path(self.path).suffix in NATIVE
+        for tag, i, j, k, m in difflib.SequenceMatcher(None, old, new).get_opcodes():
+            if tag != "equal":
+                shown = [line.strip() for line in (new[k:m] or old[i:j])]
+                code = [at for at, line in enumerate(shown) if _is_code(line, native=native)]
+                first = code[0] if code else 0
+                line = min(k + 1 + (first if m > k else 0), max(len(new), 1))
+                found.append(Hunk(line, shown[first], m - k, j - i, bool(code)))
+        return found
+
+    def worth_a_look(self, ran: Iterable[int] = ()) -> Hunk | None:
+        """Return the hunk to look at first: in a function that ran, else the first that is no comment.
+
+        Args:
+            ran: First lines of the functions of head's file that ran.
+        """
+        wanted = set(ran)
+        code = [hunk for hunk in self.hunks if hunk.is_code]
+        inside = [hunk for hunk in code if wanted & set(self._around(hunk.line))] if wanted else []
+        return next(iter(inside or code or self.hunks), None)
+
+    def touches(self, ran: Iterable[int]) -> bool:
+        """Whether a function that ran has changed lines."""
+        wanted = set(ran)
+        return any(wanted & set(self._around(hunk.line)) for hunk in self.hunks if hunk.is_code)
+
+    def _around(self, line: int) -> Iterator[int]:
+        """Give the first lines, with decorators, of the functions around a line."""
+        for first, last in self._functions:
+            if first <= line <= last:
+                yield first
+
+    @cached_property
+    def _functions(self) -> list[tuple[int, int]]:
+        try:
+            nodes = list(ast.walk(ast.parse(self.after.read_text())))
+        except (OSError, SyntaxError, ValueError):
+            return []
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return [
+            (min([node.lineno, *(one.lineno for one in node.decorator_list)]), node.end_lineno or node.lineno)
+            for node in functions
+        ]
+
+    @property
+    def counts(self) -> str:
+        """Lines added and removed, as ``git diff --stat`` has them."""
+        return f"+{sum(hunk.added for hunk in self.hunks)} -{sum(hunk.removed for hunk in self.hunks)}"
+
+    def cause(self, ran: Iterable[int] = ()) -> Cause:
+        """Return the change as a cause, with the line to look at."""
+        if not self.after.is_file():
+            return Cause(kind="source", text=f"{self.path} is gone")
+        if not self.before.is_file():
+            return Cause(kind="source", text=f"{self.path} is new", location=Location(path=self.path))
+        hunk = self.worth_a_look(ran)
+        if hunk is None:
+            return Cause(kind="source", text=f"{self.path} differs", location=Location(path=self.path))
+        shown = hunk.text if len(hunk.text) <= _WIDTH else hunk.text[: _WIDTH - 1] + "…"
+        where = Location(path=self.path, line=hunk.line)
+        return Cause(
+            kind="source", text=f"{self.path} changed ({self.counts}), line {hunk.line}: `{shown}`", location=where
+        )
+
+
+def changed_files(
+    base: Path, head: Path, *, without: Sequence[str] = (), among: Iterable[str] | None = None
+) -> dict[str, Change]:
+    """Return the files that differ between two trees by their relative path.
+
+    Args:
+        base: Before.
+        head: Now.
+        without: Folders that both sides take from head, so that a change in them explains nothing.
+        among: The paths that can differ, where that is known; else both trees are read.
+    """
+    found = {}
+    for path in sorted(_files(base) | _files(head) if among is None else among):
+        if any(path == folder or path.startswith(f"{folder}/") for folder in without):
+            continue
+        before, after = base / path, head / path
+        if before.is_file() and after.is_file() and before.read_bytes() == after.read_bytes():
+            continue
+        found[path] = Change(path, before, after)
+    return found
+
+
+def _files(tree: Path) -> set[str]:
+    found = set()
+    for folder, folders, names in os.walk(tree):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        for name in names:
+            path = Path(folder, name)
+            if path.is_file() and path.stat().st_size <= _MOST_BYTES:
+                found.add(path.relative_to(tree).as_posix())
+    return found
+
+
+def of_module(changes: dict[str, Change], module: str, file: str) -> Change | None:
+    """Return the change of the file that a module of head's was loaded from, wherever the tree keeps its packages.
+
+    Names alone would take a library's ``random`` for the project's ``x/random.py``: the contents must be equal, too.
+    """
+    stem = module.replace(".", "/")
+    for end in (f"{stem}.py", f"{stem}/__init__.py"):
+        for path, change in changes.items():
+            if (path == end or path.endswith(f"/{end}")) and _equal(change.after, Path(file)):
+                return change
+    return None
+
+
+def _equal(one: Path, other: Path) -> bool:
+    try:
+        return one.read_bytes() == other.read_bytes()
+    except OSError:
+        return False
+
+
+def imports_of(tree: Path, starts: Iterable[str], more_roots: Sequence[str] = ()) -> list[str]:
+    """Return the files below a tree that files import, directly or not, nearest first, the files themselves included.
+
+    Imports are read, not run, those inside of functions included; a name that is not in the tree is left out.
+
+    Args:
+        tree: The checkout.
+        starts: Relative paths.
+        more_roots: Folders of the tree from which modules are imported, beside the usual ones.
+    """
+    waiting, found = [path for path in starts if (tree / path).is_file()], []
+    roots = [tree / root for root in dict.fromkeys([*_ROOTS, *more_roots])]
+    while waiting:
+        path = waiting.pop(0)
+        if path in found:
+            continue
+        found.append(path)
+        for names in _imported(tree / path):
+            for root in roots:
+                beside = (root / names).with_suffix(".py")
+                package = root / names / "__init__.py"
+                target = next((one for one in (beside, package) if one.is_file()), None)
+                if target is not None:
+                    packages = [one / "__init__.py" for one in target.parents if one != root and root in one.parents]
+                    inside = [target, *(one for one in packages if one.is_file())]  # Python runs these, too
+                    waiting += [one.relative_to(tree).as_posix() for one in inside]
+                    break
+    return found
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Give what a file imports as paths without suffix: of ``from a import b`` both a/b and a."""
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.replace(".", "/") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            base = node.module.replace(".", "/")
+            yield from (f"{base}/{alias.name}" for alias in node.names)
+            yield base
+        elif isinstance(node, ast.ImportFrom):
+            # Relative: resolved from the file's own place, whatever its package is called.
+            parent = path.parent
+            for _ in range(node.level - 1):
+                parent = parent.parent
+            inside = (node.module or "").replace(".", "/")
+            for alias in node.names:
+                yield str(parent / inside / alias.name)
+            yield str(parent / inside)

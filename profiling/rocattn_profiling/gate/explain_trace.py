@@ -1,0 +1,144 @@
+"""Where a benchmark's calls go on each side: functions, how often each is called and how long, and modules loaded."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from rocattn_profiling.collect.process import StartError, run_group
+
+if TYPE_CHECKING:
+    from rocattn_profiling.gate.verdict import Entry
+    from rocattn_profiling.measure.asv_launch import Launcher
+
+TRACER = Path(__file__).with_name("trace_worker.py")
+TIMEOUT_S = 120.0
+_MOST_MOVES = 3
+_SHARE = 0.1  # of what was added: a function that has less of it is not named
+_OFTENER = 1.02  # call counts are exact but for code that waits or polls
+
+
+class Function(msgspec.Struct, frozen=True):
+    """One function as the profiler saw it, for each call of the benchmark.
+
+    Attributes:
+        module, file, line, name: Where it is.
+        calls: How often it is called.
+        self_ns, total_ns: Time in it, without and with the Python functions that it calls; native code, be it a
+            builtin or a library called through ctypes, counts as its caller's.
+    """
+
+    module: str
+    file: str
+    line: int
+    name: str
+    calls: float
+    self_ns: float
+    total_ns: float
+
+    @property
+    def label(self) -> str:
+        """Its dotted name."""
+        return f"{self.module}.{self.name}" if self.module else self.name
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One side of a benchmark.
+
+    Attributes:
+        status: "ok", or why there is nothing else: "skipped" or "failed" with ``reason``.
+        call_ns: Time of a call without the profiler.
+        functions: Those that ran, the longest first.
+        modules: Name -> file of all that is loaded.
+        packages: Distributions that something was loaded from.
+    """
+
+    status: str
+    reason: str = ""
+    call_ns: float = 0.0
+    functions: tuple[Function, ...] = ()
+    modules: dict[str, str] = {}
+    packages: tuple[str, ...] = ()
+
+
+class Move(NamedTuple):
+    """One function that takes more time than in base; ``share`` is its part of all that was added."""
+
+    function: Function
+    before: Function | None
+    share: float
+
+    @property
+    def sentence(self) -> str:
+        """What happened to it, with numbers."""
+        after, before = self.function, self.before
+        time = f"{_ms(before.self_ns if before else 0)} -> {_ms(after.self_ns)} in itself, native code included"
+        calls = f"{_number(before.calls if before else 0)} -> {_number(after.calls)} times"
+        oftener = before is None or after.calls > before.calls * _OFTENER
+        told = f"is called {calls} a call of the benchmark and takes {time}" if oftener else f"takes {time}"
+        return f"{after.label} {told}, {100 * self.share:.0f} % of what was added"
+
+
+def trace(launcher: Launcher, entry: Entry) -> Trace | None:
+    """Run a benchmark under the profiler on one side; None where that does not work."""
+    runner = launcher.scratch / "runner"
+    if not (runner / "asv_worker.py").is_file():
+        return None
+    with tempfile.TemporaryDirectory(prefix="trace-", dir=launcher.scratch) as folder:
+        answer = Path(folder, "answer.json")
+        request = request_of(launcher, entry) | {"answer": str(answer)}
+        command = [launcher.python, str(shutil.copy(TRACER, runner)), msgspec.json.encode(request).decode()]
+        try:
+            with Path(folder, "log").open("wb") as log:
+                run_group(
+                    command, cwd=Path(folder), env=launcher.environment, stdout=log, stderr=log, timeout_s=TIMEOUT_S,
+                    grace_s=0.0,
+                )  # fmt: skip
+            found = msgspec.json.decode(answer.read_bytes(), type=Trace)
+        except (StartError, OSError, msgspec.DecodeError):
+            return None
+    return found if found.status == "ok" else None
+
+
+def request_of(launcher: Launcher, entry: Entry) -> dict[str, object]:
+    """Return what `trace_worker` is to run."""
+    kind = {"mem": "memory", "peakmem": "peakmemory"}.get(entry.metric, entry.metric)
+    return {
+        "benchmark": entry.name, "label": entry.label, "type": kind, "suite": str(launcher.suite),
+        "scratch": str(launcher.scratch),
+    }  # fmt: skip
+
+
+def moves(base: Trace, head: Trace) -> list[Move]:
+    """Return the functions that the added time is in, those that take most of it first.
+
+    Args:
+        base: Before.
+        head: Now; of a side that is not slower under the profiler nothing is said.
+    """
+    before = {(one.module or one.file, one.name): one for one in base.functions}
+    added = []
+    for one in head.functions:
+        old = before.get((one.module or one.file, one.name))
+        added.append((one.self_ns - (old.self_ns if old else 0.0), one, old))
+    total = sum(max(more, 0.0) for more, _, _ in added)
+    if sum(one.self_ns for one in head.functions) <= sum(one.self_ns for one in base.functions):
+        return []
+    added.sort(key=lambda item: -item[0])
+    found = [Move(one, old, more / total) for more, one, old in added[:_MOST_MOVES]]
+    return [move for move in found if move.share >= _SHARE]
+
+
+def _ms(time_ns: float) -> str:
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if time_ns >= size:
+            return f"{time_ns / size:.3g} {unit}"
+    return f"{time_ns:.3g} ns"
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"

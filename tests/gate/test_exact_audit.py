@@ -1,0 +1,144 @@
+"""The machine code of both sides: what is compiled, what fails and where, and what pins accept or remember."""
+
+import shutil
+
+import pytest
+
+from rocattn.errors import ToolchainError
+from rocattn.sources import kernel_root
+from rocattn.toolchain import choose_compiler
+from rocattn_profiling.audit.audit import Audit
+from rocattn_profiling.audit.pins import pin_of, pins_of, write_pins
+from rocattn_profiling.audit.shipped import shipped_facts, shipped_kernels
+from rocattn_profiling.gate import exact, exact_audit
+from rocattn_profiling.gate.exact_audit import Kernels, PinFiles, compare_kernels
+from rocattn_profiling.gate.measure import SIDES
+
+SOFTMAX = "softmax f32->f16 BLOCK=64"
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory):
+    """A small kernel on one architecture and on another, in a cache of this module's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROCATTN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        try:
+            choose_compiler()
+        except ToolchainError as error:
+            pytest.skip(str(error))
+        yield [one for one in shipped_kernels(["gfx1100", "gfx90a"]) if one.name in {"scale", SOFTMAX}]
+
+
+@pytest.fixture
+def sides(tmp_path, shipped):
+    """Both sides' kernels, from two folders."""
+    return [Kernels(shutil.copytree(kernel_root(), tmp_path / side / "kernels").parent, shipped) for side in SIDES]
+
+
+def plant(side, text):
+    """Put code into the scale kernel, for gfx1100 alone."""
+    path = side.root / "hip" / "scale.hip"
+    source = path.read_text()
+    at = source.rindex("ROCATTN_KERNEL(")
+    at = source.index("{\n", at) + 2
+    path.write_text(f"{source[:at]}#if defined(__gfx1100__)\n{text}\n#endif\n{source[at:]}")
+
+
+SCRATCH = "    volatile float kept[32];\n    for (u32 i = 0; i < 32; ++i) kept[i] = static_cast<float>(block_x() + i);"
+
+
+def test_only_what_can_differ_is_compiled(sides, monkeypatch):
+    """Equal files and macros are equal code; a comment makes them be compiled, and nothing is found then."""
+    real, asked = exact_audit.facts_of_all, []
+
+    def watched(kernels, *arguments, **options):
+        asked.append(len(kernels))
+        return real(kernels, *arguments, **options)
+
+    monkeypatch.setattr(exact_audit, "facts_of_all", watched)
+    found = compare_kernels(*sides)
+    assert (asked, sum(found.same.values()), found.comparison.findings) == ([], len(sides[0].shipped), [])
+    path = sides[1].root / "hip" / "scale.hip"
+    path.write_text(f"// planted\n{path.read_text()}")
+    found = compare_kernels(*sides, jobs=1)
+    assert asked == [2, 2]  # softmax is left out
+    assert (found.same, found.comparison.findings) == ({"gfx1100": 1, "gfx90a": 1}, [])
+
+
+def entries_of(sides):
+    """The audit's entries by (label, architecture), and what was compared."""
+    compared = compare_kernels(*sides, jobs=1)
+    known = {(one.arch, one.name): one for one in sides[1].shipped}
+    made = exact.audit_entries(compared, known, sides[1], PinFiles(sides[0].tree, sides[1].tree))
+    return {(one.label, one.arch): one for one in made}, compared
+
+
+def test_scratch_memory_is_a_regression_with_the_line_of_the_kernel(sides):
+    """Of the planted architecture only; numbers, unit, reason and a place for SARIF are there."""
+    plant(sides[1], SCRATCH)
+    found, _ = entries_of(sides)
+    worse = {key: one for key, one in found.items() if one.status == "regression"}
+    assert worse
+    assert {arch for _, arch in worse} == {"gfx1100"}
+    for entry in worse.values():
+        assert (entry.metric, entry.base, entry.unit) == ("audit", 0, "bytes of scratch a lane")
+        assert entry.head >= 128
+        assert entry.decision is None  # out of nothing there is no ratio
+        assert entry.causes[0].kind == "machine code"
+        assert entry.causes[0].location.path == "kernels/hip/scale.hip"
+        assert "scratch" in entry.reason
+    assert {key[1]: one.status for key, one in found.items() if "gfx90a" in key} == {"gfx90a": "pass"}
+
+
+def test_a_worsening_whose_pin_was_renewed_is_accepted(sides):
+    """Only if the change renewed it: a pin that base has, too, accepts nothing."""
+    plant(sides[1], SCRATCH)
+    after = Audit(subject="head", rates=exact_audit.rates_version(), kernels=[
+        shipped_facts(one, sides[1].root) for one in sides[1].shipped
+    ])  # fmt: skip
+    write_pins(sides[1].tree / exact_audit.PINS, pins_of(after))
+    found, _ = entries_of(sides)
+    waived = [one for one in found.values() if one.status == "waived"]
+    assert waived
+    assert "gfx1100.json" in waived[0].waiver
+    assert not [one for one in found.values() if one.status == "regression"]
+    write_pins(sides[0].tree / exact_audit.PINS, pins_of(after))
+    found, _ = entries_of(sides)
+    assert [one for one in found.values() if one.status == "regression"]
+
+
+def test_an_improvement_asks_for_its_pin(sides):
+    """With a pin that still has the old numbers; without pins it is an improvement and no more."""
+    plant(sides[0], SCRATCH)
+    before = Audit(subject="base", rates=exact_audit.rates_version(), kernels=[
+        shipped_facts(one, sides[0].root) for one in sides[0].shipped
+    ])  # fmt: skip
+    found, _ = entries_of(sides)
+    better = next(one for one in found.values() if one.status == "improvement")
+    assert "renew its pin" not in better.reason
+    write_pins(sides[1].tree / exact_audit.PINS, pins_of(before))
+    found, _ = entries_of(sides)
+    better = next(one for one in found.values() if one.status == "improvement")
+    assert "renew its pin" in better.reason
+
+
+def test_what_crept_in_over_many_commits_is_held_against_the_pin(sides):
+    """A step of under 2 % is a note; with the steps before it, which only the pin remembers, it is a regression."""
+    source = sides[1].root / "hip" / "softmax.hip"
+    text = source.read_text()
+    line = "    constexpr u32 CHUNKS = ITEMS / VECTOR;\n"
+    assert text.count(line) == 1
+    source.write_text(text.replace(line, f"{line}    __builtin_amdgcn_s_sleep(0);\n    __builtin_amdgcn_s_sleep(0);\n"))
+    found, compared = entries_of(sides)
+    key = "gfx1100", SOFTMAX
+    before, after = (pin_of(side[key]).loop.cycles["all"] for side in (compared.before, compared.after))
+    assert before < after < before * 1.02
+    assert {one.status for one in found.values()} == {"pass"}
+    audit = Audit(subject="long ago", rates=exact_audit.rates_version(), kernels=list(compared.before.values()))
+    pins = pins_of(audit)
+    pin = next(one for one in pins if one.arch == key[0]).kernels[SOFTMAX]
+    pin.loop.cycles["all"] = (before + after) / 2 / 1.02  # base is within 2 % of it, head is not
+    for side in sides:
+        write_pins(side.tree / exact_audit.PINS, pins)
+    found, _ = entries_of(sides)
+    assert [(one.label, one.arch) for one in found.values() if one.status == "regression"] == [key[::-1]]

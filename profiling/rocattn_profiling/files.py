@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,20 @@ from rocattn.errors import RocattnError
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import BinaryIO
+
+
+def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
+    """Open a regular file for reading; a device or a pipe, which may never end, is refused without waiting for it.
+
+    Raises:
+        OSError: When it cannot be opened, or is not a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -9,7 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.look import Policy
+from rocattn_profiling.gate.pairs import Decision, Pair, PairLaunch, Side
+from rocattn_profiling.measure.records import Machine
+from rocattn_profiling.measure.revisions import Revision
 
 PYPROJECT = """\
 [build-system]
@@ -167,5 +171,51 @@ def make_pair():
         a = launches(rng, rounds, 0.0, noise, kind, samples, cpu, drift)
         b = launches(rng, rounds, slowdown, noise, kind, samples, cpu, drift)
         return Pair(id=name, a=Side(launches=a, side="base"), b=Side(launches=b, side="head"))
+
+    return make
+
+
+def make_entry(label, status, ratio=1.0, **facts):
+    """One entry with a decision if its status is one (or a waived one)."""
+    decision = None
+    if status in {*verdict.JUDGED, "waived"}:
+        decision = Decision(
+            id=label,
+            verdict="regression" if status == "waived" else status,
+            ratio=ratio,
+            ratio_low=ratio * 0.97,
+            ratio_high=ratio * 1.03,
+            rounds_used=5,
+            reason="why",
+        )
+        facts = {"base": 2.0e6, "head": 2.0e6 * ratio, "unit": "ns", **facts}
+    return verdict.Entry(**{"label": label, "name": label, "status": status, "decision": decision, **facts})
+
+
+@pytest.fixture
+def entry():
+    """`make_entry`."""
+    return make_entry
+
+
+@pytest.fixture
+def result_of():
+    """Return a function that makes a whole verdict around entries."""
+
+    def make(entries, **facts):
+        overall, sentence = verdict.conclude(entries, facts.get("invalid", ""), facts.get("problems", ()))
+        side = verdict.SideFacts(
+            revision=Revision(name="HEAD", sha="ab" * 20, tree="cd" * 20, date_ms=0, subject="a subject"),
+            python="3.11",
+            packages={},
+        )
+        machine = Machine(name="m", cpu="c", cores=2, memory_bytes=1, os="o", python="3", numpy="2")
+        ordered = sorted(entries, key=lambda e: (verdict.ORDER.index(e.status), -verdict.badness(e)))
+        made = {
+            "verdict": overall, "sentence": sentence, "created_ms": 1, "base": side, "head": side, "machine": machine,
+            "policy": Policy(), "quick": True, "seed": 1, "launches": 10, "suite": "benchmarks", "entries": ordered,
+            "counts": {s: n for s in verdict.ORDER if (n := sum(e.status == s for e in entries))},
+        }  # fmt: skip
+        return verdict.GateResult(**{**made, **facts})
 
     return make

@@ -1,52 +1,14 @@
 """The verdict: what it concludes, its exit statuses, and its text."""
 
+import os
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate import render, verdict
-from rocattn_profiling.gate.look import Policy
-from rocattn_profiling.gate.pairs import Decision
-from rocattn_profiling.gate.verdict import Entry, GateResult, SideFacts, conclude
 from rocattn_profiling.measure.asv_launch import Benchmark, Case
-from rocattn_profiling.measure.records import Machine
-from rocattn_profiling.measure.revisions import Revision
-
-
-def entry(label, status, ratio=1.0, **facts):
-    """One entry with a decision if its status is one."""
-    decision = None
-    if status in verdict.JUDGED:
-        decision = Decision(
-            id=label,
-            verdict=status,
-            ratio=ratio,
-            ratio_low=ratio * 0.97,
-            ratio_high=ratio * 1.03,
-            rounds_used=5,
-            reason="why",
-        )
-        facts = {"base": 2.0e6, "head": 2.0e6 * ratio, "unit": "ns", **facts}
-    return Entry(label=label, name=label, status=status, decision=decision, **facts)
-
-
-def result_of(entries, **facts):
-    """A whole verdict around entries."""
-    overall, sentence = conclude(entries, facts.get("invalid", ""))
-    side = SideFacts(
-        revision=Revision(name="HEAD", sha="ab" * 20, tree="cd" * 20, date_ms=0, subject="a subject"),
-        python="3.11",
-        packages={},
-    )
-    machine = Machine(name="m", cpu="c", cores=2, memory_bytes=1, os="o", python="3", numpy="2")
-    order = verdict.ORDER
-    return GateResult(
-        verdict=overall, sentence=sentence, created_ms=1, base=side, head=side, machine=machine,
-        policy=Policy(),
-        quick=True, seed=1, launches=10, suite="benchmarks",
-        entries=sorted(entries, key=lambda e: order.index(e.status)),
-        counts={s: n for s in order if (n := sum(e.status == s for e in entries))}, **facts,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -62,30 +24,128 @@ def result_of(entries, **facts):
         (["skipped", "new"], "not measured", 3, 3),
         (["broken"], "not measured", 3, 3),
         (["ungated"], "not measured", 3, 3),
+        (["waived"], "not measured", 3, 3),
+        (["waived", "ungated", "removed"], "not measured", 3, 3),
+        (["waived", "pass"], "pass", 0, 0),
+        (["waived", "inconclusive"], "inconclusive", 0, 2),
+        (["waived", "regression"], "regression", 1, 1),
         ([], "not measured", 3, 3),
     ],
 )
-def test_exit_statuses(found, overall, status, strict):
+def test_exit_statuses(entry, result_of, found, overall, status, strict):
     """0 pass, 1 regression, 2 undecided under a strict policy, 3 when not everything was measured or nothing."""
     result = result_of([entry(f"b{i}", s, 1.2 if s == "regression" else 1.0) for i, s in enumerate(found)])
     assert (result.verdict, result.status, result.strict_status) == (overall, status, strict)
 
 
-def test_a_regression_beside_a_lost_benchmark_names_both():
+def test_a_regression_beside_a_lost_benchmark_names_both(entry, result_of):
     """The stronger statement leads, the other is in the same sentence."""
     result = result_of([entry("slow", "regression", 1.31), entry("lost", "missing", reason="gone")])
     assert "slow by 31 %" in result.sentence
     assert "1 could not be measured on head" in result.sentence
 
 
-def test_an_invalid_session_is_inconclusive():
+@pytest.mark.parametrize(
+    ("found", "overall", "status"),
+    [
+        (["pass"], "problem", 1),
+        (["pass", "inconclusive"], "problem", 1),
+        (["regression"], "regression", 1),
+        (["failed", "pass"], "not measured", 3),
+        (["waived"], "not measured", 3),
+        ([], "not measured", 3),
+    ],
+)
+def test_problems_fail_what_would_be_green(entry, result_of, found, overall, status):
+    """An expired or unused waiver fails, strict or not; what is worse stays the verdict."""
+    entries = [entry(f"b{i}", s, 1.2) for i, s in enumerate(found)]
+    result = result_of(entries, problems=["w.toml:3: the waiver of x expired"])
+    assert (result.verdict, result.status, result.strict_status) == (overall, status, status)
+    if overall == "problem":
+        assert "w.toml:3: the waiver of x expired" in result.sentence
+    assert "problem: w.toml:3: the waiver of x expired" in render.text(result)
+
+
+def test_problems_fail_an_invalid_session_too(entry, result_of):
+    """That the machine moved does not excuse a waiver that nobody looked after."""
+    assert result_of([entry("a", "pass")], invalid="the machine moved", problems=["x"]).status == 1
+
+
+def test_a_regression_without_a_ratio_is_one(entry, result_of):
+    """A spill where base had none, a backend that is not selected any more: worst of all, and named by architecture."""
+    spill = entry("kernel", "regression", decision=None, metric="audit", arch="gfx942", reason="43 registers spilled")
+    result = result_of([entry("slow", "regression", 3.0), spill, entry("fine", "pass")])
+    assert (result.verdict, result.status) == ("regression", 1)
+    assert "2 of 3 results got worse, kernel on gfx942" in result.sentence
+    assert [e.label for e in result.entries] == ["kernel", "slow", "fine"]
+    assert "43 registers spilled" in render.text(result)
+
+
+def test_exact_metrics_alone_do_not_make_a_gate_green(entry, result_of):
+    """Machine code that did not change says nothing about benchmarks of which none ran; without any it is a result."""
+    code = entry("37 kernels", "pass", metric="audit", arch="gfx942")
+    assert result_of([code, entry("b", "skipped"), entry("c", "broken")]).status == 3
+    assert result_of([code]).verdict == "pass"
+    assert result_of([code, entry("gone", "removed")]).verdict == "pass"
+    assert result_of([code, entry("b", "pass")]).sentence == "No regression: all 2 results decided."
+
+
+def test_the_text_says_why_and_what_is_waived(entry, result_of):
+    """Explanations, causes with their place, waivers and a ceiling that was broken stand beside the numbers."""
+    cause = verdict.Cause(
+        kind="machine code", text="12 VGPRs spilled", location=verdict.Location(path="kernels/a.hip", line=7)
+    )
+    result = result_of([
+        entry("worse", "regression", 1.5, causes=[cause], explanation="It spills. " * 30, reason="above its ceiling"),
+        entry("known", "waived", 1.2, waiver="costs a compare (#41, up to x1.3)"),
+    ])  # fmt: skip
+    text = render.text(result)
+    assert "    - machine code: 12 VGPRs spilled (kernels/a.hip:7)\n" in text
+    assert "    waived: costs a compare (#41, up to x1.3)\n" in text
+    assert "    why\n    above its ceiling\n    It spills." in text
+    assert max(map(len, text.splitlines())) < 120
+
+
+def test_the_text_cannot_command_the_terminal_or_the_workflow(entry, result_of):
+    """Labels and reasons are one line of visible characters: no escapes, no forged lines, no workflow commands."""
+    bad = "::add-mask::x\n::error::y \x1b[31m\u202e##[group]z"
+    lines = render.text(
+        result_of([
+            entry(bad, "regression", 1.5, reason=bad, explanation=bad, unit=bad), entry(bad, "new", reason=bad),
+            entry(bad, "waived", waiver=bad),
+        ], notes=[bad], problems=[bad])
+    ).splitlines()  # fmt: skip
+    assert not any(line.strip().startswith("::") for line in lines)
+    assert not any("##[" in line or "\x1b" in line or "\u202e" in line for line in lines)
+
+
+def test_the_text_cuts_names_as_the_comment_does(entry, result_of):
+    """A label of thousands of characters leaves one line a name, in every status, and in the sentence."""
+    entries = [entry(f"{status}{'x' * 3000}", status, 1.5, reason="why") for status in verdict.ORDER]
+    lines = render.text(result_of(entries)).splitlines()
+    for status in verdict.ORDER:
+        assert sum(f"{status}{'x' * (159 - len(status))}…" in line for line in lines) == 1
+    assert max(map(len, lines)) < 700
+
+
+def test_broken_benchmarks_with_one_reason_share_it(entry, result_of):
+    """Every name is there, and each reason once below those that it is about."""
+    entries = [entry(f"b.C.track_nan({i})", "broken", reason="nan is no value") for i in range(41)]
+    entries.insert(20, entry("b.time_other", "broken", reason="SystemExit: 3"))
+    text = render.text(result_of([*entries, entry("x", "pass")]))
+    lines = text[text.index("\nbroken:") :].split("\n\n")[0].splitlines()[2:]
+    alike = [f"  {one.label}" for one in entries if "nan" in one.label]
+    assert lines == [*alike, "    nan is no value", "  b.time_other", "    SystemExit: 3"]
+
+
+def test_an_invalid_session_is_inconclusive(entry, result_of):
     """When the machine moved, nothing passes."""
     result = result_of([entry("a", "pass")], invalid="the machine, not the code, changed speed")
     assert (result.verdict, result.status) == ("inconclusive", 0)
     assert "does not count" in result.sentence
 
 
-def test_the_text_is_worst_first_and_shows_what_is_open():
+def test_the_text_is_worst_first_and_shows_what_is_open(entry, result_of):
     """Regressions, then what could not be measured, then the undecided, each with its reason; passes last."""
     result = result_of([
         entry("fine", "pass"),
@@ -105,26 +165,64 @@ def test_the_text_is_worst_first_and_shows_what_is_open():
     assert text.endswith("note: a note\n")
 
 
+def test_the_command_that_repeats_it_is_known_from_the_commits_or_was_written_down(entry, result_of):
+    """Two existing environments, or changes that nobody committed, have no names that say how."""
+    result = result_of([entry("a", "pass")])
+    assert result.command == f"rocattn gate run --base {'ab' * 6} --head {'ab' * 6} --quick"
+    dirty = msgspec.structs.replace(result.head, revision=msgspec.structs.replace(result.head.revision, dirty=True))
+    assert msgspec.structs.replace(result, head=dirty).command == ""
+    existing = msgspec.structs.replace(result.base, revision=None, interpreter="/a")
+    assert msgspec.structs.replace(result, base=existing).command == ""
+    assert msgspec.structs.replace(result, base=existing, again="x --suite s").command == "x --suite s"
+
+
 @pytest.mark.parametrize(
     ("value", "unit", "shown"),
     [(1.5e9, "ns", "1.5 s"), (2.34e6, "ns", "2.34 ms"), (999.0, "ns", "999 ns"), (3 * 2**20, "bytes", "3 MiB"),
-     (0.25, "ns", "0.25 ns"), (17.0, "ulp", "17 ulp"), (None, "ns", "-")],
+     (0.25, "ns", "0.25 ns"), (17.0, "ulp", "17 ulp"), (None, "ns", "-"), (999_999.0, "ns", "1 ms"),
+     (1e12, "ns", "1000 s"), (1_048_000.0, "bytes", "1023 KiB"), (12345.0, "cycles", "12345 cycles"),
+     (0.0, "registers", "0 registers"),
+     (1e30, "x", "1e+30 x"), (43.0, "", "43")],
 )  # fmt: skip
 def test_quantities_are_readable(value, unit, shown):
     """Times and sizes have the unit that keeps them short."""
     assert render.quantity(value, unit) == shown
 
 
-def test_a_verdict_is_read_back_as_written(tmp_path):
+def test_a_verdict_is_read_back_as_written(entry, result_of, tmp_path):
     """JSON on disk holds everything."""
     result = result_of([entry("a", "regression", 1.2), entry("b", "new", reason="base: x")])
-    assert verdict.read(verdict.write(result, tmp_path / "deep" / "verdict.json")) == result
+    path = verdict.write(result, tmp_path / "deep" / "verdict.json")
+    (tmp_path / "link.json").symlink_to(path)
+    assert verdict.read(path) == verdict.read(tmp_path / "link.json") == result
 
 
-def test_reading_what_is_no_verdict_is_one_line(tmp_path):
-    """Missing, foreign and future files are told apart."""
+def test_a_verdict_of_before_there_were_waivers_is_read(entry, result_of, tmp_path):
+    """Every field that came later has a value when it is absent: stored verdicts stay readable."""
+    result = result_of([entry("a", "regression", 1.2), entry("b", "pass")])
+    content = msgspec.to_builtins(result)
+    for key in ("problems", "again"):
+        del content[key]
+    for key in ("interpreter",):
+        del content["base"][key], content["head"][key]
+    for one in content["entries"]:
+        for key in ("metric", "arch", "causes", "explanation", "waiver"):
+            del one[key]
+    del content["policy"]["floor"]
+    path = tmp_path / "old.json"
+    path.write_bytes(msgspec.json.encode(content))
+    assert verdict.read(path) == result
+
+
+def test_reading_what_is_no_verdict_is_one_line(entry, result_of, tmp_path):
+    """Missing, endless, foreign and future files are told apart."""
     with pytest.raises(RocattnError, match="cannot read"):
         verdict.read(tmp_path / "none.json")
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    for endless in (Path("/dev/zero"), pipe, tmp_path):
+        with pytest.raises(RocattnError, match=f"cannot read the gate's verdict {endless}: not a regular file"):
+            verdict.read(endless)
     other = tmp_path / "other.json"
     other.write_text("[]")
     with pytest.raises(RocattnError, match="not a verdict"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.files import write_text
+from rocattn_profiling.files import open_regular, write_text
 from rocattn_profiling.gate.look import Policy  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.gate.pairs import Decision, PairLaunch  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.measure.records import Machine  # noqa: TC001 - as above
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.measure.asv_launch import Case, Outcome
 
 SCHEMA = 1
-Overall = Literal["pass", "regression", "inconclusive", "not measured"]
+Overall = Literal["pass", "regression", "problem", "inconclusive", "not measured"]
 Status = Literal[
     "regression", "improvement", "pass", "inconclusive", "new", "missing", "failed", "broken", "skipped", "removed",
     "ungated", "waived",
@@ -33,6 +34,8 @@ ORDER: tuple[Status, ...] = (
     "skipped", "pass",
 )  # fmt: skip
 JUDGED: tuple[Status, ...] = ("regression", "improvement", "pass", "inconclusive")
+METRICS = ("time", "mem", "peakmem", "track", "audit", "workspace", "plan")
+EXACT = frozenset({"audit", "workspace", "plan"})  # metrics that are read off, not measured
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +75,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         causes: What differs between base and head on this benchmark's path, the likeliest first.
         explanation: The causes as one paragraph that a person can act on; empty unless the entry is worse.
         waiver: The reason and issue of the waiver that accepts this; empty without one.
+        rule: What the repository's thresholds say of it, and where; empty for the run's own rule.
+        suspect: Whether it is undecided and still worth a look: at most one in ten of those is expected to be nothing.
         decision: Ratio, interval, p, rounds and reason; None without a verdict.
         base, head: Low end of each side in ``unit``, in the quantity that decided; None if not measured.
         base_launches, head_launches: Every launch behind the verdict.
@@ -95,15 +100,37 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     causes: list[Cause] = []
     explanation: str = ""
     waiver: str = ""
+    rule: str = ""
+    suspect: bool = False
 
 
 class SideFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One side: its revision, and the environment it ran in."""
+    """One side: its revision, and the environment it ran in.
 
-    revision: Revision
+    Attributes:
+        revision: What was built; None for an environment that was there before.
+        interpreter: The Python of such an environment; "" for a revision.
+        python, packages: Version of Python, and name -> version of everything that can be imported.
+        offline: Whether dependencies are the running interpreter's instead of the revision's own.
+    """
+
+    revision: Revision | None = None
+    interpreter: str = ""
     python: str
     packages: dict[str, str]
     offline: bool = False
+
+    @property
+    def short(self) -> str:
+        """The short hash, or the interpreter."""
+        return self.interpreter if self.revision is None else self.revision.short
+
+    @property
+    def title(self) -> str:
+        """What a reader knows the side by: short hash and subject, or the interpreter."""
+        if self.revision is None:
+            return self.interpreter
+        return f"{self.revision.short} {self.revision.subject}".rstrip()
 
 
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +138,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         schema: Of this structure.
-        verdict: "pass", "regression", "inconclusive" or "not measured".
+        verdict: "pass", "regression", "problem" (a waiver is expired or unused), "inconclusive" or "not measured".
         sentence: The verdict in one sentence.
         created_ms: Unix time of the verdict.
         base, head: The two sides.
@@ -121,7 +148,9 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         quick, seed, launches: How it was measured; ``launches`` counts processes.
         suite: The benchmark folder; ``patterns`` narrowed it.
         suite_shift, canary_shift: Median ratio of all benchmarks and of fixed work in the same processes.
+        suite_low, suite_high: 95 % interval of the suite's; 0 and None where it is unknown.
         invalid: Why the session as a whole does not count; empty if it does.
+        again: The command that compares the same sides again; empty in verdicts of before there was one.
         notes: What a reader must know beside the verdicts.
         problems: Why the gate fails beside its verdicts: waivers that are expired or unused.
         counts: Status -> how many entries.
@@ -144,7 +173,10 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     patterns: list[str] = []
     suite_shift: float = 1.0
     canary_shift: float = 1.0
+    suite_low: float = 0.0
+    suite_high: float | None = None
     invalid: str = ""
+    again: str = ""
     notes: list[str] = []
     problems: list[str] = []
     counts: dict[str, int] = {}
@@ -152,8 +184,16 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> int:
-        """Exit status when undecided benchmarks are tolerated: 0 pass or inconclusive, 1 regression, 3 not measured."""
-        return {"pass": 0, "inconclusive": 0, "regression": 1, "not measured": 3}[self.verdict]
+        """Exit status that tolerates undecided ones: 0 pass, inconclusive; 1 regression, problem; 3 not measured."""
+        return {"pass": 0, "inconclusive": 0, "regression": 1, "problem": 1, "not measured": 3}[self.verdict]
+
+    @property
+    def command(self) -> str:
+        """The command that compares the same sides again; empty where their names do not say how."""
+        if self.again or self.base.revision is None or self.head.revision is None or self.head.revision.dirty:
+            return self.again
+        base, head = self.base.revision.sha[:12], self.head.revision.sha[:12]
+        return f"rocattn gate run --base {base} --head {head}{' --quick' if self.quick else ''}"
 
     @property
     def strict_status(self) -> int:
@@ -189,7 +229,7 @@ def _judged(case: Case, pair: Pair, decision: Decision, levels: tuple[float, flo
         name=case.benchmark.name,
         params=_facts(case),
         unit=pair.a.unit,
-        metric=case.benchmark.type,
+        metric=case.benchmark.metric,
         status=decision.verdict if gated else "ungated",  # type: ignore[arg-type]  # the verdicts are a part of Status
         decision=decision,
         base=levels[0] if levels else None,
@@ -225,38 +265,86 @@ def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:
         name=case.benchmark.name,
         params=_facts(case),
         unit=case.benchmark.unit,
-        metric=case.benchmark.type,
+        metric=case.benchmark.metric,
         status=status,
         reason=where + shown.reason,
         traceback=shown.traceback if shown.status in bad else "",
     )
 
 
-def conclude(
-    entries: list[Entry], invalid: str
-) -> tuple[Literal["pass", "regression", "inconclusive", "not measured"], str]:
-    """Return the overall verdict and its sentence; nothing measured is never a pass."""
+def conclude(entries: Sequence[Entry], invalid: str, problems: Sequence[str] = ()) -> tuple[Overall, str]:
+    """Return the overall verdict and its sentence; nothing measured is never a pass.
+
+    Args:
+        entries: Every benchmark and exact metric, waivers applied.
+        invalid: Why the session as a whole does not count; empty if it does.
+        problems: Why the gate fails beside its verdicts.
+    """
     count = {status: sum(entry.status == status for entry in entries) for status in ORDER}
-    judged = sum(count[status] for status in JUDGED)
-    lost = count["failed"] + count["missing"]
-    worse = [(e.decision.ratio, e.label) for e in entries if e.status == "regression" and e.decision is not None]
+    lost = [entry for entry in entries if entry.status in {"failed", "missing"}]
     # A proven regression is the stronger statement; what could not be measured is named beside it.
-    if worse:
-        ratio, label = max(worse)
-        more = f", and {lost} could not be measured on head" if lost else ""
-        by = f"{label} by {(ratio - 1) * 100:.0f} %"
-        return "regression", f"{len(worse)} of {judged} benchmarks became slower or larger, {by}{more}."
+    if worse := [entry for entry in entries if entry.status == "regression"]:
+        return "regression", _worse(worse, entries, lost, problems)
     if lost:
-        first = next(entry for entry in entries if entry.status in {"failed", "missing"})
-        return "not measured", f"{lost} benchmarks do not run on head: {first.label}: {first.reason}."
-    if not judged:
-        return "not measured", "Nothing was compared: no benchmark ran on both sides."
+        why = f": {lost[0].reason.rstrip('.')}" if lost[0].reason else ""
+        return "not measured", f"{_count(len(lost), 'benchmark')} did not run on head: {lost[0].label}{why}."
+    if nothing := _nothing_judged(entries, count):
+        return "not measured", nothing
+    if problems:
+        more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
+        return "problem", f"No regression, but the waivers do not hold: {problems[0].rstrip('.')}{more}."
     if invalid:
         return "inconclusive", f"The session does not count: {invalid}."
+    return _better(entries, count)
+
+
+def _better(entries: Sequence[Entry], count: dict[Status, int]) -> tuple[Overall, str]:
+    """Conclude when nothing is worse."""
+    judged = sum(count[status] for status in JUDGED)
+    waived = f", {count['waived']} waived" if count["waived"] else ""
+    all_ = f"{judged} {_noun(entries)} decided"
     if open_ := count["inconclusive"]:
-        return "inconclusive", f"No regression: {judged - open_} of {judged} benchmarks decided, {open_} left open."
+        return "inconclusive", f"No regression: {judged - open_} of {all_}, {open_} left open{waived}."
     faster = f", {count['improvement']} of them improved" if count["improvement"] else ""
-    return "pass", f"No regression: all {judged} benchmarks decided{faster}."
+    return "pass", f"No regression: all {all_}{faster}{waived}."
+
+
+def _worse(worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], problems: Sequence[str]) -> str:
+    judged = sum(entry.status in JUDGED for entry in entries)
+    first = max(worse, key=badness)
+    where = f" on {first.arch}" if first.arch else ""
+    how = f" by {(first.decision.ratio - 1) * 100:.0f} %" if first.decision is not None else ""
+    verb = "became slower or larger" if first.metric not in EXACT else "got worse"
+    beside = [f"{len(lost)} could not be measured on head"] if lost else []
+    beside += [f"{_count(len(problems), 'waiver')} did not hold"] if problems else []
+    more = f", and {', '.join(beside)}" if beside else ""
+    return f"{len(worse)} of {judged} {_noun(entries)} {verb}, {first.label}{where}{how}{more}."
+
+
+def badness(entry: Entry) -> float:
+    """Return a key by which the worst comes last: the ratio, and infinity for a worsening that has none (0 to 43)."""
+    if entry.decision is not None:
+        return entry.decision.ratio
+    return math.inf if entry.status == "regression" else 0.0
+
+
+def _nothing_judged(entries: Sequence[Entry], count: dict[Status, int]) -> str:
+    """Say that nothing was judged; empty when something was."""
+    # Machine code that did not change says nothing about benchmarks of which none ran.
+    timed = [entry for entry in entries if entry.metric not in EXACT and entry.status != "removed"]
+    if any(entry.status in JUDGED for entry in timed or entries):
+        return ""
+    if aside := [f"{count[status]} {status}" for status in ("waived", "ungated") if count[status]]:
+        return f"Nothing was judged: {', '.join(aside)}, and no other benchmark ran on both sides."
+    return "Nothing was compared: no benchmark ran on both sides."
+
+
+def _noun(entries: Sequence[Entry]) -> str:
+    return "results" if any(entry.metric in EXACT for entry in entries) else "benchmarks"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def write(result: GateResult, path: Path) -> Path:
@@ -265,17 +353,23 @@ def write(result: GateResult, path: Path) -> Path:
     Raises:
         RocattnError: When the folder or disk does not take it.
     """
-    return write_text(path, msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n")
+    return write_text(path, to_json(result))
+
+
+def to_json(result: GateResult) -> str:
+    """Return the verdict as JSON: what `read` reads, and every other form is made from."""
+    return msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n"
 
 
 def read(path: Path) -> GateResult:
     """Read a verdict.
 
     Raises:
-        RocattnError: When it is missing or not a verdict of this schema.
+        RocattnError: When it is missing, no regular file, or not a verdict of this schema.
     """
     try:
-        result = msgspec.json.decode(path.read_bytes(), type=GateResult)
+        with open_regular(path) as file:
+            result = msgspec.json.decode(file.read(), type=GateResult)
     except OSError as error:
         raise RocattnError(f"cannot read the gate's verdict {path}: {error.strerror}") from error
     except msgspec.DecodeError as error:

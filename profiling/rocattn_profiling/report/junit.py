@@ -6,15 +6,14 @@ reporters; the attributes follow the schema of Jenkins' xUnit plugin.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET  # writes only: nothing foreign is parsed
+
+from rocattn_profiling.markup import xml
 
 if TYPE_CHECKING:
     from rocattn_profiling.measure.verify_outcomes import Outcome
     from rocattn_profiling.report.verify_report import VerifyReport
-
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # by XML 1.0, section 2.2
 
 
 def to_xml(report: VerifyReport) -> str:
@@ -31,28 +30,23 @@ def to_xml(report: VerifyReport) -> str:
         }
         seconds = f"{sum(o.seconds for o in mine):.3f}"
         numbers = {key: str(count) for key, count in counts.items()}
-        suite = ET.SubElement(root, "testsuite", {"name": _clean(backend), "time": seconds} | numbers)
+        suite = ET.SubElement(root, "testsuite", {"name": xml(backend), "time": seconds} | numbers)
         for outcome in mine:
             test = ET.SubElement(
-                suite, "testcase", classname=f"{_clean(backend)}.{outcome.family}", name=_clean(outcome.case),
+                suite, "testcase", classname=f"{xml(backend)}.{outcome.family}", name=xml(outcome.case),
                 time=f"{outcome.seconds:.3f}",
             )  # fmt: skip
             _add_result(test, outcome)
             if (failure := commands.get((outcome.case, backend))) is not None:
-                test[0].text = _clean(f"{failure.fault}\n{failure.symptom}\nagain: {failure.command}\n")
+                test[0].text = xml(f"{failure.fault}\n{failure.symptom}\nagain: {failure.command}\n")
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
 def _add_result(test: ET.Element, outcome: Outcome) -> None:
     if not outcome.ran:
-        ET.SubElement(test, "skipped", message=_clean(outcome.skipped))
+        ET.SubElement(test, "skipped", message=xml(outcome.skipped))
     elif outcome.error:
-        ET.SubElement(test, "error", message=_clean(outcome.error))
+        ET.SubElement(test, "error", message=xml(outcome.error))
     elif not outcome.ok:
-        ET.SubElement(test, "failure", message=_clean(outcome.symptom or outcome.fault))
-
-
-def _clean(text: str) -> str:
-    """Return text without the characters that XML cannot hold: an exception's message may have any."""
-    return _FORBIDDEN.sub("?", text)
+        ET.SubElement(test, "failure", message=xml(outcome.symptom or outcome.fault))

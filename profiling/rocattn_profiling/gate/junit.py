@@ -1,0 +1,68 @@
+"""A verdict as JUnit XML: a test case for each benchmark and exact metric, and one for the verdict as a whole.
+
+A regression is a failure; what ran on base and not on head is an error; what is undecided, waived or not judged is
+skipped.
+The verdict's own case fails with it: a CI server that counts failures never takes an empty run for a good one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET  # writes only: nothing foreign is parsed
+
+from rocattn_profiling.gate import render
+from rocattn_profiling.markup import plain, xml
+
+if TYPE_CHECKING:
+    from rocattn_profiling.gate.verdict import Entry, GateResult
+
+_ELEMENTS = {
+    "regression": "failure", "failed": "error", "missing": "error", "broken": "skipped", "inconclusive": "skipped",
+    "waived": "skipped", "ungated": "skipped", "new": "skipped", "removed": "skipped", "skipped": "skipped",
+}  # fmt: skip
+_OVERALL = {"regression": "failure", "problem": "failure", "not measured": "error", "inconclusive": "skipped"}
+_COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+
+
+def to_xml(result: GateResult) -> str:
+    """Return the verdict as JUnit XML."""
+    root = ET.Element("testsuites", name="rocattn gate")
+    suites: dict[str, list[ET.Element]] = {}
+    for entry in result.entries:
+        suites.setdefault(entry.metric, []).append(_case(entry))
+    for name, cases in [("gate", _overall(result)), *suites.items()]:
+        counts = {key: str(sum(case.find(tag) is not None for case in cases)) for key, tag in _COUNTED.items()}
+        suite = ET.SubElement(root, "testsuite", {"name": _attribute(name), "tests": str(len(cases))} | counts)
+        suite.extend(cases)
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _overall(result: GateResult) -> list[ET.Element]:
+    """Return the case of the verdict, and one for each waiver that does not hold."""
+    verdict = _element("rocattn.gate", "verdict", _OVERALL.get(result.verdict, ""), result.sentence, "")
+    return [verdict, *(_element("rocattn.gate", problem, "failure", problem, "") for problem in result.problems)]
+
+
+def _case(entry: Entry) -> ET.Element:
+    module, _, _ = entry.name.partition("(")
+    group = f"{entry.metric}.{entry.arch}" if entry.arch else module.rpartition(".")[0] or entry.metric
+    lines = [line for line in ("\n".join(render.entry_lines(entry)), entry.traceback) if line]
+    message = entry.waiver or entry.explanation or "; ".join(render.reasons(entry))
+    return _element(
+        group, render.title(entry), _ELEMENTS.get(entry.status, ""), f"{entry.status}: {message}", "\n".join(lines)
+    )
+
+
+def _element(group: str, name: str, tag: str, message: str, text: str) -> ET.Element:
+    case = ET.Element("testcase", classname=_attribute(group), name=_attribute(name))
+    # What passes has its numbers as output; what does not has them in the element that says so.
+    told = ET.SubElement(case, tag, message=_attribute(message, 2000)) if tag else case
+    if text:
+        place = told if tag else ET.SubElement(case, "system-out")
+        place.text = xml(f"\n{text}\n")
+    return case
+
+
+def _attribute(text: str, most: int = 500) -> str:
+    return xml(plain(text, most))

@@ -1,0 +1,226 @@
+"""Thresholds by benchmark, from one file in the gated repository: ``.rocattn/thresholds.toml``.
+
+The first table whose pattern matches counts. What a pattern leaves out stays as the run has it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.gate import tables
+from rocattn_profiling.gate.pairs import TIMES
+from rocattn_profiling.gate.verdict import EXACT, JUDGED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.gate.look import Policy
+    from rocattn_profiling.gate.verdict import Entry
+
+FILE = ".rocattn/thresholds.toml"
+MIN_EFFECT = (0.005, 1.0)
+MOST_ROUNDS = 200
+_KEYS = ("benchmark", "metric", "min_effect", "floor", "rounds", "gate")
+_SIZES = {"bytes": 1.0, "B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+_FLOOR = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>\S+)")
+
+
+class ThresholdError(RocattnError):
+    """Raised when the file of thresholds cannot be read as such; names file and line."""
+
+
+class Threshold(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for the benchmarks that a pattern matches.
+
+    Attributes:
+        benchmark: A label as it is, or a pattern with ``*`` and ``?`` for whole labels.
+        metric: Only entries of this metric; empty for any.
+        min_effect: Smallest relative change that counts; None for the run's.
+        floor: Absolute change that is too small to matter, in ``unit``; 0 for none.
+        unit: Of the floor, as it was written: a time, a size, or the benchmark's own.
+        rounds: Most rounds, if fewer than the run's; 0 for the run's.
+        gate: Whether it is judged, not only shown.
+        source: File and line.
+    """
+
+    benchmark: str
+    metric: str = ""
+    min_effect: float | None = None
+    floor: float = 0.0
+    unit: str = ""
+    rounds: int = 0
+    gate: bool = True
+    source: str
+
+    def text(self) -> str:
+        """Return what it sets, and where, on one line."""
+        limits = [f"{self.min_effect * 100:g} %"] if self.min_effect is not None else []
+        limits += [f"{self.floor:g} {self.unit}"] if self.floor else []
+        sets = [f"a change counts from {' and '.join(limits)}"] if limits else []
+        sets += [f"{self.rounds} rounds at most"] if self.rounds else []
+        return f"{', '.join(sets) or 'as every other'} ({self.source})"
+
+    def matches(self, label: str, metric: str) -> bool:
+        """Whether it is about this benchmark."""
+        if self.metric not in {"", metric}:
+            return False
+        # Labels hold brackets and quotes, which a pattern may read as its own: the exact label always matches.
+        return label == self.benchmark or fnmatchcase(label, self.benchmark)
+
+
+class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
+    """All thresholds, in the file's order; ``changed`` tells whether base has others."""
+
+    rows: list[Threshold] = []
+    changed: bool = False
+
+    def find(self, label: str, metric: str) -> Threshold | None:
+        """Return the first that matches."""
+        return next((row for row in self.rows if row.matches(label, metric)), None)
+
+    def policy_for(self, label: str, metric: str, policy: Policy, unit: str = "") -> Policy:
+        """Return the rule for one benchmark: the run's, with what its threshold says instead.
+
+        Args:
+            label: With the parameters.
+            metric: "time", "mem", "peakmem" or "track".
+            policy: The run's.
+            unit: Of a tracked value; times are in ns, memory in bytes.
+
+        Raises:
+            ThresholdError: When the floor is in a unit that is not the benchmark's.
+        """
+        row = self.find(label, metric)
+        if row is None:
+            return policy
+        looks = policy.looks
+        if 0 < row.rounds < looks[-1]:
+            looks = (*(look for look in looks if look < row.rounds), row.rounds)
+        if not row.gate:
+            looks = looks[:1]  # enough to show it
+        chosen = policy.min_effect if row.min_effect is None else row.min_effect
+        floor = _converted(row, metric, unit, label)
+        return msgspec.structs.replace(policy, looks=looks, min_effect=chosen, floor=max(policy.floor, floor))
+
+    def apply(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return the entries with the thresholds that were used for them; with ``gate = false``, shown, not judged."""
+        return [self._applied(entry) for entry in entries]
+
+    def _applied(self, entry: Entry) -> Entry:
+        row = self.find(entry.label, entry.metric)
+        if row is None or entry.status not in JUDGED:
+            return entry
+        if row.gate:
+            return msgspec.structs.replace(entry, rule=row.text())
+        return msgspec.structs.replace(
+            entry, status="ungated", reason=f"shown, not judged: {row.source} has gate = false"
+        )
+
+    def notes(self, entries: Sequence[Entry], *, narrowed: bool = False) -> list[str]:
+        """Say what a reader must know: that the change moved its own thresholds, and patterns that match nothing.
+
+        Args:
+            entries: Every benchmark and exact metric.
+            narrowed: Whether the run left out benchmarks, so that a pattern may well match one.
+        """
+        notes = [f"this change edits {FILE}: the thresholds in it are head's"] if self.changed else []
+        if not narrowed:
+            used = {id(self.find(entry.label, entry.metric)) for entry in entries}
+            # Of exact metrics only what changed has an entry: the others may well match.
+            idle = [row for row in self.rows if id(row) not in used and row.metric not in EXACT]
+            notes += [f"{row.source}: {row.benchmark!r} is used by no benchmark" for row in idle]
+        return notes
+
+
+def load(tree: Path | None, base: Path | None = None) -> Thresholds:
+    """Read the thresholds of a head.
+
+    Args:
+        tree: Head's files; None where there is no repository.
+        base: Base's files, to tell whether the change edits the thresholds.
+
+    Raises:
+        ThresholdError: When the file is no list of thresholds.
+    """
+    if tree is None:
+        return Thresholds()
+    rows = _read(tree)
+    changed = False
+    if base is not None:
+        try:
+            changed = [_content(row) for row in rows] != [_content(row) for row in _read(base)]
+        except ThresholdError:
+            changed = True
+    return Thresholds(rows=rows, changed=changed)
+
+
+def _read(tree: Path) -> list[Threshold]:
+    return [_threshold(row, source) for row, source in tables.read(tree, FILE, "threshold", ThresholdError)]
+
+
+def _content(row: Threshold) -> Threshold:
+    return msgspec.structs.replace(row, source="")
+
+
+def _threshold(row: dict[str, Any], source: str) -> Threshold:
+    tables.check_keys(row, source, _KEYS, ("benchmark",), ThresholdError)
+    if len(row.keys() - {"benchmark", "metric"}) == 0:
+        raise ThresholdError(f"{source}: it sets nothing: give min_effect, floor, rounds or gate")
+    for key in ("benchmark", "metric"):
+        if not isinstance(row.get(key, "x"), str) or not row.get(key, "x"):
+            raise ThresholdError(f"{source}: {key} must be text that is not empty")
+    if "metric" in row:
+        tables.check_metric(row["metric"], source, ThresholdError)
+    effect = row.get("min_effect")
+    if effect is not None and not (_is_number(effect) and MIN_EFFECT[0] <= effect <= MIN_EFFECT[1]):
+        low, high = MIN_EFFECT
+        raise ThresholdError(f"{source}: min_effect must be a part of the value from {low:g} to {high:g} (0.05 is 5 %)")
+    rounds = row.get("rounds", MOST_ROUNDS)
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:
+        raise ThresholdError(f"{source}: rounds must be a whole number from 1 to {MOST_ROUNDS}")
+    if not isinstance(row.get("gate", True), bool):
+        raise ThresholdError(f"{source}: gate must be true or false")
+    floor, unit = _floor(row["floor"], source) if "floor" in row else (0.0, "")
+    return Threshold(
+        benchmark=row["benchmark"], metric=row.get("metric", ""), min_effect=effect, floor=floor, unit=unit,
+        rounds=row.get("rounds", 0), gate=row.get("gate", True), source=source,
+    )  # fmt: skip
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _floor(text: object, source: str) -> tuple[float, str]:
+    """Return an absolute floor ("5 us", "2 MiB", "3 ulp") and its unit."""
+    match = _FLOOR.fullmatch(text.strip()) if isinstance(text, str) else None
+    try:
+        number = float(match["number"]) if match else math.nan
+    except ValueError:
+        number = math.nan
+    if match is None or not math.isfinite(number) or number <= 0:
+        raise ThresholdError(f'{source}: floor must be a number with its unit in quotes, as in floor = "5 us"')
+    return number, match["unit"]
+
+
+def _converted(row: Threshold, metric: str, unit: str, label: str) -> float:
+    """Return a floor in ns for times, bytes for memory, else as it stands."""
+    if not row.floor:
+        return 0.0
+    if metric == "time" or (metric == "track" and unit in TIMES):
+        scales = TIMES
+    elif metric in {"mem", "peakmem"}:
+        scales = _SIZES
+    else:
+        scales = {unit or row.unit: 1.0}
+    if row.unit not in scales:
+        own = next(iter(scales))
+        raise ThresholdError(f"{row.source}: its floor is in {row.unit}, but {label} is in {own}: add a metric to it")
+    return row.floor * scales[row.unit]

@@ -1,0 +1,283 @@
+"""Waivers: which regressions are accepted, by whom, how large, and until when.
+
+They stand in the gated repository, ``.rocattn/waivers.toml``, or for one change in a commit's trailer. A waiver accepts
+one benchmark, metric and architecture, named exactly; it widens no threshold, moves no baseline, and what it accepts
+is shown. One that is expired, or that nothing needs any more, fails the gate: a list that rots hides the next one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn.gpu.arch import processor
+from rocattn.gpu.errors import ArchError
+from rocattn_profiling.gate import tables
+from rocattn_profiling.gate.verdict import EXACT, JUDGED, METRICS, Entry
+from rocattn_profiling.measure.revisions import git
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.measure.revisions import Revision
+
+FILE = ".rocattn/waivers.toml"
+_TEXTS = ("benchmark", "metric", "arch", "issue", "reason", "author")
+_NEEDED = ("benchmark", "metric", "ceiling", "expires", "issue", "reason")
+_TRAILER = re.compile(r"^rocattn-accept[ \t]*:[ \t]*(.*(?:\n[ \t]+\S.*)*)$", re.IGNORECASE | re.MULTILINE)
+# A label may hold " | " itself: its end is the first place from which the rest reads as metric, ceiling and reason.
+_ACCEPTED = re.compile(
+    rf"(?P<label>.+?) \| (?P<metric>{'|'.join(METRICS)})(?: (?P<arch>gfx\w+))? \| (?P<ceiling>[\d.]+|inf) \|"
+    r" (?P<reason>.+)"
+)
+
+
+class WaiverError(RocattnError):
+    """Raised when the file of waivers cannot be read as such; names file and line."""
+
+
+class Waiver(msgspec.Struct, frozen=True, kw_only=True):
+    """One accepted regression.
+
+    Attributes:
+        benchmark: The label of the benchmark (with its parameters) or exact metric.
+        metric: As in `Entry.metric`; ``arch`` likewise, empty for what has none.
+        ceiling: Largest ratio head / base that is accepted; infinity also accepts what has no ratio.
+        expires: The last day it holds; None for a trailer, which holds for its change.
+        issue: Where the regression is worked on; empty for a trailer.
+        reason, author: For readers.
+        source: Where it stands: file and line, or commit.
+        added: Whether this change brought it.
+    """
+
+    benchmark: str
+    metric: str
+    arch: str = ""
+    ceiling: float
+    expires: dt.date | None
+    issue: str = ""
+    reason: str
+    author: str = ""
+    source: str
+    added: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What it is about."""
+        return self.benchmark, self.metric, self.arch
+
+    @property
+    def title(self) -> str:
+        """What it is about, in words."""
+        return f"{self.benchmark} {self.metric} {self.arch}".rstrip()
+
+    def text(self) -> str:
+        """Return reason, issue and limits on one line."""
+        limits = [self.issue] if self.issue else []
+        limits.append("of any size" if self.ceiling == float("inf") else f"up to x{self.ceiling:g}")
+        limits += [f"until {self.expires}"] if self.expires else ["for this change"]
+        limits += [f"by {self.author}"] if self.author else []
+        limits += ["added by this change"] if self.added else []
+        return f"{self.reason} ({', '.join([*limits, self.source])})"
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """All waivers of a head; ``notes`` tells what was not read as one."""
+
+    waivers: list[Waiver] = []
+    notes: list[str] = []
+
+    def waived(self, label: str, metric: str, arch: str = "", today: dt.date | None = None) -> str:
+        """Return reason and issue if such a regression is accepted at all; empty if not."""
+        today = today or utc_today()
+        texts = [w.text() for w in self.waivers if w.key == (label, metric, arch) and not _expired(w, today)]
+        return texts[0] if texts else ""
+
+
+def utc_today() -> dt.date:
+    """Return the day by which waivers expire."""
+    return dt.datetime.now(dt.UTC).date()
+
+
+def load(tree: Path | None, messages: Iterable[tuple[str, str]] = (), base: Path | None = None) -> Found:
+    """Read the waivers of a head.
+
+    Args:
+        tree: Head's files; None where there is no repository.
+        messages: (Commit, message) of every commit of the change; see `commit_messages`.
+        base: Base's files: what is not there was added by this change.
+
+    Raises:
+        WaiverError: When the file is no list of waivers.
+    """
+    own = _read(tree) if tree is not None else []
+    if base is not None:
+        try:
+            before = {(w.key, w.ceiling, w.expires) for w in _read(base)}
+        except WaiverError:
+            before = set()
+        own = [msgspec.structs.replace(w, added=(w.key, w.ceiling, w.expires) not in before) for w in own]
+    accepted, notes = _trailers(messages)
+    return Found(waivers=[*own, *accepted], notes=notes)
+
+
+def commit_messages(repo: Path, base: Revision, head: Revision) -> list[tuple[str, str]]:
+    """Return (short hash, message) of the commits that head adds to base; none for uncommitted changes.
+
+    Raises:
+        RevisionError: When git cannot list them.
+    """
+    if head.dirty:
+        return []
+    listed = git(repo, "log", "--no-show-signature", "--format=%h%n%B%x00", f"{base.sha}..{head.sha}")
+    parts = [part.strip("\n") for part in listed.split("\0")]
+    return [(sha, message) for part in parts if part for sha, _, message in [part.partition("\n")]]
+
+
+def apply(
+    entries: Sequence[Entry], found: Found, today: dt.date, *, narrowed: bool = False
+) -> tuple[list[Entry], list[str]]:
+    """Turn accepted regressions into "waived", and say what is wrong with the waivers.
+
+    Args:
+        entries: Every benchmark and exact metric of this run.
+        found: The waivers.
+        today: The day by which they expire.
+        narrowed: Whether the run left out benchmarks: what it did not measure may well exist.
+
+    Returns:
+        The entries, and a line for each waiver that is expired or not needed.
+    """
+    used: set[int] = set()
+    after = []
+    for entry in entries:
+        mine = [w for w in found.waivers if w.key == (entry.label, entry.metric, entry.arch)]
+        needed = entry.status == "regression" and bool(mine)
+        used |= {id(waiver) for waiver in mine if needed}
+        after.append(_accept(entry, [w for w in mine if not _expired(w, today)]) if needed else entry)
+    problems = [
+        f"{w.source}: the waiver of {w.title} expired on {w.expires}" for w in found.waivers if _expired(w, today)
+    ]
+    for waiver in found.waivers:
+        # A trailer is gone with the next change: it cannot rot, and a fix in a later commit must not turn the gate red.
+        if id(waiver) in used or waiver.expires is None or _expired(waiver, today):
+            continue
+        if why := _unused(waiver, entries, narrowed=narrowed):
+            problems.append(f"{waiver.source}: the waiver of {waiver.title} is not needed: {why}; take it out")
+    return after, problems
+
+
+def _accept(entry: Entry, waivers: list[Waiver]) -> Entry:
+    if not waivers:
+        return msgspec.structs.replace(entry, reason=_and(entry.reason, "its waiver has expired"))
+    best = max(waivers, key=lambda w: w.ceiling)
+    ratio = entry.decision.ratio if entry.decision is not None else float("inf")
+    if ratio <= best.ceiling:
+        return msgspec.structs.replace(entry, status="waived", waiver=best.text())
+    what = f"x{ratio:.3f} is" if entry.decision is not None else "a change without a ratio is"
+    return msgspec.structs.replace(
+        entry, reason=_and(entry.reason, f"{what} above its waiver's ceiling of x{best.ceiling:g} ({best.source})")
+    )
+
+
+def _and(reason: str, more: str) -> str:
+    return f"{reason}; {more}" if reason else more
+
+
+def _expired(waiver: Waiver, today: dt.date) -> bool:
+    return waiver.expires is not None and waiver.expires < today
+
+
+def _unused(waiver: Waiver, entries: Sequence[Entry], *, narrowed: bool) -> str:
+    """Say why nothing needs a waiver; empty when this run cannot tell."""
+    mine = [e for e in entries if (e.label, e.metric, e.arch) == waiver.key]
+    if mine:
+        # What is undecided or could not be measured may still be slower.
+        return "it did not get worse" if mine[0].status in {"pass", "improvement"} else ""
+    if any(e.status == "removed" and _belongs(waiver.benchmark, e.label) for e in entries):
+        return "the suite no longer has it"
+    if narrowed or any(e.status not in JUDGED and _belongs(waiver.benchmark, e.label) for e in entries):
+        return ""
+    if waiver.metric in EXACT:
+        # Only what changed has an entry of its own; what is alike on every architecture names none. A run without a
+        # compiler has no entries at all.
+        seen = any(e.metric == waiver.metric and e.arch in {"", waiver.arch} for e in entries)
+        return "it did not get worse" if seen else ""
+    return "no benchmark of the suite has this name, parameters and metric"
+
+
+def _belongs(label: str, part: str) -> bool:
+    """Whether a label is of a benchmark, or of a module, that an entry as a whole is about."""
+    return label == part or label.startswith((f"{part}(", f"{part}."))
+
+
+def _read(tree: Path) -> list[Waiver]:
+    """Return the waivers of a tree's file.
+
+    Raises:
+        WaiverError: When it is malformed.
+    """
+    waivers = [_waiver(row, source) for row, source in tables.read(tree, FILE, "waiver", WaiverError)]
+    for index, waiver in enumerate(waivers):
+        if twin := next((w for w in waivers[:index] if w.key == waiver.key), None):
+            raise WaiverError(f"{waiver.source}: {waiver.title} is waived twice, first at {twin.source}")
+    return waivers
+
+
+def _waiver(row: dict[str, object], source: str) -> Waiver:
+    tables.check_keys(row, source, (*_TEXTS, "ceiling", "expires"), _NEEDED, WaiverError)
+    for key in _TEXTS:
+        value = row.get(key, "")
+        if not isinstance(value, str) or (key in _NEEDED and not value.strip()):
+            raise WaiverError(f"{source}: {key} must be text that is not empty")
+    tables.check_metric(str(row["metric"]), source, WaiverError)
+    if why := _bad_arch(str(row.get("arch", ""))):
+        raise WaiverError(f"{source}: arch: {why}")
+    expires, ceiling = row["expires"], row["ceiling"]
+    if not isinstance(expires, dt.date) or isinstance(expires, dt.datetime):
+        raise WaiverError(f"{source}: expires must be a date without quotes, as in expires = 2027-03-31")
+    if isinstance(ceiling, bool) or not isinstance(ceiling, (int, float)) or not ceiling > 1:
+        raise WaiverError(f"{source}: ceiling must be a ratio above 1 (1.10 accepts up to 10 % more), or inf")
+    return Waiver(**{**row, "ceiling": float(ceiling), "source": source})  # type: ignore[arg-type]  # checked above
+
+
+def _bad_arch(arch: str) -> str:
+    """Say why no entry of a verdict can have this architecture; empty if one can."""
+    try:
+        plain = processor(arch) if arch else ""
+    except ArchError as error:
+        return str(error)
+    return f"{arch!r} has features: write {plain}, as the verdict does" if plain != arch else ""
+
+
+def _trailers(messages: Iterable[tuple[str, str]]) -> tuple[list[Waiver], list[str]]:
+    """Return what commits accept, and a line for each trailer that cannot be read."""
+    accepted, notes = [], []
+    for sha, message in messages:
+        for trailer in _TRAILER.findall(message.replace("\r\n", "\n")):
+            text = re.sub(r"\n[ \t]+", " ", trailer).strip()
+            match = _ACCEPTED.fullmatch(text)
+            try:
+                ceiling = float(match["ceiling"]) if match else 0.0
+            except ValueError:
+                ceiling = 0.0
+            if match is None or not ceiling > 1:
+                form = "<label> | <metric> [<arch>] | <ceiling ratio above 1> | <reason>"
+                form += f", the metric one of {', '.join(METRICS)}"
+                notes.append(f"commit {sha}: Rocattn-Accept: {text!r} accepts nothing: write {form}")
+                continue
+            if why := _bad_arch(match["arch"] or ""):
+                notes.append(f"commit {sha}: Rocattn-Accept: {text!r} accepts nothing: {why}")
+                continue
+            accepted.append(
+                Waiver(
+                    benchmark=match["label"], metric=match["metric"], arch=match["arch"] or "", ceiling=ceiling,
+                    expires=None, reason=match["reason"], source=f"commit {sha}", added=True,
+                )
+            )  # fmt: skip
+    return accepted, notes

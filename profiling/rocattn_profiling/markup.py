@@ -1,0 +1,90 @@
+"""Foreign text made harmless: for a terminal, for Markdown as GitHub renders it, for XML, for workflow commands.
+
+Names of benchmarks, parameters, packages and commits come from the code under test. What is printed of them must stay
+text: no markup, no links, no mentions, no commands, nothing that hides or reorders what stands beside it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# What Markdown or GitHub may read as syntax: inside a line, and (the last part) at its start. As a character reference
+# it never is: not in a paragraph, not in a table cell, not in an HTML block (where a backslash would not do).
+_SYNTAX = re.compile(r"[\\`*\[\]<&|~@#$]|:(?=\S)|(?<![^\W_])_|_(?![^\W_])|^[-+=>]")
+_NUMBERED = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")  # the start of a list
+_BREAK = "&#8203;"  # zero-width space: what GitHub would link is no word any more, and reads the same
+_LINKED = re.compile(r"(?i)www(?=\.)|gh(?=-\d)|&#58;(?=//)|&#64;|&#35;")
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})  # controls, bidi and zero-width marks, surrogates, unassigned, …
+_BLANK = frozenset("\u115f\u1160\u3164\uffa0\u2800")  # letters and a symbol by category, and nothing to see
+_MARKS = frozenset({"Mn", "Me"})
+_MOST_MARKS = 2  # stacked on one letter; more of them grow over the neighbouring lines
+_XML_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
+_UNSEEN = "\ufffd"
+
+
+def plain(text: str, most: int = 400) -> str:
+    """Return text on one line, of at most so many characters, without characters that are not seen.
+
+    Controls, bidirectional and zero-width marks, surrogates and unassigned characters become U+FFFD; runs of white
+    space become one space; what is cut off is replaced by an ellipsis.
+    """
+    shown: list[str] = []
+    marks = 0
+    for character in " ".join(text[: 4 * most].split()):
+        category = unicodedata.category(character)
+        marks = marks + 1 if category in _MARKS else 0
+        if marks <= _MOST_MARKS:
+            shown.append(_UNSEEN if category in _HIDDEN or character in _BLANK else character)
+    cut = len(text) > 4 * most or len(shown) > most
+    return "".join(shown[: most - 1]) + "…" if cut else "".join(shown)
+
+
+def terminal(text: str, most: int = 4000) -> str:
+    """Return text for one line of a terminal or a CI log: no escape sequences, no workflow commands."""
+    return re.sub("^::", ": :", plain(text, most)).replace("##[", "## [")
+
+
+def markdown(text: str, most: int = 400) -> str:
+    """Return text that GitHub's Markdown shows as it is: as a line or inside one, in a table cell or an HTML block.
+
+    No HTML, emphasis, code, links, images, bare addresses, mentions (@name), references (#12, GH-12), emoji or math.
+    """
+    return _escaped(plain(text, most))
+
+
+def prose(text: str, most: int = 400) -> str:
+    """Return text as `markdown` does, with what stands between two backticks as code."""
+    parts = plain(text, most).split("`")
+    if len(parts) % 2 == 0:  # one without its partner
+        return _escaped("`".join(parts))
+    return "".join(f"<code>{_escaped(p)}</code>" if place % 2 else _escaped(p) for place, p in enumerate(parts))
+
+
+def code(text: str, most: int = 160) -> str:
+    """Return a name in a code element; unlike a code span it cannot be closed by what it holds."""
+    return f"<code>{_escaped(plain(text, most))}</code>"
+
+
+def _escaped(line: str) -> str:
+    escaped = _NUMBERED.sub(lambda found: found[1] + _reference(found, 2), _SYNTAX.sub(_reference, line))
+    return _LINKED.sub(lambda found: found.group() + _BREAK, escaped)
+
+
+def _reference(found: re.Match[str], group: int = 0) -> str:
+    return f"&#{ord(found[group])};"
+
+
+def xml(text: str) -> str:
+    """Return text without the characters that XML cannot hold: an exception's message may have any."""
+    return _XML_FORBIDDEN.sub("?", text)
+
+
+def command_data(text: str) -> str:
+    """Return text as the message of a workflow command (``::error::message``)."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def command_property(text: str) -> str:
+    """Return text as a property of a workflow command (``::error title=property::…``)."""
+    return command_data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,177 @@
+"""Thresholds by benchmark: which one counts, what it changes in the rule, what is said about a malformed file."""
+
+import numpy as np
+import pytest
+
+from rocattn_profiling.gate import thresholds
+from rocattn_profiling.gate.decide import decide_suite
+from rocattn_profiling.gate.look import Policy
+from rocattn_profiling.gate.thresholds import FILE, ThresholdError
+
+POLICY = Policy(looks=(5, 10, 15, 20))
+
+
+def load(tree, text, **options):
+    """Read a file with this text."""
+    path = tree / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return thresholds.load(tree, **options)
+
+
+def test_without_a_file_the_rule_stays(tmp_path):
+    """Nothing matches, nothing is told; an existing environment has no tree."""
+    for found in (thresholds.load(tmp_path), thresholds.load(None)):
+        assert found.policy_for("x", "time", POLICY) is POLICY
+        assert found.notes([]) == []
+
+
+def test_the_first_match_counts(tmp_path, entry):
+    """In the file's order; what a table leaves out stays as the run has it, not as a later table has it."""
+    found = load(tmp_path, """
+[[threshold]]
+benchmark = "bench_a.*"
+rounds = 12
+[[threshold]]
+benchmark = "*"
+min_effect = 0.2
+floor = "3 us"
+""")  # fmt: skip
+    first = found.policy_for("bench_a.C.time_x(1)", "time", POLICY)
+    assert (first.looks, first.min_effect, first.floor) == ((5, 10, 12), 0.05, 0.0)
+    second = found.policy_for("bench_b.C.time_x(1)", "time", POLICY)
+    assert (second.looks, second.min_effect, second.floor) == (POLICY.looks, 0.2, 3000.0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "label", "matches"),
+    [
+        ("b.C.time_x([1, 2], 'a*b')", "b.C.time_x([1, 2], 'a*b')", True),  # as a pattern, [1, 2] would be one character
+        ("b.C.time_x(*)", "b.C.time_x([1, 2], 'a')", True),
+        ("b.C.time_x", "b.C.time_x(1)", False),
+        ("b.c.*", "b.C.time_x(1)", False),
+        ("b.C.time_?", "b.C.time_x", True),
+    ],
+)
+def test_a_label_matches_itself_and_patterns_match_whole_labels(tmp_path, pattern, label, matches):
+    """Brackets in a label are the label's; case counts; a prefix needs its star."""
+    found = load(tmp_path, f'[[threshold]]\nbenchmark = "{pattern}"\ngate = false\n')
+    assert (found.find(label, "time") is not None) is matches
+
+
+def test_a_metric_narrows_a_pattern(tmp_path):
+    """The same label may have a time and a peak."""
+    found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nmetric = "peakmem"\nfloor = "2 MiB"\n')
+    assert found.policy_for("x", "time", POLICY) is POLICY
+    assert found.policy_for("x", "peakmem", POLICY).floor == 2 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("rounds", "looks"), [(5, (5,)), (7, (5, 7)), (20, (5, 10, 15, 20)), (200, (5, 10, 15, 20)), (2, (2,))]
+)
+def test_rounds_are_at_most_those_of_the_run(tmp_path, rounds, looks):
+    """A benchmark may stop earlier; it cannot make the whole suite longer."""
+    found = load(tmp_path, f'[[threshold]]\nbenchmark = "*"\nrounds = {rounds}\n')
+    assert found.policy_for("x", "time", POLICY).looks == looks
+
+
+def test_what_is_not_judged_is_shown_after_the_first_look(tmp_path, entry):
+    """gate = false: the verdict becomes "ungated" and says where that stands; what failed stays failed."""
+    found = load(tmp_path, '[[threshold]]\nbenchmark = "noisy.*"\ngate = false\n')
+    assert found.policy_for("noisy.x", "time", POLICY).looks == (5,)
+    made = [entry("noisy.x", "regression", 1.4), entry("noisy.y", "failed"), entry("other", "regression", 1.4)]
+    after = found.apply(made)
+    assert [e.status for e in after] == ["ungated", "failed", "regression"]
+    assert f"{FILE}:1 has gate = false" in after[0].reason
+
+
+def test_the_rule_that_was_used_stands_in_the_entry(tmp_path, entry):
+    """A reader of the verdict sees what was asked of this benchmark, and where that is written."""
+    text = '[[threshold]]\nbenchmark = "a*"\nmin_effect = 0.03\nfloor = "5 us"\nrounds = 9\n'
+    found = load(tmp_path, text + '[[threshold]]\nbenchmark = "b"\ngate = true\n')
+    rules = [
+        e.rule for e in found.apply([entry("a", "pass"), entry("a2", "failed"), entry("b", "pass"), entry("c", "pass")])
+    ]
+    assert rules == [
+        f"a change counts from 3 % and 5 us, 9 rounds at most ({FILE}:1)", "", f"as every other ({FILE}:6)", ""
+    ]  # fmt: skip
+
+
+def test_units_of_a_floor_are_the_benchmarks(tmp_path):
+    """Times in ns, memory in bytes, tracked values in their own unit; any other would be a limit of another size."""
+    found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nfloor = "5 us"\n')
+    assert found.policy_for("x", "time", POLICY).floor == 5000.0
+    assert found.policy_for("x", "track", POLICY, "seconds").floor == 5000.0
+    for metric, unit in (("peakmem", ""), ("mem", ""), ("track", "ulp")):
+        with pytest.raises(ThresholdError, match=f"{FILE}:1: its floor is in us, but x is in"):
+            found.policy_for("x", metric, POLICY, unit)
+    own = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nfloor = "3.5 ulp"\n')
+    assert own.policy_for("x", "track", POLICY, "ulp").floor == 3.5
+
+
+def test_a_floor_lets_small_changes_pass(tmp_path, make_pair):
+    """A real change of 30 % of 1 ms is a regression; below a floor of 2 ms it is none."""
+    pair = make_pair(np.random.default_rng(7), 20, 0.3, name="x")
+    assert decide_suite([pair], POLICY).decisions[0].verdict == "regression"
+    floor = load(tmp_path, '[[threshold]]\nbenchmark = "x"\nfloor = "2 ms"\n').policy_for("x", "time", POLICY)
+    assert decide_suite([pair], floor).decisions[0].verdict == "pass"
+
+
+def test_patterns_that_match_nothing_are_named(tmp_path, entry):
+    """Also those that an earlier one always wins over; not in a run that left out benchmarks."""
+    found = load(tmp_path, "".join(f'[[threshold]]\nbenchmark = "{p}"\nrounds = 9\n' for p in ("a.*", "a.x", "gone")))
+    entries = [entry("a.x", "pass"), entry("b", "pass")]
+    assert found.notes(entries) == [
+        f"{FILE}:4: 'a.x' is used by no benchmark", f"{FILE}:7: 'gone' is used by no benchmark"
+    ]  # fmt: skip
+    assert found.notes(entries, narrowed=True) == []
+    exact = load(tmp_path, '[[threshold]]\nbenchmark = "flash *"\nmetric = "audit"\ngate = false\n')
+    assert exact.notes(entries) == []
+
+
+def test_a_change_of_the_thresholds_is_named(tmp_path):
+    """A change may move its own limits, and the output says so; a moved line is no change."""
+    text = '[[threshold]]\nbenchmark = "a"\nrounds = 9\n'
+    base = tmp_path / "base"
+    load(base, text)
+    head = load(tmp_path / "head", "# a comment\n" + text, base=base)
+    assert head.notes([], narrowed=True) == []
+    for other in (text.replace("9", "8"), text + text.replace('"a"', '"b"')):
+        moved = load(tmp_path / "head", other, base=base)
+        assert moved.notes([], narrowed=True) == [f"this change edits {FILE}: the thresholds in it are head's"]
+    (base / FILE).write_text("nonsense")
+    assert thresholds.load(tmp_path / "head", base=base).changed
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("", "'benchmark' is missing|benchmark is missing"),
+        ('benchmark = "a"', "it sets nothing"),
+        ('benchmark = "a"\nmetric = "time"', "it sets nothing"),
+        ('benchmark = ""\nrounds = 3', "benchmark must be text"),
+        ('benchmark = "a"\nround = 3', "'round' is unknown; known are"),
+        ('benchmark = "a"\nrounds = 3\nmetric = "tme"', "metric 'tme' is unknown; known are time, mem, peakmem"),
+        ('benchmark = "a"\nrounds = 3\nmetric = ""', "metric must be text that is not empty"),
+        ('benchmark = "a"\nmin_effect = 5', "min_effect must be a part of the value from 0.005 to 1"),
+        ('benchmark = "a"\nmin_effect = 0', "min_effect must be"),
+        ('benchmark = "a"\nmin_effect = nan', "min_effect must be"),
+        ('benchmark = "a"\nmin_effect = true', "min_effect must be"),
+        ('benchmark = "a"\nrounds = 0', "rounds must be a whole number from 1 to 200"),
+        ('benchmark = "a"\nrounds = 201', "rounds must be"),
+        ('benchmark = "a"\nrounds = 3.5', "rounds must be"),
+        ('benchmark = "a"\nrounds = true', "rounds must be"),
+        ('benchmark = "a"\ngate = 0', "gate must be true or false"),
+        ('benchmark = "a"\nfloor = 5', 'floor must be a number with its unit in quotes, as in floor = "5 us"'),
+        ('benchmark = "a"\nfloor = "5"', "floor must be"),
+        ('benchmark = "a"\nfloor = "-5 us"', "floor must be"),
+        ('benchmark = "a"\nfloor = "0 us"', "floor must be"),
+        ('benchmark = "a"\nfloor = "1.2.3 us"', "floor must be"),
+    ],
+)
+def test_a_malformed_file_is_one_line_with_its_place(tmp_path, row, said):
+    """A limit with a typo is no limit: it must not be ignored."""
+    with pytest.raises(ThresholdError, match=said) as error:
+        load(tmp_path, f"\n[[threshold]]\n{row}\n")
+    assert str(error.value).startswith(f"{FILE}:2: ")
+    assert "\n" not in str(error.value)

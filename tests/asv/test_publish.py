@@ -7,19 +7,21 @@ import math
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.cli import main
 from rocattn_profiling.measure.asv_stage import stage
 from rocattn_profiling.measure.asv_store import AsvStore
 from rocattn_profiling.measure.records import Commit
 from rocattn_profiling.report import vendor
 from rocattn_profiling.report.asv_pages import AsvPages, publish
 from rocattn_profiling.report.commits import read_history
-from rocattn_profiling.report.pages import Site, write_site
+from rocattn_profiling.report.site import Site, write_site
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -152,6 +154,51 @@ def test_markup_in_names_and_interpreter_paths_stay_out_of_asvs_pages(history, t
     assert "/home/me" not in text
 
 
+def test_publishing_fast_gives_the_pages_of_asv_itself(history, tmp_path):
+    """What is kept instead of computed again changes no byte of any page or graph, but for the time it was made."""
+    root, _ = history
+    trees = []
+    for program in (["rocattn_profiling.measure.asv_publish"], ["asv", "publish", "--no-pull", "--config"]):
+        scratch = tmp_path / program[0]
+        stage(AsvStore(root), scratch / "results", read_history(root).commits)
+        config = {
+            "version": 1, "project": "p", "repo": str(root), "branches": ["trunk"], "results_dir": "results",
+            "html_dir": "html", "benchmark_dir": str(root), "env_dir": "env",
+        }  # fmt: skip
+        (scratch / "asv.conf.json").write_text(json.dumps(config))
+        command = [sys.executable, "-m", *program, "asv.conf.json"]
+        subprocess.run(command, cwd=scratch, check=True, capture_output=True)
+        files = {p.relative_to(scratch): p.read_bytes() for p in (scratch / "html").rglob("*") if p.is_file()}
+        trees.append({path: data for path, data in files.items() if path.name not in {"info.json", "regressions.xml"}})
+    assert len(trees[0]) > 20
+    assert trees[0] == trees[1]
+
+
+def test_asv_looks_for_steps_among_the_newest_points():
+    """In a subprocess, for it changes asv: an old step is not looked for, one among the newest is found where it is."""
+    code = (
+        "from rocattn_profiling.measure import asv_publish as p; p.hasten()\n"
+        "line = [(n, 1.0 + (n >= 50) + (n >= 1000), None) for n in range(1100)]\n"
+        "print([(a, b) for a, b, *_ in p.newest_steps(line)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[(700, 1000), (1000, 1100)]"
+
+
+def test_tags_and_branches_cannot_be_markup_on_asvs_pages(history):
+    """asv writes tags into its page as they are: such a tag is left out, a branch of such a name goes as HEAD."""
+    root, _ = history
+    evil = "<img/src=x/onerror=alert(1)>"
+    for command in (["tag", "v1.0"], ["tag", evil], ["checkout", "--quiet", "-b", evil]):
+        subprocess.run(["git", "-C", str(root), *command], check=True, capture_output=True)
+    asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    assert asv.published, asv.reason
+    assert any(note.startswith("1 tags are not shown") for note in asv.notes)
+    index = json.loads((root / "out/asv/index.json").read_text())
+    assert list(index["tags"]) == ["v1.0"]
+    assert "onerror" not in "".join(p.read_text() for p in (root / "out/asv").rglob("*.json"))
+
+
 def test_scripts_that_cannot_be_had_leave_the_cdn_links_and_the_reason(history):
     """Without a cache and a network asv's pages stay as asv makes them, and the reason is kept."""
     root, _ = history
@@ -271,6 +318,36 @@ def test_pages_of_gone_benchmarks_go_too(site, tmp_path):
     assert sorted(p.name for p in copy.glob("**/*.html") if "asv" not in p.parts) == ["index.html", "mine.html"]
 
 
+def test_the_command_lists_open_regressions_until_a_waiver_accepts_them(history, capsys):
+    """The planted step in JSON, at its commit; a waiver that allows as much closes it, with its reason."""
+    root, commits = history
+    asked = ["site", "--repo", str(root), "--out", str(root / "out/site"), "--offline", "--json"]
+    assert main(asked) == 0
+    found = json.loads(capsys.readouterr().out)["open_regressions"]
+    assert {entry["label"].split("(")[0] for entry in found} == {"bench.inference.cpu_flash"}
+    assert {entry["commit"] for entry in found} == {commits[8].sha}
+    assert all(1.25 < entry["ratio"] < 1.35 for entry in found)
+    (root / ".rocattn").mkdir()
+    for ceiling, still in ((1.1, len(found)), (1.5, 0)):
+        rows = [
+            f"[[waiver]]\nbenchmark = {json.dumps(entry['label'])}\nmetric = 'time'\nceiling = {ceiling}\n"
+            "expires = 2999-12-31\nissue = '#7'\nreason = 'known'\n"
+            for entry in found
+        ]
+        (root / ".rocattn/waivers.toml").write_text("\n".join(rows))
+        assert main(asked) == 0
+        assert len(json.loads(capsys.readouterr().out)["open_regressions"]) == still
+    assert "accepted: known (#7" in (root / "out/site/changes.html").read_text()
+
+
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "example.org", 'https://a"b'])
+def test_an_address_that_is_none_is_refused(history, capsys, url):
+    """The feed's address goes into its links: what is no http address is one line and status 4."""
+    root, _ = history
+    assert main(["site", "--repo", str(root), "--out", str(root / "out/site"), "--url", url]) == 4
+    assert "is no address of a site" in capsys.readouterr().err
+
+
 def test_a_folder_of_somebody_else_is_left_alone(history, tmp_path):
     """``--out .`` in a checkout with a folder named asv must not delete it."""
     root, _ = history
@@ -285,7 +362,7 @@ def test_links_between_pages_lead_somewhere(site):
     """Every relative link of every page of ours, asv's entry included, is a file."""
     out, _, _ = site
     pages = [p for p in out.rglob("*.html") if "asv" not in p.relative_to(out).parts]
-    assert len(pages) == 2
+    assert len(pages) == 4 + 12  # overview, changes, commits, the family, and the commits
     for page in pages:
         for link in re.findall(r'href="([^"]+)"', page.read_text()):
             assert (page.parent / link.split("#")[0]).is_file(), (page, link)

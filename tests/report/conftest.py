@@ -46,7 +46,7 @@ def record_of():
     return make_record
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def records():
     """Two backends on three lengths, one config skipped by one backend."""
     configs = [
@@ -59,8 +59,9 @@ def records():
 
 
 def make_series(
-    values, *, benchmark="bench.inference.cpu", params=None, machine="box", env="py3.11-numpy2.4", spread=0.01
-):
+    values, *, benchmark="bench.inference.cpu", params=None, machine="box", env="py3.11-numpy2.4", spread=0.01,
+    unit="seconds", places=None,
+):  # fmt: skip
     """A series with a point for each value (None failed, NaN n/a) on commits 0, 1, 2 and so on."""
     points = [
         Point(
@@ -70,10 +71,13 @@ def make_series(
         for n, v in enumerate(values)
     ]  # fmt: skip
     shown = {"config": "b1-h3-q33"} if params is None else params
-    return Series(benchmark=benchmark, params=shown, unit="seconds", machine=machine, env_name=env, points=points)
+    return Series(
+        benchmark=benchmark, params=shown, arguments=tuple(map(repr, shown.values())), unit=unit, machine=machine,
+        env_name=env, points=points, places=places or {},
+    )  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def series_of():
     """`make_series`."""
     return make_series
@@ -89,7 +93,7 @@ def history():
     return History(commits, "main", f"{11:040x}")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def verdict():
     """A verdict with one entry of most kinds, hostile text in one."""
 

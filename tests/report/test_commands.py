@@ -114,7 +114,9 @@ def test_site_shows_records_and_verdict_before_there_is_history(repository, out,
     asked = ["--repo", str(repository), "--out", str(out / "site"), "--offline", "--json"]
     assert main(["site", *asked]) == 0
     captured = capsys.readouterr()
-    assert [p.rsplit("/", 1)[1] for p in json.loads(captured.out)["pages"]] == ["index.html", "bench.html", "gate.html"]
+    assert [p.rsplit("/", 1)[1] for p in json.loads(captured.out)["pages"]] == [
+        "index.html", "bench.html", "gate.html", "style.css",
+    ]  # fmt: skip
     notes, last = captured.err.splitlines()[:-1], captured.err.splitlines()[-1]
     assert notes == ["note: asv's pages were not made: the store has no result of a commit of this repository"]
     assert last == f"The site is at {out / 'site/index.html'}"

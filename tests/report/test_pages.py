@@ -8,7 +8,8 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.report import bench_report
 from rocattn_profiling.report.asv_pages import AsvPages
-from rocattn_profiling.report.pages import Site, breakable, pages_of, report_html, write_site
+from rocattn_profiling.report.pages import breakable, report_html
+from rocattn_profiling.report.site import Site, pages_of, write_site
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "wbr"}
 
@@ -62,17 +63,18 @@ def site(series_of, history, records, verdict):
 
 @pytest.fixture
 def pages(site):
-    """Every page's text by path."""
-    return pages_of(site)
+    """Every page's text by path, without feed and style sheet."""
+    return {path: text for path, text in pages_of(site).items() if path.endswith(".html")}
 
 
 def test_every_page_is_there(pages):
-    """Front page, report, gate, and one page a family; the front page first."""
+    """Front page, lists, report, gate, one page a family and one a commit; the front page first."""
     assert next(iter(pages)) == "index.html"
-    assert set(pages) == {
-        "index.html", "bench.html", "gate.html", "history/bench-inference.html", "history/suite-class-time-x.html",
-        "history/img-src-x-onerror-alert-1.html",
+    assert {path for path in pages if not path.startswith("commits/")} == {
+        "index.html", "changes.html", "commits.html", "bench.html", "gate.html", "history/bench-inference.html",
+        "history/suite-class-time-x.html", "history/img-src-x-onerror-alert-1.html",
     }  # fmt: skip
+    assert sum(path.startswith("commits/") for path in pages) == 12
 
 
 def test_pages_need_no_script_and_no_network(pages, records, verdict):
@@ -80,11 +82,18 @@ def test_pages_need_no_script_and_no_network(pages, records, verdict):
     every = {**pages, "standalone": report_html(bench_report.build(records), verdict, 0)}
     for name, text in every.items():
         outline = Outline(text)
-        assert not {tag for tag, _ in outline.tags} & {"script", "iframe", "object", "embed", "img", "link"}, name
-        for _, attributes in outline.tags:
+        assert not {tag for tag, _ in outline.tags} & {"script", "iframe", "object", "embed", "img"}, name
+        for tag, attributes in outline.tags:
+            assert tag != "link" or attributes["rel"] in {"stylesheet", "alternate"}, name
             assert not [a for a in attributes if a.startswith("on")], name
             assert not re.match(r"\s*(https?:|//|javascript:|data:)", attributes.get("href") or ""), name
         assert not re.search(r"url\(|@import|https?://", text), name
+
+
+def test_the_style_sheet_knows_the_dark(site, records):
+    """The site's pages share one style sheet, a standalone page has its own; both follow the reader's colours."""
+    for text in (pages_of(site)["style.css"], report_html(bench_report.build(records), None, 0)):
+        assert "prefers-color-scheme: dark" in text
 
 
 def test_pages_are_well_formed(pages):
@@ -94,7 +103,6 @@ def test_pages_are_well_formed(pages):
         assert (outline.problems, outline.open) == ([], []), name
         assert ("html", {"lang": "en"}) in outline.tags
         assert any(tag == "meta" and a.get("name") == "viewport" for tag, a in outline.tags), name
-        assert "prefers-color-scheme: dark" in text
 
 
 def test_hostile_names_are_text(pages, records, verdict):
@@ -107,17 +115,22 @@ def test_hostile_names_are_text(pages, records, verdict):
     assert str(breakable("<a.b_c>&.d")) == "&lt;a.<wbr>b_<wbr>c&gt;&amp;.<wbr>d"
 
 
-def test_links_are_alive(pages):
-    """Every relative link leads to a page that is written (asv's entry is written by asv_pages)."""
+def test_links_are_alive(site):
+    """Every link leads to a page, and to a place on it; each page has a link (asv_pages writes asv's entry)."""
     from posixpath import dirname, join, normpath
 
-    known = {*pages, "asv/index.html"}
+    written = pages_of(site)
+    pages = {path: Outline(text) for path, text in written.items() if path.endswith(".html")}
+    ids = {path: {a["id"] for _, a in outline.tags if "id" in a} for path, outline in pages.items()}
+    known = {*written, "asv/index.html"}
     linked = set()
-    for name, text in pages.items():
-        for tag, attributes in Outline(text).tags:
-            if tag == "a":
-                target = normpath(join(dirname(name), attributes["href"].split("#")[0]))
+    for name, outline in pages.items():
+        for tag, attributes in outline.tags:
+            if tag in {"a", "link"}:
+                path, _, place = attributes["href"].partition("#")
+                target = normpath(join(dirname(name), path))
                 assert target in known, (name, attributes["href"])
+                assert not place or target not in ids or place in ids[target], (name, attributes["href"])
                 linked.add(target)
     assert linked == known
 
@@ -164,10 +177,16 @@ def test_results_of_two_machines_or_environments_stay_apart(series_of, history):
 
 
 def test_long_histories_say_what_they_leave_out(series_of, history):
-    """Only the newest 200 commits are drawn, and the page says how many are not."""
-    text = pages_of(Site([series_of([1.0] * 230)], history))["history/bench-inference.html"]
-    assert "30 older ones are in asv" in text
+    """The table ends after the newest 200 commits, the chart has them all in fewer points; the page says both."""
+    values = [1.0 + 0.001 * (n % 7) for n in range(430)]
+    values[217] = 3.0
+    text = pages_of(Site([series_of(values)], history))["history/bench-inference.html"]
+    assert "over 430 commits" in text
+    assert "the newest 200 commits" in text
+    assert "the lowest and the highest are drawn" in text
     assert text.count('<th scope="row" class="mono">') == 200
+    assert len(re.findall("<circle", text)) < 100
+    assert "<title>cpu: 3.00 s (2.97 to 3.03 s)" in text  # the one that stands out is there
 
 
 def test_gate_page_shows_the_worst_first_and_every_launch(pages):
@@ -194,7 +213,7 @@ def test_asv_pages_that_need_something_say_so(series_of, history):
 def test_an_empty_site_still_says_how_to_begin(history):
     """Without results the front page names the commands instead of showing empty tables."""
     pages = pages_of(Site([], history))
-    assert list(pages) == ["index.html"]
+    assert list(pages) == ["index.html", "style.css"]
     assert "rocattn gate run" in pages["index.html"]
     assert "<table" not in pages["index.html"]
 

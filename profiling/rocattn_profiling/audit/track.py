@@ -31,6 +31,9 @@ UNITS = {
     "track_lost_wave_slots": "waves",
     "track_spills": "registers",
     "track_hot_loop": "cycles",
+    "track_sgprs": "registers",
+    "track_lds_bytes": "bytes",
+    "track_code_bytes": "bytes",
 }
 """Tracked numbers and their units, the same as in the suite; lower is better for all."""
 
@@ -72,8 +75,7 @@ def track_history(
     """
     repo = revisions.find_repository(start)
     store = AsvStore(repo)
-    name = f"{SUITE}.track_vgprs"
-    shas = {point.sha for series in store.read() if series.benchmark == name for point in series.points}
+    shas = _with_all_numbers(store)
     result = Tracked()
     for revision in revisions.first_parents(repo, "HEAD", count):
         if revision.sha in shas:
@@ -91,6 +93,15 @@ def track_history(
         result.stored.append(revision.sha)
         on_step(revision.short)
     return result
+
+
+def _with_all_numbers(store: AsvStore) -> set[str]:
+    """Return the commits whose every number is known: older versions tracked fewer."""
+    found: dict[str, set[str]] = {f"{SUITE}.{metric}": set() for metric in UNITS}
+    for series in store.read():
+        if series.benchmark in found:
+            found[series.benchmark] |= {point.sha for point in series.points}
+    return set.intersection(*found.values())
 
 
 def store_facts(store: AsvStore, commit: Commit, kernels: Sequence[KernelFacts]) -> None:
@@ -116,5 +127,8 @@ def _value(metric: str, facts: KernelFacts) -> Sample:
         "track_lost_wave_slots": facts.lost_wave_slots,
         "track_spills": facts.spills.vgprs + facts.spills.sgprs,
         "track_hot_loop": facts.cycles_for_work,
+        "track_sgprs": facts.sgprs,
+        "track_lds_bytes": facts.lds_bytes,
+        "track_code_bytes": facts.code_bytes,
     }[metric]
     return math.nan if value is None else float(value)

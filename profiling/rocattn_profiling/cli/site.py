@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import re
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn.errors import RocattnError
 from rocattn_profiling.cli.console import add_common, emit_json, say
-from rocattn_profiling.cli.sources import find_records, find_verdict
+from rocattn_profiling.cli.sources import RECORDS, find_records, find_verdict
 from rocattn_profiling.cli.status import NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
     import argparse
+
+    from rocattn_profiling.measure.asv_series import Series
+    from rocattn_profiling.report.bench_report import BenchReport
+    from rocattn_profiling.report.changes import Changes, Waived
+    from rocattn_profiling.report.commits import History
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -18,36 +28,61 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add_common(parser, out="out/site")
     parser.add_argument("--repo", default=".", metavar="DIR", help="the repository whose history it is (default .)")
     parser.add_argument("--store", metavar="DIR", help="asv results folder (default: the one asv.conf.json names)")
-    parser.add_argument("--records", metavar="PATH", help="bench records to show as the latest (default OUT/../bench)")
-    parser.add_argument("--gate", metavar="PATH", help="verdict.json of the gate (default OUT/../gate)")
+    parser.add_argument("--results", metavar="DIR", help="where verify, audit, profile, … wrote (default OUT/..)")
+    parser.add_argument("--records", metavar="PATH", help="bench records to show as the latest (default RESULTS/bench)")
+    parser.add_argument("--gate", metavar="PATH", help="verdict.json of the gate (default RESULTS/gate)")
+    parser.add_argument("--url", default="", metavar="URL", help="the address that the site will have, for its feed")
     parser.add_argument("--offline", action="store_true", help="do not fetch the scripts of asv's pages; use the cache")
     parser.add_argument("--open", action="store_true", help="open the front page in a browser")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the site; status 3 when there is nothing to publish."""
+    # A long history is a million points without a cycle among them: looking for cycles took a third of the time.
+    gc.disable()
+    try:
+        return _run(arguments)
+    finally:
+        gc.enable()
+
+
+def _run(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.measure.asv_store import AsvStore
     from rocattn_profiling.report import asv_pages, bench_report
-    from rocattn_profiling.report.commits import read_history
-    from rocattn_profiling.report.pages import Site, write_site
+    from rocattn_profiling.report.commits import commit_url, read_history
+    from rocattn_profiling.report.pages import GENERATOR
+    from rocattn_profiling.report.site import Site, write_site
+    from rocattn_profiling.report.state import read_standing
 
-    out = Path(arguments.out).resolve()
+    if arguments.url and not re.fullmatch(r"https?://[^\s\"'<>]+", arguments.url):
+        raise CommandError(f"{arguments.url!r} is no address of a site: it begins with https://")
+    out, repo = Path(arguments.out).resolve(), Path(arguments.repo).resolve()
+    results = Path(arguments.results).resolve() if arguments.results else out.parent
     notes: list[str] = []
-    history = read_history(Path(arguments.repo).resolve())
-    store = AsvStore(Path(arguments.repo), Path(arguments.store) if arguments.store else None)
-    series = store.read(notes.append)
-    records = find_records(arguments.records, out.parent / "bench", notes)
-    gate = find_verdict(arguments.gate, out.parent / "gate", notes)
-    if not series and not records and gate is None:
-        raise CommandError(
-            f"nothing to publish: {store.results_dir} has no results, and there are no records or verdict beside {out} "
-            "(run `rocattn bench` or `asv run` first)",
-            NOT_MEASURED,
-        )
-    asv = asv_pages.publish(store, history, out / "asv", offline=arguments.offline)
+    history = read_history(repo)
+    store = AsvStore(repo, Path(arguments.store) if arguments.store else None)
+    records = find_records(arguments.records, results / "bench", notes)
+    gate = find_verdict(arguments.gate, results / "gate", notes)
+    # asv takes as long as all of ours, and has a process of its own to be killed in: both at once.
+    with ProcessPoolExecutor(1, get_context("spawn")) as beside:
+        publishing = beside.submit(asv_pages.publish, store, history, out / "asv", offline=arguments.offline)
+        series = store.read(notes.append)
+        if not series and not records and gate is None:
+            raise CommandError(
+                f"nothing to publish: {store.results_dir} has no results, and there are no records or verdict beside "
+                f"{out} (run `rocattn bench` or `asv run` first)",
+                NOT_MEASURED,
+            )
+        changes = _changes(series, history, repo, notes)
+        asv = publishing.result()
     report = bench_report.build(records) if records else None
+    standing = read_standing(results, repo / "benchmarks" / "pins", GENERATOR, notes.append)
     asv.notes = [note for note in asv.notes if note not in notes]
-    site = Site(series, history, store.machines(), report, gate, asv, notes)
+    site = Site(
+        series, history, store.machines(), report, gate, asv, notes, changes=changes, standing=standing,
+        baselines=_baselines(results / "baselines", notes), url=arguments.url,
+        commit_url=commit_url(repo, store.commit_url),
+    )  # fmt: skip
     written = write_site(out, site)
     for note in [*notes, *asv.notes]:
         say(f"note: {note}")
@@ -56,10 +91,58 @@ def run(arguments: argparse.Namespace) -> int:
     elif not asv.vendored:
         say(f"note: asv's pages keep their CDN links, and need a network: {asv.vendor_reason}")
     if arguments.json:
-        emit_json({"index": str(written[0]), "pages": [str(p) for p in written], "asv": asv, "notes": notes})
+        emit_json({
+            "index": str(written[0]), "pages": [str(p) for p in written], "asv": asv, "notes": notes,
+            "open_regressions": [
+                {"label": c.label, "where": c.where, "ratio": c.point.ratio, "state": c.state, "commit": c.likeliest}
+                for c in changes.open
+            ],
+        })  # fmt: skip
     if arguments.open:
         import webbrowser
 
         webbrowser.open(written[0].as_uri())
+    if changes.open:
+        say(f"{len(changes.open)} regressions are open in the history: {out / 'changes.html'}")
     say(f"The site is at {written[0]}")
     return OK
+
+
+def _changes(series: list[Series], history: History, repo: Path, notes: list[str]) -> Changes:
+    from rocattn_profiling.gate.changepoints import changes_of
+    from rocattn_profiling.report.changes import find_changes
+
+    return find_changes(series, history, changes_of, _waived(repo, notes))
+
+
+def _waived(repo: Path, notes: list[str]) -> Waived:
+    """Return what the repository's waivers accept, up to their ceilings; an unreadable file accepts nothing."""
+    from rocattn_profiling.gate import waivers
+    from rocattn_profiling.report.changes import nothing_waived
+
+    try:
+        found = waivers.load(repo)
+    except RocattnError as error:
+        notes.append(f"no waiver counts: {error}")
+        return nothing_waived
+
+    def waived(label: str, metric: str, arch: str, ratio: float) -> str:
+        large_enough = [waiver for waiver in found.waivers if ratio <= waiver.ceiling]
+        return waivers.Found(waivers=large_enough).waived(label, metric, arch)
+
+    return waived
+
+
+def _baselines(folder: Path, notes: list[str]) -> dict[str, BenchReport]:
+    """Return the report of each baseline below a folder, by a name for its page."""
+    from rocattn_profiling.measure.records import read_records
+    from rocattn_profiling.report import bench_report
+
+    found = {}
+    for path in sorted(folder.rglob(RECORDS)):
+        name = re.sub(r"[^\w.]+", "-", "-".join(path.parent.relative_to(folder).parts)) or "baseline"
+        try:
+            found[name] = bench_report.build(read_records(path))
+        except RocattnError as error:
+            notes.append(f"passed over {path}: {error}")
+    return found

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from asv.results import Results
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
+PLACE_KEYS = ("cpu", "num_cpu", "os", "gpu", "gfx", "driver", "compiler")
+"""What a benchmark ran on and with: where one of them changes, levels before and after are not compared."""
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The result of one commit.
 
     Attributes:
@@ -35,29 +39,38 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 class Series(msgspec.Struct, frozen=True, kw_only=True):
     """The history of one parameter combination of one benchmark on one machine; points are in commit-date order.
 
-    ``params`` maps parameter names to readable values; ``unit`` is "seconds", "bytes" or a suite's own.
+    ``params`` maps parameter names to readable values, ``arguments`` are the same as asv has them (their ``repr``);
+    ``unit`` is "seconds", "bytes" or a suite's own; ``places`` maps a commit to the facts of `PLACE_KEYS` that its
+    result file knows (one mapping for all series of a machine and environment).
     """
 
     benchmark: str
     params: dict[str, str]
+    arguments: tuple[str, ...] = ()
     unit: str
     machine: str
     env_name: str
     points: list[Point]
+    places: dict[str, dict[str, str]] = {}
+
+    @property
+    def label(self) -> str:
+        """The benchmark with its parameters, as the gate names it."""
+        return f"{self.benchmark}({', '.join(self.arguments)})" if self.arguments else self.benchmark
 
 
 def interval(samples: list[float], alpha: float = 0.05) -> tuple[float | None, float | None]:
     """Return an interval of the median from order statistics, coverage >= 1 - alpha; (None, None) for few samples."""
-    from asv_runner.statistics import quantile_ci
-
     if len(samples) < 2:
         return None, None
+    from asv_runner.statistics import quantile_ci
+
     _, (low, high) = quantile_ci(samples, 0.5, alpha)
     return (low, high) if math.isfinite(low) and math.isfinite(high) else (None, None)
 
 
 def points_of(results: Results, name: str, names: list[str]) -> Iterator[tuple[tuple[tuple[str, str], ...], Point]]:
-    """Go through one benchmark of a result file: readable parameters and the point of each combination."""
+    """Go through one benchmark of a result file: parameters as asv has them and the point of each combination."""
     own = results.get_result_params(name) or []
     values = results.get_result_value(name, own)
     samples = results.get_result_samples(name, own)
@@ -73,7 +86,14 @@ def points_of(results: Results, name: str, names: list[str]) -> Iterator[tuple[t
         point = Point(
             sha=results.commit_hash, date_ms=int(results.date), value=value, low=low, high=high, samples=taken
         )
-        yield tuple(zip(names, map(readable, combination), strict=True)), point
+        yield tuple(zip(names, combination, strict=True)), point
+
+
+def place_of(results: Results) -> dict[str, str]:
+    """Return what a result file says of `PLACE_KEYS`; older files lack what only newer tools write down."""
+    required = results._requirements  # noqa: SLF001 - asv reads and writes them, and gives no other way to them
+    known = {**results.params, **(required if isinstance(required, dict) else {})}
+    return {key: str(known[key]) for key in PLACE_KEYS if known.get(key)}
 
 
 def readable(value: str) -> str:

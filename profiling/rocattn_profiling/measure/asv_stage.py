@@ -9,11 +9,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.measure.asv_store import AsvStore, load_results
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
+
+    from rocattn_profiling.measure.asv_store import AsvStore
+
+RESULTS_VERSION = 2
+COLUMNS = {"result", "params", "version", "started_at", "duration", "samples", "profile"}
+"""What asv's result files have beside columns of statistics."""
+SHOWN = {"result", "params", "version", "stats_ci_99_a", "stats_ci_99_b"}
+"""What ``asv publish`` makes its pages from: it reads every file twice, so the copies have no more."""
 
 
 @dataclass(slots=True)
@@ -22,10 +29,12 @@ class Staged:
 
     Attributes:
         results: Result files copied.
+        commits: The commits they are of.
         notes: One line for each thing left out or changed.
     """
 
     results: int = 0
+    commits: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
 
@@ -33,7 +42,8 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
     """Copy a store, leaving the original as it is.
 
     Infinite values become n/a (they hang asv's step detection), containers become failures (they crash it), a
-    benchmark list that asv rewrote gets ours back, an interpreter's path becomes "existing".
+    benchmark list that asv rewrote gets ours back, an interpreter's path becomes "existing". What no page shows
+    (samples, start times) is left out.
 
     Args:
         store: The store to copy.
@@ -45,10 +55,11 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "benchmarks.json", {**benchmarks, "version": 2})
     unknown: set[str] = set()
+    machines = store.machines()
     for path in store.result_files(staged.notes.append):
         try:
-            load_results(path)  # asv's own opinion first
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = json.loads(path.read_bytes())
+            _check(data)
             if data["commit_hash"] not in known:
                 unknown.add(data["commit_hash"])
                 continue
@@ -60,13 +71,36 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
             staged.notes.append(f"{path.name}: {changed} values that asv cannot show were left out")
         machine = folder / path.parent.name / "machine.json"
         if not machine.exists():
-            facts = store.machines().get(path.parent.name, {})
+            facts = machines.get(path.parent.name, {})
             _write(machine, {**facts, "machine": path.parent.name, "version": 1})
         _write(folder / path.parent.name / path.name, data)
         staged.results += 1
+        staged.commits.add(data["commit_hash"])
     if unknown:
         staged.notes.append(f"{len(unknown)} measured commits are not in this clone: their points are left out")
     return staged
+
+
+def _check(data: dict[str, Any]) -> None:
+    """Hold a result file to what asv's own reading of it takes for granted, without reading it twice.
+
+    Raises:
+        ValueError: When asv would fail on it.
+        KeyError: As above.
+    """
+    for key in ("params", "requirements", "commit_hash", "date", "python", "env_name"):
+        data[key]
+    if data.get("version") != RESULTS_VERSION:
+        raise ValueError(f"it is of version {data.get('version')!r} of asv's results, not {RESULTS_VERSION}")
+    columns = data["result_columns"]
+    unknown = {column for column in columns if not column.startswith("stats_")} - COLUMNS
+    if unknown:
+        raise ValueError(f"asv does not know its column {min(unknown)!r}")
+    statistics = [at for at, column in enumerate(columns) if column.startswith("stats_")]
+    for name, row in data["results"].items():
+        lengths = {len(row[at]) for at in statistics if at < len(row) and row[at] is not None}
+        if len(lengths) > 1:
+            raise ValueError(f"the statistics of {name} are not of one length")
 
 
 def _well_formed(name: str, benchmark: dict[str, Any]) -> bool:
@@ -82,13 +116,14 @@ def _well_formed(name: str, benchmark: dict[str, Any]) -> bool:
 
 
 def _clean(data: dict[str, Any], benchmarks: dict[str, dict[str, Any]]) -> int:
-    """Make one result file safe in place; returns how many values were replaced or dropped."""
+    """Make one result file safe and short in place; returns how many values were replaced or dropped."""
     changed = 0
     params = data["params"]
     if "/" in str(params.get("python", "")):
         params["python"] = "existing"
     columns = data["result_columns"]
     at_result, at_params = columns.index("result"), columns.index("params")
+    kept = [at for at, column in enumerate(columns) if column in SHOWN]
     for name in list(data["results"]):
         row = data["results"][name]
         values = row[at_result]
@@ -103,6 +138,8 @@ def _clean(data: dict[str, Any], benchmarks: dict[str, dict[str, Any]]) -> int:
                 values[at], changed = None, changed + 1
             elif value is not None and math.isinf(value):
                 values[at], changed = math.nan, changed + 1
+        data["results"][name] = [row[at] for at in kept if at < len(row)]
+    data["result_columns"] = [columns[at] for at in kept]
     return changed
 
 

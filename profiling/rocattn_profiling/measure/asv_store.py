@@ -7,20 +7,20 @@ reads. asv rewrites ``benchmarks.json`` with its own suites at each discovery, s
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import platform
 import re
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rocattn.errors import RocattnError
 from rocattn_profiling.files import write_text
-from rocattn_profiling.measure.asv_series import Point, Series, guess_unit, points_of
+from rocattn_profiling.measure.asv_entry import Entry, add_result, record_value, united
+from rocattn_profiling.measure.asv_series import Point, Series, guess_unit, place_of, points_of, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,6 @@ Sample = float | list[float] | None
 SIDECAR = "benchmarks.json.rocattn"
 LOCK_TIMEOUT_S = 30.0
 MACHINE_KEYS = ("arch", "cpu", "machine", "num_cpu", "os", "ram", "gpu", "gfx", "driver")
-_BENCHMARK_NAME = re.compile(r"[A-Za-z_][\w.-]{0,199}")
 _ARCHITECTURE = re.compile(r"x86_64|amd64|aarch64|arm64|ppc64le|riscv64|s390x", re.IGNORECASE)
 _PATH_PART = re.compile(r"[^\w.+-]")
 
@@ -44,17 +43,22 @@ _PATH_PART = re.compile(r"[^\w.+-]")
 class AsvStore:
     """The results folder that a repository's ``asv.conf.json`` names.
 
+    Attributes:
+        repo_root: The repository.
+        results_dir: The folder.
+        commit_url: ``show_commit_url`` of the configuration.
+
     Raises:
         RocattnError: When asv.conf.json is there but cannot be read.
     """
 
     def __init__(self, repo_root: Path, results_dir: Path | None = None) -> None:
         self.repo_root = Path(repo_root).resolve()
-        self.results_dir = Path(results_dir).resolve() if results_dir else self.repo_root / self._configured_results()
-
-    def _configured_results(self) -> str:
         path = self.repo_root / "asv.conf.json"
-        return str(read_config(path).results_dir) if path.exists() else ".asv/results"
+        config = read_config(path) if path.exists() else None
+        configured = str(config.results_dir) if config else ".asv/results"
+        self.results_dir = Path(results_dir).resolve() if results_dir else self.repo_root / configured
+        self.commit_url = str(config.show_commit_url or "") if config else ""
 
     def add(
         self,
@@ -86,13 +90,14 @@ class AsvStore:
             RocattnError: For a dirty tree, a value that asv cannot take (inf, dict, list of lists), a name asv would
                 not show, or a folder that cannot be written.
         """
-        entry = _Entry(benchmark, [list(p) for p in params], list(param_names), unit, version, type, dict(values))
+        entry = Entry(benchmark, [list(p) for p in params], list(param_names), unit, version, type, dict(values))
         self._store(commit, machine or _this_machine(), [entry])
 
     def add_records(self, records: Iterable[Record]) -> int:
         """Store bench records, one benchmark a grid and backend (``bench.inference.cpu_flash``); returns how many.
 
-        A record whose output was wrong is stored as failed, a skipped one as n/a: neither has a time to show.
+        A record whose output was wrong is stored as failed, a skipped one as n/a: neither has a time to show. What a
+        fleet measured has a history of its own for each node.
 
         Raises:
             RocattnError: When a record has no commit or comes from a dirty tree, before anything is written.
@@ -103,13 +108,15 @@ class AsvStore:
             if record.commit is None:
                 raise RocattnError(f"{record.id} was not measured in a git repository: the asv store needs a commit")
             _refuse_dirty(record.commit)
-            name = f"bench.{_identifier(record.suite)}.{_identifier(record.backend)}"
-            cells = grouped.setdefault((record.commit, record.machine), {}).setdefault(name, {})
-            cells[repr(record.label)] = _record_value(record)
+            benchmark = f"bench.{_identifier(record.suite)}.{_identifier(record.backend)}"
+            name = "-".join(filter(None, (record.machine.name, record.host)))
+            node = msgspec.structs.replace(record.machine, name=name)
+            cells = grouped.setdefault((record.commit, node), {}).setdefault(benchmark, {})
+            cells[repr(record.label)] = record_value(record)
             count += 1
         for (commit, machine), benchmarks in grouped.items():
             entries = [
-                _Entry(
+                Entry(
                     name,
                     [list(cells)],
                     ["config"],
@@ -131,26 +138,30 @@ class AsvStore:
         """
         known = self.benchmarks(on_problem)
         found: dict[tuple[str, tuple[tuple[str, str], ...], str, str], list[Point]] = {}
+        places: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
         for path in self.result_files(on_problem):
             try:
                 results = load_results(path)
+                where = (str(results.params.get("machine", "")), str(results.env_name))
+                places.setdefault(where, {})[results.commit_hash] = place_of(results)
                 for name in sorted(results.get_all_result_keys()):
                     info = known.get(name, {})
                     if info and results.benchmark_version.get(name) not in {None, info.get("version")}:
                         continue
                     for params, point in points_of(results, name, info.get("param_names") or []):
-                        key = (name, params, str(results.params.get("machine", "")), str(results.env_name))
-                        found.setdefault(key, []).append(point)
+                        found.setdefault((name, params, *where), []).append(point)
             except (RocattnError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
                 on_problem(_one_line(f"passed over {path}: {error}"))
         return [
             Series(
                 benchmark=name,
-                params=dict(params),
+                params={key: readable(value) for key, value in params},
+                arguments=tuple(value for _, value in params),
                 unit=str(known.get(name, {}).get("unit") or guess_unit(name)),
                 machine=machine,
                 env_name=env_name,
                 points=sorted(points, key=lambda p: (p.date_ms, p.sha)),
+                places=places[machine, env_name],
             )
             for (name, params, machine, env_name), points in sorted(found.items())
         ]
@@ -187,10 +198,10 @@ class AsvStore:
                 continue
             for key, value in table.items():
                 if isinstance(value, dict):
-                    merged[key] = _united(merged[key], value) if key in merged else value
+                    merged[key] = united(merged[key], value) if key in merged else value
         return merged
 
-    def _store(self, commit: Commit, machine: Machine, entries: list[_Entry]) -> None:
+    def _store(self, commit: Commit, machine: Machine, entries: list[Entry]) -> None:
         _refuse_dirty(commit)
         for entry in entries:
             entry.check()
@@ -201,10 +212,10 @@ class AsvStore:
             asvs = _load_json(self.results_dir / "benchmarks.json") or {}
             for entry in entries:
                 known = ours.get(entry.name) or asvs.get(entry.name)
-                benchmark = _united(known, entry.as_benchmark()) if known else entry.as_benchmark()
-                _add_result(results, benchmark, entry)
+                benchmark = united(known, entry.as_benchmark()) if known else entry.as_benchmark()
+                add_result(results, benchmark, entry)
                 ours[entry.name] = benchmark
-                asvs[entry.name] = _united(asvs[entry.name], benchmark) if entry.name in asvs else benchmark
+                asvs[entry.name] = united(asvs[entry.name], benchmark) if entry.name in asvs else benchmark
             folder = self.results_dir / facts["machine"]
             self._save(results, folder)
             _write_asv_json(folder / "machine.json", facts, version=1)
@@ -232,7 +243,9 @@ class AsvStore:
         python, numpy = _short(machine.python), _short(machine.numpy)
         env_name = f"py{python}-numpy{numpy}"
         params = {**facts, "python": python, "numpy": numpy}
-        results = Results(params, {"numpy": numpy}, commit.sha, commit.date_ms, python, env_name, {})
+        # Not among the parameters: asv's graphs would begin a new line with each compiler or driver. Ours mark it.
+        with_ = {key: value for key in ("cpu", "gpu", "driver", "compiler") if (value := getattr(machine, key))}
+        results = Results(params, {"numpy": numpy, **with_}, commit.sha, commit.date_ms, python, env_name, {})
         try:
             results.load_data(str(self.results_dir))
         except Exception as error:
@@ -266,53 +279,6 @@ class AsvStore:
             ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One benchmark's results on their way into the store."""
-
-    name: str
-    params: list[list[str]]
-    param_names: list[str]
-    unit: str
-    version: str
-    kind: str
-    values: dict[tuple[int, ...], Sample]
-
-    def check(self) -> None:
-        """Refuse what would hang, crash or vanish in ``asv publish``."""
-        if not _BENCHMARK_NAME.fullmatch(self.name):
-            raise RocattnError(f"{self.name!r} is not a benchmark name: use letters, digits, '_', '-' and '.'")
-        if len(self.params) != len(self.param_names):
-            raise RocattnError(f"{self.name}: {len(self.params)} parameters but {len(self.param_names)} names")
-        for index, value in self.values.items():
-            if len(index) != len(self.params) or any(
-                not 0 <= i < len(p) for i, p in zip(index, self.params, strict=True)
-            ):
-                raise RocattnError(f"{self.name}: {index} is not the index of a parameter combination")
-            for number in value if isinstance(value, list) else [value]:
-                if number is not None and (isinstance(number, bool) or not isinstance(number, (int, float))):
-                    raise RocattnError(f"{self.name}{index}: a {type(number).__name__} is not a value asv can show")
-                if number is not None and (math.isinf(number) or (isinstance(value, list) and math.isnan(number))):
-                    raise RocattnError(
-                        f"{self.name}{index}: {number} is not a value asv can show (NaN alone means n/a)"
-                    )
-            if value == []:
-                raise RocattnError(f"{self.name}{index} has no samples: give NaN for n/a or None for failed")
-
-    def as_benchmark(self) -> dict[str, Any]:
-        """Return asv's description of the benchmark."""
-        return {
-            "name": self.name,
-            "params": self.params,
-            "param_names": self.param_names,
-            "unit": self.unit,
-            "version": self.version,
-            "type": self.kind,
-            "code": "",
-            "timeout": 60.0,
-        }
-
-
 def read_config(path: Path) -> Config:
     """Read an asv configuration.
 
@@ -340,57 +306,6 @@ def load_results(path: Path) -> Results:
         return Results.load(str(path))
     except (UserError, OSError, ValueError, TypeError, AttributeError) as error:
         raise RocattnError(_one_line(str(error))) from error
-
-
-def _record_value(record: Record) -> Sample:
-    if record.skipped or not record.launches:
-        return math.nan
-    if record.check is not None and not record.check.ok:
-        return None
-    return [sample / 1e9 for launch in record.launches for sample in launch.samples_ns]
-
-
-def _add_result(results: Results, benchmark: dict[str, Any], entry: _Entry) -> None:
-    """Merge an entry into a commit's results, in the union of the parameter values."""
-    from asv.runner import BenchmarkResult
-
-    combinations = list(itertools.product(*benchmark["params"]))
-    place = {combination: at for at, combination in enumerate(combinations)}
-    kept = len(combinations)
-    values: list[float | None] = [None] * kept
-    samples: list[list[float] | None] = [None] * kept
-    number: list[int | None] = [None] * kept
-    chosen = set()
-    for index, value in entry.values.items():
-        at = place[tuple(p[i] for i, p in zip(index, entry.params, strict=True))]
-        chosen.add(at)
-        if isinstance(value, list):
-            values[at], samples[at], number[at] = value[0], list(value), 1  # asv makes it their median
-        else:
-            values[at] = value
-    merged = results.benchmark_version.get(entry.name) == entry.version
-    if not merged and entry.name in results.get_all_result_keys():
-        results.remove_result(entry.name)
-    if not merged:
-        # Combinations nobody measured at this commit are n/a, not failed.
-        values = [v if at in chosen else math.nan for at, v in enumerate(values)]
-    elif len(chosen) < kept:
-        old = set(itertools.product(*(results.get_result_params(entry.name) or [])))
-        new = {at for at, combination in enumerate(combinations) if combination not in old and at not in chosen}
-        for at in new:
-            values[at] = math.nan
-        chosen |= new
-    outcome = BenchmarkResult(values, samples, number, 0, "", None)
-    results.add_result(benchmark, outcome, record_samples=True, selected_idx=chosen if merged else None)
-
-
-def _united(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The description of a benchmark that two sources know: new facts win, parameter values are united."""
-    if known.get("version") != new.get("version") or known.get("param_names") != new.get("param_names"):
-        return new
-    code = new.get("code") or known.get("code", "")
-    pairs = zip(known.get("params", []), new.get("params", []), strict=True)
-    return {**known, **new, "code": code, "params": [list(dict.fromkeys([*a, *b])) for a, b in pairs]}
 
 
 def _write_asv_json(path: Path, data: dict[str, Any], version: int) -> None:

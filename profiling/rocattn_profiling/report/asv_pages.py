@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.measure.asv_publish import STEP_POINTS
 from rocattn_profiling.measure.asv_stage import stage
 from rocattn_profiling.measure.asv_store import read_config
 from rocattn_profiling.report.vendor import VendorError, assets, localise
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 PUBLISH_TIMEOUT_S = 300.0
 DATA_LIMIT_BYTES = 24 << 20
+_PLAIN_NAME = re.compile(r"[\w.][\w.+/-]*")
 _HEAD_END = "</head>"
 _NAV_START = '<ul class="nav navbar-nav navbar-left">'
 _AFTER_JQUERY = '<script language="javascript" type="text/javascript" src="jquery.flot.axislabels.js">'
@@ -100,14 +103,26 @@ def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) 
     if not staged.results:
         pages.reason = "the store has no result of a commit of this repository"
         return
-    if off_branch := _off_branch(store, history):
+    if off_branch := sum(not history.commits[sha].on_branch for sha in staged.commits):
         pages.notes.append(f"{off_branch} measured commits are not on {history.branch}: asv's graphs leave them out")
-    pages.reason = _run_publish(_config(store.repo_root, history.branch, scratch), scratch)
+    if len(staged.commits) > STEP_POINTS:
+        pages.notes.append(f"asv's own lists of regressions are about the newest {STEP_POINTS} results of each line")
+    # Anyone names branches: one that could be markup or an option is published as what is checked out.
+    branch = history.branch if _PLAIN_NAME.fullmatch(history.branch) else "HEAD"
+    pages.reason = _run_publish(_config(store.repo_root, branch, scratch), scratch)
+    if not pages.reason and (odd := _drop_odd_tags(scratch / "html" / "index.json")):
+        pages.notes.append(f"{odd} tags are not shown: asv puts their names into its pages as markup")
 
 
-def _off_branch(store: AsvStore, history: History) -> int:
-    measured = {point.sha for series in store.read() for point in series.points}
-    return sum(1 for sha in measured if sha in history.commits and not history.commits[sha].on_branch)
+def _drop_odd_tags(index: Path) -> int:
+    """Take tags out of asv's index whose names its script would write into the page as markup; returns how many."""
+    data = json.loads(index.read_text(encoding="utf-8"))
+    tags = data.get("tags", {})
+    plain = {name: at for name, at in tags.items() if _PLAIN_NAME.fullmatch(name)}
+    if len(plain) < len(tags):
+        data["tags"] = plain
+        index.write_text(json.dumps(data), encoding="utf-8")
+    return len(tags) - len(plain)
 
 
 def _config(repo_root: Path, branch: str, scratch: Path) -> Path:
@@ -133,7 +148,7 @@ def _run_publish(config: Path, scratch: Path) -> str:
 
     A process of its own: step detection runs in C++ and loops for ever on input it cannot take.
     """
-    command = [sys.executable, "-m", "asv", "publish", "--no-pull", "--config", str(config)]
+    command = [sys.executable, "-m", "rocattn_profiling.measure.asv_publish", str(config)]
     try:
         done = subprocess.run(
             command,

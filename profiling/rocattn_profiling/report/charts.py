@@ -13,17 +13,31 @@ if TYPE_CHECKING:
 
 LOG_FROM = 25.0
 """Ratio of largest to smallest value from which an axis is logarithmic."""
+LABEL_CHARACTERS = 8
+"""Room for labels left of a chart, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One point to draw; ``y`` None is failed, NaN is n/a (a gap)."""
+    """One point to draw; ``y`` None is failed, NaN is n/a (a gap). Without a title it only bends its line."""
 
     x: float
     y: float | None
     title: str
     low: float | None = None
     high: float | None = None
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A stretch of x to mark, with a tooltip and a page to go to; ``tone`` is "good", "bad", "warn" or ""."""
+
+    low: float
+    high: float
+    title: str
+    tone: str = ""
+    href: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A drawn point: its place, its interval's ends and its tooltip."""
+    """A drawn point: its place, its interval's ends, its tooltip and the page behind it."""
 
     x: float
     y: float
@@ -54,6 +68,7 @@ class Mark:
     low: float | None = None
     high: float | None = None
     failed: bool = False
+    href: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +97,12 @@ class Chart:
     y_ticks: list[Tick] = field(default_factory=list)
     x_label: str = ""
     y_label: str = ""
+    unit: str = ""
     lines: list[Drawn] = field(default_factory=list)
     rule: float | None = None
+    bands: list[Band] = field(default_factory=list)
+    edges: list[tuple[float, str]] = field(default_factory=list)
+    thinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +160,8 @@ def line_chart(
     y_axis: Axis | None = None,
     tick_text: Callable[[float], str] | None = None,
     rule: float | None = None,
+    bands: Sequence[Band] = (),
+    edges: Sequence[tuple[float, str]] = (),
 ) -> Chart:
     """Lay out lines over a common x: numbers (``x_log``) or places of commits.
 
@@ -156,6 +177,8 @@ def line_chart(
         y_axis: The scale; chosen from the values if None.
         tick_text: How to write y ticks; numbers in the fitting unit if None.
         rule: A value at which to draw a horizontal line.
+        bands: Stretches of x to mark.
+        edges: (x, tooltip) at which to draw a vertical line: levels on its sides are not comparable.
     """
     axis = y_axis or value_axis(_shown(traces), log=True if x_log else None)
     fit = fitting_unit(axis.high / (1.3 if not axis.log else 4), unit)
@@ -177,12 +200,22 @@ def line_chart(
     def anchor(at: float, label: str) -> str:
         return "end" if at + 3.3 * len(label) > chart.width else "middle"
 
+    ticks = axis.ticks
+    if y_axis is None and not axis.log:  # round in the unit that is written: 18 KiB, not 18000 B
+        ticks = [fit.factor * tick for tick in nice_ticks(axis.low / fit.factor, axis.high / fit.factor)]
     write = tick_text or (lambda y: f"{y / fit.factor:.6g}")
-    chart.y_ticks = [Tick(at_y(y), write(y)) for y in axis.ticks]
+    chart.y_ticks = [Tick(at_y(y), write(y)) for y in ticks]
     chart.x_ticks = [Tick(at_x(x), label, anchor(at_x(x), label)) for x, label in x_ticks]
-    chart.x_label, chart.y_label = x_label, "" if tick_text else fit.symbol
+    chart.x_label = x_label
+    if not tick_text:
+        # Beside the highest tick where there is room for it, else in the heading.
+        fits = len(chart.y_ticks[-1].label if chart.y_ticks else "") + len(fit.symbol) < LABEL_CHARACTERS
+        chart.y_label, chart.unit = (fit.symbol, "") if fits else ("", fit.symbol)
     chart.lines = [_draw(trace, at_x, at_y, chart.bottom) for trace in traces]
     chart.rule = at_y(rule) if rule is not None else None
+    # Between the last commit of the old level and the first that is surely on the new one, and never too thin to see.
+    chart.bands = [Band(at_x(b.low) - 2, max(at_x(b.high), at_x(b.low)) + 2, b.title, b.tone, b.href) for b in bands]
+    chart.edges = [(at_x(x), told) for x, told in edges]
     return chart
 
 
@@ -203,14 +236,15 @@ def _draw(trace: Trace, at_x: Callable[[float], float], at_y: Callable[[float], 
     for value in trace.values:
         x = at_x(value.x)
         if value.y is None:
-            marks.append(Mark(x, bottom - 6, value.title, failed=True))
+            marks.append(Mark(x, bottom - 6, value.title, failed=True, href=value.href))
         if value.y is None or not math.isfinite(value.y):
             paths.append([])
             continue
         y = at_y(value.y)
         paths[-1].append(f"{x},{y}")
         ends = (at_y(value.low), at_y(value.high)) if value.low is not None and value.high is not None else (None, None)
-        marks.append(Mark(x, y, value.title, *ends))
+        if value.title:
+            marks.append(Mark(x, y, value.title, ends[0], ends[1], href=value.href))
     return Drawn(trace.name, trace.colour, [" ".join(path) for path in paths if len(path) > 1], marks)
 
 
@@ -253,15 +287,20 @@ def strip(rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> Strip | Non
 
 
 def sparklines(
-    rows: Sequence[Sequence[float | None]], width: float = 220, height: float = 44, least_span: float = 0.1
-) -> list[str]:
-    """Return the ``points`` of small polylines over one common scale; "" for a row of fewer than two finite values."""
+    rows: Sequence[Sequence[float | None]], width: float = 220, height: float = 44, least_span: float = 0.1,
+    at: Sequence[float] | None = None,
+) -> list[str]:  # fmt: skip
+    """Return the ``points`` of small polylines over one common scale; "" for a row of fewer than two finite values.
+
+    ``at`` are the values' x, from 0; they stand at equal distances without it.
+    """
     finite = [v for row in rows for v in row if v is not None and math.isfinite(v)]
     axis = value_axis(finite, least_span=least_span, log=False)
     drawn = []
     for row in rows:
-        last = max(len(row) - 1, 1)
-        known = [(n, v) for n, v in enumerate(row) if v is not None and math.isfinite(v)]
+        along = range(len(row)) if at is None else at
+        last = max(along[-1], 1) if row else 1
+        known = [(n, v) for n, v in zip(along, row, strict=True) if v is not None and math.isfinite(v)]
         places = [f"{3 + (width - 6) * n / last:.1f},{3 + (height - 6) * (1 - axis.place(v)):.1f}" for n, v in known]
         drawn.append(" ".join(places) if len(places) > 1 else "")
     return drawn

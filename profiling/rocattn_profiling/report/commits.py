@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GIT_TIMEOUT_S = 60.0
+_GITHUB = re.compile(
+    r"(?:https://(?:[^@/\s]+@)?|ssh://git@|git@)github\.com[:/]([\w-][\w.-]*)/([\w-][\w.-]*?)(?:\.git)?/?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ def read_history(repo_root: Path) -> History:
     first_parents = set(_git(repo_root, "rev-list", "--first-parent", "HEAD").split())
     log = _git(repo_root, "log", "--all", "HEAD", "--date-order", "--reverse", "--format=%H%x00%at%x00%s")
     commits = {}
-    for order, line in enumerate(log.splitlines()):
+    for order, line in enumerate(log.split("\n")):  # not splitlines: a subject may hold other ends of line
         sha, date_s, subject = line.split("\0", 2)
         commits[sha] = CommitInfo(sha, int(date_s) * 1000, subject, order, sha in first_parents)
     return History(commits, branch, head)
@@ -76,3 +80,21 @@ def _git(repo_root: Path, *arguments: str) -> str:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise RocattnError(f"{repo_root} has no git history to show: {said}")
     return done.stdout.rstrip("\n")
+
+
+def commit_url(repo_root: Path, configured: str = "") -> str:
+    """Return the address before which a commit's hash leads to its page; "" if there is none.
+
+    Args:
+        repo_root: The repository; its remote ``origin`` counts where it is on GitHub.
+        configured: ``show_commit_url`` of ``asv.conf.json``, which comes first.
+    """
+    if re.fullmatch(r"https?://[^\s\"'<>]+", configured):
+        return configured
+    try:
+        origin = _git(repo_root, "remote", "get-url", "origin")
+    except RocattnError:
+        return ""
+    # Only owner and name are taken: an address may hold a password.
+    match = _GITHUB.fullmatch(origin)
+    return f"https://github.com/{match[1]}/{match[2]}/commit/" if match else ""

@@ -8,16 +8,27 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.report.charts import Chart, Trace, Value, line_chart, sparklines, value_axis
-from rocattn_profiling.report.quantities import between, natural, percent, percent_tick, quantity, short_date
+import msgspec
+
+from rocattn_profiling.report.changes import where_of
+from rocattn_profiling.report.charts import sparklines
+from rocattn_profiling.report.history_charts import colour_of, geometric_mean, overview_charts, panel_chart, relative
+from rocattn_profiling.report.quantities import between, natural, percent, quantity, short_date
+from rocattn_profiling.report.thinning import thin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rocattn_profiling.measure.asv_series import Point, Series
+    from rocattn_profiling.report.changes import Boundary, Change
+    from rocattn_profiling.report.charts import Chart
     from rocattn_profiling.report.commits import CommitInfo
+    from rocattn_profiling.report.history_charts import Around
 
-SHOWN_COMMITS = 200
+TABLE_CELLS, TABLE_COLUMNS, TABLE_ROWS = 4000, 40, 200
+LINES = 300
+"""Lines drawn on one page; those with a change that is open come first."""
+SPARK_POINTS = 80
 _BENCH = re.compile(r"(bench\.\w+)\.(\w+)")
 
 
@@ -25,7 +36,8 @@ _BENCH = re.compile(r"(bench\.\w+)\.(\w+)")
 class Line:
     """One parameter combination: a backend's history of one config (or whatever the parameters are).
 
-    ``machine`` also names the environment where results of several share a page.
+    ``machine`` also names the environment where results of several share a page; ``label`` and ``where`` name the
+    series, ``changes`` are its change points.
     """
 
     panel: str
@@ -33,6 +45,9 @@ class Line:
     machine: str
     unit: str
     points: list[Point]
+    label: str = ""
+    where: str = ""
+    changes: list[Change] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -41,7 +56,13 @@ class Family:
 
     name: str
     slug: str
+    benchmark: str
     lines: list[Line] = field(default_factory=list)
+
+    @property
+    def open(self) -> int:
+        """How many regressions stand on it."""
+        return sum(change.open for line in self.lines for change in line.changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +86,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One small chart with its newest values in words."""
+    """One small chart with its newest values in words; ``anchor`` is what links lead to."""
 
     label: str
     machine: str
+    anchor: str
     chart: Chart
     entries: list[Entry]
 
@@ -85,25 +107,46 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPage:
-    """Everything ``history.html.j2`` shows."""
+    """Everything ``history.html.j2`` shows.
+
+    Attributes:
+        benchmark: A name that asv's pages know.
+        sparks: (name, points of a small line) of the geometric mean over combinations: the family at a glance.
+        lines: How many there are; ``left_out`` of them are not drawn.
+        changes: Change points of its lines, newest first.
+        boundaries: Where levels before and after are not compared.
+        commits: How many are drawn; ``thinned`` says whether lines have fewer points than that.
+        columns, rows: The newest values as a table.
+    """
 
     name: str
     slug: str
+    benchmark: str
     overview: Chart
     overview_narrow: Chart
+    sparks: list[tuple[str, str]]
     panels: list[Panel]
+    lines: int
+    left_out: int
+    changes: list[Change]
+    boundaries: list[Boundary]
     columns: list[tuple[str, str]]
     rows: list[Row]
     commits: int
-    hidden: int
+    thinned: bool
     legend: list[tuple[str, int]]
+
+    @property
+    def open(self) -> int:
+        """How many regressions stand."""
+        return sum(change.open for change in self.changes)
 
     def moved(self, direction: str) -> int:
         """How many lines went "up" or "down" at their newest commit."""
         return sum(entry.direction == direction for panel in self.panels for entry in panel.entries)
 
 
-def families(series: Iterable[Series]) -> list[Family]:
+def families(series: Iterable[Series], changes: Mapping[tuple[str, str], list[Change]] | None = None) -> list[Family]:
     """Sort series into pages; the backends of a bench grid, and of a suite, become lines of the same charts."""
     found: dict[str, Family] = {}
     taken: set[str] = set()
@@ -118,45 +161,85 @@ def families(series: Iterable[Series]) -> list[Family]:
         backend = params.pop("backend", match[2].replace("_", "-") if match else "")
         panel = ", ".join(v if k in {"config", "label"} else f"{k} {v}" for k, v in params.items())
         if name not in found:
-            found[name] = Family(name, _slug(name, taken))
+            found[name] = Family(name, slug_of(name, taken), one.benchmark)
         several = len(environments[one.benchmark, one.machine]) > 1
-        where = f"{one.machine}, {one.env_name}" if several else one.machine
-        found[name].lines.append(Line(panel, backend or "result", where, one.unit, one.points))
+        machine = where_of(one) if several else one.machine
+        own = (changes or {}).get((one.label, where_of(one)), [])
+        found[name].lines.append(
+            Line(panel, backend or "result", machine, one.unit, one.points, one.label, where_of(one), own)
+        )
     for family in found.values():
         family.lines.sort(key=lambda line: (natural(line.panel), line.machine, line.name))
     return sorted(found.values(), key=lambda family: (not family.name.startswith("bench."), natural(family.name)))
 
 
-def history_page(family: Family, commits: Mapping[str, CommitInfo], backends: Sequence[str]) -> HistoryPage:
+def history_page(family: Family, around: Around) -> HistoryPage:
     """Lay out a family's page.
 
     Args:
         family: Its lines.
-        commits: The repository's commits by sha; others are shown before them, by date.
-        backends: Line names in the site's order, so that a name has one colour on every page.
+        around: The commits, boundaries and colours of the site.
     """
+    commits = around.commits
     shas = order_commits((p for line in family.lines for p in line.points), commits)
-    hidden = max(0, len(shas) - SHOWN_COMMITS)
-    place = {sha: at for at, sha in enumerate(shas[hidden:])}
+    place = {sha: at for at, sha in enumerate(shas)}
+    ratios = [relative(line, place) for line in family.lines]
+    drawn = list(range(len(family.lines)))
+    if len(drawn) > LINES:
+        drawn.sort(key=lambda at: (not any(change.open for change in family.lines[at].changes), at))
+        drawn = sorted(drawn[:LINES])
+    chosen = [family.lines[at] for at in drawn]
+    wide, narrow = overview_charts(chosen, [ratios[at] for at in drawn], place, around)
     panels: dict[tuple[str, str], list[Line]] = {}
-    for line in family.lines:
+    for line in chosen:
         panels.setdefault((line.panel, line.machine), []).append(line)
     several = len({line.machine for line in family.lines}) > 1
     names = [line.name for line in family.lines]
-    shown = [_panel(label, machine if several else "", lines, place, commits, backends)
-             for (label, machine), lines in panels.items()]  # fmt: skip
+    shown = [
+        Panel(
+            label, machine if several else "", panel_anchor(label, machine),
+            panel_chart(label, lines, place, around, len(chosen)),
+            [entry_of(line, colour_of(line.name, around.backends)) for line in lines],
+        )
+        for (label, machine), lines in panels.items()
+    ]  # fmt: skip
+    changes = sorted(
+        (c for line in family.lines for c in line.changes), key=lambda c: (place[c.likeliest], c.label), reverse=True
+    )
+    machines = {line.where.partition(",")[0] for line in family.lines}
+    columns = family.lines[:TABLE_COLUMNS]
     return HistoryPage(
         name=family.name,
         slug=family.slug,
-        overview=_overview(family, place, commits, backends, (1080, 300), 9),
-        overview_narrow=_overview(family, place, commits, backends, (340, 230), 3),
+        benchmark=family.benchmark,
+        overview=wide,
+        overview_narrow=narrow,
+        sparks=_sparks(family.lines, ratios),
         panels=shown,
-        columns=[(line.panel, line.name) for line in family.lines],
-        rows=_table(family, place, commits),
+        lines=len(family.lines),
+        left_out=len(family.lines) - len(chosen),
+        changes=changes,
+        boundaries=[b for b in around.boundaries if b.machine in machines and b.sha in place],
+        columns=[(line.panel, line.name) for line in columns],
+        rows=_table(columns, shas[-max(10, min(TABLE_ROWS, TABLE_CELLS // len(columns))) :], commits),
         commits=len(place),
-        hidden=hidden,
-        legend=[(name, colour_of(name, backends)) for name in dict.fromkeys(names)],
+        thinned=any(panel.chart.thinned for panel in shown),
+        legend=[(name, colour_of(name, around.backends)) for name in dict.fromkeys(names)],
     )
+
+
+def panel_anchor(label: str, machine: str) -> str:
+    """Return the name under which a chart of a page is linked to."""
+    return f"p-{hashlib.sha256(f'{label}|{machine}'.encode()).hexdigest()[:10]}"
+
+
+def in_commit_order(series: Iterable[Series], commits: Mapping[str, CommitInfo]) -> list[Series]:
+    """Return series whose points stand as `order_commits` has their commits; all pages need them so."""
+    listed = list(series)
+    place = {sha: at for at, sha in enumerate(order_commits((p for one in listed for p in one.points), commits))}
+    return [
+        msgspec.structs.replace(one, points=sorted(one.points, key=lambda point: place[point.sha])) for one in listed
+    ]
 
 
 def order_commits(points: Iterable[Point], commits: Mapping[str, CommitInfo]) -> list[str]:
@@ -165,108 +248,24 @@ def order_commits(points: Iterable[Point], commits: Mapping[str, CommitInfo]) ->
     return sorted(dates, key=lambda sha: (sha in commits, commits[sha].order if sha in commits else dates[sha], sha))
 
 
-def colour_of(name: str, backends: Sequence[str]) -> int:
-    """Return a name's colour: the same on every page."""
-    return backends.index(name) % 8 if name in backends else 7
-
-
-def latest_spark(family: Family, commits: Mapping[str, CommitInfo]) -> list[tuple[str, str]]:
-    """Return (name, sparkline points) of the geometric mean over panels, a line name each: the family at a glance."""
-    shas = order_commits((p for line in family.lines for p in line.points), commits)[-SHOWN_COMMITS:]
-    names = list(dict.fromkeys(line.name for line in family.lines))
-    rows = []
+def _sparks(lines: Sequence[Line], ratios: Sequence[Sequence[float | None]]) -> list[tuple[str, str]]:
+    names = list(dict.fromkeys(line.name for line in lines))
+    means = []
     for name in names:
-        ratios = [_relative(line, shas) for line in family.lines if line.name == name]
-        rows.append([_geometric_mean([r[at] for r in ratios]) for at in range(len(shas))])
-    return [(name, points) for name, points in zip(names, sparklines(rows), strict=True) if points]
+        own = [ratio for line, ratio in zip(lines, ratios, strict=True) if line.name == name]
+        means.append([geometric_mean(at) for at in zip(*own, strict=True)] if len(own) > 1 else list(own[0]))
+    kept = sorted({at for mean in means for at in thin(mean, max(8, SPARK_POINTS // len(names)))})
+    rows = [[mean[at] for at in kept] for mean in means]
+    return [(name, points) for name, points in zip(names, sparklines(rows, at=kept), strict=True) if points]
 
 
-def _relative(line: Line, shas: Sequence[str]) -> list[float | None]:
-    values = {p.sha: p.value for p in line.points}
-    known = [v if v is not None and math.isfinite(v) and v > 0 else None for v in (values.get(sha) for sha in shas)]
-    base = next((v for v in known if v is not None), 1.0)
-    return [None if v is None else v / base for v in known]
-
-
-def _geometric_mean(values: Sequence[float | None]) -> float | None:
-    logs = [math.log(v) for v in values if v is not None]
-    return math.exp(sum(logs) / len(logs)) if logs else None
-
-
-def _overview(
-    family: Family, place: Mapping[str, int], commits: Mapping[str, CommitInfo], backends: Sequence[str],
-    size: tuple[float, float], ticks: int,
-) -> Chart:  # fmt: skip
-    traces = []
-    shas = list(place)
-    for line in family.lines:
-        points = {p.sha: p for p in line.points}
-        values = []
-        for sha, ratio in zip(shas, _relative(line, shas), strict=True):
-            if ratio is not None:
-                what = f"{line.panel}, {line.name}" if line.panel else line.name
-                now = f"{what}: {percent(ratio)} ({quantity(points[sha].value, line.unit)})"
-                told = f"{now}\n{told_commit(sha, points[sha], commits)}"
-                values.append(Value(place[sha], ratio, told))
-        traces.append(Trace(line.panel, colour_of(line.name, backends), values))
-    return line_chart(
-        traces,
-        title="Every combination against its first measured commit",
-        description=f"{len(traces)} lines over {len(place)} commits; 0 % is each line's first point, lower is better",
-        unit="",
-        x_ticks=_commit_ticks(place, ticks),
-        x_label="commits, oldest to newest",
-        tick_text=percent_tick,
-        y_axis=value_axis([v.y or 1.0 for trace in traces for v in trace.values], log=False, zero=False),
-        rule=1.0,
-        size=size,
-    )
-
-
-def _panel(
-    label: str, machine: str, lines: Sequence[Line], place: Mapping[str, int],
-    commits: Mapping[str, CommitInfo], backends: Sequence[str],
-) -> Panel:  # fmt: skip
-    traces, entries = [], []
-    for line in lines:
-        colour = colour_of(line.name, backends)
-        points = sorted((p for p in line.points if p.sha in place), key=lambda p: place[p.sha])
-        traces.append(
-            Trace(
-                line.name,
-                colour,
-                [Value(place[p.sha], p.value, _told(line, p, commits), p.low, p.high) for p in points],
-            )
-        )
-        entries.append(_entry(line, points, colour))
-    unit = lines[0].unit
-    newest = "; ".join(f"{e.name}: {e.latest} at the newest commit, {e.first} since the first" for e in entries)
-    chart = line_chart(
-        traces,
-        title=label or "history",
-        description=f"{unit} over commits. {newest}",
-        unit=unit,
-        x_ticks=_commit_ticks(place, 3),
-        size=(340, 180),
-    )
-    return Panel(label, machine, chart, entries)
-
-
-def _entry(line: Line, points: Sequence[Point], colour: int) -> Entry:
-    known = [p for p in points if p.value is not None and math.isfinite(p.value)]
-    newest = points[-1] if points else None
-    last = known[-1] if known else None
-    before = known[-2] if len(known) > 1 else None
-    direction = ""
-    if (
-        last
-        and before
-        and last.low is not None
-        and last.high is not None
-        and before.low is not None
-        and before.high is not None
-    ):
-        direction = "up" if last.low > before.high else "down" if last.high < before.low else ""
+def entry_of(line: Line, colour: int) -> Entry:
+    """Return what the newest point of a line says, whose points are in commit order."""
+    backwards = _known(reversed(line.points))
+    newest = line.points[-1] if line.points else None
+    last, before = next(backwards, None), next(backwards, None)
+    first = next(_known(line.points), None)
+    direction = direction_of(last, before)
     current = newest is not None and newest is last
     return Entry(
         name=line.name,
@@ -274,9 +273,22 @@ def _entry(line: Line, points: Sequence[Point], colour: int) -> Entry:
         latest=quantity(last.value, line.unit) if last and current else _state(newest),
         interval=between(last.low, last.high, line.unit) if last and current else "",
         previous=percent(_ratio(last, before)) if current else "",
-        first=percent(_ratio(last, known[0] if len(known) > 1 else None)) if current else "",
+        first=percent(_ratio(last, first if first is not last else None)) if current else "",
         direction=direction if current else "",
     )
+
+
+def _known(points: Iterable[Point]) -> Iterator[Point]:
+    return (p for p in points if p.value is not None and math.isfinite(p.value))
+
+
+def direction_of(last: Point | None, before: Point | None) -> str:
+    """Return "up" or "down" when the intervals of two points do not touch, else ""."""
+    if last is None or before is None or last.low is None or last.high is None:
+        return ""
+    if before.low is None or before.high is None:
+        return ""
+    return "up" if last.low > before.high else "down" if last.high < before.low else ""
 
 
 def _state(point: Point | None) -> str:
@@ -291,40 +303,24 @@ def _ratio(new: Point | None, old: Point | None) -> float | None:
     return new.value / old.value
 
 
-def _table(family: Family, place: Mapping[str, int], commits: Mapping[str, CommitInfo]) -> list[Row]:
-    cells: dict[str, list[str]] = {sha: [""] * len(family.lines) for sha in place}
+def _table(lines: Sequence[Line], shas: Sequence[str], commits: Mapping[str, CommitInfo]) -> list[Row]:
+    cells: dict[str, list[str]] = {sha: [""] * len(lines) for sha in shas}
     dates: dict[str, int] = {}
-    for column, line in enumerate(family.lines):
-        for point in line.points:
-            dates[point.sha] = point.date_ms
+    for column, line in enumerate(lines):
+        for point in line.points[-len(shas) :]:  # in commit order, so no newer one is missed
             if point.sha in cells:
+                dates[point.sha] = point.date_ms
                 text = quantity(point.value, line.unit)
                 cells[point.sha][column] = "failed" if point.value is None else text
     return [
         Row(sha, short_date(dates[sha]), commits[sha].subject if sha in commits else "(not in this clone)", cells[sha])
-        for sha in reversed(list(place))
+        for sha in reversed(shas)
+        if sha in dates
     ]
 
 
-def _commit_ticks(place: Mapping[str, int], count: int) -> list[tuple[float, str]]:
-    shas = list(place)
-    step = max(1, -(-len(shas) // count))
-    return [(at, shas[at][:7]) for at in range(len(shas) - 1, -1, -step)]
-
-
-def told_commit(sha: str, point: Point, commits: Mapping[str, CommitInfo]) -> str:
-    """Return a commit as tooltips name it: short sha, date, subject."""
-    subject = commits[sha].subject if sha in commits else "not in this clone"
-    return f"{sha[:8]} {short_date(point.date_ms)} {subject}"
-
-
-def _told(line: Line, point: Point, commits: Mapping[str, CommitInfo]) -> str:
-    value = "failed" if point.value is None else quantity(point.value, line.unit)
-    interval = between(point.low, point.high, line.unit)
-    return f"{line.name}: {value}{f' ({interval})' if interval else ''}\n{told_commit(point.sha, point, commits)}"
-
-
-def _slug(name: str, taken: set[str]) -> str:
+def slug_of(name: str, taken: set[str]) -> str:
+    """Return a file name for a benchmark or kernel, unlike all others; ``taken`` gets it."""
     slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:80] or "benchmark"
     if slug in taken:
         slug = f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

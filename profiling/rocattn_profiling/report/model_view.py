@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.measure.model_times import DISCLAIMER, passes
 from rocattn_profiling.report.charts import Chart, Trace, Value, line_chart
-from rocattn_profiling.report.history import colour_of
+from rocattn_profiling.report.history_charts import colour_of
 from rocattn_profiling.report.quantities import digits, quantity
 
 if TYPE_CHECKING:

@@ -1,137 +1,31 @@
-"""Writing pages: templates filled from views, for the site, the standalone report and the Markdown comment."""
+"""Filling templates from views: the standalone report, the Markdown comment, and what all pages share."""
 
 from __future__ import annotations
 
 import re
-import time
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rocattn
-from rocattn_profiling.files import write_text
 from rocattn_profiling.report import gate_view
-from rocattn_profiling.report.asv_pages import AsvPages
-from rocattn_profiling.report.bench_report import (
-    BASELINE,
-    BenchReport,
-    Group,
-    Row,
-    interval_text,
-    order_backends,
-    speedup_text,
-)
-from rocattn_profiling.report.history import colour_of, families, history_page, latest_spark
+from rocattn_profiling.report.bench_report import BASELINE, BenchReport, Group, Row, interval_text, speedup_text
+from rocattn_profiling.report.history_charts import colour_of
 from rocattn_profiling.report.quantities import digits, percent, quantity, short_date
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from jinja2 import Environment
     from markupsafe import Markup
 
     from rocattn_profiling.gate.verdict import GateResult
-    from rocattn_profiling.measure.asv_series import Series
-    from rocattn_profiling.report.commits import History
 
 PROJECT = "rocattn"
 MARKDOWN_ROWS = 20
 GENERATOR = '<meta name="generator" content="rocattn '
 _MACHINE_WORDS = {"num_cpu": "cores", "ram": "memory", "os": "system", "arch": "architecture", "gfx": "target"}
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One entry of the navigation."""
-
-    href: str
-    text: str
-
-
-@dataclass(slots=True)
-class Site:
-    """What a site is made from.
-
-    Attributes:
-        series: Every history line.
-        history: The repository's commits.
-        machines: What machine.json says, by machine name.
-        report: The latest bench report, or None.
-        gate: The latest verdict, or None.
-        asv: What became of asv's pages.
-        problems: One line for each thing that was left out.
-        made_ms: When the site was made.
-    """
-
-    series: Sequence[Series]
-    history: History
-    machines: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    report: BenchReport | None = None
-    gate: GateResult | None = None
-    asv: AsvPages = field(default_factory=AsvPages)
-    problems: list[str] = field(default_factory=list)
-    made_ms: int = field(default_factory=lambda: int(time.time() * 1000))
-
-
-def write_site(out: Path, site: Site) -> list[Path]:
-    """Write all pages of our own below ``out``; returns their paths, the front page first.
-
-    Pages of ours whose family is gone are removed, so that no page is without a link to it.
-
-    Raises:
-        RocattnError: When the folder does not take them.
-    """
-    made = pages_of(site)
-    written = [write_text(out / name, text) for name, text in made.items()]
-    for stale in [*(out / "history").glob("*.html"), out / "bench.html", out / "gate.html"]:
-        if (
-            stale not in written
-            and stale.is_file()
-            and GENERATOR in stale.read_text(encoding="utf-8", errors="replace")
-        ):
-            stale.unlink()
-    return written
-
-
-def pages_of(site: Site) -> dict[str, str]:
-    """Return each page's text by its path; the front page comes first."""
-    found = families(site.series)
-    names = {line.name for family in found for line in family.lines}
-    backends = order_backends({*names, *(site.report.backends if site.report else ())})
-    commits = site.history.commits
-    histories = [history_page(family, commits, backends) for family in found]
-    sparks = [latest_spark(family, commits) for family in found]
-    gate = gate_view.view(site.gate) if site.gate else None
-    links = [Link("index.html", "Overview")]
-    links += [Link("bench.html", "Report")] if site.report else []
-    links += [Link("gate.html", "Gate")] if gate else []
-    links += [Link("asv/index.html", "asv")] if site.asv.published else []
-    common = {
-        "links": links, "project": PROJECT, "version": rocattn.__version__, "made": moment(site.made_ms),
-        "history": site.history, "backends": backends,
-    }  # fmt: skip
-    shas = {point.sha for series in site.series for point in series.points}
-    front = {
-        "gate": gate, "head": commits.get(site.history.head), "report": site.report, "asv": site.asv,
-        "baseline": BASELINE,
-        "pages": list(zip(histories, sparks, strict=True)), "problems": [*site.problems, *site.asv.notes],
-        "machines": site.machines, "machine_names": sorted({s.machine for s in site.series}), "commit_count": len(shas),
-        "line_count": len(site.series),
-    }  # fmt: skip
-    pages = {"index.html": render("index.html.j2", PROJECT, root="", here="index.html", **common, **front)}
-    if site.report:
-        body = {"report": site.report, "heading": "Report", "gate": None}
-        pages["bench.html"] = render(
-            "bench.html.j2", f"Report - {PROJECT}", root="", here="bench.html", **common, **body
-        )
-    if gate:
-        pages["gate.html"] = render("gate.html.j2", f"Gate - {PROJECT}", root="", here="gate.html", **common, gate=gate)
-    for page in histories:
-        path = f"history/{page.slug}.html"
-        pages[path] = render("history.html.j2", f"{page.name} - {PROJECT}", root="../", here=path, **common, page=page)
-    return pages
 
 
 def report_html(report: BenchReport | None, gate: GateResult | None, made_ms: int) -> str:
@@ -253,9 +147,9 @@ def share(part: float) -> str:
     return digits(100 * part, 3) if part == 1 or part < 0.9995 else ">99.9"
 
 
-def count(number: int, noun: str) -> str:
-    """Return a count with its noun ("1 commit", "3 commits")."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def count(number: int, noun: str, many: str = "") -> str:
+    """Return a count with its noun ("1 commit", "3 commits"); ``many`` is the plural where it is not noun + s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {many or f'{noun}s'}"
 
 
 def shorten(text: str, most: int = 90) -> str:

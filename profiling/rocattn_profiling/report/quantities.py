@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 _STEPS: dict[str, list[tuple[float, str]]] = {
     "seconds": [(1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min")],
@@ -47,6 +48,8 @@ def quantity(value: float | None, unit: str) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     fit = fitting_unit(value, unit)
+    if unit not in _STEPS and float(value).is_integer() and abs(value) < 1e9:
+        return f"{value:,.0f} {unit}".strip()  # registers, waves: counts have no decimals
     return f"{digits(value / fit.factor)} {fit.symbol}".strip()
 
 
@@ -77,6 +80,7 @@ def natural(text: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text)]
 
 
+@lru_cache(maxsize=8192)
 def short_date(date_ms: int) -> str:
     """Return a day as 2026-11-20 (UTC)."""
     return datetime.fromtimestamp(date_ms / 1000, UTC).strftime("%Y-%m-%d")

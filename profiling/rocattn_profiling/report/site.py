@@ -1,0 +1,183 @@
+"""The site: which pages there are, what each is made from, and how they lie in their folder."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import rocattn
+from rocattn_profiling.files import write_text
+from rocattn_profiling.report import gate_view
+from rocattn_profiling.report.asv_pages import AsvPages
+from rocattn_profiling.report.bench_report import BASELINE, BenchReport, order_backends
+from rocattn_profiling.report.changes import Changes
+from rocattn_profiling.report.commit_pages import commit_pages, commit_paths
+from rocattn_profiling.report.feed import atom
+from rocattn_profiling.report.history import families, history_page, in_commit_order, panel_anchor
+from rocattn_profiling.report.history_charts import Around
+from rocattn_profiling.report.kernel_pages import kernel_pages
+from rocattn_profiling.report.pages import GENERATOR, PROJECT, environment, moment, render
+from rocattn_profiling.report.state import HEADLINE, Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.gate.verdict import GateResult
+    from rocattn_profiling.measure.asv_series import Series
+    from rocattn_profiling.report.commits import History
+    from rocattn_profiling.report.history import Family
+
+OPTIONAL = ("changes.html", "commits.html", "kernels.html", "bench.html", "gate.html")
+FOLDERS = ("history", "commits", "kernels", "baselines", "reports")
+LISTED_CHANGES = 200
+"""Rows of each table of changes; the feed and the pages of benchmarks have the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One entry of the navigation."""
+
+    href: str
+    text: str
+
+
+@dataclass(slots=True)
+class Site:
+    """What a site is made from.
+
+    Attributes:
+        series: Every history line.
+        history: The repository's commits.
+        machines: What machine.json says, by machine name.
+        report: The latest bench report, or None.
+        gate: The latest verdict, or None.
+        asv: What became of asv's pages.
+        problems: One line for each thing that was left out.
+        made_ms: When the site was made.
+        changes: Change points and boundaries of the series.
+        standing: What other commands left.
+        baselines: Bench reports of baselines, by name.
+        url: Address that the site will have, for its feed; "" if that is not known.
+        commit_url: Address before which a commit's hash leads to it; "" if there is none.
+    """
+
+    series: Sequence[Series]
+    history: History
+    machines: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    report: BenchReport | None = None
+    gate: GateResult | None = None
+    asv: AsvPages = field(default_factory=AsvPages)
+    problems: list[str] = field(default_factory=list)
+    made_ms: int = field(default_factory=lambda: int(time.time() * 1000))
+    changes: Changes = field(default_factory=Changes)
+    standing: Standing = field(default_factory=Standing)
+    baselines: Mapping[str, BenchReport] = field(default_factory=dict)
+    url: str = ""
+    commit_url: str = ""
+
+
+def write_site(out: Path, site: Site) -> list[Path]:
+    """Write all pages of our own below ``out``; returns their paths, the front page first.
+
+    Pages of ours that are not made any more are removed, so that no page is without a link to it.
+
+    Raises:
+        RocattnError: When the folder does not take them.
+    """
+    written = [write_text(out / name, text) for name, text in pages_of(site).items()]
+    kept = set(written)
+    found = [*(out / name for name in OPTIONAL), *(path for name in FOLDERS for path in (out / name).glob("*.html"))]
+    for stale in found:
+        if stale not in kept and stale.is_file() and GENERATOR in stale.read_text("utf-8", errors="replace"):
+            stale.unlink()
+    return written
+
+
+def pages_of(site: Site) -> dict[str, str]:
+    """Return each page's text by its path, the feed and the style sheet included; the front page comes first."""
+    commits, by_series = site.history.commits, site.changes.by_series()
+    series = in_commit_order(site.series, commits)
+    found = families(series, by_series)
+    names = {line.name for family in found for line in family.lines}
+    backends = order_backends({*names, *(site.report.backends if site.report else ())})
+    paths = commit_paths(series, commits)
+    around = Around(commits, backends, site.changes.boundaries, {sha: f"../{path}" for sha, path in paths.items()})
+    kernels = kernel_pages(series, around, by_series)
+    histories = [history_page(family, around) for family in found]
+    moved = commit_pages(series, site.history, site.changes.found, site.changes.boundaries, paths)
+    gate = gate_view.view(site.gate) if site.gate else None
+    places = places_of(found)
+    homes = {change.id: places.get((change.label, change.where), "changes.html") for change in site.changes.found}
+    common: dict[str, Any] = {
+        "links": _navigation(site, bool(kernels), bool(moved)), "project": PROJECT, "version": rocattn.__version__,
+        "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
+        "commit_pages": paths, "limit": LISTED_CHANGES, "asv": site.asv,
+        "feed": bool(site.series), "commit_url": site.commit_url,
+    }  # fmt: skip
+    measured = {point.sha for one in series for point in one.points}
+    pages: dict[str, str] = {}
+
+    def page(path: str, template: str, title: str, **values: Any) -> None:
+        pages[path] = render(template, title, root="../" * path.count("/"), here=path, **common, **values)
+
+    page(
+        "index.html", "index.html.j2", PROJECT, gate=gate, head=commits.get(site.history.head), report=site.report,
+        baseline=BASELINE, problems=[*site.problems, *site.asv.notes], machines=site.machines,
+        pages=histories,
+        machine_names=sorted({one.machine for one in series}), commit_count=len(measured),
+        line_count=len(series), standing=site.standing, headline=HEADLINE, changes=site.changes,
+        kernels=kernels, baselines=sorted(site.baselines), newest=moved[:1],
+    )  # fmt: skip
+    if site.series:
+        page("changes.html", "changes.html.j2", f"Changes - {PROJECT}", changes=site.changes)
+    if moved:
+        page("commits.html", "commits.html.j2", f"Commits - {PROJECT}", pages=moved)
+    if kernels:
+        page("kernels.html", "kernels.html.j2", f"Kernels - {PROJECT}", pages=kernels)
+    if site.report:
+        page("bench.html", "bench.html.j2", f"Report - {PROJECT}", report=site.report, heading="Report", gate=None)
+    for name, report in site.baselines.items():
+        heading = f"Baseline: {name}"
+        page(
+            f"baselines/{name}.html",
+            "bench.html.j2",
+            f"{heading} - {PROJECT}",
+            report=report,
+            heading=heading,
+            gate=None,
+        )
+    if gate:
+        page("gate.html", "gate.html.j2", f"Gate - {PROJECT}", gate=gate)
+    for made in histories:
+        page(f"history/{made.slug}.html", "history.html.j2", f"{made.name} - {PROJECT}", page=made)
+    for kernel in kernels:
+        page(f"kernels/{kernel.slug}.html", "kernel.html.j2", f"{kernel.name} - {PROJECT}", page=kernel)
+    for one in moved:
+        page(one.path, "commit.html.j2", f"{one.commit.sha[:8]} - {PROJECT}", page=one, judged=gate)
+    pages |= {one.path: one.text for one in site.standing.attached}
+    pages["style.css"] = environment().get_template("style.css.j2").render()
+    if site.series:
+        pages["feed.xml"] = atom(site.changes.found, site.history, homes, site.made_ms, site.url)
+    return pages
+
+
+def places_of(found: Iterable[Family]) -> dict[tuple[str, str], str]:
+    """Return where each series is shown, by its label and where it was measured: a page and a place on it."""
+    return {
+        (line.label, line.where): f"history/{family.slug}.html#{panel_anchor(line.panel, line.machine)}"
+        for family in found
+        for line in family.lines
+    }
+
+
+def _navigation(site: Site, kernels: bool, commits: bool) -> list[Link]:
+    links = [Link("index.html", "Overview")]
+    links += [Link("changes.html", "Changes")] if site.series else []
+    links += [Link("commits.html", "Commits")] if commits else []
+    links += [Link("kernels.html", "Kernels")] if kernels else []
+    links += [Link("bench.html", "Report")] if site.report else []
+    links += [Link("gate.html", "Gate")] if site.gate else []
+    links += [Link("asv/index.html", "asv")] if site.asv.published else []
+    return links

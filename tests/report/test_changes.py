@@ -1,0 +1,163 @@
+"""Changes of level on the site: found on the branch, not across boundaries, with their state, and in the feed."""
+
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from rocattn_profiling.gate.changepoints import changes_of
+from rocattn_profiling.report.changes import find_changes, gate_names, larger_is_better
+from rocattn_profiling.report.commits import CommitInfo, History
+from rocattn_profiling.report.site import Site, pages_of
+
+ATOM = "{http://www.w3.org/2005/Atom}"
+
+
+def wobble(level, count, start=0):
+    """Values around a level, within half a percent, the same in every run."""
+    return [level * (1 + 0.005 * ((7 * (n + start)) % 11 - 5) / 5) for n in range(count)]
+
+
+STEP = [*wobble(1.0, 11), *wobble(1.3, 9, 11)]
+
+
+@pytest.fixture
+def long_history():
+    """Thirty commits on the branch; every subject is plain."""
+    commits = {
+        f"{n:040x}": CommitInfo(f"{n:040x}", 1_789_000_000_000 + n, f"Commit {n}", n, on_branch=True) for n in range(30)
+    }
+    return History(commits, "main", f"{29:040x}")
+
+
+def site_of(series, history, waived=lambda *_: "", **more):
+    """All pages of a site with its changes."""
+    changes = find_changes(series, history, changes_of, waived)
+    return changes, pages_of(Site(series, history, changes=changes, made_ms=1_790_000_000_000, **more))
+
+
+def test_a_step_is_a_change_with_its_commit_size_and_state(series_of, long_history):
+    """A level that rises by 30 % at commit 11 is an open regression there; drawn, listed, and on the commit's page."""
+    changes, pages = site_of([series_of(STEP)], long_history)
+    (change,) = changes.open
+    assert (change.likeliest, change.state, change.worse) == (f"{11:040x}", "confirmed", True)
+    assert change.point.ratio == pytest.approx(1.3, rel=0.02)
+    assert "1 regression open" in pages["index.html"]
+    assert 'class="band bad confirmed"' in pages["history/bench-inference.html"]
+    assert f'id="c-{change.id}"' in pages["changes.html"]
+    brought = [name for name, text in pages.items() if name.startswith("commits/") and "<h2>What moved</h2>" in text]
+    assert brought == [f"commits/{change.likeliest}.html"]
+
+
+def test_an_improvement_and_a_rise_of_a_rate_are_no_regressions(series_of, long_history):
+    """Down is better for times; for GB/s up is better."""
+    faster = series_of([1 / value for value in STEP])
+    rate = series_of(STEP, benchmark="suite.track_gbps", unit="GB/s")
+    changes, pages = site_of([faster, rate], long_history)
+    assert [(c.worse, c.tone) for c in changes.found] == [(False, "good")] * 2
+    assert changes.open == []
+    assert "0 regressions open" in pages["index.html"]
+    assert larger_is_better("TFLOP/s")
+    assert not larger_is_better("seconds")
+
+
+def test_a_level_that_came_back_is_recovered(series_of, long_history):
+    """Up and down again: neither stands; both are listed as undone."""
+    changes, pages = site_of([series_of([*wobble(1.0, 10), *wobble(1.4, 9), *wobble(1.0, 10)])], long_history)
+    assert [c.state for c in changes.found if c.worse] == ["recovered"]
+    assert changes.open == []
+    assert "Undone by a later change" in pages["changes.html"]
+
+
+def test_an_accepted_regression_is_waived_with_its_reason(series_of, long_history):
+    """The waiver is asked by the gate's names; what it accepts is not open, and its reason is on the page."""
+    asked = []
+
+    def waived(label, metric, arch, ratio):
+        asked.append((label, metric, arch, round(ratio, 1)))
+        return "needed for <issue 7>"
+
+    changes, pages = site_of([series_of(STEP)], long_history, waived)
+    assert asked == [("bench.inference.cpu('b1-h3-q33')", "time", "", 1.3)]
+    assert [(c.state, c.tone, c.open) for c in changes.found] == [("waived", "warn", False)]
+    assert "accepted: needed for &lt;issue 7&gt;" in pages["changes.html"]
+
+
+def test_audit_numbers_are_known_to_waivers_by_kernel_and_arch(series_of):
+    """The gate calls them by kernel, "audit" and architecture; memory and tracked values by their kind."""
+    audited = series_of(
+        [1.0], benchmark="bench_audit.Kernels.track_vgprs", params={"arch": "gfx942", "kernel": "k D=9"}
+    )
+    assert gate_names(audited) == ("k D=9", "audit", "gfx942")
+    memory = series_of([1.0], benchmark="s.C.peakmem_x", params={})
+    assert gate_names(memory) == ("s.C.peakmem_x", "peakmem", "")
+
+
+def test_nothing_is_compared_across_another_driver(series_of, long_history):
+    """A step where the driver became another one is no change: the boundary is drawn and declared instead."""
+    places = {f"{n:040x}": {"driver": "6.3" if n < 11 else "<6.4>", "cpu": "x"} for n in range(20)}
+    changes, pages = site_of([series_of(STEP, places=places)], long_history)
+    assert changes.found == []
+    assert [(b.sha, b.text) for b in changes.boundaries] == [(f"{11:040x}", "driver 6.3 -> <6.4>")]
+    assert 'class="edge"' in pages["history/bench-inference.html"]
+    for name in ("changes.html", "history/bench-inference.html"):
+        assert "driver 6.3 -&gt; &lt;6.4&gt;" in pages[name]
+
+
+def test_what_older_files_do_not_know_is_no_boundary(series_of, long_history):
+    """A fact that appears with a newer tool says nothing; a boundary without a point counts from the next one."""
+    late = {f"{n:040x}": {"cpu": "x"} | ({"compiler": "clang 22"} if n > 10 else {}) for n in range(20)}
+    changes, _ = site_of([series_of(STEP, places=late)], long_history)
+    assert changes.boundaries == []
+    assert len(changes.open) == 1
+    other = {f"{n:040x}": {"compiler": "clang 21" if n < 10 else "clang 22"} for n in range(20)}
+    gap = [*STEP[:10], None, *STEP[11:]]
+    changes, _ = site_of([series_of(gap, places=other)], long_history)
+    assert [b.sha for b in changes.boundaries] == [f"{10:040x}"]
+    assert changes.found == []
+
+
+def test_commits_of_other_branches_are_not_part_of_the_line(series_of, long_history):
+    """A slow experiment that was measured on its branch does not make a change on the main one."""
+    commits = {
+        sha: CommitInfo(sha, info.date_ms, info.subject, info.order, on_branch=not 11 <= info.order < 17)
+        for sha, info in long_history.commits.items()
+    }
+    values = [*wobble(1.0, 11), *wobble(1.5, 6), *wobble(1.0, 9)]
+    changes, pages = site_of([series_of(values)], History(commits, "main", long_history.head))
+    assert changes.found == []
+    assert "not on main" in pages[f"commits/{11:040x}.html"]
+
+
+def test_the_feed_is_atom_with_identifiers_that_stay(series_of, long_history):
+    """Parsed as XML: what RFC 4287 asks of a feed and its entries; made again later with more commits, the ids stay."""
+    changes, pages = site_of([series_of(STEP[:17])], long_history, url="https://example.org/site/")
+    feed = ET.fromstring(pages["feed.xml"])  # noqa: S314 - made in this test
+    for name in ("id", "title", "updated"):
+        assert len(feed.findall(ATOM + name)) == 1
+    (entry,) = feed.findall(f"{ATOM}entry")
+    assert {child.tag.removeprefix(ATOM) for child in entry} == {"id", "title", "updated", "link", "summary"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", entry.find(f"{ATOM}updated").text)
+    assert entry.find(f"{ATOM}link").get("href").startswith("https://example.org/site/history/bench-inference.html#p-")
+    assert f"{changes.found[0].likeliest[:8]}" in entry.find(f"{ATOM}summary").text
+    _, later = site_of([series_of(STEP)], long_history)
+    again = ET.fromstring(later["feed.xml"])  # noqa: S314 - made in this test
+    assert again.find(f"{ATOM}id").text == feed.find(f"{ATOM}id").text
+    assert again.find(f"{ATOM}entry/{ATOM}id").text == entry.find(f"{ATOM}id").text
+
+
+def test_hostile_text_stays_text_in_the_feed(series_of, long_history):
+    """Subjects and branch names with markup and control characters neither break nor extend the XML."""
+    evil = "</title></entry><script>alert(1)</script>]]>\x1b[31m\x00\ufffe"
+    commits = {
+        sha: CommitInfo(sha, info.date_ms, evil, info.order, on_branch=True)
+        for sha, info in long_history.commits.items()
+    }
+    history = History(commits, "<b>&'\"main", long_history.head)
+    _, pages = site_of([series_of(STEP, benchmark="a<b>.time_x")], history)
+    feed = ET.fromstring(pages["feed.xml"])  # noqa: S314 - made in this test
+    assert len(feed.findall(f"{ATOM}entry")) == 1
+    assert {element.tag for element in feed.iter()} <= {
+        ATOM + name for name in ("feed", "id", "title", "updated", "author", "name", "link", "entry", "summary")
+    }
+    assert "<script" not in "".join(pages.values())

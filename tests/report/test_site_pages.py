@@ -1,0 +1,265 @@
+"""Pages of commits and kernels, the front page's state, lines with fewer points than commits."""
+
+import json
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+
+import msgspec
+import pytest
+
+from rocattn_profiling.audit.pins import Pin, Pins
+from rocattn_profiling.gate.changepoints import changes_of
+from rocattn_profiling.report.changes import find_changes
+from rocattn_profiling.report.commit_pages import HINTS, commit_pages, commit_paths
+from rocattn_profiling.report.commits import CommitInfo, History, commit_url, read_history
+from rocattn_profiling.report.history import LINES, TABLE_COLUMNS
+from rocattn_profiling.report.pages import GENERATOR
+from rocattn_profiling.report.site import Site, pages_of, write_site
+from rocattn_profiling.report.state import HEADLINE, arch_state, read_standing
+from rocattn_profiling.report.thinning import thin
+
+KERNEL = "flash_attention_causal f16 D=128"
+
+
+def audited(series_of, metric, values, arch="gfx942", kernel=KERNEL, unit="registers"):
+    """A history line as the audit of machine code stores it."""
+    params = {"arch": arch, "kernel": kernel}
+    return series_of(values, benchmark=f"bench_audit.Kernels.track_{metric}", params=params, unit=unit, spread=0.0)
+
+
+def page_of(series, history, n):
+    """The view of commit n's page."""
+    paths = commit_paths(series, history.commits)
+    pages = commit_pages(series, history, find_changes(series, history, changes_of).found, [], paths)
+    return next(page for page in pages if page.commit.sha == f"{n:040x}")
+
+
+def test_a_commits_page_says_what_its_machine_code_did(series_of, history):
+    """120 to 128 VGPRs at commit 7 is on that page, exactly; the commits beside it are quiet."""
+    series = [audited(series_of, "vgprs", [120.0] * 7 + [128.0] * 5), audited(series_of, "spills", [0.0] * 12)]
+    (move,) = page_of(series, history, 7).machine_code
+    assert (move.label, move.where, move.before, move.after, move.tone) == (
+        f"{KERNEL}: vgprs", "gfx942", "120 registers", "128 registers", "bad",
+    )  # fmt: skip
+    assert page_of(series, history, 6).quiet
+    assert page_of(series, history, 8).quiet
+    first_spill = [audited(series_of, "spills", [0.0] * 3 + [43.0] * 9)]
+    assert page_of(first_spill, history, 3).machine_code[0].change == ""  # from nothing there is no percentage
+
+
+def test_a_commits_page_lists_failures_and_the_largest_differences_only(series_of, history):
+    """What stopped running, and at most ten differences, largest first; small ones and overlaps are no rows."""
+    series = [
+        series_of([1.0] * 5 + [1.0 + 0.03 * (n + 1)] * 7, benchmark=f"s.time_{n}", spread=0.001) for n in range(14)
+    ]
+    series += [series_of([1.0, 1.0, None, 1.0], benchmark="s.time_broken"), series_of([1.0, 1.3], spread=0.5)]
+    page = page_of(series, history, 5)
+    assert len(page.hints) == HINTS
+    assert [move.label for move in page.hints][:2] == ["s.time_13('b1-h3-q33')", "s.time_12('b1-h3-q33')"]
+    assert [label for label, _ in page_of(series, history, 2).failed] == ["s.time_broken('b1-h3-q33')"]
+    assert page_of(series, history, 1).hints == []
+
+
+def test_commits_without_results_have_no_page_and_short_names_are_unlike(series_of, history):
+    """Five measured commits are five pages; equal first digits make the names whole hashes."""
+    paths = commit_paths([series_of([1.0] * 5)], history.commits)
+    assert len(paths) == len(set(paths.values())) == 5
+    assert paths[f"{3:040x}"] == f"commits/{3:040x}.html"  # all begin with eight zeros
+
+
+def test_commit_pages_link_before_next_and_the_commit_itself(series_of, history):
+    """The way through the history, and out to the forge where there is one."""
+    site = Site([series_of([1.0] * 3)], history, commit_url="https://github.com/o/r/commit/")
+    text = pages_of(site)[f"commits/{1:040x}.html"]
+    assert f'href="../commits/{0:040x}.html"' in text
+    assert f'href="../commits/{2:040x}.html"' in text
+    assert f'href="https://github.com/o/r/commit/{1:040x}"' in text
+
+
+def test_the_verdict_stands_on_the_page_of_the_commit_it_is_about(series_of, history, verdict):
+    """The gate's word and a link on the head's page; not on others, nor for a tree with changes of its own."""
+    sha = f"{1:040x}"
+
+    def texts(**changes):
+        revision = msgspec.structs.replace(verdict.head.revision, sha=sha, **changes)
+        head = msgspec.structs.replace(verdict.head, revision=revision)
+        pages = pages_of(Site([series_of([1.0] * 3)], history, gate=msgspec.structs.replace(verdict, head=head)))
+        return [name for name, text in pages.items() if name.startswith("commits/") and "The gate</a> says" in text]
+
+    assert texts() == [f"commits/{sha}.html"]
+    assert texts(dirty=True) == []
+
+
+def test_a_kernels_page_has_a_chart_a_number_and_a_line_an_architecture(series_of, history):
+    """All tracked numbers of a kernel on one page: charts, the newest values as a table, changes marked."""
+    series = [
+        audited(series_of, metric, [value] * 6 + [value + step] * 6, arch, unit=unit)
+        for arch, value in (("gfx942", 120.0), ("gfx1100", 200.0))
+        for metric, step, unit in (("vgprs", 8, "registers"), ("lds_bytes", 0, "bytes"), ("hot_loop", 0, "cycles"))
+    ]
+    pages = pages_of(Site(series, history, changes=find_changes(series, history, changes_of)))
+    text = pages["kernels/flash-attention-causal-f16-d-128.html"]
+    assert text.count('<section class="panel"') == 3
+    assert "208 registers" in text
+    assert "2 regressions open" in text
+    assert text.index("gfx942") < text.index("gfx1100")
+    assert "kernels/flash-attention-causal-f16-d-128.html" in pages["kernels.html"]
+
+
+def test_code_size_is_told_and_not_judged(series_of, history):
+    """Larger code is a change without a verdict: neither an open regression nor an improvement."""
+    series = [audited(series_of, "code_bytes", [9000.0] * 6 + [9900.0] * 6, unit="bytes")]
+    changes = find_changes(series, history, changes_of)
+    assert [(c.worse, c.better, c.tone) for c in changes.found] == [(False, False, "")]
+    pages = pages_of(Site(series, history, changes=changes))
+    assert "Neither better nor worse" in pages["changes.html"]
+    assert "0 regressions open" in pages["index.html"]
+    assert page_of(series, history, 6).machine_code[0].tone == ""
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 61, 400, 2003])
+def test_a_thinned_line_keeps_ends_extremes_failures_and_gaps(count):
+    """Of every stretch its lowest and highest stay, and one failure; the number of points is bounded."""
+    rng = random.Random(count)  # noqa: S311 - test data, not secrets
+    values = [rng.gauss(1, 0.1) for _ in range(count)]
+    for at in range(0, count, 97):
+        values[at] = None
+    if count > 300:
+        values[100:350] = [math.nan] * 250
+    kept = thin(values, 40, {count // 3})
+    known = [(v, i) for i, v in enumerate(values) if v is not None and v == v]  # noqa: PLR0124 - not NaN
+    assert {0, count - 1, count // 3} <= set(kept)
+    assert kept == sorted(set(kept))
+    assert not known or {min(known)[1], max(known)[1]} <= set(kept)
+    assert len(kept) <= max(40, 40 * 1.5 + 3)
+    if count > 300:
+        assert any(values[i] is None for i in kept)
+        assert any(values[i] is not None and math.isnan(values[i]) for i in kept)
+
+
+def test_pages_of_long_histories_stay_small(series_of):
+    """Three hundred lines on one page: few enough elements for any browser, and it says what is left out."""
+    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", n, "s", n, on_branch=True) for n in range(150)}
+    rng = random.Random(7)  # noqa: S311 - test data, not secrets
+    series = [
+        series_of([rng.uniform(1, 1.1) for _ in range(150)], params={"n": str(n)}, benchmark="s.time_x")
+        for n in range(LINES + 5)
+    ]
+    text = pages_of(Site(series, History(commits, "main", f"{149:040x}")))["history/s-time-x.html"]
+    assert len(text) < 6 << 20
+    assert len(re.findall("<(circle|line|path|text|polyline|td)[ >]", text)) < 40_000
+    assert "5 combinations are not drawn here" in text
+    assert f"the first {TABLE_COLUMNS} of {LINES + 5} combinations" in text
+
+
+def pin(**changes):
+    """A pin of a small kernel."""
+    return Pin(**{"vgprs": 120, "sgprs": 40, "lds_bytes": 1024, "block": 128, "lost_wave_slots": 4.0, **changes})
+
+
+def test_kernels_are_summed_up_by_architecture():
+    """Spilling kernels, the worst of them, waves as slots less what is lost, and the headline kernels by name."""
+    kernels = {HEADLINE[0]: pin(), "b": pin(vgpr_spills=3, lost_wave_slots=6.5), "c": pin(sgpr_spills=9, vgprs=90)}
+    state = arch_state(Pins(arch="gfx942", compiler="c", rates="r", kernels=kernels))
+    assert (state.kernels, state.vgpr_spilling, state.sgpr_spilling, state.worst) == (3, 1, 1, ("b", 3))
+    assert state.waves == (1.5, 4.0, 4.0)
+    assert state.headline == [(120, 4.0), None, None]
+
+
+def test_the_front_page_shows_what_other_commands_left(tmp_path, history):
+    """Verification, PyTorch's ratios and standalone pages are found; broken and foreign files are noted, not fatal."""
+    made = {
+        "verify/verify.json": json.dumps({"cases": 7, "ran": 13, "failed": 0, "skipped": 2, "level": "core"}),
+        "verify/index.html": f'<!doctype html><html><head>{GENERATOR}1"></head><p>verified</html>',
+        "memory/memory.html": "<html><script>alert(1)</script></html>",
+        "profile/profile.json": "{}",
+        "peers/against_torch.json": json.dumps({
+            "threads": 2, "torch": "2.13", "rows": [
+                {"group": "decode", "config": {}, "torch_s": [4.0, 4.0, 9.0], "ours_s": [1.0], "error": 0.0},
+                {"group": "decode", "config": {}, "torch_s": [1.0], "ours_s": [1.0]},
+                {"group": "peak", "config": {}, "torch_s": [1.0], "ours_s": [1.0]},
+            ],
+        }),
+    }  # fmt: skip
+    for name, text in made.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    notes = []
+    standing = read_standing(tmp_path, tmp_path / "none", GENERATOR, notes.append)
+    pages = pages_of(Site([], history, standing=standing))
+    assert "13 checks right" in pages["index.html"]
+    assert '<b class="t-good">2.00x</b>' in pages["index.html"]
+    assert pages["reports/verify-index.html"] == made["verify/index.html"]
+    assert not any("alert" in text for text in pages.values())
+    assert sorted(note.rpartition(str(tmp_path))[2][:22] for note in notes) == [
+        "/memory/memory.html wa", "/profile/profile.json ",
+    ]  # fmt: skip
+
+
+def test_a_failed_verification_is_red(tmp_path, history):
+    """One wrong output colours the card; no output at all is no pass."""
+    (tmp_path / "verify").mkdir()
+    for ran, failed, expected in ((9, 1, 'class="card bad"'), (0, 0, 'class="card warn"')):
+        text = json.dumps({"cases": 1, "ran": ran, "failed": failed, "skipped": 0})
+        (tmp_path / "verify/verify.json").write_text(text)
+        standing = read_standing(tmp_path, tmp_path, GENERATOR, lambda _: None)
+        assert expected in pages_of(Site([], history, standing=standing))["index.html"]
+
+
+def test_pages_that_are_gone_are_removed_and_others_stay(tmp_path, series_of, history):
+    """A second build with fewer commits leaves no page of a commit behind; somebody's own file stays."""
+    out = tmp_path / "site"
+    write_site(out, Site([series_of([1.0] * 4)], history))
+    (out / "commits/mine.html").write_text("my own")
+    (out / "profile.html").write_text(f'{GENERATOR}1">: of another command')
+    write_site(out, Site([series_of([1.0] * 2)], history))
+    assert len(list((out / "commits").glob("*.html"))) == 3
+    assert (out / "commits/mine.html").read_text() == "my own"
+    assert (out / "profile.html").exists()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """An empty git repository, apart from this machine's settings."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    who = {f"GIT_{a}_{b}": "t@t" for a in ("AUTHOR", "COMMITTER") for b in ("NAME", "EMAIL")}
+    env = os.environ | who | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+
+    def git(*arguments):
+        command = ["git", "-c", "init.defaultBranch=trunk", *arguments]
+        subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True)
+
+    git("init", "--quiet")
+    return tmp_path, git
+
+
+def test_subjects_with_odd_ends_of_line_are_one_commit(repository):
+    """Line separators, vertical tabs and escapes in a subject do not tear the log apart."""
+    root, git = repository
+    subject = "one\u2028two\x0bthree\x85four\x1cfive \x1b[31m<b>"
+    git("commit", "--quiet", "--allow-empty", "-m", subject)
+    (info,) = read_history(root).commits.values()
+    assert info.subject == subject
+
+
+def test_the_commits_address_never_holds_a_password(repository):
+    """Owner and name are taken from GitHub addresses of every form; asv's setting comes first; others have none."""
+    root, git = repository
+    assert commit_url(root) == ""
+    git("remote", "add", "origin", "x")
+    for address, expected in (
+        ("https://x-access-token:secret@github.com/own/re.po.git", "https://github.com/own/re.po/commit/"),
+        ("git@github.com:own/repo.git", "https://github.com/own/repo/commit/"),
+        ("ssh://git@github.com/own/repo", "https://github.com/own/repo/commit/"),
+        ("https://evil.example/github.com/own/repo", ""),
+        ('https://github.com/own/repo"><script>', ""),
+    ):
+        git("remote", "set-url", "origin", address)
+        assert commit_url(root, "#") == expected
+    assert commit_url(root, "https://forge.example/c/") == "https://forge.example/c/"
+    assert commit_url(root, "javascript:alert(1)//") == ""

@@ -3,10 +3,13 @@
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from rocattn.gpu.driver import GpuDevice
+from rocattn.gpu.probe import GpuProbe
 from rocattn_profiling.measure import cgroup, machine
 from rocattn_profiling.measure.ceilings import last_level_cache_bytes, measure_ceilings
 
@@ -209,3 +212,24 @@ def test_every_thread_pool_is_held_to_the_number_asked_for():
     assert int(found.pop("MALLOC_MMAP_THRESHOLD_")) == 2**25
     assert set(found.values()) == {"3"}
     assert {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ROCATTN_NUM_THREADS"} <= set(found)
+
+
+def test_a_machine_is_named_after_its_gpu_too(monkeypatch):
+    """Two GPUs in one type of host are two machines; the stand-in is no GPU, and no driver is needed to say so."""
+    real = GpuDevice("AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 304, 192 * GIB, 64)
+    for device, facts in (
+        (real, {"gpu": "AMD Instinct MI300X", "gfx": "gfx942"}),
+        (replace(real, name=""), {"gpu": "gfx942", "gfx": "gfx942"}),
+        (replace(real, is_stand_in=True), {}),
+    ):
+        monkeypatch.setattr(machine, "probe", lambda device=device: GpuProbe(devices=[device], runtime="7.2"))
+        machine.gpu_facts.cache_clear()
+        found = machine.gpu_facts()
+        assert {name: found[name] for name in found if name != "driver"} == facts
+        assert not found or found["driver"].endswith("HIP 7.2")
+    machine.gpu_facts.cache_clear()
+    monkeypatch.delenv("ROCATTN_MACHINE", raising=False)
+    assert machine.machine_name("AMD EPYC 9654", 96, 768 * GIB, real.name) == (
+        "amd-epyc-9654-96c-768g-amd-instinct-mi300x"
+    )
+    assert machine.machine_name("AMD EPYC 9654", 96, 768 * GIB) == "amd-epyc-9654-96c-768g"

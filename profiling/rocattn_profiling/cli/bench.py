@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rocattn_profiling.cli import bench_crossover, bench_model
+from rocattn_profiling.cli import bench_crossover, bench_fleet, bench_model
 from rocattn_profiling.cli.bench_parts import Part, module_parts
 from rocattn_profiling.cli.console import add_common, emit_json, progress, say
 from rocattn_profiling.cli.shapes import add_sizes, add_storage, config_of, flag, given, natural, positive
@@ -18,6 +18,8 @@ from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
 if TYPE_CHECKING:
     from types import FrameType
 
+    from rocattn_profiling.cli.console import Progress
+    from rocattn_profiling.measure.fleet import FleetSession
     from rocattn_profiling.measure.harness import BenchSession
     from rocattn_profiling.measure.records import Record
     from rocattn_profiling.measure.settings import Settings
@@ -33,7 +35,8 @@ missing.
 
 exit status: 0 measured, and all outputs right (what was skipped for its size is listed)
              1 an output was wrong
-             3 a backend crashed or raised, or nothing of a requested grid was measured
+             3 a backend crashed or raised, a job of a cluster left no result, or nothing of a requested grid was
+               measured
              4 usage or environment error"""
 
 
@@ -76,6 +79,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add_sizes(shape)
     bench_model.add_options(parser)
     bench_crossover.add_options(parser)
+    bench_fleet.add_options(parser)
     how = parser.add_argument_group("how to measure")
     how.add_argument("--launches", type=positive, metavar="N", help="fresh processes a config (default 3)")
     how.add_argument("--samples", type=positive, metavar="N", help="samples a launch (default: 5 to 50 in about 1 s)")
@@ -94,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.list:
         return bench_view.list_grids(as_json=arguments.json)
+    bench_fleet.check(arguments)
     for name in ("modules", "model"):
         if getattr(arguments, name) and (arguments.history is not None or arguments.crossover):
             raise CommandError(f"--{name} is a run of its own: leave out --history and --crossover")
@@ -104,18 +109,12 @@ def run(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _terminated)
     if arguments.crossover:
         return bench_crossover.run(arguments, _settings(arguments))
-    from rocattn_profiling.measure.harness import BenchSession
-
     settings, parts = _settings(arguments), _parts(arguments)
     notes: list[str] = []
     total = sum(len(part.configs) for part in parts) * settings.launches
     with progress("bench", total) as shown:
-        session = BenchSession(
-            Path(arguments.out), settings, fresh=arguments.fresh, on_step=shown.step, on_note=notes.append
-        )
-        parts = _with_backends(parts, arguments, session.added_backends)
-        with session:
-            found = [(part.suite, _measure(session, part)) for part in parts]
+        measured = _measure_on_fleet if arguments.engine == bench_fleet.SLURM else _measure_here
+        session, found = measured(arguments, settings, parts, shown, notes)
     for note in notes:
         say(note)
     records = [record for _, of_part in found for record in of_part]
@@ -126,7 +125,31 @@ def run(arguments: argparse.Namespace) -> int:
         emit_json(bench_view.as_json(session, records) | more)
     if not arguments.no_store:  # last: a store that cannot be written must not hide what was measured
         say(_store(session, records))
-    return _status(found)
+    return NOT_MEASURED if session.failures and _status(found) == OK else _status(found)
+
+
+def _measure_here(
+    arguments: argparse.Namespace, settings: Settings, parts: list[Part], shown: Progress, notes: list[str]
+) -> tuple[BenchSession, list[tuple[str, list[Record]]]]:
+    """Measure the parts on this machine, one config after the other."""
+    from rocattn_profiling.measure.harness import BenchSession
+
+    session = BenchSession(
+        Path(arguments.out), settings, fresh=arguments.fresh, on_step=shown.step, on_note=notes.append
+    )
+    parts = _with_backends(parts, arguments, session.added_backends, gpu=_has_gpu())
+    with session:
+        return session, [(part.suite, _measure(session, part)) for part in parts]
+
+
+def _measure_on_fleet(
+    arguments: argparse.Namespace, settings: Settings, parts: list[Part], shown: Progress, notes: list[str]
+) -> tuple[FleetSession, list[tuple[str, list[Record]]]]:
+    """Measure the parts on the machines of a cluster."""
+    session = bench_fleet.open_session(arguments, settings, shown, notes)
+    parts = _with_backends(parts, arguments, session.added_backends, gpu=bench_fleet.wants_gpus(arguments) > 0)
+    with session:
+        return session, bench_fleet.measure(session, parts)
 
 
 def _history(arguments: argparse.Namespace) -> int:
@@ -205,7 +228,7 @@ def _parts(arguments: argparse.Namespace) -> list[Part]:
     return parts
 
 
-def _with_backends(parts: list[Part], arguments: argparse.Namespace, added: list[str]) -> list[Part]:
+def _with_backends(parts: list[Part], arguments: argparse.Namespace, added: list[str], *, gpu: bool) -> list[Part]:
     """Return the parts with the backends to measure: the named ones, else the grid's, a GPU's, and the module's."""
     from rocattn.backends import BACKENDS
     from rocattn_profiling.measure.workloads import get_grid
@@ -214,7 +237,7 @@ def _with_backends(parts: list[Part], arguments: argparse.Namespace, added: list
     for name in named:
         BACKENDS.get(name)  # raises, listing the names
     if not named:
-        added = [*(["gpu"] if _has_gpu() else []), *added]
+        added = [*(["gpu"] if gpu else []), *added]
     if arguments.use_thresholds is not None:
         from rocattn_profiling.measure.selecting import SELECT
 
@@ -240,7 +263,7 @@ def _measure(session: BenchSession, part: Part) -> list[Record]:
     ]
 
 
-def _store(session: BenchSession, records: list[Record]) -> str:
+def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
     """Add the records to the checkout's asv store, or say in a line why not."""
     if session.repo is None or session.commit is None:
         return "not added to the asv store: this rocattn does not run from a git checkout"
@@ -249,7 +272,7 @@ def _store(session: BenchSession, records: list[Record]) -> str:
     from rocattn_profiling.measure.machine import available_cores
     from rocattn_profiling.measure.settings import Settings
 
-    usual = Settings(threads=available_cores())
+    usual = Settings(threads=available_cores() if session.machine else 0)  # 0: what each job of a fleet was given
     if any(getattr(session.settings, name) != getattr(usual, name) for name in ("threads", "data", "seed")):
         return "not added to the asv store: its history is of normal data with seed 0 on all available cores"
     from rocattn_profiling.measure.asv_store import AsvStore

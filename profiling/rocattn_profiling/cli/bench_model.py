@@ -120,15 +120,16 @@ def shown(records: Sequence[Record]) -> dict[str, Any]:
     found = passes(records)
     backends = list(dict.fromkeys(record.backend for record in records))
     for step, title in ((False, "time to first token"), (True, "decoding, tokens/s of one sequence")):
-        by_length = {one.length: {} for one in found if one.step == step}  # type: dict[int, dict[str, str]]
-        for one in found:
-            if one.step == step:
+        for machine in dict.fromkeys(one.machine for one in found):
+            chosen = [one for one in found if one.step == step and one.machine == machine]
+            by_length = {one.length: {} for one in chosen}  # type: dict[int, dict[str, str]]
+            for one in chosen:
                 text = count(one.tokens_per_s) if step else duration(one.p50_ns)
                 by_length[one.length][one.backend] = text + (" !" if one.disturbed else "")
-        if by_length:
             rows = [(str(n), *(by.get(name, "not all layers") for name in backends)) for n, by in by_length.items()]
-            layers = next(one.layers for one in found if one.step == step)
-            print_table(f"{title}, {layers} attention layers", ("tokens", *backends), rows)
+            if rows:
+                where = f" on {machine}" if machine else ""
+                print_table(f"{title}, {chosen[0].layers} attention layers{where}", ("tokens", *backends), rows)
     if not found:
         say("no length has all of the model's layers measured: see what was skipped")
     say(DISCLAIMER)

@@ -9,11 +9,13 @@ import msgspec
 from rocattn_profiling.cli.console import emit_json, print_table, say
 from rocattn_profiling.cli.status import OK
 from rocattn_profiling.measure import harness, stats
+from rocattn_profiling.measure.places import Place, by_place, place_names
 from rocattn_profiling.measure.workloads import GRIDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rocattn_profiling.measure.fleet import FleetSession
     from rocattn_profiling.measure.harness import BenchSession
     from rocattn_profiling.measure.records import Record
 
@@ -54,11 +56,25 @@ def speedups(records: Iterable[Record]) -> list[tuple[Record, stats.Speedup]]:
     return found
 
 
-def as_json(session: BenchSession, records: list[Record]) -> dict[str, Any]:
-    """Return everything that was measured as JSON-ready values; see docs of the record and summary classes."""
+def as_json(session: BenchSession | FleetSession, records: list[Record]) -> dict[str, Any]:
+    """Return everything that was measured as JSON-ready values; see docs of the record and summary classes.
+
+    Of a fleet, ``machine`` is None and ``machines`` are listed, each with its ceilings; what is compared in
+    ``speedups`` is of one of them.
+    """
     measured = [record for record in records if record.launches]
-    ceilings = next((record.ceilings for record in reversed(records) if record.ceilings), {})
+    ceilings = _ceilings(records) if session.machine else {}
+    failed = [
+        {"id": f"{unit.suite}/{name}/{config.label}", "suite": unit.suite, "backend": name, "label": config.label,
+         "failed": True, "reason": reason}
+        for unit, reason in session.failures for config in unit.configs for name in unit.backends
+    ]  # fmt: skip
+    machines = [
+        {**msgspec.to_builtins(place.machine), "host": place.host, "ceilings": _ceilings(members)}
+        for place, members in by_place(records).items()
+    ]
     return {
+        **({} if session.machine else {"machines": machines}),
         "machine": msgspec.to_builtins(session.machine),
         "commit": msgspec.to_builtins(session.commit),
         "settings": msgspec.to_builtins(session.settings),
@@ -83,8 +99,14 @@ def as_json(session: BenchSession, records: list[Record]) -> dict[str, Any]:
             }
             for record in records
             if not record.launches
-        ],
+        ]
+        + failed,
     }
+
+
+def _ceilings(records: list[Record]) -> dict[str, float]:
+    """Return the ceilings that were measured last, of the records of one place."""
+    return next((record.ceilings for record in reversed(records) if record.ceilings), {})
 
 
 def duration(ns: float) -> str:
@@ -128,31 +150,35 @@ def _ratio(speedup: stats.Speedup | None) -> str:
 
 
 def print_tables(found: list[tuple[str, list[Record]]]) -> None:
-    """Print a table of each grid on stderr."""
+    """Print a table of each grid on stderr, one for each place where it was measured."""
+    names = place_names(by_place(record for _, records in found for record in records))
     for suite, records in found:
-        measured = [record for record in records if record.launches]
-        if not measured:
-            continue
-        ratios = {record.id: speedup for record, speedup in speedups(measured)}
-        rows, before, dtype = [], "", measured[0].config["dtype"]
-        for record in measured:
-            summary = stats.summarize(record)
-            rows.append(
-                (
-                    "" if record.label == before else record.label.removesuffix(f"-{dtype}"),
-                    record.backend,
-                    duration(summary.p50_ns) + (" !" if summary.disturbed_launches else ""),
-                    count(summary.tokens_per_s),
-                    f"{summary.tflops:.4f}",
-                    _ceiling(summary),
-                    _error(record),
-                    _ratio(ratios.get(record.id)),
-                )
+        for place, of_place in by_place(record for record in records if record.launches).items():
+            _print_table(f"{suite} on {names[place]}" if len(names) > 1 else suite, of_place)
+
+
+def _print_table(suite: str, measured: list[Record]) -> None:
+    """Print a table of a grid's records of one place."""
+    ratios = {record.id: speedup for record, speedup in speedups(measured)}
+    rows, before, dtype = [], "", measured[0].config["dtype"]
+    for record in measured:
+        summary = stats.summarize(record)
+        rows.append(
+            (
+                "" if record.label == before else record.label.removesuffix(f"-{dtype}"),
+                record.backend,
+                duration(summary.p50_ns) + (" !" if summary.disturbed_launches else ""),
+                count(summary.tokens_per_s),
+                f"{summary.tflops:.4f}",
+                _ceiling(summary),
+                _error(record),
+                _ratio(ratios.get(record.id)),
             )
-            before = record.label
-        print_table(f"{suite}: {dtype}, {measured[0].threads} threads, {measured[0].data} data", COLUMNS, rows)
-        if any(speedup.unit != "launch" for speedup in ratios.values()):
-            say("* one launch: the interval is over samples of one process, not over processes (use --launches 3)")
+        )
+        before = record.label
+    print_table(f"{suite}: {dtype}, {measured[0].threads} threads, {measured[0].data} data", COLUMNS, rows)
+    if any(speedup.unit != "launch" for speedup in ratios.values()):
+        say("* one launch: the interval is over samples of one process, not over processes (use --launches 3)")
 
 
 def _disturbance(records: list[Record]) -> str:
@@ -164,14 +190,17 @@ def _disturbance(records: list[Record]) -> str:
     return f"! {hit} of {total} launches lost the CPU to other processes over and over: their times are too long"
 
 
-def print_summary(session: BenchSession, records: list[Record]) -> None:
+def print_summary(session: BenchSession | FleetSession, records: list[Record]) -> None:
     """Print what the percentages refer to, what was skipped or wrong, and where the records are."""
     if disturbance := _disturbance(records):
         say(disturbance)
-    ceilings = next((record.ceilings for record in reversed(records) if record.ceilings), {})
-    if ceilings:
-        gemm, memory = ceilings["gemm_tflops"], ceilings["memory_gbps"]
-        say(f"measured ceilings: float32 GEMM {gemm:.3f} TFLOP/s, memory {memory:.1f} GB/s")
+    places = by_place(records)
+    names: dict[Place, str] = place_names(places)
+    for place, members in places.items():
+        if ceilings := _ceilings(members):
+            gemm, memory = ceilings["gemm_tflops"], ceilings["memory_gbps"]
+            where = f" of {names[place]}" if len(places) > 1 else ""
+            say(f"measured ceilings{where}: float32 GEMM {gemm:.3f} TFLOP/s, memory {memory:.1f} GB/s")
     for record in records:
         if record.skipped:
             say(f"skipped {record.suite} {record.label} on {record.backend}: {record.skipped}")
@@ -180,7 +209,11 @@ def print_summary(session: BenchSession, records: list[Record]) -> None:
             check = record.check
             allowed = f"{check.factor:g} x {check.naive_max_abs_error:.2e}"
             say(f"WRONG: {record.id}: error of {check.what} is {check.max_abs_error:.2e}, allowed {allowed}")
-    if any(record.skipped.startswith(harness.FAILED) for record in records):
+    for unit, reason in session.failures:
+        say(f"failed: {unit.name} on {', '.join(unit.backends)}: {reason}")
+    if session.failures:
+        say(f"{len(session.failures)} jobs left no result: the same command submits them again")
+    if session.failures or any(record.skipped.startswith(harness.FAILED) for record in records):
         say(f"what the failed processes printed: {session.out / 'failures.log'}")
     if session.kept_configs:
         say(f"{session.kept_configs} configs were finished by an earlier run (--fresh measures everything anew)")

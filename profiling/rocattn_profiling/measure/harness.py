@@ -1,24 +1,17 @@
-"""Benching into a folder: each config side by side in fresh processes, each record on disk once it is done.
-
-One ``records.jsonl`` holds measurements of one commit, source text, machine and settings; ``session.json`` beside it
-says which. A run into the same folder with the same identity keeps what is finished and measures the rest. A run with
-another identity moves the old file into ``older/`` first and says so: nothing is mixed and nothing is lost.
-"""
+"""Benching into a folder: each config side by side in fresh processes, each record on disk once it is done."""
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rocattn.errors import RocattnError
-from rocattn_profiling.files import write_text
 from rocattn_profiling.measure import ceilings, machine
 from rocattn_profiling.measure.feasibility import estimate_call_s, memory_problem, time_problem
-from rocattn_profiling.measure.records import Record, append_record, read_records
+from rocattn_profiling.measure.records import Record
+from rocattn_profiling.measure.results_folder import ResultsFolder
 from rocattn_profiling.measure.sample_worker import describe
 from rocattn_profiling.measure.settings import Identity, Settings, import_backends
 from rocattn_profiling.measure.side_by_side import measure_side_by_side
@@ -26,10 +19,8 @@ from rocattn_profiling.measure.side_by_side import measure_side_by_side
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from rocattn.config import AttentionConfig
-    from rocattn_profiling.measure.side_by_side import Side
 
 FAILED = "failed: "
 """How the ``skipped`` text of a record begins when a backend crashed or raised, rather than was left out on purpose."""
@@ -49,16 +40,18 @@ class Facts:
     module: bool = False
 
 
-class BenchSession:
-    """An open results folder: locked, aware of what is finished there, ready to measure more into it.
+class BenchSession(ResultsFolder):
+    """An open results folder: aware of what is finished there, ready to measure more into it.
 
     Attributes:
         added_backends: Names that the backend module registered.
         machine, commit, repo, settings, path: What is measured, how, and the records file.
         kept_configs: How many configs were found finished.
+        failures: None here: what fails is in the records.
+        host: The node that records say they are of; "" for this machine: see `places`.
 
     Args:
-        out: The folder; ``records.jsonl``, ``session.json`` and, if something failed, ``failures.log`` go there.
+        out: The folder, as in `ResultsFolder`.
         settings: How to measure.
         fresh: Put finished records aside even if they could be kept.
         on_step: Called as launches finish, with the config's label and their number.
@@ -67,6 +60,9 @@ class BenchSession:
     Raises:
         RocattnError: On entering: another run writes to the folder, or it cannot be written.
     """
+
+    failures = ()
+    host = ""
 
     def __init__(
         self,
@@ -77,65 +73,27 @@ class BenchSession:
         on_step: Callable[[str, int], None] = lambda _label, _count: None,
         on_note: Callable[[str], None] = lambda _line: None,
     ) -> None:
+        super().__init__(out, fresh=fresh, on_note=on_note)
         self.added_backends = import_backends(settings.backend_module)
-        self.out, self.path = out, out / "records.jsonl"
         self.settings = msgspec.structs.replace(settings, threads=settings.threads or machine.available_cores())
         self.machine = machine.this_machine()
         self.repo = machine.measured_repo()
         self.commit = machine.this_commit(self.repo) if self.repo else None
-        self._fresh, self._on_step, self._on_note = fresh, on_step, on_note
+        self._on_step = on_step
         self._ceilings: dict[str, float] = {}
         self._known: dict[str, Record] = {}
-        self._lock: Any = None
         self.kept_configs = 0
 
-    def __enter__(self) -> Self:
-        from filelock import FileLock, Timeout
-
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(self.out / ".lock")
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise RocattnError(f"another bench is writing to {self.out}: wait for it, or use another --out") from None
-        except OSError as error:
-            raise RocattnError(f"cannot write to {self.out}: {error.strerror or error}") from error
-        try:
-            self._take_over()
-        except BaseException:
-            self._lock.release()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
-
-    def _take_over(self) -> None:
-        """Keep the records that are there, or put them aside; then say in ``session.json`` whose the file is."""
+    def identity(self) -> Identity:
+        """Return what a run that starts now is; a busy machine is announced here, where its records begin."""
         load = machine.load_average()
         if load > self.machine.cores / 2:
             self._on_note(f"the machine is busy (load {load:.1f} on {self.machine.cores} cores): times are disturbed")
-        session = self.out / "session.json"
-        identity = Identity.of(self.commit, self.machine, self.settings)
-        if self.path.exists():
-            difference = identity.difference(Identity.load(session))
-            if self._fresh or difference:
-                self._put_aside("as --fresh asks" if self._fresh else f"they are of {difference}")
-            else:
-                self._known = {record.id: record for record in read_records(self.path)}
-        write_text(session, msgspec.json.format(msgspec.json.encode(identity), indent=2).decode() + "\n")
+        return Identity.of(self.commit, self.machine, self.settings)
 
-    def _put_aside(self, why: str) -> None:
-        name = f"records-{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:4]}.jsonl"
-        target = self.out / "older" / name
-        try:
-            target.parent.mkdir(exist_ok=True)
-            self.path.replace(target)
-        except OSError as error:
-            raise RocattnError(f"cannot move {self.path} to {target}: {error.strerror}") from error
-        self._on_note(f"moved the older records to {target}: {why}")
+    def keep(self, records: list[Record]) -> None:
+        """Take over the records of an earlier run of the same identity."""
+        self._known = {record.id: record for record in records if record.host == self.host}
 
     @property
     def ceilings(self) -> dict[str, float]:
@@ -204,7 +162,7 @@ class BenchSession:
         records = {}
         for name, side in sides.items():
             if side.failed:
-                self._keep_log(f"{suite}/{name}/{config.label}", side)
+                self._keep_log(f"{suite}/{name}/{config.label}: {side.failed}", side.log)
                 records[name] = self._record(suite, config, name, facts, skipped=FAILED + side.failed)
             else:
                 records[name] = self._record(
@@ -221,7 +179,7 @@ class BenchSession:
         return records
 
     def _store(self, record: Record) -> None:
-        append_record(self.path, record)
+        self._append(record)
         self._known[record.id] = record
 
     def _record(self, suite: str, config: AttentionConfig, backend: str, facts: Facts, **more: Any) -> Record:
@@ -240,6 +198,7 @@ class BenchSession:
             extra_flops=facts.extra_flops,
             extra_bytes=facts.extra_bytes,
             layers=facts.layers,
+            host=self.host,
             **more,
         )
 
@@ -260,15 +219,6 @@ class BenchSession:
         calls = self.settings.launches * (2 + self.settings.min_samples) * count
         call_s = estimate_call_s(config, self.ceilings, facts.extra_flops)
         return problem or time_problem(calls * call_s, self.settings.time_limit_s)
-
-    def _keep_log(self, what: str, side: Side) -> None:
-        """Append what a failed process printed (its traceback) to ``failures.log``."""
-        path = self.out / "failures.log"
-        try:
-            with path.open("a") as file:
-                file.write(f"== {what}: {side.failed}\n{side.log}\n")
-        except OSError as error:
-            raise RocattnError(f"cannot write {path}: {error.strerror}; what was measured before is kept") from error
 
 
 def run_bench(

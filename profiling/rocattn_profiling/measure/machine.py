@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 import rocattn
 from rocattn.cpu_model import cpu_model
 from rocattn.errors import ToolchainError
+from rocattn.gpu.probe import probe
 from rocattn.toolchain import choose_host_compiler, host_isa
 from rocattn_profiling.measure import cgroup
 from rocattn_profiling.measure.records import Commit, Machine
@@ -62,7 +64,7 @@ def load_average() -> float:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
-def machine_name(cpu: str, cores: int, memory_bytes: int) -> str:
+def machine_name(cpu: str, cores: int, memory_bytes: int, gpu: str = "") -> str:
     """Return the name that results of this kind of machine are stored under.
 
     ``ROCATTN_MACHINE`` if set; else made of the hardware, not of the host name, because containers and cloud runners of
@@ -71,8 +73,30 @@ def machine_name(cpu: str, cores: int, memory_bytes: int) -> str:
     if name := os.environ.get("ROCATTN_MACHINE", "").strip():
         return re.sub(r"[^\w.+-]+", "-", name)
     model = re.sub(r"\((?:R|TM|r|tm)\)|\bCPU\b|\bProcessor\b|@.*$", " ", cpu)
-    slug = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
-    return f"{slug}-{cores}c-{round(memory_bytes / 2**30)}g"
+    parts = [_slug(model), f"{cores}c", f"{round(memory_bytes / 2**30)}g", _slug(gpu)]
+    return "-".join(filter(None, parts))
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+@functools.cache
+def gpu_facts() -> dict[str, str]:
+    """Return the name, target and drivers of the first GPU that this process may use; empty without one.
+
+    Asked in another process, once: a broken driver must not take the measuring one with it. The stand-in is no GPU.
+    """
+    found = probe()
+    if not found.devices or found.devices[0].is_stand_in:
+        return {}
+    device = found.devices[0]
+    try:
+        amdgpu = Path("/sys/module/amdgpu/version").read_text().strip()
+    except OSError:  # the driver that comes with the kernel has no version of its own
+        amdgpu = platform.release()
+    gfx = device.arch.partition(":")[0]
+    return {"gpu": device.name or gfx, "gfx": gfx, "driver": f"amdgpu {amdgpu}, HIP {found.runtime}"}
 
 
 def blas_name() -> str:
@@ -98,9 +122,9 @@ def this_machine() -> Machine:
     """Return the slow-moving facts of this machine."""
     import numpy as np
 
-    cpu, cores, memory = cpu_model(), available_cores(), total_memory_bytes()
+    cpu, cores, memory, gpu = cpu_model(), available_cores(), total_memory_bytes(), gpu_facts()
     return Machine(
-        name=machine_name(cpu, cores, memory),
+        name=machine_name(cpu, cores, memory, gpu.get("gpu", "")),
         cpu=cpu,
         cores=cores,
         memory_bytes=memory,
@@ -109,6 +133,7 @@ def this_machine() -> Machine:
         numpy=np.__version__,
         blas=blas_name(),
         compiler=kernel_compiler(),
+        **gpu,
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rocattn_profiling.measure.places import by_place, place_names
 from rocattn_profiling.measure.stats import newest, summarize
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
         min_ns, p95_ns: Sums of each layer's fastest sample and 95th percentile.
         tokens_per_s: Of a prompt, prompt tokens; of steps, new tokens of one sequence.
         disturbed: Whether launches lost the CPU to other processes all the time.
+        machine: Where, if the records are of several places (`places.place_names`); else "".
     """
 
     suite: str
@@ -43,28 +45,35 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
     p95_ns: float
     tokens_per_s: float
     disturbed: bool
+    machine: str = ""
 
 
 def passes(records: Iterable[Record]) -> list[Pass]:
-    """Return every pass whose layers were all measured, prompts first, by length and backend.
+    """Return every pass whose layers were all measured in one place: by place, prompts first, by length and backend.
 
     A pass with a layer that was skipped (for its size, or because a backend failed) is left out: a sum without it
-    would be too small.
+    would be too small. Times of two machines are never added up.
     """
-    groups: dict[tuple[str, bool, int, str], list[Record]] = defaultdict(list)
-    for record in newest(records):
-        if record.layers:
+    groups: dict[tuple[str, str, bool, int, str], list[Record]] = defaultdict(list)
+    places = by_place(record for record in newest(records) if record.layers)
+    names = place_names(places) if len(places) > 1 else dict.fromkeys(places, "")
+    for place, of_place in places.items():
+        for record in of_place:
             seq_q, seq_k = record.config["seq_q"], record.config["seq_k"]
-            groups[record.suite, seq_q < seq_k, seq_k, record.backend].append(record)
-    whole: dict[str, int] = defaultdict(int)  # every pass of a model has all of its layers
-    for (suite, *_), members in groups.items():
-        whole[suite] = max(whole[suite], sum(record.layers for record in members))
+            groups[names[place], record.suite, seq_q < seq_k, seq_k, record.backend].append(record)
+    layers_of: dict[tuple[str, bool, int], dict[str, int]] = defaultdict(dict)
+    for (_, suite, step, length, _), members in groups.items():
+        layers_of[suite, step, length] |= {record.label: record.layers for record in members}
+    whole: dict[str, int] = defaultdict(int)  # every pass of a model has all of its layers, wherever they were measured
+    for (suite, *_), of_pass in layers_of.items():
+        whole[suite] = max(whole[suite], sum(of_pass.values()))
     found = []
-    for (suite, step, length, backend), members in sorted(groups.items()):
+    for (machine, suite, step, length, backend), members in sorted(groups.items()):
         measured = [(record.layers, summarize(record)) for record in members if record.launches and not record.skipped]
         layers = sum(count for count, _ in measured)
         if layers == whole[suite]:
-            found.append(_pass(suite, backend, length, measured, step=step, layers=layers))
+            made = _pass(suite, backend, length, measured, step=step, layers=layers)
+            found.append(msgspec.structs.replace(made, machine=machine))
     return found
 
 

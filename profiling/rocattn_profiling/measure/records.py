@@ -113,6 +113,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         option: What of the command line selects it, for a suite that is no grid: ``--modules gemma``.
         extra_flops, extra_bytes: What is timed beside the config's attention: a module's projections.
         layers: Layers of the model that are like this one, for a suite that is a model; else 0.
+        host: The node's name, where a job of a fleet measured it; see `measure.places`.
     """
 
     schema: int = SCHEMA
@@ -135,6 +136,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     extra_flops: int = 0
     extra_bytes: int = 0
     layers: int = 0
+    host: str = ""
 
     @property
     def id(self) -> str:

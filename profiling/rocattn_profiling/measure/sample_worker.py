@@ -18,7 +18,6 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -339,7 +338,9 @@ def perform(job: Job, mark: Callable[[str], None]) -> Result:
     if job.library and found != job.library:
         return Result(failed=f"the worker imported rocattn from {found}, not from {job.library}")
     if job.backend_module:
-        import_module(job.backend_module)
+        from rocattn_profiling.measure.settings import import_backends
+
+        import_backends(job.backend_module)
     if job.thresholds:
         rocattn.BACKENDS.use_thresholds(job.thresholds, force=job.force_thresholds)
     config = AttentionConfig.from_dict(job.config)

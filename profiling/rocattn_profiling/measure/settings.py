@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -59,18 +60,18 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """What all records of one file share.
 
     Attributes:
-        commit, machine: As in the records.
+        commit, machine: As in the records; no machine for a fleet's, whose records are of many.
         code: Hash of the measured source text, which tells two states of a dirty tree apart.
         settings: What of `Settings` decides what a sample means.
     """
 
     commit: Commit | None
     code: str
-    machine: Machine
+    machine: Machine | None
     settings: dict[str, Any]
 
     @classmethod
-    def of(cls, commit: Commit | None, machine: Machine, settings: Settings) -> Identity:
+    def of(cls, commit: Commit | None, machine: Machine | None, settings: Settings) -> Identity:
         """Return the identity of a run that starts now."""
         values = msgspec.to_builtins(settings)
         for name in ("time_limit_s", "quick"):  # they decide what is measured, not what a sample means
@@ -91,6 +92,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             return "an unknown commit and machine"
         if self.machine != old.machine:
             m = old.machine
+            if m is None:
+                return "a fleet"
             return (
                 f"another machine ({m.name}, {m.os}, Python {m.python}, numpy {m.numpy}, {m.compiler or 'no compiler'})"
             )
@@ -105,6 +108,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 def import_backends(module: str) -> list[str]:
     """Import rocattn's backends and, if named, a module that registers more; return the names it added.
 
+    The module may lie in the working directory, as for ``python -m``: a console script's own search begins in bin/.
+
     Raises:
         RocattnError: When the module cannot be imported; one line.
     """
@@ -112,6 +117,8 @@ def import_backends(module: str) -> list[str]:
 
     before = {backend.name for backend in BACKENDS}
     if module:
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)
         try:
             import_module(module)
         except Exception as error:

@@ -17,6 +17,7 @@ import msgspec
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
+from rocattn_profiling.measure.places import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -120,8 +121,8 @@ def disturbed(launch: Launch) -> bool:
 
 
 def newest(records: Iterable[Record]) -> list[Record]:
-    """Return the last written record of each id, in order of first appearance: a repeated measurement replaces."""
-    return list({record.id: record for record in records}.values())
+    """Return the last written record of each id and place, in order of first appearance: a repetition replaces."""
+    return list({(record.id, place_of(record)): record for record in records}.values())
 
 
 def summarize(record: Record) -> Summary:
@@ -216,7 +217,7 @@ def speedup(a: Record, b: Record) -> Speedup:
     Raises:
         RocattnError: When the two were not measured interleaved in the same launches, or share no launch.
     """
-    if not a.pair or a.pair != b.pair:
+    if not a.pair or a.pair != b.pair or place_of(a) != place_of(b):
         raise RocattnError(f"{a.id} and {b.id} were not measured side by side: they cannot be compared")
     return compare_launches(a.launches, b.launches, a.backend, b.backend)
 

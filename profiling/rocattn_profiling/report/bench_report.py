@@ -9,11 +9,12 @@ import msgspec
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
+from rocattn_profiling.measure.places import Place, by_place, place_names, place_of
 from rocattn_profiling.measure.records import to_builtins
 from rocattn_profiling.measure.stats import Speedup, Summary, newest, speedup, summarize
 from rocattn_profiling.measure.workloads import GRIDS
 from rocattn_profiling.report.charts import Chart, Trace, Value, line_chart
-from rocattn_profiling.report.history import colour_of
+from rocattn_profiling.report.history_charts import colour_of
 from rocattn_profiling.report.model_view import ModelView, model_view
 from rocattn_profiling.report.quantities import digits, quantity
 
@@ -55,12 +56,14 @@ class Row:
 
 @dataclass(slots=True)
 class Group:
-    """One suite: its rows by config then backend, what was skipped, and charts of time against length.
+    """One suite in one place: its rows by config then backend, what was skipped, charts of time against length.
 
-    ``model`` are the passes of a model, which has charts of its own.
+    ``name`` is the suite's and, where several places were measured, the place's; ``model`` are the passes of a model,
+    which has charts of its own.
     """
 
     name: str
+    suite: str
     rows: list[Row] = field(default_factory=list)
     skipped: list[Record] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
@@ -71,6 +74,20 @@ class Group:
         """Why a backend has no row for a config: the record's reason, or "" when nobody asked for it."""
         found = (r for r in self.skipped if r.label == label and r.backend == backend)
         return next((r.skipped or "nothing was measured" for r in found), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A place that records are from: the name that no other has, its machine, and its measured ceilings."""
+
+    name: str
+    place: Place
+    ceilings: dict[str, float]
+
+    @property
+    def machine(self) -> Machine:
+        """Its machine."""
+        return self.place.machine
 
 
 @dataclass(slots=True)
@@ -86,9 +103,8 @@ class BenchReport:
 
     groups: list[Group]
     backends: list[str]
-    machines: list[Machine]
+    machines: list[Measured]
     commits: list[Commit]
-    ceilings: dict[str, float]
     threads: list[int]
     data: list[str]
     measured: int
@@ -101,7 +117,9 @@ class BenchReport:
 
 
 def build(records: Iterable[Record]) -> BenchReport:
-    """Compute the report of records; a repeated measurement replaces the earlier one.
+    """Compute the report of records; a repeated measurement replaces the earlier one of the same place.
+
+    Nothing is compared, charted or added up across places: each suite is a group of its own in each of them.
 
     Raises:
         RocattnError: When there is no record.
@@ -110,19 +128,32 @@ def build(records: Iterable[Record]) -> BenchReport:
     if not kept:
         raise RocattnError("there is no record to report")
     backends = order_backends(record.backend for record in kept)
-    groups: dict[str, Group] = {}
-    base = {(r.suite, r.label): r for r in kept if r.backend == BASELINE and r.launches}
+    places = by_place(kept)
+    names = place_names(places)
+    suites = list(dict.fromkeys(record.suite for record in kept))
+    groups = {
+        (suite, place): Group(f"{suite} on {names[place]}" if len(places) > 1 else suite, suite)
+        for suite in suites
+        for place, members in places.items()
+        if any(record.suite == suite for record in members)
+    }
+    base = {(place_of(r), r.suite, r.label): r for r in kept if r.backend == BASELINE and r.launches}
     for record in sorted(kept, key=lambda r: backends.index(r.backend)):
-        group = groups.setdefault(record.suite, Group(record.suite))
+        group = groups[record.suite, place_of(record)]
         if record.skipped or not record.launches:
             group.skipped.append(record)
             continue
         config = AttentionConfig.from_dict(record.config)
         group.rows.append(
-            Row(record, config, summarize(record), _against(base.get((record.suite, record.label)), record))
+            Row(
+                record,
+                config,
+                summarize(record),
+                _against(base.get((place_of(record), record.suite, record.label)), record),
+            )
         )
     for group in groups.values():
-        labels = list(dict.fromkeys(r.label for r in kept if r.suite == group.name))
+        labels = list(dict.fromkeys(r.label for r in kept if r.suite == group.suite))
         place = {name: at for at, name in enumerate([*labels, *backends])}
         group.rows.sort(key=lambda row: (place[row.record.label], place[row.record.backend]))
         group.model = model_view([*(row.record for row in group.rows), *group.skipped], backends)
@@ -133,9 +164,8 @@ def build(records: Iterable[Record]) -> BenchReport:
     return BenchReport(
         groups=list(groups.values()),
         backends=backends,
-        machines=list({r.machine.name: r.machine for r in kept}.values()),
+        machines=[Measured(names[place], place, _ceilings(members)) for place, members in places.items()],
         commits=list({r.commit.sha + str(r.commit.dirty): r.commit for r in kept if r.commit}.values()),
-        ceilings={name: value for r in kept for name, value in r.ceilings.items()},
         threads=sorted({r.threads for r in kept}),
         data=list(dict.fromkeys(f"{r.data} (seed {r.seed})" for r in kept)),
         measured=len(measured),
@@ -146,6 +176,11 @@ def build(records: Iterable[Record]) -> BenchReport:
         skipped=sum(len(g.skipped) for g in groups.values()),
         command=reproduce(kept, backends),
     )
+
+
+def _ceilings(records: Iterable[Record]) -> dict[str, float]:
+    """Return the ceilings of the records of one place, the last measured ones."""
+    return {name: value for record in records for name, value in record.ceilings.items()}
 
 
 def order_backends(names: Iterable[str]) -> list[str]:
@@ -267,7 +302,9 @@ def to_json(report: BenchReport) -> dict[str, Any]:
     rows = [
         {
             "id": row.record.id,
-            "suite": group.name,
+            "suite": group.suite,
+            "machine": row.record.machine.name,
+            "host": row.record.host,
             "backend": row.record.backend,
             "label": row.record.label,
             "summary": msgspec.to_builtins(row.summary),
@@ -277,7 +314,11 @@ def to_json(report: BenchReport) -> dict[str, Any]:
         for group in report.groups
         for row in group.rows
     ]
-    skipped = [{"id": r.id, "reason": r.skipped or "nothing was measured"} for g in report.groups for r in g.skipped]
+    skipped = [
+        {"id": r.id, "machine": r.machine.name, "host": r.host, "reason": r.skipped or "nothing was measured"}
+        for g in report.groups
+        for r in g.skipped
+    ]
     records = [row.record for group in report.groups for row in group.rows] + [
         r for g in report.groups for r in g.skipped
     ]
@@ -288,8 +329,9 @@ def to_json(report: BenchReport) -> dict[str, Any]:
         "disturbed_launches": report.disturbed,
         "wrong": [r.id for r in report.wrong],
         "command": report.command,
-        "ceilings": report.ceilings,
-        "machines": msgspec.to_builtins(report.machines),
+        "machines": [
+            {**msgspec.to_builtins(m.machine), "host": m.place.host, "ceilings": m.ceilings} for m in report.machines
+        ],
         "commits": msgspec.to_builtins(report.commits),
         "rows": rows,
         "skipped": skipped,

@@ -33,7 +33,11 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     for record in newest(records):
         row = _identity(record)
         row |= {name: record.config.get(name) for name in CONFIG_COLUMNS}
-        row |= {"machine": record.machine.name, "commit": record.commit.sha if record.commit else ""}
+        row |= {
+            "machine": record.machine.name,
+            "host": record.host,
+            "commit": record.commit.sha if record.commit else "",
+        }
         row |= {"dirty": bool(record.commit and record.commit.dirty), "threads": record.threads}
         if record.launches and not record.skipped:
             row |= msgspec.to_builtins(summarize(record))
@@ -45,12 +49,14 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
 
 
 def samples_frame(records: Iterable[Record]) -> pd.DataFrame:
-    """Return one row a sample: suite, backend, label, launch, sample, time_ns and, if recorded, cpu_ns."""
+    """Return one row a sample: what and where, launch, sample, time_ns and, if recorded, cpu_ns."""
     import pandas as pd
 
     rows = [
         _identity(record)
         | {
+            "machine": record.machine.name,
+            "host": record.host,
             "launch": launch.pos,
             "sample": at,
             "time_ns": value,
@@ -60,7 +66,8 @@ def samples_frame(records: Iterable[Record]) -> pd.DataFrame:
         for launch in record.launches
         for at, value in enumerate(launch.samples_ns)
     ]
-    return pd.DataFrame(rows, columns=["suite", "backend", "label", "launch", "sample", "time_ns", "cpu_ns"])
+    columns = ["suite", "backend", "label", "machine", "host", "launch", "sample", "time_ns", "cpu_ns"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _identity(record: Record) -> dict[str, object]:

@@ -1,0 +1,301 @@
+"""Jobs on a cluster through submitit: the only file that imports it.
+
+submitit writes the job scripts, carries the call to the node and keeps the logs. Its own watch over jobs is not used:
+it asks only ``sacct``, which clusters without an accounting database do not have, every ten minutes, and takes a
+preempted job for one that will run again. Here one ``squeue`` tells of all jobs, and ``sacct`` only how one ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psutil
+
+from rocattn.errors import RocattnError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    import submitit
+
+SLURM, LOCAL = "slurm", "local"
+KINDS = (SLURM, LOCAL)
+ENDED = "ENDED"
+"""The state of a job that is over, where its cluster does not say how it ended."""
+_NAME = "rocattn"
+_WARNING_S = 60
+_ANSWER_S = 60.0
+_ENDING_S = 10.0
+_PATIENCE_S = 1800.0
+
+
+class ClusterError(RocattnError):
+    """A cluster that is not there, or does not take a job; one line that says what to do."""
+
+
+class Wanted(NamedTuple):
+    """What each job asks for.
+
+    Attributes:
+        minutes: After which it is ended.
+        gpus: How many it has to itself.
+        threads: CPUs; 0 for the cluster's own default.
+        options: Further options of ``sbatch``, without their dashes; True for one without a value.
+    """
+
+    minutes: float
+    gpus: int = 0
+    threads: int = 0
+    options: Mapping[str, str | bool] = {}
+
+
+class State(NamedTuple):
+    """How a job stands: in the cluster's own word, whether it is over, and why it waits."""
+
+    word: str
+    over: bool = False
+    why: str = ""
+
+
+class Cluster:
+    """Where jobs go.
+
+    Attributes:
+        pause_s: Time between two looks at the jobs.
+        same_machine: Whether every job runs on this machine.
+
+    Args:
+        logs: Folder for scripts, calls and logs; on Slurm one that all nodes see.
+        wanted: What each job asks for.
+    """
+
+    pause_s: float
+    same_machine: bool
+
+    def __init__(self, logs: Path, wanted: Wanted) -> None:
+        self._logs, self._wanted = logs, wanted
+        self._executor = self._open()
+        self._jobs: dict[str, submitit.Job[None]] = {}
+
+    def _open(self) -> submitit.Executor:
+        raise NotImplementedError
+
+    def submit(self, function: Callable[[str], None], argument: str) -> str:
+        """Have a job call an importable function; returns the job's id.
+
+        Raises:
+            ClusterError: When the cluster does not take it.
+        """
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # what sbatch said is in the error too
+                job = self._executor.submit(function, argument)
+        except (FailedJobError, FailedSubmissionError, OSError) as error:
+            raise ClusterError(f"the cluster does not take the job: {_one_line(error)}") from error
+        self._jobs[job.job_id] = job
+        return job.job_id
+
+    def poll(self, ids: Iterable[str]) -> dict[str, State]:
+        """Return how jobs stand, also those that an earlier run submitted."""
+        raise NotImplementedError
+
+    def last_words(self, job_id: str) -> str:
+        """Return the last line that a job wrote to its log of errors, or ""."""
+        path = self._job(job_id).paths.stderr
+        try:
+            lines = path.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1].strip() if lines else ""
+
+    def log(self, job_id: str) -> str:
+        """Return what a job wrote to its log of errors."""
+        path = self._job(job_id).paths.stderr
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def cancel(self, job_id: str) -> None:
+        """End a job, if it is not over."""
+        raise NotImplementedError
+
+    def _job(self, job_id: str) -> submitit.Job[None]:
+        if job_id not in self._jobs:
+            self._jobs[job_id] = self._attach(job_id)
+        return self._jobs[job_id]
+
+    def _attach(self, job_id: str) -> submitit.Job[None]:
+        raise NotImplementedError
+
+
+class LocalCluster(Cluster):
+    """Jobs as processes of this machine, by submitit's local executor; they go on when the submitter dies."""
+
+    pause_s = 0.2
+    same_machine = True
+
+    def _open(self) -> submitit.Executor:
+        import submitit
+
+        made = submitit.LocalExecutor(self._logs, python=_python())
+        # The warning before the end only has to come early enough for the job to write it down.
+        warning_s = min(_WARNING_S, math.ceil(self._wanted.minutes * 60 / 10))
+        made.update_parameters(timeout_min=self._wanted.minutes, signal_delay_s=warning_s)
+        return made
+
+    def _attach(self, job_id: str) -> submitit.Job[None]:
+        import submitit
+
+        return submitit.LocalJob(self._logs, job_id)
+
+    def poll(self, ids: Iterable[str]) -> dict[str, State]:
+        """Return how jobs stand."""
+        return {job_id: self._state(job_id) for job_id in ids}
+
+    def _state(self, job_id: str) -> State:
+        word = str(self._job(job_id).state)
+        if word == "RUNNING" or (word.startswith("NO PROCESS") and self._controller(job_id)):
+            return State("RUNNING")
+        return State(ENDED, over=True)
+
+    def _controller(self, job_id: str) -> psutil.Process | None:
+        """Return the process that minds a job; None if it is gone (or its number is another's now)."""
+        with contextlib.suppress(psutil.Error, ValueError):
+            process = psutil.Process(int(job_id))
+            if str(self._logs) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        return None
+
+    def cancel(self, job_id: str) -> None:
+        """Interrupt what minds the job, which ends it; end what is left of both."""
+        process = self._controller(job_id)
+        if process is None:
+            return
+        with contextlib.suppress(psutil.Error):
+            family = [process, *process.children(recursive=True)]
+            process.send_signal(signal.SIGINT)
+            _, left = psutil.wait_procs(family, timeout=_ENDING_S)
+            for each in left:
+                with contextlib.suppress(psutil.Error):
+                    each.kill()
+        self.poll([job_id])  # Popen is told, which otherwise takes it for running
+
+
+class SlurmCluster(Cluster):
+    """Jobs of Slurm: ``sbatch`` takes them, ``squeue`` and ``sacct`` tell of them, ``scancel`` ends them."""
+
+    pause_s = 5.0
+    same_machine = False
+
+    def __init__(self, logs: Path, wanted: Wanted) -> None:
+        super().__init__(logs, wanted)
+        self._last: dict[str, State] = {}
+        self._answered = time.monotonic()
+
+    def _open(self) -> submitit.Executor:
+        import submitit
+
+        try:
+            made = submitit.SlurmExecutor(self._logs, python=_python())
+        except RuntimeError as error:
+            remedy = "run this on a login node of the cluster, or try it here with --cluster local"
+            raise ClusterError(f"this machine knows no Slurm (no srun on PATH): {remedy}") from error
+        wanted = self._wanted
+        values: dict[str, Any] = {
+            "job_name": _NAME, "time": math.ceil(wanted.minutes), "signal_delay_s": _WARNING_S,
+            # Without srun the job has all CPUs of its allocation: a step of Slurm 22.05 and later has one only.
+            "use_srun": False, "ntasks_per_node": 1,
+        }  # fmt: skip
+        values |= {"gpus_per_node": wanted.gpus} if wanted.gpus else {}
+        values |= {"cpus_per_task": wanted.threads} if wanted.threads else {}
+        options = {name.replace("-", "_"): value for name, value in wanted.options.items()}
+        made.update_parameters(**values, additional_parameters=options)
+        return made
+
+    def _attach(self, job_id: str) -> submitit.Job[None]:
+        import submitit
+
+        return submitit.SlurmJob(self._logs, job_id)
+
+    def poll(self, ids: Iterable[str]) -> dict[str, State]:
+        """Return how jobs stand; where the controller does not answer, how they stood when it did.
+
+        Raises:
+            ClusterError: When it has not answered for half an hour.
+        """
+        ids = list(ids)
+        done = _ask(["squeue", "--noheader", f"--user={os.getuid()}", "--states=all", "--format=%i|%T|%r"])
+        if done is None:
+            if time.monotonic() - self._answered > _PATIENCE_S:
+                raise ClusterError("squeue has not answered for half an hour: the jobs go on; run this again later")
+            return {job_id: self._last.get(job_id, State("UNKNOWN")) for job_id in ids}
+        self._answered = time.monotonic()
+        listed = {fields[0]: fields for line in done.splitlines() if len(fields := line.split("|", 2)) == 3}
+        found = {}
+        for job_id in ids:
+            _, word, why = listed.get(job_id, ("", "", ""))
+            if word in _LIVE:
+                found[job_id] = State(word, why="" if why == "None" else why)
+            else:
+                found[job_id] = State(word or self._final(job_id), over=True)
+        self._last |= found
+        return found
+
+    def _final(self, job_id: str) -> str:
+        """Return the state in which a job ended that squeue no longer lists."""
+        said = _ask(["sacct", "--noheader", "--allocations", "--parsable2", "--format=State", f"--jobs={job_id}"])
+        words = (said or "").split()
+        return words[0] if words else ENDED  # no accounting database: what the job left tells
+
+    def cancel(self, job_id: str) -> None:
+        """Have Slurm end a job."""
+        _ask(["scancel", job_id])
+
+
+# Where a job may still run, or run again.
+_LIVE = {
+    "CONFIGURING", "COMPLETING", "PENDING", "RESIZING", "RUNNING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
+    "RESV_DEL_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED",
+}  # fmt: skip
+
+
+def open_cluster(kind: str, logs: Path, wanted: Wanted) -> Cluster:
+    """Return a cluster of a kind (`KINDS`).
+
+    Raises:
+        ClusterError: When submitit is not installed, or the cluster is not there.
+    """
+    try:
+        import submitit  # noqa: F401 - whether it is there
+    except ImportError as error:
+        raise ClusterError("--engine slurm needs the package submitit: pip install 'rocattn[slurm]'") from error
+    logging.getLogger("submitit").setLevel(logging.ERROR)
+    return (SlurmCluster if kind == SLURM else LocalCluster)(logs, wanted)
+
+
+def _python() -> str:
+    """Return how nodes start Python: as here, and without the current folder on the path."""
+    return f"{shlex.quote(sys.executable)} -P"
+
+
+def _ask(command: list[str]) -> str | None:
+    """Return what a command of Slurm prints; None if it fails or does not answer."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if done.returncode else done.stdout
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

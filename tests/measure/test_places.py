@@ -1,0 +1,149 @@
+"""Numbers of two places are never compared: not in tables, reports, charts, sums over layers or histories."""
+
+import json
+
+import msgspec
+import pytest
+
+from rocattn.config import AttentionConfig
+from rocattn.errors import RocattnError
+from rocattn_profiling.cli import bench_model, bench_view, main
+from rocattn_profiling.measure import stats
+from rocattn_profiling.measure.asv_store import AsvStore
+from rocattn_profiling.measure.model_times import passes
+from rocattn_profiling.measure.places import Place, by_place, place_names, place_of
+from rocattn_profiling.measure.records import append_record
+from rocattn_profiling.report import bench_report, frame, pages
+
+from .factory import MACHINE, make_record
+
+MS = 1e6
+OTHER = msgspec.structs.replace(MACHINE, name="m", numpy="2.1")
+# Two nodes of one type: on n1 the second backend is 4 times as fast as the first, on n2 half as fast.
+NODES = {"n1": (8 * MS, 2 * MS), "n2": (10 * MS, 20 * MS)}
+CONFIGS = [AttentionConfig(batch=1, num_heads=2, seq_q=n, seq_k=n, head_dim=16) for n in (7, 33)]
+
+
+def fleet_records(configs=CONFIGS, **changes):
+    """Return what two nodes measured of the same configs, as one file holds it: mixed."""
+    return [
+        make_record([[time, 1.01 * time], [time, 1.02 * time]], config=config, backend=backend, host=host,
+                    pair=f"{host} {config.label}", **changes)
+        for config in configs
+        for at, backend in enumerate(("cpu", "cpu-flash"))
+        for host, times in NODES.items()
+        for time in (times[at],)
+    ]  # fmt: skip
+
+
+def test_nodes_of_one_type_are_two_places():
+    """The machine alone, which they share, does not make them one; neither does a name, where the software differs."""
+    places = [place_of(record) for record in fleet_records()]
+    assert len(set(places)) == 2
+    assert place_names(places) == {Place(MACHINE, "n1"): "m (n1)", Place(MACHINE, "n2"): "m (n2)"}
+    assert place_names([Place(MACHINE, ""), Place(OTHER, "")]) == {
+        Place(MACHINE, ""): "m, numpy 2.0", Place(OTHER, ""): "m, numpy 2.1",
+    }  # fmt: skip
+
+
+def test_a_repetition_replaces_only_at_its_own_place():
+    """The same config on another node is another measurement."""
+    records = fleet_records()
+    again = msgspec.structs.replace(records[1], pair="later")
+    kept = stats.newest([*records, again])
+    assert len(kept) == len(records)
+    assert kept[1].pair == "later"
+    assert {place_of(record).host for record in kept} == {"n1", "n2"}
+
+
+def test_records_of_two_places_have_no_speedup_even_if_their_pair_says_so():
+    """Two jobs that were given one pair by mistake are still not side by side."""
+    a, b = (make_record([[MS]], backend=name, host=host) for name, host in (("cpu", "n1"), ("cpu-flash", "n2")))
+    with pytest.raises(RocattnError, match="not measured side by side"):
+        stats.speedup(a, b)
+
+
+def test_the_bench_table_is_one_for_each_place(capsys):
+    """Each says where it is of, and its speed-ups are of that place alone."""
+    records = fleet_records()
+    bench_view.print_tables([("s", records)])
+    first, second = capsys.readouterr().err.split("s on m (n2)")
+    assert "s on m (n1)" in first
+    assert "4.00x" in first
+    assert "0.50x" not in first
+    assert "0.50x" in second
+    assert "4.00x" not in second
+    found = bench_view.speedups(records)
+    assert [round(speedup.ratio, 2) for _, speedup in found] == [4.0, 0.5] * len(CONFIGS)
+
+
+def test_the_report_has_a_group_for_each_place():
+    """Rows, verdicts, charts and ceilings are of one place; each of the two says which."""
+    ceilings = {"n1": {"memory_gbps": 40.0}, "n2": {"memory_gbps": 10.0}}
+    records = [msgspec.structs.replace(record, ceilings=ceilings[record.host]) for record in fleet_records()]
+    report = bench_report.build(records)
+    assert [group.name for group in report.groups] == ["s on m (n1)", "s on m (n2)"]
+    assert [{row.verdict for row in group.rows if row.speedup} for group in report.groups] == [{"faster"}, {"slower"}]
+    for group, host in zip(report.groups, NODES, strict=True):
+        assert {row.record.host for row in group.rows} == {host}
+        (chart,) = group.charts
+        assert [len(line.marks) for line in chart.lines] == [len(CONFIGS)] * 2
+    assert [(each.name, each.ceilings["memory_gbps"]) for each in report.machines] == [("m (n1)", 40.0), ("m (n2)", 10)]
+    for text in (pages.report_html(report, None, 0), pages.report_markdown(report, None)):
+        assert "n1" in text
+        assert "n2" in text
+
+
+def test_the_baseline_of_one_place_is_none_of_another():
+    """Where the first backend was measured only elsewhere, there is nothing to compare with."""
+    records = [record for record in fleet_records() if (record.host, record.backend) != ("n2", "cpu")]
+    report = bench_report.build(records)
+    assert [row.speedup is not None for group in report.groups for row in group.rows] == [False, True] * 2 + [False] * 2
+
+
+def test_the_report_command_writes_both_places_everywhere(tmp_path):
+    """`rocattn report` of a fleet's file: every format names the node of every row."""
+    for record in fleet_records():
+        append_record(tmp_path / "bench" / "records.jsonl", record)
+    words = ["--records", str(tmp_path / "bench"), "--out", str(tmp_path / "report")]
+    assert main(["report", *words, "--format", "json", "csv", "samples", "html", "md"]) == 0
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert {(row["host"], round(row["speedup"]["ratio"], 1)) for row in report["rows"] if row["speedup"]} == {
+        ("n1", 4.0), ("n2", 0.5),
+    }  # fmt: skip
+    assert [machine["host"] for machine in report["machines"]] == ["n1", "n2"]
+    for name in ("results.csv", "samples.csv"):
+        assert "n1" in (tmp_path / "report" / name).read_text()
+    assert len(frame.to_frame(fleet_records())) == len(fleet_records())
+
+
+def test_layers_of_a_model_are_added_up_within_one_place_only(capsys):
+    """Half of a pass here and half of it there is no pass; two whole ones are two, each with its own times."""
+    records = fleet_records(layers=3, suite="model-x")
+    both = [AttentionConfig(batch=1, num_heads=2, seq_q=7, seq_k=7, head_dim=dim) for dim in (16, 24)]
+    whole = fleet_records(both, layers=3, suite="model-y")
+    halves = [r for r in whole if (r.config["head_dim"] == 16) == (r.host == "n1")]
+    assert passes(halves) == []
+    found = passes(whole)
+    assert {(one.machine, one.backend): one.layers for one in found} == {
+        (f"m ({host})", backend): 6 for host in NODES for backend in ("cpu", "cpu-flash")
+    }
+    assert {one.machine for one in passes(r for r in records if r.host == "n1")} == {""}
+    bench_model.shown(whole)
+    assert "6 attention layers on m (n1)" in capsys.readouterr().err
+
+
+def test_the_asv_store_has_a_history_for_each_place(tmp_path):
+    """No line goes from a time of one node to a time of another."""
+    store = AsvStore(tmp_path, tmp_path / "results")
+    store.add_records(fleet_records())
+    assert set(store.machines()) == {"m-n1", "m-n2"}
+    values = {(series.machine, series.benchmark): {point.value for point in series.points} for series in store.read()}
+    assert len(values) == 4
+    assert all(len(of_line) == 1 for of_line in values.values())
+
+
+def test_by_place_keeps_every_record_once():
+    """Grouping neither drops nor doubles."""
+    records = fleet_records()
+    assert sorted(map(id, records)) == sorted(id(r) for members in by_place(records).values() for r in members)

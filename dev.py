@@ -1,5 +1,7 @@
 """Run a project task with nothing but Python 3.11+: ``python3 dev.py run`` or ``python3 dev.py test``.
 
+Others: ``lint``, ``wheel``, ``lock``, and ``rocattn …`` for any of its commands in the locked environment.
+
 The first call fetches the pinned uv into ``.tools`` and lets it make ``.venv`` from ``requirements.lock``; later
 calls find both there and start at once, without a network.
 """
@@ -20,6 +22,8 @@ MYPY = ["mypy", "--strict", "rocattn", "profiling/rocattn_profiling"]
 TASKS: dict[str, list[list[str]]] = {
     "run": [["rocattn", "ci", "--quick"]],
     "test": [["pytest"]],
+    "rocattn": [["rocattn"]],
+    "wheel": [["python", "-m", "build", "--no-isolation", "--outdir", "dist"]],
     "lint": [["ruff", "check", "."], ["ruff", "format", "--check", "."], MYPY],
 }
 

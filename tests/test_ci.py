@@ -2,11 +2,14 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from rocattn_profiling import cli
 from rocattn_profiling.cli import ci
+from rocattn_profiling.collect import find
+from rocattn_profiling.gate.verdict import Entry
 
 
 @pytest.fixture
@@ -72,6 +75,13 @@ def test_all_steps_run_in_order_and_the_summary_is_json(repository, fake_command
     assert json.loads((repository.parent / "o/ci.json").read_text()) == result
 
 
+def test_the_address_of_the_site_goes_to_its_feed(repository, fake_commands):
+    """--site-url reaches ``rocattn site``; without it the feed is left without absolute links."""
+    ran, _ = fake_commands
+    assert cli.main(["ci", "--site-url", "https://a.b/c/", "--out", str(repository.parent / "o")]) == 0
+    assert ran[-1][1:3] == ["--url", "https://a.b/c/"]
+
+
 @pytest.mark.parametrize(
     ("statuses", "expected"),
     [({"gate": 1}, 1), ({"gate": 2}, 2), ({"gate": 3, "verify": 1}, 1), ({"bench": 3}, 3), ({"site": -9}, 3)],
@@ -82,7 +92,7 @@ def test_a_failing_step_does_not_hide_the_others(repository, fake_commands, stat
     ran, wanted = fake_commands
     wanted.update(statuses)
     assert cli.main(["ci", "--out", str(repository.parent / "o")]) == expected
-    assert len(ran) == len(ci.STEPS)
+    assert len(ran) == len(ci.STEPS) - 1  # without a verdict there is nothing to profile
 
 
 def test_the_first_commit_has_nothing_to_gate_and_says_so(repository, fake_commands, capsys):
@@ -121,6 +131,120 @@ def test_without_a_compiler_the_audit_is_skipped_with_the_reason(repository, fak
     assert cli.main(["ci", "--out", str(repository.parent / "o")]) == 0
     assert "kernels" not in [command[0] for command in ran]
     assert "audit: SKIPPED: no compiler for HIP kernels: none here" in capsys.readouterr().err
+
+
+REGRESSED = [
+    Entry(
+        label="bench_x.Quick.time_it('cpu')", name="bench_x.Quick.time_it", params={"b": "'cpu'"}, status="regression"
+    ),
+    *(
+        Entry(label=f"bench_x.time_it('gpu', {n})", name="bench_x.time_it", params={"b": "'gpu'"}, status="regression")
+        for n in range(5)
+    ),
+    Entry(label="bench_gpu.time_it", name="bench_gpu.time_it", status="pass"),
+    Entry(label="flash", name="flash", params={"b": "'gpu'"}, metric="audit", status="regression"),
+]
+
+
+@pytest.fixture
+def gated(fake_commands, monkeypatch):
+    """A gate that leaves a verdict with these entries, and a profiler; gives what was run."""
+    ran, statuses = fake_commands
+
+    class Verdict:
+        entries, suite = REGRESSED, "benchmarks"
+
+    def command(arguments):
+        ran.append(arguments)
+        if arguments[0] == "gate":
+            path = Path(arguments[-1]) / "verdict.json"
+            assert not path.exists(), "an older verdict was left there"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            return 1
+        return statuses.get(arguments[0], 0)
+
+    monkeypatch.setattr(ci, "_run_command", command)
+    monkeypatch.setattr("rocattn_profiling.gate.verdict.read", lambda _path: Verdict)
+    monkeypatch.setattr(find, "find_profilers", lambda: [find.Tool("rocprofv3", "/rocm/bin/rocprofv3")])
+    return ran, statuses
+
+
+def test_regressed_gpu_benchmarks_are_profiled_worst_first(repository, gated, capsys):
+    """Three of them, no CPU benchmark, nothing that was never timed; a gap in a profile hides no regression."""
+    commit("two")
+    ran, statuses = gated
+    statuses["profile"] = 3
+    assert cli.main(["ci", "--out", "o", "--json", "--gpu", "gfx942"]) == 1
+    profiles = [command for command in ran if command[0] == "profile"]
+    assert [command[-2:] for command in profiles] == [["benchmarks", f"bench_x.time_it('gpu', {n})"] for n in range(3)]
+    options = [command[1 : command.index("--")] for command in profiles]
+    assert options == [["--out", f"o/profile/{n}", "--arch", "gfx942"] for n in (1, 2, 3)]
+    assert ["report", "o/profile/2", "--out", "o/profile/2/report"] in ran
+    step = next(step for step in json.loads(capsys.readouterr().out)["steps"] if step["name"] == "profile")
+    assert step["status"] == 3
+
+
+def test_an_older_verdict_is_not_profiled(repository, gated):
+    """A verdict that an earlier run left is removed before the gate runs (the stand-in asserts it), and never used."""
+    commit("two")
+    ran, _ = gated
+    for arguments in ([], ["--skip", "gate"]):
+        cli.main(["ci", "--out", "o", *arguments])
+    assert [command[0] for command in ran].count("profile") == 3
+
+
+@pytest.mark.parametrize(
+    ("entries", "tools", "why"),
+    [
+        (REGRESSED[:1], None, "no GPU benchmark became slower"),
+        (REGRESSED, [], "no profiler is installed"),
+        (REGRESSED, [find.Tool("rocprof", "/x", problem="broken")], "no profiler is installed"),
+    ],
+)
+def test_without_regression_or_profiler_nothing_is_profiled_and_it_says_so(
+    repository, gated, monkeypatch, capsys, entries, tools, why
+):
+    """Skipped loudly."""
+    commit("two")
+
+    class Verdict:
+        suite = "benchmarks"
+
+    Verdict.entries = entries
+    monkeypatch.setattr("rocattn_profiling.gate.verdict.read", lambda _path: Verdict)
+    if tools is not None:
+        monkeypatch.setattr(find, "find_profilers", lambda: tools)
+    assert cli.main(["ci", "--out", "o"]) == 1
+    assert f"profile: SKIPPED: {why}" in capsys.readouterr().err
+
+
+def test_a_job_about_a_gpu_runs_nothing_without_one(repository, fake_commands, capsys):
+    """--gpu: the first step fails, the rest is skipped with that reason, and the status is an error, never green."""
+    commit("two")
+    ran, statuses = fake_commands
+    statuses["doctor"] = 4
+    assert cli.main(["ci", "--gpu", "gfx942", "--out", "o"]) == 4
+    assert ran == [["doctor", "--gpu", "gfx942"]]
+    assert capsys.readouterr().err.count("SKIPPED: there is no GPU to measure on") == len(ci.STEPS) - 1
+
+
+def test_without_gpu_wanted_a_failing_doctor_stops_nothing(repository, fake_commands):
+    """A machine without a GPU is the usual case."""
+    commit("two")
+    ran, statuses = fake_commands
+    statuses["doctor"] = 4
+    assert cli.main(["ci", "--out", "o"]) == 4
+    assert len(ran) == len(ci.STEPS) - 1
+
+
+def test_the_gate_gets_its_benchmarks(repository, fake_commands):
+    """--bench goes to the gate, each as a word of its own."""
+    commit("two")
+    ran, _ = fake_commands
+    assert cli.main(["ci", "--bench", "a b", "--bench", "c", "--out", "o"]) == 0
+    gate = next(command for command in ran if command[0] == "gate")
+    assert gate[2:6] == ["--bench", "a b", "--bench", "c"]
 
 
 def test_outside_a_checkout_what_needs_commits_is_skipped(tmp_path, monkeypatch, fake_commands, capsys):

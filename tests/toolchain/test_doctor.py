@@ -7,12 +7,14 @@ import sys
 
 import pytest
 
+from rocattn.cache import ContentCache
 from rocattn.gpu.driver import GpuDevice
 from rocattn.gpu.probe import GpuProbe
 from rocattn.toolchain import Compiler, choose_host_compiler, host_isa
 from rocattn_profiling import cli
-from rocattn_profiling.cli import doctor
+from rocattn_profiling.cli import doctor, doctor_machine
 from rocattn_profiling.cli import doctor_checks as checks
+from rocattn_profiling.cli.doctor_report import Check
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def test_every_registered_backend_is_listed(report):
 
 def test_the_table_says_the_status_in_words():
     """ok, warning and missing stand in front of each row, and remedies below theirs; colour is not needed."""
-    rows = [checks.Check("a", "one", "ok", "1.0"), checks.Check("b", "second", "missing", "not found", "install it")]
+    rows = [Check("a", "one", "ok", "1.0"), Check("b", "second", "missing", "not found", "install it")]
     assert doctor.lines(rows) == [
         "a",
         "  ok       one     1.0",
@@ -118,7 +120,7 @@ def test_without_programs_each_is_missing_with_its_use(tmp_path, monkeypatch):
 def test_gpus_are_listed_with_what_matters(tmp_path):
     """Name, target, compute units and memory stand in one row a device."""
     device = GpuDevice("AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 304, 192 << 30, 64)
-    rows = checks.gpu_checks(GpuProbe([device], runtime="7.2.53211", bindings="10.0"))
+    rows = doctor_machine.gpu_checks(GpuProbe([device], runtime="7.2.53211", bindings="10.0"))
     assert [row.status for row in rows] == ["ok"] * 3
     assert rows[1].detail == "AMD Instinct MI300X, gfx942:sramecc+:xnack-, 304 CUs, 192 GiB, wave64"
 
@@ -169,20 +171,36 @@ def test_a_cache_that_takes_no_files_is_a_warning(tmp_path, monkeypatch):
     assert "ROCATTN_CACHE_DIR" in row.remedy
 
 
+def test_what_the_cache_holds_and_may_hold_is_shown(tmp_path, monkeypatch):
+    """Its two parts, and the limit; a limit that is no number is a warning."""
+    monkeypatch.setenv("ROCATTN_CACHE_DIR", str(tmp_path))
+    ContentCache(tmp_path).get_or_make("ab" + "0" * 62, lambda: {"code.so": bytes(40 * 2**20)})
+    row = checks.compiler_checks([])[-1]
+    assert (row.status, row.detail) == ("ok", f"{tmp_path}: 0.04 GiB compiled code; at most 4 GiB each")
+    (tmp_path / "gate" / "envs").mkdir(parents=True)
+    monkeypatch.setenv("ROCATTN_CACHE_GIB", "0")
+    row = checks.compiler_checks([])[-1]
+    assert row.detail.endswith("0.00 GiB the gate's environments; no limit")
+    monkeypatch.setenv("ROCATTN_CACHE_GIB", "big")
+    row = checks.compiler_checks([])[-1]
+    assert (row.status, "'big', no number of GiB" in row.detail) == ("warning", True)
+    assert row.remedy
+
+
 @pytest.mark.parametrize(("governor", "status"), [("performance", "ok"), ("powersave", "warning")])
 def test_a_frequency_governor_that_saves_power_is_a_warning(tmp_path, governor, status):
     """Read from every core; a core without one is passed over."""
     for core in ("cpu0", "cpu1"):
         (tmp_path / core / "cpufreq").mkdir(parents=True)
     (tmp_path / "cpu0" / "cpufreq" / "scaling_governor").write_text(f"{governor}\n")
-    row = next(row for row in checks.hygiene_checks(tmp_path) if row.name == "governor")
+    row = next(row for row in doctor_machine.hygiene_checks(tmp_path) if row.name == "governor")
     assert (row.status, row.detail) == (status, governor)
 
 
 def test_a_cpu_quota_and_a_busy_machine_are_warnings(monkeypatch):
     """Both make times noisy in ways that no statistics undo."""
-    monkeypatch.setattr(checks.cgroup, "cpu_quota", lambda: 1.5)
-    monkeypatch.setattr(checks.machine, "load_average", lambda: 900.0)
-    rows = {row.name: row for row in checks.hygiene_checks()}
+    monkeypatch.setattr(doctor_machine.cgroup, "cpu_quota", lambda: 1.5)
+    monkeypatch.setattr(doctor_machine.machine, "load_average", lambda: 900.0)
+    rows = {row.name: row for row in doctor_machine.hygiene_checks()}
     assert (rows["load"].status, rows["control group"].status) == ("warning", "warning")
     assert "1.5 cores" in rows["control group"].detail

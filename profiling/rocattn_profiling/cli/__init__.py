@@ -25,7 +25,7 @@ VERBS = {
     "gate": "measure two revisions side by side and fail on a proven regression",
     "report": "write a report (HTML, Markdown, JSON) from measured records, or from a profiler's files",
     "site": "publish the history website: asv's pages and our own",
-    "ci": "the main job: verify, bench, audit, gate against the parent commit, site and report",
+    "ci": "the main job: verify, bench, audit, gate against the parent commit, profile, report and site",
 }
 
 

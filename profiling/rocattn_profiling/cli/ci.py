@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable
 
-STEPS = ("doctor", "verify", "bench", "audit", "gate", "history", "report", "site")
+    from rocattn_profiling.gate.verdict import Entry
+
+STEPS = ("doctor", "verify", "bench", "audit", "gate", "profile", "history", "report", "site")
+# How many of the regressed benchmarks are profiled, worst first: each takes a run for every group of counters.
+PROFILED = 3
 # Worst first: a wrong result or proven regression outranks what could not be measured, and that an open question.
 _SEVERITY = (FAILED, USAGE, NOT_MEASURED, UNDECIDED, OK)
 _MEANING = {OK: "ok", FAILED: "FAILED", UNDECIDED: "undecided", NOT_MEASURED: "not measured", USAGE: "error"}
@@ -27,10 +32,10 @@ _MEANING = {OK: "ok", FAILED: "FAILED", UNDECIDED: "undecided", NOT_MEASURED: "n
 
 @dataclass
 class Step:
-    """One command of the job and what became of it; ``skipped`` is the reason it was not run."""
+    """A part of the job, one command or several, and what became of it; ``skipped`` is the reason it was not run."""
 
     name: str
-    command: list[str] = field(default_factory=list)
+    commands: list[list[str]] = field(default_factory=list)
     skipped: str = ""
     status: int = OK
     seconds: float = 0.0
@@ -47,9 +52,20 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("--quick", action="store_true", help="small grids and few rounds: minutes on 2 cores")
     parser.add_argument("--base", metavar="REV", help="what to gate against (default: the parent commit)")
-    parser.add_argument("--skip", nargs="+", default=[], choices=STEPS, metavar="STEP", help=f"of {', '.join(STEPS)}")
+    parser.add_argument(
+        "--bench", action="append", default=[], metavar="REGEX", help="gate only benchmarks it finds; may be repeated"
+    )
+    parser.add_argument(
+        "--gpu", nargs="?", const="", metavar="ARCH",
+        help="this job is about a GPU, of this architecture if one is named: without a healthy one nothing is run",
+    )  # fmt: skip
+    parser.add_argument("--allow-stand-in", action="store_true", help="with --gpu: the stand-in counts as a GPU")
+    parser.add_argument(
+        "--skip", nargs="+", action="extend", default=[], choices=STEPS, metavar="STEP", help=f"of {', '.join(STEPS)}"
+    )
     parser.add_argument("--history", type=int, metavar="N", help="commits to measure for the site (quick 4, else 10)")
     parser.add_argument("--strict", action="store_true", help="fail (status 2) when the gate stays undecided")
+    parser.add_argument("--site-url", default="", metavar="URL", help="the address of the site, for its feed")
     parser.add_argument("--open", action="store_true", help="open the site in a browser at the end")
     add_common(parser, out="out")
 
@@ -58,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the steps in order, summarise them, and return the worst status."""
     out = Path(arguments.out)
     steps = plan(arguments, out)
-    execute(steps, _run_command)
+    execute(steps, _run_command, out, arguments.gpu or "")
     status = worst(step.status for step in steps if not step.skipped)
     return _finish(arguments, out, steps, status)
 
@@ -71,16 +87,23 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
     gate, why_no_gate = gate_arguments(arguments.base)
     why_no_history = "" if _git("rev-parse", "--verify", "HEAD") else "not a git checkout with a commit"
     audit = ["--check-pins", *([] if why_no_history else ["--history", str(count)])]
+    gate += [word for pattern in arguments.bench for word in ("--bench", pattern)]
     strict = ["--strict"] if arguments.strict else []
+    address = ["--url", arguments.site_url] if arguments.site_url else []
+    doctor = ["doctor"]
+    if arguments.gpu is not None:
+        doctor += ["--gpu", *([arguments.gpu] if arguments.gpu else [])]
+        doctor += ["--allow-stand-in"] if arguments.allow_stand_in else []
     steps = [
-        Step("doctor", ["doctor"]),
-        Step("verify", ["verify", *quick, "--out", f"{out}/verify"]),
-        Step("bench", ["bench", "--grid", *grids, *quick, "--out", f"{out}/bench", "--fresh"]),
-        Step("audit", ["kernels", "audit", *audit, *quick, "--out", f"{out}/audit"], skipped=why_no_audit()),
-        Step("gate", ["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"], skipped=why_no_gate),
-        Step("history", ["bench", "--history", str(count)], skipped=why_no_history),
-        Step("report", ["report", "--records", f"{out}/bench", "--gate", f"{out}/gate", "--out", f"{out}/report"]),
-        Step("site", ["site", "--out", f"{out}/site"], skipped=why_no_history),
+        Step("doctor", [doctor]),
+        Step("verify", [["verify", *quick, "--out", f"{out}/verify"]]),
+        Step("bench", [["bench", "--grid", *grids, *quick, "--out", f"{out}/bench", "--fresh"]]),
+        Step("audit", [["kernels", "audit", *audit, *quick, "--out", f"{out}/audit"]], skipped=why_no_audit()),
+        Step("gate", [["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"]], skipped=why_no_gate),
+        Step("profile"),  # of what the gate finds: its commands are known after that
+        Step("history", [["bench", "--history", str(count)]], skipped=why_no_history),
+        Step("report", [["report", "--records", f"{out}/bench", "--gate", f"{out}/gate", "--out", f"{out}/report"]]),
+        Step("site", [["site", *address, "--out", f"{out}/site"]], skipped=why_no_history),
     ]
     for step in steps:
         if step.name in arguments.skip:
@@ -126,17 +149,68 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def execute(steps: list[Step], run_command: Callable[[list[str]], int]) -> None:
-    """Run the steps in order; one that fails does not keep later ones from showing what was measured."""
+def execute(steps: list[Step], run_command: Callable[[list[str]], int], out: Path, arch: str = "") -> None:
+    """Run the steps in order; one that fails does not keep later ones from showing what was measured.
+
+    Args:
+        steps: What to do; their outcomes are noted in them.
+        run_command: Runs one command and returns its exit status.
+        out: The job's folder.
+        arch: Of the GPU that is profiled; "" to let the profiler find out.
+    """
     for number, step in enumerate(steps, 1):
+        if step.name == "gate" and not step.skipped:
+            # An older run's verdict must not be taken for this one's if the gate ends without one.
+            (out / "gate" / "verdict.json").unlink(missing_ok=True)
+        if step.name == "profile" and not step.skipped:
+            gated = any(other.name == "gate" and not other.skipped for other in steps)
+            step.commands, step.skipped = profile_commands(out, arch) if gated else ([], "the gate was not run")
         head = f"[{number}/{len(steps)}] {step.name}"
         if step.skipped:
             say(f"{head}: SKIPPED: {step.skipped}")
             continue
-        say(f"{head}: rocattn {' '.join(step.command)}")
         started = time.monotonic()
-        step.status = run_command(step.command)
-        step.seconds = round(time.monotonic() - started, 1)
+        statuses = []
+        for command in step.commands:
+            say(f"{head}: rocattn {shlex.join(command)}")
+            statuses.append(run_command(command))
+        step.status, step.seconds = min(statuses, key=_gravity), round(time.monotonic() - started, 1)
+        if step.name == "doctor" and "--gpu" in step.commands[0] and step.status:
+            for later in steps[number:]:
+                later.skipped = later.skipped or "there is no GPU to measure on"
+
+
+def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], str]:
+    """Return what profiles the GPU benchmarks that the gate calls slower, or the reason why nothing is profiled."""
+    from rocattn.errors import RocattnError
+    from rocattn_profiling.collect.find import find_profilers
+    from rocattn_profiling.gate import verdict
+
+    path = out / "gate" / "verdict.json"
+    if not path.is_file():
+        return [], "the gate left no verdict"
+    try:
+        found = verdict.read(path)
+    except RocattnError as error:
+        return [], str(error)
+    slower = [entry for entry in found.entries if entry.status == "regression" and entry.metric == "time"]
+    slower = [entry for entry in slower if on_gpu(entry)][:PROFILED]
+    if not slower:
+        return [], "no GPU benchmark became slower"
+    if not any(not tool.problem for tool in find_profilers()):
+        return [], "no profiler is installed (rocattn doctor says how to get one)"
+    commands: list[list[str]] = []
+    named = ["--arch", arch] if arch else []
+    for number, entry in enumerate(slower, 1):
+        folder = f"{out}/profile/{number}"
+        once = [sys.executable, "-m", "rocattn_profiling.measure.asv_once", found.suite, entry.label]
+        commands += [["profile", "--out", folder, *named, "--", *once], ["report", folder, "--out", f"{folder}/report"]]
+    return commands, ""
+
+
+def on_gpu(entry: Entry) -> bool:
+    """Whether a benchmark launches kernels on the GPU: it is named for it, or has the gpu backend as a parameter."""
+    return "gpu" in entry.name.lower() or "'gpu'" in entry.params.values()
 
 
 def _run_command(command: list[str]) -> int:
@@ -147,8 +221,11 @@ def _run_command(command: list[str]) -> int:
 
 def worst(statuses: Iterable[int]) -> int:
     """Return the gravest of several exit statuses; one that no command has (a crash) counts as not measured."""
-    known = [status if status in _SEVERITY else NOT_MEASURED for status in statuses]
-    return min(known, key=_SEVERITY.index, default=NOT_MEASURED)
+    return _SEVERITY[min(map(_gravity, statuses), default=_gravity(NOT_MEASURED))]
+
+
+def _gravity(status: int) -> int:
+    return _SEVERITY.index(status if status in _SEVERITY else NOT_MEASURED)
 
 
 def _finish(arguments: argparse.Namespace, out: Path, steps: list[Step], status: int) -> int:

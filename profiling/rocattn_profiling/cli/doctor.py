@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from rocattn_profiling.cli.doctor_checks import Check
+    from rocattn_profiling.cli.doctor_report import Check
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -17,20 +17,26 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
     parser.description = (
         "Say what this machine has: compilers, GPU, profilers, backends, measurement hygiene; and for each missing "
-        "thing what to do. Exit status 0 when attention can run on the CPU, 4 when not even that."
+        "thing what to do. Exit status 0 when attention can run on the CPU, 4 when not even that; with --gpu, 4 "
+        "unless it can run on a GPU."
     )
     parser.add_argument(
         "--hostgpu", action="store_true",
         help="instead: build the stand-in GPU, which executes kernels on the CPU, and print the folder to name in "
         "ROCM_PATH (docs/backends.md)",
     )  # fmt: skip
+    parser.add_argument(
+        "--gpu", nargs="?", const="", metavar="ARCH",
+        help="fail unless there is a GPU, of this architecture if one is named, and attention on it is right",
+    )  # fmt: skip
+    parser.add_argument("--allow-stand-in", action="store_true", help="with --gpu: the stand-in counts as a GPU")
     add_common(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Look at everything and print it; returns 0 when the CPU path works, else 4."""
     from rocattn_profiling.cli.console import emit_json, say
-    from rocattn_profiling.cli.status import OK, USAGE
+    from rocattn_profiling.cli.status import OK, USAGE, CommandError
 
     if arguments.hostgpu:
         from rocattn.toolchain.hostgpu import hostgpu_library
@@ -41,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             print(root)
         return OK
-    from rocattn_profiling.cli.doctor_checks import examine
+    from rocattn_profiling.cli.doctor_checks import examine, gpu_problem
 
     report = examine()
     if arguments.json:
@@ -50,6 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         for line in lines(report.checks):
             say(line)
         say(f"\n{verdict(report.to_builtins())}")
+    if arguments.gpu is not None and (problem := gpu_problem(report, arguments.gpu, arguments.allow_stand_in)):
+        raise CommandError(f"no GPU to measure on: {problem}")
     return OK if report.ok else USAGE
 
 

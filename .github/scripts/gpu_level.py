@@ -1,0 +1,123 @@
+"""Set the GPU's performance level for a job and put it back: ``gpu_level.py set LEVEL STATE``, ``… restore STATE``.
+
+The level that was there is written to STATE before anything is set. A level that the GPU or this user's rights refuse
+is said and recorded, and the job goes on: the clocks are recorded beside every sample anyway. Restoring must succeed
+where setting did. Tools: amd-smi, else rocm-smi; through ``sudo -n`` unless root. ROCATTN_SMI_GPU names one GPU of
+several (as ``-g`` / ``-d`` take it). Standard library only: it also runs when nothing could be installed.
+"""  # noqa: INP001 - a script of the workflows, in no package
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+LEVELS = ("auto", "low", "high", "stable_std", "stable_peak", "stable_min_mclk", "stable_min_sclk")
+# tool -> (question, the words before a level, the option that names one GPU)
+TOOLS = {
+    "amd-smi": (["metric", "--perf-level", "--json"], ["set", "--perf-level"], "-g"),
+    "rocm-smi": (["--showperflevel", "--json"], ["--setperflevel"], "-d"),
+}
+TIMEOUT_S = 60.0
+
+
+def main(words: list[str]) -> int:
+    """Do what the command line says."""
+    if len(words) == 3 and words[0] == "set" and words[1] in LEVELS:
+        return set_level(words[1], Path(words[2]))
+    if len(words) == 2 and words[0] == "restore":
+        return restore(Path(words[1]))
+    print(f"usage: gpu_level.py set {{{'|'.join(LEVELS)}}} STATE | restore STATE", file=sys.stderr)
+    return 4
+
+
+def set_level(level: str, state: Path) -> int:
+    """Note the level that is there, set another, and say what the GPU has then; only an unwritable note fails."""
+    tool = find_tool()
+    before = read(tool) if tool else ""
+    if not tool or not before:
+        why = "it does not tell the level" if tool else "neither amd-smi nor rocm-smi is installed"
+        print(f"::warning::performance level not set: {why}; samples carry their clocks")
+        return 0
+    if before == level:
+        # The owner's choice, or what a job left that lost its machine: either way nothing to change or to put back.
+        print(f"gpu_level: {level} already")
+        return 0
+    # First the note, then the change: a job that dies in between still restores.
+    state.write_text(json.dumps({"tool": tool, "before": before}))
+    said = change(tool, level)
+    now = read(tool)
+    if now != level:
+        print(f"::warning::performance level is {now or 'unknown'}, not {level}: {said}")
+    else:
+        print(f"gpu_level: {before} -> {now}")
+    return 0
+
+
+def restore(state: Path) -> int:
+    """Put the noted level back and check it; without a note there is nothing to do."""
+    try:
+        note = json.loads(state.read_text())
+    except FileNotFoundError:
+        print("gpu_level: nothing was set")
+        return 0
+    tool, before = note["tool"], note["before"]
+    if read(tool) != before:
+        said = change(tool, before)
+        if (now := read(tool)) != before:
+            print(f"::error::performance level is {now or 'unknown'} and must be {before}: {said}")
+            return 1
+    state.unlink()
+    print(f"gpu_level: {before} again")
+    return 0
+
+
+def find_tool() -> str:
+    """Return the first tool that is installed, or ""."""
+    return next((name for name in TOOLS if _path(name)), "")
+
+
+def read(tool: str) -> str:
+    """Return the level that all GPUs in question have, "mixed" where they differ, "" where the tool does not say."""
+    done = _run([_path(tool), *TOOLS[tool][0], *_one_gpu(tool)])
+    if done is None or done.returncode:
+        return ""
+    found = re.findall(r'"(?:perf_level|Performance Level)":\s*"(?:AMDSMI_DEV_PERF_LEVEL_)?(\w+)"', done.stdout)
+    levels = {level.lower() for level in found}
+    return levels.pop() if len(levels) == 1 else "mixed" if levels else ""
+
+
+def change(tool: str, level: str) -> str:
+    """Ask for a level; return the tool's last line, for whoever has to say that it did not work."""
+    # Several levels at once cannot be named in one call: what was mixed goes back to the driver's own choice.
+    wanted = "auto" if level == "mixed" else level
+    words = wanted.upper() if tool == "amd-smi" else wanted
+    rights = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    done = _run([*rights, _path(tool), *TOOLS[tool][1], words, *_one_gpu(tool)])
+    if done is None:
+        return "it did not answer"
+    # A line of a tool's output must not be taken for a workflow command.
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return re.sub(r"[^ -~]|::", "?", lines[-1])[:200] if lines else f"exit status {done.returncode}"
+
+
+def _path(tool: str) -> str:
+    return shutil.which(tool) or shutil.which(tool, path="/opt/rocm/bin") or ""
+
+
+def _one_gpu(tool: str) -> list[str]:
+    gpu = os.environ.get("ROCATTN_SMI_GPU", "")
+    return [TOOLS[tool][2], gpu] if gpu else []
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""The runner's job-started hook (docs/runner.md): ends a job that must not run here before its first step does.
+
+A copy on the machine, owned by root, is what counts: a change to this file in a pull request changes nothing there. The
+repository that may use the machine is in ROCATTN_RUNNER_FOR ("owner/name"), set by whoever runs it. Only a label on a
+pull request of that very repository, and a run by hand, are let through, whatever the workflow files say.
+"""  # noqa: INP001 - a script of the workflows, in no package
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+LABEL = "gpu"
+
+
+def refusal(name: str, event: dict[str, Any], repository: str, allowed: str) -> str:
+    """Return why a job may not run here; "" if it may.
+
+    Args:
+        name: The event's name.
+        event: What GitHub tells of it.
+        repository: The repository that the job is of.
+        allowed: The repository that may use the machine.
+    """
+    head = ((event.get("pull_request") or {}).get("head") or {}).get("repo") or {}
+    labelled = event.get("action") == "labeled" and (event.get("label") or {}).get("name") == LABEL
+    by_hand = name == "workflow_dispatch"
+    guards = (
+        (bool(allowed), "ROCATTN_RUNNER_FOR is not set on this machine"),
+        (repository.lower() == allowed.lower(), f"{repository!a} may not use this machine"),
+        (by_hand or name == "pull_request", f"the event {name!a} does not come here"),
+        (by_hand or labelled, f"a pull request comes here by the label {LABEL} alone"),
+        (
+            by_hand or str(head.get("full_name", "")).lower() == allowed.lower(),
+            "a fork's pull request does not come here",
+        ),
+    )
+    return next((why for holds, why in guards if not holds), "")
+
+
+def main() -> int:
+    """Read what the runner tells, and let the job go on or not."""
+    try:
+        event = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text())
+    except (KeyError, OSError, ValueError) as error:
+        print(f"job_started: the event cannot be read ({type(error).__name__}): refused", file=sys.stderr)
+        return 1
+    environment = [os.environ.get(key, "") for key in ("GITHUB_REPOSITORY", "ROCATTN_RUNNER_FOR")]
+    if why := refusal(os.environ.get("GITHUB_EVENT_NAME", ""), event, *environment):
+        print(f"job_started: {why}: refused", file=sys.stderr)
+        return 1
+    print("job_started: let through")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

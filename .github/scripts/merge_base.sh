@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Write the newest common commit of $BASE (a branch or a commit) and HEAD to the step's output `base`: what a change is
+# gated against, so that commits which only the base has do not count for or against it.
+set -euo pipefail
+wanted=${BASE:?name a branch or a commit in BASE}
+git rev-parse --verify --quiet --end-of-options "$wanted^{commit}" >/dev/null || wanted=origin/$wanted
+found=$(git merge-base "$wanted" HEAD) || {
+    echo "merge_base.sh: HEAD and $BASE have no common commit here" >&2
+    exit 4
+}
+if [ "$found" = "$(git rev-parse HEAD)" ]; then
+    # A commit that is already on the base is measured against its own parent.
+    found=$(git rev-parse --verify --quiet 'HEAD^1') || {
+        echo "merge_base.sh: HEAD is the first commit: there is nothing to compare it with" >&2
+        exit 4
+    }
+fi
+echo "base=$found" >>"$GITHUB_OUTPUT"
+echo "merge_base.sh: gating against $found"

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# The public site on branch gh-pages: `pages.sh fetch` brings the asv results that it keeps, `pages.sh publish SITE` puts
+# the site and the results there as one commit without history (results grow; every night's copy need not stay).
+# GITHUB_TOKEN, if set, goes to git through its environment, where no process list shows it.
+set -euo pipefail
+store=.asv/results
+remote=${PAGES_REMOTE:-origin}
+
+if [ -n "${GITHUB_TOKEN:-}" ]; then
+    header=$(printf 'x-access-token:%s' "$GITHUB_TOKEN" | base64 -w0)
+    export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0="http.${GITHUB_SERVER_URL:-https://github.com}/.extraheader"
+    export GIT_CONFIG_VALUE_0="AUTHORIZATION: basic $header"
+fi
+
+case "${1:-} ${2:-}" in
+"fetch ")
+    if git fetch --quiet --depth=1 "$remote" gh-pages 2>/dev/null; then
+        mkdir -p "$store"
+        git archive FETCH_HEAD:results 2>/dev/null | tar -x -C "$store" || echo "pages.sh: gh-pages keeps no results yet"
+    else
+        echo "pages.sh: there is no gh-pages branch yet"
+    fi
+    ;;
+"publish "?*)
+    site=$2
+    if [ ! -s "$site/index.html" ]; then
+        echo "pages.sh: $site has no index.html: nothing is published" >&2
+        exit 3
+    fi
+    # A tree of its own, from an index of its own: neither the checkout nor its index is touched.
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    cp -R "$site" "$work/tree"
+    if [ -d "$store" ]; then cp -R "$store" "$work/tree/results"; fi
+    touch "$work/tree/.nojekyll"
+    export GIT_INDEX_FILE="$work/index"
+    git --work-tree="$work/tree" add --all --force .
+    tree=$(git write-tree)
+    unset GIT_INDEX_FILE
+    commit=$(git -c user.name=rocattn -c user.email=rocattn@users.noreply.github.com \
+        commit-tree "$tree" -m "The site of $(git rev-parse HEAD)")
+    git push --quiet --force "$remote" "$commit:refs/heads/gh-pages"
+    echo "pages.sh: published $commit"
+    ;;
+*)
+    echo "usage: pages.sh fetch | publish SITE" >&2
+    exit 4
+    ;;
+esac

@@ -1,0 +1,294 @@
+"""What the workflows ask of GitHub's API, with everything that a pull request's author can choose taken as hostile.
+
+``admit``: decide which commit may run on the GPU machine, and take the label away that asked for it.
+``fetch DIR``: bring the verdicts of a finished run.
+``comment DIR``: put them, rendered by ``rocattn gate comment``, on the pull request: one comment for each, renewed.
+
+Input comes in environment variables, never in arguments that YAML builds. Standard library only: the token is never in
+a process that has loaded anything else.
+"""  # noqa: INP001 - a script of the workflows, in no package
+
+import io
+import json
+import os
+import re
+import stat
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SHA = re.compile(r"[0-9a-f]{40}")
+REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,200}")
+REPOSITORY = re.compile(r"[A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100}")
+# An artifact is named by the workflow of the pull request, which its author may have changed.
+ARTIFACT = re.compile(r"verdict(?:-[a-z0-9]{1,20})?")
+ENDED = re.compile(r"[a-z_]{1,30}")
+# What every machine of `gpu` is labelled with, beside the architecture.
+COMMON_LABELS = {"self-hosted", "linux", "rocm"}
+LABEL = "gpu"
+BOT = "github-actions[bot]"
+MEMBER = "verdict.json"
+MAX_ARCHIVE_BYTES, MAX_VERDICT_BYTES, MAX_COMMENT_BYTES = 32 << 20, 16 << 20, 65_000
+TIMEOUT_S = 60.0
+
+
+class RefusedError(Exception):
+    """The request is not one that this workflow serves; the text says why."""
+
+
+class Api:
+    """GitHub's REST API of one repository."""
+
+    def __init__(self) -> None:
+        self.root = os.environ.get("GITHUB_API_URL", "https://api.github.com")
+        self.repository = matching(REPOSITORY, "GITHUB_REPOSITORY")
+        self._token = os.environ["GITHUB_TOKEN"]
+
+    def call(self, method: str, path: str, body: object = None, limit: int = MAX_ARCHIVE_BYTES) -> bytes:
+        """Send one request below ``/repos/OWNER/NAME`` and return the answer's body.
+
+        Raises:
+            RefusedError: When the answer is longer than ``limit``.
+            urllib.error.HTTPError: For any status that is no success.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        address = f"{self.root}/repos/{self.repository}{path}"
+        request = urllib.request.Request(address, data, method=method)  # noqa: S310 - the runner names the API
+        request.add_header("Accept", "application/vnd.github+json")
+        request.add_header("Content-Type", "application/json")
+        # Archives are fetched through a redirect to another host, which must not get the token.
+        request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - as above
+            text: bytes = answer.read(limit + 1)
+        if len(text) > limit:
+            raise RefusedError(f"the answer to {path} is larger than {limit} bytes")
+        return text
+
+    def get(self, path: str) -> Any:
+        """Return a decoded JSON answer."""
+        return json.loads(self.call("GET", path))
+
+    def pages(self, path: str, most: int = 20) -> Iterator[Any]:
+        """Return the items of a list that comes in pages."""
+        join = "&" if "?" in path else "?"
+        for page in range(1, most + 1):
+            items = self.get(f"{path}{join}per_page=100&page={page}")
+            yield from items
+            if len(items) < 100:
+                return
+
+
+def matching(pattern: re.Pattern[str], name: str) -> str:
+    """Return an environment variable that has the form it must have.
+
+    Raises:
+        RefusedError: When it does not.
+    """
+    value = os.environ.get(name, "")
+    if pattern.fullmatch(value) is None:
+        raise RefusedError(f"{name} is {value[:100]!a}, which is not what it must be")
+    return value
+
+
+def number_in(name: str) -> int:
+    """Return an environment variable that is a positive number."""
+    return int(matching(re.compile(r"[1-9]\d{0,17}"), name))
+
+
+def admit() -> None:
+    """Check who asked for a GPU run and of which commit; write ``sha`` and ``base`` to the step's outputs.
+
+    A label counts for the commit that had it when it was given, if whoever gave it may write to the repository, and
+    only once: it is taken away, so that a later push is not run by an earlier consent.
+    """
+    sha = matching(SHA, "ASKED_SHA")
+    base = matching(REVISION, "ASKED_BASE")
+    if ".." in base:
+        raise RefusedError(f"the base {base!a} is no branch or commit")
+    if os.environ.get("GITHUB_EVENT_NAME") == "pull_request":
+        api, number = Api(), number_in("PULL_REQUEST")
+        actor = matching(re.compile(r"[A-Za-z0-9-]{1,100}(?:\[bot\])?"), "LABELLED_BY")
+        api_path = f"/collaborators/{urllib.parse.quote(actor)}/permission"
+        if (role := api.get(api_path).get("permission")) not in {"admin", "write"}:
+            raise RefusedError(f"{actor} has {str(role)!a} rights here; a maintainer gives the label")
+        take_label(api, number)
+    output("sha", sha)
+    output("base", base)
+    print(f"admitted: {sha} against {base}")
+
+
+def take_label(api: Api, number: int) -> None:
+    """Remove the label; one that is gone already is fine."""
+    try:
+        api.call("DELETE", f"/issues/{number}/labels/{LABEL}")
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+
+
+def output(name: str, value: str) -> None:
+    """Set an output of the step."""
+    with Path(os.environ["GITHUB_OUTPUT"]).open("a") as file:
+        file.write(f"{name}={value}\n")
+
+
+def fetch(folder: Path) -> None:
+    """Write each verdict that run ``RUN_ID`` owes to ``NAME.json``, and how its job ended to ``NAME.ended``.
+
+    An empty file stands for a verdict that cannot be had. What a run owes is GitHub's word, not the artifacts': `gpu`
+    one for each self-hosted machine that took a job of it, so that no fork shows a GPU's verdict that no GPU gave.
+    """
+    api, run = Api(), number_in("RUN_ID")
+    folder.mkdir(parents=True, exist_ok=True)
+    if matching(re.compile("test|gpu"), "WORKFLOW") == "gpu":
+        owed = dict(machines(api.get(f"/actions/runs/{run}/jobs?per_page=100")["jobs"]))
+    else:
+        owed = {"verdict": matching(ENDED, "CONCLUSION")}
+    listed = api.get(f"/actions/runs/{run}/artifacts?per_page=100")["artifacts"]
+    artifacts = {one["name"]: one for one in reversed(listed)}
+    for name, ended in owed.items():
+        text = b""
+        try:
+            text = verdict_of(archive_of(api, artifacts.get(name)))
+        except (RefusedError, urllib.error.HTTPError) as error:
+            print(f"{name}: {error}")
+        (folder / f"{name}.json").write_bytes(text)
+        (folder / f"{name}.ended").write_text(ended)
+        print(f"{name}: {len(text)} bytes, its job ended with {ended}")
+    if not owed:
+        print("no machine took a job of this run: there is nothing to tell")
+
+
+def machines(jobs: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield name of the verdict and conclusion for each job that a self-hosted machine ran."""
+    for job in jobs:
+        labels = job.get("labels") or []
+        # A machine's name is there once it has taken the job: asking for its label is not enough.
+        if "self-hosted" in labels and job.get("runner_name"):
+            for label in sorted(set(labels) - COMMON_LABELS)[:1]:
+                ended = str(job.get("conclusion"))
+                if ARTIFACT.fullmatch(f"verdict-{label}") and ENDED.fullmatch(ended):
+                    yield f"verdict-{label}", ended
+
+
+def archive_of(api: Api, artifact: dict[str, Any] | None) -> bytes:
+    """Return an artifact as GitHub packs it.
+
+    Raises:
+        RefusedError: When there is none, or it is too large to be a verdict, by what GitHub says of its size.
+    """
+    if artifact is None:
+        raise RefusedError("the run left no verdict")
+    if int(artifact["size_in_bytes"]) > MAX_ARCHIVE_BYTES:
+        raise RefusedError(f"its archive is larger than {MAX_ARCHIVE_BYTES} bytes")
+    return api.call("GET", f"/actions/artifacts/{int(artifact['id'])}/zip")
+
+
+def verdict_of(archive: bytes) -> bytes:
+    """Return the verdict in an artifact; nothing of it is ever unpacked to a path that it names.
+
+    Raises:
+        RefusedError: When it is no archive, has no plain file of that name, or unpacks to too much.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+            members = [info for info in opened.infolist() if info.filename == MEMBER]
+            if len(members) != 1:
+                raise RefusedError(f"it holds {len(members)} files named {MEMBER}")
+            mode = members[0].external_attr >> 16
+            if mode and not stat.S_ISREG(mode) and stat.S_IFMT(mode):
+                raise RefusedError(f"{MEMBER} is no plain file")
+            with opened.open(members[0]) as file:
+                text = file.read(MAX_VERDICT_BYTES + 1)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError) as error:
+        raise RefusedError(f"its archive cannot be read: {type(error).__name__}") from error
+    if len(text) > MAX_VERDICT_BYTES:
+        raise RefusedError(f"{MEMBER} is larger than {MAX_VERDICT_BYTES} bytes")
+    return text
+
+
+def comment(folder: Path) -> None:
+    """Put every rendered verdict of a folder on the pull request that the run was for."""
+    api = Api()
+    sha = matching(SHA, "HEAD_SHA")
+    number = pull_request_of(api, sha)
+    if number is None:
+        return
+    for file in sorted(folder.glob("*.md"), key=lambda file: file.stem):
+        ended = file.with_suffix(".ended")
+        if ARTIFACT.fullmatch(file.stem) and ended.is_file():
+            text = body(file.stem, sha, ended.read_text(), file.read_text(errors="replace"))
+            upsert(api, number, file.stem, text)
+
+
+def pull_request_of(api: Api, sha: str) -> int | None:
+    """Return the open pull request whose head is this commit of that branch; None when there is not exactly one.
+
+    The run's own data would name it, too, but a pull request of a fork is not in it, and what an artifact says is the
+    author's word.
+    """
+    wanted = (sha, os.environ.get("HEAD_REPOSITORY", ""), os.environ.get("HEAD_BRANCH", ""))
+    numbers = []
+    for pull in api.pages("/pulls?state=open"):
+        head = pull["head"]
+        if (head["sha"], (head.get("repo") or {}).get("full_name", ""), head["ref"]) == wanted:
+            numbers.append(int(pull["number"]))
+    if len(numbers) == 1:
+        return numbers[0]
+    print(f"no comment: {len(numbers)} open pull requests have {sha} as their head")
+    return None
+
+
+def body(name: str, sha: str, ended: str, text: str) -> str:
+    """Return a comment: our marker, what we know from GitHub itself, then the rendered verdict."""
+    run = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{os.environ['GITHUB_REPOSITORY']}"
+    run += f"/actions/runs/{number_in('RUN_ID')}"
+    # The artifact is the author's; how the job itself ended is GitHub's word and stands above it.
+    head = f"{marker(name)}\n**{name}** of {sha[:10]}: [the run]({run}) ended with **{ended}**.\n\n"
+    room = MAX_COMMENT_BYTES - len(head.encode())
+    return head + text.encode()[:room].decode(errors="ignore")
+
+
+def marker(name: str) -> str:
+    """Return the first line by which our comment is found again."""
+    return f"<!-- rocattn:{name} -->"
+
+
+def upsert(api: Api, number: int, name: str, text: str) -> None:
+    """Renew our comment of this name, or make it."""
+    for one in api.pages(f"/issues/{number}/comments"):
+        # Someone else's comment with our marker in it is not ours to change.
+        if (one.get("user") or {}).get("login") == BOT and str(one.get("body")).startswith(marker(name)):
+            api.call("PATCH", f"/issues/comments/{int(one['id'])}", {"body": text})
+            print(f"{name}: comment renewed")
+            return
+    api.call("POST", f"/issues/{number}/comments", {"body": text})
+    print(f"{name}: comment made")
+
+
+def main(words: list[str]) -> int:
+    """Do what the command line says; a refusal or a failed call is one line and status 1."""
+    try:
+        match words:
+            case ["admit"]:
+                admit()
+            case ["fetch", folder]:
+                fetch(Path(folder))
+            case ["comment", folder]:
+                comment(Path(folder))
+            case _:
+                print("usage: pull_request.py admit | fetch DIR | comment DIR", file=sys.stderr)
+                return 4
+    except (RefusedError, urllib.error.URLError, OSError) as error:
+        print(f"pull_request.py: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

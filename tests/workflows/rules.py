@@ -1,0 +1,176 @@
+"""What every workflow must hold, as a list of what is wrong: for ours, and for ours with something broken."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import yaml
+
+from .expressions import holds
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".github" / "workflows"
+# Action -> the commit of the release that it is pinned to.
+PINS = {
+    "actions/checkout": ("3d3c42e5aac5ba805825da76410c181273ba90b1", "v7.0.1"),
+    "actions/setup-python": ("5fda3b95a4ea91299a34e894583c3862153e4b97", "v7.0.0"),
+    "actions/upload-artifact": ("043fb46d1a93c77aae656e7c1c64a875d1fc6a0a", "v7.0.1"),
+    "actions/download-artifact": ("3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c", "v8.0.1"),
+}
+# The only jobs that may write, and what; none of them runs code of a pull request.
+WRITES = {
+    ("gpu", "admit"): {"pull-requests"},
+    ("comment", "comment"): {"pull-requests"},
+    ("nightly", "publish"): {"contents"},
+}
+# What a `run:` may call; logic lives in what is tested elsewhere.
+COMMANDS = (
+    r"bash \.ci/run", r"python3 dev\.py (rocattn|wheel|lint|test)\b.*", r"python3 \.github/scripts/\w+\.py\b.*",
+    r"bash \.github/scripts/\w+\.sh\b.*",
+)  # fmt: skip
+OURS, FORK = "we/rocattn", "they/rocattn"
+
+
+def load(name):
+    """Return a workflow and its text."""
+    text = (FOLDER / f"{name}.yml").read_text()
+    return yaml.safe_load(text), text
+
+
+def load_script(name):
+    """Import a script of the workflows."""
+    spec = importlib.util.spec_from_file_location(f"_script_{name}", ROOT / ".github" / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def names():
+    """Return the workflows' names."""
+    return sorted(path.stem for path in FOLDER.glob("*.y*ml"))
+
+
+def triggers(workflow):
+    """Return the events; YAML 1.1 reads the key ``on`` as true."""
+    found = workflow.get("on", workflow.get(True))
+    return found if isinstance(found, dict) else dict.fromkeys([found] if isinstance(found, str) else found)
+
+
+def problems(workflow, text):
+    """Return one line for each rule that a workflow breaks."""
+    found = list(_of_workflow(workflow, text))
+    for name, job in workflow["jobs"].items():
+        found += [f"{name}: {problem}" for problem in _of_job(workflow, name, job)]
+        found += [f"{name}: {problem}" for step in job["steps"] for problem in _of_step(workflow, job, step, text)]
+        if "self-hosted" in job["runs-on"]:
+            found += [f"{name}: {problem}" for problem in _of_self_hosted(workflow, job)]
+    return found
+
+
+def _of_workflow(workflow, text):
+    if workflow.get("permissions") != {}:
+        yield "the workflow's own permissions are not {}"
+    if "pull_request_target" in triggers(workflow):
+        yield "pull_request_target runs with a token on what a fork sends"
+    if "secrets." in text:
+        yield "a secret is used: there is none in this project"
+
+
+def _of_job(workflow, name, job):
+    if not isinstance(job.get("timeout-minutes"), int) or job["timeout-minutes"] > 360:
+        yield "no timeout"
+    if not (workflow.get("concurrency") or job.get("concurrency")):
+        yield "no concurrency group"
+    permissions = job.get("permissions")
+    if not isinstance(permissions, dict):
+        yield "no permissions of its own"
+        return
+    writes = {key for key, value in permissions.items() if value != "read"}
+    if more := writes - WRITES.get((workflow["name"], name), set()):
+        yield f"may write {', '.join(sorted(more))}"
+
+
+def _of_step(workflow, job, step, text):
+    if "uses" in step:
+        action, _, commit = step["uses"].partition("@")
+        pin, version = PINS.get(action, ("", ""))
+        if not re.fullmatch(r"[0-9a-f]{40}", commit):
+            yield f"{action} is not pinned to a commit"
+        elif commit != pin:
+            yield f"{action} is pinned to a commit that is not of a known release"
+        elif f"{step['uses']} # {version}\n" not in text:
+            yield f"{action} does not name its version"
+        if action == "actions/checkout":
+            yield from _of_checkout(workflow, job, step.get("with", {}))
+    if "run" in step:
+        if "${{" in step["run"]:
+            yield f"an expression is pasted into a script: {step['run']!r}"
+        for line in step["run"].splitlines():
+            if line and not line.startswith("#") and not any(re.fullmatch(form, line) for form in COMMANDS):
+                yield f"a script of its own in YAML: {line!r}"
+
+
+def _of_checkout(workflow, job, options):
+    if options.get("persist-credentials") is not False:
+        yield "the checkout leaves its token in .git/config"
+    can_write = "write" in job["permissions"].values() if isinstance(job.get("permissions"), dict) else True
+    foreign = {"pull_request", "workflow_run"} & set(triggers(workflow))
+    if can_write and foreign and options.get("ref") != "${{ github.event.repository.default_branch }}":
+        yield "a job that can write checks out what a pull request brings"
+
+
+def _of_self_hosted(workflow, job):
+    events = triggers(workflow)
+    if set(events) - {"pull_request", "workflow_dispatch"}:
+        yield f"the machine is reached by {', '.join(sorted(events))}"
+    if "pull_request" in events and events["pull_request"].get("types") != ["labeled"]:
+        yield "the machine is reached without a label"
+    for who, event in FORBIDDEN.items():
+        if holds(job.get("if", "always()"), {"github": event}):
+            yield f"the machine is reached by {who}"
+    for who, event in ALLOWED.items():
+        if not holds(job.get("if", "always()"), {"github": event}):
+            yield f"the machine is not reached by {who}"
+    if not job.get("environment"):
+        yield "no environment, so no reviewer"
+    group = job.get("concurrency") or {}
+    if "matrix.gpu" not in group.get("group", "") or group.get("cancel-in-progress") is not False:
+        yield "no concurrency group for the GPU that lets a running job end"
+    yield from _of_restoring(job["steps"])
+
+
+def _of_restoring(steps):
+    """The level must be put back, and the GPU left free, whatever happens after it was set."""
+    runs = [(step.get("run", ""), step.get("if")) for step in steps]
+    changed = next((index for index, (run, _) in enumerate(runs) if "gpu_level.py set" in run), None)
+    if changed is not None and not any(
+        "gpu_level.py restore" in run and when == "always()" for run, when in runs[changed:]
+    ):
+        yield "the performance level is not always put back"
+    cleaned = [(index, when) for index, (run, when) in enumerate(runs) if "clean_gpu.py" in run]
+    work = next((index for index, (run, _) in enumerate(runs) if "rocattn ci" in run), 0)
+    if not any(index < work for index, _ in cleaned):
+        yield "an earlier job's processes are not looked for"
+    if not any(index > work and when == "always()" for index, when in cleaned):
+        yield "this job's processes are not always ended"
+
+
+def pull_request(repository, label="gpu"):
+    """Return what GitHub tells of a label on a pull request from a repository."""
+    return {
+        "event_name": "pull_request", "repository": OURS,
+        "event": {"label": {"name": label}, "pull_request": {"head": {"repo": {"full_name": repository}}}},
+    }  # fmt: skip
+
+
+FORBIDDEN = {
+    "a fork": pull_request(FORK),
+    "another label": pull_request(OURS, "documentation"),
+    "a fork that was deleted": pull_request(None),
+    "a push": {"event_name": "push", "repository": OURS, "event": {}},
+    "a fork's own run of another event": {"event_name": "pull_request_target", "repository": OURS, "event": {}},
+}
+ALLOWED = {
+    "a labelled pull request of this repository": pull_request(OURS),
+    "a maintainer by hand": {"event_name": "workflow_dispatch", "repository": OURS, "event": {"inputs": {}}},
+}

@@ -116,7 +116,7 @@ def test_nothing_run_is_not_a_pass(capsys, tmp_path, faulty, fault, words):
     [
         (["--backend", "gqu"], "no backend is named 'gqu'; registered: cpu-flash, cpu"),
         (["--case", "b1"], "no case is labelled 'b1'"),
-        (["--family", "shapes"], "no family is named 'shapes': use one of accuracy, visibility,"),
+        (["--family", "shapes"], "no family is named 'shapes': use one of basics, accuracy,"),
         (["--backend-module", "no_such_module"], "cannot import the backend module 'no_such_module'"),
     ],
 )

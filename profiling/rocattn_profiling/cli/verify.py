@@ -25,9 +25,10 @@ _SHOWN = 20
 """Failures that are printed, worst first; all are in the files."""
 
 _EPILOG = """\
-Levels: quick (seconds) covers all pairs of options and each family once; core (the default, minutes) adds sizes of
-numbers, tile edges, memory layouts, poisoned keys, gradients of every option and determinism in every dtype; full adds
-long sequences. --out gets verify.json and index.html, one page without scripts.
+Levels: quick (seconds) has each first mistake of a kernel alone, in every dtype, all pairs of options, and each family
+once; core (the default, minutes) adds sizes of numbers, tile edges, memory layouts, poisoned keys, gradients of every
+option and determinism in every dtype; full adds long sequences. For a backend that refuses the plainest cases, cases
+that it takes are added. --out gets verify.json and index.html, one page without scripts.
 
 exit status: 0 all that was run is right
              1 something is wrong
@@ -69,12 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.measure.verify_outcomes import Verification
 
     import_backends(arguments.backend_module)
-    chosen = _chosen(arguments)
-    if arguments.list:
-        return _list(chosen, as_json=arguments.json)
     named = [BACKENDS.get(name) for name in dict.fromkeys(arguments.backend)] if arguments.backend else list(BACKENDS)
     absent = {backend.name: answer.reason for backend in named if not (answer := backend.available())}
     backends = [backend for backend in named if backend.name not in absent]
+    chosen = _chosen(arguments, backends)
+    if arguments.list:
+        return _list(chosen, as_json=arguments.json)
     found, started, running = Verification(), time.time(), Path(arguments.out) / RUNNING
 
     def note(case: str, backend: str) -> None:
@@ -98,7 +99,7 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def _chosen(arguments: argparse.Namespace) -> list[Case]:
+def _chosen(arguments: argparse.Namespace, backends: list[Backend]) -> list[Case]:
     from rocattn_profiling.measure.verify_cases import FAMILIES, cases, find_case
 
     if arguments.case:
@@ -106,7 +107,8 @@ def _chosen(arguments: argparse.Namespace) -> list[Case]:
     unknown = [name for name in arguments.family or () if name not in FAMILIES]
     if unknown:
         raise CommandError(f"no family is named {unknown[0]!r}: use one of {', '.join(FAMILIES)}")
-    return [case for case in cases(arguments.level) if not arguments.family or case.family in arguments.family]
+    every = cases(arguments.level, backends)
+    return [case for case in every if not arguments.family or case.family in arguments.family]
 
 
 def _list(chosen: list[Case], *, as_json: bool) -> int:

@@ -1,8 +1,10 @@
 """What `rocattn verify` looks at: cases in families, at three levels.
 
-"accuracy" is a sweep whose cases cover every pair of option values (each band with each layout, each mask with each
-dtype, each size with each direction, …): most faults need two things at once, few need three. The other families each
-look for one kind of fault, and are listed by hand. A higher level has every case of the levels below.
+"basics" are the first mistakes of a kernel, each by itself, in cases as plain as a backend needs them
+(`rocattn_profiling.measure.verify_basics`). "accuracy" is a sweep whose cases cover every pair of option values (each
+band with each layout, each mask with each dtype, each size with each direction, …): most faults need two things at
+once, few need three. The other families each look for one kind of fault, and are listed by hand. A higher level has
+every case of the levels below.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError
+from rocattn_profiling.measure.verify_basics import all_basics, basics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from rocattn.registry import Backend
 
 LEVELS = ("quick", "core", "full")
 FAMILIES = {
+    "basics": "grouped heads, bottom right, batches, layouts, Dv, the last tile: each alone, in each dtype",
     "accuracy": "options in all pairs, against float64 and the other backends",
     "visibility": "which keys each row sees: uniform scores, one-hot values",
     "positions": "where K and V are read: one key a row",
@@ -98,10 +104,17 @@ class Case:
         return [f"{c.direction}", c.dtype, c.layout, *(name for name, on in used.items() if on)]
 
 
-def cases(level: str = "full") -> list[Case]:
-    """Return a level's cases, always in the same order; those of "quick" come first, then what "core" adds."""
+def cases(level: str = "full", backends: Sequence[Backend] = ()) -> list[Case]:
+    """Return a level's cases, always in the same order; those of "quick" come first, then what "core" adds.
+
+    Args:
+        level: Which.
+        backends: For those whose limits the level's cases miss, more of the family "basics" follow at the end.
+    """
     wanted = LEVELS[: LEVELS.index(level) + 1]
-    return list({case.label: case for name in wanted for case in _level(name)}.values())
+    found = {case.label: case for name in wanted for case in _level(name)}
+    narrow = (_basic(*pair) for backend in backends for pair in basics(backend))
+    return list((found | {case.label: case for case in narrow}).values())
 
 
 def find_case(label: str) -> Case:
@@ -110,7 +123,7 @@ def find_case(label: str) -> Case:
     Raises:
         ConfigError: When there is none.
     """
-    for case in cases():
+    for case in itertools.chain(cases(), (_basic(*pair) for pair in all_basics())):
         if case.label == label:
             return case
     raise ConfigError(f"no case is labelled {label!r}: labels are in verify.json, or in `rocattn verify --json`")
@@ -123,7 +136,12 @@ def _level(name: str) -> tuple[Case, ...]:
     return tuple(made())
 
 
+def _basic(config: AttentionConfig, storage: str) -> Case:
+    return Case(config, family="basics", storage=storage)
+
+
 def _quick() -> Iterator[Case]:
+    yield from (_basic(*pair) for pair in basics())
     yield from _covering(_FACTORS, random.Random(0))  # noqa: S311 - a fixed choice of cases, not a secret
     yield from _visibility(("float32",))
     yield from _positions(("float16",))

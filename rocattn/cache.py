@@ -1,7 +1,8 @@
 """A folder of results addressed by the hash of everything they were made from.
 
 Entries are made whole in a sibling folder and renamed into place, so a reader never sees half of one and a killed
-writer leaves nothing that counts. A lock file per key keeps parallel first uses from doing the same work twice.
+writer leaves nothing that counts. A lock file per key keeps parallel first uses from doing the same work twice. What
+was not used for longest goes once there is too much (`rocattn.cache_limit`).
 """
 
 from __future__ import annotations
@@ -13,15 +14,21 @@ import logging
 import os
 import shutil
 import tempfile
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rocattn import cache_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _LOG = logging.getLogger(__name__)
 _SUMS = "SHA256SUMS"
+FRESH_S = 3600.0
+"""An entry that was used within so many seconds stays, whatever the limit."""
+_PRUNED = "pruned"  # its time is the last look at all entries, of which there are tens of thousands
 
 
 def cache_folder() -> Path:
@@ -44,6 +51,25 @@ def write_problem(folder: Path) -> str:
     return ""
 
 
+def compiled_entries(root: Path) -> Iterator[cache_limit.Entry]:
+    """Yield what a `ContentCache` holds in a folder."""
+    for part in root.glob("[0-9a-f][0-9a-f]"):
+        with suppress(OSError):
+            yield from cache_limit.entries(list(part.iterdir()), _SUMS)
+
+
+def _prune(root: Path) -> None:
+    """Keep a cache within its limit: looks at most once in `FRESH_S`, as nothing that is younger goes."""
+    stamp = root / _PRUNED
+    with suppress(OSError):
+        if stamp.exists() and time.time() - stamp.stat().st_mtime < FRESH_S:
+            return
+        stamp.touch()
+        for part in root.glob("[0-9a-f][0-9a-f]"):
+            cache_limit.sweep(part)
+        cache_limit.shrink(compiled_entries(root), fresh_s=FRESH_S)
+
+
 class ContentCache:
     """Named byte strings by key, in one folder; falls back to a temporary folder when that one takes no files."""
 
@@ -64,6 +90,8 @@ class ContentCache:
             except OSError as error:
                 self._use_temporary_folder(error)
                 self._write_if_possible(key, made)
+        if not self._degraded:
+            _prune(self._root)
         return made
 
     def _entry(self, key: str) -> Path:
@@ -81,6 +109,7 @@ class ContentCache:
                     return None
         except (OSError, ValueError):
             return None
+        cache_limit.used(entry / _SUMS)
         return files or None
 
     @contextmanager
@@ -111,9 +140,10 @@ class ContentCache:
         """Put an entry in place by one rename; an entry that another process put there first stays."""
         entry = self._entry(key)
         entry.parent.mkdir(parents=True, exist_ok=True)
-        for stale in entry.parent.glob(f"{key}.partial-*"):  # left by a killed holder of the lock that we hold now
+        # Those there are were left by a killed holder of the lock that we hold now.
+        for stale in entry.parent.glob(f"{key}{cache_limit.PARTIAL}*"):
             shutil.rmtree(stale, ignore_errors=True)
-        partial = Path(tempfile.mkdtemp(prefix=f"{key}.partial-", dir=entry.parent))
+        partial = Path(tempfile.mkdtemp(prefix=f"{key}{cache_limit.PARTIAL}", dir=entry.parent))
         try:
             for name, data in files.items():
                 (partial / name).write_bytes(data)

@@ -249,10 +249,12 @@ def test_barriers_never_bind_first():
     [
         ("gfx1100", {"vgprs": 124}, "VGPRs bind at 10 waves of 16: 4 VGPRs over the step to 12 waves"),
         ("gfx1100", {"vgprs": 97}, "VGPRs bind at 12 waves of 16: 1 VGPR over the step to 16 waves"),
-        ("gfx1100", {"vgprs": 96}, "all 16 wave slots of a SIMD are filled"),
+        ("gfx1100", {"vgprs": 96}, "registers allow all 16 wave slots of a SIMD"),
+        ("gfx942", {"vgprs": 24, "block": 256}, "registers, LDS and block size allow all 8 wave slots of a SIMD"),
         ("gfx942", {"vgprs": 60, "sgprs": 97}, "SGPRs bind at 6 waves of 8: 1 SGPR over the step to 7 waves"),
         ("gfx942", {"vgprs": 60, "block": 768},
-         "6 waves of 8: blocks of 12 waves fill 24 of the CU's 32 wave slots; only another block size gives more"),
+         ("at most 6 waves of 8: blocks of 12 waves fit 24 of the CU's 32 wave slots; "
+          "only another block size gives more")),
         ("gfx942", {"vgprs": 130, "block": 512, "lds_bytes": 65536},
          "VGPRs and LDS bind at 2 waves of 8: 2 VGPRs and 32768 bytes of LDS over the step to 4 waves"),
         ("gfx90a", {"vgprs": 8, "block": 256, "lds_bytes": 40960},

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -78,6 +79,19 @@ def test_the_page_needs_nothing_from_elsewhere():
     assert "HBM 4,214 GB/s (measured)" in page
     assert "1,389" not in page, "that is another machine's"
     assert '<a href="#k1" aria-label="1. attention: 51.2 TFLOP/s at 19.5 FLOP/byte">' in page
+
+
+def test_a_flagged_occupancy_is_marked_like_any_other_flagged_metric():
+    """With a star in both tables; one without remarks has none."""
+    made = profile_report.build(profile(("attention", 100_000)))
+    (kernel,) = made.kernels
+    for flags, star in ((("counted in part",), True), ((), False)):
+        kernel.values["achieved_occupancy_pct"] = replace(
+            kernel.values["read_gbps"], key="achieved_occupancy_pct", value=41.5, flags=flags
+        )
+        text, page = profile_pages.profile_markdown(made), profile_pages.profile_html(made, 0)
+        assert ("| 41.5 %\\* |" in text, "| 41.5 % |" in text) == (star, not star)
+        assert ('41.5 %<span title="counted in part"> *</span>' in page) == star
 
 
 def test_kernel_names_cannot_inject_markup():

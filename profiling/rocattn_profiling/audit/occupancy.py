@@ -279,15 +279,16 @@ def _slack(kernel: _Kernel, binding: Limit) -> dict[str, int]:
 
 
 def _sentence(kernel: _Kernel, binding: Limit, bound_by: tuple[str, ...], step: Step | None, unit: str) -> str:
-    """Return the result in words."""
+    """Return the result in words: what may be resident, never what a run had, which may stand beside it."""
     slots = kernel.arch.waves_per_simd
     if binding.waves == slots:
-        return f"all {slots} wave slots of a SIMD are filled"
+        allowing = "registers allow" if kernel.block is None else "registers, LDS and block size allow"
+        return f"{allowing} all {slots} wave slots of a SIMD"
     if step is None:
         filled = (binding.blocks or 0) * kernel.waves
         return (
-            f"{_waves(binding.waves)} of {slots}: blocks of {_waves(kernel.waves)} fill {filled} of the {unit}'s "
-            f"{slots * kernel.simds} wave slots; only another block size gives more"
+            f"at most {_waves(binding.waves)} of {slots}: blocks of {_waves(kernel.waves)} fit {filled} of the "
+            f"{unit}'s {slots * kernel.simds} wave slots; only another block size gives more"
         )
     who, singular = " and ".join(bound_by), bound_by == (_LDS,)
     if binding.blocks == 0:

@@ -1,0 +1,174 @@
+"""Keeping a cache folder small: what was not used for longest goes first, once there is more than a limit.
+
+Any number of processes may use the folder meanwhile. An entry is a folder with a file whose modification time is its
+last use, and a lock file beside it. It is removed only while nobody holds that lock and nobody used it lately; a
+rename takes it out of sight in one step, so that a reader finds all of it or nothing, and makes it anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+VARIABLE = "ROCATTN_CACHE_GIB"
+DEFAULT_GIB = 4.0
+PARTIAL = ".partial-"
+"""In the name of a folder that is being written or removed; one that is this old was left by a killed process."""
+STALE_S = 24 * 3600.0
+_AFTER = 0.9  # of the limit is left, so that the next entry does not cost another look at all of them
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a cache: its folder, the file that tells its last use, and the bytes that it takes on the disk."""
+
+    folder: Path
+    mark: Path
+    last_use_s: float
+    size_bytes: float
+
+
+def limit_gib() -> float:
+    """Return how much each part of the cache may hold: ``ROCATTN_CACHE_GIB``; infinite for 0."""
+    return _given_gib(os.environ.get(VARIABLE, "")) or DEFAULT_GIB
+
+
+def limit_problem() -> str:
+    """Return what is wrong with ``ROCATTN_CACHE_GIB``, or an empty string."""
+    given = os.environ.get(VARIABLE, "")
+    if not given or _given_gib(given):
+        return ""
+    return f"{VARIABLE} is {given!r}, no number of GiB: {DEFAULT_GIB:g} is used"
+
+
+def _given_gib(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if not number >= 0:  # nan too
+        return None
+    return number or math.inf
+
+
+def entries(folders: Iterable[Path], mark: str) -> Iterator[Entry]:
+    """Yield the entries among folders; what others remove meanwhile is left out.
+
+    Args:
+        folders: Where entries may be; files, and folders half-made, are none.
+        mark: The name of the file that tells the last use.
+    """
+    for folder in folders:
+        if PARTIAL in folder.name:
+            continue
+        try:
+            with os.scandir(folder) as found:  # raises for a file
+                size = sum(map(_disk_bytes, found))
+            # One that is being made has no mark yet, and is as old as its folder.
+            told = folder / mark if (folder / mark).exists() else folder
+            yield Entry(folder, told, told.stat().st_mtime, size)
+        except OSError:
+            continue
+
+
+def _disk_bytes(found: os.DirEntry[str]) -> float:
+    """Return the bytes of a file's blocks, shared among its hard links, or of all files in a folder."""
+    if found.is_dir(follow_symlinks=False):
+        with contextlib.suppress(OSError), os.scandir(found) as inside:
+            return sum(map(_disk_bytes, inside))
+        return 0.0
+    try:
+        told = found.stat(follow_symlinks=False)
+    except OSError:
+        return 0.0
+    return getattr(told, "st_blocks", -(-told.st_size // 512)) * 512 / max(told.st_nlink, 1)
+
+
+def used(mark: Path, after_s: float = 600.0) -> None:
+    """Note that an entry was used just now; nothing to do if that is noted, or where nothing can be written."""
+    with contextlib.suppress(OSError):
+        if time.time() - mark.stat().st_mtime > after_s:
+            os.utime(mark)
+
+
+def shrink(found: Iterable[Entry], *, fresh_s: float, keep: int | None = None) -> float:
+    """Remove the longest unused entries beyond the limit; returns the bytes that were freed.
+
+    Args:
+        found: All entries.
+        fresh_s: One that was used within so many seconds stays: somebody may still be at it.
+        keep: How many entries may stay at most; None for any number.
+    """
+    oldest_first = sorted(found, key=lambda entry: entry.last_use_s)
+    limit = limit_gib() * 2**30
+    total = sum(entry.size_bytes for entry in oldest_first)
+    goal = total if total <= limit else _AFTER * limit
+    surplus = 0 if keep is None else len(oldest_first) - keep
+    freed = 0.0
+    for entry in oldest_first:
+        if (total - freed <= goal and surplus <= 0) or time.time() - entry.last_use_s < fresh_s:
+            break
+        if _remove(entry):
+            freed += entry.size_bytes
+            surplus -= 1
+    return freed
+
+
+def _remove(entry: Entry) -> bool:
+    """Remove an entry that is still what it was when it was looked at; says whether it did."""
+    away = entry.folder.with_name(f"{entry.folder.name}{PARTIAL}removed-{os.getpid()}")
+    with _lock(entry.folder.with_suffix(".lock")) as held:
+        try:
+            if not held or entry.mark.stat().st_mtime != entry.last_use_s:
+                return False
+            entry.folder.rename(away)
+        except OSError:  # a cache that may only be read, or another process was first
+            return False
+    shutil.rmtree(away, ignore_errors=True)
+    return True
+
+
+def sweep(folder: Path) -> None:
+    """Remove what is left over in a folder of entries: folders half-made or half-removed, locks of nothing.
+
+    A process that had just opened such a lock goes on with it while another makes a new one, and both make the entry:
+    only for caches in which that costs no more than the work done twice.
+    """
+    for path in folder.iterdir():
+        try:
+            if time.time() - path.stat().st_mtime < STALE_S:
+                continue
+            if PARTIAL in path.name:
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.suffix == ".lock" and not path.with_suffix("").exists():
+                with _lock(path) as held:
+                    if held:
+                        path.unlink()
+        except OSError:
+            continue
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[bool]:
+    """Try to hold a lock, without waiting; says whether it is held."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except (Timeout, OSError, NotImplementedError):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()

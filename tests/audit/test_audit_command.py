@@ -229,7 +229,7 @@ def test_the_history_is_put_into_the_asv_store(audit, repository):
     assert (status, "history: 2 commits added to the asv store, 0 had their numbers" in err) == (0, True)
     series = {one.benchmark: one for one in AsvStore(repository).read()}
     assert set(series) == {f"{track.SUITE}.{metric}" for metric in track.UNITS}
-    assert {one.unit for one in series.values()} == {"registers", "waves", "cycles"}
+    assert {one.unit for one in series.values()} == {"registers", "waves", "cycles", "bytes"}
     vgprs, lost = (series[f"{track.SUITE}.track_{name}"] for name in ("vgprs", "lost_wave_slots"))
     assert vgprs.params == {"arch": "gfx1100", "kernel": "scale"}
     by_value = sorted(point.value for point in vgprs.points)

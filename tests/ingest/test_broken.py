@@ -13,6 +13,7 @@ from rocattn_profiling.ingest import rocpd
 from rocattn_profiling.metrics.launches import find_launches
 
 from . import generators as g
+from . import older_generators as older
 from .test_csv import whats
 from .test_formats import held, truth
 
@@ -31,7 +32,7 @@ def make(folder, kind):
     elif kind == "deep.json":
         path.write_text('{"rocprofiler-sdk-tool":' + "[" * 200_000)
     elif kind == "chrome.json":
-        path.write_bytes(g.chrome(path, MADE).read_bytes()[:-40])
+        path.write_bytes(older.chrome(path, MADE).read_bytes()[:-40])
     elif kind == "db":
         path.write_bytes(g.rocpd(path, g.launches(400)).read_bytes()[:40_000])
     elif kind == "header.db":
@@ -172,7 +173,7 @@ def test_an_empty_folder_gives_an_empty_profile(tmp_path):
 def test_a_surprise_in_a_reader_is_one_line(tmp_path, monkeypatch):
     """A defect of ours in one file must not hide the rest of the run."""
     g.v3_counters(tmp_path / "a.csv", MADE)
-    g.v1(tmp_path / "b.csv", MADE)
+    older.v1(tmp_path / "b.csv", MADE)
 
     def fail(_part):
         raise KeyError("inside")

@@ -13,6 +13,7 @@ from rocattn_profiling.ingest.csv_repair import split_records
 from rocattn_profiling.ingest.parts import Notes
 
 from . import generators as g
+from . import older_generators as older
 from .test_formats import ALL, held, truth
 
 NASTY = [
@@ -53,14 +54,14 @@ def test_kernel_names_of_any_kind(tmp_path, name, generation):
 def test_kernel_names_in_wide_files(tmp_path, name):
     """rocprof v1 and rocprof-compute escape them."""
     made = renamed([], ["plain", name, "after"])
-    profile = ingest.read([g.v1(tmp_path / "a.csv", made)])
+    profile = ingest.read([older.v1(tmp_path / "a.csv", made)])
     columns = ("dispatch", "kernel", "grid", "counter", "value")
     assert held(profile, columns) == [(a, b.strip(), *rest) for a, b, *rest in truth(made, columns)]
 
 
 def test_unquoted_names_with_commas(tmp_path):
     """rocprof v1 may leave names unquoted: the columns on both sides of it tell where it ends."""
-    path = g.v1(tmp_path / "a.csv", renamed([], ["f<a, b, c>", "g"]))
+    path = older.v1(tmp_path / "a.csv", renamed([], ["f<a, b, c>", "g"]))
     path.write_text(path.read_text().replace('"', ""))
     profile = ingest.read([path])
     assert profile.dispatches["kernel"].tolist() == ["f<a, b, c>", "g"]
@@ -174,7 +175,7 @@ def test_joined_files_repeat_their_header(tmp_path):
 
 def test_spreadsheets_round_timestamps(tmp_path):
     """8.1097E+14 is not a time, even where start and end differ; counters are kept."""
-    path = g.v2(tmp_path / "a.csv", g.launches(3))
+    path = older.v2(tmp_path / "a.csv", g.launches(3))
     text = path.read_text()
     for launch in g.launches(3):
         text = text.replace(str(launch.start), "1.55E+15").replace(str(launch.end), "1.56E+15")
@@ -190,7 +191,7 @@ def test_semicolons_and_byte_order_marks(tmp_path):
     """A spreadsheet in another language saves with semicolons, one on Windows in UTF-16."""
     made = g.launches(3)
     names = [g.Launch(**{**vars(launch), "kernel": f"k{i}"}) for i, launch in enumerate(made)]
-    path = g.v2(tmp_path / "a.csv", names)
+    path = older.v2(tmp_path / "a.csv", names)
     text = path.read_text().replace(",", ";")
     for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-16-be"):
         mark = "\ufeff" if encoding == "utf-16-be" else ""
@@ -239,7 +240,7 @@ def test_numbers_beyond_float_precision_stay_exact(tmp_path):
 
 def test_missing_values_are_not_measured(tmp_path):
     """An empty or wrong cell is no zero."""
-    path = g.v1(tmp_path / "a.csv", g.launches(3))
+    path = older.v1(tmp_path / "a.csv", g.launches(3))
     path.write_text(path.read_text().replace(",1000.0,", ",,").replace(",2001.0,", ",1e400,"))
     path.write_text(path.read_text().replace(",112,64,", ",nan,64,", 1))
     profile = ingest.read([path])
@@ -262,15 +263,15 @@ def test_dispatches_that_lack_counters_are_counted(tmp_path):
 def test_six_significant_digits_are_said(tmp_path):
     """rocprof-compute's long files round large sums: 2655020 for 2655024."""
     rounded = [g.Launch(i + 1, "k", counters={"A": 2_655_020.0 + 10 * i, "B": 17.0}) for i in range(4)]
-    profile = ingest.read([g.compute_long(tmp_path / "a.csv", rounded)])
+    profile = ingest.read([older.compute_long(tmp_path / "a.csv", rounded)])
     assert whats(profile) == ["values have 6 significant digits only"]
     exact = [*rounded, g.Launch(9, "k", counters={"A": 2_655_024.0, "B": 1.0})]
-    assert whats(ingest.read([g.compute_long(tmp_path / "a.csv", exact)])) == []
+    assert whats(ingest.read([older.compute_long(tmp_path / "a.csv", exact)])) == []
 
 
 def test_repeated_counter_columns_are_read_once(tmp_path):
     """A counter that was asked for twice must not count twice."""
-    path = g.v1(tmp_path / "a.csv", g.launches(2, counters=("SQ_WAVES", "TWIN")))
+    path = older.v1(tmp_path / "a.csv", g.launches(2, counters=("SQ_WAVES", "TWIN")))
     path.write_text(path.read_text().replace("TWIN", "SQ_WAVES", 1))
     profile = ingest.read([path])
     assert profile.counters["value"].tolist() == [1000.0, 2000.0]

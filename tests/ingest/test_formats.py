@@ -7,6 +7,7 @@ from rocattn_profiling import ingest
 from rocattn_profiling.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES
 
 from . import generators as g
+from . import older_generators as older
 
 ALL = ("process", "dispatch", "kernel", "grid", "block", "lds_bytes", "scratch_bytes", "vgprs", "agprs", "sgprs",
        "start_ns", "end_ns", "queue", "counter", "value")  # fmt: skip
@@ -52,10 +53,10 @@ CASES = {
     "v3 JSON": (lambda p, m: g.v3_json(p / "a.json", m, instances=4), ALL, "6.2 or later"),
     "rocpd 3": (lambda p, m: g.rocpd(p / "a.db", m, instances=4), ALL, "schema 3"),
     "rocpd 4": (lambda p, m: g.rocpd(p / "a.db", m, schema=4, instances=4), ALL, "schema 4.1.0"),
-    "v1": (lambda p, m: g.v1(p / "a.csv", m), ALL, "ROCm 5.3 or later"),
-    "v1 before 5.3": (lambda p, m: g.v1(p / "a.csv", m, old=True), without("agprs"), "ROCm 5.2 or earlier"),
-    "v2": (lambda p, m: g.v2(p / "a.csv", m), ALL, ""),
-    "compute long": (lambda p, m: g.compute_long(p / "a.csv", m), without("process", "queue"), "3.6 or later"),
+    "v1": (lambda p, m: older.v1(p / "a.csv", m), ALL, "ROCm 5.3 or later"),
+    "v1 before 5.3": (lambda p, m: older.v1(p / "a.csv", m, old=True), without("agprs"), "ROCm 5.2 or earlier"),
+    "v2": (lambda p, m: older.v2(p / "a.csv", m), ALL, ""),
+    "compute long": (lambda p, m: older.compute_long(p / "a.csv", m), without("process", "queue"), "3.6 or later"),
 }  # fmt: skip
 
 
@@ -100,7 +101,7 @@ def test_the_trace_json_of_rocprof_v1_gives_times_and_no_sizes(tmp_path):
     """Kernels are the events of the GPUs; API calls are not."""
     columns = ("process", "dispatch", "kernel", "start_ns", "end_ns", "queue")
     made = g.launches(3, counters=())
-    profile = ingest.read([g.chrome(tmp_path / "results.json", made)])
+    profile = ingest.read([older.chrome(tmp_path / "results.json", made)])
     assert held(profile, columns) == truth(made, columns)
     assert (profile.dispatches["grid"] == -1).all()
 

@@ -7,6 +7,7 @@ from rocattn_profiling import ingest
 from rocattn_profiling.metrics.launches import find_launches
 
 from . import generators as g
+from . import older_generators as older
 from .test_csv import whats
 from .test_formats import held, truth
 
@@ -131,8 +132,10 @@ def test_passes_in_one_long_file(tmp_path):
     """rocprof-compute appends its passes: the same dispatch at another time is another pass, whoever ran it."""
     made = g.launches(3, counters=("A", "B"))
     other = g.later(g.launches(3, counters=("C",)))
-    path = g.compute_long(tmp_path / "pmc_perf.csv", made, "guid-1")
-    path.write_text(path.read_text() + g.compute_long(tmp_path / "x", other, "guid-2").read_text().split("\n", 1)[1])
+    path = older.compute_long(tmp_path / "pmc_perf.csv", made, "guid-1")
+    path.write_text(
+        path.read_text() + older.compute_long(tmp_path / "x", other, "guid-2").read_text().split("\n", 1)[1]
+    )
     (tmp_path / "x").unlink()
     profile = ingest.read([path])
     assert passes(profile) == ["pmc_perf[0]", "pmc_perf[1]"]
@@ -168,8 +171,8 @@ def test_a_merged_table_shows_what_was_measured_together(tmp_path, generation):
     """rocprof-compute's pmc_perf.csv: each group of columns is a pass; channels are summed; accumulators get names."""
     groups = [["SQ_WAVES", "GRBM_GUI_ACTIVE"], CHANNELS, ["SQ_LEVEL_WAVES", "SQ_ACCUM_PREV_HIRES"]]
     made = g.launches(2, counters=[name for names in groups for name in names])
-    g.sysinfo(tmp_path, generation)
-    g.merged(tmp_path / "pmc_perf.csv", made, groups, generation=generation)
+    older.sysinfo(tmp_path, generation)
+    older.merged(tmp_path / "pmc_perf.csv", made, groups, generation=generation)
     profile = ingest.read([tmp_path])
     table = profile.tidy(["pass", "dispatch"])
     values = {(p, d, c): v for p, d, c, v in table.itertuples(index=False, name=None)}
@@ -191,7 +194,7 @@ def test_merged_accumulators_are_numbered_by_their_pass(tmp_path):
         ["SQC_DCACHE_REQ_READ_2", "SQ_INST_LEVEL_LDS", "SQ_ACCUM_PREV_HIRES_2"],
     ]  # fmt: skip
     made = g.launches(1, counters=[name for names in groups for name in names])
-    path = g.merged(tmp_path / "pmc_perf.csv", made, groups, generation="3")
+    path = older.merged(tmp_path / "pmc_perf.csv", made, groups, generation="3")
     counters = ingest.read([path]).counters
     assert dict(zip(counters["counter"], counters["value"], strict=True)) == {
         "SQ_IFETCH_LEVEL": 1000.0, "SQ_IFETCH_LEVEL_ACCUM": 1001.0, "SQ_LEVEL_WAVES": 1002.0,
@@ -211,11 +214,11 @@ def test_a_merged_table_gives_way_to_the_files_of_its_passes(tmp_path):
     """Where each pass's file is there, its times are exact and the merged table's are means."""
     groups = [["A"], ["B"]]
     made = g.launches(2, counters=("A", "B"))
-    g.sysinfo(tmp_path, "3")
-    g.merged(tmp_path / "pmc_perf.csv", made, groups, generation="3")
+    older.sysinfo(tmp_path, "3")
+    older.merged(tmp_path / "pmc_perf.csv", made, groups, generation="3")
     for number, names in enumerate(groups):
         one = [g.Launch(**{**vars(m), "counters": {n: m.counters[n] for n in names}}) for m in made]
-        g.v2(tmp_path / f"pmc_perf_{number}.csv", one, suffix="", blank=False)
+        older.v2(tmp_path / f"pmc_perf_{number}.csv", one, suffix="", blank=False)
     profile = ingest.read([tmp_path])
     assert passes(profile) == ["pmc_perf_0", "pmc_perf_1"]
     (merged,) = (s for s in profile.provenance if s.file.endswith("pmc_perf.csv"))
@@ -226,7 +229,7 @@ def test_a_merged_table_gives_way_to_the_files_of_its_passes(tmp_path):
 
 def test_a_workload_says_what_is_missing_for_its_peaks(tmp_path):
     """Official samples lack the clocks."""
-    path = g.sysinfo(tmp_path, "3")
+    path = older.sysinfo(tmp_path, "3")
     profile = ingest.read([path])
     assert whats(profile) == ["max_sclk is empty or 0", "max_mclk is empty or 0"]
     assert pd.isna(profile.agents.loc[0, "max_clock_mhz"])
@@ -235,8 +238,8 @@ def test_a_workload_says_what_is_missing_for_its_peaks(tmp_path):
 
 def test_the_tools_version_is_in_its_log(tmp_path):
     """rocprof-compute's tables do not state it."""
-    g.sysinfo(tmp_path, "2")
-    g.v2(tmp_path / "SQ_LEVEL_WAVES.csv", g.launches(2), blank=False)
+    older.sysinfo(tmp_path, "2")
+    older.v2(tmp_path / "SQ_LEVEL_WAVES.csv", g.launches(2), blank=False)
     (tmp_path / "log.txt").write_text("Omniperf version: 2.0.0-RC1\nProfiler choice: rocprofv2\n")
     source = ingest.read([tmp_path / "SQ_LEVEL_WAVES.csv", tmp_path]).provenance[0]
     assert (source.tool, source.generation, source.version) == ("rocprofv2", "", "")

@@ -1,30 +1,30 @@
-"""The documents are true: links lead somewhere, commands parse, Python examples run."""
+"""The documents are true: links lead somewhere, commands parse, Python examples run (their commands: tests/docs)."""
 
 import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from rocattn_profiling import cli
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "kernels").rglob("*.md")])
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+from .docs.blocks import PAGES, ROOT, blocks, name_of
+
+OURS = re.compile(r"(?:\w+=(?:\$\([^)]*\)|\S+) )*(rocattn .+)")
+FENCE = re.compile(r"^\s*```.*?^\s*```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(page, language):
+def texts(page, language):
     """Return the fenced blocks of a language in a page."""
-    return [text for kind, text in FENCE.findall(page.read_text()) if kind == language]
+    return [block.text for block in blocks(page) if block.language == language]
 
 
 def commands(page):
     """Return the ``rocattn …`` command lines of a page's shell blocks, comments taken off."""
-    lines = "".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
-    found = [shlex.split(re.sub(r" > \S+", "", line), comments=True) for line in lines]
-    return [words[1:] for words in found if words and words[0] == "rocattn"]
+    lines = "".join(texts(page, "sh")).replace("\\\n", " ").splitlines()
+    found = [re.sub(r" > \S+", "", match[1]) for line in lines if (match := OURS.match(line))]
+    return [shlex.split(line, comments=True)[1:] for line in found]
 
 
 def anchors(page):
@@ -33,10 +33,10 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_inside_the_repository_lead_somewhere(page):
     """Every relative link and image of a page exists, its anchor included."""
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
@@ -45,7 +45,7 @@ def test_links_inside_the_repository_lead_somewhere(page):
         assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}: no such heading"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_documented_commands_parse(page):
     """A command line that a page shows is one that the command takes: no option is invented or out of date."""
     for words in commands(page):
@@ -61,14 +61,20 @@ def test_documented_commands_parse(page):
 
 def test_the_readme_shows_the_two_commands():
     """A newcomer finds both commands, with and without make."""
-    shown = "".join(blocks(ROOT / "README.md", "sh"))
+    shown = "".join(texts(ROOT / "README.md", "sh"))
     for command in ("make run", "make test", "python3 dev.py run", "python3 dev.py test"):
         assert command in shown
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_page_is_in_the_index():
+    """The list of documents, in reading order, leaves none out."""
+    index = ROOT / "docs" / "README.md"
+    linked = {target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", index.read_text())}
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {index.name} <= linked
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if texts(page, "python")], ids=name_of)
 def test_python_examples_run(page):
-    """Every Python block of a page runs, in order, in one fresh interpreter."""
-    code = "\n".join(blocks(page, "python"))
-    if code:
-        subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=ROOT)
+    """Every Python block of a page runs, in order, in one fresh interpreter; files are for the page's commands."""
+    code = "\n".join(block.text for block in blocks(page) if block.language == "python" and not block.file)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=ROOT)

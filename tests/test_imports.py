@@ -15,20 +15,24 @@ LIBRARY = ROOT / "rocattn"
 TOOLKIT = ROOT / "profiling" / "rocattn_profiling"
 
 # Floors of the toolkit from top to bottom; a module may import its own floor and those below.
-FLOORS = [{"cli"}, {"gate", "report"}, {"measure", "collect", "ingest", "audit", "metrics"}, {"files"}]
+FLOORS = [{"cli"}, {"gate", "report"}, {"measure", "collect", "ingest", "audit", "metrics"}, {"files", "markup"}]
 RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names}
 
 # Foreign library -> the only files that may import it.
 HOMES = {
     "hip": {"rocattn/gpu/driver.py"},
+    "submitit": {"profiling/rocattn_profiling/measure/cluster.py"},
     "gguf": {"profiling/rocattn_profiling/measure/gguf_models.py"},
     "rocm": {"rocattn/gpu/driver.py"},
-    "asv": {f"profiling/rocattn_profiling/measure/{name}.py" for name in ("asv_store", "asv_series")},
+    "asv": {
+        f"profiling/rocattn_profiling/measure/{name}.py"
+        for name in ("asv_store", "asv_entry", "asv_series", "asv_publish", "building")
+    },
     "asv_runner": {f"profiling/rocattn_profiling/measure/{name}.py" for name in ("asv_worker", "asv_series")},
 }
 
-# The verdict is a record of the gate's: reports read its structs, and nothing else of their neighbour.
-VERDICT = {"rocattn_profiling.gate.verdict", "rocattn_profiling.gate.pairs"}
+# Verdicts and change points are records of the gate's: reports read its structs, and nothing else of their neighbour.
+VERDICT = {f"rocattn_profiling.gate.{name}" for name in ("verdict", "pairs", "changepoints")}
 
 
 def modules(folder):
@@ -98,7 +102,7 @@ def test_help_loads_nothing_heavy(argv):
     """Every --help stays light: no numpy, pandas, rich, asv, jinja2, psutil or hip-python is loaded for it."""
     text, names = loaded_by(*argv)
     assert "usage: rocattn" in text
-    assert not names & {"numpy", "pandas", "rich", "asv", "asv_runner", "jinja2", "psutil", "rocm", "hip"}
+    assert not names & {"numpy", "pandas", "rich", "asv", "asv_runner", "jinja2", "psutil", "rocm", "hip", "submitit"}
 
 
 def test_importing_rocattn_loads_no_numpy():

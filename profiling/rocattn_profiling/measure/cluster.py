@@ -188,6 +188,7 @@ class LocalCluster(Cluster):
             for each in left:
                 with contextlib.suppress(psutil.Error):
                     each.kill()
+            psutil.wait_procs(left, timeout=_ENDING_S)
         self.poll([job_id])  # Popen is told, which otherwise takes it for running
 
 

@@ -75,6 +75,8 @@ class Scratch:
         home.mkdir(exist_ok=True)
         caches = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))  # what is compiled stays compiled
         env = environment() | {"HOME": str(home), "XDG_CACHE_HOME": caches}
+        # The clone's own code: results then go into the clone's store, and not into that of this checkout.
+        env["PYTHONPATH"] = os.pathsep.join([str(self.folder), str(self.folder / "profiling")])
         if with_profilers:
             self.profilers = self.profilers or _profilers(self.folder.with_name(f"{self.folder.name}-rocm"))
             env["PATH"] = os.pathsep.join([str(self.profilers), env["PATH"]])

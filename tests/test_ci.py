@@ -3,13 +3,15 @@
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from rocattn_profiling import cli
 from rocattn_profiling.cli import ci
 from rocattn_profiling.collect import find
-from rocattn_profiling.gate.verdict import Entry
+from rocattn_profiling.gate.verdict import Cause, Entry
 
 
 @pytest.fixture
@@ -194,10 +196,29 @@ def test_an_older_verdict_is_not_profiled(repository, gated):
     assert [command[0] for command in ran].count("profile") == 3
 
 
+COUNTED = [
+    msgspec.structs.replace(entry, causes=[Cause(kind="counters", text="L2 hits 80 % -> 20 %")]) for entry in REGRESSED
+]
+
+
+def test_what_the_gate_has_counters_of_is_not_profiled_again(repository, gated, monkeypatch):
+    """Only the benchmarks that the explanation could not profile are run once more."""
+    commit("two")
+    ran, _ = gated
+    monkeypatch.setattr(
+        "rocattn_profiling.gate.verdict.read",
+        lambda _path: SimpleNamespace(entries=[*COUNTED[:3], *REGRESSED[3:]], suite="benchmarks"),
+    )
+    cli.main(["ci", "--out", "o"])
+    profiles = [command[-1] for command in ran if command[0] == "profile"]
+    assert profiles == [f"bench_x.time_it('gpu', {n})" for n in (2, 3, 4)]
+
+
 @pytest.mark.parametrize(
     ("entries", "tools", "why"),
     [
         (REGRESSED[:1], None, "no GPU benchmark became slower"),
+        (COUNTED, None, "the gate has profiled what became slower: o/gate/explain"),
         (REGRESSED, [], "no profiler is installed"),
         (REGRESSED, [find.Tool("rocprof", "/x", problem="broken")], "no profiler is installed"),
     ],

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.cli import gate_judge, gate_selftest, gate_show
-from rocattn_profiling.cli.console import add_common, emit_json, progress, say
-from rocattn_profiling.cli.status import NOT_MEASURED, USAGE, CommandError
+from rocattn_profiling.cli import gate_judge, gate_options, gate_selftest, gate_show
+from rocattn_profiling.cli.console import add_common, emit_json, say
+from rocattn_profiling.cli.status import USAGE, CommandError
 
 if TYPE_CHECKING:
     import argparse
 
-    from rocattn_profiling.gate.measure import Step
     from rocattn_profiling.gate.verdict import GateResult
 
 
@@ -30,26 +29,13 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     for side in ("base", "head"):
         text = f"Python of an existing environment to take as {side}, instead of revisions"
         run_.add_argument(f"--{side}-python", default="", metavar="PYTHON", help=text)
-    run_.add_argument(
-        "--suite", default="", metavar="PATH", help="benchmark folder or asv.conf.json (default: asv.conf.json)"
-    )
     text = "interpreter to build revisions with (default: the running one)"
     run_.add_argument("--python", default="", metavar="PYTHON", help=text)
-    run_.add_argument("--repo", default="", metavar="DIR", help="repository, if not that of the current folder")
-    run_.add_argument(
-        "--bench", action="append", default=[], metavar="REGEX", help="only benchmarks it finds; may be repeated"
-    )
+    gate_options.prepare(run_)
     run_.add_argument("--quick", action="store_true", help="fewer rounds, shorter launches, only Quick… classes if any")
     run_.add_argument("--rounds", type=int, metavar="N", help="most rounds for an undecided benchmark")
-    run_.add_argument(
-        "--min-effect", type=float, default=5.0, metavar="PCT", help="smallest change that counts (default 5)"
-    )
     run_.add_argument("--strict", action="store_true", help="exit 2 if anything is undecided")
-    run_.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of every random order (default: from the revisions)"
-    )
     run_.add_argument("--no-exact", action="store_true", help="leave out what needs no clock (machine code, plans)")
-    run_.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
     add_common(run_, out="out/gate")
     text = "decide stored pairs without measuring"
     gate_judge.prepare(verbs.add_parser("judge", help=text))
@@ -84,13 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measured(arguments: argparse.Namespace) -> GateResult:
-    check(arguments)
+    settings = gate_options.chosen(arguments)
     if arguments.repo and (arguments.base_python or arguments.head_python):
         raise CommandError("--repo names a repository, and existing environments need none", USAGE)
     from rocattn_profiling.gate.options import Options
     from rocattn_profiling.gate.run import run_gate
-    from rocattn_profiling.measure.asv_config import SuiteError
-    from rocattn_profiling.measure.building import BuildError
 
     options = Options(
         base=arguments.base,
@@ -98,42 +82,8 @@ def _measured(arguments: argparse.Namespace) -> GateResult:
         base_python=arguments.base_python,
         head_python=arguments.head_python,
         python=arguments.python,
-        suite=arguments.suite,
-        patterns=tuple(arguments.bench),
-        quick=arguments.quick,
-        rounds=arguments.rounds or 0,
-        min_effect=arguments.min_effect / 100,
-        seed=arguments.seed,
-        fresh=arguments.fresh,
         exact=not arguments.no_exact,
+        **settings,
     )
-    try:
-        with progress("gate", 0) as shown:
-
-            def on_step(step: Step) -> None:
-                # Later looks add launches for what is still undecided: the end is only known for the look at hand.
-                shown.expect(step.total)
-                shown.step(step.what)
-
-            return run_gate(Path(arguments.repo), Path(arguments.out), options, on_step=on_step, say=say)
-    except (BuildError, SuiteError) as error:
-        raise CommandError(str(error), NOT_MEASURED) from error
-
-
-def check(arguments: argparse.Namespace) -> None:
-    """Refuse what cannot be meant.
-
-    Raises:
-        CommandError: One line, with the exit status of a usage error.
-    """
-    import re
-
-    if arguments.rounds is not None and not 1 <= arguments.rounds <= 200:
-        raise CommandError(f"--rounds {arguments.rounds}: give 1 to 200 (a regression needs at least 5)", USAGE)
-    if not 0.5 <= arguments.min_effect <= 100:
-        raise CommandError(f"--min-effect {arguments.min_effect:g}: give a percentage from 0.5 to 100", USAGE)
-    for pattern in arguments.bench:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise CommandError(f"--bench {pattern!r} is no regular expression: {error}", USAGE) from error
+    with gate_options.measuring("gate") as on_step:
+        return run_gate(Path(arguments.repo), Path(arguments.out), options, on_step=on_step, say=say)

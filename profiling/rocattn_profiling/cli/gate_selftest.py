@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.cli.console import add_common, emit_json, print_table, progress, say
+from rocattn_profiling.cli import gate_options
+from rocattn_profiling.cli.console import add_common, emit_json, print_table, say
 from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, USAGE, CommandError
 
 if TYPE_CHECKING:
     import argparse
 
-    from rocattn_profiling.gate.measure import Step
     from rocattn_profiling.gate.selftest import Selftest
     from rocattn_profiling.gate.sensitivity import Sensitivity
 
@@ -22,8 +22,6 @@ measured, or none was; 4 usage or environment error"""
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
-    parser.set_defaults(head_python="")
-    parser.add_argument("--repo", default="", metavar="DIR", help="a folder inside the repository (default: here)")
     parser.add_argument("--rev", default="", help="the revision to measure against itself (default HEAD)")
     parser.add_argument(
         "--existing-python",
@@ -32,26 +30,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         metavar="PYTHON",
         help="measure this existing environment instead of a revision",
     )
-    parser.add_argument(
-        "--suite", default="", metavar="PATH", help="benchmark folder or asv.conf.json (default: asv.conf.json)"
-    )
-    parser.add_argument(
-        "--bench", action="append", default=[], metavar="REGEX", help="only benchmarks it finds; may be repeated"
-    )
+    gate_options.prepare(parser)
     parser.add_argument("--quick", action="store_true", help="12 rounds, shorter launches, only Quick… classes if any")
     parser.add_argument(
         "--rounds", type=int, metavar="N", help="rounds for every benchmark (default 20; with --quick 12)"
     )
     parser.add_argument(
-        "--min-effect", type=float, default=5.0, metavar="PCT", help="smallest change that counts (default 5)"
-    )
-    parser.add_argument(
         "--draws", type=int, default=60, metavar="N", help="relabelled runs behind each rate (default 60)"
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of every random order (default: from the revision)"
-    )
-    parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
     add_common(parser, out="out/selftest")
 
 
@@ -68,16 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measured(arguments: argparse.Namespace) -> Selftest:
-    from rocattn_profiling.cli.gate import check
-
-    check(arguments)
+    settings = gate_options.chosen(arguments)
     if arguments.rev and arguments.base_python:
         raise CommandError("--rev measures a revision, --existing-python an environment: give one of them", USAGE)
     if not 3 <= arguments.draws <= 10_000:
         raise CommandError(f"--draws {arguments.draws}: give 3 to 10000", USAGE)
     from rocattn_profiling.gate.selftest import SelftestOptions, run_selftest
-    from rocattn_profiling.measure.asv_config import SuiteError
-    from rocattn_profiling.measure.building import BuildError
 
     revision = arguments.rev or ("" if arguments.base_python else "HEAD")
     options = SelftestOptions(
@@ -85,27 +67,13 @@ def _measured(arguments: argparse.Namespace) -> Selftest:
         head=revision,
         base_python=arguments.base_python,
         head_python=arguments.base_python,
-        suite=arguments.suite,
-        patterns=tuple(arguments.bench),
-        quick=arguments.quick,
-        rounds=arguments.rounds or 0,
-        min_effect=arguments.min_effect / 100,
-        seed=arguments.seed,
-        fresh=arguments.fresh,
         exact=False,  # alike on both sides: nothing would differ
+        **settings,
     )
-    try:
-        with progress("selftest", 0) as shown:
-
-            def on_step(step: Step) -> None:
-                shown.expect(step.total)
-                shown.step(step.what)
-
-            return run_selftest(
-                Path(arguments.repo), Path(arguments.out), options, draws=arguments.draws, on_step=on_step, say=say
-            )
-    except (BuildError, SuiteError) as error:
-        raise CommandError(str(error), NOT_MEASURED) from error
+    with gate_options.measuring("selftest") as on_step:
+        return run_selftest(
+            Path(arguments.repo), Path(arguments.out), options, draws=arguments.draws, on_step=on_step, say=say
+        )
 
 
 def _print(found: Selftest) -> None:

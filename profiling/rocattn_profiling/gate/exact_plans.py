@@ -18,7 +18,7 @@ from rocattn_profiling.gate.verdict import Cause, Entry
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rocattn_profiling.gate.exact_sides import Answers, BackendAnswer, Launch, Plan
+    from rocattn_profiling.gate.exact_sides import Answers, Launch, Plan
     from rocattn_profiling.gate.verdict import Status
 
 PAGE_BYTES = 4096
@@ -170,13 +170,9 @@ def lost_backend(old: Answers, new: Answers) -> str:
         return f"{chosen} is selected, since {was}, which base selects, is not there any more"
     if not answer.able:
         return f"{chosen} is selected, since {was}, which base selects, cannot any more: {answer.why}"
-    if now in old.backends and _rank(old.backends[now]) < _rank(before):
+    if now in old.backends and old.backends[now].priority < before.priority:
         return f"{chosen} is selected, which base holds for slower than {was}"
     return ""
-
-
-def _rank(answer: BackendAnswer) -> int:
-    return answer.priority
 
 
 def _host_workspaces(key: str, old: Answers, new: Answers) -> Iterator[_Change]:

@@ -1,0 +1,80 @@
+"""What ``rocattn gate run`` and ``selftest`` have in common: how a suite is chosen and measured."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rocattn_profiling.cli.console import progress
+from rocattn_profiling.cli.status import NOT_MEASURED, USAGE, CommandError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from rocattn_profiling.gate.measure import Step
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    text = "benchmark folder or asv.conf.json (default: asv.conf.json)"
+    parser.add_argument("--suite", default="", metavar="PATH", help=text)
+    parser.add_argument("--repo", default="", metavar="DIR", help="repository, if not that of the current folder")
+    text = "only benchmarks it finds; may be repeated"
+    parser.add_argument("--bench", action="append", default=[], metavar="REGEX", help=text)
+    text = "smallest change that counts (default 5)"
+    parser.add_argument("--min-effect", type=float, default=5.0, metavar="PCT", help=text)
+    text = "of every random order (default: from the revisions)"
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help=text)
+    parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
+
+
+def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what the arguments say of `rocattn_profiling.gate.options.Options`.
+
+    Raises:
+        CommandError: For what cannot be meant: one line, with the exit status of a usage error.
+    """
+    import re
+
+    if arguments.rounds is not None and not 1 <= arguments.rounds <= 200:
+        raise CommandError(f"--rounds {arguments.rounds}: give 1 to 200 (a regression needs at least 5)", USAGE)
+    if not 0.5 <= arguments.min_effect <= 100:
+        raise CommandError(f"--min-effect {arguments.min_effect:g}: give a percentage from 0.5 to 100", USAGE)
+    for pattern in arguments.bench:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise CommandError(f"--bench {pattern!r} is no regular expression: {error}", USAGE) from error
+    return {
+        "suite": arguments.suite,
+        "patterns": tuple(arguments.bench),
+        "quick": arguments.quick,
+        "rounds": arguments.rounds or 0,
+        "min_effect": arguments.min_effect / 100,
+        "seed": arguments.seed,
+        "fresh": arguments.fresh,
+    }
+
+
+@contextmanager
+def measuring(what: str) -> Iterator[Callable[[Step], None]]:
+    """Show progress while a block measures; the block is given what takes its steps.
+
+    Raises:
+        CommandError: When nothing could be measured.
+    """
+    from rocattn_profiling.measure.asv_config import SuiteError
+    from rocattn_profiling.measure.building import BuildError
+
+    try:
+        with progress(what, 0) as shown:
+
+            def on_step(step: Step) -> None:
+                # Later looks add launches for what is still undecided: the end is only known for the look at hand.
+                shown.expect(step.total)
+                shown.step(step.what)
+
+            yield on_step
+    except (BuildError, SuiteError) as error:
+        raise CommandError(str(error), NOT_MEASURED) from error

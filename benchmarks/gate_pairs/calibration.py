@@ -11,6 +11,7 @@ import math
 import multiprocessing
 import os
 
+import msgspec
 import numpy as np
 
 from rocattn_profiling.gate.changepoints import change_points
@@ -52,7 +53,14 @@ NOISE = {
     "constant": lambda _, n: np.zeros(n),
     "drifting": lambda rng, n: rng.normal(0, 0.015, n),
     "drifting, base before head": lambda rng, n: rng.normal(0, 0.005, n),
+    "clock 4 %, fixed work tells": lambda rng, n: rng.normal(0, 0.01, n),
+    "3 %, fixed work scatters on its own": lambda rng, n: rng.normal(0, 0.03, n),
+    "10 %, fixed work scatters on its own": lambda rng, n: rng.normal(0, 0.1, n),
+    "autocorrelated (0.7), 2 %, each side its own, fixed work still": lambda rng, n: autocorrelated(rng, n, 0.7, 0.02),
 }
+# What the fixed work in a launch's process shows: its own noise, and the share of the clock's that it sees.
+FIXED_WORK = {"tells": 0.005, "on its own": 0.03, "still": 0.002}
+CLOCK = 0.04
 SPACING_US = 1e6
 
 
@@ -70,13 +78,19 @@ HISTORY = {
 def side(rng, kind, rounds, change, drift, first):
     """Launches of a 1 ms benchmark, the first at its place in time."""
     launches = []
+    own = next((scale for end, scale in FIXED_WORK.items() if kind.endswith(end)), None)
+    clock = rng.normal(0, CLOCK, rounds) if kind.endswith("tells") else np.zeros(rounds)
     spacing = 1 if kind.endswith("base before head") else 2
-    for round_, level in enumerate(NOISE[kind](rng, rounds) + drift + math.log1p(change)):
+    for round_, level in enumerate(NOISE[kind](rng, rounds) + clock + drift + math.log1p(change)):
         samples = 1e6 * np.exp(level + np.abs(rng.normal(0, 0.0 if kind == "constant" else 0.01, 10)))
         if kind == "quantised clock":
             samples = np.maximum(np.round(samples / TICK_NS), 1) * TICK_NS
         start_us = SPACING_US * (first + spacing * round_)
-        launches.append(PairLaunch(round=round_, start_us=start_us, samples=samples.tolist()))
+        launch = PairLaunch(round=round_, start_us=start_us, samples=samples.tolist())
+        if own is not None:
+            canary = 1.5e5 * math.exp(clock[round_] + rng.normal(0, own))
+            launch = msgspec.structs.replace(launch, cpu=launch.samples, nivcsw=[0] * 10, canary=canary)
+        launches.append(launch)
     return Side(launches=launches)
 
 

@@ -6,16 +6,18 @@ launch is cheap; the order of the kinds in a launch is random.
 """
 
 import gc
-import hashlib
 import json
 import random
 import resource
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "profiling/rocattn_profiling/measure"))
+from asv_worker import canary_ns, low_end
 
 SAMPLES = 10
 WARM_UP = 2  # samples that are taken and thrown away
-CANARY = bytes(range(256)) * 1024
 GROUPS = {
     "python": ("python_loop", "allocation", "small_20us"),
     "numpy": ("numpy_matmul", "memory_copy", "large_20ms", "attention_cpu", "attention_flash"),
@@ -123,13 +125,6 @@ def attention_flash(units):
     return _attention("cpu-flash", units)
 
 
-def canary_ns():
-    """Fixed work: the machine's speed."""
-    start = time.perf_counter_ns()
-    hashlib.sha256(CANARY).digest()
-    return time.perf_counter_ns() - start
-
-
 def measure(name, slower_pct):
     """Return the samples of one kind: wall and thread CPU time a call in ns, involuntary switches a sample."""
     call = globals()[name](100 + slower_pct)
@@ -147,13 +142,14 @@ def measure(name, slower_pct):
         cpu.append((time.thread_time_ns() - thread) / number)
         wall.append((end - start) / number)
         switches.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - switched)
+        canaries.append(canary_ns())
     canaries += [canary_ns() for _ in range(3)]
     return {
         "number": number,
         "samples": wall[WARM_UP:],
         "cpu": cpu[WARM_UP:],
         "nivcsw": switches[WARM_UP:],
-        "canary": min(canaries),
+        "canary": low_end(canaries),
     }
 
 

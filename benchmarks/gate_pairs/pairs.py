@@ -32,7 +32,7 @@ def read(path, part):
         facts["load"].append(row["load"])
         facts["steal"] += row["steal"]
         for kind, launch in row["kinds"].items():
-            kept = {key: launch[key] for key in ("start_us", "samples", "cpu", "nivcsw")}
+            kept = {key: launch[key] for key in ("start_us", "samples", "cpu", "nivcsw", "canary")}
             told = {"round": row["round"], "pos": row["pos"], **kept, "number": launch["number"]}
             found[kind, row["block"]][row["side"]][row["round"]] = told
     whole = {}

@@ -359,9 +359,11 @@ def test_a_false_pass_is_paid_for_at_every_look(looks):
 def test_only_the_last_look_is_lenient():
     """Looks that others follow keep the level, and three or four launches are never enough for more."""
     policy = Policy(looks=FULL_LOOKS)
-    assert [policy.leniency(rounds) for rounds in (3, 5, 10, 15)] == [1.0] * 4
-    assert policy.leniency(50) == policy.leniency(20) > 3
-    assert Policy(looks=(4,)).leniency(4) < 1 < Policy(looks=(5,)).leniency(5)
+    for adjusted in (False, True):
+        assert [policy.leniency(rounds, adjusted=adjusted) for rounds in (3, 5, 10, 15)] == [1.0] * 4
+        assert policy.leniency(50, adjusted=adjusted) == policy.leniency(20, adjusted=adjusted) > 3
+    few, five = Policy(looks=(4,)), Policy(looks=(5,))
+    assert few.leniency(4, adjusted=True) < 1 < five.leniency(5, adjusted=False) < five.leniency(5, adjusted=True)
 
 
 def test_the_end_of_stored_launches_is_their_last_look(make_pair):

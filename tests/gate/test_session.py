@@ -51,6 +51,26 @@ def test_a_benchmark_that_fails_in_a_later_round_is_given_up(tmp_path, side, exp
     assert (entry.status, entry.reason) == (expected, f"{side}, round 2: no answer within 1 s")
 
 
+@pytest.mark.parametrize(("builds", "kept"), [(("3.11.7", "3.11.7"), True), (("3.11.7", "3.12.1"), False)])
+def test_fixed_work_of_two_builds_of_python_is_not_compared(tmp_path, builds, kept):
+    """The canary stays with the launches of a pair only where one interpreter ran it on both sides."""
+    benchmark = Benchmark(name="b", type="time", unit="seconds", version="1", params=[], param_names=[])
+    case = Case(benchmark=benchmark, param=None, label="b")
+
+    class Scripted:
+        def __init__(self, build):
+            self.build = build
+
+        def run(self, _case, _request, *, pos, **_options):
+            launch = Launch(start_ns=1, pos=pos, number=1, samples_ns=[5e6, 5.1e6], cpu_ns=[5e6, 5.1e6], nivcsw=[0, 0])
+            return Outcome(status="ok", launch=launch, canary_ns=1.5e5, canary_of=self.build)
+
+    launchers = {name: Scripted(build) for name, build in zip(("base", "head"), builds, strict=True)}
+    store = LaunchStore(tmp_path / "launches.jsonl", "key")
+    (pair,) = Session(launchers, [case], Options().policy(), Request(), 3, store, lambda _: None).run().pairs
+    assert {x.canary > 0 for side in (pair.a, pair.b) for x in side.launches} == {kept}
+
+
 def test_orders_are_balanced_and_come_from_the_seed():
     """In each pair of rounds both sides run first once; the seed alone decides which."""
     for label in ("a", "b", "c"):

@@ -86,7 +86,7 @@ def decide_suite(pairs: Sequence[Pair], policy: Policy, policies: Mapping[str, P
     states = [_State(pair, (policies or {}).get(pair.id, policy)) for pair in pairs]
     for index, look in enumerate(_looks(max((pair.rounds for pair in pairs), default=0), policy)):
         for state in states:
-            state.look(look, policy.leniency(look))
+            state.look(look, policy)
         _holm(states, policy)
         for state in states:
             state.settle_pass(_PASS * policy.level * policy.pass_share(index))
@@ -119,9 +119,9 @@ class _State:
         self.last: Look | None = None
         self.said: Look | None = None
 
-    def look(self, rounds: int, leniency: float) -> None:
+    def look(self, planned: int, suite: Policy) -> None:
         """Take the first launches into account, unless the pair is decided or has no more of them."""
-        rounds = min(rounds, self.pair.rounds)
+        rounds = min(planned, self.pair.rounds)
         if self.verdict or self.hopeless or (rounds == self.rounds and self.last is not None):
             return
         self.rounds = rounds
@@ -130,6 +130,7 @@ class _State:
             self.hopeless = why
             return
         self.last = examine(part, self.policy)
+        leniency = suite.leniency(planned, adjusted=self.last.adjusted)
         self.p_up = min(self.p_up, self.last.p_up / leniency)
         self.p_down = min(self.p_down, self.last.p_down / leniency)
 

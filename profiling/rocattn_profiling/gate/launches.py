@@ -62,6 +62,11 @@ def has_canary(pair: Pair) -> bool:
     return all(launch.canary > 0 for side in (pair.a, pair.b) for launch in side.launches)
 
 
+def speed(launches: Sequence[PairLaunch]) -> Array:
+    """Return how long each launch took for the fixed work, in logs."""
+    return np.log([launch.canary for launch in launches])
+
+
 def cpu_bound(pair: Pair) -> tuple[bool, bool]:
     """Return whether the code itself keeps the core busy on both sides, and whether that is proven.
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from rocattn_profiling.gate import noise, vetoes
-from rocattn_profiling.gate.launches import LEAST, cpu_bound, level, locations, pushed_off, quantum, steady, usual_share
+from rocattn_profiling.gate import noise, readings, vetoes
+from rocattn_profiling.gate.launches import LEAST, cpu_bound, level, locations, pushed_off, steady, usual_share
 from rocattn_profiling.gate.pairs import TIMES
 
 if TYPE_CHECKING:
-    from rocattn_profiling.gate.launches import Array
     from rocattn_profiling.gate.pairs import Pair
 
 FULL_LOOKS = (5, 10, 15, 20)
 QUICK_LOOKS = (5, 8, 12)
 _FIRST_SHARE = 0.5  # of a pass's level goes to the first look: most unchanged code should not need a second
 _BLIND = 1.25  # factor on the probability of a change in wall time when nothing tells which launches were interrupted
+_LENIENT, _LENIENT_ADJUSTED, _LENIENT_MOST = 2.5, 3.5, 4.0  # factor on the level at a last look: up to 10 rounds, at 20
 _DOUBTED = 0.2  # probability from which on nothing is called a change, so that doubts need not be asked
 
 
@@ -63,18 +63,25 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """Change in logs that a pass excludes."""
         return math.log1p(self.min_effect)
 
-    def leniency(self, rounds: int) -> float:
+    def leniency(self, rounds: int, *, adjusted: bool) -> float:
         """Return the factor on the level at the look after so many rounds.
 
         The last look has more than its share: what is undecided there would never be found. The more launches, the
-        more the margin and the doubts make of the probability, so the factor grows with them (measured, docs/gate.md).
-        Three or four launches are too few to be lenient with.
+        more the margin and the doubts make of the probability, so the factor grows with them; with the machine's speed
+        taken out less is left that they do not cover (measured, docs/gate.md). Three or four launches are too few to be
+        lenient with.
+
+        Args:
+            rounds: Launches a side.
+            adjusted: Whether the machine's speed was taken out (`Look.adjusted`).
         """
         if rounds < self.looks[-1]:
             return 1.0
         if rounds < FULL_LOOKS[0]:
             return 0.5
-        return 2.5 + 0.15 * (min(max(rounds, FULL_LOOKS[1]), FULL_LOOKS[-1]) - FULL_LOOKS[1])
+        fewest, most = FULL_LOOKS[1], FULL_LOOKS[-1]
+        start = _LENIENT_ADJUSTED if adjusted else _LENIENT
+        return start + (_LENIENT_MOST - start) * (min(max(rounds, fewest), most) - fewest) / (most - fewest)
 
     def pass_share(self, index: int) -> float:
         """Return the part of a pass's level that the look of this index (from 0) spends: half, then equal parts."""
@@ -92,6 +99,7 @@ class Look(NamedTuple):
         reason: "wall time", "CPU time" or "its value"; else why nothing can be said.
         note: What a reader must know beside it; else empty.
         clock: Time changed, and the GPU's cycles do not bear it out.
+        adjusted: The machine's speed, by the canary, was taken out of the launches.
     """
 
     p_up: float
@@ -102,6 +110,7 @@ class Look(NamedTuple):
     reason: str
     note: str = ""
     clock: bool = False
+    adjusted: bool = False
 
 
 def without_ratio(pair: Pair) -> str:
@@ -129,23 +138,25 @@ def examine(pair: Pair, policy: Policy) -> Look:
     bound, proven = cpu_bound(pair)
     if min(len(side) for side in usable) < LEAST or not (enough or bound):
         a, b = (locations(side.launches, "samples") for side in (pair.a, pair.b))
-        seen = noise.change(a, b, _prior(pair, "samples", policy))
+        seen = noise.change(a, b, readings.prior(pair, "samples", policy.prior_noise))
         why = "too noisy: the machine was busy or slow in most launches of a side"
         return Look(1.0, 1.0, 1.0, level(a), seen, why)
     # CPU time does not count what other processes took, so even disturbed launches can be used.
     kept, column = (usable, "cpu") if bound else (clean, "samples")
     single = all(len(x.samples) == 1 for side in (pair.a, pair.b) for x in side.launches)
     name = "CPU time" if bound else "its value" if single and pair.a.unit not in TIMES else "wall time"
-    a, b = (locations(side, column) for side in kept)
-    prior = _prior(pair, column, policy)
-    sides = noise.sides_of(a, b)
-    seen = noise.compared(sides, prior)
+    ways = readings.of(pair, kept, column, policy.prior_noise)
+    seen = noise.compared(ways)
+    best = ways[seen.reading]
+    a, b = best.base, best.head
     drifted = vetoes.drift(kept, (a, b))
     p_up, p_down = seen.p_below(policy.margin + drifted), seen.p_above(-policy.margin - drifted)
     # Where every sample was interrupted, a wait of the code's own cannot be told from an interruption.
     p_same = _p_same(pair, level(a), seen, policy, drifted) if proven or not bound else 1.0
     note = f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
-    look = Look(p_up, p_down, p_same, level(a), seen, name, note if drifted else "")
+    if not drifted:
+        note = readings.told(kept, column, best, policy.margin)
+    look = Look(p_up, p_down, p_same, level(a), seen, name, note, adjusted=len(ways) > 1)
     if min(p_up, p_down) > _DOUBTED:
         return look
     wall = clean if bound and enough else None
@@ -155,8 +166,8 @@ def examine(pair: Pair, policy: Policy) -> Look:
     if vetoed or not _counts(pair, look, policy):
         return look._replace(p_up=1.0, p_down=1.0)
     held, weight = noise.memory(a, b)
-    slow = noise.compared(sides, prior, weight)
-    look = _doubted(look, slow, held, noise.two_modes(a, b, seen, prior), policy.margin + drifted)
+    slow = noise.compared(ways, weight)
+    look = _doubted(look, slow, held, noise.two_modes(a, b, seen, best.prior), policy.margin + drifted)
     if usual is None and not bound and pair.a.unit in TIMES:
         look = look._replace(p_up=min(1.0, _BLIND * look.p_up), p_down=min(1.0, _BLIND * look.p_down))
     return _in_cycles(pair, look, policy)
@@ -221,15 +232,3 @@ def _p_same(pair: Pair, base: float, seen: noise.Change, policy: Policy, drifted
 def _floor(pair: Pair, policy: Policy) -> float:
     """Return the absolute change of one call that is too small to matter, in the pair's unit."""
     return max(pair.floor, policy.floor / TIMES.get(pair.a.unit, 1.0))
-
-
-def _prior(pair: Pair, column: str, policy: Policy) -> Array:
-    """Return what is known of the noise before this session: the prior, the clock's coarseness, the history."""
-    sessions = [
-        locations(session, column)
-        for side in (pair.a, pair.b)
-        for session in side.history
-        if len(session) >= LEAST
-        and all(getattr(launch, column) and min(getattr(launch, column)) > 0 for launch in session)
-    ]
-    return noise.learned(max(policy.prior_noise, quantum(pair, column)), sessions)

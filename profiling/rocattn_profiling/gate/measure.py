@@ -241,16 +241,19 @@ class Session:
 
     def _pair(self, case: Case) -> Pair:
         sides = {}
-        for side in SIDES:
-            found = [(r, self.store.get(case, side, r)) for r in range(self._most(case))]
-            launches = [_pair_launch(r, o, case) for r, o in found if o is not None and o.launch is not None]
+        rounds = range(self._most(case))
+        outcomes = {side: [(r, self.store.get(case, side, r)) for r in rounds] for side in SIDES}
+        # Two builds of Python take different times for the same work.
+        one_build = len({o.canary_of for found in outcomes.values() for _, o in found if o and o.launch}) <= 1
+        for side, found in outcomes.items():
+            launches = [_pair_launch(r, o, case, one_build) for r, o in found if o and o.launch]
             number = self._sampling[case.label].number or 1
             unit = TIME_UNITS.get(case.benchmark.unit, case.benchmark.unit)
             sides[side] = Side(benchmark=case.label, side=side, unit=unit, number=number, launches=launches)
         return Pair(id=case.label, a=sides["base"], b=sides["head"])
 
 
-def _pair_launch(round_: int, outcome: Outcome, case: Case) -> PairLaunch:
+def _pair_launch(round_: int, outcome: Outcome, case: Case, comparable: bool) -> PairLaunch:
     launch = outcome.launch
     assert launch is not None
     timed = case.benchmark.type == "time"
@@ -262,7 +265,7 @@ def _pair_launch(round_: int, outcome: Outcome, case: Case) -> PairLaunch:
         cpu=launch.cpu_ns,
         nivcsw=launch.nivcsw,
         # Values other than times do not depend on the machine's speed.
-        canary=outcome.canary_ns if timed else 0.0,
+        canary=outcome.canary_ns if timed and comparable else 0.0,
         load=launch.load,
         steal_pct=outcome.steal_pct,
         sclk_mhz=[state.sclk_mhz for state in outcome.gpu] if all(state.sclk_mhz for state in outcome.gpu) else [],

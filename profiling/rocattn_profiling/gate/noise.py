@@ -60,8 +60,9 @@ class Change(NamedTuple):
     Attributes:
         shift: Its median; low, high: its 95 % interval.
         noise: Posterior mean of tau: the launch noise of this benchmark, here and now.
-        grids: Shifts, a row for each tau.
+        grids: Shifts, a row for each tau (of each way to read the launches).
         below, above: Probability (of the row's tau and) of a change below, above each shift.
+        reading: Place of the way to read the launches that explains them best (`compared`).
     """
 
     shift: float
@@ -71,6 +72,7 @@ class Change(NamedTuple):
     grids: Array
     below: Array
     above: Array
+    reading: int = 0
 
     def p_below(self, bound: float) -> float:
         """Return the probability that the change is not above the bound."""
@@ -187,41 +189,75 @@ def sides_of(a: Array, b: Array) -> Sides:
     return Sides(reach, _levels(a, reach), _levels(b, reach))
 
 
-def change(a: Array, b: Array, prior: Array) -> Change:
-    """Compare two sides; arguments as `sides_of` and `compared`."""
-    return compared(sides_of(a, b), prior)
+class Reading(NamedTuple):
+    """One way to read two sides: with the machine's speed taken out to some extent (`look.readings`).
 
-
-def compared(sides: Sides, prior: Array, weight: float = 1.0) -> Change:
-    """Compare two sides.
-
-    Args:
+    Attributes:
+        chance: Probability of this way before the launches are seen.
+        base, head: Locations, in logs.
         sides: Of `sides_of`.
         prior: Log weights of the model, of `learned`.
+    """
+
+    chance: float
+    base: Array
+    head: Array
+    sides: Sides
+    prior: Array
+
+
+def reading(a: Array, b: Array, prior: Array, chance: float = 1.0) -> Reading:
+    """Return one way to read two sides; arguments as `sides_of` and `Reading`."""
+    return Reading(chance, a, b, sides_of(a, b), prior)
+
+
+def change(a: Array, b: Array, prior: Array) -> Change:
+    """Compare two sides; arguments as `sides_of` and `Reading`."""
+    return compared([reading(a, b, prior)])
+
+
+def compared(readings: Sequence[Reading], weight: float = 1.0) -> Change:
+    """Compare two sides, averaging over the ways to read them by how well each explains the launches.
+
+    Args:
+        readings: One or more.
         weight: Part of the launches that counts as independent (`memory`).
     """
-    reach = sides.reach
+    found = [_compared(one, weight) for one in readings]
+    logs = np.array([evidence for evidence, _, _ in found])
+    chances = np.exp(logs - logs.max())
+    chances /= chances.sum()
+    mass = np.concatenate([chance * rows for chance, (_, rows, _) in zip(chances, found, strict=True)])
+    grids = np.concatenate([rows for _, _, rows in found])
+    below = np.cumsum(mass, axis=1) - 0.5 * mass
+    above = np.cumsum(mass[:, ::-1], axis=1)[:, ::-1] - 0.5 * mass
+    of_tau = mass.sum(axis=1)
+    noise = float((of_tau * np.tile(_table().taus, len(readings))).sum())
+    likely = of_tau > _UNLIKELY
+    middle = grids[:, _POINTS - 1]
+    start, end = grids[likely, 0].min(), grids[likely, -1].max()
+    fine = np.union1d(np.linspace(start, end, 241), middle[likely])
+    whole = sum(np.interp(fine, grid, row, left=0.0) for grid, row in zip(grids[likely], below[likely], strict=True))
+    centre, low, high = (float(np.interp(q, whole, fine)) for q in (0.5, 0.025, 0.975))
+    return Change(centre, low, high, noise, grids, below, above, int(chances.argmax()))
+
+
+def _compared(one: Reading, weight: float) -> tuple[float, Array, Array]:
+    """Return a reading's log evidence, and masses of the change with their shifts, both of shape [tau, shift]."""
+    sides, reach = one.sides, one.sides.reach
     base, head = sides.base.tempered(weight), sides.head.tempered(weight)
-    rows = base.best + head.best + prior + 2 * np.log(reach)[:, None]  # both levels have a flat prior
-    rows = np.exp(rows - rows.max())
+    rows = base.best + head.best + one.prior + 2 * np.log(reach)[:, None]  # both levels have a flat prior
+    largest = rows.max()
+    rows = np.exp(rows - largest)
     size = 2 * _POINTS
     # The distribution of the difference of two levels is the correlation of theirs, summed over pi and delay.
     spectra = np.fft.rfft(head.relative * rows[:, :, None], size) * np.conj(np.fft.rfft(base.relative, size))
     wrapped = np.fft.irfft(spectra.sum(axis=1), size, axis=1)
     mass = np.maximum(np.concatenate([wrapped[:, -_POINTS + 1 :], wrapped[:, :_POINTS]], axis=1), 0.0)
-    mass /= mass.sum()
+    total = mass.sum()
     steps = 2 * reach / (_POINTS - 1)
-    grids = head.low - base.low + steps[:, None] * np.arange(-_POINTS + 1, _POINTS)
-    below = np.cumsum(mass, axis=1) - 0.5 * mass
-    above = np.cumsum(mass[:, ::-1], axis=1)[:, ::-1] - 0.5 * mass
-    of_tau = mass.sum(axis=1)
-    noise = float((of_tau * _table().taus).sum())
-    likely = of_tau > _UNLIKELY
-    width = steps[likely].max() * _POINTS
-    fine = head.low - base.low + np.linspace(-width, width, 241)
-    whole = sum(np.interp(fine, grid, row, left=0.0) for grid, row in zip(grids[likely], below[likely], strict=True))
-    middle, low, high = (float(np.interp(q, whole, fine)) for q in (0.5, 0.025, 0.975))
-    return Change(middle, low, high, noise, grids, below, above)
+    grids = sides.head.low - sides.base.low + steps[:, None] * np.arange(-_POINTS + 1, _POINTS)
+    return math.log(one.chance) + float(largest) + math.log(total), mass / total, grids
 
 
 def memory(a: Array, b: Array) -> tuple[float, float]:

@@ -114,7 +114,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         status: "ok", "skipped" (by the benchmark itself), "failed" or "timeout".
         launch: The samples; None if there are none. A benchmark with a single value has it as its one sample.
         thread_ns: CPU time of the main thread for the same samples; ``launch.cpu_ns`` is the whole process.
-        canary_ns: Shortest time of a fixed piece of work in the same process.
+        canary_ns: Low end of the CPU times of a fixed piece of work in the same process.
+        canary_of: The interpreter's version and build: what the fixed work of two launches can be compared by.
         steal_pct: Share of the machine's CPU time that the hypervisor gave to others while the launch ran.
         gpu: The GPU's state at each sample, from a timer that watches it; empty for others.
         peak_rss_bytes: Largest resident set of the process.
@@ -125,6 +126,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     launch: Launch | None = None
     thread_ns: list[float] = []
     canary_ns: float = 0.0
+    canary_of: str = ""
     steal_pct: float = 0.0
     gpu: list[GpuState] = []
     peak_rss_bytes: int = 0
@@ -223,6 +225,7 @@ class Launcher:
             launch=launch,
             thread_ns=answer.get("thread_ns", []),
             canary_ns=answer["canary_ns"],
+            canary_of=answer.get("canary_of", ""),
             steal_pct=answer["steal_pct"],
             gpu=msgspec.convert(answer.get("gpu", []), list[GpuState]),
             peak_rss_bytes=answer["peak_rss_bytes"],

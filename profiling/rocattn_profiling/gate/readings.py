@@ -1,0 +1,79 @@
+"""The ways to read a pair's launches: the machine's speed, by the canary, taken out more or less.
+
+A clock that wanders and a neighbour on the same core slow all work there, some of it more than other; measured, that
+is most of what launches of identical code differ by in CPU time (docs/gate.md). How much of it one benchmark shares is
+not known: each share has a chance, and the launches say which explains them (`noise.compared` averages). A covariate
+with an unknown slope, integrated out: Gelman et al., Bayesian Data Analysis, chapter 14.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocattn_profiling.gate import noise
+from rocattn_profiling.gate.launches import LEAST, has_canary, locations, quantum, speed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rocattn_profiling.gate.launches import Array
+    from rocattn_profiling.gate.pairs import Pair, PairLaunch
+
+# Share of the canary's slowness -> chance. Memory-bound code shares little of a clock, arithmetic all of it.
+SLOPES = {0.0: 0.1, 0.4: 0.15, 0.7: 0.25, 0.9: 0.25, 1.1: 0.25}
+
+
+def of(pair: Pair, kept: Sequence[Sequence[PairLaunch]], column: str, prior_noise: float) -> list[noise.Reading]:
+    """Return the ways to read the launches of a pair.
+
+    Only CPU time is adjusted: the canary is CPU time, too, and says nothing of waits, devices and values.
+
+    Args:
+        pair: For its history and its clock's coarseness.
+        kept: The launches of base and of head that are used.
+        column: "cpu" or "samples", what they are placed by.
+        prior_noise: As in `Policy`.
+    """
+    a, b = (locations(side, column) for side in kept)
+    if column != "cpu" or not has_canary(pair):
+        return [noise.reading(a, b, prior(pair, column, prior_noise))]
+    of_a, of_b = (speed(side) for side in kept)
+    middle = float(np.median([*of_a, *of_b]))
+    return [
+        noise.reading(
+            a - slope * (of_a - middle), b - slope * (of_b - middle), prior(pair, column, prior_noise, slope), chance
+        )
+        for slope, chance in SLOPES.items()
+    ]
+
+
+def told(kept: Sequence[Sequence[PairLaunch]], column: str, best: noise.Reading, margin: float) -> str:
+    """Say what a reading took out of the change between the sides; empty when it is within the margin."""
+    a, b = (locations(side, column) for side in kept)
+    taken = float(np.median(b - best.head) - np.median(a - best.base))
+    if abs(taken) < margin:
+        return ""
+    word = "slower" if taken > 0 else "faster"
+    return f"head met the machine {word}, by fixed work beside it: {abs(taken) * 100:.1f} % are taken out"
+
+
+def prior(pair: Pair, column: str, prior_noise: float, slope: float = 0.0) -> Array:
+    """Return what is known of the noise before this session: the prior, the clock's coarseness, the history.
+
+    Args:
+        pair: With the history of its sides.
+        column: "cpu" or "samples".
+        prior_noise: As in `Policy`.
+        slope: Share of the machine's speed that is taken out, of the history's launches where it is known, too.
+    """
+    sessions = []
+    for session in (*pair.a.history, *pair.b.history):
+        if len(session) < LEAST or not all(getattr(x, column) and min(getattr(x, column)) > 0 for x in session):
+            continue
+        places = locations(session, column)
+        if slope and all(x.canary > 0 for x in session):
+            places = places - slope * speed(session)
+        sessions.append(places)
+    return noise.learned(max(prior_noise, quantum(pair, column)), sessions)

@@ -1,0 +1,128 @@
+"""The machine's speed, told by fixed work, is taken out of launches as far as it explains them."""
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from rocattn_profiling.gate import noise, readings
+from rocattn_profiling.gate.decide import decide
+from rocattn_profiling.gate.look import Policy, examine
+from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+
+
+def launches(rng, clock, noise_of_code, noise_of_canary, *, slower=0.0, share=1.0):
+    """Launches of 1 ms of CPU time whose code and fixed work share a clock (logs, one a launch)."""
+    made = []
+    for round_, slow in enumerate(clock):
+        level = share * slow + rng.normal(0, noise_of_code) + math.log1p(slower)
+        samples = (1e6 * np.exp(level + np.abs(rng.normal(0, 0.004, 10)))).tolist()
+        canary = 1.5e5 * math.exp(slow + rng.normal(0, noise_of_canary))
+        start_us = 1e6 * (2 * round_ + rng.random())
+        made.append(
+            PairLaunch(round=round_, start_us=start_us, samples=samples, cpu=samples, nivcsw=[0] * 10, canary=canary)
+        )
+    return made
+
+
+def pair_of(rng, rounds=5, *, clock=0.05, code=0.006, canary=0.004, slower=0.0, share=1.0):
+    """A pair on a machine whose clock wanders by so much from launch to launch."""
+    a, b = (launches(rng, rng.normal(0, clock, rounds), code, canary, slower=by, share=share) for by in (0.0, slower))
+    return Pair(id="x", a=Side(launches=a), b=Side(launches=b))
+
+
+def without_canary(pair):
+    """The same launches, as stored by somebody who timed no fixed work."""
+    a, b = (
+        msgspec.structs.replace(side, launches=[msgspec.structs.replace(x, canary=0.0) for x in side.launches])
+        for side in (pair.a, pair.b)
+    )
+    return msgspec.structs.replace(pair, a=a, b=b)
+
+
+def verdicts(count, seed, **kwargs):
+    """Counts of verdicts with the canary and without."""
+    rng = np.random.default_rng(seed)
+    pairs = [pair_of(rng, **kwargs) for _ in range(count)]
+    return [[decide(shown).verdict for shown in part] for part in (pairs, [without_canary(pair) for pair in pairs])]
+
+
+def test_a_wandering_clock_is_taken_out():
+    """Launches scatter by 5 % with the clock: +5 % is found in most pairs, without fixed work in next to none."""
+    told, untold = verdicts(30, 1, slower=0.05)
+    assert told.count("regression") >= 24
+    assert untold.count("regression") <= 3
+
+
+def test_unchanged_code_under_a_wandering_clock_passes():
+    """And unchanged code is shown to be unchanged, where nothing could be said before."""
+    told, untold = verdicts(30, 2)
+    assert told.count("pass") >= 24
+    assert "regression" not in told
+    assert untold.count("pass") <= 3
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.8])
+def test_how_much_a_benchmark_shares_is_found(share):
+    """The way that explains the launches best is the one that they were made by, with a few launches more."""
+    rng = np.random.default_rng(3)
+    chosen = []
+    for _ in range(15):
+        pair = pair_of(rng, 12, share=share)
+        ways = readings.of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
+        chosen.append(list(readings.SLOPES)[noise.compared(ways).reading])
+    assert abs(np.mean(chosen) - share) < 0.12
+
+
+def test_a_noisy_canary_does_no_harm():
+    """Fixed work that scatters by 3 % on its own is not believed: launches of 0.6 % stay as sharp as they are."""
+    rng = np.random.default_rng(4)
+    pairs = [pair_of(rng, 8, clock=0.0, canary=0.03, slower=0.05) for _ in range(15)]
+    told = [examine(pair, Policy()).change for pair in pairs]
+    untold = [examine(without_canary(pair), Policy()).change for pair in pairs]
+    assert np.mean([x.high - x.low for x in told]) < 1.2 * np.mean([x.high - x.low for x in untold])
+    assert np.mean([x.shift for x in told]) == pytest.approx(math.log(1.05), abs=0.005)
+
+
+def test_averaging_over_one_way_is_that_way():
+    """A certain way counts alone; two equal ways with half the chance each say the same as one."""
+    rng = np.random.default_rng(5)
+    a, b, prior = rng.normal(0, 0.01, 6), rng.normal(0.03, 0.01, 6), noise.learned(0.02, [])
+    one = noise.compared([noise.reading(a, b, prior)])
+    two = noise.compared([noise.reading(a, b, prior, 0.5), noise.reading(a, b, prior, 0.5)])
+    assert two.p_below(0.01) == pytest.approx(one.p_below(0.01))
+    assert (two.shift, two.low, two.high) == pytest.approx((one.shift, one.low, one.high))
+    assert two.noise == pytest.approx(one.noise)
+
+
+def test_only_cpu_time_is_adjusted():
+    """Where code waits, or no CPU time is known, its wall time is taken as it is."""
+    pair = pair_of(np.random.default_rng(6))
+    kept = (pair.a.launches, pair.b.launches)
+    assert len(readings.of(pair, kept, "cpu", 0.02)) == len(readings.SLOPES)
+    assert len(readings.of(pair, kept, "samples", 0.02)) == 1
+    waits = [msgspec.structs.replace(x, cpu=[value / 2 for value in x.cpu]) for x in pair.b.launches]
+    assert not examine(msgspec.structs.replace(pair, b=Side(launches=waits)), Policy()).adjusted
+    assert examine(pair, Policy()).adjusted
+
+
+def test_what_was_taken_out_is_said():
+    """Head met a machine slower by 4 %: the reason says so, and no change is left."""
+    rng = np.random.default_rng(7)
+    a = launches(rng, rng.normal(0, 0.02, 8), 0.004, 0.003)
+    b = launches(rng, 0.04 + rng.normal(0, 0.02, 8), 0.004, 0.003)
+    found = decide(Pair(id="x", a=Side(launches=a), b=Side(launches=b)))
+    assert "head met the machine slower, by fixed work beside it" in found.reason
+    assert found.ratio == pytest.approx(1.0, abs=0.02)
+
+
+def test_history_is_adjusted_too():
+    """Earlier sessions under a wandering clock tell the noise that is left, not the clock's."""
+    rng = np.random.default_rng(8)
+    past = [launches(rng, rng.normal(0, 0.05, 5), 0.004, 0.003) for _ in range(6)]
+    pair = pair_of(rng, clock=0.0, code=0.004)
+    told = msgspec.structs.replace(pair, a=msgspec.structs.replace(pair.a, history=past))
+    a, b = rng.normal(0, 0.004, 5), rng.normal(0, 0.004, 5)
+    left, all_of_it = (noise.change(a, b, readings.prior(told, "cpu", 0.02, slope)) for slope in (1.0, 0.0))
+    assert left.high - left.low < 0.7 * (all_of_it.high - all_of_it.low)

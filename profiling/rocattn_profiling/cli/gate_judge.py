@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """Decide stored pairs, a JSON object a line:
 {"id": …, "a": {"benchmark", "side", "unit", "number", "launches": [{"round", "pos", "start_us", "samples": [..],
-"cpu": [..], "nivcsw": [..]}], "history": [[launch, ..], ..]}, "b": {…}}; cpu, nivcsw and history may be absent.
+"cpu": [..], "nivcsw": [..], "canary"}], "history": [[launch, ..], ..]}, "b": {…}}; cpu, nivcsw, canary (CPU time of the
+same fixed work in each launch's process) and history may be absent.
 A line out: {"id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason"}."""
 
 

@@ -38,7 +38,12 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """Write a file of bytes atomically, as `write_text` does."""
+    """Write a file of bytes atomically, as `write_text` does; a device or a pipe is written to, never replaced."""
+    if path.is_dir():
+        raise RocattnError(f"cannot write {path}: {os.strerror(errno.EISDIR)}")
+    if _is_special(path):
+        _write_through(path, data)
+        return path
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,6 +54,25 @@ def write_bytes(path: Path, data: bytes) -> Path:
             partial.unlink(missing_ok=True)
         raise RocattnError(f"cannot write {path}: {error.strerror}") from error
     return path
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a path is a device, a pipe or a socket. Links are not followed, but those in /dev are devices."""
+    if path.absolute().parent.as_posix() == "/dev":
+        return True
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISLNK(mode))
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    try:
+        with path.open("ab") as file:  # /dev/stdout may be a file that others have written to
+            file.write(data)
+    except OSError as error:
+        raise RocattnError(f"cannot write {path}: {error.strerror}") from error
 
 
 def append_line(path: Path, line: bytes) -> None:

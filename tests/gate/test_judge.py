@@ -68,7 +68,16 @@ def test_columns_and_history_may_be_absent_or_null(line):
         ('{"id": "x", "a": {"launches": []}}', "`b`"),
         ('{"a": {"launches": []}, "b": {"launches": []}}', "`id`"),
         ('{"id": "x", "a": {"launches": [{"round": 0, "samples": ["1"]}]}, "b": {"launches": []}}', "float"),
-        ('{"id": "x", "a": {"launches": [{"round": 0, "samples": [NaN]}]}, "b": {"launches": []}}', "malformed"),
+        ('{"id": "x", "a": {"launches": [{"round": 0, "samples": [NaN]}]}, "b": {"launches": []}}', "it holds NaN"),
+        ('{"id": "x", "a": {"launches": [{"round": 0, "samples": [1, -Infinity]}]}}', "it holds -Infinity"),
+        ('{"id": "x", "a": {"launches": [{"round": 0, "samples": [1e300]}]}, "b": {"launches": []}}', "beyond 1e-30"),
+        ('{"id": "x", "a": {"launches": [{"round": 0, "samples": [1e-300]}]}, "b": {"launches": []}}', "beyond 1e-30"),
+        (
+            '{"id": "x", "a": {"launches": [{"round": 0, "samples": [1], "sclk_mhz": [1e99]}]}, "b": {"launches": []}}',
+            "beyond 1e-30",
+        ),
+        (f'{{"id": "{"x" * 1000}", "a": {{"unit": "s", "launches": []}}, "b": {{"launches": []}}}}', "'s' and 'ns'"),
+        ("[" * 100_000, "recursion"),
         ('{"id": "x", "a": {"launches": [{"round": 0, "samples": [-1]}]}, "b": {"launches": []}}', "not a time"),
         ('{"id": "x", "a": {"launches": [{"round": 0, "samples": []}]}, "b": {"launches": []}}', "no samples"),
         ('{"id": "x", "a": {"unit": "s", "launches": []}, "b": {"unit": "ns", "launches": []}}', "'s' and 'ns'"),
@@ -89,6 +98,122 @@ def test_a_malformed_line_costs_one_message(line, tmp_path, capsys, bad, said):
     assert "line 2 is no pair" in told[0]
     assert said in told[0]
     assert [json.loads(row)["id"] for row in out.read_text().splitlines()] == ["one", "two"]
+
+
+def test_what_a_line_says_reaches_the_terminal_as_text(tmp_path, capsys):
+    """An id with escapes, line breaks and marks that reorder text is one harmless line."""
+    row = json.dumps({"id": "\x1b[2J\n\u202eeno", "a": {"unit": "\u202e", "launches": []}, "b": {"launches": []}})
+    assert main(["gate", "judge", str(written(tmp_path, [row])), "--out", str(tmp_path / "o")]) == 3
+    told = capsys.readouterr().err
+    assert not {"\x1b", "\u202e"} & set(told)
+    assert len(told.splitlines()) == 2
+
+
+def test_a_file_of_something_else_is_not_told_line_by_line(line, tmp_path, capsys):
+    """A thousand messages, and a count of the rest; the pair among them is judged."""
+    path = written(tmp_path, ["x"] * 1500 + [line("one")])
+    assert main(["gate", "judge", str(path), "--out", str(tmp_path / "o"), "--json"]) == 3
+    captured = capsys.readouterr()
+    assert captured.err.count("is no pair:") == 1000
+    assert "500 more lines are no pair" in captured.err
+    printed = json.loads(captured.out)
+    assert (printed["refused"], printed["counts"]) == (1500, {"pass": 1})
+
+
+def test_a_byte_order_mark_and_line_ends_of_windows_are_read(line, tmp_path):
+    """A file that PowerShell or a text editor wrote."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(json.dumps(line(name)).encode() for name in "xy"))
+    assert main(["gate", "judge", str(path), "--out", str(tmp_path / "o")]) == 0
+
+
+def test_the_input_is_not_overwritten(line, tmp_path, capsys):
+    """Decisions in place of the launches would be measurements lost; also by another name."""
+    path = written(tmp_path, [line("x")])
+    (tmp_path / "link").symlink_to(path)
+    before = path.read_bytes()
+    for out in (path, tmp_path / "link"):
+        assert main(["gate", "judge", str(path), "--out", str(out)]) == 4
+        assert "is the file of stored pairs itself" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_decisions_go_to_standard_output_when_asked(line, tmp_path, capfdbinary, monkeypatch):
+    """``--out -`` is no file of that name, and does not go with --json."""
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, [line("x"), line("y")])
+    assert main(["gate", "judge", str(path), "--out", "-"]) == 0
+    printed = capfdbinary.readouterr().out.splitlines()
+    assert [json.loads(row)["id"] for row in printed] == ["x", "y"]
+    assert main(["gate", "judge", str(path), "--out", "-", "--json"]) == 4
+    assert not (tmp_path / "-").exists()
+
+
+def test_a_closed_standard_input_is_one_line(monkeypatch, capsys):
+    """A job without one: Python then has no object for it."""
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["gate", "judge", "-"]) == 4
+    assert "standard input is closed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-6, 1e300])
+def test_the_unit_of_start_us_does_not_matter(line, factor):
+    """Sides in sequence, on clocks of any unit: the same verdict, with the same drift, and no overflow."""
+    rows = []
+    for scale in (1.0, factor):
+        row = line("x", slowdown=0.3)
+        for offset, side in enumerate(("a", "b")):
+            for launch in row[side]["launches"]:
+                launch["start_us"] = (launch["round"] + 10 * offset + 1) * scale
+        rows.append(json.dumps(row).encode())
+    plain, scaled = (json.loads(row) for row in judge(rows).lines)
+    assert "ran before the other's" in plain["reason"]
+    assert scaled["reason"] == plain["reason"]
+    assert scaled["p"] == pytest.approx(plain["p"])
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("us", 1e-3), ("\u00b5s", 1e-3), ("msec", 1e-6), ("seconds", 1e-9)])
+def test_the_name_of_the_unit_does_not_matter(line, unit, factor):
+    """A doubled call of 100 ns is below the floor of a sample of one call, whatever the times are called."""
+    row = line("x", slowdown=1.0, cpu=True)
+    for side in (row["a"], row["b"]):
+        side["unit"] = unit
+        for launch in side["launches"]:
+            for column in ("samples", "cpu"):
+                launch[column] = [value * 1e-4 * factor for value in launch[column]]
+    (found,) = (json.loads(text) for text in judge([json.dumps(row).encode()]).lines)
+    assert found["verdict"] == "pass"
+    assert found["ratio"] > 1.9
+
+
+def test_swapped_sides_turn_the_verdict_around(line):
+    """Regression and improvement, the ratio and its inverse; also where a sample is of more calls on one side."""
+    row = line("x", slowdown=1.0, cpu=True)
+    for side in (row["a"], row["b"]):
+        for launch in side["launches"]:
+            for column in ("samples", "cpu"):
+                launch[column] = [value * 1e-3 for value in launch[column]]
+    row["a"]["number"] = 100
+    swapped = {"id": "y", "a": row["b"], "b": row["a"]}
+    there, back = (json.loads(text) for text in judge([json.dumps(x).encode() for x in (row, swapped)]).lines)
+    assert (there["verdict"], back["verdict"]) == ("regression", "improvement")
+    assert there["ratio"] * back["ratio"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_order_of_lines_and_of_launches_does_not_matter(line):
+    """Alone and as a session: reversed files and reversed launches have the same decisions, by id."""
+    sizes = [0.0, 0.0, 0.02, 0.05, 0.1, 0.3, -0.1]
+    rows = [line(i, seed=i, rounds=12, slowdown=size, noise=0.03) for i, size in enumerate(sizes)]
+    mixed = json.loads(json.dumps(rows[::-1]))
+    for row in mixed:
+        for side in (row["a"], row["b"]):
+            side["launches"].reverse()
+    for session in (False, True):
+        found, other = (
+            {json.loads(text)["id"]: text for text in judge([json.dumps(x).encode() for x in y], session=session).lines}
+            for y in (rows, mixed)
+        )
+        assert found == other
 
 
 def test_json_is_alone_on_stdout(line, tmp_path, capsys):

@@ -123,6 +123,7 @@ def time_needs_new(): tinylib.new()
 def time_needs_old(): tinylib.old()
 def time_never(): tinylib.nothing()
 def track_loss(): return -5
+def track_huge(): return 1e300
 class Skips:
     def setup(self): raise NotImplementedError("not here")
     def time_it(self): pass
@@ -151,12 +152,14 @@ track_speed.unit = "GB/s"
         "bench_work.time_needs_old": "failed",
         "bench_work.time_never": "broken",
         "bench_work.track_loss": "broken",
+        "bench_work.track_huge": "broken",
         "bench_work.Skips.time_it": "skipped",
         "bench_work.Lost.time_it": "missing",
         "bench_work.track_speed": "ungated",
     }
     of = {entry.label: entry for entry in result.entries}
     assert "returned -5: a negative value has no ratio" in of["bench_work.track_loss"].reason
+    assert "returned 1e+300: so large a value has no ratio" in of["bench_work.track_huge"].reason
     assert "no attribute 'old'" in of["bench_work.time_needs_old"].reason
     assert "in time_needs_old" in of["bench_work.time_needs_old"].traceback
     assert of["bench_work.Skips.time_it"].reason == "not here"

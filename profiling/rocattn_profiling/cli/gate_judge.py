@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
+    from rocattn_profiling.gate.judge import Judged
+
 _DESCRIPTION = """Decide stored pairs, a JSON object a line:
 {"id": …, "a": {"benchmark", "side", "unit", "number", "launches": [{"round", "pos", "start_us", "samples": [..],
 "cpu": [..], "nivcsw": [..], "canary"}], "history": [[launch, ..], ..]}, "b": {…}}; cpu, nivcsw, canary (CPU time of the
@@ -27,8 +29,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.add_argument("input", metavar="IN.jsonl", help="stored pairs, a line each; - for standard input")
     parser.add_argument(
-        "--out", default="out/gate/judged.jsonl", metavar="FILE", help="decisions, a line each (default %(default)s)"
-    )
+        "--out", default="out/gate/judged.jsonl", metavar="FILE",
+        help="decisions, a line each; - for standard output (default %(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--min-effect", type=float, default=5.0, metavar="PCT", help="smallest change that counts (default 5)"
     )
@@ -41,31 +44,62 @@ def run(arguments: argparse.Namespace) -> int:
     """Judge a file; exit 1 for a regression, else 3 if a line was no pair."""
     if not 0.5 <= arguments.min_effect <= 100:
         raise CommandError(f"--min-effect {arguments.min_effect:g}: give a percentage from 0.5 to 100", USAGE)
-    from rocattn_profiling.files import write_bytes
+    _check_out(arguments)
     from rocattn_profiling.gate.judge import judge
     from rocattn_profiling.gate.look import Policy
 
     with _opened(arguments.input) as rows:
         judged = judge(rows, Policy(min_effect=arguments.min_effect / 100), session=arguments.session)
-    for problem in judged.problems:
-        say(f"{arguments.input}: {problem}")
-    if judged.invalid:
-        say(f"the session does not count: {judged.invalid}")
-    out = write_bytes(Path(arguments.out), b"".join(line + b"\n" for line in judged.lines))
-    if arguments.json:
-        emit_json({"counts": judged.counts, "problems": judged.problems, "invalid": judged.invalid, "out": str(out)})
-    told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(judged.counts.items())) or "no pairs"
-    say(f"{told}: {out}")
+    _give(judged, arguments)
     if judged.counts.get("regression"):
         return FAILED
-    if judged.problems or not judged.lines:
+    if judged.refused or not judged.lines:
         return NOT_MEASURED
     return UNDECIDED if arguments.strict and judged.counts.get("inconclusive") else OK
+
+
+def _check_out(arguments: argparse.Namespace) -> None:
+    """Refuse to write where it would do harm, before anything is judged."""
+    if arguments.out == "-":
+        if arguments.json:
+            raise CommandError("--out - and --json both want standard output: give one of them")
+        return
+    source, out = Path(arguments.input), Path(arguments.out)
+    if arguments.input != "-" and source.exists() and out.exists() and source.samefile(out):
+        raise CommandError(f"--out {out} is the file of stored pairs itself, which the decisions would replace")
+
+
+def _give(judged: Judged, arguments: argparse.Namespace) -> None:
+    """Write the decisions, and tell people what came of the lines."""
+    for problem in judged.problems:
+        say(f"{arguments.input}: {problem}")
+    if more := judged.refused - len(judged.problems):
+        say(f"{arguments.input}: {more} more lines are no pair")
+    if judged.invalid:
+        say(f"the session does not count: {judged.invalid}")
+    out = _written(arguments.out, b"".join(line + b"\n" for line in judged.lines))
+    if arguments.json:
+        facts = {"counts": judged.counts, "problems": judged.problems, "refused": judged.refused}
+        emit_json({**facts, "invalid": judged.invalid, "out": out})
+    told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(judged.counts.items())) or "no pairs"
+    say(f"{told}: {out}")
+
+
+def _written(name: str, data: bytes) -> str:
+    if name == "-":
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+        return "standard output"
+    from rocattn_profiling.files import write_bytes
+
+    return str(write_bytes(Path(name), data))
 
 
 @contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
     if name == "-":
+        if sys.stdin is None:
+            raise CommandError("standard input is closed: name a file of stored pairs")
         yield sys.stdin.buffer
         return
     try:

@@ -93,7 +93,7 @@ def run_comment(arguments: argparse.Namespace) -> int:
 
 
 def _give(text: str, out: str | None) -> None:
-    if out is None:
+    if out is None or out == "-":
         print(text, end="")
         return
     from rocattn_profiling.files import write_text

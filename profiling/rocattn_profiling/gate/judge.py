@@ -5,6 +5,8 @@ A line that is no pair costs one message and stops nothing. Lines are judged eac
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +15,14 @@ import msgspec
 from rocattn_profiling.gate.decide import SuiteDecision, decide, decide_suite, stored
 from rocattn_profiling.gate.look import Policy
 from rocattn_profiling.gate.pairs import Pair, PairError, Side
+from rocattn_profiling.markup import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _SHOWN = 160  # characters of what is wrong with a line
+_MOST_PROBLEMS = 1000  # told one by one: a file that is something else altogether has millions
+_NO_JSON = re.compile(rb"[\[:,]\s*(-?Infinity|NaN)\b")  # as Python's json writes them
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +39,15 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         lines: The lines out as JSON, one for each pair, in the order of the lines in.
         counts: Verdict -> how many.
-        problems: A message for each line that is no pair.
+        problems: A message for each line that is no pair; the first thousand of them.
+        refused: How many lines are none.
         invalid: Why the session as a whole does not count (only when judged as one); else empty.
     """
 
     lines: list[bytes]
     counts: dict[str, int]
     problems: list[str]
+    refused: int = 0
     invalid: str = ""
 
 
@@ -54,38 +61,63 @@ def judge(rows: Iterable[bytes], policy: Policy | None = None, *, session: bool 
             void together when the machine changed speed.
     """
     policy = policy or Policy()
-    ids: list[str | int] = []
-    problems: list[str] = []
-    pairs = _pairs(rows, ids, problems)
-    found = _session(list(pairs), policy) if session else None
-    decisions = found.decisions if found else [decide(pair, policy) for pair in pairs]
+    reader = _Reader(rows)
+    found = _session(list(reader.pairs()), policy) if session else None
+    decisions = found.decisions if found else [decide(pair, policy) for pair in reader.pairs()]
     lines = [
         msgspec.json.encode(msgspec.to_builtins(decision) | {"id": id_})
-        for id_, decision in zip(ids, decisions, strict=True)
+        for id_, decision in zip(reader.ids, decisions, strict=True)
     ]
-    counts = Counter(decision.verdict for decision in decisions)
-    return Judged(lines=lines, counts=dict(counts), problems=problems, invalid=found.invalid if found else "")
+    return Judged(
+        lines=lines,
+        counts=dict(Counter(decision.verdict for decision in decisions)),
+        problems=reader.problems,
+        refused=reader.refused,
+        invalid=found.invalid if found else "",
+    )
 
 
 def _session(pairs: list[Pair], policy: Policy) -> SuiteDecision:
     return decide_suite(pairs, stored(policy, max((pair.rounds for pair in pairs), default=0)))
 
 
-def _pairs(rows: Iterable[bytes], ids: list[str | int], problems: list[str]) -> Iterator[Pair]:
-    """Go through the pairs of lines; what is none is told in ``problems``, the ids of the others go to ``ids``."""
-    decoder = msgspec.json.Decoder(Line)
-    for number, row in enumerate(rows, start=1):
-        if not row.strip():
-            continue
-        try:
-            line = _decode(decoder, row)
-            pair = Pair(id=str(line.id), a=line.a, b=line.b)
-            pair.check()
-        except (msgspec.DecodeError, PairError, UnicodeDecodeError, RecursionError) as error:
-            problems.append(f"line {number} is no pair: {' '.join(str(error).split())[:_SHOWN]}")
-            continue
-        ids.append(line.id)
-        yield pair
+class _Reader:
+    """Goes through lines: keeps the ids of pairs, and tells what is no pair."""
+
+    def __init__(self, rows: Iterable[bytes]) -> None:
+        self.rows = rows
+        self.ids: list[str | int] = []
+        self.problems: list[str] = []
+        self.refused = 0
+
+    def pairs(self) -> Iterator[Pair]:
+        """Give the pairs of lines, in order."""
+        decoder = msgspec.json.Decoder(Line)
+        for number, row in enumerate(self.rows, start=1):
+            text = row.removeprefix(codecs.BOM_UTF8) if number == 1 else row
+            if not text.strip():
+                continue
+            try:
+                line = _decode(decoder, text)
+                pair = Pair(id=str(line.id), a=line.a, b=line.b)
+                pair.check()
+            except (msgspec.DecodeError, PairError, UnicodeDecodeError, RecursionError) as error:
+                self._refuse(number, _why(error, text))
+                continue
+            self.ids.append(line.id)
+            yield pair
+
+    def _refuse(self, number: int, why: str) -> None:
+        self.refused += 1
+        if self.refused <= _MOST_PROBLEMS:
+            self.problems.append(f"line {number} is no pair: {why}")
+
+
+def _why(error: Exception, row: bytes) -> str:
+    """Say in one line what is wrong with a row."""
+    if isinstance(error, msgspec.DecodeError) and (token := _NO_JSON.search(row)):
+        return f"it holds {token[1].decode()}, which is neither JSON nor a time"
+    return terminal(str(error), _SHOWN)
 
 
 def _decode(decoder: msgspec.json.Decoder[Line], row: bytes) -> Line:

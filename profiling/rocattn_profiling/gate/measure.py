@@ -16,7 +16,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.files import append_line
 from rocattn_profiling.gate.decide import SuiteDecision, decide_suite
-from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side, no_measurement
 from rocattn_profiling.measure.asv_launch import Case, Launcher, Outcome, Request
 
 if TYPE_CHECKING:
@@ -279,10 +279,13 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _with_ratio(outcome: Outcome) -> Outcome:
-    """Take a negative value (of a ``track_`` benchmark) for a failure: it is one that no ratio can judge."""
-    if outcome.launch is None or min(outcome.launch.samples_ns) >= 0:
+    """Take a negative or absurd value (of a ``track_`` benchmark) for a failure: it is one that no ratio can judge."""
+    values = outcome.launch.samples_ns if outcome.launch is not None else []
+    wrong = next((value for value in values if no_measurement(value)), None)
+    if wrong is None:
         return outcome
-    reason = f"the benchmark returned {min(outcome.launch.samples_ns):g}: a negative value has no ratio to judge"
+    kind = "a negative" if wrong < 0 else "so large a" if wrong > 1 else "so small a"
+    reason = f"the benchmark returned {wrong:g}: {kind} value has no ratio to judge"
     return msgspec.structs.replace(outcome, status="failed", launch=None, reason=reason)
 
 

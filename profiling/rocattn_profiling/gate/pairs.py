@@ -8,13 +8,30 @@ import msgspec
 
 from rocattn.errors import RocattnError
 
-TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "seconds": 1e9}  # unit -> ns
+_TIME_NAMES = {
+    1.0: ("ns", "nsec", "nanosecond", "nanoseconds"),
+    1e3: ("us", "usec", "\u00b5s", "\u03bcs", "microsecond", "microseconds"),  # the micro sign, and the Greek letter
+    1e6: ("ms", "msec", "millisecond", "milliseconds"),
+    1e9: ("s", "sec", "second", "seconds"),
+}
+TIMES = {name: factor for factor, names in _TIME_NAMES.items() for name in names}  # unit -> ns
+_SMALLEST, _LARGEST = 1e-30, 1e30  # of a value that is not 0: no unit gets near them, and ratios stay finite
+_NAME = 60  # characters of an id in a message
 _FLOOR_NS = 300.0  # of a timed sample: a few reads of the clock
 _FLOOR_BYTES = 2.0**20
 
 
 class PairError(RocattnError):
     """Raised when a pair holds something that is no measurement: NaN, infinity, a negative time."""
+
+
+def no_measurement(value: float) -> str:
+    """Say why a value cannot be compared by its ratio; empty if it can (or is 0, of which the decision says so)."""
+    if not math.isfinite(value) or value < 0:
+        return f"{value:g}"
+    if value == 0 or _SMALLEST <= value <= _LARGEST:
+        return ""
+    return f"{value:g}, beyond {_SMALLEST:g} to {_LARGEST:g}"
 
 
 class PairLaunch(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,34 +93,46 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     def floor(self) -> float:
         """The absolute change of one call that is too small to matter, in the pair's unit."""
         if self.a.unit in TIMES:
-            return _FLOOR_NS / TIMES[self.a.unit] / max(self.a.number, 1)
+            calls = max(1, min(self.a.number, self.b.number))
+            return _FLOOR_NS / TIMES[self.a.unit] / calls
         return _FLOOR_BYTES if self.a.unit == "bytes" else 0.0
 
     def first(self, rounds: int) -> Pair:
         """Return the pair with only its first launches a side."""
-        a, b = (
-            msgspec.structs.replace(s, launches=sorted(s.launches, key=lambda x: x.round)[:rounds])
-            for s in (self.a, self.b)
-        )
+        a, b = (msgspec.structs.replace(s, launches=sorted(s.launches, key=_place)[:rounds]) for s in (self.a, self.b))
         return Pair(id=self.id, a=a, b=b)
 
     def check(self) -> None:
         """Refuse what is no measurement.
 
         Raises:
-            PairError: For a launch without samples, or with a sample that is NaN, infinite or negative.
+            PairError: For a launch without samples, or with a sample that is NaN, infinite, negative or beyond what
+                any unit makes of a time or a size.
         """
+        id_ = self.id if len(self.id) <= _NAME else f"{self.id[: _NAME - 1]}…"
         if self.a.unit != self.b.unit:
-            raise PairError(f"{self.id}: the sides are in {self.a.unit!r} and {self.b.unit!r}")
+            raise PairError(f"{id_}: the sides are in {self.a.unit!r} and {self.b.unit!r}")
         for side, name in ((self.a, "a"), (self.b, "b")):
             for launch in (*side.launches, *(past for session in side.history for past in session)):
-                values = [*launch.samples, *launch.cpu, *launch.sclk_mhz, launch.canary]
-                if not launch.samples:
-                    raise PairError(f"{self.id}: round {launch.round} of side {name} has no samples")
-                if any(not math.isfinite(value) or value < 0 for value in values):
-                    raise PairError(f"{self.id}: round {launch.round} of side {name} has a sample that is not a time")
-                if any(parts and len(parts) != len(launch.samples) for parts in _columns(launch)):
-                    raise PairError(f"{self.id}: round {launch.round} of side {name} has columns of unequal length")
+                if why := _malformed(launch):
+                    raise PairError(f"{id_}: round {launch.round} of side {name} has {why}")
+
+
+def _place(launch: PairLaunch) -> tuple[int, int, float]:
+    """Return where a launch stands among those of its side, however they are listed."""
+    return launch.round, launch.pos, launch.start_us
+
+
+def _malformed(launch: PairLaunch) -> str:
+    """Say what is wrong with a launch; empty if nothing is."""
+    if not launch.samples:
+        return "no samples"
+    values = (*launch.samples, *launch.cpu, *launch.sclk_mhz, launch.canary)
+    if wrong := next(filter(None, map(no_measurement, values)), ""):
+        return f"a sample that is not a time: {wrong}"
+    if any(parts and len(parts) != len(launch.samples) for parts in _columns(launch)):
+        return "columns of unequal length"
+    return ""
 
 
 def _columns(launch: PairLaunch) -> tuple[list[float], list[int], list[float]]:

@@ -113,14 +113,21 @@ def drift(sides: Sequence[Sequence[PairLaunch]], places: Sequence[Array]) -> flo
         sides: Launches of base and of head.
         places: Their locations, in logs.
     """
+    if min(len(side) for side in sides) < LEAST:
+        return 0.0
     starts = [np.array([launch.start_us for launch in side]) for side in sides]
-    if min(len(side) for side in sides) < LEAST or not all(np.ptp(side) > 0 for side in starts):
+    # In parts of the largest: squares of what a foreign clock may say, 1e300 or 1e-300, are no numbers.
+    largest = max(float(np.abs(side).max()) for side in starts) or 1.0
+    starts = [side / largest for side in starts]
+    if not all(np.ptp(side) > 0 for side in starts):
         return 0.0
     if starts[0].max() >= starts[1].min() and starts[1].max() >= starts[0].min():
         return 0.0
     times = np.concatenate([side - side.mean() for side in starts])
     values = np.concatenate([side - side.mean() for side in places])
     spread = float((times**2).sum())
+    if not spread:
+        return 0.0
     slope = float((times * values).sum()) / spread
     left = float(((values - slope * times) ** 2).sum()) / (len(times) - 3)
     return abs(float(starts[1].mean() - starts[0].mean())) * (abs(slope) + _SURE * math.sqrt(left / spread))

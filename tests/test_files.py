@@ -1,0 +1,50 @@
+"""Writing files: what stands at the place already is replaced only if it is a file."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.files import write_bytes, write_text
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path):
+    """``--out /dev/stdout`` and pipes get the bytes; a file in their place would be lost output, or a lost device."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_bytes(pipe, b"told")
+    reader.join(10)
+    assert read == [b"told"]
+    assert pipe.is_fifo()
+
+
+def test_a_device_is_written_to_and_stays_one():
+    """The full device takes nothing: one line says so, and it is still a device."""
+    if os.geteuid() == 0 or not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full, or root could lose it")
+    with pytest.raises(RocattnError, match="cannot write /dev/full: No space left on device"):
+        write_text(Path("/dev/full"), "told")
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_folder_is_no_place_for_a_file(tmp_path, monkeypatch):
+    """Also the current one, which has no name."""
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path(), tmp_path):
+        with pytest.raises(RocattnError, match=r"cannot write .*: Is a directory"):
+            write_text(folder, "told")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path):
+    """A folder that foreign code filled may hold links to files that are none of its business."""
+    (tmp_path / "own").write_text("kept")
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    write_text(tmp_path / "link", "told")
+    assert (tmp_path / "own").read_text() == "kept"
+    assert (tmp_path / "link").read_text() == "told"

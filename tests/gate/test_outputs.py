@@ -249,6 +249,16 @@ def test_junit_is_red_exactly_when_the_gate_is(entry, result_of, status, beside)
     assert bool(red) is (result.status != 0)
 
 
+def test_a_traceback_in_junit_is_text_with_its_indentation(entry, result_of):
+    """Marks that reorder text, and screens full of it, are not passed on; how far a line is indented is."""
+    long = "\n".join(f"  line {number}" for number in range(5000))
+    traceback = f"{long}\n    raise X\nX: \u202eeno\x1b[2J"
+    root = ET.fromstring(junit.to_xml(result_of([entry("a", "failed", traceback=traceback)])))  # noqa: S314 - our own
+    (told,) = (element.text for element in root.iter("error") if element.text)
+    assert told.endswith("\n  line 4999\n    raise X\nX: \ufffdeno\ufffd[2J\n")
+    assert "line 100\n" not in told
+
+
 def test_junit_holds_any_name(entry, result_of):
     """Control characters, ends of CDATA, surrogates: still XML, one line a name."""
     _, cases = junit_of(hostile(entry, result_of, text=BAD + "\ud800\ufffe\r"))

@@ -227,9 +227,16 @@ def test_reading_what_is_no_verdict_is_one_line(entry, result_of, tmp_path):
     other.write_text("[]")
     with pytest.raises(RocattnError, match="not a verdict"):
         verdict.read(other)
+    for unlike in (b'{"notes": ["\xff"]}', b'{"notes": ' + b"[" * 100_000):
+        other.write_bytes(unlike)
+        with pytest.raises(RocattnError, match="not a verdict"):
+            verdict.read(other)
     future = msgspec.structs.replace(result_of([entry("a", "pass")]), schema=99)
     with pytest.raises(RocattnError, match="schema 99"):
         verdict.read(verdict.write(future, other))
+    other.write_text('{"schema": 99, "outcome": "of a later time"}')
+    with pytest.raises(RocattnError, match="schema 99"):
+        verdict.read(other)
 
 
 @pytest.mark.parametrize(

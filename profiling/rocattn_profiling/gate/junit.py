@@ -21,6 +21,7 @@ _ELEMENTS = {
     "waived": "skipped", "ungated": "skipped", "new": "skipped", "removed": "skipped", "skipped": "skipped",
 }  # fmt: skip
 _OVERALL = {"regression": "failure", "problem": "failure", "not measured": "error", "inconclusive": "skipped"}
+_TRACEBACK, _LINES = 100_000, 1000  # characters and lines of it that are shown
 _COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
@@ -47,11 +48,18 @@ def _overall(result: GateResult) -> list[ET.Element]:
 def _case(entry: Entry) -> ET.Element:
     module, _, _ = entry.name.partition("(")
     group = f"{entry.metric}.{entry.arch}" if entry.arch else module.rpartition(".")[0] or entry.metric
-    lines = [line for line in ("\n".join(render.entry_lines(entry)), entry.traceback) if line]
+    lines = [*render.entry_lines(entry), *_traceback(entry.traceback)]
     message = entry.waiver or entry.explanation or "; ".join(render.reasons(entry))
     return _element(
         group, render.title(entry), _ELEMENTS.get(entry.status, ""), f"{entry.status}: {message}", "\n".join(lines)
     )
+
+
+def _traceback(text: str) -> list[str]:
+    """Return the last lines of a traceback as text: what failed stands at its end."""
+    lines = text[-_TRACEBACK:].splitlines()[-_LINES:]
+    # The white space before a line is kept: Python's tracebacks are read by it.
+    return [line[: len(line) - len(line.lstrip(" "))][:40] + plain(line, 1000) for line in lines]
 
 
 def _element(group: str, name: str, tag: str, message: str, text: str) -> ET.Element:

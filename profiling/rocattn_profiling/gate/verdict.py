@@ -11,6 +11,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.files import open_regular, write_text
 from rocattn_profiling.gate.look import Policy  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.gate.pairs import Decision, PairLaunch  # noqa: TC001 - msgspec reads the annotations when it decodes
+from rocattn_profiling.markup import terminal
 from rocattn_profiling.measure.records import Machine  # noqa: TC001 - as above
 from rocattn_profiling.measure.revisions import Revision  # noqa: TC001 - as above
 
@@ -201,6 +202,10 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         return 2 if self.status == 0 and self.counts.get("inconclusive", 0) else self.status
 
 
+class _Schema(msgspec.Struct):
+    schema: int = SCHEMA
+
+
 def entries_of(cases: Sequence[Case], measured: Measured) -> list[Entry]:
     """Return an entry for each measured case."""
     decisions = {decision.id: decision for decision in measured.decision.decisions}
@@ -369,11 +374,13 @@ def read(path: Path) -> GateResult:
     """
     try:
         with open_regular(path) as file:
-            result = msgspec.json.decode(file.read(), type=GateResult)
+            data = file.read()
+        # First, because a verdict of another schema may lack what this one has.
+        schema = msgspec.json.decode(data, type=_Schema).schema
+        if schema != SCHEMA:
+            raise RocattnError(f"{path} has schema {schema}; this rocattn reads {SCHEMA}")
+        return msgspec.json.decode(data, type=GateResult)
     except OSError as error:
         raise RocattnError(f"cannot read the gate's verdict {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise RocattnError(f"{path} is not a verdict of rocattn gate: {error}") from error
-    if result.schema != SCHEMA:
-        raise RocattnError(f"{path} has schema {result.schema}; this rocattn reads {SCHEMA}")
-    return result
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RocattnError(f"{path} is not a verdict of rocattn gate: {terminal(str(error))}") from error

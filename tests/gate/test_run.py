@@ -15,6 +15,7 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.folder import alone
 from rocattn_profiling.gate.measure import Line
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.run import run_gate
@@ -25,14 +26,19 @@ COUNTING = "TICKS = 0\ndef work(n):\n    global TICKS\n    TICKS += n\n"
 DOUBLED = {"tinylib/__init__.py": COUNTING.replace("+= n", "+= 2 * n")}
 
 
-def gate(project, *arguments, out="out/gate"):
-    """Run the command in the project; return its exit status and the verdict."""
+def gate_status(project, *arguments, out="out/gate"):
+    """Run the command in the project; return its exit status."""
     here = Path.cwd()
     os.chdir(project.root)
     try:
-        status = main(["gate", "run", "--out", out, *arguments])
+        return main(["gate", "run", "--out", out, *arguments])
     finally:
         os.chdir(here)
+
+
+def gate(project, *arguments, out="out/gate"):
+    """Run the command in the project; return its exit status and the verdict."""
+    status = gate_status(project, *arguments, out=out)
     path = project.root / out / "verdict.json"
     return status, verdict.read(path) if path.exists() else None
 
@@ -269,6 +275,18 @@ def test_an_output_folder_that_takes_no_files_is_one_line(project, offline, caps
     assert "out/gate" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
+def test_two_gates_do_not_share_a_folder(project, offline, capsys):
+    """The second would go on with the launches of the first: exit 4, one line, and nothing of the first is touched."""
+    project.commit("empty")
+    out = project.root / "out/gate"
+    with alone(out):
+        (out / "verdict.json").write_text("the first's")
+        assert gate_status(project, "--quick") == 4
+        assert "another gate is at work in out/gate: wait for it" in capsys.readouterr().err.splitlines()[-1]
+        assert (out / "verdict.json").read_text() == "the first's"
+    assert gate_status(project, "--quick", "--bench", r"\(100\)") == 0
+
+
 def start_and_stop(project, how, *arguments, after):
     """Start the gate in a process of its own, stop it by a signal once so many lines are stored; return its status."""
     # Python leaves an ignored SIGINT ignored, and a shell's background job starts with one.
@@ -288,7 +306,14 @@ def start_and_stop(project, how, *arguments, after):
     return process.wait()
 
 
-@pytest.mark.parametrize(("how", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 128 + signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        (signal.SIGKILL, -signal.SIGKILL),
+        (signal.SIGINT, 128 + signal.SIGINT),
+        (signal.SIGTERM, 128 + signal.SIGTERM),
+    ],
+)
 def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, offline, capsys, how, status):
     """In the middle of a round: the next run keeps what is there, measures the rest, decides and waives alike."""
     waiver = """
@@ -305,7 +330,7 @@ def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, offline
     # One line for the session, four for the first try, five of the twenty launches of five rounds.
     assert start_and_stop(project, how, "--quick", after=10) == status
     path = project.root / "out/stopped/launches.jsonl"
-    if how == signal.SIGINT:
+    if how != signal.SIGKILL:
         assert not list((project.root / "out/stopped/work").iterdir())
     with path.open("ab") as file:
         file.write(b'{"kind":"launch","label":"half a li')

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from rocattn_profiling.cli.console import progress
+from rocattn_profiling.cli.console import progress, say
 from rocattn_profiling.cli.status import NOT_MEASURED, USAGE, CommandError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from rocattn_profiling.gate.measure import Step
 
@@ -67,6 +69,7 @@ def measuring(what: str) -> Iterator[Callable[[Step], None]]:
     from rocattn_profiling.measure.asv_config import SuiteError
     from rocattn_profiling.measure.building import BuildError
 
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         with progress(what, 0) as shown:
 
@@ -78,3 +81,9 @@ def measuring(what: str) -> Iterator[Callable[[Step], None]]:
             yield on_step
     except (BuildError, SuiteError) as error:
         raise CommandError(str(error), NOT_MEASURED) from error
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """End cleanly on SIGTERM, which stops a job: the running process group and the checkouts go on the way out."""
+    say("rocattn gate: terminated; what was finished is kept, and the same command goes on from there")
+    raise SystemExit(128 + signal.SIGTERM)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn_profiling.gate import exact, explain, outputs, result, verdict, waivers
+from rocattn_profiling.gate.folder import alone
 from rocattn_profiling.gate.measure import SIDES, LaunchStore, Session
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.sides import open_sides, out_errors
@@ -54,12 +55,11 @@ def run_gate(
         CacheError: The cache folder takes no files.
         SuiteError: There is no suite, or no benchmark matches.
         WaiverError, ThresholdError: The repository's own settings cannot be read.
-        RocattnError: ``out`` takes no files.
+        RocattnError: ``out`` takes no files, or another run is at work in it.
     """
     options = options or Options()
     options.check()
-    with out_errors(out):
-        _keep_out_of_git(out)
+    with out_errors(out), alone(out):
         for name in ("verdict.json", *outputs.FILES):
             (out / name).unlink(missing_ok=True)  # a run that fails must not leave the verdict of an earlier one
         with open_sides(start, out, options, say) as sides:
@@ -88,13 +88,6 @@ def run_gate(
         outputs.write_all(found, out)
         store.finish()
     return found
-
-
-def _keep_out_of_git(out: Path) -> None:
-    """Make a folder that is new ignore itself: results must not make the project's tree count as changed."""
-    if not out.exists():
-        out.mkdir(parents=True)
-        (out / ".gitignore").write_text("*\n")
 
 
 def _policies(cases: list[Case], limits: Thresholds, policy: Policy) -> dict[str, Policy]:

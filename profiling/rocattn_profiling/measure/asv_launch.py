@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from rocattn.toolchain import compiler_environment
+from rocattn_profiling.measure import detached
 from rocattn_profiling.measure.asv_config import DEFAULT_TIMEOUT_S, SuiteError
 from rocattn_profiling.measure.machine import thread_environment
 from rocattn_profiling.measure.records import Launch
@@ -255,13 +256,14 @@ class Launcher:
             answer, log = Path(folder, "answer.json"), Path(folder, "log")
             request = msgspec.json.encode(message | {"suite": str(self.suite), "answer": str(answer)}).decode()
             command = [self.python, str(self._worker), request]
-            environment = self.environment | {"PYTHONHASHSEED": str(seed)}
+            environment = self.environment | {"PYTHONHASHSEED": str(seed), detached.MARK: folder}
+            before = detached.processes()
             with log.open("wb") as output:
                 process = subprocess.Popen(
                     command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                     start_new_session=True,
                 )  # fmt: skip
-                with _ending(process):
+                with _ending(process, folder, before):
                     try:
                         process.wait(timeout_s)
                     except subprocess.TimeoutExpired:
@@ -302,18 +304,21 @@ def _lay_out_runner(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """End the whole process group when the block is left, children of the benchmark included."""
+def _ending(process: subprocess.Popen[bytes], mark: str, before: frozenset[int]) -> Iterator[None]:
+    """End the whole process group when the block is left, and what the benchmark started in sessions of their own."""
     try:
         yield
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        detached.end_marked(mark, before)
 
 
 def _tail(log: Path) -> str:
-    return log.read_bytes()[-4000:].decode(errors="replace")
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4000))  # a benchmark may have printed gigabytes
+        return file.read().decode(errors="replace")
 
 
 def _death(status: int, said: str) -> str:
@@ -324,4 +329,4 @@ def _death(status: int, said: str) -> str:
             name = f"signal {-status}"
         return f"the process was killed by {name}"
     last = (said.strip().splitlines() or ["it printed nothing"])[-1]
-    return f"the process ended with status {status} before it had an answer: {last}"
+    return f"the process ended with status {status} before it had an answer: {last[-1000:]}"

@@ -29,6 +29,8 @@ TEXT = bytes(range(250)) * 60
 WARMUP_NS = 20_000_000
 # One sample may take this long with its set-ups (asv re-runs setup before every timed call).
 SAMPLE_LIMIT_NS = 60_000_000
+# Characters: an exception may hold all of an array, and every launch keeps its own.
+MOST_REASON, MOST_TEXT = 1000, 20_000
 
 
 def main() -> None:
@@ -65,8 +67,10 @@ def write(path: str, answer: Answer) -> None:
 def failure(error: BaseException) -> Answer:
     """Describe an exception as a failed measurement, with the traceback from the benchmark's own frames on."""
     text = "".join(traceback.format_exception(error))
-    last = traceback.format_exception_only(error)[-1].strip().splitlines()[0]
-    return {"status": "failed", "reason": last, "traceback": text}
+    lines = traceback.format_exception_only(error)[-1].strip().splitlines()
+    # Of a process that a benchmark started, the last line of its own traceback says what happened.
+    nested = len(lines) > 1 and lines[0].endswith("Traceback (most recent call last):")
+    return {"status": "failed", "reason": lines[-1 if nested else 0][:MOST_REASON], "traceback": text[-MOST_TEXT:]}
 
 
 def list_suite(request: Answer) -> Answer:

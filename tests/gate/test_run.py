@@ -113,6 +113,8 @@ def ticking(function):
     return function
 @ticking
 def time_same(): tinylib.work(50)
+if hasattr(tinylib, "HAS"):
+    def time_of_base(): pass
 def time_gone(): pass
 """
     project.commit(
@@ -154,6 +156,7 @@ track_speed.unit = "GB/s"
     assert statuses(result) == {
         "bench_work.time_same": "pass",
         "bench_work.time_gone": "removed",
+        "bench_work.time_of_base": "missing",
         "bench_work.time_needs_new": "new",
         "bench_work.time_needs_old": "failed",
         "bench_work.time_never": "broken",
@@ -164,6 +167,7 @@ track_speed.unit = "GB/s"
         "bench_work.track_speed": "ungated",
     }
     of = {entry.label: entry for entry in result.entries}
+    assert len(of) == len(result.entries)
     assert "returned -5: a negative value has no ratio" in of["bench_work.track_loss"].reason
     assert "returned 1e+300: so large a value has no ratio" in of["bench_work.track_huge"].reason
     assert "no attribute 'old'" in of["bench_work.time_needs_old"].reason

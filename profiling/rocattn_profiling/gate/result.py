@@ -59,13 +59,14 @@ def lost_modules(suites: Mapping[SideName, Suite], options: Options) -> list[Ent
     return entries
 
 
-def removed(before: Suite | None, head: Suite, options: Options) -> list[Entry]:
+def removed(before: Suite | None, suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:
     """Return entries for benchmarks of base's own suite that head's no longer has."""
     if before is None:
         return []
-    known = {benchmark.name for benchmark in head.benchmarks}
+    # What base still offers from head's files is missing on head (`lost_modules`), not removed from the suite.
+    known = {benchmark.name for suite in suites.values() for benchmark in suite.benchmarks}
     lost = {case.benchmark.name for case in before.cases(options.patterns)} - known
-    lost = {name for name in lost if not any(name.startswith(f"{module}.") for module in head.broken)}
+    lost = {name for name in lost if not any(name.startswith(f"{module}.") for module in suites["head"].broken)}
     return [Entry(label=n, name=n, status="removed", reason="head's suite no longer has it") for n in sorted(lost)]
 
 

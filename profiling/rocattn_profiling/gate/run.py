@@ -69,7 +69,7 @@ def run_gate(
             if not cases and not entries:
                 raise SuiteError(result.nothing(suites, options))
             before = sides.before()
-            entries += result.removed(before, suites["head"], options)
+            entries += result.removed(before, suites, options)
             idle = result.idle_patterns([*suites.values(), before], options)
             for line in idle:
                 say(line)

@@ -192,7 +192,13 @@ def checkout(repo: Path, revision: Revision, scratch: Path) -> Iterator[Path]:
         git(repo, "clone", "--quiet", "--shared", "--no-checkout", "--template=", "--", str(repo), str(folder / "tree"))
         git(folder / "tree", "checkout", "--quiet", "--detach", revision.sha)
         if (folder / "tree" / ".gitmodules").is_file():
-            _fill_submodules(repo, folder / "tree")
+            try:
+                _fill_submodules(repo, folder / "tree")
+            except RevisionError as error:
+                raise RevisionError(
+                    f"a submodule of {revision.name} cannot be checked out ({error}): "
+                    "run `git submodule update --init --recursive` in the project first"
+                ) from error
         yield folder / "tree"
 
 

@@ -3,10 +3,6 @@
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import msgspec
@@ -15,8 +11,6 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.folder import alone
-from rocattn_profiling.gate.measure import Line
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.run import run_gate
 from rocattn_profiling.gate.sides import choose_revisions, out_errors
@@ -26,19 +20,14 @@ COUNTING = "TICKS = 0\ndef work(n):\n    global TICKS\n    TICKS += n\n"
 DOUBLED = {"tinylib/__init__.py": COUNTING.replace("+= n", "+= 2 * n")}
 
 
-def gate_status(project, *arguments, out="out/gate"):
-    """Run the command in the project; return its exit status."""
+def gate(project, *arguments, out="out/gate"):
+    """Run the command in the project; return its exit status and the verdict."""
     here = Path.cwd()
     os.chdir(project.root)
     try:
-        return main(["gate", "run", "--out", out, *arguments])
+        status = main(["gate", "run", "--out", out, *arguments])
     finally:
         os.chdir(here)
-
-
-def gate(project, *arguments, out="out/gate"):
-    """Run the command in the project; return its exit status and the verdict."""
-    status = gate_status(project, *arguments, out=out)
     path = project.root / out / "verdict.json"
     return status, verdict.read(path) if path.exists() else None
 
@@ -277,86 +266,6 @@ def test_an_output_folder_that_takes_no_files_is_one_line(project, offline, caps
     project.put("out", "in the way")
     assert gate(project, "--base", "HEAD", "--head", "HEAD", out="out/gate")[0] == 4
     assert "out/gate" in capsys.readouterr().err.strip().splitlines()[-1]
-
-
-def test_two_gates_do_not_share_a_folder(project, offline, capsys):
-    """The second would go on with the launches of the first: exit 4, one line, and nothing of the first is touched."""
-    project.commit("empty")
-    out = project.root / "out/gate"
-    with alone(out):
-        (out / "verdict.json").write_text("the first's")
-        assert gate_status(project, "--quick") == 4
-        assert "another gate is at work in out/gate: wait for it" in capsys.readouterr().err.splitlines()[-1]
-        assert (out / "verdict.json").read_text() == "the first's"
-    assert gate_status(project, "--quick", "--bench", r"\(100\)") == 0
-
-
-def start_and_stop(project, how, *arguments, after):
-    """Start the gate in a process of its own, stop it by a signal once so many lines are stored; return its status."""
-    # Python leaves an ignored SIGINT ignored, and a shell's background job starts with one.
-    program = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from rocattn_profiling.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", program, "gate", "run", *arguments, "--out", "out/stopped"]
-    process = subprocess.Popen(command, cwd=project.root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    path = project.root / "out/stopped/launches.jsonl"
-    while process.poll() is None and not (path.exists() and path.read_bytes().count(b"\n") >= after):
-        try:
-            process.wait(0.02)
-        except subprocess.TimeoutExpired:
-            continue
-    process.send_signal(how)
-    return process.wait()
-
-
-@pytest.mark.parametrize(
-    ("how", "status"),
-    [
-        (signal.SIGKILL, -signal.SIGKILL),
-        (signal.SIGINT, 128 + signal.SIGINT),
-        (signal.SIGTERM, 128 + signal.SIGTERM),
-    ],
-)
-def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, offline, capsys, how, status):
-    """In the middle of a round: the next run keeps what is there, measures the rest, decides and waives alike."""
-    waiver = """
-        [[waiver]]
-        benchmark = "bench_work.Exact.time_work(100)"
-        metric = "time"
-        ceiling = 2.5
-        expires = 2999-01-01
-        issue = "https://localhost/1"
-        reason = "accepted for the test"
-    """
-    project.put(".rocattn/waivers.toml", textwrap.dedent(waiver))
-    project.commit("slower", **DOUBLED)
-    # One line for the session, four for the first try, five of the twenty launches of five rounds.
-    assert start_and_stop(project, how, "--quick", after=10) == status
-    path = project.root / "out/stopped/launches.jsonl"
-    if how != signal.SIGKILL:
-        assert not list((project.root / "out/stopped/work").iterdir())
-    with path.open("ab") as file:
-        file.write(b'{"kind":"launch","label":"half a li')
-    before = path.read_bytes().count(b"\n")
-    resumed_status, resumed = gate(project, "--quick", out="out/stopped")
-    assert f"going on with an interrupted run: {before - 1} launches" in capsys.readouterr().err
-    assert not list((project.root / "out/stopped/work").iterdir())
-    whole_status, whole = gate(project, "--quick")
-    assert (resumed_status, whole_status) == (1, 1)
-    assert sorted(statuses(resumed).values()) == ["regression", "waived"]
-    told = ("seed", "launches", "verdict", "sentence", "problems", "counts")
-    assert [getattr(resumed, name) for name in told] == [getattr(whole, name) for name in told]
-    for one, other in zip(resumed.entries, whole.entries, strict=True):
-        assert (one.label, one.status, one.decision, one.waiver) == (
-            other.label,
-            other.status,
-            other.decision,
-            other.waiver,
-        )
-    lines = [msgspec.json.decode(x, type=Line) for x in path.read_bytes().splitlines() if not x.endswith(b"half a li")]
-    keys = [(line.label, line.side, line.round) for line in lines if line.kind == "launch"]
-    assert len(keys) == len(set(keys)) == resumed.launches
 
 
 def test_a_run_that_measures_nothing_leaves_no_verdict_of_an_earlier_one(project, offline):

@@ -1,0 +1,143 @@
+"""The comment on a pull request and the summary of a workflow's step: Markdown that foreign text cannot leave."""
+
+import html
+import re
+
+import pytest
+from markdown_it import MarkdownIt
+
+from rocattn_profiling.gate import markdown, outputs
+
+OWN = {
+    "h3", "p", "ul", "li", "strong", "code", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"
+}  # fmt: skip
+
+
+def tags(source):
+    """Return the tags of Markdown as GitHub renders it."""
+    page = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(source)
+    return page, re.findall(r"<([a-zA-Z!][^>]*)>", page)
+
+
+def test_the_comment_is_worst_first_and_says_why(rich):
+    """Regressions, what was lost, what is open, what is waived; then folded reasons, then how it was measured."""
+    text = markdown.comment(rich)
+    assert text.startswith("<!-- rocattn-gate -->\n### rocattn gate: regression\n")
+    words = re.findall(r"^\| <code>[^|]*\| \**([a-z]+)\** \|", text, re.MULTILINE)
+    assert words == ["regression", "regression", "failed", "missing", "inconclusive", "waived", "broken", "improvement",
+                     "improvement", "new", "removed"]  # fmt: skip
+    assert "| 2 ms | 2.62 ms | x1.310 | &#91;1.271, 1.349&#93; |" in text
+    assert "| 0 registers | 43 registers |  |  |" in text
+    assert "It spills." in text
+    assert "- **machine code:** 12 VGPRs spilled (<code>kernels/hip/flash attention.hip&#58;118</code>)" in text
+    assert "waived: costs a compare (&#35;&#8203;41, up to x1.1)" in text
+    assert "**problem:** .rocattn/waivers.toml" in text
+    assert "<code>numpy</code> <code>2.4.5</code> on base, <code>2.4.6</code> on head" in text
+    assert "1 ungated, 1 new, 1 removed, 1 skipped, 1 pass" in text
+    assert "Cut to size" not in text
+
+
+def test_what_is_likely_slower_is_marked_and_rules_of_its_own_are_shown(entry, result_of):
+    """Undecided is not unsuspicious; and whoever reads why must see what was asked."""
+    likely = entry("a", "inconclusive", 1.05, suspect=True)
+    result = result_of(
+        [likely, entry("b", "inconclusive"), entry("c", "regression", 1.2, rule="a change counts from 9 % (t.toml:3)")],
+        suite_shift=1.01, suite_low=0.99, suite_high=1.03,
+    )  # fmt: skip
+    text = markdown.comment(result)
+    assert text.count("| inconclusive, likely slower |") == text.count("| inconclusive |") == 1
+    assert "rule: a change counts from 9 % (t.toml&#58;3)" in text
+    assert "all benchmarks together: x1.010 &#91;0.990, 1.030&#93;; fixed work: x1.000" in text
+    shown = outputs.FILES["verdict.txt"](result)
+    assert shown.count("likely slower") == 1
+    assert "\nall benchmarks together: x1.010 [0.990, 1.030]; fixed work: x1.000\n" in shown
+    assert "    rule: a change counts from 9 % (t.toml:3)\n" in shown
+
+
+def test_the_comment_links_to_its_run_only_when_told(rich):
+    """The address is the workflow's own; a verdict names none."""
+    assert "http" not in markdown.comment(rich)
+    assert "([run](https://h/a/b/actions/runs/1))" in markdown.comment(rich, run_url="https://h/a/b/actions/runs/1")
+
+
+def test_hostile_text_is_text_everywhere_in_the_comment(hostile):
+    """Names, reasons, waivers, notes, packages, machines, revisions: only the comment's own tags are left."""
+    result = hostile()
+    for text in (markdown.comment(result), markdown.summary(result)):
+        page, found = tags(text)
+        kinds = {tag.split()[0] for tag in found if not tag.startswith("!")}
+        assert kinds <= OWN
+        assert not re.search(r"@org|#12|://|\x1b|\u202e|\x00", html.unescape(page))
+        rows = sum(entry_.status != "pass" for entry_ in result.entries)
+        assert page.count("<tr>") == rows + 1
+        assert page.count("<td") == 6 * rows
+        assert text.count("<details>") == text.count("</details>") == page.count("<details>")
+        assert text.count("\n## ") == text.count("\n# ") == 0
+
+
+def test_a_name_cannot_forge_the_mark(hostile):
+    """The next run replaces the comment that begins with the mark: there is one, and it is the first line."""
+    text = markdown.comment(hostile(text="\n<!-- rocattn-gate -->\n"))
+    assert text.count(markdown.MARKER) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        ("x" * 1_000_000, 6),
+        ("@" * 1_000_000, 6),
+        ("\U0001f600" * 1000, 60),
+        ("#1 " * 300, 1),
+        ("]]>|`</code><img src=x>@org/team #12 \x1b\u202e\x00" * 20, 60),
+        ("n", 3000),
+    ],
+    ids=["long", "mentions", "emoji", "references", "hostile", "many"],
+)
+def test_the_comment_stays_below_its_limit_and_counts_what_is_left_out(hostile, text, entries):
+    """In bytes, whatever the names are; never cut in the middle of an element."""
+    result = hostile(text=text, entries=entries)
+    made = markdown.comment(result)
+    assert len(made.encode()) <= markdown.COMMENT_BYTES < 64_000
+    page, _ = tags(made)
+    assert page.count("<details>") == page.count("</details>") == made.count("</details>")
+    rows = page.count("<tr>") - 1
+    assert rows >= 1
+    all_rows = sum(e.status != "pass" for e in result.entries)
+    if rows < all_rows:
+        assert f"{all_rows - rows} more rows" in made
+    assert "How it was measured" in made
+
+
+def test_an_ordinary_verdict_of_500_benchmarks_is_shown_as_far_as_it_fits(entry, result_of):
+    """Every regression's row comes before anything else; passes take no room."""
+    names = [f"bench_suite.QuickDecode.time_decode({n}, 'cpu-flash')" for n in range(500)]
+    result = result_of([entry(name, "regression" if n < 30 else "pass", 1.1 + n / 100) for n, name in enumerate(names)])
+    made = markdown.comment(result)
+    assert made.count("| **regression** |") == 30
+    assert made.count("</details>") == 31
+    assert "Cut to size" not in made
+
+
+def test_the_summary_is_appended_once_a_step(rich, tmp_path):
+    """After what is there already, without the comment's mark; without the variable nothing happens."""
+    path = tmp_path / "summary.md"
+    path.write_text("before\n")
+    assert outputs.step_summary(rich, {"GITHUB_STEP_SUMMARY": str(path)}) == ""
+    text = path.read_text()
+    assert text.startswith("before\n\n### rocattn gate: regression\n")
+    assert markdown.MARKER not in text
+    assert outputs.step_summary(rich, {}) == ""
+
+
+def test_the_summary_never_makes_the_file_too_large(hostile, tmp_path):
+    """GitHub drops a summary above 1 MiB, all of it: what is there keeps its place, and the gate goes on."""
+    path = tmp_path / "summary.md"
+    big = hostile(text="y" * 300, entries=9000)
+    for before in (0, 600_000, 1_040_000):
+        path.write_text("x" * before)
+        said = outputs.step_summary(big, {"GITHUB_STEP_SUMMARY": str(path)})
+        assert path.stat().st_size <= 1 << 20
+        assert bool(said) is (before > 1_000_000)
+    assert outputs.step_summary(big, {"GITHUB_STEP_SUMMARY": str(tmp_path / "no" / "folder")}).startswith(
+        "cannot write"
+    )

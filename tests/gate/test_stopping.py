@@ -1,0 +1,110 @@
+"""A gate that is stopped in the middle, and one that starts where another is at work."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import msgspec
+import pytest
+
+from rocattn_profiling.cli import main
+from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.folder import alone
+from rocattn_profiling.gate.measure import Line
+
+pytestmark = pytest.mark.slow
+
+DOUBLED = {"tinylib/__init__.py": "TICKS = 0\ndef work(n):\n    global TICKS\n    TICKS += 2 * n\n"}
+
+
+@pytest.fixture
+def gate(project, offline, monkeypatch):
+    """Return a function that runs the command in the project and gives its exit status: ``gate("--quick", out=…)``."""
+    monkeypatch.chdir(project.root)
+    return lambda *arguments, out="out/gate": main(["gate", "run", "--quick", "--out", out, *arguments])
+
+
+def verdict_in(folder):
+    """Read what a run left."""
+    return verdict.read(folder / "verdict.json")
+
+
+def test_two_gates_do_not_share_a_folder(project, gate, capsys):
+    """The second would go on with the launches of the first: exit 4, one line, and nothing of the first is touched."""
+    project.commit("empty")
+    out = project.root / "out/gate"
+    with alone(out):
+        (out / "verdict.json").write_text("the first's")
+        assert gate() == 4
+        assert "another gate is at work in out/gate: wait for it" in capsys.readouterr().err.splitlines()[-1]
+        assert (out / "verdict.json").read_text() == "the first's"
+    assert gate("--bench", r"\(100\)") == 0
+
+
+def start_and_stop(project, how, *arguments, after):
+    """Start the gate in a process of its own, stop it by a signal once so many lines are stored; return its status."""
+    # Python leaves an ignored SIGINT ignored, and a shell's background job starts with one.
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from rocattn_profiling.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "gate", "run", *arguments, "--out", "out/stopped"]
+    process = subprocess.Popen(command, cwd=project.root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    path = project.root / "out/stopped/launches.jsonl"
+    while process.poll() is None and not (path.exists() and path.read_bytes().count(b"\n") >= after):
+        try:
+            process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            continue
+    process.send_signal(how)
+    return process.wait()
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        (signal.SIGKILL, -signal.SIGKILL),
+        (signal.SIGINT, 128 + signal.SIGINT),
+        (signal.SIGTERM, 128 + signal.SIGTERM),
+    ],
+)
+def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, gate, capsys, how, status):
+    """In the middle of a round: the next run keeps what is there, measures the rest, decides and waives alike."""
+    waiver = """
+        [[waiver]]
+        benchmark = "bench_work.Exact.time_work(100)"
+        metric = "time"
+        ceiling = 2.5
+        expires = 2999-01-01
+        issue = "https://localhost/1"
+        reason = "accepted for the test"
+    """
+    project.put(".rocattn/waivers.toml", textwrap.dedent(waiver))
+    project.commit("slower", **DOUBLED)
+    # One line for the session, four for the first try, five of the twenty launches of five rounds.
+    assert start_and_stop(project, how, "--quick", after=10) == status
+    path = project.root / "out/stopped/launches.jsonl"
+    if how != signal.SIGKILL:
+        assert not list((project.root / "out/stopped/work").iterdir())
+    with path.open("ab") as file:
+        file.write(b'{"kind":"launch","label":"half a li')
+    before = path.read_bytes().count(b"\n")
+    resumed_status = gate(out="out/stopped")
+    assert f"going on with an interrupted run: {before - 1} launches" in capsys.readouterr().err
+    assert not list((project.root / "out/stopped/work").iterdir())
+    assert (resumed_status, gate()) == (1, 1)
+    resumed, whole = (verdict_in(project.root / "out" / name) for name in ("stopped", "gate"))
+    assert sorted(entry.status for entry in resumed.entries) == ["regression", "waived"]
+    told = ("seed", "launches", "verdict", "sentence", "problems", "counts")
+    assert [getattr(resumed, name) for name in told] == [getattr(whole, name) for name in told]
+    for one, other in zip(resumed.entries, whole.entries, strict=True):
+        assert (one.label, one.status, one.decision, one.waiver) == (
+            other.label,
+            other.status,
+            other.decision,
+            other.waiver,
+        )
+    lines = [msgspec.json.decode(x, type=Line) for x in path.read_bytes().splitlines() if not x.endswith(b"half a li")]
+    keys = [(line.label, line.side, line.round) for line in lines if line.kind == "launch"]
+    assert len(keys) == len(set(keys)) == resumed.launches

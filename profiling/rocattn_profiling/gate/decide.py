@@ -195,6 +195,8 @@ def _words(verdict: str, seen: Look, policy: Policy) -> str:
         word = "slower" if verdict == "regression" else "faster"
         return f"{word} by {abs(change):.1f} % in {seen.reason}, beyond the noise of its launches"
     if verdict == "pass":
+        if not -policy.tolerance < seen.change.shift < policy.tolerance:  # only the absolute floor can have passed it
+            return f"{change:+.1f} % in {seen.reason}, of so little that the change is below what can matter"
         return f"shown to be within {policy.min_effect * 100:g} % ({seen.reason})"
     if seen.reason in {"wall time", "CPU time", "its value"}:
         low, high = (math.expm1(edge) * 100 for edge in (seen.change.low, seen.change.high))

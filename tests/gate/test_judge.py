@@ -149,6 +149,20 @@ def test_decisions_go_to_standard_output_when_asked(line, tmp_path, capfdbinary,
     assert not (tmp_path / "-").exists()
 
 
+def test_an_interrupted_file_leaves_what_was_there(tmp_path, capsys, monkeypatch):
+    """Decisions are written all at once: Ctrl-C says that there are none, and an earlier file stays."""
+
+    class Slow(io.BytesIO):
+        def __next__(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Slow()))
+    (tmp_path / "o").write_text("earlier")
+    assert main(["gate", "judge", "-", "--out", str(tmp_path / "o")]) == 130
+    assert "interrupted: no decision was written" in capsys.readouterr().err
+    assert (tmp_path / "o").read_text() == "earlier"
+
+
 def test_a_closed_standard_input_is_one_line(monkeypatch, capsys):
     """A job without one: Python then has no object for it."""
     monkeypatch.setattr("sys.stdin", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,8 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.gate.judge import judge
     from rocattn_profiling.gate.look import Policy
 
-    with _opened(arguments.input) as rows:
-        judged = judge(rows, Policy(min_effect=arguments.min_effect / 100), session=arguments.session)
+    try:
+        with _opened(arguments.input) as rows:
+            judged = judge(rows, Policy(min_effect=arguments.min_effect / 100), session=arguments.session)
+    except KeyboardInterrupt as error:  # unlike what is measured, decisions are made again in seconds
+        raise CommandError("interrupted: no decision was written", 128 + signal.SIGINT) from error
     _give(judged, arguments)
     if judged.counts.get("regression"):
         return FAILED

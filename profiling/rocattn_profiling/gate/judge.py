@@ -102,15 +102,15 @@ class _Reader:
                 pair = Pair(id=str(line.id), a=line.a, b=line.b)
                 pair.check()
             except (msgspec.DecodeError, PairError, UnicodeDecodeError, RecursionError) as error:
-                self._refuse(number, _why(error, text))
+                self._refuse(number, error, text)
                 continue
             self.ids.append(line.id)
             yield pair
 
-    def _refuse(self, number: int, why: str) -> None:
+    def _refuse(self, number: int, error: Exception, row: bytes) -> None:
         self.refused += 1
         if self.refused <= _MOST_PROBLEMS:
-            self.problems.append(f"line {number} is no pair: {why}")
+            self.problems.append(f"line {number} is no pair: {_why(error, row)}")
 
 
 def _why(error: Exception, row: bytes) -> str:

@@ -77,25 +77,33 @@ def _measured(arguments: argparse.Namespace) -> Selftest:
 
 
 def _print(found: Selftest) -> None:
-    looks = sorted({look for benchmark in found.benchmarks for look in benchmark.smallest_change})
-    columns = ["benchmark", "noise", "false alarms", *(f"sees in {look}" for look in looks), "rounds for the smallest"]
-    print_table(
-        f"identical code, {found.rounds} rounds: what the gate sees here",
-        columns,
-        [_row(benchmark, looks, found) for benchmark in found.benchmarks],
-    )
+    if found.benchmarks:
+        _print_table(found)
     if found.exact:
         say(f"the same in every launch, nothing to test: {', '.join(found.exact)}")
     for label, why in found.unmeasured.items():
         say(f"not measured: {label}: {why}")
     for label in found.wrong:
         say(f"WRONG: identical code was called a change: {label}")
+    if not found.benchmarks:
+        say("no benchmark has noise of its own: there are no rates to tell")
+        return
     smallest = f"+{found.policy.min_effect * 100:g} %"
     rounds = found.recommended_rounds
     needed = f"{rounds} rounds show" if rounds else f"more than {found.rounds} rounds would be needed to show"
     say(
         f"false alarms {found.false_alarm_rate * 100:.2f} % a benchmark, {found.red_rate * 100:.1f} % of runs red"
         f" ({found.draws} draws); {needed} {smallest} in nine of ten benchmarks"
+    )
+
+
+def _print_table(found: Selftest) -> None:
+    looks = sorted({look for benchmark in found.benchmarks for look in benchmark.smallest_change})
+    columns = ["benchmark", "noise", "false alarms", *(f"sees in {look}" for look in looks), "rounds for the smallest"]
+    print_table(
+        f"identical code, {found.rounds} rounds: what the gate sees here",
+        columns,
+        [_row(benchmark, looks, found) for benchmark in found.benchmarks],
     )
 
 

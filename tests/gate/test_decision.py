@@ -305,21 +305,6 @@ def test_only_undecided_pairs_go_on(make_pair):
     assert decide_suite(pairs, Policy(looks=FULL_LOOKS)).undecided == ["doubtful"]
 
 
-def test_history_sets_the_noise_of_a_benchmark(make_pair):
-    """The same ambiguous five rounds are open for a benchmark known to be noisy and decided for a quiet one."""
-    rng = np.random.default_rng(29)
-    pair = make_pair(rng, 5, slowdown=0.045, noise=0.012)
-
-    def known(noise):
-        past = [make_pair(np.random.default_rng(s), 5, noise=noise).a.launches for s in range(6)]
-        return Pair(id="x", a=msgspec.structs.replace(pair.a, history=past), b=pair.b)
-
-    policy = Policy(looks=(5,))
-    quiet, noisy = decide(known(0.003), policy), decide(known(0.08), policy)
-    assert (quiet.verdict, noisy.verdict) == ("regression", "inconclusive")
-    assert quiet.ratio_high - quiet.ratio_low < noisy.ratio_high - noisy.ratio_low
-
-
 def test_no_pairs_are_no_decisions():
     """An empty session decides nothing and has no shift."""
     found = decide_suite([], Policy())

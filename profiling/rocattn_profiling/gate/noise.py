@@ -6,10 +6,10 @@ another process, the cache or the host adds to it, never subtracts::
     x = mu + e,   e ~ (1 - pi) * N(0, tau) + pi * (N(0, tau) + Exp(delay))
 
 tau, pi and delay are unknown and the same on both sides. They are integrated over a fixed grid with a weak prior on tau
-(log-normal around `Prior.noise`), which the launches of earlier sessions sharpen. The levels have flat priors, so the
-posterior of their difference is a statement about the change even when several launches of a side were disturbed: a
-mean, a median or a plain t test over launches is not. Contaminated normals: Tukey 1960; integrating nuisance scales out
-under a prior: Gelman et al., Bayesian Data Analysis, chapter 3.
+(log-normal around the noise to be expected), which the launches of earlier sessions sharpen where today's agree with
+them. The levels have flat priors, so the posterior of their difference is a statement about the change even when
+several launches of a side were disturbed: a mean, a median or a plain t test over launches is not. Contaminated
+normals: Tukey 1960; integrating nuisance scales out under a prior: Gelman et al., Bayesian Data Analysis, chapter 3.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _OPEN = 0.05  # part of the prior that gives every tau the same weight: some mac
 _MODE_SHARES = tuple((i + 0.5) / 12 for i in range(12))
 _SESSIONS = 8  # of the history that are listened to, the newest
 _TEMPER = 0.5  # weight of a past launch: sessions differ
+_UNLIKE = 0.4  # chance that today's noise is not that of earlier sessions: a busier machine, other code
 _MEMORY, _COEFFICIENT = 0.5, 0.7  # chance of slow states before five launches are seen, and how long those last
 _HELD = 4.5  # median absolute deviations at which an outlier is held
 _MODES, _FAR_MODES = 0.05, 0.01  # share of benchmarks with two modes that far apart
@@ -154,20 +155,40 @@ def _levels(x: Array, reach: Array) -> _Levels:
     return _Levels(low, np.exp(logs - best[:, :, None]), best)
 
 
+@lru_cache(maxsize=4096)
+def _shown(session: bytes) -> Array:
+    """Return the log likelihood of the model after one session's locations (float64), shape [tau, pi and delay]."""
+    x = np.frombuffer(session)
+    reach = _reach([x])
+    levels = _levels(x, reach)
+    shown: Array = levels.best + np.log(levels.relative.sum(axis=2) * reach[:, None])
+    return shown
+
+
 def learned(noise: float, sessions: Sequence[Array]) -> Array:
-    """Return the log prior of the model after launches of earlier sessions, shape [tau, pi and delay].
+    """Return the log prior of the model after launches of earlier sessions, shape [tau, pi and delay]; it sums to one.
+
+    A prior as sharp as many launches make it would outvote the few of today, also where the machine is busier than it
+    was, or quieter. So it is one of two, and the other knows no history: today's launches say which is believed (robust
+    mixture priors: Schmidli et al. 2014, Biometrics 70).
 
     Args:
         noise: Launch noise in logs to expect before any is seen.
         sessions: Locations of one session's launches each, in logs, the newest last.
     """
-    weights = _prior(noise)
-    for x in sessions[-_SESSIONS:]:
-        reach = _reach([x])
-        levels = _levels(x, reach)
-        weights = weights + _TEMPER * (levels.best + np.log(levels.relative.sum(axis=2) * reach[:, None]))
-    weighed: Array = weights - weights.max()
-    return weighed
+    weak = _normalised(_prior(noise))
+    if not sessions:
+        return weak
+    past = _normalised(weak + _TEMPER * sum(_shown(x.astype(np.float64).tobytes()) for x in sessions[-_SESSIONS:]))
+    mixed: Array = np.logaddexp(math.log(1 - _UNLIKE) + past, math.log(_UNLIKE) + weak)
+    return mixed
+
+
+def _normalised(logs: Array) -> Array:
+    """Return log weights that sum to one."""
+    most = float(logs.max())
+    found: Array = logs - most - math.log(float(np.exp(logs - most).sum()))
+    return found
 
 
 class Sides(NamedTuple):

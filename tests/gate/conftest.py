@@ -123,6 +123,15 @@ def project(repo):
     return repo
 
 
+@pytest.fixture
+def varying(project):
+    """The project with times that differ by up to two percent from round to round: by the hash seed, on both sides."""
+    library = project.root / "tinylib/__init__.py"
+    text = library.read_text().replace("TICKS += n", "TICKS += n + n * (hash('round') % 3) // 100")
+    project.commit("noise of rounds", **{"tinylib/__init__.py": text})
+    return project
+
+
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory):
     """A cache folder for all tests: equal trees are built once."""

@@ -327,3 +327,21 @@ def test_the_usual_places_of_a_configuration_are_looked_into(tmp_path):
     (tmp_path / "asv.conf.json").write_text('{"benchmark_dir": "benchmarks"}')
     assert read_config(tmp_path, None).benchmark_dir == "benchmarks"
     assert asv_config.FILE == "asv.conf.json"
+
+
+@pytest.mark.parametrize(
+    ("place", "conf", "results"),
+    [
+        ("", '"results_dir": ".asv/results"', ".asv/results"),
+        ("", '"project": "x"', "results"),  # as asv has it
+        ("asv_bench/", '"results_dir": "../kept"', "kept"),
+        ("asv_bench/", '"results_dir": "/somewhere/else"', "/somewhere/else"),
+        ("", None, ".asv/results"),
+    ],
+)
+def test_results_are_where_asv_has_them(tmp_path, place, conf, results):
+    """Relative to the configuration; without one, where rocattn keeps its own."""
+    (tmp_path / place / "benchmarks").mkdir(parents=True)
+    if conf is not None:
+        (tmp_path / place / "asv.conf.json").write_text(f"{{{conf}}}")
+    assert read_config(tmp_path, None if conf else "benchmarks").results_dir == results

@@ -13,6 +13,7 @@ import pytest
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import selftest, verdict
 from rocattn_profiling.gate.look import FULL_LOOKS, QUICK_LOOKS
+from rocattn_profiling.gate.noise_record import Known
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.measure.machine import this_machine
@@ -39,16 +40,7 @@ def run(project, offline, capsys):
 def result():
     """What is read of a run's verdict, without entries."""
     head = SimpleNamespace(revision=SimpleNamespace(sha="0" * 40))
-    return SimpleNamespace(created_ms=1, head=head, machine=this_machine(), launches=20, entries=[])
-
-
-@pytest.fixture
-def varying(project):
-    """The project with times that differ by up to two percent from round to round: by the hash seed, on both sides."""
-    library = project.root / "tinylib/__init__.py"
-    text = library.read_text().replace("TICKS += n", "TICKS += n + n * (hash('round') % 3) // 100")
-    project.commit("noise of rounds", **{"tinylib/__init__.py": text})
-    return project
+    return SimpleNamespace(created_ms=1, head=head, machine=this_machine(), launches=20, entries=[], noise=None)
 
 
 @pytest.mark.slow
@@ -96,7 +88,19 @@ def test_any_suite_can_be_tested_in_an_existing_environment(tmp_path, run):
     suite.mkdir()
     (suite / "__init__.py").touch()
     (suite / "bench_text.py").write_text("class Text:\n    def track_length(self):\n        return 1 + hash('x') % 3\n")
-    options = ("--existing-python", sys.executable, "--suite", str(suite), "--rounds", "4", "--draws", "3", "--json")
+    options = (
+        "--existing-python",
+        sys.executable,
+        "--suite",
+        str(suite),
+        "--rounds",
+        "4",
+        "--draws",
+        "3",
+        "--seed",
+        "3",
+        "--json",
+    )
     status, out, _ = run(*options)
     found = msgspec.json.decode(out, type=selftest.Selftest)
     assert status == 0
@@ -133,7 +137,7 @@ def test_what_is_relabelled_is_counted(tmp_path, monkeypatch, result, make_pair,
     """One benchmark is not "1 benchmarks"."""
     pairs = [make_pair(np.random.default_rng(i), 3, name=str(i)) for i in range(count)]
     monkeypatch.setattr(selftest, "run_gate", lambda *_, **__: result)
-    monkeypatch.setattr(selftest, "calls_a_sample", lambda _: {})
+    monkeypatch.setattr(selftest, "stored_with", lambda _: ({}, Known()))
     monkeypatch.setattr(selftest, "pairs_of", lambda *_: pairs)
     told = []
     selftest.run_selftest(tmp_path, tmp_path, selftest.SelftestOptions(rounds=3), draws=3, say=told.append)

@@ -36,6 +36,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     run_.add_argument("--rounds", type=int, metavar="N", help="most rounds for an undecided benchmark")
     run_.add_argument("--strict", action="store_true", help="exit 2 if anything is undecided")
     run_.add_argument("--no-exact", action="store_true", help="leave out what needs no clock (machine code, plans)")
+    text = "add base's launches to the record of noise: for runs on the main branch, not on pull requests"
+    run_.add_argument("--learn", action="store_true", help=text)
     add_common(run_, out="out/gate")
     text = "decide stored pairs without measuring"
     gate_judge.prepare(verbs.add_parser("judge", help=text))
@@ -83,6 +85,7 @@ def _measured(arguments: argparse.Namespace) -> GateResult:
         head_python=arguments.head_python,
         python=arguments.python,
         exact=not arguments.no_exact,
+        learn=arguments.learn,
         **settings,
     )
     with gate_options.measuring("gate") as on_step:

@@ -29,6 +29,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     text = "of every random order (default: from the revisions)"
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=text)
     parser.add_argument("--fresh", action="store_true", help="do not go on with an interrupted run")
+    text = "record of the noise of earlier sessions (default: this machine's own, beside its results in the asv store)"
+    parser.add_argument("--noise", default="", metavar="FILE", help=text)
+    parser.add_argument("--no-noise", action="store_true", help="leave that record alone")
 
 
 def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -56,6 +59,8 @@ def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
         "min_effect": arguments.min_effect / 100,
         "seed": arguments.seed,
         "fresh": arguments.fresh,
+        "noise_file": arguments.noise,
+        "no_noise": arguments.no_noise,
     }
 
 

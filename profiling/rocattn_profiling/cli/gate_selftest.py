@@ -12,6 +12,7 @@ from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, USAGE, Comman
 if TYPE_CHECKING:
     import argparse
 
+    from rocattn_profiling.gate.noise_record import NoiseSource
     from rocattn_profiling.gate.selftest import Selftest
     from rocattn_profiling.gate.sensitivity import Sensitivity
 
@@ -68,6 +69,7 @@ def _measured(arguments: argparse.Namespace) -> Selftest:
         base_python=arguments.base_python,
         head_python=arguments.base_python,
         exact=False,  # alike on both sides: nothing would differ
+        learn=not arguments.no_noise,
         **settings,
     )
     with gate_options.measuring("selftest") as on_step:
@@ -81,6 +83,8 @@ def _print(found: Selftest) -> None:
         _print_table(found)
     if found.exact:
         say(f"the same in every launch, nothing to test: {', '.join(found.exact)}")
+    if found.noise is not None:
+        say(_known(found, found.noise))
     for label, why in found.unmeasured.items():
         say(f"not measured: {label}: {why}")
     for label in found.wrong:
@@ -105,6 +109,14 @@ def _print_table(found: Selftest) -> None:
         columns,
         [_row(benchmark, looks, found) for benchmark in found.benchmarks],
     )
+
+
+def _known(found: Selftest, source: NoiseSource) -> str:
+    """Say how much was known of the noise before this session."""
+    if source.why_not:
+        return f"what is found is without knowledge of earlier noise: {source.why_not}"
+    known = sum(1 for benchmark in found.benchmarks if benchmark.sessions)
+    return f"earlier noise was known of {known} of {len(found.benchmarks)} benchmarks: {source.path}"
 
 
 def _row(benchmark: Sensitivity, looks: list[int], found: Selftest) -> list[str]:

@@ -16,6 +16,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.files import append_line
 from rocattn_profiling.gate.decide import SuiteDecision, decide_suite
+from rocattn_profiling.gate.noise_record import Known
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side, no_measurement
 from rocattn_profiling.measure.asv_launch import Case, Launcher, Outcome, Request
 
@@ -33,7 +34,7 @@ _GPU_MEDIANS = ("mclk_mhz", "power_w", "temperature_c")
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of ``launches.jsonl``: the session's key, a launch, or the end."""
+    """One line of ``launches.jsonl``: the session's key and what was known before it, a launch, or the end."""
 
     kind: Literal["session", "launch", "end"]
     key: str = ""
@@ -41,6 +42,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     side: SideName = "base"
     round: int = 0
     outcome: Outcome | None = None
+    began_with: Known | None = None
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +76,11 @@ class LaunchStore:
         path: The file.
         key: Identifies revisions and settings: only an unfinished session with the same key is gone on with.
         fresh: Forget what is there.
+        began_with: What is known of the noise; a session that is gone on with keeps what it began with.
     """
 
-    def __init__(self, path: Path, key: str, *, fresh: bool = False) -> None:
-        self.path = path
+    def __init__(self, path: Path, key: str, *, fresh: bool = False, began_with: Known | None = None) -> None:
+        self.path, self.began_with = path, began_with or Known()
         self._known: dict[tuple[str, SideName, int], Outcome] = {}
         if not fresh and self._load(key):
             self.resumed = len(self._known)
@@ -88,12 +91,12 @@ class LaunchStore:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise RocattnError(f"cannot replace {path}: {error.strerror}; name another folder with --out") from error
-        append_line(path, msgspec.json.encode(Line(kind="session", key=key)))
+        append_line(path, msgspec.json.encode(Line(kind="session", key=key, began_with=self.began_with)))
 
     def _load(self, key: str) -> bool:
         """Read an unfinished session with this key; False when there is none."""
         decoder = msgspec.json.Decoder(Line)
-        found = False
+        found, began_with = False, Known()
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -109,8 +112,11 @@ class LaunchStore:
                 return False
             if line.kind == "session":
                 found = line.key == key
+                began_with = line.began_with or Known()
             elif line.outcome is not None:
                 self._known[line.label, line.side, line.round] = line.outcome
+        if found:
+            self.began_with = began_with
         return found
 
     def get(self, case: Case, side: SideName, round_: int) -> Outcome | None:
@@ -250,7 +256,8 @@ class Session:
             number = self._sampling[case.label].number or 1
             unit = TIME_UNITS.get(case.benchmark.unit, case.benchmark.unit)
             sides[side] = Side(benchmark=case.label, side=side, unit=unit, number=number, launches=launches)
-        return Pair(id=case.label, a=sides["base"], b=sides["head"])
+        history = self.store.began_with.history(case.label, self._sampling[case.label].count)
+        return Pair(id=case.label, a=msgspec.structs.replace(sides["base"], history=history), b=sides["head"])
 
 
 def _pair_launch(round_: int, outcome: Outcome, case: Case, comparable: bool) -> PairLaunch:

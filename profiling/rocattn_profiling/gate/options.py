@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate.look import FULL_LOOKS, QUICK_LOOKS, Policy
+
+if TYPE_CHECKING:
+    from rocattn_profiling.gate.measure import SideName
 
 
 class OptionError(RocattnError):
@@ -28,6 +33,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         seed: Of every order; 0 to derive it from revisions and settings.
         fresh: Forget an unfinished run.
         exact: Compare exact metrics too.
+        noise_file: The record of earlier noise; "" for the machine's own, beside its results.
+        no_noise: Neither read nor keep one.
+        learn: Keep this session's launches of identical code in the record.
     """
 
     base: str = ""
@@ -43,6 +51,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     fresh: bool = False
     exact: bool = True
+    noise_file: str = ""
+    no_noise: bool = False
+    learn: bool = False
 
     def check(self) -> None:
         """Refuse what cannot be meant.
@@ -57,6 +68,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if bool(self.base_python) != bool(self.head_python):
             missing = "--head-python" if self.base_python else "--base-python"
             raise OptionError(f"{missing} is missing: two existing environments are compared, one a side")
+        if self.no_noise and (self.noise_file or self.learn):
+            raise OptionError("--no-noise leaves the record of noise alone: it goes with neither --noise nor --learn")
 
     def policy(self) -> Policy:
         """Return the rule these options ask for."""
@@ -64,3 +77,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.rounds:
             looks = (*(look for look in looks if look < self.rounds), self.rounds)
         return Policy(min_effect=self.min_effect, looks=looks)
+
+    def unchanged_sides(self) -> tuple[SideName, ...]:
+        """Return the sides whose launches are of one code: base is itself, whatever head changes."""
+        return ("base",)

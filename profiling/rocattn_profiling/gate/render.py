@@ -11,6 +11,7 @@ from rocattn_profiling.markup import plain, terminal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rocattn_profiling.gate.noise_record import NoiseSource
     from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
 
 _SCALES = {
@@ -36,6 +37,8 @@ def _lines(result: GateResult) -> Iterator[str]:
     yield f"{counted(result) or 'no benchmarks'} ({result.launches} processes, seed {result.seed})"
     if result.launches:
         yield together(result)
+    if result.noise is not None:
+        yield terminal(known_beforehand(result.entries, result.noise))
     yield from (f"problem: {terminal(problem)}" for problem in result.problems)
     for status in ORDER:
         entries = [entry for entry in result.entries if entry.status == status]
@@ -60,6 +63,24 @@ def together(result: GateResult) -> str:
         f" [{_decimals(result.suite_low)}, {_decimals(result.suite_high)}]" if result.suite_high is not None else ""
     )
     return f"all benchmarks together: {ratio(result.suite_shift)}{between}; fixed work: {ratio(result.canary_shift)}"
+
+
+def known_beforehand(entries: Sequence[Entry], source: NoiseSource) -> str:
+    """Return in one line how much was known of the noise before the run, and from where."""
+    if source.why_not:
+        return f"noise of earlier sessions: {source.why_not}"
+    measured = [entry for entry in entries if entry.decision is not None and entry.metric not in EXACT]
+    known = [entry.noise for entry in measured if entry.noise is not None]
+    sessions = span([noise.sessions for noise in known])
+    about = f", {sessions} session{'' if sessions == '1' else 's'} each" if known else ""
+    where = f" ({source.path})" if source.path else ""
+    return f"noise of earlier sessions: known of {len(known)} of {len(measured)} benchmarks{about}{where}"
+
+
+def span(numbers: Sequence[int]) -> str:
+    """Return the range of some numbers."""
+    low, high = min(numbers, default=0), max(numbers, default=0)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def counted(result: GateResult) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.gate import exact, explain, outputs, result, verdict, waivers
+from rocattn_profiling.gate import exact, explain, learning, outputs, result, verdict, waivers
 from rocattn_profiling.gate.folder import alone
 from rocattn_profiling.gate.measure import SIDES, LaunchStore, Session
 from rocattn_profiling.gate.options import Options
@@ -77,15 +77,19 @@ def run_gate(
             policies = _policies(cases, sides.limits, policy)
             key = _key(sides, options, policy, policies)
             seed = options.seed or int(key[:8], 16)
-            store = LaunchStore(out / "launches.jsonl", key, fresh=options.fresh)
+            request = QUICK_REQUEST if options.quick else FULL_REQUEST
+            record = learning.Record(sides, options, request)
+            store = LaunchStore(out / "launches.jsonl", key, fresh=options.fresh, began_with=record.known(cases))
             if store.resumed:
                 say(f"going on with an interrupted run: {store.resumed} launches are there")
-            request = QUICK_REQUEST if options.quick else FULL_REQUEST
             launchers = dict(sides.context.launchers)
             measured = Session(launchers, cases, policy, request, seed, store, on_step, policies).run()
             entries += verdict.entries_of(cases, measured)
             found = _concluded(sides, options, policy, seed, measured, entries, idle)
+            found = msgspec.structs.replace(found, noise=store.began_with.source)
         outputs.write_all(found, out)
+        if options.learn:
+            say(record.learn(cases, measured))
         store.finish()
     return found
 
@@ -124,6 +128,6 @@ def _concluded(
 
 def _key(sides: Sides, options: Options, policy: Policy, policies: dict[str, Policy]) -> str:
     """Identify a session: the same key means the same revisions, environments, settings and benchmarks."""
-    chosen = msgspec.structs.replace(options, fresh=False, base="", head="", exact=True)
+    chosen = msgspec.structs.replace(options, fresh=False, base="", head="", exact=True, learn=False)
     parts = [*sides.identity, *(msgspec.json.encode(part).decode() for part in (chosen, policy, policies))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

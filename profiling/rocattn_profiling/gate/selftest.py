@@ -14,7 +14,8 @@ import msgspec
 from rocattn_profiling.files import write_text
 from rocattn_profiling.gate.decide import decide_suite
 from rocattn_profiling.gate.look import Policy, without_ratio
-from rocattn_profiling.gate.measure import Line
+from rocattn_profiling.gate.measure import SIDES, Line
+from rocattn_profiling.gate.noise_record import Known, NoiseSource
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.pairs import Pair, Side
 from rocattn_profiling.gate.run import run_gate
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rocattn_profiling.gate.measure import Step
+    from rocattn_profiling.gate.measure import SideName, Step
     from rocattn_profiling.gate.verdict import GateResult
 
 SCHEMA = 1
@@ -44,6 +45,10 @@ class SelftestOptions(Options, frozen=True, kw_only=True):
     def judging(self) -> Policy:
         """Return the rule that ``gate run`` would have judged by."""
         return Options.policy(self)
+
+    def unchanged_sides(self) -> tuple[SideName, ...]:
+        """Return both: they are one commit."""
+        return SIDES
 
 
 class Selftest(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +70,7 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
         benchmarks: Each benchmark, the noisiest first.
         exact: Benchmarks whose value was the same in every launch: there is nothing to test.
         unmeasured: Benchmark -> why it could not be measured.
+        noise: Where knowledge of the noise of earlier sessions came from; this one is no part of it.
     """
 
     schema: int = SCHEMA
@@ -82,6 +88,7 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
     benchmarks: list[Sensitivity]
     exact: list[str]
     unmeasured: dict[str, str]
+    noise: NoiseSource | None = None
 
 
 def run_selftest(
@@ -95,6 +102,8 @@ def run_selftest(
 ) -> Selftest:
     """Measure a revision against itself and judge the gate; writes ``selftest.json`` beside the files of the run.
 
+    What a number of rounds would find is asked with the noise that was known before, as ``gate run`` knows it.
+
     Args:
         repo: A folder inside the repository.
         out: Folder for the results; an unfinished run in it is gone on with.
@@ -107,29 +116,37 @@ def run_selftest(
         RocattnError: As `run_gate`.
     """
     result = run_gate(repo, out, options, on_step=on_step, say=say)
-    pairs = pairs_of(result, calls_a_sample(out / "launches.jsonl"))
+    pairs = pairs_of(result, *stored_with(out / "launches.jsonl"))
     say(f"relabelling the launches of {len(pairs)} benchmark{'' if len(pairs) == 1 else 's'}")
     found = judge_gate(result, pairs, options.judging(), draws)
     write_text(out / "selftest.json", msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n")
     return found
 
 
-def calls_a_sample(launches: Path) -> dict[str, int]:
-    """Return how many calls a sample of each benchmark is, from the launches of a run."""
+def stored_with(launches: Path) -> tuple[dict[str, int], Known]:
+    """Return how many calls a sample of each benchmark is, and what was known before, from the launches of a run."""
     decoder = msgspec.json.Decoder(Line)
-    found = {}
+    found, known = {}, Known()
     for text in launches.read_bytes().splitlines():
         try:
             line = decoder.decode(text)
         except msgspec.DecodeError:
             continue  # a kill cut it off
+        if line.kind == "session":
+            known = line.began_with or Known()
         if line.outcome is not None and line.outcome.launch is not None:
             found[line.label] = line.outcome.launch.number
-    return found
+    return found, known
 
 
-def pairs_of(result: GateResult, numbers: dict[str, int]) -> list[Pair]:
-    """Return the stored pairs of a verdict's judged times and values."""
+def pairs_of(result: GateResult, numbers: dict[str, int], known: Known | None = None) -> list[Pair]:
+    """Return the stored pairs of a verdict's judged times and values.
+
+    Args:
+        result: The verdict.
+        numbers: Benchmark -> calls of a sample.
+        known: What the run knew of earlier noise.
+    """
     pairs = []
     for entry in result.entries:
         if entry.status not in JUDGED or not (entry.base_launches and entry.head_launches):
@@ -138,7 +155,8 @@ def pairs_of(result: GateResult, numbers: dict[str, int]) -> list[Pair]:
             Side(unit=entry.unit, number=max(1, numbers.get(entry.label, 1)), launches=launches)
             for launches in (entry.base_launches, entry.head_launches)
         )
-        pairs.append(Pair(id=entry.label, a=a, b=b))
+        history = (known or Known()).history(entry.label, len(a.launches[0].samples))
+        pairs.append(Pair(id=entry.label, a=msgspec.structs.replace(a, history=history), b=b))
     return pairs
 
 
@@ -172,6 +190,7 @@ def judge_gate(result: GateResult, pairs: Sequence[Pair], policy: Policy, draws:
         unmeasured={
             e.label: e.reason or e.status for e in result.entries if e.status in {"failed", "broken", "missing"}
         },
+        noise=result.noise,
     )
 
 

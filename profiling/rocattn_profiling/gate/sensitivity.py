@@ -31,6 +31,7 @@ class Sensitivity(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: The benchmark.
         noise: Launch-to-launch noise, in logs.
+        sessions: Earlier sessions whose noise was known.
         draws: Relabelled pairs behind each rate.
         false_alarm_rate: Share of them, without a change, that are called regressions within all rounds.
         smallest_change: Rounds -> the smallest change of `CHANGES` found in 90 % of them; None when none is.
@@ -39,6 +40,7 @@ class Sensitivity(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     noise: float
+    sessions: int = 0
     draws: int
     false_alarm_rate: float
     smallest_change: dict[int, float | None]
@@ -49,7 +51,8 @@ def sensitivity(pair: Pair, policy: Policy, *, draws: int = 60, seed: int = 1) -
     """Measure what the gate sees.
 
     Args:
-        pair: Launches of identical code on both sides, as many rounds as the longest look to be judged.
+        pair: Launches of identical code on both sides, as many rounds as the longest look to be judged; a history of
+            earlier sessions is listened to as a run does.
         policy: The rule.
         draws: Relabelled pairs for each rate.
         seed: Of the draws.
@@ -62,6 +65,7 @@ def sensitivity(pair: Pair, policy: Policy, *, draws: int = 60, seed: int = 1) -
     return Sensitivity(
         id=pair.id,
         noise=launch_noise(pair, policy),
+        sessions=len(pair.a.history),
         draws=draws,
         false_alarm_rate=false_alarms,
         smallest_change=smallest,

@@ -44,6 +44,7 @@ class Sides:
         config: The suite's configuration, one for both sides.
         facts: What the verdict says of each side.
         identity: What makes a session the same one: revisions and environments.
+        results: The folder of asv's results, with one for each machine.
         accepted, limits: Head's own waivers and thresholds.
         before: Lists base's own suite, to see what head's no longer has; None where both sides share one suite.
     """
@@ -52,6 +53,7 @@ class Sides:
     config: Config
     facts: Mapping[SideName, SideFacts]
     identity: list[str]
+    results: Path
     accepted: Found
     limits: Thresholds
     before: Callable[[], Suite | None]
@@ -137,6 +139,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
             config=config,
             facts={side: _facts(built[side], revision) for side, revision in chosen.items()},
             identity=[*(chosen[side].sha for side in SIDES), *(built[side].folder for side in SIDES), *outside],
+            results=repo / config.results_dir,
             accepted=accepted,
             limits=limits,
             before=before,
@@ -192,6 +195,7 @@ def _existing(start: Path, out: Path, options: Options, say: Callable[[str], Non
             config=config,
             facts={side: _facts(found[side], None) for side in SIDES},
             identity=[*(found[side].python for side in SIDES), *digests, folder_digest(suite)],
+            results=start.absolute() / config.results_dir,
             accepted=accepted,
             limits=limits,
             before=lambda: None,

@@ -21,6 +21,7 @@ from rocattn_profiling.markup import plain
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rocattn_profiling.gate.noise_record import NoiseSource
     from rocattn_profiling.gate.pairs import Decision
     from rocattn_profiling.gate.verdict import Cause, SideFacts
 
@@ -83,6 +84,8 @@ def _numbers(result: GateResult) -> list[float | None]:
     ]  # fmt: skip
     for entry in result.entries:
         numbers += [entry.base, entry.head]
+        if (noise := entry.noise) is not None:
+            numbers += [noise.sessions, noise.launches, noise.value]
         if (decision := entry.decision) is not None:
             numbers += [decision.ratio, decision.ratio_low, decision.ratio_high, decision.p, decision.rounds_used]
     return numbers
@@ -111,9 +114,18 @@ def _reduced(result: GateResult, *, explain: bool) -> GateResult:
         invalid=invalid,
         notes=[plain(note, 300) for note in result.notes[:50]] if explain else [],
         problems=problems,
+        noise=_source(result.noise, explain=explain),
         counts={s: n for s in verdict.ORDER if (n := sum(entry.status == s for entry in entries))},
         entries=entries,
     )
+
+
+def _source(source: NoiseSource | None, *, explain: bool) -> NoiseSource | None:
+    """Return where earlier noise was known from, without the words and the path that the run chose."""
+    if source is None:
+        return None
+    path, why_not = (plain(source.path, 300), plain(source.why_not, 300)) if explain else ("", "")
+    return msgspec.structs.replace(source, path=path, why_not=why_not or ("not known" if source.why_not else ""))
 
 
 def _side(side: SideFacts, *, explain: bool) -> SideFacts:
@@ -140,6 +152,7 @@ def _entry(entry: Entry, *, explain: bool) -> Entry:
         waiver=plain(entry.waiver, 400) if explain else "",
         rule=plain(entry.rule, 200) if explain else "",
         suspect=entry.suspect and entry.status == "inconclusive",
+        noise=entry.noise,
     )
 
 

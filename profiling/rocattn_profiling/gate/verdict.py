@@ -10,6 +10,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.files import open_regular, write_text
 from rocattn_profiling.gate.look import Policy  # noqa: TC001 - msgspec reads the annotations when it decodes
+from rocattn_profiling.gate.noise_record import KnownNoise, NoiseSource, known_noise
 from rocattn_profiling.gate.pairs import Decision, PairLaunch  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.markup import terminal
 from rocattn_profiling.measure.records import Machine  # noqa: TC001 - as above
@@ -78,6 +79,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         waiver: The reason and issue of the waiver that accepts this; empty without one.
         rule: What the repository's thresholds say of it, and where; empty for the run's own rule.
         suspect: Whether it is undecided and still worth a look: at most one in ten of those is expected to be nothing.
+        noise: What was known of its noise before the run; None if nothing was.
         decision: Ratio, interval, p, rounds and reason; None without a verdict.
         base, head: Low end of each side in ``unit``, in the quantity that decided; None if not measured.
         base_launches, head_launches: Every launch behind the verdict.
@@ -103,6 +105,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     waiver: str = ""
     rule: str = ""
     suspect: bool = False
+    noise: KnownNoise | None = None
 
 
 class SideFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +157,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         again: The command that compares the same sides again; empty in verdicts of before there was one.
         notes: What a reader must know beside the verdicts.
         problems: Why the gate fails beside its verdicts: waivers that are expired or unused.
+        noise: Where knowledge of the noise of earlier sessions came from; None in verdicts of before there was any.
         counts: Status -> how many entries.
         entries: Every benchmark, worst first.
     """
@@ -180,6 +184,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     again: str = ""
     notes: list[str] = []
     problems: list[str] = []
+    noise: NoiseSource | None = None
     counts: dict[str, int] = {}
     entries: list[Entry] = []
 
@@ -241,6 +246,7 @@ def _judged(case: Case, pair: Pair, decision: Decision, levels: tuple[float, flo
         head=levels[1] if levels else None,
         base_launches=pair.a.launches,
         head_launches=pair.b.launches,
+        noise=known_noise(pair),
         reason="" if gated else f"asv counts smaller as better, and {pair.a.unit} says otherwise: shown, not judged",
     )
 

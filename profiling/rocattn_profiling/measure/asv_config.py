@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from rocattn.errors import RocattnError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 DEFAULT_TIMEOUT_S = 60.0  # asv's default_benchmark_timeout
 FILE = "asv.conf.json"
+OUR_RESULTS, ASV_RESULTS = ".asv/results", "results"  # without an asv.conf.json, and where one names no results_dir
 USUAL_FOLDERS = ("benchmarks/", "asv_bench/", "asv_benchmarks/", "benchmark/", "asv/", "perf/")
 
 
@@ -56,6 +56,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         benchmark_dir: The suite's folder, relative to the repository's top folder.
         environment: Variables of the matrix (``env``, ``env_nobuild``) that have a single value.
         timeout_s: For benchmarks that set none.
+        results_dir: The folder of asv's results, as ``benchmark_dir``.
         recipe: How the project is built.
         left_out: What of the configuration a comparison of two sides cannot follow, one line each.
     """
@@ -63,6 +64,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     benchmark_dir: str
     environment: dict[str, str] = {}
     timeout_s: float = DEFAULT_TIMEOUT_S
+    results_dir: str = OUR_RESULTS
     recipe: Recipe = Recipe()
     left_out: list[str] = []
 
@@ -122,6 +124,7 @@ def _config(settings: dict[str, Any], conf_dir: Path, folder: Path, tree: Path) 
     environment, left_out = _matrix_environment(settings)
     requirements, more = _requirements(settings)
     where = conf_dir / FILE
+    results = _text(settings, "results_dir", ASV_RESULTS, where) if settings else OUR_RESULTS
     recipe = Recipe(
         subdir=_text(settings, "repo_subdir", "", where),
         conf_dir=_relative(conf_dir, tree),
@@ -135,6 +138,7 @@ def _config(settings: dict[str, Any], conf_dir: Path, folder: Path, tree: Path) 
         benchmark_dir=_relative(folder, tree),
         environment=environment,
         timeout_s=float(settings.get("default_benchmark_timeout", DEFAULT_TIMEOUT_S)),
+        results_dir=os.path.normpath(Path(recipe.conf_dir, results)),
         recipe=recipe,
         left_out=[*left_out, *more],
     )

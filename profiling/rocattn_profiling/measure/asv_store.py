@@ -224,7 +224,7 @@ class AsvStore:
 
     def _machine_facts(self, machine: Machine) -> dict[str, str]:
         """All six of asv's keys, the GPU's where there is one; what asv has written about the machine stays."""
-        name = _PATH_PART.sub("_", machine.name) or "unnamed"
+        name = machine_folder(machine)
         facts = {
             "machine": name,
             "arch": arch[0] if (arch := _ARCHITECTURE.search(machine.os)) else platform.machine(),
@@ -277,6 +277,11 @@ class AsvStore:
             raise RocattnError(
                 f"cannot write to the asv store {self.results_dir}: {error.strerror or error}"
             ) from error
+
+
+def machine_folder(machine: Machine) -> str:
+    """Return the name of the folder that a machine's results are in."""
+    return _PATH_PART.sub("_", machine.name) or "unnamed"
 
 
 def read_config(path: Path) -> Config:

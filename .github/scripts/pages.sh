@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The public site on branch gh-pages: `pages.sh fetch` brings the asv results that it keeps, `pages.sh publish SITE` puts
-# the site and the results there as one commit without history (results grow; every night's copy need not stay).
+# The public site on branch gh-pages: `pages.sh fetch` brings the asv results that it keeps, with the record of noise among
+# them, `pages.sh publish SITE` puts the site and the results there as one commit without history (results grow; every
+# night's copy need not stay).
 # GITHUB_TOKEN, if set, goes to git through its environment, where no process list shows it.
 set -euo pipefail
 store=.asv/results

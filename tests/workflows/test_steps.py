@@ -299,12 +299,14 @@ def test_the_gate_without_a_gpu_and_the_wheel(scenario):
 
 
 def test_the_night_measures_and_publishes(scenario):
-    """The asv history of the newest commits, the site on gh-pages, and the results for the next night."""
+    """The asv history, the site on gh-pages, the results for the next night, the noise for the next pull request."""
     machine = scenario.cpu_machine
     machine.artifacts = {}
     github = {"event_name": "schedule", "event": {}, "sha": scenario.base}
     variables = {"ROCATTN_HISTORY": "1", "ROCATTN_NIGHTLY_ARGS": "--quick --skip verify bench audit report"}
     variables["ROCATTN_SITE_URL"] = "https://we.github.io/rocattn/"
+    only = "--bench QuickForward.*'cpu',.'b1-h8-q128-k128-d64-float32'"
+    variables["ROCATTN_SELFTEST_ARGS"] = f"--quick --rounds 4 --draws 3 {only}"
     done = machine.job("nightly", "measure", github, variables=variables)
     assert done.outcome == "success", repr(done)
     published = machine.job("nightly", "publish", github, needs={"measure": {}})
@@ -313,3 +315,13 @@ def test_the_night_measures_and_publishes(scenario):
     assert "index.html" in listed
     assert any(name.startswith("results/") and scenario.base[:8] in name for name in listed), listed
     assert "https://we.github.io/rocattn/" in git(scenario.origin, "show", "gh-pages:feed.xml")
+    (record,) = [name for name in listed if name.endswith("/noise.json.rocattn")]
+    kept = git(scenario.origin, "show", f"gh-pages:{record}")
+    github = {"event_name": "pull_request", "event": {}, "sha": scenario.merges["unchanged"]}
+    done = machine.job("test", "gate", github, variables={"ROCATTN_GATE_ARGS": f"--quick --no-exact --rounds 5 {only}"})
+    assert done.outcome == "success", repr(done)
+    found = verdict(machine, "verdict")
+    assert found["noise"]["path"].endswith(f".asv/{record}")
+    assert [(entry["noise"]["sessions"], entry["noise"]["launches"]) for entry in found["entries"]] == [(1, 8)]
+    assert "known of 1 of 1 benchmarks, 1 session each" in done.summary
+    assert (machine.work / ".asv" / record).read_text().strip() == kept

@@ -34,7 +34,9 @@ KEPT = 8  # sessions of a benchmark: the decision listens to no more
 MOST_LAUNCHES = 40  # of a session: both sides of twenty rounds
 _MOST_BYTES = 64 << 20
 _STALE_US = 180 * 86_400e6  # a benchmark that was not measured for so long is forgotten
-_LIKE = 1.5  # launches of up to so many times as many samples are comparable
+_LIKE = (
+    3  # launches of up to so many times as many samples are comparable: a busy machine takes 4 where a quiet takes 12
+)
 _DIGITS = 6
 _NORMAL = 1.4826  # median absolute deviation -> standard deviation
 

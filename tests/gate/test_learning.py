@@ -159,6 +159,13 @@ def test_a_session_that_does_not_count_teaches_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_session_without_noise_teaches_nothing(tmp_path):
+    """Nothing was measured, or only what is always the same: no file is made, and none is named."""
+    measured = SimpleNamespace(decision=SimpleNamespace(invalid=""), pairs=[])
+    assert compared(tmp_path).learn([], measured) == "noise: nothing learned: no benchmark has launches that differ"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_how_much_was_known_is_one_line(entry):
     """Exact metrics and what was not decided are not counted; sessions as a range."""
     known = [KnownNoise(sessions=n, launches=5 * n, value=0.01) for n in (3, 8)]

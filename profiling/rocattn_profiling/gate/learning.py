@@ -45,10 +45,10 @@ class Record:
 
     def known(self, cases: Sequence[Case]) -> Known:
         """Return what is known of the cases' noise; never raises for what is in the file."""
-        pythons = {_short(facts.python) for facts in self.sides.facts.values()}
-        if len(pythons) > 1:
-            return Known(source=NoiseSource(why_not="not known beforehand for two versions of Python at once"))
         path = None if self.options.no_noise else self.path
+        pythons = {_short(facts.python) for facts in self.sides.facts.values()}
+        if path is not None and len(pythons) > 1:
+            return Known(source=NoiseSource(why_not="not known beforehand for two versions of Python at once"))
         return noise_record.known(path, this_machine(), [self._key(case) for case in cases])
 
     def learn(self, cases: Sequence[Case], measured: Measured) -> str:
@@ -62,6 +62,8 @@ class Record:
                 _keep_out_of_git(path)
         except RocattnError as error:
             return f"noise: nothing learned: {error}"
+        if not count:
+            return "noise: nothing learned: no benchmark has launches that differ"
         return f"noise: learned from {count} benchmark{'' if count == 1 else 's'}: {path}"
 
     def _measurements(self, cases: Sequence[Case], measured: Measured) -> Iterator[Measurement]:

@@ -157,7 +157,7 @@ def test_fewer_launches_make_a_wider_answer():
     """With a part of the launches counted, the same ones leave more open around the same shift."""
     rng = np.random.default_rng(9)
     a, b = rng.normal(0, 0.01, 8), 0.1 + rng.normal(0, 0.01, 8)
-    whole, part = noise.change(a, b, PLAIN), noise.compared([noise.reading(a, b, PLAIN)], 0.25)
+    whole, part = noise.change(a, b, PLAIN), noise.compared([noise.reading(a, b, 0.015, [])], 0.25)
     assert part.high - part.low > 1.5 * (whole.high - whole.low)
     assert part.shift == pytest.approx(whole.shift, abs=0.01)
 

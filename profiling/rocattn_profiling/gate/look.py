@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from rocattn_profiling.gate import noise, readings, vetoes
-from rocattn_profiling.gate.launches import LEAST, cpu_bound, level, locations, pushed_off, steady, usual_share
+from rocattn_profiling.gate.launches import LEAST, cpu_bound, level, pushed_off, steady, usual_share
 from rocattn_profiling.gate.pairs import TIMES
 
 if TYPE_CHECKING:
@@ -137,10 +137,10 @@ def examine(pair: Pair, policy: Policy) -> Look:
     enough = min(len(side) for side in clean) >= LEAST
     bound, proven = cpu_bound(pair)
     if min(len(side) for side in usable) < LEAST or not (enough or bound):
-        a, b = (locations(side.launches, "samples") for side in (pair.a, pair.b))
-        seen = noise.change(a, b, readings.prior(pair, "samples", policy.prior_noise))
+        ways = readings.of(pair, (pair.a.launches, pair.b.launches), "samples", policy.prior_noise)
+        seen = noise.compared(ways)
         why = "too noisy: the machine was busy or slow in most launches of a side"
-        return Look(1.0, 1.0, 1.0, level(a), seen, why)
+        return Look(1.0, 1.0, 1.0, level(ways[0].base), seen, why)
     # CPU time does not count what other processes took, so even disturbed launches can be used.
     kept, column = (usable, "cpu") if bound else (clean, "samples")
     single = all(len(x.samples) == 1 for side in (pair.a, pair.b) for x in side.launches)

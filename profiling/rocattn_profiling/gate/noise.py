@@ -168,20 +168,14 @@ def _shown(session: bytes) -> Array:
 def learned(noise: float, sessions: Sequence[Array]) -> Array:
     """Return the log prior of the model after launches of earlier sessions, shape [tau, pi and delay]; it sums to one.
 
-    A prior as sharp as many launches make it would outvote the few of today, also where the machine is busier than it
-    was, or quieter. So it is one of two, and the other knows no history: today's launches say which is believed (robust
-    mixture priors: Schmidli et al. 2014, Biometrics 70).
-
     Args:
         noise: Launch noise in logs to expect before any is seen.
         sessions: Locations of one session's launches each, in logs, the newest last.
     """
-    weak = _normalised(_prior(noise))
-    if not sessions:
-        return weak
-    past = _normalised(weak + _TEMPER * sum(_shown(x.astype(np.float64).tobytes()) for x in sessions[-_SESSIONS:]))
-    mixed: Array = np.logaddexp(math.log(1 - _UNLIKE) + past, math.log(_UNLIKE) + weak)
-    return mixed
+    weights = _prior(noise)
+    for x in sessions[-_SESSIONS:]:
+        weights = weights + _TEMPER * _shown(x.astype(np.float64).tobytes())
+    return _normalised(weights)
 
 
 def _normalised(logs: Array) -> Array:
@@ -210,14 +204,44 @@ def sides_of(a: Array, b: Array) -> Sides:
     return Sides(reach, _levels(a, reach), _levels(b, reach))
 
 
+def expected(noise: float, sessions: Sequence[Array], sides: Sides) -> Array:
+    """Return the log prior for two sides: what earlier sessions showed, as far as it agrees with today's launches.
+
+    A prior as sharp as many launches make it would outvote the few of today, also where the machine is busier than it
+    was. It is one of two: the other is the weak one that knows no history, with a chance of 0.4. How well each foresees
+    today's launches, whatever the levels of the sides, says which is believed (robust mixture priors: Schmidli et al.
+    2014, Biometrics 70). That is settled here, from all launches, for `compared` may count them in part.
+
+    Args:
+        noise: As in `learned`.
+        sessions: As in `learned`.
+        sides: Today's launches.
+    """
+    weak = learned(noise, [])
+    if not sessions:
+        return weak
+    past = learned(noise, sessions)
+    odds = math.log((1 - _UNLIKE) / _UNLIKE) + _foreseen(sides, past) - _foreseen(sides, weak)
+    return _normalised(np.logaddexp(past - np.logaddexp(0.0, -odds), weak - np.logaddexp(0.0, odds)))
+
+
+def _foreseen(sides: Sides, prior: Array) -> float:
+    """Return the log likelihood of both sides' launches under a prior that sums to one, the levels unknown."""
+    rows = prior + 2 * np.log(sides.reach)[:, None]
+    for side in (sides.base, sides.head):
+        rows = rows + side.best + np.log(side.relative.sum(axis=2))
+    most = float(rows.max())
+    return most + math.log(float(np.exp(rows - most).sum()))
+
+
 class Reading(NamedTuple):
-    """One way to read two sides: with the machine's speed taken out to some extent (`look.readings`).
+    """One way to read two sides: with the machine's speed taken out to some extent (`readings.of`).
 
     Attributes:
         chance: Probability of this way before the launches are seen.
         base, head: Locations, in logs.
         sides: Of `sides_of`.
-        prior: Log weights of the model, of `learned`.
+        prior: Log weights of the model, of `learned` or `expected`.
     """
 
     chance: float
@@ -227,14 +251,15 @@ class Reading(NamedTuple):
     prior: Array
 
 
-def reading(a: Array, b: Array, prior: Array, chance: float = 1.0) -> Reading:
-    """Return one way to read two sides; arguments as `sides_of` and `Reading`."""
-    return Reading(chance, a, b, sides_of(a, b), prior)
+def reading(a: Array, b: Array, noise: float, sessions: Sequence[Array], chance: float = 1.0) -> Reading:
+    """Return one way to read two sides; arguments as `sides_of`, `expected` and `Reading`."""
+    sides = sides_of(a, b)
+    return Reading(chance, a, b, sides, expected(noise, sessions, sides))
 
 
 def change(a: Array, b: Array, prior: Array) -> Change:
-    """Compare two sides; arguments as `sides_of` and `Reading`."""
-    return compared([reading(a, b, prior)])
+    """Compare two sides read in one way; arguments as `sides_of` and `Reading`."""
+    return compared([Reading(1.0, a, b, sides_of(a, b), prior)])
 
 
 def compared(readings: Sequence[Reading], weight: float = 1.0) -> Change:

@@ -37,16 +37,16 @@ def of(pair: Pair, kept: Sequence[Sequence[PairLaunch]], column: str, prior_nois
         prior_noise: As in `Policy`.
     """
     a, b = (locations(side, column) for side in kept)
+    noise_expected = max(prior_noise, quantum(pair, column))
     if column != "cpu" or not has_canary(pair):
-        return [noise.reading(a, b, prior(pair, column, prior_noise))]
+        return [noise.reading(a, b, noise_expected, earlier(pair, column))]
     of_a, of_b = (speed(side) for side in kept)
     middle = float(np.median([*of_a, *of_b]))
-    return [
-        noise.reading(
-            a - slope * (of_a - middle), b - slope * (of_b - middle), prior(pair, column, prior_noise, slope), chance
-        )
-        for slope, chance in SLOPES.items()
-    ]
+    found = []
+    for slope, chance in SLOPES.items():
+        base, head = a - slope * (of_a - middle), b - slope * (of_b - middle)
+        found.append(noise.reading(base, head, noise_expected, earlier(pair, column, slope), chance))
+    return found
 
 
 def told(kept: Sequence[Sequence[PairLaunch]], column: str, best: noise.Reading, margin: float) -> str:
@@ -59,14 +59,13 @@ def told(kept: Sequence[Sequence[PairLaunch]], column: str, best: noise.Reading,
     return f"head met the machine {word}, by fixed work beside it: {abs(taken) * 100:.1f} % are taken out"
 
 
-def prior(pair: Pair, column: str, prior_noise: float, slope: float = 0.0) -> Array:
-    """Return what is known of the noise before this session: the prior, the clock's coarseness, the history.
+def earlier(pair: Pair, column: str, slope: float = 0.0) -> list[Array]:
+    """Return the locations of the launches of earlier sessions, in logs.
 
     Args:
         pair: With the history of its sides.
         column: "cpu" or "samples".
-        prior_noise: As in `Policy`.
-        slope: Share of the machine's speed that is taken out, of the history's launches where it is known, too.
+        slope: Share of the machine's speed that is taken out where it is known.
     """
     sessions = []
     for session in (*pair.a.history, *pair.b.history):
@@ -76,4 +75,4 @@ def prior(pair: Pair, column: str, prior_noise: float, slope: float = 0.0) -> Ar
         if slope and all(x.canary > 0 for x in session):
             places = places - slope * speed(session)
         sessions.append(places)
-    return noise.learned(max(prior_noise, quantum(pair, column)), sessions)
+    return sessions

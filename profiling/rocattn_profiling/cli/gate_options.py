@@ -74,7 +74,7 @@ def measuring(what: str) -> Iterator[Callable[[Step], None]]:
     from rocattn_profiling.measure.asv_config import SuiteError
     from rocattn_profiling.measure.building import BuildError
 
-    signal.signal(signal.SIGTERM, _terminated)
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         with progress(what, 0) as shown:
 
@@ -86,6 +86,8 @@ def measuring(what: str) -> Iterator[Callable[[Step], None]]:
             yield on_step
     except (BuildError, SuiteError) as error:
         raise CommandError(str(error), NOT_MEASURED) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -1,4 +1,7 @@
-"""What holds for every test: one BLAS thread, and a registry and an environment that no test leaves changed."""
+"""What holds for every test: one BLAS thread, a registry and an environment that no test leaves changed.
+
+And what all tests of a run share, whatever process they are in: long files come first, kernels are compiled once.
+"""
 
 import os
 
@@ -10,6 +13,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
+from rocattn.errors import ToolchainError
+from rocattn.toolchain import choose_compiler
 
 OURS = (str(Path(__file__).parent), tempfile.gettempdir())
 
@@ -41,3 +47,28 @@ def unchanged_backends():
                 del sys.modules[name]
     BACKENDS._backends, BACKENDS._default = backends, default
     BACKENDS._rules, BACKENDS._variable = thresholds
+
+
+def pytest_collection_modifyitems(config, items):
+    """Where files are shared out among processes, begin with those that have slow tests: none is left at the end."""
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="session")
+def kernel_cache(tmp_path_factory):
+    """A cache folder of this run, of all its processes: the user's is never touched, and every run compiles for real.
+
+    It stays the cache until the process ends. Skips where there is no compiler.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has its own folder in the run's
+        folder = folder.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROCATTN_CACHE_DIR", str(folder / "kernel-cache"))
+        try:
+            choose_compiler()
+        except ToolchainError as error:
+            pytest.skip(str(error))
+        yield folder / "kernel-cache"

@@ -6,9 +6,8 @@ import sys
 import pytest
 
 from rocattn.config import AttentionConfig
-from rocattn.errors import ToolchainError
 from rocattn.gpu.plan import plan
-from rocattn.toolchain import choose_compiler, compile_hip
+from rocattn.toolchain import compile_hip
 from rocattn_profiling.audit.assembly import Counts, parse_assembly
 from rocattn_profiling.audit.instructions import Access, Role, Unit
 from rocattn_profiling.audit.loops import counts_of, find_loops, hot_loop, longest_path, matrix_loops, usual_path
@@ -314,23 +313,17 @@ class TestPaths:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
+def compiled(kernel_cache):
     """Return a function: architecture -> the launch of a long fp16 problem and its kernel, read."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROCATTN_CACHE_DIR", str(tmp_path_factory.mktemp("kernel-cache")))
-        try:
-            choose_compiler()
-        except ToolchainError as error:
-            pytest.skip(str(error))
 
-        def compile_for(arch):
-            config = AttentionConfig(batch=1, num_heads=8, seq_q=4096, seq_k=4096, head_dim=64, dtype="float16")
-            (launch,) = plan(config, arch).launches
-            code = compile_hip(launch.source, arch, defines=launch.defines)
-            (function,) = (each for each in parse_assembly(code.assembly) if each.name == launch.symbol)
-            return launch, function
+    def compile_for(arch):
+        config = AttentionConfig(batch=1, num_heads=8, seq_q=4096, seq_k=4096, head_dim=64, dtype="float16")
+        (launch,) = plan(config, arch).launches
+        code = compile_hip(launch.source, arch, defines=launch.defines)
+        (function,) = (each for each in parse_assembly(code.assembly) if each.name == launch.symbol)
+        return launch, function
 
-        yield compile_for
+    return compile_for
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx1100"])

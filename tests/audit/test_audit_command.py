@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rocattn.errors import ToolchainError
 from rocattn.gpu.arch import processor
 from rocattn.sources import kernel_root
 from rocattn.toolchain import choose_compiler, compile_hip
@@ -26,18 +25,7 @@ ROCATTN_KERNEL(twice, 64, (float* x, u32 count)) {
     for (u32 i = thread_id(); i < count; i += 64) x[i] *= 2.0f;
 }
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory):
-    """A cache of this module: the user's is never touched."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROCATTN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        try:
-            choose_compiler()
-        except ToolchainError as error:
-            pytest.skip(str(error))
-        yield
+pytestmark = pytest.mark.usefixtures("kernel_cache")
 
 
 @pytest.fixture

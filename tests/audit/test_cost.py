@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from rocattn.config import AttentionConfig
-from rocattn.errors import ToolchainError
 from rocattn.gpu.plan import plan
-from rocattn.toolchain import choose_compiler, compile_hip
+from rocattn.toolchain import compile_hip
 from rocattn_profiling.audit.assembly import parse_assembly
 from rocattn_profiling.audit.cost import LoopCost, Work, hot_path, loop_cost
 from rocattn_profiling.audit.rates import RatesError
@@ -214,21 +213,15 @@ class TestWhatIsNotKnown:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
+def compiled(kernel_cache):
     """Return a function: architecture and head dimension -> the assembly of a long fp16 problem, and its symbol."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROCATTN_CACHE_DIR", str(tmp_path_factory.mktemp("kernel-cache")))
-        try:
-            choose_compiler()
-        except ToolchainError as error:
-            pytest.skip(str(error))
 
-        def compile_for(arch, head_dim):
-            config = AttentionConfig(batch=1, num_heads=8, seq_q=4096, seq_k=4096, head_dim=head_dim, dtype="float16")
-            (launch,) = plan(config, arch).launches
-            return compile_hip(launch.source, arch, defines=launch.defines).assembly, launch.symbol
+    def compile_for(arch, head_dim):
+        config = AttentionConfig(batch=1, num_heads=8, seq_q=4096, seq_k=4096, head_dim=head_dim, dtype="float16")
+        (launch,) = plan(config, arch).launches
+        return compile_hip(launch.source, arch, defines=launch.defines).assembly, launch.symbol
 
-        yield compile_for
+    return compile_for
 
 
 def kernel_cost(text, symbol):

@@ -7,9 +7,7 @@ import shutil
 
 import pytest
 
-from rocattn.errors import ToolchainError
 from rocattn.sources import kernel_root
-from rocattn.toolchain import choose_compiler
 from rocattn_profiling.audit.audit import audit_shipped
 from rocattn_profiling.audit.compare import Comparison, Finding, compare
 from rocattn_profiling.audit.shipped import shipped_kernels
@@ -20,18 +18,7 @@ SOURCE = "hip/flash_attention_causal.hip"
 BODY = "    flash_prefill<Shape>(arguments"
 INCLUDE = "#include <rocattn/flash_prefill.h>"
 LOOKED_AT = {("gfx1100", CAUSAL), ("gfx1100", LARGE), ("gfx1100", SCALE), ("gfx942", CAUSAL)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory):
-    """A cache of this module: every run compiles for real, and the user's is never touched."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROCATTN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        try:
-            choose_compiler()
-        except ToolchainError as error:
-            pytest.skip(str(error))
-        yield
+pytestmark = pytest.mark.usefixtures("kernel_cache")
 
 
 @pytest.fixture(scope="module")

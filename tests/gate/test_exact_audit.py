@@ -4,9 +4,7 @@ import shutil
 
 import pytest
 
-from rocattn.errors import ToolchainError
 from rocattn.sources import kernel_root
-from rocattn.toolchain import choose_compiler
 from rocattn_profiling.audit.audit import Audit
 from rocattn_profiling.audit.pins import pin_of, pins_of, write_pins
 from rocattn_profiling.audit.shipped import shipped_facts, shipped_kernels
@@ -18,15 +16,9 @@ SOFTMAX = "softmax f32->f16 BLOCK=64"
 
 
 @pytest.fixture(scope="module")
-def shipped(tmp_path_factory):
-    """A small kernel on one architecture and on another, in a cache of this module's own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROCATTN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        try:
-            choose_compiler()
-        except ToolchainError as error:
-            pytest.skip(str(error))
-        yield [one for one in shipped_kernels(["gfx1100", "gfx90a"]) if one.name in {"scale", SOFTMAX}]
+def shipped(kernel_cache):
+    """A small kernel on one architecture and on another."""
+    return [one for one in shipped_kernels(["gfx1100", "gfx90a"]) if one.name in {"scale", SOFTMAX}]
 
 
 @pytest.fixture

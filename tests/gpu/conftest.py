@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rocattn.errors import ToolchainError
-
 HERE = Path(__file__).parent
 PACKAGES = os.pathsep.join(entry for entry in sys.path if entry)
 
@@ -23,21 +21,6 @@ def run_python(code, *arguments, **environment):
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], env=kept, capture_output=True, text=True, check=False
     )
-
-
-@pytest.fixture(scope="session")
-def kernel_cache(tmp_path_factory):
-    """A cache folder of this session: the user's is never touched, and every run compiles for real."""
-    folder = tmp_path_factory.mktemp("kernel-cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROCATTN_CACHE_DIR", str(folder))
-        from rocattn.toolchain import choose_compiler
-
-        try:
-            choose_compiler()
-        except ToolchainError as error:
-            pytest.skip(str(error))
-        yield folder
 
 
 @pytest.fixture(scope="session")

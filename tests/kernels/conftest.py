@@ -2,22 +2,9 @@
 
 import pytest
 
-from rocattn.errors import ToolchainError
-from rocattn.toolchain import choose_compiler, code_object
+from rocattn.toolchain import code_object
 
 from ..hostgpu.standin import StandIn  # noqa: TID252 - tests are no package that an absolute import would find
-
-
-@pytest.fixture(scope="session")
-def kernel_cache(tmp_path_factory):
-    """A cache folder of this session: the user's is never touched, and every run compiles for real."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROCATTN_CACHE_DIR", str(tmp_path_factory.mktemp("kernel-cache")))
-        try:
-            choose_compiler()
-        except ToolchainError as error:
-            pytest.skip(str(error))
-        yield
 
 
 @pytest.fixture(scope="session")

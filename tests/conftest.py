@@ -57,18 +57,31 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(scope="session")
-def kernel_cache(tmp_path_factory):
-    """A cache folder of this run, of all its processes: the user's is never touched, and every run compiles for real.
-
-    It stays the cache until the process ends. Skips where there is no compiler.
-    """
+def run_cache(tmp_path_factory):
+    """A cache folder of this run, of all its processes; it stays the cache until the process ends."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has its own folder in the run's
         folder = folder.parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROCATTN_CACHE_DIR", str(folder / "kernel-cache"))
-        try:
-            choose_compiler()
-        except ToolchainError as error:
-            pytest.skip(str(error))
-        yield folder / "kernel-cache"
+        patch.setenv("ROCATTN_CACHE_DIR", str(folder / "compiled"))
+        yield folder / "compiled"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_cache_for_all(request):
+    """Where files are shared out among processes, none compiles what another did: not for the CPU, either."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        request.getfixturevalue("run_cache")
+
+
+@pytest.fixture(scope="session")
+def kernel_cache(run_cache):
+    """The run's cache, for GPU kernels: the user's is never touched, and every run compiles for real.
+
+    Skips where there is no compiler.
+    """
+    try:
+        choose_compiler()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    return run_cache

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rocattn.errors import ToolchainError
-from rocattn.toolchain import choose_compiler
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 
@@ -38,14 +36,10 @@ def plant(root, file, old, new):
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory):
+def planted(tmp_path_factory, kernel_cache):
     """A repository of two commits, this project and the same with the three regressions; and the lines they are on."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
-    try:
-        choose_compiler()
-    except ToolchainError as error:
-        pytest.skip(str(error))
     root = tmp_path_factory.mktemp("planted") / "rocattn"
     root.mkdir()
 
@@ -90,7 +84,6 @@ def gated(planted, tmp_path_factory):
     out = tmp_path_factory.mktemp("gate")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROCATTN_OFFLINE", "1")
-        patch.setenv("ROCATTN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.chdir(root)
         chosen = ["--bench", r"QuickForward.*causal", "--bench", r"QuickBackward.*cpu-flash"]
         status = main(["gate", "run", "--quick", "--out", str(out), "--base", "HEAD~1", "--head", "HEAD", *chosen])

@@ -10,8 +10,6 @@ import zipfile
 
 import pytest
 
-from rocattn.errors import ToolchainError
-from rocattn.toolchain import choose_compiler
 from rocattn.toolchain.hostgpu import hostgpu_library
 
 from .fakes import install_rocprofv3, install_smi
@@ -25,21 +23,16 @@ HOSTILE = "$(touch pwned)`touch pwned`;touch pwned\n\"'<img src=x onerror=alert(
 
 
 @pytest.fixture(scope="module")
-def scenario(tmp_path_factory):
+def scenario(tmp_path_factory, kernel_cache):
     """The repository and its pull requests, a machine with a pretend GPU, and a GitHub."""
     if why := without_git():
         pytest.skip(why)
-    try:
-        choose_compiler()
-    except ToolchainError as error:
-        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("workflows")
     made = Scenario(folder, snapshot(folder))
     made.smi = install_smi(folder, "amd-smi", level="auto")
     install_rocprofv3(folder, arch=ARCH)
-    # What kernels compile to is kept for this module; a runner of the real workflow starts with an empty cache.
-    cache = folder / "cache"
-    machine = {"ROCATTN_CACHE_DIR": str(cache)}
+    # What kernels compile to is kept for this run; a runner of the real workflow starts with an empty cache.
+    machine = {"ROCATTN_CACHE_DIR": str(kernel_cache)}
     gpu = {
         "ROCM_PATH": str(hostgpu_library()),
         "ROCATTN_HOSTGPU_ARCH": ARCH,
@@ -50,7 +43,7 @@ def scenario(tmp_path_factory):
     made.gpu_machine = Runner(folder / "gpu", made.origin, {**machine, **gpu})
     for name in ("amd-smi", "rocprofv3", "sudo"):
         (folder / "gpu" / "bin" / name).symlink_to(folder / "bin" / name)
-    made.folder, made.cache = folder, cache
+    made.folder = folder
     made.hub = GitHub()
     for number, (name, sha) in enumerate(made.heads.items(), 1):
         made.hub.add_pull(number, sha, branch=name)

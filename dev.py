@@ -90,6 +90,16 @@ def prepare(uv: Path) -> None:
     stamp.write_text(want)
 
 
+def sharing() -> list[str]:
+    """Return pytest's options for all tests: files shared out among the CPUs that this process may use, at most four.
+
+    More would only wait for memory and for each other's compilers. A part of the tests, so whatever has arguments of
+    its own, runs in one process: there a debugger and ``--benchmark-only`` work.
+    """
+    workers = min(4, len(os.sched_getaffinity(0)))
+    return ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"] if workers > 1 else []
+
+
 def main() -> int:
     """Prepare the environment, then run the task in it; arguments after the task go to its first command."""
     if sys.version_info < (3, 11):  # noqa: UP036 - this is the line that tells an old Python's user
@@ -105,6 +115,8 @@ def main() -> int:
     prepare(uv)
     os.environ["VIRTUAL_ENV"] = str(ROOT / ".venv")
     os.environ["PATH"] = os.pathsep.join([str(BIN), str(uv.parent), os.environ.get("PATH", os.defpath)])
+    if task == "test" and not rest:
+        rest = sharing()
     first, *more = TASKS[task]
     for command in ([*first, *rest], *more):
         if status := subprocess.run([BIN / command[0], *command[1:]], check=False).returncode:

@@ -61,6 +61,19 @@ def test_the_environment_is_made_once_and_the_task_gives_its_status(checkout):
     assert (checkout / "calls").read_text().splitlines() == calls
 
 
+@pytest.mark.parametrize(("cpus", "processes"), [(1, 0), (2, 2), (64, 4)])
+def test_all_tests_are_shared_out_among_the_cpus_and_a_part_is_not(checkout, cpus, processes):
+    """Without arguments as many processes as CPUs, four at most, each with whole files; one CPU needs one process."""
+    code = f"import os, runpy; os.sched_getaffinity = lambda _: set(range({cpus})); "
+    command = [sys.executable, "-c", f"{code}runpy.run_path('dev.py', run_name='__main__')", "test"]
+    ran = [
+        subprocess.run([*command, *part], cwd=checkout, capture_output=True, text=True, check=False).stdout.split()
+        for part in ([], ["tests/attention"])
+    ]
+    shared = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"] if processes else []
+    assert ran == [["ran", *shared], ["ran", "tests/attention"]]
+
+
 def test_a_changed_lock_makes_the_environment_again(checkout):
     """A pull that brings a new lock is followed without being asked."""
     dev(checkout, "test")

@@ -20,21 +20,24 @@ from rocattn_profiling.measure.workloads import GRIDS
 ROOT = Path(__file__).parents[2]
 SUITES = ROOT / "benchmarks"
 QUICK = re.compile(r"\.Quick")
-BARE = {k: v for k, v in os.environ.items() if k != "ROCATTN_ASV_FULL"} | {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
 
 
-def asv_script(cwd, *arguments, env=BARE, suites=SUITES):
+def bare(**changes):
+    """Return the environment of asv's processes as it is now: one thread, and the default suite."""
+    kept = {k: v for k, v in os.environ.items() if k != "ROCATTN_ASV_FULL"}
+    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | changes
+
+
+def asv_script(cwd, *arguments, env=None, suites=SUITES):
     """Run the script that asv runs in each environment."""
     command = [sys.executable, asv.benchmark.__file__, arguments[0], str(suites), *arguments[1:]]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
+    environment = env or bare()
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 def discover(folder, **env):
     """Every benchmark's description by name."""
-    done = asv_script(folder, "discover", str(folder / "found.json"), env=BARE | env)
+    done = asv_script(folder, "discover", str(folder / "found.json"), env=bare(**env))
     assert done.returncode == 0, done.stderr
     return {b["name"]: b for b in json.loads((folder / "found.json").read_text())}
 
@@ -194,7 +197,7 @@ def test_machine_code_is_tracked(tmp_path, metric, least, most):
     assert status == 0, stderr
     if answer == answer:  # noqa: PLR0124 - not NaN: there is a compiler
         assert least <= answer <= most
-    env = BARE | {"ROCATTN_COMPILER": "no-such-compiler"}
+    env = bare(ROCATTN_COMPILER="no-such-compiler")
     done = asv_script(tmp_path, "run", name, "{}", "None", str(tmp_path / "answer.json"), env=env)
     assert done.returncode == 0, done.stderr
     assert math.isnan(json.loads((tmp_path / "answer.json").read_text()))
@@ -219,7 +222,7 @@ def test_without_a_compiler_the_native_kernels_are_skipped(tmp_path):
     """In an environment where they cannot be compiled asv records n/a for cpu-flash, and cpu goes on."""
     answers = []
     for index in range(2):
-        env = BARE | {"ROCATTN_COMPILER": "no-such-compiler"}
+        env = bare(ROCATTN_COMPILER="no-such-compiler")
         answer = tmp_path / f"{index}.json"
         name = f"bench_decode.QuickDecode.time_decode-{index}"
         done = asv_script(tmp_path, "run", name, "{}", "None", str(answer), env=env)

@@ -60,7 +60,7 @@ import json, sys
 from rocattn import BACKENDS, AttentionConfig
 from rocattn.gpu.errors import GpuError
 from rocattn_profiling.cli import main
-status = main(["bench", "--backend", "gpu", "--seq-q", "16", "--no-store", "--out", sys.argv[1]])
+status = main(["bench", "--backend", "gpu", "--seq-q", "16", "--quick", "--no-store", "--out", sys.argv[1]])
 gpu = BACKENDS.get("gpu")
 gpu.use_flash_attention = False
 config = AttentionConfig(batch=1, num_heads=2, seq_q=3, seq_k=3, head_dim=8)

@@ -8,6 +8,7 @@ from .blocks import PAGES, ROOT, SHELLS, blocks, blocks_of, missing_line, name_o
 from .scratch import Scratch, make_repository
 
 KINDS = re.compile(r'run(?:, status \d)?(?:, with profilers)?|not run(?: "[^"]+")?: .+|file: [\w.-]+|output')
+NO_TOOL = re.compile(r"no llvm-objdump for .*")
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +53,7 @@ def test_commands_of_a_page_run(page, template, tmp_path):
         if block.file:
             scratch.write(block.file, block.text)
     printed = None
+    missing_tools = set()
     for block in blocks(page):
         if block.run is not None:
             done = scratch.shell(block.script(), with_profilers="with profilers" in block.run)
@@ -61,7 +63,12 @@ def test_commands_of_a_page_run(page, template, tmp_path):
         elif "output" in block.marks:
             assert printed is not None, f"{block.where}: nothing was run before"
             line = missing_line(block.text, printed)
+            if line and (without := NO_TOOL.search(printed)):  # a command that says so has printed less, and was right
+                missing_tools.add(f"{block.where} is not compared: {without[0]}")
+                continue
             assert not line, f"{block.where}: not printed: {line}\n{printed}"
+    if missing_tools:
+        pytest.skip("; ".join(sorted(missing_tools)))
 
 
 def test_a_line_that_is_not_printed_is_found():

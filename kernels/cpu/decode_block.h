@@ -13,11 +13,17 @@ struct Block {
   int64_t keys, heads, rows;
 };
 
+#if defined(RA_PREFETCH_TO_L2)  // see rocattn/toolchain/host.py
+constexpr int kLocality = 2;
+#else
+constexpr int kLocality = 3;
+#endif
+
 // Prefetches the next Bytes of memory in the order of addresses.
 template <int Bytes> RA_INLINE void fetch(const char*& next) {
   if (Bytes >= 64 || ((uintptr_t)next & 63) < Bytes)
 #pragma GCC unroll 16
-    for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(next + i, 0, 3);
+    for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(next + i, 0, kLocality);
   next += Bytes;
 }
 

@@ -146,10 +146,37 @@ def test_the_instruction_set_is_the_widest_with_all_it_needs(monkeypatch, flags,
     """A CPU that lacks one part of a level gets the level below; other machines have one level."""
     monkeypatch.delenv("ROCATTN_CPU_ISA", raising=False)
     monkeypatch.setattr(host, "_cpu_flags", lambda: set(flags.split()))
+    monkeypatch.setattr(host, "_cpu_vendor", lambda: "AuthenticAMD")
     monkeypatch.setattr(host.platform, "machine", lambda: "x86_64")
     assert host.host_isa.__wrapped__() == isa
     monkeypatch.setattr(host.platform, "machine", lambda: "aarch64")
     assert host.host_isa.__wrapped__() == "portable"
+
+
+def test_intel_widens_bf16_unless_asked(monkeypatch):
+    """Its vdpbf16ps is the slower way; a CPU of its that has less keeps what it has."""
+    monkeypatch.delenv("ROCATTN_CPU_ISA", raising=False)
+    monkeypatch.setattr(host, "_cpu_vendor", lambda: "GenuineIntel")
+    monkeypatch.setattr(host.platform, "machine", lambda: "x86_64")
+    flags = set.union(*host._X86_FLAGS.values())
+    monkeypatch.setattr(host, "_cpu_flags", lambda: flags)
+    assert host.host_isa.__wrapped__() == "avx512"
+    monkeypatch.setenv("ROCATTN_CPU_ISA", "avx512bf16")
+    assert host.host_isa.__wrapped__() == "avx512bf16"
+    monkeypatch.delenv("ROCATTN_CPU_ISA")
+    flags = host._X86_FLAGS["avx2"]
+    assert host.host_isa.__wrapped__() == "avx2"
+
+
+def test_tuning_is_part_of_what_is_kept(source, monkeypatch, tmp_path):
+    """Machines that share a cache do not take each other's libraries where their cores want other code."""
+    header = "#if defined(RA_PREFETCH_TO_L2)\n#define ANSWER 2\n#else\n#define ANSWER 1\n#endif\n"
+    source.with_suffix(".h").write_text(header)
+    for vendor, answer in (("GenuineIntel", 2), ("AuthenticAMD", 1)):
+        monkeypatch.setattr(host, "_cpu_vendor", lambda vendor=vendor: vendor)
+        folder = tmp_path / vendor
+        folder.mkdir()
+        assert answer_of(toolchain.compile_host([source]), folder) == answer
 
 
 @pytest.mark.slow

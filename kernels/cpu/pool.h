@@ -9,6 +9,8 @@
 
 namespace rocattn {
 
+constexpr int kMaxThreads = 256;
+
 typedef void (*Work)(void* ctx, int64_t item, int worker);
 void run(int64_t items, int threads, Work work, void* ctx);
 // How many workers (the caller included) run() would use at most.

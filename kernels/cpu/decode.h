@@ -30,7 +30,7 @@
 // late and there is no third and fourth range left to even that out.
 //
 // On a Xeon with AMX (15 GB/s of memory a core): vdpbf16ps has half the rate of FMA, prefetches to L1 wait for its few
-// fill buffers (host.py chooses). With both changed 1024 to 4096 tokens from memory took 15 to 25 % less. Tried without
+// fill buffers (host.py chooses). With both changed 1024 to 4096 tokens from memory took 10 to 24 % less. Tried without
 // gain there: 8, 12, 24, 32 and 64 KiB ahead, a second prefetch to L1, prefetching one line of 2, 4 or 64, ranges of
 // 128 keys, and bf16 widened by a shift and a mask, with even and odd d apart: 8 to 15 % faster from L2, 15 % slower
 // from memory.

@@ -23,7 +23,7 @@ FULL_LOOKS = (5, 10, 15, 20)
 QUICK_LOOKS = (5, 8, 12)
 _FIRST_SHARE = 0.5  # of a pass's level goes to the first look: most unchanged code should not need a second
 _BLIND = 1.25  # factor on the probability of a change in wall time when nothing tells which launches were interrupted
-_LENIENT, _LENIENT_ADJUSTED, _LENIENT_MOST = 2.5, 3.5, 4.0  # factor on the level at a last look: up to 10 rounds, at 20
+_LENIENT, _LENIENT_MOST = 2.5, 4.0  # factor on the level at a last look
 _DOUBTED = 0.2  # probability from which on nothing is called a change, so that doubts need not be asked
 
 
@@ -68,20 +68,20 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
         The last look has more than its share: what is undecided there would never be found. The more launches, the
         more the margin and the doubts make of the probability, so the factor grows with them; with the machine's speed
-        taken out less is left that they do not cover (measured, docs/gate.md). Three or four launches are too few to be
-        lenient with.
+        taken out less is left that they do not cover, and it is whole from the start (measured, docs/gate.md). Three or
+        four launches are too few to be lenient with.
 
         Args:
             rounds: Launches a side.
-            adjusted: Whether the machine's speed was taken out (`Look.adjusted`).
+            adjusted: Whether the machine's speed explains the launches and was taken out (`Look.adjusted`).
         """
         if rounds < self.looks[-1]:
             return 1.0
         if rounds < FULL_LOOKS[0]:
             return 0.5
         fewest, most = FULL_LOOKS[1], FULL_LOOKS[-1]
-        start = _LENIENT_ADJUSTED if adjusted else _LENIENT
-        return start + (_LENIENT_MOST - start) * (min(max(rounds, fewest), most) - fewest) / (most - fewest)
+        share = 1.0 if adjusted else (min(max(rounds, fewest), most) - fewest) / (most - fewest)
+        return _LENIENT + (_LENIENT_MOST - _LENIENT) * share
 
     def pass_share(self, index: int) -> float:
         """Return the part of a pass's level that the look of this index (from 0) spends: half, then equal parts."""
@@ -99,7 +99,7 @@ class Look(NamedTuple):
         reason: "wall time", "CPU time" or "its value"; else why nothing can be said.
         note: What a reader must know beside it; else empty.
         clock: Time changed, and the GPU's cycles do not bear it out.
-        adjusted: The machine's speed, by the canary, was taken out of the launches.
+        adjusted: The machine's speed explains the launches, and was taken out of them (`readings.tells`).
     """
 
     p_up: float
@@ -147,7 +147,7 @@ def examine(pair: Pair, policy: Policy) -> Look:
     name = "CPU time" if bound else "its value" if single and pair.a.unit not in TIMES else "wall time"
     ways = readings.of(pair, kept, column, policy.prior_noise)
     seen = noise.compared(ways)
-    best = ways[seen.reading]
+    best = ways[int(seen.chances.argmax())]
     a, b = best.base, best.head
     drifted = vetoes.drift(kept, (a, b))
     p_up, p_down = seen.p_below(policy.margin + drifted), seen.p_above(-policy.margin - drifted)
@@ -156,7 +156,7 @@ def examine(pair: Pair, policy: Policy) -> Look:
     note = f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
     if not drifted:
         note = readings.told(kept, column, best, policy.margin)
-    look = Look(p_up, p_down, p_same, level(a), seen, name, note, adjusted=len(ways) > 1)
+    look = Look(p_up, p_down, p_same, level(a), seen, name, note, adjusted=readings.tells(ways, seen))
     if min(p_up, p_down) > _DOUBTED:
         return look
     wall = clean if bound and enough else None

@@ -63,7 +63,7 @@ class Change(NamedTuple):
         noise: Posterior mean of tau: the launch noise of this benchmark, here and now.
         grids: Shifts, a row for each tau (of each way to read the launches).
         below, above: Probability (of the row's tau and) of a change below, above each shift.
-        reading: Place of the way to read the launches that explains them best (`compared`).
+        chances: Of the ways to read the launches, now that they are seen (`compared`).
     """
 
     shift: float
@@ -73,7 +73,7 @@ class Change(NamedTuple):
     grids: Array
     below: Array
     above: Array
-    reading: int = 0
+    chances: Array
 
     def p_below(self, bound: float) -> float:
         """Return the probability that the change is not above the bound."""
@@ -285,7 +285,7 @@ def compared(readings: Sequence[Reading], weight: float = 1.0) -> Change:
     fine = np.union1d(np.linspace(start, end, 241), middle[likely])
     whole = sum(np.interp(fine, grid, row, left=0.0) for grid, row in zip(grids[likely], below[likely], strict=True))
     centre, low, high = (float(np.interp(q, whole, fine)) for q in (0.5, 0.025, 0.975))
-    return Change(centre, low, high, noise, grids, below, above, int(chances.argmax()))
+    return Change(centre, low, high, noise, grids, below, above, chances)
 
 
 def _compared(one: Reading, weight: float) -> tuple[float, Array, Array]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.launches import Array
     from rocattn_profiling.gate.pairs import Pair, PairLaunch
 
-# Share of the canary's slowness -> chance. Memory-bound code shares little of a clock, arithmetic all of it.
+# Share of the canary's slowness -> chance, none of it first. Memory-bound code shares little of a clock, arithmetic all.
 SLOPES = {0.0: 0.1, 0.4: 0.15, 0.7: 0.25, 0.9: 0.25, 1.1: 0.25}
 
 
@@ -47,6 +47,11 @@ def of(pair: Pair, kept: Sequence[Sequence[PairLaunch]], column: str, prior_nois
         base, head = a - slope * (of_a - middle), b - slope * (of_b - middle)
         found.append(noise.reading(base, head, noise_expected, earlier(pair, column, slope), chance))
     return found
+
+
+def tells(ways: Sequence[noise.Reading], seen: noise.Change) -> bool:
+    """Whether the launches follow the fixed work: that they do not is half as probable as before they were seen."""
+    return len(ways) > 1 and bool(seen.chances[0] < ways[0].chance / 2)
 
 
 def told(kept: Sequence[Sequence[PairLaunch]], column: str, best: noise.Reading, margin: float) -> str:

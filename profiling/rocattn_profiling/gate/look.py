@@ -23,7 +23,8 @@ FULL_LOOKS = (5, 10, 15, 20)
 QUICK_LOOKS = (5, 8, 12)
 _FIRST_SHARE = 0.5  # of a pass's level goes to the first look: most unchanged code should not need a second
 _BLIND = 1.25  # factor on the probability of a change in wall time when nothing tells which launches were interrupted
-_LENIENT, _LENIENT_MOST = 2.5, 4.0  # factor on the level at a last look
+# Factor on the level at a last look: up to ten rounds, and after twenty.
+_LENIENT, _LENIENT_ADJUSTED, _LENIENT_MOST = 2.5, 3.5, 4.0
 _DOUBTED = 0.2  # probability from which on nothing is called a change, so that doubts need not be asked
 
 
@@ -68,8 +69,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
         The last look has more than its share: what is undecided there would never be found. The more launches, the
         more the margin and the doubts make of the probability, so the factor grows with them; with the machine's speed
-        taken out less is left that they do not cover, and it is whole from the start (measured, docs/gate.md). Three or
-        four launches are too few to be lenient with.
+        taken out less is left that they do not cover (measured, docs/gate.md). Three or four launches are too few to be
+        lenient with.
 
         Args:
             rounds: Launches a side.
@@ -80,8 +81,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         if rounds < FULL_LOOKS[0]:
             return 0.5
         fewest, most = FULL_LOOKS[1], FULL_LOOKS[-1]
-        share = 1.0 if adjusted else (min(max(rounds, fewest), most) - fewest) / (most - fewest)
-        return _LENIENT + (_LENIENT_MOST - _LENIENT) * share
+        start = _LENIENT_ADJUSTED if adjusted else _LENIENT
+        return start + (_LENIENT_MOST - start) * (min(max(rounds, fewest), most) - fewest) / (most - fewest)
 
     def pass_share(self, index: int) -> float:
         """Return the part of a pass's level that the look of this index (from 0) spends: half, then equal parts."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.launches import Array
     from rocattn_profiling.gate.pairs import Pair, PairLaunch
 
-# Share of the canary's slowness -> chance, none of it first. Memory-bound code shares little of a clock, arithmetic all.
+# Share of the canary's slowness -> chance, none of it first. Memory-bound code shares little of a clock.
 SLOPES = {0.0: 0.1, 0.4: 0.15, 0.7: 0.25, 0.9: 0.25, 1.1: 0.25}
 
 

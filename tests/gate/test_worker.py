@@ -205,10 +205,11 @@ def test_a_sample_is_long_enough(run):
 
 
 def test_a_timer_of_the_benchmark_s_own_is_used(run):
-    """An asv ``timer`` attribute decides the time: a quarter second a call, exactly, and no CPU times beside it."""
-    launch = run("Virtual.time_virtual").launch
-    assert launch.samples_ns == [2.5e8] * len(launch.samples_ns)
-    assert launch.cpu_ns == []
+    """An asv ``timer`` attribute decides the time: a quarter second a call, exactly, no CPU times and no fixed work."""
+    found = run("Virtual.time_virtual")
+    assert found.launch.samples_ns == [2.5e8] * len(found.launch.samples_ns)
+    assert found.launch.cpu_ns == []
+    assert found.canary_ns == 0
 
 
 def test_setup_runs_before_every_timed_call(run):

@@ -252,7 +252,7 @@ class Session:
         # Two builds of Python take different times for the same work.
         one_build = len({o.canary_of for found in outcomes.values() for _, o in found if o and o.launch}) <= 1
         for side, found in outcomes.items():
-            launches = [_pair_launch(r, o, case, one_build) for r, o in found if o and o.launch]
+            launches = [_pair_launch(r, o, case, comparable=one_build) for r, o in found if o and o.launch]
             number = self._sampling[case.label].number or 1
             unit = TIME_UNITS.get(case.benchmark.unit, case.benchmark.unit)
             sides[side] = Side(benchmark=case.label, side=side, unit=unit, number=number, launches=launches)
@@ -260,7 +260,7 @@ class Session:
         return Pair(id=case.label, a=msgspec.structs.replace(sides["base"], history=history), b=sides["head"])
 
 
-def _pair_launch(round_: int, outcome: Outcome, case: Case, comparable: bool) -> PairLaunch:
+def _pair_launch(round_: int, outcome: Outcome, case: Case, *, comparable: bool = True) -> PairLaunch:
     launch = outcome.launch
     assert launch is not None
     timed = case.benchmark.type == "time"

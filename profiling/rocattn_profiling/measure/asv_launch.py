@@ -115,7 +115,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         status: "ok", "skipped" (by the benchmark itself), "failed" or "timeout".
         launch: The samples; None if there are none. A benchmark with a single value has it as its one sample.
         thread_ns: CPU time of the main thread for the same samples; ``launch.cpu_ns`` is the whole process.
-        canary_ns: Low end of the CPU times of a fixed piece of work in the same process.
+        canary_ns: Low end of the CPU times of a fixed piece of work in the same process; 0 beside a timer of the
+            benchmark's own.
         canary_of: The interpreter's version and build: what the fixed work of two launches can be compared by.
         steal_pct: Share of the machine's CPU time that the hypervisor gave to others while the launch ran.
         gpu: The GPU's state at each sample, from a timer that watches it; empty for others.

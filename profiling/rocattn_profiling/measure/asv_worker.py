@@ -179,8 +179,10 @@ def measure(benchmark: Any, request: Answer) -> Answer:
     # timeraw has no timer: its statement runs in a process of its own for every sample.
     answer = samples(benchmark, request, canaries) if hasattr(benchmark, "timer") else raw_samples(benchmark, request)
     canaries += [canary_ns() for _ in range(4)]
+    # A timer of its own counts what the processor's speed says nothing of: a GPU's events, cycles, calls.
+    own_timer = getattr(benchmark, "timer", time.perf_counter) is not time.perf_counter
     answer.update(
-        canary_ns=low_end(canaries),
+        canary_ns=0 if own_timer else low_end(canaries),
         canary_of=sys.version,
         start_ns=started,
         load=load_1min,
@@ -314,7 +316,7 @@ def samples(benchmark: Any, request: Answer, canaries: list[int]) -> Answer:
     """Warm up, then take the samples; with no ``number`` in the request, choose it for its sample time first.
 
     The fixed work is timed between them, and added to ``canaries``: a clock can change within a launch. Beside a timer
-    of its own (a GPU's events) it is not, for a gap lets a GPU's clock fall.
+    of the benchmark's own (a GPU's events) it is not, for a gap lets a GPU's clock fall.
     """
     sampler = Sampler(benchmark)
     enabled = gc.isenabled()

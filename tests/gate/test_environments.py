@@ -56,6 +56,19 @@ def test_an_environment_is_built_once(project, own_cache, monkeypatch):
     assert environments.build(project.root, revisions.resolve(project.root, "HEAD")) == built
 
 
+def test_what_uv_made_is_not_compared_with_what_pip_made(project, monkeypatch):
+    """Each leaves other tools in an environment: where one is asked for, the other's is not taken. Offline both do."""
+    revision = revisions.resolve(project.root, "HEAD")
+    keys = {}
+    for offline in (False, True):
+        found = set()
+        for uv in ("", "/opt/bin/uv"):
+            monkeypatch.setenv("ROCATTN_UV", uv)
+            found.add(environments._key(revision, environments.Recipe(), offline=offline))
+        keys[offline] = len(found)
+    assert keys == {False: 2, True: 1}
+
+
 def test_a_build_that_was_killed_is_done_again(project, own_cache):
     """Without its stamp an entry does not count; with a truncated stamp neither."""
     revision = revisions.resolve(project.root, "HEAD")

@@ -159,7 +159,8 @@ def _key(revision: Revision, recipe: Recipe, *, offline: bool) -> str:
     """Hash what decides an environment's content; the lock is part of the tree."""
     # Of two commits with the same files one environment serves both, unless commands are told the commit.
     parts = [revision.tree, revision.sha if recipe.has_commands else "", msgspec.json.encode(recipe).decode()]
-    parts += [sys.executable, sys.version, platform.machine(), str(offline)]
+    # venv leaves pip and setuptools where uv leaves nothing: two sides made by both would differ in that.
+    parts += [sys.executable, sys.version, platform.machine(), str(offline), str(not offline and bool(find_uv()))]
     if offline:  # then the running interpreter's packages are the dependencies
         parts += [f"{name}=={version}" for name, version in sorted(running_packages().items())]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]

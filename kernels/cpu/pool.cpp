@@ -24,6 +24,7 @@ constexpr long kFutex = 98;  // aarch64, riscv64
 #endif
 constexpr int kWait = 128, kWake = 129;  // FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE
 constexpr int kSpins = 8000;             // about 120 us: the gap between two calls in a loop, with other work in it
+constexpr int kMaxThreads = 256;
 
 struct Job {
   int64_t items;

@@ -9,8 +9,6 @@
 
 namespace rocattn {
 
-constexpr int kMaxThreads = 256;
-
 typedef void (*Work)(void* ctx, int64_t item, int worker);
 void run(int64_t items, int threads, Work work, void* ctx);
 // Wakes sleeping workers for a job that is about to come.

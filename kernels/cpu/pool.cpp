@@ -137,11 +137,6 @@ void run(int64_t items, int threads, Work work, void* ctx) {
   unlock();
 }
 
-// A worker that wakes finds no job and looks for one as after a job; one that is about to sleep is woken by run().
-void rouse(int threads) {
-  if (threads > 1 && get(&pool.sleepers) > 0) wake(&pool.generation, threads - 1);
-}
-
 void yield_thread() { sched_yield(); }
 
 namespace {
@@ -167,8 +162,6 @@ void release(void* p) {
 }
 
 }  // namespace rocattn
-
-extern "C" void rocattn_cpu_rouse(int32_t threads) { rocattn::rouse(threads); }
 
 extern "C" int64_t rocattn_cpu_most_allocated(int32_t reset) {
   const int64_t most = rocattn::get(&rocattn::most_allocated);

@@ -50,7 +50,8 @@ def host_isa() -> str:
     """Return the fastest instruction set of this CPU that the kernels have code for; ``ROCATTN_CPU_ISA`` overrides it.
 
     That is the widest, but for bf16 products on Intel's cores: vdpbf16ps takes two cycles there where two FMAs take
-    one, so that widening to float32 is faster (measured: forward 1.6 times, backward 1.2). On AMD's (Zen 5) pairs are.
+    one, so that widening to float32 is faster (measured: forward 1.5 times, backward alike). On AMD's (Zen 5) pairs
+    are faster.
 
     Raises:
         ToolchainError: When the override names none, or one this CPU lacks.

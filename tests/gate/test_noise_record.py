@@ -10,7 +10,7 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate import noise, noise_record
 from rocattn_profiling.gate.launches import locations
-from rocattn_profiling.gate.noise_record import FILE, KEPT, Key, Measurement, NoiseError
+from rocattn_profiling.gate.noise_record import FILE, Key, Measurement, NoiseError
 from rocattn_profiling.gate.pairs import PairLaunch
 from rocattn_profiling.measure.records import Machine
 
@@ -64,7 +64,7 @@ def test_the_newest_sessions_are_kept_as_many_as_the_decision_hears(path):
     for day in (2, 1, *range(3, 10)):
         append(path, day)
     assert days(path) == [float(day) for day in range(2, 10)]
-    assert noise._SESSIONS == KEPT == 8
+    assert noise.SESSIONS == 8
 
 
 def test_the_same_session_again_replaces_itself(path):

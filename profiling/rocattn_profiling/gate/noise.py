@@ -39,7 +39,7 @@ _PRIOR_WIDTH = 0.9  # of log tau: a factor of two and a half either way
 _UNLIKELY = 1e-5  # a tau of less probability has no say in the interval
 _OPEN = 0.05  # part of the prior that gives every tau the same weight: some machines are as bad as that
 _MODE_SHARES = tuple((i + 0.5) / 12 for i in range(12))
-_SESSIONS = 8  # of the history that are listened to, the newest
+SESSIONS = 8  # of the history that are listened to, the newest
 _TEMPER = 0.5  # weight of a past launch: sessions differ
 _UNLIKE = 0.4  # chance that today's noise is not that of earlier sessions: a busier machine, other code
 _MEMORY, _COEFFICIENT = 0.5, 0.7  # chance of slow states before five launches are seen, and how long those last
@@ -173,7 +173,7 @@ def learned(noise: float, sessions: Sequence[Array]) -> Array:
         sessions: Locations of one session's launches each, in logs, the newest last.
     """
     weights = _prior(noise)
-    for x in sessions[-_SESSIONS:]:
+    for x in sessions[-SESSIONS:]:
         weights = weights + _TEMPER * _shown(x.astype(np.float64).tobytes())
     return _normalised(weights)
 

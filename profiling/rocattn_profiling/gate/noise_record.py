@@ -18,6 +18,7 @@ import numpy as np
 from rocattn.errors import RocattnError
 from rocattn_profiling.files import open_regular, write_bytes
 from rocattn_profiling.gate.launches import LEAST, LOW_END, cpu_bound, locations
+from rocattn_profiling.gate.noise import SESSIONS
 from rocattn_profiling.gate.pairs import PairLaunch
 from rocattn_profiling.measure.stats import quantile
 
@@ -30,13 +31,10 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 FILE = "noise.json.rocattn"  # in the machine's folder of the asv store: a name that asv passes over
-KEPT = 8  # sessions of a benchmark: the decision listens to no more
 MOST_LAUNCHES = 40  # of a session: both sides of twenty rounds
 _MOST_BYTES = 64 << 20
 _STALE_US = 180 * 86_400e6  # a benchmark that was not measured for so long is forgotten
-_LIKE = (
-    3  # launches of up to so many times as many samples are comparable: a busy machine takes 4 where a quiet takes 12
-)
+_LIKE = 3  # times as many samples are still comparable: a busy machine takes 4 where a quiet one takes 12
 _DIGITS = 6
 _NORMAL = 1.4826  # median absolute deviation -> standard deviation
 
@@ -277,7 +275,7 @@ def _joined(old: Sequence[Past], new: dict[Key, PastSession]) -> Iterator[Past]:
         if past.key in new:
             session = new[past.key]
             earlier = [one for one in past.sessions if one.start_us != session.start_us]
-            yield Past(key=past.key, sessions=sorted([*earlier, session], key=lambda one: one.start_us)[-KEPT:])
+            yield Past(key=past.key, sessions=sorted([*earlier, session], key=lambda one: one.start_us)[-SESSIONS:])
         elif not any(_replaces(key, past.key) for key in new) and now - past.sessions[-1].start_us < _STALE_US:
             yield past
     known_before = {past.key for past in old}

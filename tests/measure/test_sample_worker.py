@@ -12,6 +12,7 @@ from rocattn.config import AttentionConfig
 from rocattn_profiling.measure import evaluation, sample_worker
 from rocattn_profiling.measure.data import make_inputs
 from rocattn_profiling.measure.sample_worker import Job, Sampler, check_outputs
+from rocattn_profiling.measure.worker_process import describe
 
 CONFIG = AttentionConfig(batch=2, num_heads=3, seq_q=40, seq_k=50, head_dim=16, causal=True, return_lse=True)
 
@@ -196,5 +197,5 @@ def test_free_memory_holds_nan_before_the_checked_call():
 
 def test_errors_are_described_in_one_line():
     """With their type, and without line breaks."""
-    assert sample_worker.describe(ValueError("a\n  b")) == "ValueError: a b"
-    assert sample_worker.describe(MemoryError()) == "MemoryError"
+    assert describe(ValueError("a\n  b")) == "ValueError: a b"
+    assert describe(MemoryError()) == "MemoryError"

@@ -12,9 +12,9 @@ from rocattn_profiling.measure import ceilings, machine
 from rocattn_profiling.measure.feasibility import estimate_call_s, memory_problem, time_problem
 from rocattn_profiling.measure.records import Record
 from rocattn_profiling.measure.results_folder import ResultsFolder
-from rocattn_profiling.measure.sample_worker import describe
 from rocattn_profiling.measure.settings import Identity, Settings, import_backends
 from rocattn_profiling.measure.side_by_side import measure_side_by_side
+from rocattn_profiling.measure.worker_process import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,8 @@ from typing import IO
 
 import msgspec
 
-from rocattn_profiling.measure.sample_worker import STATE_BYTES, Job, Result
+from rocattn_profiling.measure.sample_worker import Job, Result
+from rocattn_profiling.measure.worker_process import STATE_BYTES
 
 _ENDING_S = 10.0
 
@@ -51,7 +52,7 @@ def run_worker(module: str, job: bytes, env: dict[str, str], timeout_s: float) -
     that lands while the process is being made leaves it to end by itself: its input closes, its parent is not there.)
 
     Args:
-        module: Of `rocattn_profiling.measure`, run with ``-m``; it ends in `sample_worker.serve`.
+        module: Of `rocattn_profiling.measure`, run with ``-m``; it ends in `worker_process.serve`.
         job: What to do, encoded.
         env: The process's whole environment.
         timeout_s: After this long the process is killed.

@@ -18,8 +18,9 @@ from rocattn.backends import BACKENDS, CpuFlashBackend, GpuBackend
 from rocattn.config import AttentionConfig
 from rocattn_profiling.measure.data import make_inputs
 from rocattn_profiling.measure.memory_model import at_length
-from rocattn_profiling.measure.sample_worker import calls_of, end_with_parent, peak_rss_bytes, reset_peak, serve
+from rocattn_profiling.measure.sample_worker import calls_of
 from rocattn_profiling.measure.settings import import_backends
+from rocattn_profiling.measure.worker_process import end_with_parent, peak_rss_bytes, reset_peak, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable

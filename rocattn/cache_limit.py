@@ -138,11 +138,7 @@ def _remove(entry: Entry) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what is left over in a folder of entries: folders half-made or half-removed, locks of nothing.
-
-    A process that had just opened such a lock goes on with it while another makes a new one, and both make the entry:
-    only for caches in which that costs no more than the work done twice.
-    """
+    """Remove what is left over in a folder of entries: folders half-made or half-removed, locks of nothing."""
     for path in folder.iterdir():
         try:
             if time.time() - path.stat().st_mtime < STALE_S:

@@ -1,13 +1,16 @@
-"""Writing files: what stands at the place already is replaced only if it is a file."""
+"""Writing files: what stands at the place already is replaced only if it is a file; locks that leave nothing."""
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.files import write_bytes, write_text
+from rocattn_profiling.files import HeldError, locked, write_bytes, write_text
 
 
 def test_a_pipe_is_written_to_and_stays_one(tmp_path):
@@ -48,3 +51,38 @@ def test_a_link_is_replaced_and_not_followed(tmp_path):
     write_text(tmp_path / "link", "told")
     assert (tmp_path / "own").read_text() == "kept"
     assert (tmp_path / "link").read_text() == "told"
+
+
+def test_a_lock_keeps_others_out_and_leaves_no_file(tmp_path):
+    """Whoever does not wait is told which lock is held; afterwards there is nothing to find, also after an error."""
+    lock = tmp_path / "a.lock"
+    with (
+        locked(lock, wait=False),
+        pytest.raises(HeldError, match=f"another process holds {lock}"),
+        locked(lock, wait=False),
+    ):
+        pytest.fail("held twice")
+    with pytest.raises(ValueError, match="told"), locked(lock, wait=True):
+        raise ValueError("told")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_process_holds_no_lock(tmp_path):
+    """The file that it left is one of nobody."""
+    lock = tmp_path / "a.lock"
+    program = (
+        "import sys, time; from pathlib import Path; from rocattn_profiling.files import locked\n"
+        "with locked(Path(sys.argv[1]), wait=True): print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(lock)], stdout=subprocess.PIPE, text=True)
+    with process:
+        try:
+            assert process.stdout.readline() == "held\n"
+            with pytest.raises(HeldError), locked(lock, wait=False):
+                pytest.fail("held twice")
+        finally:
+            process.send_signal(signal.SIGKILL)
+    assert lock.exists()
+    with locked(lock, wait=False):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -1,18 +1,23 @@
-"""Writing files so that a reader never sees half of one, and a kill loses at most the last line."""
+"""Writing files: a reader never sees half of one, a kill loses at most the last line, and a lock keeps others out."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from typing import BinaryIO
+
+
+class HeldError(RocattnError):
+    """Raised when another process holds a lock; one line that names the file."""
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
@@ -98,3 +103,34 @@ def append_line(path: Path, line: bytes) -> None:
             os.close(descriptor)
     except OSError as error:
         raise RocattnError(f"cannot write {path}: {error.strerror}; what was measured before is kept") from error
+
+
+@contextmanager
+def locked(lock: Path, *, wait: bool) -> Iterator[None]:
+    """Hold a lock file for the length of a block; it is gone afterwards.
+
+    The lock is the system's and ends with the process, however that ends: a file that a killed one left locks nothing.
+    One who waited for a file that is gone makes it anew and waits for that (filelock does, from 3.29.7 on), so that it
+    may be removed while it is held.
+
+    Args:
+        lock: The file, in a folder that exists.
+        wait: Wait for whoever holds it.
+
+    Raises:
+        HeldError: When another holds it and ``wait`` is False.
+        OSError: When the folder does not take it, or has no locks.
+    """
+    from filelock import FileLock, Timeout
+
+    own = FileLock(lock, timeout=-1 if wait else 0)
+    try:
+        own.acquire()
+    except Timeout as error:
+        raise HeldError(f"another process holds {lock}") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it may stay: nobody holds it
+            lock.unlink()
+        own.release()

@@ -9,6 +9,7 @@ import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate import noise, noise_record
+from rocattn_profiling.gate.folder import alone
 from rocattn_profiling.gate.launches import locations
 from rocattn_profiling.gate.noise_record import FILE, Key, Measurement, NoiseError
 from rocattn_profiling.gate.pairs import PairLaunch
@@ -209,6 +210,13 @@ def test_sessions_that_end_together_are_all_kept(path):
         assert list(pool.map(lambda key: append(path, key=key), keys)) == [1] * 16
     assert {past.key for past in noise_record.read(path, HERE).benchmarks} == set(keys)
     assert [file.name for file in path.parent.iterdir()] == [FILE]
+
+
+def test_a_record_in_the_folder_of_a_run_is_written_while_it_runs(tmp_path):
+    """``--noise out/gate/noise.json``: the run that has the folder for itself is the one that learns."""
+    with alone(tmp_path / "out"):
+        assert append(tmp_path / "out" / "noise.json") == 1
+        assert {file.name for file in (tmp_path / "out").iterdir()} == {".gitignore", "noise.json"}
 
 
 def test_what_was_known_is_told_in_the_quantity_that_decides(make_pair):

@@ -9,7 +9,6 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import filelock
 import msgspec
 
 import rocattn
@@ -23,7 +22,7 @@ from rocattn_profiling.collect.launch import RUN_SCRIPT, Launch
 from rocattn_profiling.collect.passes import Pass, split
 from rocattn_profiling.collect.process import Ended, StartError, run_group
 from rocattn_profiling.collect.symptoms import MISSING, OVER_SUBSCRIBED, UNKNOWN, Finding
-from rocattn_profiling.files import write_text
+from rocattn_profiling.files import HeldError, locked, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,15 +78,11 @@ class Session:
         Raises:
             RocattnError: When the folder cannot be used, or another collection uses it.
         """
-        lock = Path(f"{self.out}.lock")
         try:
             self.out.parent.mkdir(parents=True, exist_ok=True)
-            with filelock.FileLock(lock, timeout=0):
-                try:
-                    return self._collect()
-                finally:
-                    lock.unlink(missing_ok=True)
-        except filelock.Timeout as error:
+            with locked(Path(f"{self.out}.lock"), wait=False):
+                return self._collect()
+        except HeldError as error:
             raise RocattnError(
                 f"another rocattn profile is writing to {self.out}: wait, or name another --out"
             ) from error

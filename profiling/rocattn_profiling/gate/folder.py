@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 def alone(out: Path) -> Iterator[None]:
     """Make a folder and keep every other run of the gate out of it for the length of a block.
 
-    Two runs in one folder would take each other's launches for their own, of an interrupted run.
+    Two runs in one folder would take each other's launches for their own, of an interrupted run. The lock is on the
+    folder itself, not on a file as elsewhere (`files.locked`): in a folder that was there and that git does not ignore
+    a file would be a change of the tree that is about to be measured.
 
     Raises:
         RocattnError: When another process is at work in it.
         OSError: When it cannot be made.
     """
     _make(out)
-    descriptor = os.open(out, os.O_RDONLY)  # of the folder itself: a lock that needs no file, and ends with the process
+    descriptor = os.open(out, os.O_RDONLY)  # the lock ends with the process
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

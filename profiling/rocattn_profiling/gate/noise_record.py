@@ -7,16 +7,14 @@ that cannot be used costs one line and nothing else.
 
 from __future__ import annotations
 
-import fcntl
-import os
-from contextlib import contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.files import open_regular, write_bytes
+from rocattn_profiling.files import locked, open_regular, write_bytes
 from rocattn_profiling.gate.launches import LEAST, LOW_END, cpu_bound, locations
 from rocattn_profiling.gate.noise import SESSIONS
 from rocattn_profiling.gate.pairs import PairLaunch
@@ -215,8 +213,8 @@ def known(path: Path | None, machine: Machine, keys: Iterable[Key]) -> Known:
 def append(path: Path, machine: Machine, measured: Iterable[Measurement]) -> int:
     """Add a session to a record, making it where there is none; return how many benchmarks it has launches of.
 
-    The file is read, changed and replaced under a lock on its folder. The same session again (of a run that was stopped
-    right after it) replaces itself. What is no record of this machine is left as it is.
+    The file is read, changed and replaced under a lock. The same session again (of a run that was stopped right after
+    it) replaces itself. What is no record of this machine is left as it is.
 
     Args:
         path: The record.
@@ -230,7 +228,12 @@ def append(path: Path, machine: Machine, measured: Iterable[Measurement]) -> int
     new = {m.key: session for m in measured if (session := session_of(m.launches)) is not None}
     if not new:
         return 0
-    with _locked(path):
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(path.with_name(f"{path.name}.lock"), wait=True))
+        except OSError as error:
+            raise RocattnError(f"cannot write {path}: {error.strerror}") from error
         try:
             old = read(path, machine).benchmarks
         except FileNotFoundError:
@@ -296,24 +299,3 @@ def _is_sound(session: PastSession) -> bool:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of the file's folder, which leaves no file behind; the folder is made.
-
-    Raises:
-        RocattnError: When the file system refuses.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)
-    except OSError as error:
-        raise RocattnError(f"cannot write {path}: {error.strerror}") from error
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    except OSError as error:
-        raise RocattnError(f"cannot lock the folder of {path}: {error.strerror}") from error
-    finally:
-        os.close(folder)

@@ -20,6 +20,7 @@ import msgspec
 
 from rocattn import cache_limit
 from rocattn.errors import RocattnError
+from rocattn_profiling.files import locked
 from rocattn_profiling.measure import revisions
 from rocattn_profiling.measure.asv_config import Recipe
 from rocattn_profiling.measure.building import DISK_FULL, Build, BuildError, DiskError, NoIndexError, running_packages
@@ -107,14 +108,12 @@ def build(repo: Path, revision: Revision, recipe: Recipe | None = None, *, offli
 
 
 def _cached(repo: Path, revision: Revision, recipe: Recipe, *, offline: bool) -> Environment:
-    from filelock import FileLock
-
     root = cache_root()
     entry = root / "envs" / _key(revision, recipe, offline=offline)
     with _cache_errors(root):
         entry.parent.mkdir(parents=True, exist_ok=True)
         revisions.prune_checkouts(root / "scratch")
-        with FileLock(entry.with_suffix(".lock")):
+        with locked(entry.with_suffix(".lock"), wait=True):
             stamp = entry / _STAMP
             if ready := _read_stamp(stamp):
                 os.utime(stamp)

@@ -8,7 +8,7 @@ changed speed decides nothing. A pass is a statement of equivalence, not absence
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ _PASS = 0.5  # of the level, for a pass: a change passed over is not looked for 
 _IMPROVEMENT = 0.5  # of the level, for an improvement: a wrong one hides a slowdown, a missed one hides nothing
 _LISTED = 0.1  # share of false ones among what a comment lists
 _RESAMPLES = 400
+_AT_ONCE = 1 << 17  # numbers of a resampled array: a megabyte
 
 
 class SuiteDecision(NamedTuple):
@@ -70,21 +71,30 @@ def stored(policy: Policy, rounds: int) -> Policy:
     return msgspec.structs.replace(policy, looks=looks)
 
 
-def decide_suite(pairs: Sequence[Pair], policy: Policy, policies: Mapping[str, Policy] | None = None) -> SuiteDecision:
+class Pairs(Protocol):
+    """Pairs by their place."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def __getitem__(self, index: int, /) -> Pair:
+        """Return one of them."""
+
+
+def decide_suite(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy] | None = None) -> SuiteDecision:
     """Judge the pairs of one session: the same data always give the same verdicts, however often it is asked.
 
     Args:
-        pairs: One a benchmark.
+        pairs: One a benchmark. Each is asked for when it is looked at and not kept, so that they may be made anew then:
+            thousands of them take gigabytes.
         policy: The rule; its looks and levels are the suite's.
         policies: Pair id -> the sizes that count for this pair, where they are its own.
 
     Raises:
         PairError: When a sample is not a time.
     """
-    for pair in pairs:
-        pair.check()
-    states = [_State(pair, (policies or {}).get(pair.id, policy)) for pair in pairs]
-    for index, look in enumerate(_looks(max((pair.rounds for pair in pairs), default=0), policy)):
+    states = [_State(pairs, index, policies or {}, policy) for index in range(len(pairs))]
+    for index, look in enumerate(_looks(max((state.stored for state in states), default=0), policy)):
         for state in states:
             state.look(look, policy)
         _holm(states, policy)
@@ -93,8 +103,8 @@ def decide_suite(pairs: Sequence[Pair], policy: Policy, policies: Mapping[str, P
     shift, canary, invalid = _session(states, policy)
     decisions = [state.decision(invalid) for state in states]
     last = policy.looks[-1]
-    undecided = [s.pair.id for s in states if not s.verdict and s.pair.rounds < last and not s.hopeless]
-    levels = {state.pair.id: found for state in states if (found := state.levels())}
+    undecided = [s.id for s in states if not s.verdict and s.stored < last and not s.hopeless]
+    levels = {state.id: found for state in states if (found := state.levels())}
     low, high = _shift_interval(states)
     return SuiteDecision(decisions, levels, undecided, shift, canary, invalid, low, high, _listed(states))
 
@@ -108,10 +118,14 @@ def _looks(most: int, policy: Policy) -> list[int]:
 
 
 class _State:
-    """One pair on its way through the looks."""
+    """One pair on its way through the looks; ``stored`` are the rounds that there are of it."""
 
-    def __init__(self, pair: Pair, policy: Policy) -> None:
-        self.pair, self.policy = pair, policy
+    def __init__(self, pairs: Pairs, index: int, policies: Mapping[str, Policy], otherwise: Policy) -> None:
+        self._pairs, self._index = pairs, index
+        pair = self.pair
+        pair.check()
+        self.id, self.stored = pair.id, pair.rounds
+        self.policy = policies.get(pair.id, otherwise)
         self.verdict = ""
         self.hopeless = ""
         self.p_up = self.p_down = 1.0
@@ -119,9 +133,14 @@ class _State:
         self.last: Look | None = None
         self.said: Look | None = None
 
+    @property
+    def pair(self) -> Pair:
+        """Its launches."""
+        return self._pairs[self._index]
+
     def look(self, planned: int, suite: Policy) -> None:
         """Take the first launches into account, unless the pair is decided or has no more of them."""
-        rounds = min(planned, self.pair.rounds)
+        rounds = min(planned, self.stored)
         if self.verdict or self.hopeless or (rounds == self.rounds and self.last is not None):
             return
         self.rounds = rounds
@@ -148,7 +167,8 @@ class _State:
         seen = self.said or self.last
         if seen is not None and seen.change is not None:
             return seen.base, seen.base * math.exp(seen.change.shift)
-        a, b = (location(side.launches) for side in (self.pair.a, self.pair.b))
+        pair = self.pair
+        a, b = (location(side.launches) for side in (pair.a, pair.b))
         return None if a is None or b is None else (a, b)
 
     def decision(self, invalid: str) -> Decision:
@@ -158,23 +178,23 @@ class _State:
             same = self.hopeless.startswith("identical")
             if same:
                 return Decision(
-                    id=self.pair.id,
+                    id=self.id,
                     verdict="pass",
                     ratio_low=1.0,
                     ratio_high=1.0,
                     rounds_used=self.rounds,
                     reason=self.hopeless,
                 )
-            return Decision(id=self.pair.id, verdict="inconclusive", rounds_used=self.rounds, reason=self.hopeless)
+            return Decision(id=self.id, verdict="inconclusive", rounds_used=self.rounds, reason=self.hopeless)
         if seen is None or seen.change is None:
             reason = seen.reason if seen else "no launch on both sides"
-            return Decision(id=self.pair.id, verdict="inconclusive", rounds_used=self.rounds, reason=reason)
+            return Decision(id=self.id, verdict="inconclusive", rounds_used=self.rounds, reason=reason)
         verdict = self.verdict or "inconclusive"
         reason = _words(verdict, seen, self.policy) + (f"; {seen.note}" if seen.note else "")
         if invalid and verdict in {"regression", "improvement"}:
             verdict, reason = "inconclusive", f"{invalid} (alone it reads: {reason})"
         return Decision(
-            id=self.pair.id,
+            id=self.id,
             verdict=verdict,
             ratio=math.exp(seen.change.shift),
             ratio_low=math.exp(seen.change.low),
@@ -235,7 +255,7 @@ def _listed(states: Sequence[_State]) -> list[str]:
     """Return the slowdowns that a comment should show."""
     chances = sorted(state.p_up for state in states)
     limit = max((p for rank, p in enumerate(chances, start=1) if p <= _LISTED * rank / len(states)), default=0.0)
-    return [s.pair.id for s in states if s.verdict == "regression" or (s.p_up <= limit and s.verdict != "pass")]
+    return [s.id for s in states if s.verdict == "regression" or (s.p_up <= limit and s.verdict != "pass")]
 
 
 def _shift_interval(states: Sequence[_State]) -> tuple[float, float]:
@@ -243,16 +263,24 @@ def _shift_interval(states: Sequence[_State]) -> tuple[float, float]:
 
     What slows a round of the machine slows all benchmarks of that round: rounds are drawn for all of them together.
     """
-    seen = [state.pair for state in states if state.last is not None and state.last.change is not None]
+    seen = [state for state in states if state.last is not None and state.last.change is not None]
     if len(seen) < 2:
         return 0.0, math.inf
-    rounds = min(pair.rounds for pair in seen)
-    steps = np.array([_steps(pair, rounds) for pair in seen])
-    source = np.random.default_rng(len(seen))
-    drawn = steps[:, source.integers(0, rounds, (_RESAMPLES, rounds))]
-    of_each: NDArray[np.float64] = np.median(drawn, axis=2)
-    chosen = source.integers(0, len(seen), (_RESAMPLES, len(seen)))
-    shifts = np.median(np.take_along_axis(of_each.T, chosen, axis=1), axis=1)
+    rounds = min(state.stored for state in seen)
+    return _resampled(np.array([_steps(state.pair, rounds) for state in seen]))
+
+
+def _resampled(steps: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the interval from the logs of head over base, shape [pair, round]."""
+    count, rounds = steps.shape
+    source = np.random.default_rng(count)
+    drawn = source.integers(0, rounds, (_RESAMPLES, rounds))
+    of_each = np.empty((_RESAMPLES, count))
+    part = max(1, _AT_ONCE // drawn.size)  # of the pairs: all draws of all of them are [pair, resample, round]
+    for start in range(0, count, part):
+        of_each[:, start : start + part] = np.median(steps[start : start + part, drawn], axis=2).T
+    chosen = source.integers(0, count, (_RESAMPLES, count))
+    shifts = [np.median(medians[picks]) for medians, picks in zip(of_each, chosen, strict=True)]
     low, high = np.quantile(shifts, (0.025, 0.975))
     return math.exp(low), math.exp(high)
 

@@ -62,8 +62,8 @@ def judge(rows: Iterable[bytes], policy: Policy | None = None, *, session: bool 
     """
     policy = policy or Policy()
     reader = _Reader(rows)
-    found = _session(list(reader.pairs()), policy) if session else None
-    decisions = found.decisions if found else [decide(pair, policy) for pair in reader.pairs()]
+    found = _session(reader, policy) if session else None
+    decisions = found.decisions if found else [decide(pair, policy) for _, pair in reader.pairs()]
     lines = [
         msgspec.json.encode(msgspec.to_builtins(decision) | {"id": id_})
         for id_, decision in zip(reader.ids, decisions, strict=True)
@@ -77,8 +77,30 @@ def judge(rows: Iterable[bytes], policy: Policy | None = None, *, session: bool 
     )
 
 
-def _session(pairs: list[Pair], policy: Policy) -> SuiteDecision:
-    return decide_suite(pairs, stored(policy, max((pair.rounds for pair in pairs), default=0)))
+def _session(reader: _Reader, policy: Policy) -> SuiteDecision:
+    pairs, rounds = _Stored(), 0
+    for text, pair in reader.pairs():
+        pairs.append(text)
+        rounds = max(rounds, pair.rounds)
+    return decide_suite(pairs, stored(policy, rounds))
+
+
+class _Stored:
+    """Pairs as the lines that they were read from, made anew whenever one is asked for: a fourth of the memory."""
+
+    def __init__(self) -> None:
+        self._decoder = msgspec.json.Decoder(Line)
+        self._texts: list[bytes] = []
+
+    def append(self, text: bytes) -> None:
+        """Add a line that is a pair."""
+        self._texts.append(text)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, index: int) -> Pair:
+        return _pair(_decode(self._decoder, self._texts[index]))
 
 
 class _Reader:
@@ -90,8 +112,8 @@ class _Reader:
         self.problems: list[str] = []
         self.refused = 0
 
-    def pairs(self) -> Iterator[Pair]:
-        """Give the pairs of lines, in order."""
+    def pairs(self) -> Iterator[tuple[bytes, Pair]]:
+        """Give the lines that are pairs with these, in order."""
         decoder = msgspec.json.Decoder(Line)
         for number, row in enumerate(self.rows, start=1):
             text = row.removeprefix(codecs.BOM_UTF8) if number == 1 else row
@@ -99,18 +121,22 @@ class _Reader:
                 continue
             try:
                 line = _decode(decoder, text)
-                pair = Pair(id=str(line.id), a=line.a, b=line.b)
+                pair = _pair(line)
                 pair.check()
             except (msgspec.DecodeError, PairError, UnicodeDecodeError, RecursionError) as error:
                 self._refuse(number, error, text)
                 continue
             self.ids.append(line.id)
-            yield pair
+            yield text, pair
 
     def _refuse(self, number: int, error: Exception, row: bytes) -> None:
         self.refused += 1
         if self.refused <= _MOST_PROBLEMS:
             self.problems.append(f"line {number} is no pair: {_why(error, row)}")
+
+
+def _pair(line: Line) -> Pair:
+    return Pair(id=str(line.id), a=line.a, b=line.b)
 
 
 def _why(error: Exception, row: bytes) -> str:

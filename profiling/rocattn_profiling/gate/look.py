@@ -89,6 +89,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return _FIRST_SHARE if index == 0 else (1 - _FIRST_SHARE) / (len(self.looks) - 1)
 
 
+class Estimate(NamedTuple):
+    """What is told of a `noise.Change`, without its posterior, of which every pair would keep up to 200 kB."""
+
+    shift: float
+    low: float
+    high: float
+    noise: float
+
+
 class Look(NamedTuple):
     """What the launches so far say about one pair; probabilities are not yet paid for looks or the suite.
 
@@ -107,7 +116,7 @@ class Look(NamedTuple):
     p_down: float
     p_same: float
     base: float
-    change: noise.Change | None
+    change: Estimate | None
     reason: str
     note: str = ""
     clock: bool = False
@@ -141,7 +150,7 @@ def examine(pair: Pair, policy: Policy) -> Look:
         ways = readings.of(pair, (pair.a.launches, pair.b.launches), "samples", policy.prior_noise)
         seen = noise.compared(ways)
         why = "too noisy: the machine was busy or slow in most launches of a side"
-        return Look(1.0, 1.0, 1.0, level(ways[0].base), seen, why)
+        return Look(1.0, 1.0, 1.0, level(ways[0].base), _told(seen), why)
     # CPU time does not count what other processes took, so even disturbed launches can be used.
     kept, column = (usable, "cpu") if bound else (clean, "samples")
     single = all(len(x.samples) == 1 for side in (pair.a, pair.b) for x in side.launches)
@@ -157,7 +166,7 @@ def examine(pair: Pair, policy: Policy) -> Look:
     note = f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
     if not drifted:
         note = readings.told(kept, column, best, policy.margin)
-    look = Look(p_up, p_down, p_same, level(a), seen, name, note, adjusted=readings.tells(ways, seen))
+    look = Look(p_up, p_down, p_same, level(a), _told(seen), name, note, adjusted=readings.tells(ways, seen))
     if min(p_up, p_down) > _DOUBTED:
         return look
     wall = clean if bound and enough else None
@@ -183,6 +192,10 @@ def launch_noise(pair: Pair, policy: Policy) -> float:
         return 0.0
     seen = examine(pair, policy).change
     return policy.prior_noise if seen is None else seen.noise
+
+
+def _told(seen: noise.Change) -> Estimate:
+    return Estimate(seen.shift, seen.low, seen.high, seen.noise)
 
 
 def _counts(pair: Pair, look: Look, policy: Policy) -> bool:

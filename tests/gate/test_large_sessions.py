@@ -1,0 +1,55 @@
+"""Sessions of thousands of pairs: what is there at once is a small part of what is judged."""
+
+import math
+import tracemalloc
+
+import msgspec
+import numpy as np
+import pytest
+
+from rocattn_profiling.gate import decide
+from rocattn_profiling.gate.judge import judge
+
+
+def peak_bytes(function, *arguments, **options):
+    """Return the most bytes that a call held at once, arrays included, and what it returned."""
+    tracemalloc.start()
+    try:
+        returned = function(*arguments, **options)
+        return tracemalloc.get_traced_memory()[1], returned
+    finally:
+        tracemalloc.stop()
+
+
+def with_canary(pair):
+    """The pair with a fixed piece of work in every launch, so that it is read in five ways."""
+    a, b = (
+        msgspec.structs.replace(side, launches=[msgspec.structs.replace(x, canary=1e5) for x in side.launches])
+        for side in (pair.a, pair.b)
+    )
+    return msgspec.structs.replace(pair, a=a, b=b)
+
+
+def test_a_session_is_judged_without_all_of_it_in_memory(make_pair):
+    """Neither the launches of all pairs nor the posteriors of their changes: those alone are 12 MB of 60 pairs."""
+    rng = np.random.default_rng(36)
+    pairs = [with_canary(make_pair(rng, 5, name=str(n), cpu=True)) for n in range(60)]
+    lines = [msgspec.json.encode(pair) for pair in pairs]
+    judge(lines[:2], session=True)  # makes the tables that all sessions share
+    peak, judged = peak_bytes(judge, lines, session=True)
+    assert (len(judged.lines), judged.problems) == (60, [])
+    assert peak < 6e6
+
+
+def test_the_interval_of_the_suite_is_drawn_in_parts():
+    """2,000 pairs of 20 rounds, of which all draws are 128 MB; small suites have what one array of all gives."""
+    rng = np.random.default_rng(37)
+    assert peak_bytes(decide._resampled, rng.normal(0.0, 0.03, (2000, 20)))[0] < 32e6
+    for count, rounds in ((2, 3), (301, 20)):
+        steps = rng.normal(0.01, 0.03, (count, rounds))
+        source = np.random.default_rng(count)
+        drawn = np.median(steps[:, source.integers(0, rounds, (400, rounds))], axis=2)
+        chosen = source.integers(0, count, (400, count))
+        shifts = np.median(np.take_along_axis(drawn.T, chosen, axis=1), axis=1)
+        expected = [math.exp(edge) for edge in np.quantile(shifts, (0.025, 0.975))]
+        assert list(decide._resampled(steps)) == pytest.approx(expected, rel=1e-12)

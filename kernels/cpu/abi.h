@@ -42,7 +42,8 @@ RA_EXPORT int32_t rocattn_cpu_backward(const rocattn::Args* args);
 RA_EXPORT int64_t rocattn_cpu_workspace(const rocattn::Args* args, int32_t backward);
 // The most bytes that calls of this process had allocated at one time, since the last call of this with reset.
 RA_EXPORT int64_t rocattn_cpu_most_allocated(int32_t reset);
-// 1000 * float lanes + 1 if bf16 products run in hardware: what this library was compiled for.
+// 1000 * float lanes, + 1 with products of bf16 pairs, + 2 with those of the matrix unit (AMX): what this library was
+// compiled for and the kernel allows.
 RA_EXPORT int32_t rocattn_cpu_isa(void);
 // Ceilings of this machine: a register-only loop on all threads (kind 0: fp32 FMA, 1: bf16 dot product), which returns
 // its FLOPs, and a sum over `count` floats.

@@ -35,8 +35,6 @@ struct Pairs {
 #else
 struct Pairs;
 #endif
-template <class A, class B> struct Same { static constexpr bool value = false; };
-template <class A> struct Same<A, A> { static constexpr bool value = true; };
 #if defined(__AVX512BF16__)
 RA_INLINE vf pair_madd(vf a, vf b, vf c) {
   return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)(__m512)a, (__m512bh)(__m512)b);

@@ -3,11 +3,15 @@
 // An item is up to kMaxPanels panels of one KV head (and, where there are few items, one range of keys). Panels are
 // cut at fixed rows and tiles at fixed keys, so how many panels an item holds may depend on the number of threads: it
 // changes who computes a row, not how.
-#include "forward.h"
 #include "decode.h"
+#include "panels.h"
+
+extern "C" long syscall(long, ...);
 
 namespace rocattn {
 namespace {
+
+int input_parts(int32_t dtype) { return dtype == kFloat32 ? 3 : dtype == kFloat16 ? 2 : 1; }
 
 template <class T, class Op, int NC>
 void panel_tile(const Forward& f, const Panel& panel, const char* K, int64_t k_row, const float* V, int64_t v_row,
@@ -16,14 +20,8 @@ void panel_tile(const Forward& f, const Panel& panel, const char* K, int64_t k_r
   const int64_t Dv = p.a->Dv;
   if (T::bytes == 4) column_panel_short<Op, NC>(K, k_row, panel.q, PW, S, PW, n, f.Dr);
   else column_panel<Op, NC, false, false>(K, k_row, 4, panel.q, PW, S, PW, n, f.Dr);  // 16-bit inputs cannot show it
-  float c = p.c;
-  if (p.general) {
-    change_scores<NC>(p, panel, k0, n, S, M);
-    c = 1;
-  }
-  const bool edge = k0 < panel.inner_lo || k0 + n > panel.inner_hi;
-  if (edge) hide_edges<NC>(panel, k0, n, S);
-  raise_maximum<NC>(panel, n, S, c, Dv);
+  const bool edge = panel.edge(k0, n);
+  const float c = finish_scores<NC>(p, panel, k0, n, edge, S, M);
 #if defined(__AVX512BF16__)
   if (f.value_pairs) exponentiate_pairs<NC>(panel, n, S, c);
   else
@@ -54,15 +52,6 @@ void panel_dispatch(const Forward& f, const Panel& panel, const char* K, int64_t
 #undef RA_PANEL
 }
 
-// Rows of 32-bit pairs (2d, 2d + 1) from 16-bit rows, an odd last element paired with 0.
-void copy_pairs(const char* source, int64_t row, int64_t n, int64_t elements, float* to, int64_t ld) {
-  for (int64_t j = 0; j < n; j++) {
-    const uint16_t* from = (const uint16_t*)(source + j * row);
-    uint16_t* out = (uint16_t*)(to + j * ld);
-    __builtin_memcpy(out, from, (unsigned long)elements * 2);
-    for (int64_t d = elements; d < ld * 2; d++) out[d] = 0;
-  }
-}
 // V rows 2j and 2j + 1 interleaved: to[j][dv] = (V[2j][dv], V[2j + 1][dv]).
 void interleave_keys(const char* source, int64_t row, int64_t n, int64_t Dv, float* to, int64_t ld) {
   for (int64_t j = 0; j < n; j += 2) {
@@ -76,90 +65,6 @@ void interleave_keys(const char* source, int64_t row, int64_t n, int64_t Dv, flo
   }
 }
 
-template <class T>
-void start_panel(const Forward& f, Panel& panel, Scratch& scratch, int64_t b, int64_t kv, int64_t index, int64_t split,
-                 int64_t k_first, int64_t k_last, float* staging) {
-  const Problem& p = f.p;
-  const Args& a = *p.a;
-  panel.first = index * PW;
-  panel.rows = min2<int64_t>(PW, p.R - panel.first);
-  panel.vectors = ceil_div(panel.rows, VL);
-  panel.take(scratch, f.Dr, a.Dv, f.value_pairs);
-  panel.lo = k_last, panel.hi = k_first, panel.inner_lo = k_first, panel.inner_hi = k_last;
-  const char* q_rows[PW];
-  for (int64_t l = 0; l < PW; l++) {
-    const int64_t r = panel.first + min2(l, panel.rows - 1), position = r / p.G, h = p.head_of(kv, r);
-    int64_t from, to;
-    p.visible(position, &from, &to);
-    panel.from[l] = (int32_t)from, panel.to[l] = (int32_t)to;
-    panel.diagonal[l] = (int32_t)(position + p.shift);
-    panel.lo = min2(panel.lo, from), panel.hi = max2(panel.hi, to);
-    panel.inner_lo = max2(panel.inner_lo, from), panel.inner_hi = min2(panel.inner_hi, to);
-    const float sink = a.sinks && split == 0 ? a.sinks[h] * kLog2e : -kInf;
-    panel.m[l] = sink;
-    panel.l[l] = panel.w[l] = sink == -kInf ? 0.0f : 1.0f;
-    panel.slope[l] = a.slopes ? a.slopes[b * a.H + h] * kLog2e : 0;
-    panel.mask[l] = a.mask_dtype != kNone ? p.mask_row(b, h, position) : nullptr;
-    q_rows[l] = at(a.q, a.qs, b, h, position, T::bytes);
-  }
-  int64_t inner = k_last;
-  for (int64_t v = PV - 1; v >= 0; v--) {
-    panel.top[v] = 0;
-    for (int64_t l = v * VL; l < (v + 1) * VL; l++) {
-      panel.top[v] = max2<int64_t>(panel.top[v], panel.to[l]);
-      inner = min2<int64_t>(inner, panel.to[l]);
-    }
-    panel.inner[v] = inner;
-  }
-  panel.lo = max2(panel.lo, k_first), panel.hi = min2(panel.hi, k_last);
-  if (f.pairs) {
-    float* rows = (float*)staging;  // pairs keep their bits; the sign is the only factor
-    for (int64_t l = 0; l < panel.rows; l++) copy_pairs(q_rows[l], 0, 1, a.D, rows + l * f.Dr, f.Dr);
-    const char* pair_rows[PW];
-    for (int64_t l = 0; l < panel.rows; l++) pair_rows[l] = (const char*)(rows + l * f.Dr);
-    if (p.sign != 1)
-      for (int64_t i = 0; i < panel.rows * f.Dr; i++) {
-        uint32_t* x = (uint32_t*)rows + i;
-        *x = p.sign == 0 ? 0 : *x ^ 0x80008000u;
-      }
-    pack_transposed<F32>(pair_rows, panel.rows, f.Dr, panel.q, PW, panel.vectors * VL, {1, 0}, staging + PW * f.Dr);
-  } else {
-    pack_transposed<T>(q_rows, panel.rows, a.D, panel.q, PW, panel.vectors * VL, p.query, staging);
-  }
-  for (int64_t i = 0; i < a.Dv * PW; i++) panel.o[i] = 0;
-}
-
-// Writes a finished panel: divides by the sums, transposes back, converts.
-template <class T>
-void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first, int64_t rows, const float* o, const float* m,
-                  const float* l, const float* w) {
-  const Args& a = *p.a;
-  char* out_rows[PW];
-  float inverse[PW];
-  for (int64_t i = 0; i < PW; i++) {
-    const int64_t r = first + min2(i, rows - 1), position = r / p.G, h = p.head_of(kv, r);
-    out_rows[i] = (char*)at(a.o, a.os, b, h, position, T::bytes);
-    inverse[i] = w[i] == 0 ? 1.0f : 1.0f / w[i];
-    if (a.lse && i < rows) {
-      a.lse[(b * a.H + h) * a.Sq + position] = natural_lse(m[i], l[i]);
-    }
-  }
-  for (int64_t l0 = 0; l0 < rows; l0 += VL) {
-    const vf factor = load(inverse + l0);
-    for (int64_t d = 0; d < a.Dv; d += VL) {
-      vf r[VL];
-      const int64_t width = min2<int64_t>(VL, a.Dv - d);
-      for (int64_t e = 0; e < VL; e++) r[e] = e < width ? load(o + (d + e) * PW + l0) * factor : vf{};
-      transpose(r);
-      for (int64_t e = 0; e < min2<int64_t>(VL, rows - l0); e++) {
-        if (width == VL) T::put_vector(out_rows[l0 + e], d, r[e]);
-        else
-          for (int64_t x = 0; x < width; x++) T::put(out_rows[l0 + e], d + x, r[e][x]);
-      }
-    }
-  }
-}
-
 template <class T, class Op>
 void run_item(void* context, int64_t item, int worker) {
   const Forward& f = *(const Forward*)context;
@@ -170,7 +75,8 @@ void run_item(void* context, int64_t item, int worker) {
   const int64_t b = head / a.Hkv, kv = head % a.Hkv;
   const int64_t k_first = split * f.split_keys, k_last = min2(a.Sk, k_first + f.split_keys);
   Scratch scratch = {f.scratch + worker * f.scratch_bytes};
-  const auto [S, M, staging, K, V] = f.take(scratch);
+  const Buffers buffers = f.take(scratch);
+  float *S = buffers.S, *M = buffers.M, *staging = buffers.staging, *K = buffers.K, *V = buffers.V;
   const int64_t v_ld = round_up(a.Dv, VL);
   Panel panels[kMaxPanels];
   int64_t count = 0, lo = k_last, hi = k_first;
@@ -178,34 +84,60 @@ void run_item(void* context, int64_t item, int worker) {
     start_panel<T>(f, panels[count], scratch, b, kv, i, split, k_first, k_last, staging);
     lo = min2(lo, panels[count].lo), hi = max2(hi, panels[count].hi);
   }
-  for (int64_t t = lo / TK * TK; t < hi; t += TK) {
-    const int64_t n = min2<int64_t>(TK, hi - t);
+#if defined(__AMX_BF16__)
+  const amx::Tiles tiles(f.amx);
+  if (f.amx) __builtin_memset(buffers.zeros, 0, (unsigned long)a.Dv * 4);
+#endif
+  for (int64_t t = lo / f.keys * f.keys; t < hi; t += f.keys) {
+    // For the matrix unit keys are cut whole whatever this item's rows see: their elements decide which way they go.
+    const int64_t n = min2(f.keys, (f.amx ? k_last : hi) - t);
     const char* raw_k = at(a.k, a.ks, b, kv, t, T::bytes);
     const char* raw_v = at(a.v, a.vs, b, kv, t, T::bytes);
     const int64_t raw_k_row = a.ks[2] * T::bytes, raw_v_row = a.vs[2] * T::bytes;
-    if (f.copy_k) {
-      if (f.pairs) copy_pairs(raw_k, raw_k_row, n, a.D, K, f.Dr);
-      else
-        for (int64_t j = 0; j < n; j++) convert_row<T>(raw_k + j * raw_k_row, K + j * f.Dr, a.D, a.D);
-    }
-    if (f.copy_v) {
-      if (f.value_pairs) interleave_keys(raw_v, raw_v_row, n, a.Dv, V, v_ld);
-      else
-        for (int64_t j = 0; j < n; j++) convert_row<T>(raw_v + j * raw_v_row, V + j * v_ld, a.Dv, a.Dv);
-    }
+    bool copied = false, ordinary = false;
+    auto copy = [&] {
+      if (copied) return;
+      copied = true;
+      if (f.copy_k) {
+        if (f.pairs) copy_pairs(raw_k, raw_k_row, n, a.D, K, f.Dr);
+        else
+          for (int64_t j = 0; j < n; j++) convert_row<T>(raw_k + j * raw_k_row, K + j * f.Dr, a.D, a.D);
+      }
+      if (f.copy_v) {
+        if (f.value_pairs) interleave_keys(raw_v, raw_v_row, n, a.Dv, V, v_ld);
+        else
+          for (int64_t j = 0; j < n; j++) convert_row<T>(raw_v + j * raw_v_row, V + j * v_ld, a.Dv, a.Dv);
+      }
+    };
+#if defined(__AMX_BF16__)
+    if (f.amx) ordinary = amx::cut_tile<T>(f, raw_k, raw_k_row, raw_v, raw_v_row, n, buffers);
+#endif
     int tile_finite = -1;
     for (int64_t i = 0; i < count; i++) {
-      const Panel& panel = panels[i];
+      Panel& panel = panels[i];
       int64_t from = max2(t, panel.lo), to = min2(t + n, panel.hi);
       if (from >= to) continue;
-      if (f.value_pairs) from = from / 2 * 2, to = min2(t + n, round_up(to, 2));  // whole pairs: the rest is hidden
+      // Whole pairs, or steps of the matrix unit: the rest is hidden.
+      const int64_t step = f.amx ? 32 : f.value_pairs ? 2 : 1;
+      from = from / step * step, to = min2(t + n, round_up(to, step));
+      const bool vectors = !ordinary || !panel.ordinary;
+      if (vectors) copy(), ready_vectors<T>(f, panel, b, kv, staging);
       while (from < to) {
         // On the diagonal the first vectors of queries stop seeing keys before the last ones do: leave them out.
         int64_t v = 0;
         while (v < panel.vectors - 1 && panel.top[v] <= from) v++;
         int64_t end = min2(to, max2(panel.top[v], from + kMinChunk));
-        if (f.value_pairs) end = min2(to, round_up(end, 2));
+        end = min2(to, round_up(end, step));
         const int64_t skip = from - t, keys = end - from;
+#if defined(__AMX_BF16__)
+        if (!vectors) {
+          if (v >= 2) clear_output(panel, a.Dv);
+          amx::panel_tile<T>(f, v < 2 ? panel : panel.without(v / 2 * 2), buffers, skip, from, keys);
+          panel.fresh = false;
+          from = end;
+          continue;
+        }
+#endif
         const char* k_at = f.copy_k ? (const char*)(K + skip * f.Dr) : raw_k + skip * raw_k_row;
         const float* v_at = (const float*)(raw_v + skip * raw_v_row);
         if (f.copy_v) v_at = V + (f.value_pairs ? skip / 2 : skip) * v_ld;
@@ -219,7 +151,8 @@ void run_item(void* context, int64_t item, int worker) {
     }
   }
   for (int64_t i = 0; i < count; i++) {
-    const Panel& panel = panels[i];
+    Panel& panel = panels[i];
+    clear_output(panel, a.Dv);
     if (f.splits == 1) {
       finish_panel<T>(p, b, kv, panel.first, panel.rows, panel.o, panel.m, panel.l, panel.w);
       continue;
@@ -278,6 +211,20 @@ int32_t run_forward(Forward& f, int threads) {
 
 }  // namespace
 
+#if defined(__AMX_BF16__)
+// The kernel keeps room for the tile registers of a thread only where the process asked for it.
+bool amx::allowed() {
+  static int32_t answer;  // 0: not asked
+  int32_t known = __atomic_load_n(&answer, __ATOMIC_RELAXED);
+  if (known == 0) {
+    constexpr long kArchPrctl = 158, kRequest = 0x1023, kTileData = 18;
+    known = syscall(kArchPrctl, kRequest, kTileData) == 0 ? 1 : -1;
+    __atomic_store_n(&answer, known, __ATOMIC_RELAXED);
+  }
+  return known > 0;
+}
+#endif
+
 void Forward::plan(int threads) {
   const Args& a = *p.a;
 #if defined(__AVX512BF16__)
@@ -286,6 +233,15 @@ void Forward::plan(int threads) {
   pairs = false;
 #endif
   value_pairs = pairs && a.Dv >= kRoundedWeights;
+  amx = false, keys = TK;
+#if defined(__AMX_BF16__)
+  amx = amx::allowed();
+  weight_parts = a.dtype == kFloat32 ? 3 : a.dtype == kFloat16 || a.Dv < kRoundedWeights ? 2 : 1;
+  q_part = ceil_div(a.D, amx::kStep) * PV * amx::kTile;
+  if (amx) keys = a.dtype == kFloat32 ? 64 : 128;  // longer tiles wake the unit less often, three parts leave L1
+  k_part = ceil_div(a.D, amx::kStep) * (keys / amx::kRows) * amx::kTile;
+  v_part = round_up(ceil_div(a.Dv, amx::kRows), 2) * (keys / amx::kStep) * amx::kTile;
+#endif
   Dr = pairs ? ceil_div(a.D, 2) : a.D;
   copy_k = pairs ? a.D % 2 != 0 : a.dtype != kFloat32;
   copy_v = a.dtype != kFloat32;
@@ -294,13 +250,14 @@ void Forward::plan(int threads) {
   splits = 1, split_keys = max2<int64_t>(a.Sk, 1);
   if (p.heads * panels < 64 && a.Sk > kSplitKeys && !(a.left >= 0 && a.left < kSplitKeys)) {
     splits = min2(ceil_div(a.Sk, kSplitKeys), ceil_div(64, p.heads * panels));
-    split_keys = round_up(ceil_div(a.Sk, splits), TK);
+    split_keys = round_up(ceil_div(a.Sk, splits), keys);
     splits = ceil_div(a.Sk, split_keys);
   }
   // As many panels an item as the cache holds (they share converted K and V), but enough items for all threads.
   Scratch one{};
-  Panel{}.take(one, Dr, a.Dv, value_pairs);
-  const int64_t fit = max2<int64_t>(1, (384 << 10) / one.taken());
+  Panel panel;
+  take(one, panel);
+  const int64_t fit = max2<int64_t>(1, ((amx ? 1024 : 384) << 10) / one.taken());
   panel_count = min2<int64_t>(min2<int64_t>(kMaxPanels, fit), max2<int64_t>(1, panels));
   while (panel_count > 1 && p.heads * splits * ceil_div(panels, panel_count) < 4 * threads)
     panel_count = (panel_count + 1) / 2;
@@ -308,18 +265,27 @@ void Forward::plan(int threads) {
   items = p.heads * blocks * splits;
   Scratch all{};
   take(all);
-  for (int64_t i = 0; i < panel_count; i++) Panel{}.take(all, Dr, a.Dv, value_pairs);
+  for (int64_t i = 0; i < panel_count; i++) take(all, panel);
   scratch_bytes = all.taken();
 }
 
 Buffers Forward::take(Scratch& scratch) const {
   Buffers x;
-  x.S = scratch.take<float>(TK * PW);
-  x.M = scratch.take<float>(p.a->mask_dtype != kNone ? TK * PW : 0);
+  x.S = scratch.take<float>(keys * PW);
+  x.M = scratch.take<float>(p.a->mask_dtype != kNone ? keys * PW : 0);
   x.staging = scratch.take<float>(pairs ? Dr * PW + VL : VL);
-  x.K = scratch.take<float>(copy_k ? TK * Dr : 0);
-  x.V = scratch.take<float>(copy_v ? TK * round_up(p.a->Dv, VL) : 0);
+  x.K = scratch.take<float>(copy_k ? keys * Dr : 0);
+  x.V = scratch.take<float>(copy_v ? keys * round_up(p.a->Dv, VL) : 0);
+  const int64_t parts = amx ? input_parts(p.a->dtype) : 0;
+  x.k_parts = scratch.take<float>(parts * k_part);
+  x.v_parts = scratch.take<float>(parts * v_part);
+  x.zeros = scratch.take<float>(amx ? p.a->Dv : 0);
+  x.p_parts = scratch.take<float>(amx ? weight_parts * (keys / 2 * PW) : 0);
   return x;
+}
+
+void Forward::take(Scratch& scratch, Panel& panel) const {
+  panel.take(scratch, Dr, p.a->Dv, rounded(), amx ? input_parts(p.a->dtype) * q_part : 0);
 }
 
 int32_t forward(const Args& a) {
@@ -370,7 +336,9 @@ int32_t rocattn_cpu_backward(const rocattn::Args* a) {
   return sane(a) ? rocattn::backward(*a) : rocattn::kBadArguments;
 }
 int32_t rocattn_cpu_isa(void) {
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+  return rocattn::VL * 1000 + (rocattn::amx::allowed() ? 2 : 0);
+#elif defined(__AVX512BF16__)
   return rocattn::VL * 1000 + 1;
 #else
   return rocattn::VL * 1000;

@@ -36,28 +36,33 @@ struct Panel {
   int64_t lo, hi, inner_lo, inner_hi;  // keys any row sees; keys every row sees
   int64_t top[PV], inner[PV];          // last key that vector v sees; last key that vector v and all after it see
   float *q, *o;                       // Q^T [D][PW] (pairs: [D/2][PW]), O^T [Dv][PW]
+  float* parts;                       // of Q^T for the matrix unit (amx.h)
+  bool ordinary;                      // whether those stand for Q
+  bool fresh, packed;                 // whether O^T has not been written, and Q^T has
   float *m, *l, *w, *slope;            // maximum; sum of weights; the same of weights as rounded for V (or l itself)
   int32_t *from, *to, *diagonal;      // visible keys and t = i + Sk - Sq
   const char** mask;                  // mask row of each lane
 
-  void take(Scratch& scratch, int64_t Dr, int64_t Dv, bool pairs) {
+  void take(Scratch& scratch, int64_t Dr, int64_t Dv, bool rounded, int64_t part_floats) {
     q = scratch.take<float>(Dr * PW);
-    o = scratch.take<float>(Dv * PW);
+    o = scratch.take<float>(round_up(Dv, 32) * PW);
+    parts = scratch.take<float>(part_floats);
     m = scratch.take<float>(PW);
     l = scratch.take<float>(PW);
-    w = pairs ? scratch.take<float>(PW) : l;
+    w = rounded ? scratch.take<float>(PW) : l;
     slope = scratch.take<float>(PW);
     from = scratch.take<int32_t>(PW);
     to = scratch.take<int32_t>(PW);
     diagonal = scratch.take<int32_t>(PW);
     mask = scratch.take<const char*>(PW);
   }
+  bool edge(int64_t k0, int64_t n) const { return k0 < inner_lo || k0 + n > inner_hi; }
   // The panel without its first v vectors.
   Panel without(int64_t v) const {
     Panel x = *this;
     const int64_t lanes = v * VL;
     x.first += lanes, x.rows -= lanes, x.vectors -= v, x.inner_hi = inner[v];
-    x.q += lanes, x.o += lanes, x.m += lanes, x.l += lanes, x.w += lanes, x.slope += lanes;
+    x.q += lanes, x.parts += v * 16 * VL, x.o += lanes, x.m += lanes, x.l += lanes, x.w += lanes, x.slope += lanes;
     x.from += lanes, x.to += lanes, x.diagonal += lanes, x.mask += lanes;
     return x;
   }
@@ -66,11 +71,16 @@ struct Panel {
 // Buffers of one thread beside its panels.
 struct Buffers {
   float *S, *M, *staging, *K, *V;
+  float *k_parts, *v_parts, *p_parts, *zeros;  // for the matrix unit; zeros: a row of V
 };
 
 struct Forward {
   Problem p;
   bool pairs, value_pairs;    // bf16 in vdpbf16ps: Q K^T; P V too
+  bool amx;                   // products in the matrix unit (amx.h)
+  int weight_parts;           // of P there
+  int64_t q_part, k_part, v_part;  // floats of one part of a panel's Q^T, of K's and V's keys
+  int64_t keys;               // of K and V that an item's panels meet at a time
   bool copy_k, copy_v;
   int64_t Dr, panels, panel_count, items, blocks, splits, split_keys;
   int64_t scratch_bytes;
@@ -80,6 +90,8 @@ struct Forward {
   explicit Forward(const Args* a) : p(a) {}
   int64_t partial_floats() const { return (p.a->Dv + 3) * PW; }  // m, l, w, O^T
   void plan(int threads);
+  bool rounded() const { return value_pairs || (amx && weight_parts == 1); }  // the weights for V are those of bf16
+  void take(Scratch& scratch, Panel& panel) const;
   Buffers take(Scratch& scratch) const;
 };
 
@@ -165,6 +177,16 @@ static void raise_maximum(const Panel& panel, int64_t n, const float* S, float c
   }
 }
 
+// What stands between the products with a tile of keys and their exp2. Returns the factor that is left for that.
+template <int NC>
+static float finish_scores(const Problem& p, const Panel& panel, int64_t k0, int64_t n, bool edge, float* S, float* M) {
+  if (p.general) change_scores<NC>(p, panel, k0, n, S, M);
+  if (edge) hide_edges<NC>(panel, k0, n, S);
+  const float c = p.general ? 1 : p.c;
+  raise_maximum<NC>(panel, n, S, c, panel.fresh ? 0 : p.a->Dv);
+  return c;
+}
+
 template <int NC>
 static void exponentiate(const Panel& panel, int64_t n, float* S, float c) {
   vf m[NC], l[NC];
@@ -180,7 +202,10 @@ static void exponentiate(const Panel& panel, int64_t n, float* S, float c) {
       l[v] += e;
       store(S + j * PW + v * VL, e);
     }
-  for (int v = 0; v < NC; v++) store(panel.l + v * VL, load(panel.l + v * VL) + l[v]);
+  for (int v = 0; v < NC; v++) {
+    if (panel.w != panel.l) store(panel.w + v * VL, load(panel.w + v * VL) + l[v]);
+    store(panel.l + v * VL, load(panel.l + v * VL) + l[v]);
+  }
 }
 
 #if defined(__AVX512BF16__)

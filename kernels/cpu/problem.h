@@ -73,6 +73,16 @@ struct Problem {
   int element() const { return a->dtype == kFloat32 ? 4 : 2; }
 };
 
+// Where a packed row is, step by step: 64-bit divisions for each row of a panel would show.
+struct Place {
+  int64_t position, head, first_head, next_head;
+  Place(const Problem& p, int64_t kv, int64_t r)
+      : position(r / p.G), head(p.head_of(kv, r)), first_head(kv * p.G), next_head((kv + 1) * p.G) {}
+  void advance() {
+    if (++head == next_head) head = first_head, position++;
+  }
+};
+
 // Per-thread scratch, cut from one allocation. A Scratch that starts at null only measures.
 struct Scratch {
   char* at;

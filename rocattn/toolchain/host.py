@@ -30,6 +30,7 @@ _OPTIONS = (
     *("-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Wextra"),
 )
 ISA_OPTIONS = {
+    "amx": ("-march=x86-64-v4", "-mamx-tile", "-mamx-bf16"),
     "avx512bf16": ("-march=x86-64-v4", "-mavx512bf16"),
     "avx512": ("-march=x86-64-v4",),
     "avx2": ("-march=x86-64-v3",),
@@ -39,6 +40,7 @@ _X86_FLAGS = {
     "avx2": {"avx2", "fma", "f16c", "bmi2", "movbe"},
     "avx512": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
     "avx512bf16": {"avx512_bf16"},
+    "amx": {"amx_tile", "amx_bf16"},
 }
 _INTEL = "GenuineIntel"
 # Intel's cores keep few misses of L1 in flight, and more of L2: a prefetch to L2 holds none of the few.

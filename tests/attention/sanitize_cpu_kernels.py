@@ -1,6 +1,6 @@
 """Build the CPU kernels with AddressSanitizer and UBSan (system g++) and run random problems through them.
 
-    python tests/attention/sanitize_cpu_kernels.py [--isa portable|avx2|avx512|avx512bf16] [--problems 60]
+    python tests/attention/sanitize_cpu_kernels.py [--isa portable|avx2|avx512|avx512bf16|amx] [--problems 60]
 
 Exit status 0: nothing found; 1: a sanitizer or a check spoke; 3: no g++ with sanitizers here.
 """

@@ -245,7 +245,7 @@ def hiding(kind):
 @pytest.mark.parametrize("poison", [np.nan, np.inf], ids=["nan", "inf"])
 @pytest.mark.parametrize("kind", ["bool", "additive", "rows", "causal", "window"])
 def test_nan_in_a_hidden_key_reaches_no_row_that_does_not_see_it(kind, poison, backend):
-    """Rows that do not see a poisoned key are bit for bit what they are without the poison; rows that do are not."""
+    """Rows that do not see a poisoned key are what they are without it, to rounding: vectors may do a unit's part."""
     q, k, v = make(Sq=19, Sk=23)
     options = hiding(kind)
     clean, clean_lse = run(q, k, v, backend, **options)
@@ -256,6 +256,6 @@ def test_nan_in_a_hidden_key_reaches_no_row_that_does_not_see_it(kind, poison, b
     first = {"causal": 16, "window": 14, "rows": 0}.get(kind, 19)  # of the rows that see a poisoned key
     last = 4 if kind == "rows" else 19
     hidden = np.r_[0:first, last:19]
-    np.testing.assert_allclose(out[:, :, hidden], clean[:, :, hidden], rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(lse[:, :, hidden], clean_lse[:, :, hidden], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(out[:, :, hidden], clean[:, :, hidden], rtol=1e-6, atol=5e-7)
+    np.testing.assert_allclose(lse[:, :, hidden], clean_lse[:, :, hidden], rtol=1e-6, atol=5e-7)
     assert not np.isfinite(out[:, :, first:last]).any()

@@ -140,6 +140,11 @@ def test_an_instruction_set_this_cpu_lacks_is_refused(monkeypatch):
         ("avx2 fma f16c bmi2 movbe avx512f", "avx2"),
         ("avx2 fma f16c bmi2 movbe avx512f avx512bw avx512cd avx512dq avx512vl", "avx512"),
         ("avx2 fma f16c bmi2 movbe avx512f avx512bw avx512cd avx512dq avx512vl avx512_bf16", "avx512bf16"),
+        ("avx2 fma f16c bmi2 movbe avx512f avx512bw avx512cd avx512dq avx512vl amx_tile amx_bf16", "avx512"),
+        (
+            "avx2 fma f16c bmi2 movbe avx512f avx512bw avx512cd avx512dq avx512vl avx512_bf16 amx_tile amx_bf16",
+            "amx",
+        ),
     ],
 )
 def test_the_instruction_set_is_the_widest_with_all_it_needs(monkeypatch, flags, isa):
@@ -154,12 +159,14 @@ def test_the_instruction_set_is_the_widest_with_all_it_needs(monkeypatch, flags,
 
 
 def test_intel_widens_bf16_unless_asked(monkeypatch):
-    """Its vdpbf16ps is the slower way; a CPU of its that has less keeps what it has."""
+    """Its vdpbf16ps is the slower way; a CPU of its that has less keeps what it has, one with AMX uses that."""
     monkeypatch.delenv("ROCATTN_CPU_ISA", raising=False)
     monkeypatch.setattr(host, "_cpu_vendor", lambda: "GenuineIntel")
     monkeypatch.setattr(host.platform, "machine", lambda: "x86_64")
     flags = set.union(*host._X86_FLAGS.values())
     monkeypatch.setattr(host, "_cpu_flags", lambda: flags)
+    assert host.host_isa.__wrapped__() == "amx"
+    flags = flags - host._X86_FLAGS["amx"]
     assert host.host_isa.__wrapped__() == "avx512"
     monkeypatch.setenv("ROCATTN_CPU_ISA", "avx512bf16")
     assert host.host_isa.__wrapped__() == "avx512bf16"

@@ -1,0 +1,142 @@
+// A panel's beginning and end: packing its queries, writing its rows. Between them: forward.h, amx.h.
+#pragma once
+#include "amx.h"
+
+namespace rocattn {
+
+// Rows of 32-bit pairs (2d, 2d + 1) from 16-bit rows, an odd last element paired with 0.
+static void copy_pairs(const char* source, int64_t row, int64_t n, int64_t elements, float* to, int64_t ld) {
+  for (int64_t j = 0; j < n; j++) {
+    const uint16_t* from = (const uint16_t*)(source + j * row);
+    uint16_t* out = (uint16_t*)(to + j * ld);
+    __builtin_memcpy(out, from, (unsigned long)elements * 2);
+    for (int64_t d = elements; d < ld * 2; d++) out[d] = 0;
+  }
+}
+
+// The output begins as 0, unless products have been written there.
+static void clear_output(Panel& panel, int64_t Dv) {
+  if (panel.fresh)
+    for (int64_t i = 0; i < Dv * PW; i++) panel.o[i] = 0;
+  panel.fresh = false;
+}
+
+// Q^T of a panel for the vector path.
+template <class T>
+static void pack_queries(const Forward& f, const Panel& panel, const char* const* q_rows, float* staging) {
+  const Problem& p = f.p;
+  const int64_t D = p.a->D;
+  if (!f.pairs) {
+    pack_transposed<T>(q_rows, panel.rows, D, panel.q, PW, panel.vectors * VL, p.query, staging);
+    return;
+  }
+  float* rows = staging;  // pairs keep their bits; the sign is the only factor
+  for (int64_t l = 0; l < panel.rows; l++) copy_pairs(q_rows[l], 0, 1, D, rows + l * f.Dr, f.Dr);
+  const char* pair_rows[PW];
+  for (int64_t l = 0; l < panel.rows; l++) pair_rows[l] = (const char*)(rows + l * f.Dr);
+  if (p.sign != 1)
+    for (int64_t i = 0; i < panel.rows * f.Dr; i++) {
+      uint32_t* x = (uint32_t*)rows + i;
+      *x = p.sign == 0 ? 0 : *x ^ 0x80008000u;
+    }
+  pack_transposed<F32>(pair_rows, panel.rows, f.Dr, panel.q, PW, panel.vectors * VL, {1, 0}, staging + PW * f.Dr);
+}
+
+// Makes a panel ready for the vector path, if it is not.
+template <class T>
+static void ready_vectors(const Forward& f, Panel& panel, int64_t b, int64_t kv, float* staging) {
+  const Args& a = *f.p.a;
+  if (!panel.packed) {
+    const char* q_rows[PW];
+    Place place(f.p, kv, panel.first);
+    for (int64_t l = 0; l < panel.rows; l++, place.advance())
+      q_rows[l] = at(a.q, a.qs, b, place.head, place.position, T::bytes);
+    pack_queries<T>(f, panel, q_rows, staging);
+  }
+  panel.packed = true;
+  clear_output(panel, a.Dv);
+}
+
+template <class T>
+static void start_panel(const Forward& f, Panel& panel, Scratch& scratch, int64_t b, int64_t kv, int64_t index,
+                        int64_t split, int64_t k_first, int64_t k_last, float* staging) {
+  const Problem& p = f.p;
+  const Args& a = *p.a;
+  panel.first = index * PW;
+  panel.rows = min2<int64_t>(PW, p.R - panel.first);
+  panel.vectors = round_up(ceil_div(panel.rows, VL), f.amx ? 2 : 1);  // the matrix unit takes two at a time
+  f.take(scratch, panel);
+  panel.lo = k_last, panel.hi = k_first, panel.inner_lo = k_first, panel.inner_hi = k_last;
+  const char* q_rows[PW];
+  Place place(p, kv, panel.first);
+  for (int64_t l = 0; l < PW; l++) {  // lanes without a row repeat the last one
+    const int64_t position = place.position, h = place.head;
+    if (l + 1 < panel.rows) place.advance();
+    int64_t from, to;
+    p.visible(position, &from, &to);
+    panel.from[l] = (int32_t)from, panel.to[l] = (int32_t)to;
+    panel.diagonal[l] = (int32_t)(position + p.shift);
+    panel.lo = min2(panel.lo, from), panel.hi = max2(panel.hi, to);
+    panel.inner_lo = max2(panel.inner_lo, from), panel.inner_hi = min2(panel.inner_hi, to);
+    const float sink = a.sinks && split == 0 ? a.sinks[h] * kLog2e : -kInf;
+    panel.m[l] = sink;
+    panel.l[l] = panel.w[l] = sink == -kInf ? 0.0f : 1.0f;
+    panel.slope[l] = a.slopes ? a.slopes[b * a.H + h] * kLog2e : 0;
+    panel.mask[l] = a.mask_dtype != kNone ? p.mask_row(b, h, position) : nullptr;
+    q_rows[l] = at(a.q, a.qs, b, h, position, T::bytes);
+  }
+  int64_t inner = k_last;
+  for (int64_t v = PV - 1; v >= 0; v--) {
+    panel.top[v] = 0;
+    for (int64_t l = v * VL; l < (v + 1) * VL; l++) {
+      panel.top[v] = max2<int64_t>(panel.top[v], panel.to[l]);
+      inner = min2<int64_t>(inner, panel.to[l]);
+    }
+    panel.inner[v] = inner;
+  }
+  panel.lo = max2(panel.lo, k_first), panel.hi = min2(panel.hi, k_last);
+  panel.fresh = true, panel.packed = !f.amx;
+#if defined(__AMX_BF16__)
+  if (f.amx) {
+    panel.ordinary =
+        amx::cut_bt<T>(q_rows, panel.rows, a.D, panel.vectors, p.query, panel.parts, f.q_part).ordinary();
+    return;
+  }
+#endif
+  pack_queries<T>(f, panel, q_rows, staging);
+  clear_output(panel, a.Dv);
+}
+
+// Writes a finished panel: divides by the sums, transposes back, converts.
+template <class T>
+static void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first, int64_t rows, const float* o,
+                         const float* m, const float* l, const float* w) {
+  const Args& a = *p.a;
+  char* out_rows[PW];
+  float inverse[PW];
+  Place place(p, kv, first);
+  for (int64_t i = 0; i < rows; i++, place.advance()) {
+    out_rows[i] = (char*)at(a.o, a.os, b, place.head, place.position, T::bytes);
+    if (a.lse) a.lse[(b * a.H + place.head) * a.Sq + place.position] = natural_lse(m[i], l[i]);
+  }
+  for (int64_t i = 0; i < PW; i += VL) {
+    const vf sum = load(w + i);
+    store(inverse + i, 1.0f / select(sum == vf{}, set1(1.0f), sum));
+  }
+  for (int64_t l0 = 0; l0 < rows; l0 += VL) {
+    const vf factor = load(inverse + l0);
+    for (int64_t d = 0; d < a.Dv; d += VL) {
+      vf r[VL];
+      const int64_t width = min2<int64_t>(VL, a.Dv - d);
+      for (int64_t e = 0; e < VL; e++) r[e] = e < width ? load(o + (d + e) * PW + l0) * factor : vf{};
+      transpose(r);
+      for (int64_t e = 0; e < min2<int64_t>(VL, rows - l0); e++) {
+        if (width == VL) T::put_vector(out_rows[l0 + e], d, r[e]);
+        else
+          for (int64_t x = 0; x < width; x++) T::put(out_rows[l0 + e], d + x, r[e][x]);
+      }
+    }
+  }
+}
+
+}  // namespace rocattn

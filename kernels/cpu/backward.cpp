@@ -10,6 +10,7 @@
 // has always started and seldom is waited for; with causal the first blocks are the heavy ones.
 //
 // Cache at D = 128: K^T, V^T, K, dK, dV 160 KiB, a query block 48 KiB + 24 KiB of scores.
+#include "backward_amx.h"
 #include "gemm.h"
 #include "pool.h"
 #include "rows.h"
@@ -17,7 +18,11 @@
 namespace rocattn {
 namespace {
 
+#if defined(__AMX_BF16__)
+constexpr int KB = 64, QB = 64;  // whole tiles of the matrix unit
+#else
 constexpr int KB = 64, QB = 48;
+#endif
 
 struct Buffers {
   float *K, *Kt, *Vt, *dK, *dV, *Q, *dQ, *dO, *S, *dP, *damp, *staging;
@@ -28,17 +33,24 @@ struct Backward {
   Problem p;
   int64_t Dp, Dvp, key_blocks, query_blocks, scratch_bytes;
   bool sums;          // 16-bit dq is summed in fp32 first
+  bool amx = false;   // products in the matrix unit
   char* scratch;
   float *base, *delta, *dq;  // [head][row]: LSE in log2 units, rowsum(dO * O); [head][row][Dp]
   int32_t* turn;             // [head][query block]: the key block whose addition to dq is due
 
   explicit Backward(const Args* args) : p(args) {
     const Args& a = *args;
-    Dp = round_up(a.D, VL), Dvp = round_up(a.Dv, VL);
-    key_blocks = ceil_div(a.Sk, KB), query_blocks = ceil_div(p.R, QB);
     sums = a.dtype != kFloat32;
+    Dp = round_up(a.D, VL), Dvp = round_up(a.Dv, VL);
+#if defined(__AMX_BF16__)
+    amx = sums && amx::allowed();
+    if (amx) Dp = round_up(a.D, amx::kStep), Dvp = round_up(a.Dv, amx::kStep);
+#endif
+    key_blocks = ceil_div(a.Sk, KB), query_blocks = ceil_div(p.R, QB);
     Scratch needed{};
     take(needed);
+    if (a.dtype == kFloat16) GradientUnit<F16, QB, KB>(amx, needed, a);
+    if (a.dtype == kBFloat16) GradientUnit<BF16, QB, KB>(amx, needed, a);
     scratch_bytes = needed.taken();
   }
   Buffers take(Scratch& scratch) const {
@@ -160,7 +172,10 @@ void run_item(void* context, int64_t item, int worker) {
   const int64_t block = item / p.heads, head = item % p.heads, b = head / a.Hkv, kv = head % a.Hkv;
   const int64_t k0 = block * KB, n = min2<int64_t>(KB, a.Sk - k0);
   Scratch scratch = {f.scratch + worker * f.scratch_bytes};
-  const auto [K, Kt, Vt, dK, dV, Q, dQ, dO, S, dP, damp, staging, rows] = f.take(scratch);
+  const Buffers buffers = f.take(scratch);
+  float *K = buffers.K, *dK = buffers.dK, *dV = buffers.dV, *Q = buffers.Q, *dQ = buffers.dQ, *dO = buffers.dO;
+  float *Kt = buffers.Kt, *Vt = buffers.Vt, *S = buffers.S, *dP = buffers.dP, *damp = buffers.damp;
+  Row* rows = buffers.rows;
 
   const char* k_rows[KB];
   const char* v_rows[KB];
@@ -169,8 +184,15 @@ void run_item(void* context, int64_t item, int worker) {
     v_rows[j] = at(a.v, a.vs, b, kv, k0 + j, T::bytes);
     convert_row<T>(k_rows[j], K + j * f.Dp, a.D, f.Dp);
   }
-  pack_transposed<T>(k_rows, n, a.D, Kt, KB, KB, {1, 0}, staging);
-  pack_transposed<T>(v_rows, n, a.Dv, Vt, KB, KB, {1, 0}, staging);
+  bool packed = false;
+  const auto pack = [&] {  // what the vector path needs beside rows
+    if (packed) return;
+    packed = true;
+    pack_transposed<T>(k_rows, n, a.D, Kt, KB, KB, {1, 0}, buffers.staging);
+    pack_transposed<T>(v_rows, n, a.Dv, Vt, KB, KB, {1, 0}, buffers.staging);
+  };
+  GradientUnit<T, QB, KB> unit(f.amx, scratch, a);
+  unit.cut_keys(k_rows, v_rows, K, n);
   for (int64_t i = 0; i < KB * f.Dp; i++) dK[i] = 0;
   for (int64_t i = 0; i < KB * f.Dvp; i++) dV[i] = 0;
   const bool k_bad = any_nonfinite<F32>(K, 0, 1, n * f.Dp);
@@ -192,23 +214,32 @@ void run_item(void* context, int64_t item, int worker) {
     if (p.sign == 0)
       for (int64_t i = 0; i < count * f.Dp; i++) Q[i] = 0;
     const bool may_hide = edge || a.mask_dtype != kNone;
-    const bool bad = may_hide && (k_bad || any_nonfinite<F32>(Q, 0, 1, count * f.Dp) ||
-                                  any_nonfinite<F32>(dO, 0, 1, count * f.Dvp));
-    // Summed in the forward pass's order: a score that differs from the one in the LSE is an error of every gradient.
-    product_short<Fp32Op>(Q, f.Dp * 4, Kt, KB, S, KB, count, ceil_div(seen, VL), a.D, T::bytes == 4);
-    product<Fp32Op, false, false>(dO, f.Dvp * 4, 4, Vt, KB, dP, KB, count, ceil_div(seen, VL), a.Dv);
+    unit.cut_rows(Q, dO, count);
+    bool in_unit = unit.keys && unit.rows;
+    if (in_unit) {
+      unit.scores(count, seen, S, dP);
+    } else {
+      pack();
+      // Summed in the forward pass's order: a score that differs from the one in the LSE is an error of every gradient.
+      product_short<Fp32Op>(Q, f.Dp * 4, Kt, KB, S, KB, count, ceil_div(seen, VL), a.D, T::bytes == 4);
+      product<Fp32Op, false, false>(dO, f.Dvp * 4, 4, Vt, KB, dP, KB, count, ceil_div(seen, VL), a.Dv);
+    }
     for (int64_t i = 0; i < count; i++)
       row_gradients(p, rows[i], k0, seen, f.base[head * p.R + r0 + i], f.delta[head * p.R + r0 + i],
                     T::bytes == 2 && f.key_blocks == 1, edge || p.general, may_hide, S + i * KB, dP + i * KB, damp);
-    if (bad) {
-      for (int64_t i = 0; i < count * f.Dp; i++) dQ[i] = 0;
-      product_hidden<true>(S, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, seen, columns_v, count);
-      product_hidden<true>(dP, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
-      product_hidden<false>(dP, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
-    } else {
-      product<Fp32Op, true, true>(S, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, seen, columns_v, count);
-      product<Fp32Op, true, true>(dP, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
-      product<Fp32Op, false, false>(dP, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
+    if (!in_unit || !unit.sums(count, seen, S, dP, dV, dK, dQ)) {
+      const bool bad = may_hide && (k_bad || any_nonfinite<F32>(Q, 0, 1, count * f.Dp) ||
+                                    any_nonfinite<F32>(dO, 0, 1, count * f.Dvp));
+      if (bad) {
+        for (int64_t i = 0; i < count * f.Dp; i++) dQ[i] = 0;
+        product_hidden<true>(S, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, seen, columns_v, count);
+        product_hidden<true>(dP, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
+        product_hidden<false>(dP, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
+      } else {
+        product<Fp32Op, true, true>(S, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, seen, columns_v, count);
+        product<Fp32Op, true, true>(dP, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
+        product<Fp32Op, false, false>(dP, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
+      }
     }
     int32_t* turn = f.turn + head * f.query_blocks + qb;
     await_turn(turn, (int32_t)block);

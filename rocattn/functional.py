@@ -91,6 +91,8 @@ def attention(
         device = _device_call(given, backend)
         if device is not None:
             q, k, v, mask, alibi_slopes, sinks = (device.shadow(name) for name in given)
+    elif isinstance(k, np.ndarray):
+        BACKENDS.expect(backend, k.nbytes)  # before the checks: threads wake meanwhile
     config, operands = describe(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, return_lse=return_lse,

@@ -66,6 +66,13 @@ class Backend(ABC):
         """Return what of the workspace are attention scores or weights [.., Sq, Sk], in bytes; 0 unless overridden."""
         return 0
 
+    def expect(self, kv_bytes: int) -> None:  # noqa: B027 - most have nothing to get ready
+        """Get ready for a forward call that is still being checked: it may follow at once, or not at all.
+
+        Args:
+            kv_bytes: The size of K in bytes, unchecked.
+        """
+
     @abstractmethod
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
@@ -95,6 +102,7 @@ class BackendRegistry:
     def __init__(self, variable: str = "") -> None:
         self._backends: dict[str, Backend] = {}
         self._default: str | None = None
+        self._last: str | None = None  # the name of what `select` returned
         self._variable = variable
         self._rules: Rules | None = None
         self._lock = threading.Lock()
@@ -159,6 +167,12 @@ class BackendRegistry:
         """Say whether a backend is available here and supports the config."""
         return backend.available() and backend.supports(config)
 
+    def expect(self, name: str | None, kv_bytes: int) -> None:
+        """Let the named backend, else the one of the last call, get ready for a call (`Backend.expect`)."""
+        backend = self._backends.get(name or self._last or "")
+        if backend is not None:
+            backend.expect(kv_bytes)
+
     def select(self, config: AttentionConfig, name: str | None = None) -> Backend:
         """Return the backend for a config: the named one, else the default if able, else the fastest able one.
 
@@ -167,13 +181,19 @@ class BackendRegistry:
         Raises:
             NoBackendError: When the named one, or every one, is unable; the message gives each one's reason.
         """
-        if name is not None:
-            backend = self.get(name)
-            answer = self.supports(backend, config)
-            if not answer:
-                message = f"backend {name!r} cannot run {config.label}: {answer.reason}"
-                raise NoBackendError(message, {name: answer.reason})
-            return backend
+        backend = self._fastest_able(config) if name is None else self._named(config, name)
+        self._last = backend.name
+        return backend
+
+    def _named(self, config: AttentionConfig, name: str) -> Backend:
+        backend = self.get(name)
+        answer = self.supports(backend, config)
+        if not answer:
+            message = f"backend {name!r} cannot run {config.label}: {answer.reason}"
+            raise NoBackendError(message, {name: answer.reason})
+        return backend
+
+    def _fastest_able(self, config: AttentionConfig) -> Backend:
         order = sorted(self, key=lambda b: b.name != self._default)
         reasons: dict[str, str] = {}
         for backend in order:

@@ -38,6 +38,8 @@ struct Args {
 extern "C" {
 RA_EXPORT int32_t rocattn_cpu_forward(const rocattn::Args* args);
 RA_EXPORT int32_t rocattn_cpu_backward(const rocattn::Args* args);
+// Wakes up to threads - 1 sleeping workers, for a call that follows at once.
+RA_EXPORT void rocattn_cpu_rouse(int32_t threads);
 // Bytes the call allocates at its peak beside inputs and outputs.
 RA_EXPORT int64_t rocattn_cpu_workspace(const rocattn::Args* args, int32_t backward);
 // The most bytes that calls of this process had allocated at one time, since the last call of this with reset.

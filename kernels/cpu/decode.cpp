@@ -19,6 +19,7 @@ struct Buffers {
   float *o, *m;   // in the item's part
   Row* where;
   int64_t* held;  // the heads whose queries are in q, as an item's first head; -1 before the first item
+  int64_t* next;  // the item after the worker's last one: the start of its keys is prefetched already
 };
 
 struct Decode {
@@ -28,6 +29,8 @@ struct Decode {
   bool copy, pairs, stream;  // stream: K and V come from memory; an item reads each nearly in the order of addresses
   char* scratch;
   float* parts;  // an item's sums: O[all][Dvp], m[all], l[all], w[all], where all is the rows of its heads
+  int used;      // workers, the caller included
+  int64_t taken[kMaxThreads];  // of each worker's share of the items, by whoever took them
 
   static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
   explicit Decode(const Problem& problem) : p(problem) {
@@ -68,9 +71,19 @@ struct Decode {
     x.V = scratch.take<float>(copy ? DK * Dvp : 0);
     x.where = scratch.take<Row>(all);
     x.held = scratch.take<int64_t>(1);
+    x.next = scratch.take<int64_t>(1);
     return x;
   }
   int64_t items() const { return p.heads / together * ranges; }
+  // A worker goes through a share of its own in order, so that each range's keys follow those it has just read, then
+  // helps the others: one that wakes late does less.
+  int64_t deal(int worker) {
+    for (int i = 0;; i++) {
+      const int64_t owner = (worker + i) % used, first = items() * owner / used, end = items() * (owner + 1) / used;
+      const int64_t item = first + __atomic_fetch_add(taken + owner, 1, __ATOMIC_RELAXED);
+      if (item < end) return item;
+    }
+  }
   // Where there is one range, a part is a worker's and serves one item after another.
   int64_t part_bytes(int used) const { return (ranges > 1 ? items() : used) * part_floats * 4; }
   float* part(int64_t item, int worker) const { return parts + (ranges > 1 ? item : worker) * part_floats; }
@@ -150,6 +163,14 @@ void load_queries(const Decode& f, Row* rows, float* to, int64_t b, int64_t kv) 
       convert_row<T>(q, to, a.D, f.Dp, p.query);
     }
   }
+}
+
+// Starts to read a range's K and V: memory is busy while its sums are set up.
+void fetch_start(const Decode& f, int64_t b, int64_t kv, int64_t key, int bytes) {
+  const Args& a = *f.p.a;
+  const char *k = at(a.k, a.ks, b, kv, key, bytes), *v = at(a.v, a.vs, b, kv, key, bytes);
+  const char* const end = k + f.ahead;
+  while (k < end) fetch<64>(k), fetch<64>(v);
 }
 
 // The state of all rows before a range's first key.
@@ -256,8 +277,9 @@ void sum_rows(float* x, int64_t rows) {
 }
 
 template <class T>
-void run_range(void* context, int64_t item, int worker) {
-  const Decode& f = *(const Decode*)context;
+void run_range(void* context, int64_t, int worker) {
+  Decode& f = *(Decode*)context;
+  const int64_t item = f.deal(worker);
   const Problem& p = f.p;
   const Args& a = *p.a;
   const int64_t range = item % f.ranges, first = item / f.ranges * f.together, b = first / a.Hkv, kv0 = first % a.Hkv;
@@ -265,6 +287,8 @@ void run_range(void* context, int64_t item, int worker) {
   Scratch scratch = {f.scratch + worker * f.scratch_bytes};
   Buffers y = f.take(scratch);
   y.o = f.part(item, worker), y.m = y.o + all * f.Dvp;
+  if (f.stream && *y.next != item) fetch_start(f, b, kv0, range * f.range_keys, T::bytes);
+  *y.next = item + 1;
   if (*y.held != first) {
     for (int64_t i = 0; i < f.together; i++)
       load_queries<T>(f, y.where + i * f.rows, y.q + i * f.rows * f.Dp, b, kv0 + i);
@@ -329,13 +353,15 @@ void join_ranges(void* context, int64_t head, int) {
 
 template <class T>
 int32_t run_decode(Decode& f) {
-  const int used = usable_threads(f.items(), f.p.a->threads);
+  const int used = f.used = usable_threads(f.items(), f.p.a->threads);
   char* memory = (char*)allocate(used * f.scratch_bytes + f.part_bytes(used));
   if (!memory) return kOutOfMemory;
   f.scratch = memory, f.parts = (float*)(memory + used * f.scratch_bytes);
   for (int i = 0; i < used; i++) {
     Scratch scratch = {f.scratch + i * f.scratch_bytes};
-    *f.take(scratch).held = -1;
+    const Buffers x = f.take(scratch);
+    *x.held = *x.next = -1;
+    f.taken[i] = 0;
   }
   run(f.items(), used, run_range<T>, &f);
   if (f.ranges > 1) run(f.p.heads, f.items() * f.part_floats >= kJoin ? used : 1, join_ranges<T>, &f);

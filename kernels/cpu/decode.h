@@ -14,9 +14,10 @@
 // memory is read meanwhile.
 //
 // Keys are cut in ranges of fixed size (by shape alone), joined in order: results are the same for any number of
-// threads. A range costs: its sums are written to memory that no cache holds, 16 KiB for 32 rows of 128, and read when
-// they are joined. So a range has 256 keys or more, the sums are made where they are joined from, and a worker loads q
-// once. Where there are more threads than ranges, heads are split among items instead.
+// threads. Each worker goes through ranges that follow each other: what it has prefetched is what it reads next. A range
+// costs: its sums are written to memory that no cache holds, 16 KiB for 32 rows of 128, and read when they are joined.
+// So a range has 256 keys or more, the sums are made where they are joined from, and a worker loads q once. Where there
+// are more threads than ranges, heads are split among items instead.
 //
 // What limits it (one Zen 5 core, D = 128, 4 heads a group): a bare read gets 100 GB/s from L3 and 36 to 40 GB/s from
 // memory, 7 ns for the 256 bytes of a bf16 key; from L2 its scores take 4.5 ns, its values 5.6, softmax 0.8. Reading
@@ -31,9 +32,8 @@
 // On a Xeon with AMX (15 GB/s of memory a core): vdpbf16ps has half the rate of FMA, prefetches to L1 wait for its few
 // fill buffers (host.py chooses). With both changed 1024 to 4096 tokens from memory took 10 to 24 % less. Tried without
 // gain there: 8, 12, 24, 32 and 64 KiB ahead, a second prefetch to L1, prefetching one line of 2, 4 or 64, ranges of
-// 128 keys, dealing each worker ranges that follow each other and starting to read a range before its sums are set up, waking
-// the threads before a call's arguments are checked (6 % less to 5 % more, from run to run),
-// and bf16 widened by a shift and a mask, with even and odd d apart: 8 to 15 % faster from L2, 15 % slower from memory.
+// 128 keys, and bf16 widened by a shift and a mask, with even and odd d apart: 8 to 15 % faster from L2, 15 % slower
+// from memory.
 #pragma once
 #include "problem.h"
 

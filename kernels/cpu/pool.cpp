@@ -24,7 +24,6 @@ constexpr long kFutex = 98;  // aarch64, riscv64
 #endif
 constexpr int kWait = 128, kWake = 129;  // FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE
 constexpr int kSpins = 8000;             // about 120 us: the gap between two calls in a loop, with other work in it
-constexpr int kMaxThreads = 256;
 
 struct Job {
   int64_t items;
@@ -137,6 +136,11 @@ void run(int64_t items, int threads, Work work, void* ctx) {
   unlock();
 }
 
+// A worker that wakes finds no job and looks for one as after a job; one that is about to sleep is woken by run().
+void rouse(int threads) {
+  if (threads > 1 && get(&pool.sleepers) > 0) wake(&pool.generation, threads - 1);
+}
+
 void yield_thread() { sched_yield(); }
 
 namespace {
@@ -162,6 +166,8 @@ void release(void* p) {
 }
 
 }  // namespace rocattn
+
+extern "C" void rocattn_cpu_rouse(int32_t threads) { rocattn::rouse(threads); }
 
 extern "C" int64_t rocattn_cpu_most_allocated(int32_t reset) {
   const int64_t most = rocattn::get(&rocattn::most_allocated);

@@ -9,8 +9,12 @@
 
 namespace rocattn {
 
+constexpr int kMaxThreads = 256;
+
 typedef void (*Work)(void* ctx, int64_t item, int worker);
 void run(int64_t items, int threads, Work work, void* ctx);
+// Wakes sleeping workers for a job that is about to come.
+void rouse(int threads);
 // How many workers (the caller included) run() would use at most.
 int usable_threads(int64_t items, int threads);
 

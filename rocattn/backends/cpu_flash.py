@@ -41,6 +41,7 @@ _POINTERS = struct.Struct("=q12Q")
 _SHAPE = struct.Struct("=7q24q4q2q3i2f4x")
 _ARGS_SIZE = _POINTERS.size + _SHAPE.size
 _BAD_ARGUMENTS, _OUT_OF_MEMORY = 1, 2
+_WORTH_WAKING = 1 << 18  # bytes of K from which decode takes two threads or more
 
 
 def load_library() -> ctypes.CDLL:
@@ -60,6 +61,7 @@ def load_library() -> ctypes.CDLL:
     for name in ("forward", "backward"):
         function = getattr(library, f"rocattn_cpu_{name}")
         function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int32
+    library.rocattn_cpu_rouse.argtypes, library.rocattn_cpu_rouse.restype = [ctypes.c_int32], None
     library.rocattn_cpu_workspace.argtypes = [ctypes.c_char_p, ctypes.c_int32]
     library.rocattn_cpu_workspace.restype = ctypes.c_int64
     library.rocattn_cpu_most_allocated.argtypes = [ctypes.c_int32]
@@ -211,6 +213,7 @@ class CpuFlashBackend(Backend):
 
     name = "cpu-flash"
     priority = 10
+    _opened: ctypes.CDLL | None = None  # the library, once it has computed something
 
     def available(self) -> Support:
         """Say whether the kernels are, or can be, compiled here; the first call may take some seconds."""
@@ -238,12 +241,18 @@ class CpuFlashBackend(Backend):
         packed = pointers + _shape(config, ((0, 0, 0), k), (0, 0, 0, 0), mask_code, thread_count())
         return int(self._loaded().rocattn_cpu_workspace(packed, int(config.direction == "backward")))
 
+    def expect(self, kv_bytes: int) -> None:
+        """Wake sleeping threads: a sleeper takes longer to wake than the call's checks take."""
+        if self._opened is not None and kv_bytes >= _WORTH_WAKING and (threads := thread_count()) > 1:
+            self._opened.rocattn_cpu_rouse(threads)
+
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
+        library = self._opened = self._loaded()
         target = out if _in_place(out) else np.empty(out.shape, out.dtype)
         logs = lse if lse is None or lse.flags.c_contiguous else np.empty(lse.shape, np.float32)
         packed, alive = _pack(config, operands, target, logs)
-        _check(self._loaded().rocattn_cpu_forward(packed), config)
+        _check(library.rocattn_cpu_forward(packed), config)
         del alive
         if target is not out:
             out[...] = target

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +101,51 @@ def test_several_python_threads_share_the_pool(monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_threads_woken_for_nothing_change_nothing(monkeypatch):
+    """Woken before, between and beside jobs, asleep or not, they compute the same, and then sleep again."""
+    monkeypatch.setenv("ROCATTN_NUM_THREADS", "3")
+    backend, alone, stop = BACKENDS.get("cpu-flash"), solve(), threading.Event()
+
+    def keep_waking():
+        while not stop.is_set():
+            backend.expect(1 << 30)
+
+    waker = threading.Thread(target=keep_waking)
+    waker.start()
+    try:
+        assert [solve() for _ in range(3)] == [alone] * 3
+    finally:
+        stop.set()
+        waker.join()
+    for pause in (0.0, 0.02):
+        time.sleep(pause)
+        backend.expect(1 << 30)
+        assert solve() == alone
+    time.sleep(0.05)
+    backend.expect(1 << 30)
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.2)
+    assert time.process_time() - before < 0.05
+
+
+def test_a_call_wakes_threads_only_for_work_that_is_theirs(monkeypatch):
+    """Not before the library is open, nor for one thread or little K."""
+    told = []
+    library = types.SimpleNamespace(rocattn_cpu_rouse=told.append)
+    backend = cpu_flash.CpuFlashBackend()
+    monkeypatch.setenv("ROCATTN_NUM_THREADS", "3")
+    backend.expect(1 << 30)
+    monkeypatch.setattr(backend, "_opened", library)
+    backend.expect(1 << 10)
+    assert told == []
+    backend.expect(1 << 30)
+    assert told == [3]
+    monkeypatch.setenv("ROCATTN_NUM_THREADS", "1")
+    backend.expect(1 << 30)
+    assert told == [3]
+
+
 def test_a_forked_child_has_threads_of_its_own(monkeypatch):
     """Forked while another thread computes, the child computes the same, and so does the parent after it."""
     monkeypatch.setenv("ROCATTN_NUM_THREADS", "3")

@@ -145,6 +145,26 @@ def test_attention_runs_a_backend_of_ones_own():
     assert BACKENDS.default is None
 
 
+def test_the_backend_of_a_call_is_told_before_the_checks(monkeypatch):
+    """The named one, else that of the last call; a call that is refused has told it too, and an unknown name nobody."""
+    told, q = [], np.zeros((1, 5, 2, 8), np.float32)
+    monkeypatch.setattr(Constant, "expect", lambda self, size: told.append((self.name, size)), raising=False)
+    BACKENDS.register(Constant("sevens", value=7, priority=99))
+    try:
+        rocattn.attention(q, q, q, backend="cpu")
+        assert told == []
+        rocattn.attention(q, q, q, backend="sevens")
+        rocattn.attention(q, q, q)
+        with pytest.raises(ConfigError):
+            rocattn.attention(q, q[:, :3], q)
+        with pytest.raises(NoBackendError):
+            rocattn.attention(q, q, q, backend="eights")
+        assert told == [("sevens", q.nbytes), ("sevens", q.nbytes), ("sevens", q[:, :3].nbytes)]
+    finally:
+        BACKENDS.unregister("sevens")
+    rocattn.attention(q, q, q)  # the last one is gone
+
+
 def test_registering_from_many_threads_loses_nothing():
     """Sixteen threads register at once; all are there."""
     made = BackendRegistry()

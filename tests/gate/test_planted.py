@@ -59,9 +59,9 @@ def planted(tmp_path_factory, kernel_cache):
     git("config", "user.name", "tester")
     git("add", "--all")
     git("commit", "--quiet", "--message", "Base")
-    product = "  if (T::bytes == 4) column_panel_short<Op, NC>(K, k_row, panel.q, PW, S, PW, n, f.Dr);\n"
+    items = "  run(f.items, used, run_item<T, Op>, &f);\n"
     lines = {
-        LOOP: plant(root, LOOP, product, f"  for (int again = 0; again < 4; again++)\n  {product}  "),
+        LOOP: plant(root, LOOP, items, f"  for (int again = 0; again < 4; again++)\n  {items}"),
         KERNEL: plant(
             root, KERNEL, "\nROCATTN_KERNEL(flash_attention_causal,",
             "\n__attribute__((amdgpu_num_vgpr(96)))\nROCATTN_KERNEL(flash_attention_causal,",

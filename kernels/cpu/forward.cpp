@@ -235,7 +235,8 @@ void Forward::plan(int threads) {
   value_pairs = pairs && a.Dv >= kRoundedWeights;
   amx = false, keys = TK;
 #if defined(__AMX_BF16__)
-  amx = amx::allowed();
+  // Three parts of all keys cost more than 32 rows save: measured.
+  amx = amx::allowed() && (a.dtype != kFloat32 || p.R > 32);
   weight_parts = a.dtype == kFloat32 ? 3 : a.dtype == kFloat16 || a.Dv < kRoundedWeights ? 2 : 1;
   q_part = ceil_div(a.D, amx::kStep) * PV * amx::kTile;
   if (amx) keys = a.dtype == kFloat32 ? 64 : 128;  // longer tiles wake the unit less often, three parts leave L1

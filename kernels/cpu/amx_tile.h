@@ -10,7 +10,6 @@
 // The unit reads subnormal parts as 0, and parts of inf or of the largest floats are NaN or inf: whoever has such
 // elements (ordinary() says no) takes the vectors.
 #pragma once
-#include "pool.h"
 #include "problem.h"
 
 #if defined(__AMX_BF16__)
@@ -241,52 +240,43 @@ static Extents cut_a(const char* x, int64_t x_row, int64_t count, int64_t n, flo
   return extents;
 }
 
-// Elements d to d + 16 of rows r to r + 32 in pairs of rows; `zeros` is a row of them.
-template <class T, int PARTS>
-RA_INLINE void cut_block(const char* x, int64_t x_row, int64_t r, int64_t count, int64_t d, int64_t n,
-                         const float* zeros, vf (*block)[VL], Extents& extents) {
-  for (int64_t j = 0; j < VL; j++) {
-    const int64_t i = r + 2 * j;
-    vf row[PARTS] = {};
-    if (i + 1 < count) cut_pairs<T, PARTS>(x + i * x_row, x + (i + 1) * x_row, d, n, row, extents);
-    else if (i < count) cut_pairs<T, PARTS>(x + i * x_row, (const char*)zeros, d, n, row, extents);
-    for (int p = 0; p < PARTS; p++) block[p][j] = row[p];
-  }
+// Rows in pairs. LEFT, A = X^T: parts[16 elements][step of 32 rows][element][row], `between` tiles from 16 elements to
+// the next. Else B = X: parts[step of 32 rows][16 elements][pair of rows][element]. `zeros` is a row of them.
+template <bool LEFT, class T, int PARTS>
+RA_INLINE Extents cut_pairs_of_rows(const char* x, int64_t x_row, int64_t count, int64_t n, int64_t between, float* to,
+                                    int64_t part, const float* zeros) {
+  Extents extents;
+  for (int64_t r = 0; r < count; r += kStep)
+    for (int64_t d = 0; d < n; d += VL) {
+      vf block[PARTS][VL];
+      for (int64_t j = 0; j < VL; j++) {
+        const int64_t i = r + 2 * j;
+        vf row[PARTS] = {};
+        if (i + 1 < count) cut_pairs<T, PARTS>(x + i * x_row, x + (i + 1) * x_row, d, n, row, extents);
+        else if (i < count) cut_pairs<T, PARTS>(x + i * x_row, (const char*)zeros, d, n, row, extents);
+        for (int p = 0; p < PARTS; p++) block[p][j] = row[p];
+      }
+      const int64_t tile = LEFT ? d / kRows * between + r / kStep : r / kStep * ceil_div(n, VL) + d / VL;
+      for (int p = 0; p < PARTS; p++) {
+        if (LEFT) transpose(block[p]);
+        for (int64_t e = 0; e < VL; e++) store(to + p * part + tile * kTile + e * VL, block[p][e]);
+      }
+    }
+  return extents;
 }
 
-// A = X^T: parts[16 elements][step of 32 rows][element][row], with room for `room` rows.
+// A = X^T, with room for `room` rows.
 template <class T, int PARTS = kParts<T>>
 static Extents cut_at(const char* x, int64_t x_row, int64_t count, int64_t n, int64_t room, float* to, int64_t part,
                       const float* zeros) {
-  Extents extents;
-  for (int64_t r = 0; r < count; r += kStep)
-    for (int64_t d = 0; d < n; d += VL) {
-      vf block[PARTS][VL];
-      cut_block<T, PARTS>(x, x_row, r, count, d, n, zeros, block, extents);
-      for (int p = 0; p < PARTS; p++) {
-        transpose(block[p]);
-        float* tile = to + p * part + (d / kRows * (room / kStep) + r / kStep) * kTile;
-        for (int64_t e = 0; e < VL; e++) store(tile + e * VL, block[p][e]);
-      }
-    }
-  return extents;
+  return cut_pairs_of_rows<true, T, PARTS>(x, x_row, count, n, room / kStep, to, part, zeros);
 }
 
-// B = X: parts[step of 32 rows][16 elements][pair of rows][element].
+// B = X.
 template <class T, int PARTS = kParts<T>>
 static Extents cut_b(const char* x, int64_t x_row, int64_t count, int64_t n, float* to, int64_t part,
                      const float* zeros) {
-  Extents extents;
-  for (int64_t r = 0; r < count; r += kStep)
-    for (int64_t d = 0; d < n; d += VL) {
-      vf block[PARTS][VL];
-      cut_block<T, PARTS>(x, x_row, r, count, d, n, zeros, block, extents);
-      for (int p = 0; p < PARTS; p++) {
-        float* tile = to + p * part + (r / kStep * ceil_div(n, VL) + d / VL) * kTile;
-        for (int64_t e = 0; e < VL; e++) store(tile + e * VL, block[p][e]);
-      }
-    }
-  return extents;
+  return cut_pairs_of_rows<false, T, PARTS>(x, x_row, count, n, 0, to, part, zeros);
 }
 
 }  // namespace amx

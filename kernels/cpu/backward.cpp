@@ -1,6 +1,6 @@
 // Backward attention: dq, dk, dv from dout, out and the LSE (Dao, "FlashAttention-2", algorithm 2; no score is stored).
 //
-// An item is one block of KB = 64 keys of one KV head; it goes over all packed query rows in blocks of QB = 48:
+// An item is one block of KB = 64 keys of a KV head; it goes over all packed query rows in blocks of QB = 48 (AMX: 64):
 //   S = Q K^T, P = exp2(c S - LSE), dP = dO V^T, dS = P (dP - delta)    A = Q, dO rows; B = K^T, V^T, packed once
 //   dV += P^T dO, dK += dS^T Q                                          A = columns of P, dS; sums stay in L2
 //   dQ += dS K                                                          A = dS rows, B = K
@@ -192,6 +192,7 @@ void run_item(void* context, int64_t item, int worker) {
     pack_transposed<T>(v_rows, n, a.Dv, Vt, KB, KB, {1, 0}, buffers.staging);
   };
   GradientUnit<T, QB, KB> unit(f.amx, scratch, a);
+  const typename GradientUnit<T, QB, KB>::Registers registers(f.amx);
   unit.cut_keys(k_rows, v_rows, K, n);
   for (int64_t i = 0; i < KB * f.Dp; i++) dK[i] = 0;
   for (int64_t i = 0; i < KB * f.Dvp; i++) dV[i] = 0;

@@ -14,6 +14,9 @@ namespace rocattn {
 template <class T, int ROWS, int KEYS>
 struct GradientUnit {
   static constexpr bool keys = false, rows = false;
+  struct Registers {
+    explicit Registers(bool) {}
+  };
   GradientUnit(bool, Scratch&, const Args&) {}
   void cut_keys(const char* const*, const char* const*, const float*, int64_t) {}
   void cut_rows(const float*, const float*, int64_t) {}
@@ -44,14 +47,15 @@ class Gradients {
   int64_t D, Dv, width, width_v;  // padded to whole steps
   Parts k_t, v_t, k_b, q_a, q_b, do_a, do_b, p_t, ds_t, ds_a;
   float* zeros;
-  const Tiles tiles;
+  const bool used;
 
  public:
+  using Registers = Tiles;  // to be held while products are made
   bool keys = false, rows = false;  // whether the parts stand for K and V, for Q and dO
 
   // Unused, it takes no scratch and finds no parts.
   Gradients(bool use, Scratch& scratch, const Args& a)
-      : D(a.D), Dv(a.Dv), width(round_up(D, kStep)), width_v(round_up(Dv, kStep)), tiles(use) {
+      : D(a.D), Dv(a.Dv), width(round_up(D, kStep)), width_v(round_up(Dv, kStep)), used(use) {
     if (!use) return;
     k_t.take(scratch, kIn, KEYS, width), v_t.take(scratch, kIn, KEYS, width_v), k_b.take(scratch, kIn, KEYS, width);
     q_a.take(scratch, kIn, ROWS, width), q_b.take(scratch, kIn, ROWS, width);
@@ -62,7 +66,7 @@ class Gradients {
 
   // K as pointers to its rows and as fp32 rows of `width`; V as pointers.
   void cut_keys(const char* const* k_rows, const char* const* v_rows, const float* K, int64_t n) {
-    if (!tiles.used) return;
+    if (!used) return;
     __builtin_memset(zeros, 0, (unsigned long)max2<int64_t>(max2(width, width_v), KEYS) * 4);
     keys = cut_bt<T>(k_rows, n, D, PV, {1, 0}, k_t.data, k_t.part).ordinary();
     keys &= cut_bt<T>(v_rows, n, Dv, PV, {1, 0}, v_t.data, v_t.part).ordinary();

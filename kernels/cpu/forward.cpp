@@ -11,8 +11,6 @@ extern "C" long syscall(long, ...);
 namespace rocattn {
 namespace {
 
-int input_parts(int32_t dtype) { return dtype == kFloat32 ? 3 : dtype == kFloat16 ? 2 : 1; }
-
 template <class T, class Op, int NC>
 void panel_tile(const Forward& f, const Panel& panel, const char* K, int64_t k_row, const float* V, int64_t v_row,
                 const char* raw_v, int64_t raw_v_row, int64_t k0, int64_t n, float* S, float* M, int* v_finite) {
@@ -237,11 +235,14 @@ void Forward::plan(int threads) {
 #if defined(__AMX_BF16__)
   // Three parts of all keys cost more than 32 rows save: measured.
   amx = amx::allowed() && (a.dtype != kFloat32 || p.R > 32);
-  weight_parts = a.dtype == kFloat32 ? 3 : a.dtype == kFloat16 || a.Dv < kRoundedWeights ? 2 : 1;
-  q_part = ceil_div(a.D, amx::kStep) * PV * amx::kTile;
-  if (amx) keys = a.dtype == kFloat32 ? 64 : 128;  // longer tiles wake the unit less often, three parts leave L1
-  k_part = ceil_div(a.D, amx::kStep) * (keys / amx::kRows) * amx::kTile;
-  v_part = round_up(ceil_div(a.Dv, amx::kRows), 2) * (keys / amx::kStep) * amx::kTile;
+  if (amx) {
+    keys = a.dtype == kFloat32 ? 64 : 128;  // longer tiles wake the unit less often, three parts leave L1
+    input_parts = a.dtype == kFloat32 ? amx::kParts<F32> : a.dtype == kFloat16 ? amx::kParts<F16> : amx::kParts<BF16>;
+    weight_parts = input_parts > 1 || a.Dv >= kRoundedWeights ? input_parts : 2;
+    q_part = ceil_div(a.D, amx::kStep) * PV * amx::kTile;
+    k_part = ceil_div(a.D, amx::kStep) * (keys / amx::kRows) * amx::kTile;
+    v_part = round_up(ceil_div(a.Dv, amx::kRows), 2) * (keys / amx::kStep) * amx::kTile;
+  }
 #endif
   Dr = pairs ? ceil_div(a.D, 2) : a.D;
   copy_k = pairs ? a.D % 2 != 0 : a.dtype != kFloat32;
@@ -277,16 +278,15 @@ Buffers Forward::take(Scratch& scratch) const {
   x.staging = scratch.take<float>(pairs ? Dr * PW + VL : VL);
   x.K = scratch.take<float>(copy_k ? keys * Dr : 0);
   x.V = scratch.take<float>(copy_v ? keys * round_up(p.a->Dv, VL) : 0);
-  const int64_t parts = amx ? input_parts(p.a->dtype) : 0;
-  x.k_parts = scratch.take<float>(parts * k_part);
-  x.v_parts = scratch.take<float>(parts * v_part);
+  x.k_parts = scratch.take<float>(input_parts * k_part);
+  x.v_parts = scratch.take<float>(input_parts * v_part);
   x.zeros = scratch.take<float>(amx ? p.a->Dv : 0);
-  x.p_parts = scratch.take<float>(amx ? weight_parts * (keys / 2 * PW) : 0);
+  x.p_parts = scratch.take<float>(weight_parts * (keys / 2 * PW));
   return x;
 }
 
 void Forward::take(Scratch& scratch, Panel& panel) const {
-  panel.take(scratch, Dr, p.a->Dv, rounded(), amx ? input_parts(p.a->dtype) * q_part : 0);
+  panel.take(scratch, Dr, p.a->Dv, rounded(), input_parts * q_part);
 }
 
 int32_t forward(const Args& a) {

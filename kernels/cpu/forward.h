@@ -78,8 +78,8 @@ struct Forward {
   Problem p;
   bool pairs, value_pairs;    // bf16 in vdpbf16ps: Q K^T; P V too
   bool amx;                   // products in the matrix unit (amx.h)
-  int weight_parts;           // of P there
-  int64_t q_part, k_part, v_part;  // floats of one part of a panel's Q^T, of K's and V's keys
+  int input_parts = 0, weight_parts = 0;  // of Q, K, V and of P there
+  int64_t q_part = 0, k_part = 0, v_part = 0;  // floats of one part of a panel's Q^T, of K's and V's keys
   int64_t keys;               // of K and V that an item's panels meet at a time
   bool copy_k, copy_v;
   int64_t Dr, panels, panel_count, items, blocks, splits, split_keys;
@@ -90,7 +90,7 @@ struct Forward {
   explicit Forward(const Args* a) : p(a) {}
   int64_t partial_floats() const { return (p.a->Dv + 3) * PW; }  // m, l, w, O^T
   void plan(int threads);
-  bool rounded() const { return value_pairs || (amx && weight_parts == 1); }  // the weights for V are those of bf16
+  bool rounded() const { return value_pairs || weight_parts == 1; }  // the weights for V are those of bf16
   void take(Scratch& scratch, Panel& panel) const;
   Buffers take(Scratch& scratch) const;
 };

@@ -34,6 +34,7 @@ struct Backward {
   int64_t Dp, Dvp, key_blocks, query_blocks, scratch_bytes;
   bool sums;          // 16-bit dq is summed in fp32 first
   bool amx = false;   // products in the matrix unit
+  bool far;           // rows of q, dout and dq do not stay in a core's own cache from one key block to the next
   char* scratch;
   float *base, *delta, *dq;  // [head][row]: LSE in log2 units, rowsum(dO * O); [head][row][Dp]
   int32_t* turn;             // [head][query block]: the key block whose addition to dq is due
@@ -46,6 +47,7 @@ struct Backward {
     amx = sums && amx::allowed();
     if (amx) Dp = round_up(a.D, amx::kStep), Dvp = round_up(a.Dv, amx::kStep);
 #endif
+    far = p.heads * p.R * (2 * a.D + a.Dv) * p.element() > 1 << 20;
     key_blocks = ceil_div(a.Sk, KB), query_blocks = ceil_div(p.R, QB);
     Scratch needed{};
     take(needed);
@@ -147,20 +149,43 @@ void await_turn(const int32_t* turn, int32_t mine) {
   }
 }
 
+// Where a row's gradient is summed: in place, if that is fp32.
+template <class T>
+float* dq_row(const Backward& f, int64_t head, int64_t r, const Row& row) {
+  const Args& a = *f.p.a;
+  if (f.sums) return f.dq + (head * f.p.R + r) * f.Dp;
+  return (float*)at(a.dq, a.dqs, head / a.Hkv, row.head, row.position, T::bytes);
+}
+
 template <class T>
 void add_queries(const Backward& f, int64_t head, int64_t r0, int64_t count, const Row* rows, const float* part,
                  bool first, bool last) {
   const Args& a = *f.p.a;
   const vf scale = set1(a.scale);
   for (int64_t i = 0; i < count; i++) {
-    char* out = (char*)at(a.dq, a.dqs, head / a.Hkv, rows[i].head, rows[i].position, T::bytes);
-    float* to = f.sums ? f.dq + (head * f.p.R + r0 + i) * f.Dp : (float*)out;
+    float* to = dq_row<T>(f, head, r0 + i, rows[i]);
     const float* from = part + i * f.Dp;
     int64_t d = 0;
     for (; d + VL <= a.D; d += VL)
       store(to + d, first ? load(from + d) * scale : fma(load(from + d), scale, load(to + d)));
     for (; d < a.D; d++) to[d] = first ? from[d] * a.scale : to[d] + from[d] * a.scale;
-    if (f.sums && last) write_row<T>(out, to, a.D, 1.0f);
+    if (f.sums && last)
+      write_row<T>((void*)at(a.dq, a.dqs, head / a.Hkv, rows[i].head, rows[i].position, T::bytes), to, a.D, 1.0f);
+  }
+}
+
+void fetch_row(const void* row, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)row + i, 0, 2);
+}
+
+// Starts to read rows [r, end) of q and dout, which lie too far apart for the hardware to foresee.
+template <class T>
+void fetch_queries(const Problem& p, int64_t b, int64_t kv, int64_t r, int64_t end) {
+  const Args& a = *p.a;
+  for (; r < end; r++) {
+    const int64_t h = p.head_of(kv, r), position = r / p.G;
+    fetch_row(at(a.q, a.qs, b, h, position, T::bytes), a.D * T::bytes);
+    fetch_row(at(a.dout, a.dos, b, h, position, T::bytes), a.Dv * T::bytes);
   }
 }
 
@@ -215,6 +240,13 @@ void run_item(void* context, int64_t item, int worker) {
     if (p.sign == 0)
       for (int64_t i = 0; i < count * f.Dp; i++) Q[i] = 0;
     const bool may_hide = edge || a.mask_dtype != kNone;
+    // The next block's rows are fetched in three parts, between the products; then those of dq that this one adds to.
+    const auto fetch_ahead = [&](int part) {
+      if (!f.far) return;
+      const int64_t r = r0 + QB + part * (QB / 3);
+      fetch_queries<T>(p, b, kv, r, min2(p.R, part < 2 ? r + QB / 3 : r0 + 2 * QB));
+    };
+    fetch_ahead(0);
     unit.cut_rows(Q, dO, count);
     bool in_unit = unit.keys && unit.rows;
     if (in_unit) {
@@ -225,9 +257,12 @@ void run_item(void* context, int64_t item, int worker) {
       product_short<Fp32Op>(Q, f.Dp * 4, Kt, KB, S, KB, count, ceil_div(seen, VL), a.D, T::bytes == 4);
       product<Fp32Op, false, false>(dO, f.Dvp * 4, 4, Vt, KB, dP, KB, count, ceil_div(seen, VL), a.Dv);
     }
+    fetch_ahead(1);
     for (int64_t i = 0; i < count; i++)
       row_gradients(p, rows[i], k0, seen, f.base[head * p.R + r0 + i], f.delta[head * p.R + r0 + i],
                     T::bytes == 2 && f.key_blocks == 1, edge || p.general, may_hide, S + i * KB, dP + i * KB, damp);
+    fetch_ahead(2);
+    for (int64_t i = 0; f.far && i < count; i++) fetch_row(dq_row<T>(f, head, r0 + i, rows[i]), a.D * 4);
     if (!in_unit || !unit.sums(count, seen, S, dP, dV, dK, dQ)) {
       const bool bad = may_hide && (k_bad || any_nonfinite<F32>(Q, 0, 1, count * f.Dp) ||
                                     any_nonfinite<F32>(dO, 0, 1, count * f.Dvp));

@@ -56,7 +56,7 @@ struct Decode {
     Scratch scratch_needed{};
     take(scratch_needed);
     scratch_bytes = scratch_needed.taken();
-    ahead = together > 1 ? 16 << 10 : 8 << 10;
+    ahead = together > 1 ? kAhead : kAhead / 2;
     part_floats = round_up(together * rows * (Dvp + 3), VL);
   }
   Buffers take(Scratch& scratch) const {

@@ -19,6 +19,14 @@ constexpr int kLocality = 2;
 constexpr int kLocality = 3;
 #endif
 
+// How K and V are read from memory, fp32 and 16-bit: keys of a tile of scores, keys that a head's values are added of
+// before the next head's turn, and how far ahead lines are fetched where heads lie side by side.
+#if defined(RA_SLOW_STORES)  // see rocattn/toolchain/host.py
+constexpr int kTileKeys[] = {4, 4}, kTurnKeys[] = {8, 16}, kAhead = 32 << 10;
+#else
+constexpr int kTileKeys[] = {1, 2}, kTurnKeys[] = {2, 8}, kAhead = 16 << 10;
+#endif
+
 // Prefetches the next Bytes of memory in the order of addresses.
 template <int Bytes> RA_INLINE void fetch(const char*& next) {
   if (Bytes >= 64 || ((uintptr_t)next & 63) < Bytes)
@@ -138,7 +146,7 @@ RA_NOINLINE void score_tiles(const Block& block, const float* q, int64_t ldq, in
 template <class T, int RM, class Other>
 RA_INLINE void score_rows(const Block& z, const float* q, int64_t ldq, int64_t width, float* s, const char* next,
                           Other& other) {
-  constexpr int sums = VL / RM, keys = T::bytes == 2 && sums > 1 ? 2 : 1;
+  constexpr int sums = VL / RM, most = kTileKeys[T::bytes == 2], keys = most < sums ? most : sums;
   if (!next) return score_tiles<T, RM, sums, 1, false>(z, q, ldq, width, s, next, other);
   if (z.heads % (sums / keys) == 0)
     return score_tiles<T, RM, keys, sums / keys, true>(z, q, ldq, width, s, next, other);
@@ -242,7 +250,7 @@ RA_NOINLINE void value_turns(const Block& block, const float* w, float* o, int64
 template <class T>
 RA_INLINE void value_block(const Block& z, const float* w, float* o, int64_t ldo, const char* next) {
   constexpr int group = VL == 16 ? 4 : 2;  // rows whose sums, with four vectors of V, fit the registers
-  constexpr int turn = T::bytes == 4 ? 2 : 8;  // keys added for a head before the next head has its turn
+  constexpr int turn = kTurnKeys[T::bytes == 2];
   const auto add = [&](auto turns, auto whole) { (next ? turns : whole)(z, w, o, ldo, next); };
   if (z.rows == 1) add(value_turns<T, 1, turn, true>, value_turns<T, 1, 0, false>);
   else if (z.rows == 2) add(value_turns<T, 2, turn, true>, value_turns<T, 2, 0, false>);

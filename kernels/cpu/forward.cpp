@@ -245,8 +245,10 @@ void Forward::plan(int threads) {
   }
 #endif
   Dr = pairs ? ceil_div(a.D, 2) : a.D;
-  copy_k = pairs ? a.D % 2 != 0 : a.dtype != kFloat32;
-  copy_v = a.dtype != kFloat32;
+  // Rows that lie a large power of two apart share so few sets of L1 that it cannot hold a tile of them.
+  const auto crowded = [&](int64_t stride) { return p.R > PW && stride * 4 % 2048 == 0; };
+  copy_k = pairs ? a.D % 2 != 0 : a.dtype != kFloat32 || crowded(a.ks[2]);
+  copy_v = a.dtype != kFloat32 || crowded(a.vs[2]);
   panels = ceil_div(p.R, PW);
   // Few rows and many keys: cut the keys too, by the shape alone, for partial sums are joined in this order.
   splits = 1, split_keys = max2<int64_t>(a.Sk, 1);

@@ -42,9 +42,12 @@ _X86_FLAGS = {
     "avx512bf16": {"avx512_bf16"},
     "amx": {"amx_tile", "amx_bf16"},
 }
-_INTEL = "GenuineIntel"
-# Intel's cores keep few misses of L1 in flight, and more of L2: a prefetch to L2 holds none of the few.
-_INTEL_OPTIONS = ("-DRA_PREFETCH_TO_L2",)
+_INTEL, _AMD = "GenuineIntel", "AuthenticAMD"
+_ZEN5 = 0x1A  # family
+# Cores that keep few misses of L1 in flight, and more of L2: a prefetch to L2 holds none of the few.
+_FETCH = ("-DRA_PREFETCH_TO_L2",)
+# 512-bit stores take two cycles, and L1 has 32 KiB: sums should stay in registers for more keys.
+_SLOW_STORES = ("-DRA_SLOW_STORES",)
 
 
 @functools.cache
@@ -52,8 +55,8 @@ def host_isa() -> str:
     """Return the fastest instruction set of this CPU that the kernels have code for; ``ROCATTN_CPU_ISA`` overrides it.
 
     That is the widest, but for bf16 products on Intel's cores: vdpbf16ps takes two cycles there where two FMAs take
-    one, so that widening to float32 is faster (measured: forward 1.5 times, backward alike). On AMD's (Zen 5) pairs
-    are faster.
+    one, so that widening to float32 is faster (measured: forward 1.5 times, backward alike). On AMD's (Zen 4 and
+    5) pairs are faster.
 
     Raises:
         ToolchainError: When the override names none, or one this CPU lacks.
@@ -79,6 +82,20 @@ def _cpu_flags() -> set[str]:
 
 def _cpu_vendor() -> str:
     return _cpu_line("vendor_id")
+
+
+def _tuning() -> tuple[str, ...]:
+    """Return options for what instruction sets do not tell of this core; measured on Xeons with AMX, Zen 4 and 5."""
+    vendor = _cpu_vendor()
+    if vendor == _INTEL:
+        return _FETCH
+    family = _cpu_family()
+    return (*_FETCH, *_SLOW_STORES) if vendor == _AMD and family is not None and family < _ZEN5 else ()
+
+
+def _cpu_family() -> int | None:
+    text = _cpu_line("cpu family")
+    return int(text) if text.isdecimal() else None
 
 
 def _cpu_line(name: str) -> str:
@@ -107,8 +124,7 @@ def compile_host(sources: Sequence[Path], *, isa: str | None = None, options: Se
     """
     files = [absolute(source) for source in sources]
     compiler = choose_host_compiler()
-    tuning = _INTEL_OPTIONS if _cpu_vendor() == _INTEL else ()
-    chosen = (*_OPTIONS, *ISA_OPTIONS[isa or host_isa()], *tuning, *options)
+    chosen = (*_OPTIONS, *ISA_OPTIONS[isa or host_isa()], *_tuning(), *options)
     inputs = _inputs(files)
     parts: list[str | bytes] = ["host-2", compiler.version, platform.machine(), *chosen]
     for name, data in inputs:

@@ -177,11 +177,16 @@ def test_intel_widens_bf16_unless_asked(monkeypatch):
 
 def test_tuning_is_part_of_what_is_kept(source, monkeypatch, tmp_path):
     """Machines that share a cache do not take each other's libraries where their cores want other code."""
-    header = "#if defined(RA_PREFETCH_TO_L2)\n#define ANSWER 2\n#else\n#define ANSWER 1\n#endif\n"
+    header = (
+        "#if defined(RA_SLOW_STORES)\n#define ANSWER 3\n#elif defined(RA_PREFETCH_TO_L2)\n#define ANSWER 2\n"
+        "#else\n#define ANSWER 1\n#endif\n"
+    )
     source.with_suffix(".h").write_text(header)
-    for vendor, answer in (("GenuineIntel", 2), ("AuthenticAMD", 1)):
+    cores = [("GenuineIntel", 6, 2), ("AuthenticAMD", 0x19, 3), ("AuthenticAMD", 0x1A, 1), ("", None, 1)]
+    for i, (vendor, family, answer) in enumerate(cores):
         monkeypatch.setattr(host, "_cpu_vendor", lambda vendor=vendor: vendor)
-        folder = tmp_path / vendor
+        monkeypatch.setattr(host, "_cpu_family", lambda family=family: family)
+        folder = tmp_path / str(i)
         folder.mkdir()
         assert answer_of(toolchain.compile_host([source]), folder) == answer
 

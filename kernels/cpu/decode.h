@@ -31,7 +31,9 @@
 //
 // On Zen 4 (AVX-512 in halves, 32 KiB of L1; 22 to 30 GB/s of memory a core) prefetches go to L2: from memory half the
 // time of those to L1, none or non-temporal ones 1.6 to 2.6 times as long. A 512-bit store takes two cycles there, so a
-// tile of scores has 4 keys and a turn of values 8 (16-bit: 16): from L3 0.6 of the time (fp32; bf16: 0.75).
+// tile of scores has 2 (16-bit: 4) keys and a turn of values 8: from L3 0.6 of the time (fp32; bf16: 0.75). Compared in
+// one process, from memory: 4 keys of fp32 or 16 a turn of bf16 take 5 % longer, 4 a turn 8 to 15 %, 16 KiB ahead 4 to
+// 12 %, 48 and 64 KiB the same; sums by blends instead of half of the shuffles the same.
 //
 // On a Xeon with AMX (15 GB/s of memory a core): vdpbf16ps has half the rate of FMA, prefetches to L1 wait for its few
 // fill buffers (host.py chooses). With both changed 1024 to 4096 tokens from memory took 10 to 24 % less. Tried without

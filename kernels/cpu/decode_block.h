@@ -22,7 +22,7 @@ constexpr int kLocality = 3;
 // How K and V are read from memory, fp32 and 16-bit: keys of a tile of scores, keys that a head's values are added of
 // before the next head's turn, and how far ahead lines are fetched where heads lie side by side.
 #if defined(RA_SLOW_STORES)  // see rocattn/toolchain/host.py
-constexpr int kTileKeys[] = {4, 4}, kTurnKeys[] = {8, 16}, kAhead = 32 << 10;
+constexpr int kTileKeys[] = {2, 4}, kTurnKeys[] = {8, 8}, kAhead = 32 << 10;
 #else
 constexpr int kTileKeys[] = {1, 2}, kTurnKeys[] = {2, 8}, kAhead = 16 << 10;
 #endif

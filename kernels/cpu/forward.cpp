@@ -246,7 +246,7 @@ void Forward::plan(int threads) {
 #endif
   Dr = pairs ? ceil_div(a.D, 2) : a.D;
   // Rows that lie a large power of two apart share so few sets of L1 that it cannot hold a tile of them.
-  const auto crowded = [&](int64_t stride) { return p.R > PW && stride * 4 % 2048 == 0; };
+  const auto crowded = [&](int64_t stride) { return p.R > 4 * PW && stride * 4 % 2048 == 0; };
   copy_k = pairs ? a.D % 2 != 0 : a.dtype != kFloat32 || crowded(a.ks[2]);
   copy_v = a.dtype != kFloat32 || crowded(a.vs[2]);
   panels = ceil_div(p.R, PW);

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate import noise
+from rocattn_profiling.gate import doubts, noise
 
 PLAIN = noise.learned(0.015, [])
 
@@ -17,15 +17,16 @@ def contaminated(rng, count, tau=0.015, share=0.2, delay=0.15):
 
 def test_densities_are_densities():
     """Each row of the table sums to one, up to what lies outside of the tabulated places."""
-    sums = np.exp(noise._table().log_density).sum(axis=2) * noise._STEP
+    table = noise._table()
+    sums = np.exp(table.log_density).reshape(len(table.taus), table.places, -1).sum(axis=1) * noise._STEP
     assert np.all((sums > 0.96) & (sums < 1.01))
 
 
 def test_the_delay_moves_launches_up_only():
     """The mean of a row is share times delay above its level: the exponential is on the slow side."""
     places = np.arange(noise._LEFT, noise._RIGHT, noise._STEP)
-    row = np.exp(noise._table().log_density[2][-1]) * noise._STEP  # delay 0.5, cut off at the table's edge
-    short = np.exp(noise._table().log_density[2][1]) * noise._STEP
+    third = np.exp(noise._table().log_density[2 * len(places) : 3 * len(places)]) * noise._STEP
+    row, short = third[:, -1], third[:, 1]  # delays of 0.5, cut off at the table's edge, and 0.04
     assert (row * places).sum() > 0.1
     assert (short * places).sum() == pytest.approx(noise._SHARES[1] * noise._DELAYS[0], rel=0.02)
 
@@ -107,7 +108,7 @@ def test_two_modes_are_told_from_a_change():
     factors = []
     for fifth in (0.101, 0.001, 0.3):
         a = np.append(low, fifth)
-        factors.append(noise.against_modes(a, high, noise.change(a, high, PLAIN), PLAIN))
+        factors.append(doubts.against_modes(a, high, noise.change(a, high, PLAIN), PLAIN))
     assert factors[0] < 30 < factors[2] < factors[1]
 
 
@@ -130,8 +131,8 @@ def slow_states(rng, count, coefficient=0.7):
 def test_slow_states_of_a_side_are_told_from_independent_launches(count):
     """The median probability of slow states is above even odds where there are some, else below a third."""
     rng = np.random.default_rng(7)
-    own = [noise.memory(slow_states(rng, count), slow_states(rng, count))[0] for _ in range(60)]
-    none = [noise.memory(rng.normal(0, 0.02, count), rng.normal(0, 0.02, count))[0] for _ in range(60)]
+    own = [doubts.memory(slow_states(rng, count), slow_states(rng, count))[0] for _ in range(60)]
+    none = [doubts.memory(rng.normal(0, 0.02, count), rng.normal(0, 0.02, count))[0] for _ in range(60)]
     assert np.median(own) > 0.5
     assert np.median(none) < 1 / 3
 
@@ -142,13 +143,13 @@ def test_what_both_sides_share_is_no_slow_state_of_one():
     held = []
     for _ in range(60):
         common = np.cumsum(rng.normal(0, 0.03, 20))
-        held.append(noise.memory(common + rng.normal(0, 0.01, 20), common + rng.normal(0, 0.01, 20))[0])
+        held.append(doubts.memory(common + rng.normal(0, 0.01, 20), common + rng.normal(0, 0.01, 20))[0])
     assert np.median(held) < 1 / 3
 
 
 def test_correlated_launches_count_for_fewer():
     """Five launches count like 1.6 independent ones, fifty like about a fifth of them; a single one is itself."""
-    parts = {count: noise.memory(np.arange(float(count)), np.zeros(count))[1] for count in (5, 50)}
+    parts = {count: doubts.memory(np.arange(float(count)), np.zeros(count))[1] for count in (5, 50)}
     assert 5 * parts[5] == pytest.approx(1.62, abs=0.01)
     assert parts[50] == pytest.approx(0.19, abs=0.01)
 
@@ -157,7 +158,7 @@ def test_fewer_launches_make_a_wider_answer():
     """With a part of the launches counted, the same ones leave more open around the same shift."""
     rng = np.random.default_rng(9)
     a, b = rng.normal(0, 0.01, 8), 0.1 + rng.normal(0, 0.01, 8)
-    whole, part = noise.change(a, b, PLAIN), noise.compared([noise.reading(a, b, 0.015, [])], 0.25)
+    whole, part = noise.change(a, b, PLAIN), noise.compared(noise.read(a, b, 0.015, []), 0.25)
     assert part.high - part.low > 1.5 * (whole.high - whole.low)
     assert part.shift == pytest.approx(whole.shift, abs=0.01)
 
@@ -165,7 +166,7 @@ def test_fewer_launches_make_a_wider_answer():
 def test_far_modes_are_doubted_less():
     """The same launches, stretched, are less likely two modes of unchanged code."""
     low, high = np.array([0.0, 0.004, -0.003, 0.002, 0.101]), 0.1 + np.array([0.002, -0.004, 0.0, 0.003, 0.001])
-    near = noise.two_modes(low, high, noise.change(low, high, PLAIN), PLAIN)
-    far = noise.two_modes(3 * low, 3 * high, noise.change(3 * low, 3 * high, PLAIN), PLAIN)
+    near = doubts.two_modes(low, high, noise.change(low, high, PLAIN), PLAIN)
+    far = doubts.two_modes(3 * low, 3 * high, noise.change(3 * low, 3 * high, PLAIN), PLAIN)
     assert 0.01 < near < 1
     assert far < near

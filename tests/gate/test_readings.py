@@ -89,8 +89,8 @@ def test_averaging_over_one_way_is_that_way():
     """A certain way counts alone; two equal ways with half the chance each say the same as one."""
     rng = np.random.default_rng(5)
     a, b = rng.normal(0, 0.01, 6), rng.normal(0.03, 0.01, 6)
-    one = noise.compared([noise.reading(a, b, 0.02, [])])
-    two = noise.compared([noise.reading(a, b, 0.02, [], 0.5), noise.reading(a, b, 0.02, [], 0.5)])
+    one = noise.compared(noise.read(a, b, 0.02, []))
+    two = noise.compared(noise.read(np.stack([a, a]), np.stack([b, b]), 0.02, [], (0.5, 0.5)))
     assert two.p_below(0.01) == pytest.approx(one.p_below(0.01))
     assert (two.shift, two.low, two.high) == pytest.approx((one.shift, one.low, one.high))
     assert two.noise == pytest.approx(one.noise)
@@ -100,8 +100,8 @@ def test_only_cpu_time_is_adjusted():
     """Where code waits, or no CPU time is known, its wall time is taken as it is."""
     pair = pair_of(np.random.default_rng(6))
     kept = (pair.a.launches, pair.b.launches)
-    assert len(readings.of(pair, kept, "cpu", 0.02)) == len(readings.SLOPES)
-    assert len(readings.of(pair, kept, "samples", 0.02)) == 1
+    assert len(readings.of(pair, kept, "cpu", 0.02).chances) == len(readings.SLOPES)
+    assert len(readings.of(pair, kept, "samples", 0.02).chances) == 1
     waits = [msgspec.structs.replace(x, cpu=[value / 2 for value in x.cpu]) for x in pair.b.launches]
     assert not examine(msgspec.structs.replace(pair, b=Side(launches=waits)), Policy()).adjusted
     assert examine(pair, Policy()).adjusted
@@ -131,5 +131,6 @@ def test_history_is_adjusted_too():
     past = [launches(rng, rng.normal(0, 0.05, 5), 0.004, 0.003) for _ in range(6)]
     pair = pair_of(rng, clock=0.0, code=0.004)
     told = msgspec.structs.replace(pair, a=msgspec.structs.replace(pair.a, history=past))
-    left, all_of_it = (np.concatenate(readings.earlier(told, "cpu", slope)) for slope in (1.0, 0.0))
+    slopes = np.array([[1.0], [0.0]])
+    left, all_of_it = np.concatenate(readings.earlier(told, "cpu", slopes), axis=1)
     assert 2 * np.std(left - np.median(left)) < np.std(all_of_it)

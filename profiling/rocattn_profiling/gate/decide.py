@@ -62,7 +62,8 @@ def decide(pair: Pair, policy: Policy | None = None) -> Decision:
     Raises:
         PairError: When a sample is not a time.
     """
-    return decide_suite([pair], stored(policy or Policy(), pair.rounds)).decisions[0]
+    states = _looked_at([pair], stored(policy or Policy(), pair.rounds), {})
+    return states[0].decision("")  # one pair is no suite that drifts
 
 
 def stored(policy: Policy, rounds: int) -> Policy:
@@ -93,13 +94,7 @@ def decide_suite(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy] | 
     Raises:
         PairError: When a sample is not a time.
     """
-    states = [_State(pairs, index, policies or {}, policy) for index in range(len(pairs))]
-    for index, look in enumerate(_looks(max((state.stored for state in states), default=0), policy)):
-        for state in states:
-            state.look(look, policy)
-        _holm(states, policy)
-        for state in states:
-            state.settle_pass(_PASS * policy.level * policy.pass_share(index))
+    states = _looked_at(pairs, policy, policies or {})
     shift, canary, invalid = _session(states, policy)
     decisions = [state.decision(invalid) for state in states]
     last = policy.looks[-1]
@@ -107,6 +102,18 @@ def decide_suite(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy] | 
     levels = {state.id: found for state in states if (found := state.levels())}
     low, high = _shift_interval(states)
     return SuiteDecision(decisions, levels, undecided, shift, canary, invalid, low, high, _listed(states))
+
+
+def _looked_at(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy]) -> list[_State]:
+    """Return the pairs after all looks; arguments as `decide_suite`."""
+    states = [_State(pairs, index, policies, policy) for index in range(len(pairs))]
+    for index, look in enumerate(_looks(max((state.stored for state in states), default=0), policy)):
+        for state in states:
+            state.look(look, policy)
+        _holm(states, policy)
+        for state in states:
+            state.settle_pass(_PASS * policy.level * policy.pass_share(index))
+    return states
 
 
 def _looks(most: int, policy: Policy) -> list[int]:

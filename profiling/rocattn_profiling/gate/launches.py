@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,7 +54,7 @@ def steady(pair: Pair) -> tuple[list[PairLaunch], list[PairLaunch]]:
     if not has_canary(pair):
         return sides
     canaries = sorted(launch.canary for side in sides for launch in side)
-    limit = _SLOW_CANARY * float(np.median(canaries[: (len(canaries) + 1) // 2]))
+    limit = _SLOW_CANARY * median(canaries[: (len(canaries) + 1) // 2])
     return [x for x in sides[0] if x.canary <= limit], [x for x in sides[1] if x.canary <= limit]
 
 
@@ -80,7 +81,7 @@ def cpu_bound(pair: Pair) -> tuple[bool, bool]:
         shares = _quiet_shares(side.launches)
         if len(shares) < LEAST:
             proven = False
-        elif not _CPU_BOUND[0] <= float(np.median(shares)) <= _CPU_BOUND[1]:
+        elif not _CPU_BOUND[0] <= median(shares) <= _CPU_BOUND[1]:
             return False, False
     return True, proven
 
@@ -91,7 +92,7 @@ def usual_share(pair: Pair) -> float | None:
     if not _has_cpu(launches) or not all(launch.nivcsw for launch in launches):
         return None
     shares = _quiet_shares(launches)
-    return float(np.median(shares)) if len(shares) >= LEAST else 1.0
+    return median(shares) if len(shares) >= LEAST else 1.0
 
 
 def pushed_off(launch: PairLaunch, usual: float | None) -> bool:
@@ -130,13 +131,10 @@ def _quiet_shares(launches: Sequence[PairLaunch]) -> list[float]:
 
     Where switches were not counted these are the highest third: code that waits by itself never keeps the core.
     """
-    rows = [
-        (cpu / wall, switched)
-        for launch in launches
-        for wall, cpu, switched in zip(launch.samples, launch.cpu, launch.nivcsw or [-1] * len(launch.cpu), strict=True)
-        if wall
-    ]
-    if any(switched < 0 for _, switched in rows):
-        shares = sorted((share for share, _ in rows), reverse=True)
-        return shares[: max(1, len(shares) // 3)]
-    return [share for share, switched in rows if not switched]
+    if all(launch.nivcsw and min(launch.nivcsw) >= 0 for launch in launches):
+        columns = ((launch.samples, launch.cpu, launch.nivcsw) for launch in launches)
+        rows = (row for of_launch in columns for row in zip(*of_launch, strict=True))
+        return [cpu / wall for wall, cpu, switched in rows if wall and not switched]
+    times = (time for launch in launches for time in zip(launch.samples, launch.cpu, strict=True))
+    shares = sorted((cpu / wall for wall, cpu in times if wall), reverse=True)
+    return shares[: max(1, len(shares) // 3)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from rocattn_profiling.gate import noise, readings, vetoes
+from rocattn_profiling.gate import doubts, noise, readings, vetoes
 from rocattn_profiling.gate.launches import LEAST, cpu_bound, level, pushed_off, steady, usual_share
 from rocattn_profiling.gate.pairs import TIMES
 
@@ -150,22 +150,22 @@ def examine(pair: Pair, policy: Policy) -> Look:
         ways = readings.of(pair, (pair.a.launches, pair.b.launches), "samples", policy.prior_noise)
         seen = noise.compared(ways)
         why = "too noisy: the machine was busy or slow in most launches of a side"
-        return Look(1.0, 1.0, 1.0, level(ways[0].base), _told(seen), why)
+        return Look(1.0, 1.0, 1.0, level(ways.base[0]), _told(seen), why)
     # CPU time does not count what other processes took, so even disturbed launches can be used.
     kept, column = (usable, "cpu") if bound else (clean, "samples")
     single = all(len(x.samples) == 1 for side in (pair.a, pair.b) for x in side.launches)
     name = "CPU time" if bound else "its value" if single and pair.a.unit not in TIMES else "wall time"
     ways = readings.of(pair, kept, column, policy.prior_noise)
     seen = noise.compared(ways)
-    best = ways[int(seen.chances.argmax())]
-    a, b = best.base, best.head
+    best = int(seen.chances.argmax())
+    a, b = ways.base[best], ways.head[best]
     drifted = vetoes.drift(kept, (a, b))
     p_up, p_down = seen.p_below(policy.margin + drifted), seen.p_above(-policy.margin - drifted)
     # Where every sample was interrupted, a wait of the code's own cannot be told from an interruption.
     p_same = _p_same(pair, level(a), seen, policy, drifted) if proven or not bound else 1.0
     note = f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
     if not drifted:
-        note = readings.told(kept, column, best, policy.margin)
+        note = readings.told(ways, best, policy.margin)
     look = Look(p_up, p_down, p_same, level(a), _told(seen), name, note, adjusted=readings.tells(ways, seen))
     if min(p_up, p_down) > _DOUBTED:
         return look
@@ -175,9 +175,9 @@ def examine(pair: Pair, policy: Policy) -> Look:
     )
     if vetoed or not _counts(pair, look, policy):
         return look._replace(p_up=1.0, p_down=1.0)
-    held, weight = noise.memory(a, b)
+    held, weight = doubts.memory(a, b)
     slow = noise.compared(ways, weight)
-    look = _doubted(look, slow, held, noise.two_modes(a, b, seen, best.prior), policy.margin + drifted)
+    look = _doubted(look, slow, held, doubts.two_modes(a, b, seen, ways.prior[best]), policy.margin + drifted)
     if usual is None and not bound and pair.a.unit in TIMES:
         look = look._replace(p_up=min(1.0, _BLIND * look.p_up), p_down=min(1.0, _BLIND * look.p_down))
     return _in_cycles(pair, look, policy)

@@ -15,7 +15,8 @@ normals: Tukey 1960; integrating nuisance scales out under a prior: Gelman et al
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,56 +35,103 @@ _DELAYS = (0.04, 0.15, 0.5)
 _STEP = 0.0005  # of every grid, in logs
 _LEFT, _RIGHT = -1.6, 2.4  # the densities are tabulated between; beyond, the edge's value stands
 _POINTS = 81  # levels tried a side, for each tau
+_LEVELS = np.linspace(-1.0, 1.0, _POINTS)  # in parts of the reach
+_SHIFTS = 2 * _POINTS - 1  # differences of the levels of two sides
+_TRANSFORMED = 192  # points of a Fourier transform: not less than shifts, and a fast number
+_EVEN = np.linspace(0.0, 1.0, 241)  # where the whole posterior is looked at, in parts of its width
 _STRAY, _STRAY_SCALE = 0.05, 3.0  # share and scale of a wider core: a launch may be fast by luck, too
 _PRIOR_WIDTH = 0.9  # of log tau: a factor of two and a half either way
 _UNLIKELY = 1e-5  # a tau of less probability has no say in the interval
 _OPEN = 0.05  # part of the prior that gives every tau the same weight: some machines are as bad as that
-_MODE_SHARES = tuple((i + 0.5) / 12 for i in range(12))
 SESSIONS = 8  # of the history that are listened to, the newest
 _TEMPER = 0.5  # weight of a past launch: sessions differ
 _UNLIKE = 0.4  # chance that today's noise is not that of earlier sessions: a busier machine, other code
-_MEMORY, _COEFFICIENT = 0.5, 0.7  # chance of slow states before five launches are seen, and how long those last
-_HELD = 4.5  # median absolute deviations at which an outlier is held
-_MODES, _FAR_MODES = 0.05, 0.01  # share of benchmarks with two modes that far apart
-_FAR = math.log1p(0.15)
 
 
 class _Table(NamedTuple):
-    """Log densities of the noise, shape [tau, pi and delay, place]."""
+    """Log densities of the noise, shape [tau and place, pi and delay]: what is looked up together lies together."""
 
     log_density: Array
     taus: Array
+    places: int
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True)
+class Change:
     """Posterior of head minus base, in logs.
 
     Attributes:
-        shift: Its median; low, high: its 95 % interval.
+        middles: Of evenly spaced shifts, a row of them for each tau of each way to read the launches.
+        steps: Between them, shape [row].
+        mass: Probability of the row's way and tau and of each shift, shape [row, shift].
+        chances: Of the ways, now that the launches are seen (`compared`).
         noise: Posterior mean of tau: the launch noise of this benchmark, here and now.
-        grids: Shifts, a row for each tau (of each way to read the launches).
-        below, above: Probability (of the row's tau and) of a change below, above each shift.
-        chances: Of the ways to read the launches, now that they are seen (`compared`).
     """
 
-    shift: float
-    low: float
-    high: float
-    noise: float
-    grids: Array
-    below: Array
-    above: Array
+    middles: Array
+    steps: Array
+    mass: Array
     chances: Array
+    noise: float
+
+    @property
+    def shift(self) -> float:
+        """The median."""
+        return self._quantiles[0]
+
+    @property
+    def low(self) -> float:
+        """Where the 95 % interval begins."""
+        return self._quantiles[1]
+
+    @property
+    def high(self) -> float:
+        """Where it ends."""
+        return self._quantiles[2]
 
     def p_below(self, bound: float) -> float:
         """Return the probability that the change is not above the bound."""
-        rows = zip(self.grids, self.below, strict=True)
-        return float(sum(np.interp(bound, grid, below, left=0.0) for grid, below in rows))
+        return float(_below(self._from_below, ((bound - self.middles) / self.steps)[:, None]).sum())
 
     def p_above(self, bound: float) -> float:
         """Return the probability that the change is not below the bound."""
-        rows = zip(self.grids, self.above, strict=True)
-        return float(sum(np.interp(bound, grid, above, right=0.0) for grid, above in rows))
+        return float(_below(self._from_above, ((self.middles - bound) / self.steps)[:, None]).sum())
+
+    @cached_property
+    def _from_below(self) -> Array:
+        return _cumulated(self.mass)
+
+    @cached_property
+    def _from_above(self) -> Array:
+        return _cumulated(self.mass[:, ::-1])
+
+    @cached_property
+    def _quantiles(self) -> tuple[float, float, float]:
+        likely = self.mass.sum(axis=1) > _UNLIKELY
+        middles, steps = self.middles[likely], self.steps[likely]
+        reach = (_POINTS - 1) * steps
+        start, end = (middles - reach).min(), (middles + reach).max()
+        fine = np.sort(np.concatenate([start + (end - start) * _EVEN, list(set(middles.tolist()))]))
+        places = (fine - middles[:, None]) / steps[:, None]
+        whole = _below(self._from_below[likely], places).sum(axis=0)
+        middle, low, high = np.interp((0.5, 0.025, 0.975), whole, fine).tolist()
+        return middle, low, high
+
+
+def _cumulated(mass: Array) -> Array:
+    """Return the probability of each shift and all before it, its own by half."""
+    found: Array = np.cumsum(mass, axis=1) - 0.5 * mass
+    return found
+
+
+def _below(cumulated: Array, places: Array) -> Array:
+    """Return rows of cumulated probabilities at places, shape [row, place], in steps from the middle, interpolated."""
+    inside = np.minimum(np.maximum(places + (_POINTS - 1), 0.0), _SHIFTS - 1)
+    left = np.minimum(inside.astype(np.intp), _SHIFTS - 2)
+    at = left + np.arange(0, cumulated.size, _SHIFTS)[:, None]
+    start = cumulated.take(at)
+    found: Array = np.where(places < 1 - _POINTS, 0.0, start + (cumulated.take(at + 1) - start) * (inside - left))
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -102,8 +150,17 @@ def _table() -> _Table:
             grown = np.cumsum(core * np.exp((places - _LEFT) / delay)) * _STEP / delay
             late = grown * np.exp(-(places - _LEFT) / delay)
             rows += [np.log((1 - share) * clean + share * late + 1e-12) for share in _SHARES]
-        blocks.append(rows)
-    return _Table(np.array(blocks), np.array(_TAUS))
+        blocks.append(np.stack(rows, axis=1))
+    return _Table(np.concatenate(blocks), np.array(_TAUS), len(places))
+
+
+def log_density(places: Array) -> Array:
+    """Return the log density of the noise at places of shape [way, tau, ...], with an axis of pi and delay added."""
+    table = _table()
+    index = np.rint((places - _LEFT) / _STEP)
+    np.minimum(np.maximum(index, 0, out=index), table.places - 1, out=index)
+    starts = table.places * np.arange(len(table.taus)).reshape(-1, *(1 for _ in places.shape[2:]))
+    return table.log_density.take((index + starts).astype(np.intp), axis=0)
 
 
 def lowest(count: int) -> int:
@@ -111,97 +168,104 @@ def lowest(count: int) -> int:
     return math.ceil(LOW_SHARE * count)
 
 
+def lowest_of(x: Array) -> Array:
+    """Return the low ones of locations of shape [way, launch], in order."""
+    found: Array = np.sort(x, axis=1)[:, : lowest(x.shape[1])]
+    return found
+
+
 @lru_cache(maxsize=64)
 def _prior(noise: float) -> Array:
-    """Return log weights of tau and, alike, of every pi and delay, shape [tau, pi and delay]."""
+    """Return log weights of tau and, alike, of every pi and delay, shape [1, tau, pi and delay]; they sum to one."""
     table = _table()
     centre = min(max(noise, _TAUS[0]), _TAUS[-1])
     shape = np.exp(-0.5 * ((np.log(table.taus) - math.log(centre)) / _PRIOR_WIDTH) ** 2)
     weights = np.log((1 - _OPEN) * shape / shape.sum() + _OPEN / len(shape))
-    return np.repeat(weights[:, None], table.log_density.shape[1], axis=1)
+    return _normalised(np.repeat(weights[None, :, None], table.log_density.shape[1], axis=2))
 
 
-class _Levels(NamedTuple):
-    """Likelihoods of one side's level on a grid for each tau: relative to the largest of a row, and those as logs."""
+class Sides(NamedTuple):
+    """What the launches of one side or of two say of their levels, read in one way or more.
 
-    low: float
+    Attributes:
+        low: What the levels that are tried lie around, shape [side, way].
+        reach: How far they go either way, shape [way, tau].
+        logs: Log likelihood of each, shape [side, way, tau, pi and delay, level].
+        relative: The same without the log, relative to the largest of a row.
+        whole: Log likelihood of the launches of each side, its level unknown, shape [side, way, tau, pi and delay].
+    """
+
+    low: Array
+    reach: Array
+    logs: Array
     relative: Array
-    best: Array
+    whole: Array
 
-    def tempered(self, weight: float) -> _Levels:
+    def tempered(self, weight: float) -> Sides:
         """Return the likelihoods as if only this part of the launches had been seen."""
-        return self if weight == 1.0 else _Levels(self.low, self.relative**weight, self.best * weight)
+        return self if weight == 1.0 else _sides(self.low, self.reach, self.logs * weight)
 
 
-def _reach(sides: Sequence[Array]) -> Array:
-    """Return how far from the low end a level is looked for, a value for each tau."""
-    spread, fewest = 0.0, min(len(x) for x in sides)
+def _sides(low: Array, reach: Array, logs: Array) -> Sides:
+    best = logs.max(axis=4)
+    relative = np.exp(logs - best[..., None])
+    whole = best + np.log(relative.sum(axis=4) * reach[..., None])  # a level has a flat prior
+    return Sides(low, reach, logs, relative, whole)
+
+
+def sides_of(*sides: Array) -> Sides:
+    """Return what the launches of sides say of their levels.
+
+    Args:
+        sides: Locations of the launches of each, in logs, shape [way, launch], one launch or more.
+    """
+    lowest_ones = [lowest_of(x) for x in sides]
+    low = np.array([x.mean(axis=1) for x in lowest_ones])
+    spread = np.array([x[:, -1] - x[:, 0] for x in lowest_ones]).max(axis=0)
+    reach = spread[:, None] + 8.0 * _table().taus / math.sqrt(min(x.shape[1] for x in sides))
+    levels = reach[..., None] * _LEVELS
+    launches = np.concatenate([x - x_low[:, None] for x, x_low in zip(sides, low, strict=True)], axis=1)
+    found = log_density(launches[:, None, :, None] - levels[:, :, None, :])
+    logs, start = [], 0
     for x in sides:
-        ordered = np.sort(x)
-        spread = max(spread, float(ordered[lowest(len(x)) - 1] - ordered[0]))
-    reach: Array = spread + 8.0 * _table().taus / math.sqrt(fewest)
-    return reach
-
-
-def _levels(x: Array, reach: Array) -> _Levels:
-    """Return the likelihood of every level near the low end of a side."""
-    table = _table()
-    low = float(np.sort(x)[: lowest(len(x))].mean())
-    levels = reach[:, None] * np.linspace(-1.0, 1.0, _POINTS)
-    places = (x[None, :, None] - low - levels[:, None, :] - _LEFT) / _STEP
-    index = np.clip(np.rint(places), 0, table.log_density.shape[2] - 1).astype(np.intp)
-    logs = np.stack([rows[:, at].sum(axis=1) for rows, at in zip(table.log_density, index, strict=True)])
-    best = logs.max(axis=2)
-    return _Levels(low, np.exp(logs - best[:, :, None]), best)
+        logs.append(found[:, :, start : start + x.shape[1]].sum(axis=2))
+        start += x.shape[1]
+    return _sides(low, reach, np.ascontiguousarray(np.array(logs).swapaxes(3, 4)))
 
 
 @lru_cache(maxsize=4096)
-def _shown(session: bytes) -> Array:
-    """Return the log likelihood of the model after one session's locations (float64), shape [tau, pi and delay]."""
-    x = np.frombuffer(session)
-    reach = _reach([x])
-    levels = _levels(x, reach)
-    shown: Array = levels.best + np.log(levels.relative.sum(axis=2) * reach[:, None])
+def _shown(session: bytes, ways: int) -> Array:
+    """Return the log likelihood of one session's locations (float64), shape [way, tau, pi and delay]."""
+    shown: Array = sides_of(np.frombuffer(session).reshape(ways, -1)).whole[0]
     return shown
 
 
 def learned(noise: float, sessions: Sequence[Array]) -> Array:
-    """Return the log prior of the model after launches of earlier sessions, shape [tau, pi and delay]; it sums to one.
+    """Return the log prior of the model after earlier launches, shape [way, tau, pi and delay]; each way's sums to one.
 
     Args:
         noise: Launch noise in logs to expect before any is seen.
-        sessions: Locations of one session's launches each, in logs, the newest last.
+        sessions: Locations of one session's launches each, in logs, the newest last, shape [launch] or [way, launch].
     """
     weights = _prior(noise)
-    for x in sessions[-SESSIONS:]:
-        weights = weights + _TEMPER * _shown(x.astype(np.float64).tobytes())
+    if not sessions:
+        return weights
+    for x in map(np.atleast_2d, sessions[-SESSIONS:]):
+        weights = weights + _TEMPER * _shown(x.astype(np.float64).tobytes(), len(x))
     return _normalised(weights)
 
 
-def _normalised(logs: Array) -> Array:
-    """Return log weights that sum to one."""
-    most = float(logs.max())
-    found: Array = logs - most - math.log(float(np.exp(logs - most).sum()))
+def _summed(logs: Array) -> Array:
+    """Return the log of each way's sum, given and returned with axes [way, tau, pi and delay]."""
+    most = logs.max(axis=(1, 2), keepdims=True)
+    found: Array = most + np.log(np.exp(logs - most).sum(axis=(1, 2), keepdims=True))
     return found
 
 
-class Sides(NamedTuple):
-    """What the launches of two sides say of their levels."""
-
-    reach: Array
-    base: _Levels
-    head: _Levels
-
-
-def sides_of(a: Array, b: Array) -> Sides:
-    """Return what two sides' launches say of their levels.
-
-    Args:
-        a: Locations of base launches, in logs, shape [n], n >= 1.
-        b: Locations of head launches, in logs, shape [m], m >= 1.
-    """
-    reach = _reach([a, b])
-    return Sides(reach, _levels(a, reach), _levels(b, reach))
+def _normalised(logs: Array) -> Array:
+    """Return log weights that sum to one for each way."""
+    found: Array = logs - _summed(logs)
+    return found
 
 
 def expected(noise: float, sessions: Sequence[Array], sides: Sides) -> Array:
@@ -220,166 +284,67 @@ def expected(noise: float, sessions: Sequence[Array], sides: Sides) -> Array:
     weak = learned(noise, [])
     if not sessions:
         return weak
-    past = learned(noise, sessions)
-    odds = math.log((1 - _UNLIKE) / _UNLIKE) + _foreseen(sides, past) - _foreseen(sides, weak)
+    past, today = learned(noise, sessions), sides.whole.sum(axis=0)
+    odds = math.log((1 - _UNLIKE) / _UNLIKE) + _summed(past + today) - _summed(weak + today)
     return _normalised(np.logaddexp(past - np.logaddexp(0.0, -odds), weak - np.logaddexp(0.0, odds)))
 
 
-def _foreseen(sides: Sides, prior: Array) -> float:
-    """Return the log likelihood of both sides' launches under a prior that sums to one, the levels unknown."""
-    rows = prior + 2 * np.log(sides.reach)[:, None]
-    for side in (sides.base, sides.head):
-        rows = rows + side.best + np.log(side.relative.sum(axis=2))
-    most = float(rows.max())
-    return most + math.log(float(np.exp(rows - most).sum()))
-
-
-class Reading(NamedTuple):
-    """One way to read two sides: with the machine's speed taken out to some extent (`readings.of`).
+class Readings(NamedTuple):
+    """The ways to read two sides: with the machine's speed taken out to some extent (`readings.of`).
 
     Attributes:
-        chance: Probability of this way before the launches are seen.
-        base, head: Locations, in logs.
+        chances: Probability of each way before the launches are seen.
+        base, head: Locations, in logs, shape [way, launch].
         sides: Of `sides_of`.
         prior: Log weights of the model, of `learned` or `expected`.
     """
 
-    chance: float
+    chances: Array
     base: Array
     head: Array
     sides: Sides
     prior: Array
 
 
-def reading(a: Array, b: Array, noise: float, sessions: Sequence[Array], chance: float = 1.0) -> Reading:
-    """Return one way to read two sides; arguments as `sides_of`, `expected` and `Reading`."""
-    sides = sides_of(a, b)
-    return Reading(chance, a, b, sides, expected(noise, sessions, sides))
+def read(a: Array, b: Array, noise: float, sessions: Sequence[Array], chances: Sequence[float] = (1.0,)) -> Readings:
+    """Return ways to read two sides.
+
+    Args:
+        a: Locations of base launches, in logs, shape [launch] or, for several ways, [way, launch].
+        b: The same of head.
+        noise: As in `expected`.
+        sessions: As in `expected`.
+        chances: As in `Readings`.
+    """
+    base, head = np.atleast_2d(a, b)
+    sides = sides_of(base, head)
+    prior = expected(noise, sessions, sides)
+    return Readings(np.array(chances), base, head, sides, np.broadcast_to(prior, (len(chances), *prior.shape[1:])))
 
 
 def change(a: Array, b: Array, prior: Array) -> Change:
-    """Compare two sides read in one way; arguments as `sides_of` and `Reading`."""
-    return compared([Reading(1.0, a, b, sides_of(a, b), prior)])
+    """Compare two sides read in one way; arguments as `read` and `Readings`."""
+    base, head = np.atleast_2d(a, b)
+    return compared(Readings(np.ones(1), base, head, sides_of(base, head), prior))
 
 
-def compared(readings: Sequence[Reading], weight: float = 1.0) -> Change:
+def compared(ways: Readings, weight: float = 1.0) -> Change:
     """Compare two sides, averaging over the ways to read them by how well each explains the launches.
 
     Args:
-        readings: One or more.
-        weight: Part of the launches that counts as independent (`memory`).
+        ways: One or more.
+        weight: Part of the launches that counts as independent (`rocattn_profiling.gate.doubts.memory`).
     """
-    found = [_compared(one, weight) for one in readings]
-    logs = np.array([evidence for evidence, _, _ in found])
-    chances = np.exp(logs - logs.max())
-    chances /= chances.sum()
-    mass = np.concatenate([chance * rows for chance, (_, rows, _) in zip(chances, found, strict=True)])
-    grids = np.concatenate([rows for _, _, rows in found])
-    below = np.cumsum(mass, axis=1) - 0.5 * mass
-    above = np.cumsum(mass[:, ::-1], axis=1)[:, ::-1] - 0.5 * mass
-    of_tau = mass.sum(axis=1)
-    noise = float((of_tau * np.tile(_table().taus, len(readings))).sum())
-    likely = of_tau > _UNLIKELY
-    middle = grids[:, _POINTS - 1]
-    start, end = grids[likely, 0].min(), grids[likely, -1].max()
-    fine = np.union1d(np.linspace(start, end, 241), middle[likely])
-    whole = sum(np.interp(fine, grid, row, left=0.0) for grid, row in zip(grids[likely], below[likely], strict=True))
-    centre, low, high = (float(np.interp(q, whole, fine)) for q in (0.5, 0.025, 0.975))
-    return Change(centre, low, high, noise, grids, below, above, chances)
-
-
-def _compared(one: Reading, weight: float) -> tuple[float, Array, Array]:
-    """Return a reading's log evidence, and masses of the change with their shifts, both of shape [tau, shift]."""
-    sides, reach = one.sides, one.sides.reach
-    base, head = sides.base.tempered(weight), sides.head.tempered(weight)
-    rows = base.best + head.best + one.prior + 2 * np.log(reach)[:, None]  # both levels have a flat prior
-    largest = rows.max()
-    rows = np.exp(rows - largest)
-    size = 2 * _POINTS
+    sides = ways.sides.tempered(weight)
+    logs = ways.prior + sides.whole.sum(axis=0) + np.log(ways.chances)[:, None, None]
+    posterior = np.exp(logs - logs.max())
+    posterior /= posterior.sum()
     # The distribution of the difference of two levels is the correlation of theirs, summed over pi and delay.
-    spectra = np.fft.rfft(head.relative * rows[:, :, None], size) * np.conj(np.fft.rfft(base.relative, size))
-    wrapped = np.fft.irfft(spectra.sum(axis=1), size, axis=1)
-    mass = np.maximum(np.concatenate([wrapped[:, -_POINTS + 1 :], wrapped[:, :_POINTS]], axis=1), 0.0)
-    total = mass.sum()
-    steps = 2 * reach / (_POINTS - 1)
-    grids = sides.head.low - sides.base.low + steps[:, None] * np.arange(-_POINTS + 1, _POINTS)
-    return math.log(one.chance) + float(largest) + math.log(total), mass / total, grids
-
-
-def memory(a: Array, b: Array) -> tuple[float, float]:
-    """Return the probability that a side has slow states of its own, and the part of its launches that then counts.
-
-    Independent launches and launches correlated by 0.7 from one to the next are told apart by the smaller of two
-    lag-one coefficients: that of both sides, and that of head minus base, round by round, which what is common to a
-    round does not touch. Means and scatters in short series were simulated. Five launches say next to nothing, so the
-    prior stands; the part that counts is 1 / (1 + 2 sum_k (1 - k/n) 0.7^k).
-
-    Args:
-        a: Locations of base launches in the order of their rounds, in logs.
-        b: The same of head.
-    """
-    count = min(len(a), len(b))
-    seen = min(_lag_one([a[:count], b[:count]]), _lag_one([b[:count] - a[:count]]))
-    fits = [
-        math.exp(-0.5 * ((seen - mean) / scatter) ** 2) / scatter
-        for mean, scatter in (
-            (-0.05 - 1.2 / count, 0.8 / math.sqrt(count + 5)),
-            (0.66 - 3.7 / count, 0.85 / math.sqrt(count + 4)),
-        )
-    ]
-    held = _MEMORY * fits[1] / (_MEMORY * fits[1] + (1 - _MEMORY) * fits[0])
-    lost = sum((1 - lag / count) * _COEFFICIENT**lag for lag in range(1, count))
-    return held, 1.0 / (1.0 + 2.0 * lost)
-
-
-def _lag_one(rows: Sequence[Array]) -> float:
-    """Return the correlation of neighbours in rows with a mean of their own, outliers held."""
-    together = power = 0.0
-    for row in rows:
-        steps = row - np.median(row)
-        reach = _HELD * float(np.median(np.abs(steps)))
-        steps = np.clip(steps, -reach, reach)
-        steps = steps - steps.mean()
-        together += float((steps[1:] * steps[:-1]).sum())
-        power += float((steps**2).sum())
-    return together / power if power > 0 else -1.0 / len(rows[0])
-
-
-def two_modes(a: Array, b: Array, seen: Change, prior: Array) -> float:
-    """Return the probability that two modes of unchanged code look like this change; arguments as `against_modes`."""
-    # Modes (layout, placement) are seldom far apart.
-    share = _FAR_MODES if abs(seen.shift) >= _FAR else _MODES
-    return share / (share + (1 - share) * against_modes(a, b, seen, prior))
-
-
-def against_modes(a: Array, b: Array, seen: Change, prior: Array) -> float:
-    """Return the Bayes factor of a change against one benchmark with two modes that both sides visit.
-
-    Code that runs at two speeds by chance (layout, placement) can show one speed in most launches of base and the other
-    in most of head. Both explanations have the same two levels and the same noise; the modes add a share, uniform.
-
-    Args:
-        a: Locations of base launches, in logs.
-        b: Locations of head launches, in logs.
-        seen: The change, of `change`.
-        prior: As in `change`.
-    """
-    table = _table()
-    base = float(np.sort(a)[: lowest(len(a))].mean())
-    own: list[Array] = []
-    other: list[Array] = []
-    for x, level, away in ((a, base, base + seen.shift), (b, base + seen.shift, base)):
-        for levels, kept in ((level, own), (away, other)):
-            places = np.clip(np.rint((x - levels - _LEFT) / _STEP), 0, table.log_density.shape[2] - 1)
-            kept.append(table.log_density[:, :, places.astype(np.intp)])
-    own_logs, other_logs = np.concatenate(own, axis=2), np.concatenate(other, axis=2)
-    of_base = np.arange(own_logs.shape[2]) < len(a)
-    weights = prior - prior.max()
-    changed = own_logs.sum(axis=2) + weights
-    modes = []
-    for share in _MODE_SHARES:  # of the level of head
-        mine = np.where(of_base, math.log(1 - share), math.log(share))
-        theirs = np.where(of_base, math.log(share), math.log(1 - share))
-        modes.append(np.logaddexp(own_logs + mine, other_logs + theirs).sum(axis=2) + weights)
-    best = changed.max()
-    return float(np.exp(changed - best).sum() / max(np.exp(np.array(modes) - best).sum() / len(modes), 1e-300))
+    base, head = np.fft.rfft(sides.relative, _TRANSFORMED)
+    weights = posterior / sides.relative.sum(axis=4).prod(axis=0)
+    wrapped = np.fft.irfft((weights[..., None] * (head * base.conj())).sum(axis=2), _TRANSFORMED)
+    mass = np.maximum(np.concatenate([wrapped[..., 1 - _POINTS :], wrapped[..., :_POINTS]], axis=2), 0.0)
+    middles = np.repeat(sides.low[1] - sides.low[0], len(_TAUS))
+    steps = sides.reach.ravel() * (2 / (_POINTS - 1))
+    noise = float((posterior.sum(axis=(0, 2)) * _table().taus).sum())
+    return Change(middles, steps, mass.reshape(-1, _SHIFTS) / mass.sum(), posterior.sum(axis=(1, 2)), noise)

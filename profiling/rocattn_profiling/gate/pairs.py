@@ -127,8 +127,10 @@ def _malformed(launch: PairLaunch) -> str:
     """Say what is wrong with a launch; empty if nothing is."""
     if not launch.samples:
         return "no samples"
-    values = (*launch.samples, *launch.cpu, *launch.sclk_mhz, launch.canary)
-    if wrong := next(filter(None, map(no_measurement, values)), ""):
+    values = (*launch.samples, *launch.cpu, *launch.sclk_mhz, launch.canary or 1.0)
+    # Most are sound, which is told at once; NaN hides from comparisons, but not from a sum.
+    sound = math.isfinite(sum(values)) and min(values) >= _SMALLEST and max(values) <= _LARGEST
+    if not sound and (wrong := next(filter(None, map(no_measurement, values)), "")):
         return f"a sample that is not a time: {wrong}"
     if any(parts and len(parts) != len(launch.samples) for parts in _columns(launch)):
         return "columns of unequal length"

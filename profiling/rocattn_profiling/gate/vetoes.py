@@ -41,9 +41,9 @@ def canary_change(pair: Pair) -> noise.Change | None:
 def canary_moved_along(pair: Pair, shift: float) -> bool:
     """Whether fixed work changed, too, by at least half as much in the same direction."""
     canary = canary_change(pair)
-    if canary is None or canary.shift * shift <= 0 or abs(canary.shift) <= 0.5 * abs(shift):
+    if canary is None or (canary.p_below(0.0) if shift > 0 else canary.p_above(0.0)) >= CONTRADICTED:
         return False
-    return (canary.p_below(0.0) if shift > 0 else canary.p_above(0.0)) < CONTRADICTED
+    return canary.shift * shift > 0 and abs(canary.shift) > 0.5 * abs(shift)
 
 
 def wall_contradicts(clean: Sequence[Sequence[PairLaunch]], shift: float, margin: float) -> bool:
@@ -115,13 +115,14 @@ def drift(sides: Sequence[Sequence[PairLaunch]], places: Sequence[Array]) -> flo
     """
     if min(len(side) for side in sides) < LEAST:
         return 0.0
-    starts = [np.array([launch.start_us for launch in side]) for side in sides]
+    begun = [[launch.start_us for launch in side] for side in sides]
+    if max(begun[0]) >= min(begun[1]) and max(begun[1]) >= min(begun[0]):
+        return 0.0
+    starts = [np.array(side) for side in begun]
     # In parts of the largest: squares of what a foreign clock may say, 1e300 or 1e-300, are no numbers.
     largest = max(float(np.abs(side).max()) for side in starts) or 1.0
     starts = [side / largest for side in starts]
     if not all(np.ptp(side) > 0 for side in starts):
-        return 0.0
-    if starts[0].max() >= starts[1].min() and starts[1].max() >= starts[0].min():
         return 0.0
     times = np.concatenate([side - side.mean() for side in starts])
     values = np.concatenate([side - side.mean() for side in places])

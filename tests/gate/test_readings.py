@@ -96,6 +96,18 @@ def test_averaging_over_one_way_is_that_way():
     assert two.noise == pytest.approx(one.noise)
 
 
+def test_ways_read_together_are_what_they_are_alone():
+    """In a batch each way has the posterior that it has by itself, by its chance and how well it explains launches."""
+    rng = np.random.default_rng(10)
+    a, b, past = (rng.normal(0, 0.01, (2, count)) for count in (6, 5, 7))
+    both = noise.compared(noise.read(a, b, 0.02, [past], (0.3, 0.7)), 0.6)
+    alone = [noise.compared(noise.read(a[i], b[i], 0.02, [past[i]]), 0.6) for i in range(2)]
+    for bound in (-0.01, 0.0, 0.02):
+        mixed = both.chances @ [one.p_below(bound) for one in alone]
+        assert both.p_below(bound) == pytest.approx(mixed, rel=1e-9)
+    assert both.noise == pytest.approx(both.chances @ [one.noise for one in alone])
+
+
 def test_only_cpu_time_is_adjusted():
     """Where code waits, or no CPU time is known, its wall time is taken as it is."""
     pair = pair_of(np.random.default_rng(6))

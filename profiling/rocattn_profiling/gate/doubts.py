@@ -36,8 +36,9 @@ def memory(a: Array, b: Array) -> tuple[float, float]:
         b: The same of head.
     """
     count = min(len(a), len(b))
-    sides = np.stack([a[:count], b[:count]])
-    seen = min(_lag_one(sides), _lag_one(np.diff(sides, axis=0)))
+    a, b = a[:count], b[:count]
+    of_base, of_head, of_steps = _lag_one(np.array([a, b, b - a]))
+    seen = min(_correlation(of_base + of_head, count), _correlation(of_steps, count))
     fits = [
         math.exp(-0.5 * ((seen - mean) / scatter) ** 2) / scatter
         for mean, scatter in (
@@ -50,14 +51,18 @@ def memory(a: Array, b: Array) -> tuple[float, float]:
     return held, 1.0 / (1.0 + 2.0 * lost)
 
 
-def _lag_one(rows: Array) -> float:
-    """Return the correlation of neighbours in rows with a mean of their own, outliers held."""
+def _lag_one(rows: Array) -> Array:
+    """Return sums of products of neighbours and of squares, shape [row, 2]: around the row's mean, outliers held."""
     steps = rows - _medians(rows)
     reach = _HELD * _medians(np.abs(steps))
     steps = np.minimum(np.maximum(steps, -reach), reach)
     steps -= steps.mean(axis=1, keepdims=True)
-    power = float((steps**2).sum())
-    return float((steps[:, 1:] * steps[:, :-1]).sum()) / power if power > 0 else -1.0 / rows.shape[1]
+    return np.stack([(steps[:, 1:] * steps[:, :-1]).sum(axis=1), (steps**2).sum(axis=1)], axis=1)
+
+
+def _correlation(sums: Array, count: int) -> float:
+    together, power = sums.tolist()
+    return together / power if power > 0 else -1.0 / count
 
 
 def _medians(rows: Array) -> Array:
@@ -88,14 +93,13 @@ def against_modes(a: Array, b: Array, seen: Change, prior: Array) -> float:
     """
     base = float(lowest_of(a[None]).mean())
     head = base + seen.shift
-    own, other = (
-        log_density(np.concatenate([a - of_a, b - of_b])[None, None]) for of_a, of_b in ((base, head), (head, base))
-    )  # [1, tau, launch, pi and delay]
+    own, other = (log_density(np.concatenate([a - of_a, b - of_b])) for of_a, of_b in ((base, head), (head, base)))
     peak = np.maximum(own, other)
     own_density, other_density = np.exp(own - peak), np.exp(other - peak)
-    share = _MODE_SHARES[:, None, None, None]  # of the level of head
-    mine = np.where((np.arange(own.shape[2]) < len(a))[:, None], 1 - share, share)
-    modes = np.log(mine * own_density + (1 - mine) * other_density).sum(axis=2) + peak.sum(axis=2)
-    changed = own.sum(axis=2) + prior
+    share = _MODE_SHARES[:, None]  # of the level of head
+    mine = np.where((np.arange(len(own)) < len(a))[:, None, None], 1 - share, share)  # [launch, share, 1]
+    mixed = other_density[:, None] + mine * (own_density - other_density)[:, None]
+    weights = prior.ravel()
+    modes, changed = np.log(mixed).sum(axis=0) + peak.sum(axis=0) + weights, own.sum(axis=0) + weights
     best = changed.max()
-    return float(np.exp(changed - best).sum() / max(np.exp(modes + prior - best).sum() / len(_MODE_SHARES), 1e-300))
+    return float(np.exp(changed - best).sum() / max(np.exp(modes - best).sum() / len(_MODE_SHARES), 1e-300))

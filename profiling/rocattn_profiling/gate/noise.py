@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,6 +37,7 @@ _LEFT, _RIGHT = -1.6, 2.4  # the densities are tabulated between; beyond, the ed
 _POINTS = 81  # levels tried a side, for each tau
 _LEVELS = np.linspace(-1.0, 1.0, _POINTS)  # in parts of the reach
 _SHIFTS = 2 * _POINTS - 1  # differences of the levels of two sides
+_STEPS = np.arange(1.0 - _POINTS, _POINTS)  # that these are from the one in their middle
 _TRANSFORMED = 192  # points of a Fourier transform: not less than shifts, and a fast number
 _EVEN = np.linspace(0.0, 1.0, 241)  # where the whole posterior is looked at, in parts of its width
 _STRAY, _STRAY_SCALE = 0.05, 3.0  # share and scale of a wider core: a launch may be fast by luck, too
@@ -61,8 +62,8 @@ class Change:
     """Posterior of head minus base, in logs.
 
     Attributes:
-        middles: Of evenly spaced shifts, a row of them for each tau of each way to read the launches.
-        steps: Between them, shape [row].
+        middles: Of evenly spaced shifts, a row of them for each tau of each way to read the launches; shape [row, 1].
+        steps: Between them, shape [row, 1].
         mass: Probability of the row's way and tau and of each shift, shape [row, shift].
         chances: Of the ways, now that the launches are seen (`compared`).
         noise: Posterior mean of tau: the launch noise of this benchmark, here and now.
@@ -91,47 +92,31 @@ class Change:
 
     def p_below(self, bound: float) -> float:
         """Return the probability that the change is not above the bound."""
-        return float(_below(self._from_below, ((bound - self.middles) / self.steps)[:, None]).sum())
+        return self._p_within((bound - self.middles) / self.steps - _STEPS)
 
     def p_above(self, bound: float) -> float:
         """Return the probability that the change is not below the bound."""
-        return float(_below(self._from_above, ((self.middles - bound) / self.steps)[:, None]).sum())
+        return self._p_within(_STEPS - (bound - self.middles) / self.steps)
 
-    @cached_property
-    def _from_below(self) -> Array:
-        return _cumulated(self.mass)
-
-    @cached_property
-    def _from_above(self) -> Array:
-        return _cumulated(self.mass[:, ::-1])
+    def _p_within(self, left: Array) -> float:
+        """Return the mass within a bound so many steps away: each shift's is spread over one step either way."""
+        return float(np.vdot(self.mass, np.minimum(np.maximum(0.5 + 0.5 * left, 0.0), 1.0)))
 
     @cached_property
     def _quantiles(self) -> tuple[float, float, float]:
         likely = self.mass.sum(axis=1) > _UNLIKELY
-        middles, steps = self.middles[likely], self.steps[likely]
+        middles, steps, mass = self.middles[likely], self.steps[likely], self.mass[likely]
         reach = (_POINTS - 1) * steps
         start, end = (middles - reach).min(), (middles + reach).max()
-        fine = np.sort(np.concatenate([start + (end - start) * _EVEN, list(set(middles.tolist()))]))
-        places = (fine - middles[:, None]) / steps[:, None]
-        whole = _below(self._from_below[likely], places).sum(axis=0)
-        middle, low, high = np.interp((0.5, 0.025, 0.975), whole, fine).tolist()
+        fine = np.sort(np.concatenate([start + (end - start) * _EVEN, list(set(middles.ravel().tolist()))]))
+        below = np.cumsum(mass, axis=1) - 0.5 * mass
+        places = np.minimum((fine - middles) / steps + (_POINTS - 1), _SHIFTS - 1)
+        left = np.minimum(np.maximum(places, 0.0).astype(np.intp), _SHIFTS - 2)
+        at = left + np.arange(0, below.size, _SHIFTS)[:, None]
+        found = below.take(at)
+        found += (below.take(at + 1) - found) * (places - left)
+        middle, low, high = np.interp((0.5, 0.025, 0.975), (found * (places >= 0)).sum(axis=0), fine).tolist()
         return middle, low, high
-
-
-def _cumulated(mass: Array) -> Array:
-    """Return the probability of each shift and all before it, its own by half."""
-    found: Array = np.cumsum(mass, axis=1) - 0.5 * mass
-    return found
-
-
-def _below(cumulated: Array, places: Array) -> Array:
-    """Return rows of cumulated probabilities at places, shape [row, place], in steps from the middle, interpolated."""
-    inside = np.minimum(np.maximum(places + (_POINTS - 1), 0.0), _SHIFTS - 1)
-    left = np.minimum(inside.astype(np.intp), _SHIFTS - 2)
-    at = left + np.arange(0, cumulated.size, _SHIFTS)[:, None]
-    start = cumulated.take(at)
-    found: Array = np.where(places < 1 - _POINTS, 0.0, start + (cumulated.take(at + 1) - start) * (inside - left))
-    return found
 
 
 @lru_cache(maxsize=1)
@@ -154,13 +139,22 @@ def _table() -> _Table:
     return _Table(np.concatenate(blocks), np.array(_TAUS), len(places))
 
 
-def log_density(places: Array) -> Array:
-    """Return the log density of the noise at places of shape [way, tau, ...], with an axis of pi and delay added."""
+def _looked_up(places: Array) -> Iterator[Array]:
+    """Give the log density of the noise, the models of a tau in the last axis, for places of shape [..., tau, level].
+
+    It is looked up for one index of the first axis at a time: an array for all launches takes megabytes.
+    """
     table = _table()
     index = np.rint((places - _LEFT) / _STEP)
     np.minimum(np.maximum(index, 0, out=index), table.places - 1, out=index)
-    starts = table.places * np.arange(len(table.taus)).reshape(-1, *(1 for _ in places.shape[2:]))
-    return table.log_density.take((index + starts).astype(np.intp), axis=0)
+    index += table.places * np.arange(len(table.taus))[:, None]
+    return (table.log_density.take(at, axis=0) for at in index.astype(np.intp))
+
+
+def log_density(places: Array) -> Array:
+    """Return the log density of the noise under each model at the place of each launch, shape [launch, model]."""
+    taus = np.broadcast_to(places[:, None, None], (len(places), len(_TAUS), 1))
+    return np.array(list(_looked_up(taus))).reshape(len(places), -1)
 
 
 def lowest(count: int) -> int:
@@ -224,12 +218,10 @@ def sides_of(*sides: Array) -> Sides:
     spread = np.array([x[:, -1] - x[:, 0] for x in lowest_ones]).max(axis=0)
     reach = spread[:, None] + 8.0 * _table().taus / math.sqrt(min(x.shape[1] for x in sides))
     levels = reach[..., None] * _LEVELS
-    launches = np.concatenate([x - x_low[:, None] for x, x_low in zip(sides, low, strict=True)], axis=1)
-    found = log_density(launches[:, None, :, None] - levels[:, :, None, :])
-    logs, start = [], 0
-    for x in sides:
-        logs.append(found[:, :, start : start + x.shape[1]].sum(axis=2))
-        start += x.shape[1]
+    logs = [
+        reduce(np.add, _looked_up((x - of_x[:, None]).T[:, :, None, None] - levels))
+        for x, of_x in zip(sides, low, strict=True)
+    ]  # [side][way, tau, level, pi and delay]
     return _sides(low, reach, np.ascontiguousarray(np.array(logs).swapaxes(3, 4)))
 
 
@@ -344,7 +336,7 @@ def compared(ways: Readings, weight: float = 1.0) -> Change:
     weights = posterior / sides.relative.sum(axis=4).prod(axis=0)
     wrapped = np.fft.irfft((weights[..., None] * (head * base.conj())).sum(axis=2), _TRANSFORMED)
     mass = np.maximum(np.concatenate([wrapped[..., 1 - _POINTS :], wrapped[..., :_POINTS]], axis=2), 0.0)
-    middles = np.repeat(sides.low[1] - sides.low[0], len(_TAUS))
-    steps = sides.reach.ravel() * (2 / (_POINTS - 1))
+    middles = np.repeat(sides.low[1] - sides.low[0], len(_TAUS))[:, None]
+    steps = sides.reach.reshape(-1, 1) * (2 / (_POINTS - 1))
     noise = float((posterior.sum(axis=(0, 2)) * _table().taus).sum())
     return Change(middles, steps, mass.reshape(-1, _SHIFTS) / mass.sum(), posterior.sum(axis=(1, 2)), noise)

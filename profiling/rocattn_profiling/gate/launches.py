@@ -132,9 +132,12 @@ def _quiet_shares(launches: Sequence[PairLaunch]) -> list[float]:
     Where switches were not counted these are the highest third: code that waits by itself never keeps the core.
     """
     if all(launch.nivcsw and min(launch.nivcsw) >= 0 for launch in launches):
-        columns = ((launch.samples, launch.cpu, launch.nivcsw) for launch in launches)
-        rows = (row for of_launch in columns for row in zip(*of_launch, strict=True))
-        return [cpu / wall for wall, cpu, switched in rows if wall and not switched]
+        return [
+            cpu / wall
+            for launch in launches
+            for wall, cpu, switched in zip(launch.samples, launch.cpu, launch.nivcsw, strict=True)
+            if wall and not switched
+        ]
     times = (time for launch in launches for time in zip(launch.samples, launch.cpu, strict=True))
     shares = sorted((cpu / wall for wall, cpu in times if wall), reverse=True)
     return shares[: max(1, len(shares) // 3)]

@@ -257,6 +257,26 @@ def test_launches_of_a_slow_spell_are_set_aside_by_the_canary(make_pair):
     assert decide(pair, Policy(looks=(8,))).verdict == "pass"
 
 
+def test_where_most_launches_are_of_a_slow_spell_the_canary_takes_it_out(make_pair):
+    """One side met the machine at three quarters of its speed four times in five: +30 % is found, no change is not."""
+
+    def slowed(side, places):
+        made = []
+        for index, x in enumerate(side.launches):
+            factor = 4 / 3 if index in places else 1.0
+            times = {name: [value * factor for value in getattr(x, name)] for name in ("samples", "cpu")}
+            made.append(msgspec.structs.replace(x, **times, canary=1000.0 * factor))
+        return Side(launches=made)
+
+    def judged(change, slow):
+        pair = make_pair(np.random.default_rng(26), 5, slowdown=change, cpu=True)
+        return decide(Pair(id="x", a=slowed(pair.a, slow[0]), b=slowed(pair.b, slow[1]))).verdict
+
+    most, one = {0, 1, 3, 4}, {2}
+    assert [judged(change, (one, most)) for change in (0.0, 0.3)] == ["inconclusive", "regression"]
+    assert [judged(change, (most, one)) for change in (0.0, 0.3)] == ["inconclusive", "regression"]
+
+
 def test_a_session_in_which_everything_moved_with_the_machine_is_invalid(make_pair):
     """All benchmarks up by 12 % and the canary by 6 %: the regressions are withdrawn, and the reason says why."""
     rng = np.random.default_rng(25)

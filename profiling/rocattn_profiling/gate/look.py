@@ -23,6 +23,7 @@ FULL_LOOKS = (5, 10, 15, 20)
 QUICK_LOOKS = (5, 8, 12)
 _FIRST_SHARE = 0.5  # of a pass's level goes to the first look: most unchanged code should not need a second
 _BLIND = 1.25  # factor on the probability of a change in wall time when nothing tells which launches were interrupted
+_SPELL = 5.0  # on every probability when most launches of a side were in a slow spell of the machine, by the canary
 # Factor on the level at a last look: up to ten rounds, and after twenty.
 _LENIENT, _LENIENT_ADJUSTED, _LENIENT_MOST = 2.5, 3.5, 4.0
 _DOUBTED = 0.2  # probability from which on nothing is called a change, so that doubts need not be asked
@@ -141,11 +142,13 @@ def examine(pair: Pair, policy: Policy) -> Look:
     if pair.rounds < LEAST:
         why = f"{pair.rounds} launches a side are too few to tell anything from noise"
         return Look(1.0, 1.0, 1.0, 0.0, None, why)
-    usable = steady(pair)
+    bound, proven = cpu_bound(pair)
+    usable, slow_spell = steady(pair), False
+    if bound and min(len(side) for side in usable) < LEAST:  # the canary tells how slow each was: `readings.of`
+        usable, slow_spell = (pair.a.launches, pair.b.launches), True
     usual = usual_share(pair)
     clean = [[launch for launch in side if not pushed_off(launch, usual)] for side in usable]
     enough = min(len(side) for side in clean) >= LEAST
-    bound, proven = cpu_bound(pair)
     if min(len(side) for side in usable) < LEAST or not (enough or bound):
         ways = readings.of(pair, (pair.a.launches, pair.b.launches), "samples", policy.prior_noise)
         seen = noise.compared(ways)
@@ -163,6 +166,7 @@ def examine(pair: Pair, policy: Policy) -> Look:
     p_up, p_down = seen.p_below(policy.margin + drifted), seen.p_above(-policy.margin - drifted)
     # Where every sample was interrupted, a wait of the code's own cannot be told from an interruption.
     p_same = _p_same(pair, level(a), seen, policy, drifted) if proven or not bound else 1.0
+    p_same = min(1.0, _SPELL * p_same) if slow_spell else p_same
     note = f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
     if not drifted:
         note = readings.told(ways, best, policy.margin)
@@ -178,8 +182,8 @@ def examine(pair: Pair, policy: Policy) -> Look:
     held, weight = doubts.memory(a, b)
     slow = noise.compared(ways, weight)
     look = _doubted(look, slow, held, doubts.two_modes(a, b, seen, ways.prior[best]), policy.margin + drifted)
-    if usual is None and not bound and pair.a.unit in TIMES:
-        look = look._replace(p_up=min(1.0, _BLIND * look.p_up), p_down=min(1.0, _BLIND * look.p_down))
+    unsure = _SPELL if slow_spell else _BLIND if usual is None and not bound and pair.a.unit in TIMES else 1.0
+    look = look._replace(p_up=min(1.0, unsure * look.p_up), p_down=min(1.0, unsure * look.p_down))
     return _in_cycles(pair, look, policy)
 
 

@@ -4,9 +4,9 @@
 //   S^T[key][query] = K Q^T     A = rows of K as the caller stores them, B = Q^T[d][query], packed once a panel
 //   P^T = exp2(c S^T - m)       max, exp2 and sum run along the registers: no horizontal step, no transposed K
 //   O^T[dv][query] += V^T P^T   A = columns of V as stored, B = P^T
-// so fp32 K and V are read in place, whatever their strides; only Q and the output are transposed, once. 16-bit K and
-// V are converted once a tile for all panels of an item: to fp32, or (bf16 with vdpbf16ps) to pairs along the summed
-// axis.
+// so fp32 K and V are read in place, whatever their strides, but for rows that crowd L1 (plan()); only Q and the output
+// are transposed, once. 16-bit K and V are converted once a tile for all panels of an item: to fp32, or (bf16 with
+// vdpbf16ps) to pairs along the summed axis.
 //
 // The running maximum m moves only when a tile exceeds it by more than 2^8 in the softmax (Dao and others,
 // FlashAttention-4): p stays below 256, sums stay exact to fp32, and most tiles need no rescaling pass. Tiles that

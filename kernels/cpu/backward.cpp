@@ -242,9 +242,8 @@ void run_item(void* context, int64_t item, int worker) {
     const bool may_hide = edge || a.mask_dtype != kNone;
     // The next block's rows are fetched in three parts, between the products; then those of dq that this one adds to.
     const auto fetch_ahead = [&](int part) {
-      if (!f.far) return;
-      const int64_t r = r0 + QB + part * (QB / 3);
-      fetch_queries<T>(p, b, kv, r, min2(p.R, part < 2 ? r + QB / 3 : r0 + 2 * QB));
+      const int64_t next = r0 + QB;
+      if (f.far) fetch_queries<T>(p, b, kv, next + part * QB / 3, min2(p.R, next + (part + 1) * QB / 3));
     };
     fetch_ahead(0);
     unit.cut_rows(Q, dO, count);

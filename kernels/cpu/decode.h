@@ -29,11 +29,11 @@
 // Ranges of 512 keys of 16 bits: 2 to 5 % faster with one thread, 2 to 7 % slower with two, where the second one wakes
 // late and there is no third and fourth range left to even that out.
 //
-// On Zen 4 (AVX-512 in halves, 32 KiB of L1; 22 to 30 GB/s of memory a core) prefetches go to L2: from memory half the
+// On Zen 4 (AVX-512 in halves, 32 KiB of L1; 22 to 31 GB/s of memory a core) prefetches go to L2: from memory half the
 // time of those to L1, none or non-temporal ones 1.6 to 2.6 times as long. A 512-bit store takes two cycles there, so a
-// tile of scores has 2 (16-bit: 4) keys and a turn of values 8: from L3 0.6 of the time (fp32; bf16: 0.75). Compared in
-// one process, from memory: 4 keys of fp32 or 16 a turn of bf16 take 5 % longer, 4 a turn 8 to 15 %, 16 KiB ahead 4 to
-// 12 %, 48 and 64 KiB the same; sums by blends instead of half of the shuffles the same.
+// tile of scores has 2 (16-bit: 4) keys and a turn of values 8: with both 0.44 to 0.52 of the time from memory, 0.6
+// (fp32) and 0.9 (bf16) from L3. From memory 4 keys of fp32 take 2 to 6 % longer, 16 a turn of bf16 3 to 4 %, 4 a turn
+// up to 15 %, 16 KiB ahead 6 to 13 %; 48 and 64 KiB no less; sums by blends instead of half of the shuffles the same.
 //
 // On a Xeon with AMX (15 GB/s of memory a core): vdpbf16ps has half the rate of FMA, prefetches to L1 wait for its few
 // fill buffers (host.py chooses). With both changed 1024 to 4096 tokens from memory took 10 to 24 % less. Tried without

@@ -15,8 +15,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from record import ROUNDS, SIDES
 
+from rocattn_profiling.gate.launches import usual_canary
+from rocattn_profiling.gate.measure import REPEATS, SLOW
+from rocattn_profiling.gate.noise import SESSIONS
+
 SAME = [side for side, slower in SIDES.items() if not slower]
 WINDOW = 5
+LONG = 15  # rounds that a block must have left to be looked at sequentially
 
 
 def read(path, part):
@@ -42,26 +47,68 @@ def read(path, part):
     return whole, blocks
 
 
+def repeated(sides):
+    """Return the launches of one kind and block as ``rocattn gate run`` keeps them.
+
+    One that met a slow spell, by the canary, is repeated at most twice: here by those that follow it.
+    """
+    limit = SLOW * usual_canary([launch["canary"] for side in sides.values() for launch in side])
+    kept = {}
+    for side, launches in sides.items():
+        found, left = [], list(launches)
+        while left:
+            tried = left[: 1 + REPEATS]
+            fast = next((place for place, launch in enumerate(tried) if launch["canary"] <= limit), None)
+            if fast is None and len(tried) <= REPEATS:
+                break  # the rest of its repeats was not recorded
+            best = min(tried, key=lambda launch: launch["canary"]) if fast is None else tried[fast]
+            found.append(best | {"round": len(found)})
+            del left[: len(tried) if fast is None else fast + 1]
+        kept[side] = found
+    return kept
+
+
+def earlier(recorded, kind, block):
+    """Return the newest sessions of identical code that were recorded before a block, as a pair's history."""
+    before = [b for k, b in recorded if k == kind and b < block]
+    sessions = [recorded[kind, b][side] for b in sorted(before) for side in SAME]
+    return [[{key: value for key, value in x.items() if key != "number"} for x in s] for s in sessions[-SESSIONS:]]
+
+
 def side_of(kind, name, launches):
     """Return one side as ``gate judge`` reads it."""
     rows = [{key: value for key, value in launch.items() if key != "number"} for launch in launches]
     return {"benchmark": kind, "side": name, "unit": "ns", "number": launches[0]["number"], "launches": rows}
 
 
-def pairs(path, part):
-    """Go through (facts, pair): in windows of 5 rounds, and whole blocks of 20; slowdowns in both directions."""
+def pairs(path, part, *, repeats=False, history=False):
+    """Go through (facts, pair): in windows of 5 rounds, and whole blocks of 20; slowdowns in both directions.
+
+    Args:
+        path: What ``record.py`` wrote.
+        part: Of it.
+        repeats: Launches that met a slow spell are repeated.
+        history: Pairs know the blocks before theirs; those of the first block are left out.
+    """
     recorded, _ = read(path, part)
+    if repeats:
+        recorded = {key: repeated(sides) for key, sides in recorded.items()}
     for (kind, block), sides in recorded.items():
-        count = len(sides[SAME[0]])
-        windows = [(first, WINDOW) for first in range(0, count - WINDOW + 1, WINDOW)]
-        windows += [(0, ROUNDS)] if count >= ROUNDS else []
+        known = earlier(recorded, kind, block) if history else []
+        if history and not known:
+            continue
         couples = list(itertools.permutations(SAME, 2))
         for base, head in itertools.product(SAME, (side for side in SIDES if SIDES[side])):
             couples += [(base, head), (head, base)]
-        for (first, rounds), (base, head) in itertools.product(windows, couples):
-            facts = {"kind": kind, "block": block, "base": base, "head": head, "first": first, "rounds": rounds}
-            a, b = (side_of(kind, name, sides[name][first : first + rounds]) for name in (base, head))
-            yield facts, {"id": "/".join(str(value) for value in facts.values()), "a": a, "b": b}
+        for base, head in couples:
+            count = min(ROUNDS, len(sides[base]), len(sides[head]))
+            windows = [(first, WINDOW, WINDOW) for first in range(0, count - WINDOW + 1, WINDOW)]
+            windows += [(0, count, ROUNDS)] if count >= LONG else []
+            for first, taken, rounds in windows:
+                facts = {"kind": kind, "block": block, "base": base, "head": head, "first": first, "rounds": rounds}
+                a, b = (side_of(kind, name, sides[name][first : first + taken]) for name in (base, head))
+                told = a | {"history": known} if known else a
+                yield facts, {"id": "/".join(str(value) for value in facts.values()), "a": told, "b": b}
 
 
 def main():

@@ -2,11 +2,11 @@
 
     python benchmarks/gate_pairs/record.py --out out/gate-pairs/launches.jsonl --minutes 45
 
-A block is 20 rounds. In a round every side runs once in a fresh process per group of kinds, in random order: three
-sides of identical code and one for each true slowdown. Half of the blocks, by seed, run beside bursts of background
-load of this script's own; whatever else the machine does is recorded as load and steal. Which blocks are for choosing
-a method and which stay unseen until it is chosen is drawn from the same seed before anything is measured. A run that
-is stopped goes on where it was; ``pairs.py`` makes pairs of what is there.
+A block is 20 rounds and 8 to spare, for launches to repeat. In a round every side runs once in a fresh process per
+group of kinds, in random order: three sides of identical code and one for each true slowdown. Half of the blocks, by
+seed, run beside bursts of background load of this script's own; whatever else the machine does is recorded as load and
+steal. Which blocks are for choosing a method and which stay unseen until it is chosen is drawn from the same seed
+before anything is measured. A run that is stopped goes on where it was; ``pairs.py`` makes pairs of what is there.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = 20
+SPARE = 8  # where a quarter of all launches meet a slow spell, 20 that met none need as many more
 SIDES = {"same0": 0, "same1": 0, "same2": 0, "slow2": 2, "slow3": 3, "slow5": 5, "slow10": 10, "slow25": 25}
 GROUPS = ("python", "numpy")
 BURST = """
@@ -77,7 +78,7 @@ def record(out, seed, until):
     while time.monotonic() < until:
         part, bursts = plan_of(block, seed)
         with out.open("a") as file, background(seed + block, bursts):
-            for round_ in range(ROUNDS):
+            for round_ in range(ROUNDS + SPARE):
                 for group in GROUPS:
                     order = list(SIDES)
                     random.Random(f"{seed} {block} {round_} {group}").shuffle(order)  # noqa: S311 - an order

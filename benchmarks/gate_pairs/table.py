@@ -82,10 +82,12 @@ def without(pair, columns):
     return {"id": pair["id"], **sides}
 
 
-OURS = {  # rule -> what the launches do not have
-    "rocattn gate": set(),
-    "rocattn gate, no fixed work": {"canary"},
-    "rocattn gate, wall time alone": {"canary", "cpu", "nivcsw"},
+OURS = {  # rule -> what the launches do not have, and which pairs
+    "rocattn gate": (set(), {}),
+    "rocattn gate, no fixed work": ({"canary"}, {}),
+    "rocattn gate, wall time alone": ({"canary", "cpu", "nivcsw"}, {}),
+    "rocattn gate, slow launches repeated": (set(), {"repeats": True}),
+    "rocattn gate, repeated, earlier sessions known": (set(), {"repeats": True, "history": True}),
 }
 
 
@@ -93,17 +95,22 @@ def count(path, part):
     """Return what each rule says: {(rule, rounds): {(base, head, block, first): {kind: verdict}}}, and rounds used."""
     verdicts = defaultdict(lambda: defaultdict(dict))
     used = defaultdict(list)
-    for facts, pair in pairs(path, part):
-        place = (facts["base"], facts["head"], facts["block"], facts["first"])
-        for name, columns in OURS.items():
+    for name, (columns, which) in OURS.items():
+        for facts, pair in pairs(path, part, **which):
             found = decide(msgspec.convert(without(pair, columns), Pair))
-            verdicts[name, facts["rounds"]][place][facts["kind"]] = found.verdict
+            verdicts[name, facts["rounds"]][place_of(facts)][facts["kind"]] = found.verdict
             used[name, facts["rounds"], SIDES[facts["base"]], SIDES[facts["head"]]].append(found.rounds_used)
+    for facts, pair in pairs(path, part):
         if not SIDES[facts["base"]]:
             for name, rule in OTHERS.items():
                 verdict = "regression" if rule(pair) else "pass"
-                verdicts[name, facts["rounds"]][place][facts["kind"]] = verdict
+                verdicts[name, facts["rounds"]][place_of(facts)][facts["kind"]] = verdict
     return verdicts, used
+
+
+def place_of(facts):
+    """Return what the benchmarks of one pull request have in common."""
+    return facts["base"], facts["head"], facts["block"], facts["first"]
 
 
 def rates(by_place, *, ours):

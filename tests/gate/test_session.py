@@ -1,5 +1,6 @@
 """A session of launches on its own: what is kept, what is given up, and in which order the sides run."""
 
+import msgspec
 import pytest
 
 from rocattn_profiling.gate import verdict
@@ -69,6 +70,91 @@ def test_fixed_work_of_two_builds_of_python_is_not_compared(tmp_path, builds, ke
     store = LaunchStore(tmp_path / "launches.jsonl", "key")
     (pair,) = Session(launchers, [case], Options().policy(), Request(), 3, store, lambda _: None).run().pairs
     assert {x.canary > 0 for side in (pair.a, pair.b) for x in side.launches} == {kept}
+
+
+class Spells:
+    """Launches whose fixed work takes what a script says, and whose samples follow it."""
+
+    def __init__(self, slow, slowness=1.4):
+        self.slow, self.slowness, self.runs = slow, slowness, 0
+
+    def run(self, case, _request, *, pos, **_options):
+        """Answer as a process would."""
+        factor = self.slowness if self.runs in self.slow else 1.0
+        self.runs += 1
+        samples = [factor * 5e6, factor * 5.1e6]
+        own_timer = case.label == "own timer"
+        launch = Launch(start_ns=self.runs, pos=pos, number=1, samples_ns=samples, cpu_ns=samples, nivcsw=[0, 0])
+        return Outcome(status="ok", launch=launch, canary_ns=0.0 if own_timer else 1.5e5 * factor, canary_of="3.13")
+
+
+def measured(folder, head, kind="time", label="b"):
+    """A session of one benchmark of which head is scripted."""
+    benchmark = Benchmark(name="b", type=kind, unit="seconds", version="1", params=[], param_names=[])
+    case = Case(benchmark=benchmark, param=None, label=label)
+    launchers = {"base": Spells(()), "head": head}
+    store = LaunchStore(folder / "launches.jsonl", "key")
+    return Session(launchers, [case], Options(quick=True).policy(), Request(), 3, store, lambda _: None).run()
+
+
+def test_a_launch_that_met_a_slow_spell_is_repeated(tmp_path):
+    """The one that met none counts, in the place of the first; the pair is as if there had been no spell."""
+    still, spelt = (measured(tmp_path / str(n), Spells(slow)) for n, slow in enumerate([(), (4, 6, 7)]))
+    (quiet,), (pair,) = still.pairs, spelt.pairs
+    assert [(x.round, x.samples) for x in pair.b.launches] == [(x.round, x.samples) for x in quiet.b.launches]
+    assert (still.repeated, still.launches, spelt.repeated, spelt.launches) == (0, 12, 3, 15)
+    assert [d.verdict for d in spelt.decision.decisions] == ["pass"]
+
+
+def test_a_spell_that_lasts_ends_the_repeats_and_the_fastest_counts(tmp_path):
+    """Three processes in one place, no more; where all were slow, the one of least fixed work is kept."""
+
+    class Easing(Spells):
+        def run(self, case, request, **options):
+            self.slowness = 1.2 if self.runs == 5 else 1.4
+            return super().run(case, request, **options)
+
+    found = measured(tmp_path, Easing((4, 5, 6)))
+    assert found.repeated == 2
+    assert [x.canary for x in found.pairs[0].b.launches] == pytest.approx([1.5e5, 1.5e5, 1.5e5, 1.8e5, 1.5e5])
+
+
+@pytest.mark.parametrize(("kind", "label"), [("track", "b"), ("time", "own timer")])
+def test_what_the_machine_does_not_slow_is_not_repeated(tmp_path, kind, label):
+    """Values, and timers of a benchmark's own (a GPU's), have nothing of the fixed work."""
+    assert measured(tmp_path, Spells((4, 5, 6)), kind, label).repeated == 0
+
+
+def test_a_slower_change_is_no_slow_spell(tmp_path):
+    """What a launch measured does not decide whether it counts: only the fixed work does."""
+
+    class Slower(Spells):
+        def run(self, case, request, **options):
+            outcome = super().run(case, request, **options)
+            slow = [2 * x for x in outcome.launch.samples_ns]
+            launch = msgspec.structs.replace(outcome.launch, samples_ns=slow, cpu_ns=slow)
+            return msgspec.structs.replace(outcome, launch=launch)
+
+    found = measured(tmp_path, Slower(()))
+    assert (found.repeated, [d.verdict for d in found.decision.decisions]) == (0, ["regression"])
+
+
+def test_a_run_that_was_stopped_among_repeats_goes_on_with_them(tmp_path):
+    """Cut off after any line, it ends with the same launches kept, and repeats none that is there."""
+    whole = measured(tmp_path, Spells((4, 6, 7)))
+    lines = (tmp_path / "launches.jsonl").read_bytes().splitlines(keepends=True)
+    assert len(lines) == 1 + whole.launches
+    for kept in range(8, len(lines)):
+        folder = tmp_path / str(kept)
+        folder.mkdir()
+        (folder / "launches.jsonl").write_bytes(b"".join(lines[:kept]))
+        of_head = sum(b'"side":"head"' in line for line in lines[:kept])
+        rest = Spells((4, 6, 7))
+        rest.runs = of_head
+        again = measured(folder, rest)
+        assert (again.repeated, again.launches) == (whole.repeated, whole.launches)
+        samples = [[x.samples for x in found.pairs[0].b.launches] for found in (whole, again)]
+        assert samples[0] == samples[1]
 
 
 def test_orders_are_balanced_and_come_from_the_seed():

@@ -53,9 +53,13 @@ def steady(pair: Pair) -> tuple[list[PairLaunch], list[PairLaunch]]:
     sides = (pair.a.launches, pair.b.launches)
     if not has_canary(pair):
         return sides
-    canaries = sorted(launch.canary for side in sides for launch in side)
-    limit = _SLOW_CANARY * median(canaries[: (len(canaries) + 1) // 2])
+    limit = _SLOW_CANARY * usual_canary([launch.canary for side in sides for launch in side])
     return [x for x in sides[0] if x.canary <= limit], [x for x in sides[1] if x.canary <= limit]
+
+
+def usual_canary(times: Sequence[float]) -> float:
+    """Return how long the fixed work takes at the machine's usual speed: the median of the faster half."""
+    return median(sorted(times)[: (len(times) + 1) // 2])
 
 
 def has_canary(pair: Pair) -> bool:

@@ -2,6 +2,9 @@
 
 Every finished launch is appended to ``launches.jsonl``. A run that was killed goes on from there: orders come from the
 seed and the round, not from a generator's state, so it ends as an uninterrupted run would with the same timings.
+
+A launch that met a slow spell of the machine, by the fixed work in its process and never by what it measured, is
+launched again after its round: such a one says little, and on a busy host a quarter of all are (docs/gate.md).
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import random
 import statistics
+from collections import defaultdict
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -16,6 +20,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.files import append_line
 from rocattn_profiling.gate.decide import SuiteDecision, decide_suite
+from rocattn_profiling.gate.launches import usual_canary
 from rocattn_profiling.gate.noise_record import Known
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side, no_measurement
 from rocattn_profiling.measure.asv_launch import Case, Launcher, Outcome, Request
@@ -29,6 +34,9 @@ if TYPE_CHECKING:
 SideName = Literal["base", "head"]
 SIDES: tuple[SideName, SideName] = ("base", "head")
 PROBE = -1  # the round in which each side is tried once and the sampling is chosen
+SLOW = 1.15  # times the usual time of the fixed work: a launch to repeat
+REPEATS = 2  # of one launch, at most
+_KNOWN = 6  # launches without which it is not known what is usual
 TIME_UNITS = {"seconds": "ns"}
 _GPU_MEDIANS = ("mclk_mhz", "power_w", "temperature_c")
 
@@ -41,6 +49,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     label: str = ""
     side: SideName = "base"
     round: int = 0
+    repeat: int = 0
     outcome: Outcome | None = None
     began_with: Known | None = None
 
@@ -61,12 +70,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         decision: The verdicts on them.
         outcomes: Per label and side, the probe or the launch that failed.
         launches: How many processes gave samples.
+        repeated: How many of these were launched in the place of one that met a slow spell.
     """
 
     pairs: list[Pair]
     decision: SuiteDecision
     outcomes: dict[str, dict[SideName, Outcome]]
     launches: int
+    repeated: int
 
 
 class LaunchStore:
@@ -81,7 +92,7 @@ class LaunchStore:
 
     def __init__(self, path: Path, key: str, *, fresh: bool = False, began_with: Known | None = None) -> None:
         self.path, self.began_with = path, began_with or Known()
-        self._known: dict[tuple[str, SideName, int], Outcome] = {}
+        self._known: dict[tuple[str, SideName, int, int], Outcome] = {}
         if not fresh and self._load(key):
             self.resumed = len(self._known)
             return
@@ -114,20 +125,20 @@ class LaunchStore:
                 found = line.key == key
                 began_with = line.began_with or Known()
             elif line.outcome is not None:
-                self._known[line.label, line.side, line.round] = line.outcome
+                self._known[line.label, line.side, line.round, line.repeat] = line.outcome
         if found:
             self.began_with = began_with
         return found
 
-    def get(self, case: Case, side: SideName, round_: int) -> Outcome | None:
+    def get(self, case: Case, side: SideName, round_: int, repeat: int = 0) -> Outcome | None:
         """Return a finished launch."""
-        return self._known.get((case.label, side, round_))
+        return self._known.get((case.label, side, round_, repeat))
 
-    def put(self, case: Case, side: SideName, round_: int, outcome: Outcome) -> None:
+    def put(self, case: Case, side: SideName, round_: int, outcome: Outcome, repeat: int = 0) -> None:
         """Keep a finished launch, on disk first."""
-        line = Line(kind="launch", label=case.label, side=side, round=round_, outcome=outcome)
+        line = Line(kind="launch", label=case.label, side=side, round=round_, repeat=repeat, outcome=outcome)
         append_line(self.path, msgspec.json.encode(line))
-        self._known[case.label, side, round_] = outcome
+        self._known[case.label, side, round_, repeat] = outcome
 
     def finish(self) -> None:
         """Mark the session as complete: the next run measures anew."""
@@ -164,7 +175,9 @@ class Session:
         self.seed, self.store, self.on_step = seed, store, on_step
         self._outcomes: dict[str, dict[SideName, Outcome]] = {}
         self._sampling: dict[str, Request] = {}
-        self._done = self._total = 0
+        self._kept: dict[tuple[str, SideName], dict[int, Outcome]] = defaultdict(dict)  # round -> the one that counts
+        self._canaries: dict[str, list[float]] = defaultdict(list)  # of each build of Python, in the order of launches
+        self._done = self._total = self._repeated = 0
 
     def run(self) -> Measured:
         """Measure everything."""
@@ -187,7 +200,13 @@ class Session:
             following = [later for later in looks if later > look]
             self._total = self._done + (2 * len(active) * (following[0] - look) if following else 0)
         pairs = [self._pair(case) for case in running]
-        return Measured(pairs=pairs, decision=decision, outcomes=self._outcomes, launches=self._done)
+        return Measured(
+            pairs=pairs,
+            decision=decision,
+            outcomes=self._outcomes,
+            launches=self._done,
+            repeated=self._repeated,
+        )
 
     def _most(self, case: Case) -> int:
         """Return how many rounds a case may take."""
@@ -215,14 +234,25 @@ class Session:
     def _round(self, active: Sequence[Case], round_: int, look: int) -> None:
         order = list(active)
         random.Random(_number(self.seed, "round", round_)).shuffle(order)  # noqa: S311 - an order, not a secret
-        for case in order:
-            for side in order_of(self.seed, case.label, round_):
+        to_do = [(case, side) for case in order for side in order_of(self.seed, case.label, round_)]
+        what = f"round {round_ + 1} of {look}, {len(active)} undecided"
+        for repeat in range(1 + REPEATS):
+            for case, side in to_do:
                 if self._failed(case):
                     continue
-                what = f"round {round_ + 1} of {look}, {len(active)} undecided"
-                outcome = self._launch(case, side, round_, self._sampling[case.label], what)
+                outcome = self._launch(case, side, round_, self._sampling[case.label], what, repeat)
                 if outcome.status != "ok":
                     self._lose(case, side, round_, outcome)
+            to_do = [(case, side) for case, side in to_do if self._met_slow_spell(case, side, round_)]
+            self._total += len(to_do) if repeat < REPEATS else 0
+
+    def _met_slow_spell(self, case: Case, side: SideName, round_: int) -> bool:
+        """Whether the machine was slow, by fixed work in the same process; values do not depend on its speed."""
+        outcome = self._kept[case.label, side].get(round_)
+        if outcome is None or self._failed(case) or case.benchmark.type != "time":
+            return False
+        usual = self._canaries[outcome.canary_of]
+        return len(usual) >= _KNOWN and outcome.canary_ns > SLOW * usual_canary(usual)
 
     def _lose(self, case: Case, side: SideName, round_: int, outcome: Outcome) -> None:
         """Give a case up that ran before: head's failure is the change's; base's makes the benchmark unreliable."""
@@ -234,25 +264,39 @@ class Session:
     def _failed(self, case: Case) -> bool:
         return any(outcome.status != "ok" for outcome in self._outcomes[case.label].values())
 
-    def _launch(self, case: Case, side: SideName, round_: int, sampling: Request, what: str = "first try") -> Outcome:
-        outcome = self.store.get(case, side, round_)
+    def _launch(
+        self, case: Case, side: SideName, round_: int, sampling: Request, what: str = "first try", repeat: int = 0
+    ) -> Outcome:
+        outcome = self.store.get(case, side, round_, repeat)
         if outcome is None:
             pos = 0 if round_ == PROBE else order_of(self.seed, case.label, round_).index(side)
             hash_seed = _number(self.seed, "hash", case.label, round_) % 2**32
             outcome = _with_ratio(self.launchers[side].run(case, sampling, pos=pos, seed=hash_seed))
-            self.store.put(case, side, round_, outcome)
+            self.store.put(case, side, round_, outcome, repeat)
         self._done += 1
+        self._repeated += repeat > 0
+        self._keep(case, side, round_, outcome)
         self.on_step(Step(done=self._done, total=max(self._total, self._done), what=f"{what}: {case.label}"))
         return outcome
+
+    def _keep(self, case: Case, side: SideName, round_: int, outcome: Outcome) -> None:
+        """Let a launch count unless one before it in the same place met a faster machine."""
+        if outcome.launch is None:
+            return
+        if outcome.canary_ns > 0:
+            self._canaries[outcome.canary_of].append(outcome.canary_ns)
+        before = self._kept[case.label, side].get(round_)
+        if before is None or outcome.canary_ns < before.canary_ns:
+            self._kept[case.label, side][round_] = outcome
 
     def _pair(self, case: Case) -> Pair:
         sides = {}
         rounds = range(self._most(case))
-        outcomes = {side: [(r, self.store.get(case, side, r)) for r in rounds] for side in SIDES}
+        kept = {side: {r: o for r, o in self._kept[case.label, side].items() if r in rounds} for side in SIDES}
         # Two builds of Python take different times for the same work.
-        one_build = len({o.canary_of for found in outcomes.values() for _, o in found if o and o.launch}) <= 1
-        for side, found in outcomes.items():
-            launches = [_pair_launch(r, o, case, comparable=one_build) for r, o in found if o and o.launch]
+        one_build = len({o.canary_of for found in kept.values() for o in found.values()}) <= 1
+        for side, found in kept.items():
+            launches = [_pair_launch(r, o, case, comparable=one_build) for r, o in found.items()]
             number = self._sampling[case.label].number or 1
             unit = TIME_UNITS.get(case.benchmark.unit, case.benchmark.unit)
             sides[side] = Side(benchmark=case.label, side=side, unit=unit, number=number, launches=launches)

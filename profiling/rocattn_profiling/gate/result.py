@@ -164,6 +164,9 @@ def _notes(sides: Sides, measured: Measured) -> list[str]:
     ours = any((tree / "kernels" / "cpu").is_dir() for tree in sides.context.trees.values())
     if ours and not this_machine().compiler:
         notes.append("there is no compiler for the CPU kernels: cpu-flash was not measured (rocattn doctor says why)")
+    if measured.repeated:
+        told = f"{measured.repeated} of {measured.launches} processes repeat a launch"
+        notes.append(f"{told} that met a slow spell of the machine, by fixed work beside the benchmark")
     steal = [launch.steal_pct for pair in measured.pairs for side in (pair.a, pair.b) for launch in side.launches]
     if steal and (worst := max(steal)) >= 5:
         notes.append(f"the hypervisor gave up to {worst:.0f} % of this machine's CPU time to others during a launch")

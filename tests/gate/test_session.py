@@ -88,13 +88,13 @@ class Spells:
         return Outcome(status="ok", launch=launch, canary_ns=0.0 if own_timer else 1.5e5 * factor, canary_of="3.13")
 
 
-def measured(folder, head, kind="time", label="b"):
-    """A session of one benchmark of which head is scripted."""
+def measured(folder, head, kind="time", labels=("b",), base=None):
+    """A session of benchmarks of which head is scripted."""
     benchmark = Benchmark(name="b", type=kind, unit="seconds", version="1", params=[], param_names=[])
-    case = Case(benchmark=benchmark, param=None, label=label)
-    launchers = {"base": Spells(()), "head": head}
+    cases = [Case(benchmark=benchmark, param=None, label=label) for label in labels]
+    launchers = {"base": base or Spells(()), "head": head}
     store = LaunchStore(folder / "launches.jsonl", "key")
-    return Session(launchers, [case], Options(quick=True).policy(), Request(), 3, store, lambda _: None).run()
+    return Session(launchers, cases, Options(quick=True).policy(), Request(), 3, store, lambda _: None).run()
 
 
 def test_a_launch_that_met_a_slow_spell_is_repeated(tmp_path):
@@ -122,7 +122,18 @@ def test_a_spell_that_lasts_ends_the_repeats_and_the_fastest_counts(tmp_path):
 @pytest.mark.parametrize(("kind", "label"), [("track", "b"), ("time", "own timer")])
 def test_what_the_machine_does_not_slow_is_not_repeated(tmp_path, kind, label):
     """Values, and timers of a benchmark's own (a GPU's), have nothing of the fixed work."""
-    assert measured(tmp_path, Spells((4, 5, 6)), kind, label).repeated == 0
+    assert measured(tmp_path, Spells((4, 5, 6)), kind, (label,)).repeated == 0
+
+
+def test_code_that_slows_the_fixed_work_beside_it_is_not_repeated_for_ever(tmp_path):
+    """One benchmark of three has slower fixed work in all of its launches, on both sides: that is no spell."""
+
+    class Wide(Spells):
+        def run(self, case, request, **options):
+            outcome = super().run(case, request, **options)
+            return msgspec.structs.replace(outcome, canary_ns=(1.3 if case.label == "wide" else 1.0) * 1.5e5)
+
+    assert measured(tmp_path, Wide(()), labels=("a", "wide", "c"), base=Wide(())).repeated == 0
 
 
 def test_a_slower_change_is_no_slow_spell(tmp_path):

@@ -10,6 +10,7 @@ launched again after its round: such a one says little, and on a busy host a qua
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import statistics
 from collections import defaultdict
@@ -176,7 +177,8 @@ class Session:
         self._outcomes: dict[str, dict[SideName, Outcome]] = {}
         self._sampling: dict[str, Request] = {}
         self._kept: dict[tuple[str, SideName], dict[int, Outcome]] = defaultdict(dict)  # round -> the one that counts
-        self._canaries: dict[str, list[float]] = defaultdict(list)  # of each build of Python, in the order of launches
+        # Of each build of Python, by all and by each benchmark, in the order of launches.
+        self._canaries: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._done = self._total = self._repeated = 0
 
     def run(self) -> Measured:
@@ -251,8 +253,10 @@ class Session:
         outcome = self._kept[case.label, side].get(round_)
         if outcome is None or self._failed(case) or case.benchmark.type != "time":
             return False
-        usual = self._canaries[outcome.canary_of]
-        return len(usual) >= _KNOWN and outcome.canary_ns > SLOW * usual_canary(usual)
+        # Code may slow the fixed work beside it (wide vectors lower some clocks): that is usual for it, and no spell.
+        by_all, by_case = (self._canaries[outcome.canary_of, label] for label in ("", case.label))
+        usual = max(usual_canary(by_all), usual_canary(by_case)) if len(by_all) >= _KNOWN else math.inf
+        return outcome.canary_ns > SLOW * usual
 
     def _lose(self, case: Case, side: SideName, round_: int, outcome: Outcome) -> None:
         """Give a case up that ran before: head's failure is the change's; base's makes the benchmark unreliable."""
@@ -284,7 +288,8 @@ class Session:
         if outcome.launch is None:
             return
         if outcome.canary_ns > 0:
-            self._canaries[outcome.canary_of].append(outcome.canary_ns)
+            for label in ("", case.label):
+                self._canaries[outcome.canary_of, label].append(outcome.canary_ns)
         before = self._kept[case.label, side].get(round_)
         if before is None or outcome.canary_ns < before.canary_ns:
             self._kept[case.label, side][round_] = outcome

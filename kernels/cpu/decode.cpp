@@ -25,7 +25,7 @@ struct Buffers {
 struct Decode {
   Problem p;
   int64_t together, ranges, range_keys, Dp, Dvp, rows, scratch_bytes, part_floats;
-  int64_t ahead;  // bytes between what is read and what is prefetched, as measured
+  int64_t ahead[2];  // of K and V: bytes between what is read and what is prefetched, as measured
   bool copy, pairs, stream;  // stream: K and V come from memory; an item reads each nearly in the order of addresses
   char* scratch;
   float* parts;  // an item's sums: O[all][Dvp], m[all], l[all], w[all], where all is the rows of its heads
@@ -56,7 +56,7 @@ struct Decode {
     Scratch scratch_needed{};
     take(scratch_needed);
     scratch_bytes = scratch_needed.taken();
-    ahead = together > 1 ? kAhead : kAhead / 2;
+    for (int i = 0; i < 2; i++) ahead[i] = together > 1 || kTimes[i] > 1 ? kAhead[i] : kAhead[i] / 2;
     part_floats = round_up(together * rows * (Dvp + 3), VL);
   }
   Buffers take(Scratch& scratch) const {
@@ -169,8 +169,9 @@ void load_queries(const Decode& f, Row* rows, float* to, int64_t b, int64_t kv) 
 void fetch_start(const Decode& f, int64_t b, int64_t kv, int64_t key, int bytes) {
   const Args& a = *f.p.a;
   const char *k = at(a.k, a.ks, b, kv, key, bytes), *v = at(a.v, a.vs, b, kv, key, bytes);
-  const char* const end = k + f.ahead;
-  while (k < end) fetch<64>(k), fetch<64>(v);
+  const char *const k_end = k + f.ahead[0], *const v_end = v + f.ahead[1];
+  while (k < k_end) fetch<64, 1>(k), fetch<64, 1>(v);
+  while (v < v_end) fetch<64, 1>(v);
 }
 
 // The state of all rows before a range's first key.
@@ -215,7 +216,7 @@ void add_scores(const Decode& f, const Buffers& y, int64_t b, int64_t kv0, const
   const int64_t width = Same<T, Pairs>::value ? a.D / 2 : f.Dp;
   if (!f.copy) {
     const Block keys = {k, row, head, n, f.together, f.rows};
-    return score_block<T>(keys, y.q, f.Dp, width, block.s, f.stream ? k + f.ahead : nullptr, before);
+    return score_block<T>(keys, y.q, f.Dp, width, block.s, f.stream ? k + f.ahead[0] : nullptr, before);
   }
   for (int64_t i = 0; i < f.together; i++) {
     for (int64_t j = 0; j < n; j++) convert_row<Source>(k + i * head + j * row, y.K + j * f.Dp, a.D, f.Dp);
@@ -235,7 +236,7 @@ void add_values(const Decode& f, const Buffers& y, int64_t b, int64_t kv0, Softm
   const bool leaks = block.zero && block.may_hide;  // unless V is finite
   if (!f.copy && !leaks) {
     const Block values = {v, row, head, n, f.together, f.rows};
-    return value_block<T>(values, weights, y.o, f.Dvp, f.stream ? v + f.ahead : nullptr);
+    return value_block<T>(values, weights, y.o, f.Dvp, f.stream ? v + f.ahead[1] : nullptr);
   }
   for (int64_t i = 0; i < f.together; i++) {
     const char* from = v + i * head;

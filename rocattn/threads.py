@@ -11,14 +11,20 @@ from pathlib import Path
 def thread_count() -> int:
     """Return ``ROCATTN_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the CPUs of this process's affinity and cgroup."""
     for name in ("ROCATTN_NUM_THREADS", "OMP_NUM_THREADS"):
-        first = os.environ.get(name, "").partition(",")[0].strip()
-        if first.isdecimal() and int(first) > 0:
-            return int(first)
+        if (text := os.environ.get(name)) and (count := _first_number(text)):
+            return count
     try:
         granted = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         granted = os.cpu_count() or 1
     return max(1, min(granted, _cgroup_cpus()))
+
+
+@functools.lru_cache(maxsize=16)
+def _first_number(text: str) -> int:
+    """Return what the first of numbers with commas between is, 0 if it is none; kept, as every call asks."""
+    first = text.partition(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
 
 
 @functools.cache

@@ -172,6 +172,35 @@ def _shape(
     )  # fmt: skip
 
 
+@functools.lru_cache(maxsize=256)
+def _plain_shape(
+    config: AttentionConfig, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], out: tuple[int, ...],
+    threads: int,
+) -> bytes:  # fmt: skip
+    """Return `_shape` of a forward call without a mask; nothing if strides keep an array from being used in place."""
+    item = config.itemsize
+    for strides, dim in ((q, config.head_dim), (k, config.head_dim), (v, config.head_dim_v), (out, config.head_dim_v)):
+        if (dim > 1 and strides[3] != item) or any(step % item for step in strides[:3]):
+            return b""
+    return _shape(config, (q, k, v, out), (0, 0, 0, 0), -1, threads)
+
+
+def _pack_plain(config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> bytes | None:
+    """Return the C struct of a forward call; None where there is more to it than arrays that are used in place.
+
+    `_pack` takes 1.6 us longer (Zen 4): as long as reading 50 KiB of K and V from memory.
+    """
+    q, k, v, mask, slopes, sinks = operands
+    if mask is not None or slopes is not None or sinks is not None or (lse is not None and not lse.flags.c_contiguous):
+        return None
+    shape = _plain_shape(config, q.strides, k.strides, v.strides, out.strides, thread_count())
+    q_at, k_at, v_at, out_at = _address(q), _address(k), _address(v), _address(out)
+    if not shape or (q_at | k_at | v_at | out_at) % config.itemsize:
+        return None
+    lse_at = 0 if lse is None else _address(lse)
+    return _POINTERS.pack(_ARGS_SIZE, q_at, k_at, v_at, out_at, lse_at, 0, 0, 0, 0, 0, 0, 0) + shape
+
+
 def _pack(
     config: AttentionConfig, operands: Operands, out: Array, lse: Array | None,
     gradients: tuple[Array, ...] = (),
@@ -249,6 +278,9 @@ class CpuFlashBackend(Backend):
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
         library = self._opened = self._loaded()
+        if (plain := _pack_plain(config, operands, out, lse)) is not None:
+            _check(library.rocattn_cpu_forward(plain), config)
+            return
         target = out if _in_place(out) else np.empty(out.shape, out.dtype)
         logs = lse if lse is None or lse.flags.c_contiguous else np.empty(lse.shape, np.float32)
         packed, alive = _pack(config, operands, target, logs)

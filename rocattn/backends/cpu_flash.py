@@ -278,12 +278,12 @@ class CpuFlashBackend(Backend):
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
         library = self._opened = self._loaded()
-        if (plain := _pack_plain(config, operands, out, lse)) is not None:
-            _check(library.rocattn_cpu_forward(plain), config)
-            return
-        target = out if _in_place(out) else np.empty(out.shape, out.dtype)
-        logs = lse if lse is None or lse.flags.c_contiguous else np.empty(lse.shape, np.float32)
-        packed, alive = _pack(config, operands, target, logs)
+        target, logs, alive = out, lse, None
+        packed = _pack_plain(config, operands, out, lse)
+        if packed is None:
+            target = out if _in_place(out) else np.empty(out.shape, out.dtype)
+            logs = lse if lse is None or lse.flags.c_contiguous else np.empty(lse.shape, np.float32)
+            packed, alive = _pack(config, operands, target, logs)
         _check(library.rocattn_cpu_forward(packed), config)
         del alive
         if target is not out:

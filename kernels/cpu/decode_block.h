@@ -21,13 +21,15 @@ constexpr int kLocality = 3;
 
 // How K and V are read from memory, fp32 and 16-bit: keys of a tile of scores, keys that a head's values are added of
 // before the next head's turn. Then, of K and of V: how far ahead lines are fetched where heads lie side by side, and
-// how many times, kAgain bytes nearer each time.
+// how many times, kAgain bytes nearer each time, between the products of a step or before them.
 #if defined(RA_SLOW_STORES)  // see rocattn/toolchain/host.py
 constexpr int kTileKeys[] = {2, 4}, kTurnKeys[] = {8, 16};
 constexpr int kAhead[] = {32 << 10, 64 << 10}, kTimes[] = {2, 3}, kAgain = 16 << 10;
+constexpr bool kBetween = true;
 #else
 constexpr int kTileKeys[] = {1, 2}, kTurnKeys[] = {2, 8};
 constexpr int kAhead[] = {16 << 10, 16 << 10}, kTimes[] = {1, 1}, kAgain = 0;
+constexpr bool kBetween = false;
 #endif
 
 // Prefetches the next Bytes of memory in the order of addresses.
@@ -101,12 +103,13 @@ RA_INLINE void score_tile(const float* q, int64_t q_row, int64_t q_head, const c
 #pragma GCC unroll 16
   for (int h = 0; h < HT; h++)
     for (int64_t d = 0; d < width; d += VL) {
+      if constexpr (Fetch && !kBetween) fetch<KR * VL * kLaneBytes<T>, kTimes[0]>(next);
       vf x[RM];
 #pragma GCC unroll 4
       for (int r = 0; r < RM; r++) x[r] = load(q + h * q_head + r * q_row + d);
 #pragma GCC unroll 16
       for (int j = 0; j < KR; j++) {
-        if constexpr (Fetch) fetch<VL * kLaneBytes<T>, kTimes[0]>(next);
+        if constexpr (Fetch && kBetween) fetch<VL * kLaneBytes<T>, kTimes[0]>(next);
         const vf kv = load_lanes<T>(key[j] + h * k_head, d);
 #pragma GCC unroll 4
         for (int r = 0; r < RM; r++) {
@@ -184,6 +187,7 @@ RA_INLINE void value_columns(const float* w, const char* v, int64_t v_row, int64
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
 #pragma GCC unroll 4
     for (int64_t j = 0; j < n; j += 2, v += 2 * v_row) {
+      if constexpr (Fetch && !kBetween) fetch<NC * VL * 4, kTimes[1]>(next);
       const char* odd = j + 1 < n ? v + v_row : v;  // its weight is 0 where there is none
       vf x[NC];
 #pragma GCC unroll 4
@@ -195,7 +199,7 @@ RA_INLINE void value_columns(const float* w, const char* v, int64_t v_row, int64
       }
 #pragma GCC unroll 4
       for (int r = 0; r < RM; r++) {
-        if constexpr (Fetch) fetch<NC * VL * 4 / RM, kTimes[1]>(next);
+        if constexpr (Fetch && kBetween) fetch<NC * VL * 4 / RM, kTimes[1]>(next);
 #pragma GCC unroll 8
         for (int c = 0; c < NC; c++) acc[r][c] = pair_madd(set1(w[r * DK + j / 2]), x[c], acc[r][c]);
       }
@@ -204,12 +208,13 @@ RA_INLINE void value_columns(const float* w, const char* v, int64_t v_row, int64
 #endif
 #pragma GCC unroll 4
     for (int64_t j = 0; j < n; j++, v += v_row) {
+      if constexpr (Fetch && !kBetween) fetch<NC * VL * T::bytes, kTimes[1]>(next);
       vf x[NC];
 #pragma GCC unroll 8
       for (int c = 0; c < NC; c++) x[c] = T::get_vector(v, c * VL);
 #pragma GCC unroll 4
       for (int r = 0; r < RM; r++) {
-        if constexpr (Fetch) fetch<NC * VL * T::bytes / RM, kTimes[1]>(next);
+        if constexpr (Fetch && kBetween) fetch<NC * VL * T::bytes / RM, kTimes[1]>(next);
 #pragma GCC unroll 8
         for (int c = 0; c < NC; c++) acc[r][c] = fma(set1(w[r * DK + j]), x[c], acc[r][c]);
       }

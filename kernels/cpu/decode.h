@@ -30,14 +30,14 @@
 // late and there is no third and fourth range left to even that out.
 //
 // On Zen 4 (AVX-512 in halves, 32 KiB of L1; 22 to 35 GB/s of memory a core) prefetches go to L2: from memory half the
-// time of those to L1, none or non-temporal ones 1.6 to 2.6 times as long: reading in the order
-// of a tile starts no hardware prefetcher (12 to 17 GB/s). One to L2 that finds the queue full is dropped (10 % of a
-// bare run of them at 50 GB/s, 0.4 % at 36), and who needs such a line waits for all of memory. So each is repeated
-// nearer, K's from 32 and 16 KiB ahead, V's from 64, 48 and 32, between products: from memory 0.79 to 0.84 (fp32) and
-// 0.80 to 0.90 (bf16) of the time of one, from 32 KiB; fp16, which is widened, the same. From L3 fp32 takes 7 % longer.
-// A 512-bit store takes two cycles there, so a tile of scores has 2 (16-bit: 4) keys and a turn of values 8 (16-bit:
-// 16, which the repeats make pay: 0.91 of the time from L3). Tried without gain: 3 times for K, 2 for V, 16 to 128 KiB
-// ahead, the repeats to L1 (12 to 20 % longer), loads of lines ahead instead, 32 and 64 keys a turn, sums by blends.
+// time of those to L1, none or non-temporal ones 1.6 to 2.6 times as long: reading in the order of a tile starts no
+// hardware prefetcher (12 to 17 GB/s). One to L2 that finds the queue full is dropped (10 % of a bare run of them at 50
+// GB/s, 0.4 % at 36), and who needs such a line waits for all of memory. So each is repeated nearer, K's from 32 and 16
+// KiB ahead, V's from 64, 48 and 32, between products: from memory 0.79 to 0.84 (fp32) and 0.80 to 0.90 (bf16) of the
+// time of one, from 32 KiB; fp16, which is widened, the same. From L3 fp32 takes 7 % longer. A 512-bit store takes two
+// cycles there, so a tile of scores has 2 (16-bit: 4) keys and a turn of values 8 (16-bit: 16, which the repeats make
+// pay: 0.91 of the time from L3). Tried without gain: 3 times for K, 2 for V, 16 to 128 KiB ahead, the repeats to L1
+// (12 to 20 % longer), loads of lines ahead instead, 32 and 64 keys a turn, sums by blends.
 //
 // On a Xeon with AMX (15 GB/s of memory a core): vdpbf16ps has half the rate of FMA, prefetches to L1 wait for its few
 // fill buffers (host.py chooses). With both changed 1024 to 4096 tokens from memory took 10 to 24 % less. Tried without

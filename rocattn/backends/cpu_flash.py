@@ -115,13 +115,12 @@ def _library() -> ctypes.CDLL | str:
 
 
 def _in_place(array: Array) -> bool:
-    item = array.itemsize
-    strides = array.strides
-    return (
-        (strides[-1] == item or array.shape[-1] <= 1)
-        and array.flags.aligned
-        and not (strides[0] % item or strides[1] % item or strides[2] % item)
-    )
+    return array.flags.aligned and _steps_fit(array.strides, array.shape[-1], array.itemsize)
+
+
+def _steps_fit(strides: tuple[int, ...], width: int, item: int) -> bool:
+    """Whether the kernels can go through an array of these strides in bytes: width, item size."""
+    return (strides[3] == item or width <= 1) and not (strides[0] % item or strides[1] % item or strides[2] % item)
 
 
 def _usable(array: Array) -> Array:
@@ -178,10 +177,9 @@ def _plain_shape(
     threads: int,
 ) -> bytes:  # fmt: skip
     """Return `_shape` of a forward call without a mask; nothing if strides keep an array from being used in place."""
-    item = config.itemsize
-    for strides, dim in ((q, config.head_dim), (k, config.head_dim), (v, config.head_dim_v), (out, config.head_dim_v)):
-        if (dim > 1 and strides[3] != item) or any(step % item for step in strides[:3]):
-            return b""
+    widths = (config.head_dim, config.head_dim, config.head_dim_v, config.head_dim_v)
+    if not all(map(_steps_fit, (q, k, v, out), widths, (config.itemsize,) * 4)):
+        return b""
     return _shape(config, (q, k, v, out), (0, 0, 0, 0), -1, threads)
 
 

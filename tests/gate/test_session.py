@@ -119,10 +119,26 @@ def test_a_spell_that_lasts_ends_the_repeats_and_the_fastest_counts(tmp_path):
     assert [x.canary for x in found.pairs[0].b.launches] == pytest.approx([1.5e5, 1.5e5, 1.5e5, 1.8e5, 1.5e5])
 
 
-@pytest.mark.parametrize(("kind", "label"), [("track", "b"), ("time", "own timer")])
-def test_what_the_machine_does_not_slow_is_not_repeated(tmp_path, kind, label):
+@pytest.mark.parametrize(("kind", "labels"), [("track", ("b",)), ("time", ("own timer",))])
+def test_what_the_machine_does_not_slow_is_not_repeated(tmp_path, kind, labels):
     """Values, and timers of a benchmark's own (a GPU's), have nothing of the fixed work."""
-    assert measured(tmp_path, Spells((4, 5, 6)), kind, (label,)).repeated == 0
+    assert measured(tmp_path, Spells((4, 5, 6)), kind, labels).repeated == 0
+
+
+def test_timers_of_their_own_stand_beside_benchmarks_with_fixed_work(tmp_path):
+    """Only the launch of the one that has it is repeated."""
+    seen = []
+
+    class Mixed(Spells):
+        def run(self, case, request, **options):
+            seen.append(case.label)
+            slow = seen.count("b") == 4 and case.label == "b"
+            outcome = super().run(case, request, **options)
+            return msgspec.structs.replace(outcome, canary_ns=outcome.canary_ns * (1.5 if slow else 1.0))
+
+    found = measured(tmp_path, Mixed(()), labels=("a", "own timer", "b", "c"))
+    assert (found.repeated, len(found.pairs)) == (1, 4)
+    assert [seen.count(label) for label in ("a", "own timer", "b", "c")] == [6, 6, 7, 6]
 
 
 def test_code_that_slows_the_fixed_work_beside_it_is_not_repeated_for_ever(tmp_path):

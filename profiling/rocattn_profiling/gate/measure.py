@@ -251,7 +251,7 @@ class Session:
     def _met_slow_spell(self, case: Case, side: SideName, round_: int) -> bool:
         """Whether the machine was slow, by fixed work in the same process; values do not depend on its speed."""
         outcome = self._kept[case.label, side].get(round_)
-        if outcome is None or self._failed(case) or case.benchmark.type != "time":
+        if outcome is None or self._failed(case) or case.benchmark.type != "time" or not outcome.canary_ns:
             return False
         # Code may slow the fixed work beside it (wide vectors lower some clocks): that is usual for it, and no spell.
         by_all, by_case = (self._canaries[outcome.canary_of, label] for label in ("", case.label))

@@ -21,16 +21,15 @@ constexpr int kLocality = 3;
 
 // How K and V are read from memory, fp32 and 16-bit: keys of a tile of scores, keys that a head's values are added of
 // before the next head's turn. Then, of K and of V: how far ahead lines are fetched where heads lie side by side, and
-// how many times, kAgain bytes nearer each time, between the products of a step or before them.
+// how many times, kAgain bytes nearer each time: those that are fetched again between the products of a step.
 #if defined(RA_SLOW_STORES)  // see rocattn/toolchain/host.py
 constexpr int kTileKeys[] = {2, 4}, kTurnKeys[] = {8, 16};
 constexpr int kAhead[] = {32 << 10, 64 << 10}, kTimes[] = {2, 3}, kAgain = 16 << 10;
-constexpr bool kBetween = true;
 #else
 constexpr int kTileKeys[] = {1, 2}, kTurnKeys[] = {2, 8};
 constexpr int kAhead[] = {16 << 10, 16 << 10}, kTimes[] = {1, 1}, kAgain = 0;
-constexpr bool kBetween = false;
 #endif
+constexpr bool kBetween = kTimes[0] > 1;
 
 // Prefetches the next Bytes of memory in the order of addresses.
 template <int Bytes, int Times> RA_INLINE void fetch(const char*& next) {

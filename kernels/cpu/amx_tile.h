@@ -26,9 +26,6 @@ template <class T> constexpr int kParts = T::bytes == 4 ? 3 : Same<T, F16>::valu
 bool allowed();  // by the kernel, for this process; asked once
 
 typedef uint16_t halves __attribute__((vector_size(VL * 4)));
-template <int N> struct Number {
-  static constexpr int value = N;
-};
 
 // The unit's registers for one thread, from here to the end of a scope.
 struct Tiles {
@@ -127,10 +124,13 @@ struct Extent {
   static constexpr uint32_t kLeast = (127u - 100) << (BITS - 9), kMost = (127u + 126) << (BITS - 9);
   Vector most{}, least = Vector{} - 1;
 
-  __attribute__((always_inline)) void add(Vector x) {
+  __attribute__((always_inline)) Vector add_most(Vector x) {
     x &= (1u << (BITS - 1)) - 1;
     most = x > most ? x : most;
-    x -= 1;
+    return x;
+  }
+  __attribute__((always_inline)) void add(Vector x) {
+    x = add_most(x) - 1;
     least = x < least ? x : least;
   }
   bool within(uint32_t smallest) const {
@@ -147,16 +147,31 @@ struct Extents {
 };
 
 // Cuts PARTS parts off x, as bf16 in the upper halves.
-template <int PARTS>
+template <int PARTS, bool ROUND = true>
 RA_INLINE void cut(vf x, vu* parts) {
 #pragma GCC unroll 3
   for (int p = 0; p < PARTS; p++) {
     // Half away from zero: what is left is as often above as below. The last part has no more bits than fit.
-    parts[p] = ((vu)x + 0x8000u) & kHigh;
+    parts[p] = (ROUND ? (vu)x + 0x8000u : (vu)x) & kHigh;
     x -= (vf)parts[p];
   }
 }
 RA_INLINE vu pair(vu even, vu odd) { return odd | even >> 16; }
+
+// The same for elements of T times a factor, with a look at their extent.
+template <class T, int PARTS>
+RA_INLINE void cut_elements(vf x, Factor factor, vu* parts, Extents& extents) {
+  if constexpr (Same<T, F16>::value && PARTS == 2) {
+    // 11 bits are 8 and 3, none is too small, and the factor is a sign.
+    if (factor.high != 1) x *= factor.high;
+    extents.floats.add_most((vu)x);
+    parts[0] = (vu)x & kHigh, parts[1] = (vu)(x - (vf)parts[0]);
+  } else {
+    if (factor.high != 1 || factor.low != 0) x = x * factor;
+    extents.floats.add((vu)x);
+    cut<PARTS>(x, parts);
+  }
+}
 
 template <class T>
 RA_INLINE vf get_padded(const void* p, int64_t i, int64_t n) {
@@ -173,10 +188,9 @@ RA_INLINE void cut_row(const char* row, int64_t d, int64_t D, Factor factor, vf*
     parts[0] = load((const float*)(row + d * 2));
     return extents.bf16.add((halves)parts[0]);
   }
-  const vf x = get_padded<T>(row, d, D) * factor, y = get_padded<T>(row, d + VL, D) * factor;
-  extents.floats.add((vu)x), extents.floats.add((vu)y);
   vu low[PARTS], high[PARTS];
-  cut<PARTS>(x, low), cut<PARTS>(y, high);
+  cut_elements<T, PARTS>(get_padded<T>(row, d, D), factor, low, extents);
+  cut_elements<T, PARTS>(get_padded<T>(row, d + VL, D), factor, high, extents);
 #pragma GCC unroll 3
   for (int p = 0; p < PARTS; p++)
     parts[p] = (vf)__builtin_shufflevector((halves)low[p], (halves)high[p], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23,
@@ -193,10 +207,9 @@ RA_INLINE void cut_pairs(const char* even, const char* odd, int64_t d, int64_t D
     parts[0] = (vf)both;
     return extents.bf16.add((halves)both);
   }
-  const vf x = get_padded<T>(even, d, D), y = get_padded<T>(odd, d, D);
-  extents.floats.add((vu)x), extents.floats.add((vu)y);
   vu low[PARTS], high[PARTS];
-  cut<PARTS>(x, low), cut<PARTS>(y, high);
+  cut_elements<T, PARTS>(get_padded<T>(even, d, D), {1, 0}, low, extents);
+  cut_elements<T, PARTS>(get_padded<T>(odd, d, D), {1, 0}, high, extents);
 #pragma GCC unroll 3
   for (int p = 0; p < PARTS; p++) parts[p] = (vf)pair(low[p], high[p]);
 }

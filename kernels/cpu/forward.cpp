@@ -19,7 +19,8 @@ void panel_tile(const Forward& f, const Panel& panel, const char* K, int64_t k_r
   if (T::bytes == 4) column_panel_short<Op, NC>(K, k_row, panel.q, PW, S, PW, n, f.Dr);
   else column_panel<Op, NC, false, false>(K, k_row, 4, panel.q, PW, S, PW, n, f.Dr);  // 16-bit inputs cannot show it
   const bool edge = panel.edge(k0, n);
-  const float c = finish_scores<NC>(p, panel, k0, n, edge, S, M);
+  const float c = finish_scores<NC>(p, panel, k0, n, S, M);
+  raise_maximum<NC>(panel, n, S, c, Dv, [&] { return !panel.fresh; });
 #if defined(__AVX512BF16__)
   if (f.value_pairs) exponentiate_pairs<NC>(panel, n, S, c);
   else

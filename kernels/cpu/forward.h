@@ -154,9 +154,10 @@ static void hide_edges(const Panel& panel, int64_t k0, int64_t n, float* S) {
   }
 }
 
-// Moves the running maximum where a tile exceeds it, and rescales sums and output then.
-template <int NC>
-static void raise_maximum(const Panel& panel, int64_t n, const float* S, float c, int64_t Dv) {
+// Moves the running maximum where a tile exceeds it, and rescales sums and output then. Before that, `written` adds
+// what has the old scale to the output, and says whether that holds anything.
+template <int NC, class Written>
+static void raise_maximum(const Panel& panel, int64_t n, const float* S, float c, int64_t Dv, Written written) {
   vf top[NC];
   for (int v = 0; v < NC; v++) top[v] = set1(-kInf);
   for (int64_t j = 0; j < n; j++)
@@ -165,6 +166,7 @@ static void raise_maximum(const Panel& panel, int64_t n, const float* S, float c
   bool raised = false;
   for (int v = 0; v < NC; v++) raised |= any_greater(top[v] * c, load(panel.m + v * VL) + kSlack);
   if (__builtin_expect(!raised, 1)) return;
+  if (!written()) Dv = 0;
   for (int v = 0; v < NC; v++) {
     const vf m = load(panel.m + v * VL), scaled = top[v] * c;
     const vf now = select(scaled > m + kSlack, scaled, m);
@@ -177,14 +179,12 @@ static void raise_maximum(const Panel& panel, int64_t n, const float* S, float c
   }
 }
 
-// What stands between the products with a tile of keys and their exp2. Returns the factor that is left for that.
+// What stands between the products with a tile of keys and their maximum. Returns the factor that is left for exp2.
 template <int NC>
-static float finish_scores(const Problem& p, const Panel& panel, int64_t k0, int64_t n, bool edge, float* S, float* M) {
+static float finish_scores(const Problem& p, const Panel& panel, int64_t k0, int64_t n, float* S, float* M) {
   if (p.general) change_scores<NC>(p, panel, k0, n, S, M);
-  if (edge) hide_edges<NC>(panel, k0, n, S);
-  const float c = p.general ? 1 : p.c;
-  raise_maximum<NC>(panel, n, S, c, panel.fresh ? 0 : p.a->Dv);
-  return c;
+  if (panel.edge(k0, n)) hide_edges<NC>(panel, k0, n, S);
+  return p.general ? 1 : p.c;
 }
 
 template <int NC>

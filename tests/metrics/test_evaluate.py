@@ -59,6 +59,23 @@ def test_sums_over_sums_and_the_mean_of_launches_differ_and_both_are_given():
     assert found.convention == "SUM/SUM"
 
 
+@pytest.mark.parametrize(
+    ("counter", "metric", "shown"),
+    [
+        ("OccupancyPercent", "achieved_occupancy_pct", 30),
+        ("MeanOccupancyPerCU", "waves", 30 * 104),
+        ("MeanOccupancyPerActiveCU", "waves_per_active_cu", 30),
+        ("L2CacheHit", "l2_hit_pct", 30),
+        ("VALUBusy", "valu_busy_pct", 30),
+    ],
+)
+def test_shares_that_the_profiler_evaluated_are_not_added_up(counter, metric, shown):
+    """An occupancy of 20 % and one of 40 % are 30 %, not 60 %."""
+    launches = [("k", 1000, {counter: 20.0}), ("k", 1000, {counter: 40.0})]
+    found = kernels(profile([launches], MI210 | {"max_waves_per_cu": 64}))["k"].values[metric]
+    assert (found.value, found.convention) == (pytest.approx(shown), "mean")
+
+
 def test_passes_are_joined_by_the_launch_not_by_its_number():
     """The second pass launches the kernels in the other order."""
     first = [("a", 1000, {"TCC_HIT_sum": 9}), ("b", 1000, {"TCC_HIT_sum": 1})]

@@ -34,7 +34,7 @@ class Value:
         mean: Mean of the launches' own values, the convention of rocprof-compute up to 3.6.
         across: The same mean over counters of several passes, as rocprof-compute takes them; None where that is
             no other number.
-        convention: "SUM/SUM", or "mean" for an amount a launch.
+        convention: "SUM/SUM", or "mean" for an amount a launch and for a share that the profiler evaluated.
         launches: How many it is of.
         formula, source: What was evaluated, and where that is from.
         passes: Where the counters are from.
@@ -124,6 +124,15 @@ def _differ(one: float, other: float) -> bool:
     return bool(np.isfinite(one) and abs(one - other) > 1e-9 * max(abs(one), abs(other)))
 
 
+def _is_share(name: str) -> bool:
+    """Whether a counter is a share or a mean that the profiler evaluated itself (OccupancyPercent): sums mean nothing.
+
+    Counters that can be added up are in capitals (FETCH_SIZE), apart from the suffix of their instances' sum.
+    """
+    stem = name.removesuffix("_sum")
+    return not stem.isupper() and not stem.islower()
+
+
 class _Sums:
     """Sums over groups of launches, metric by metric in their order, so that later ones can use earlier ones."""
 
@@ -179,7 +188,7 @@ class _Sums:
                     metric.key, metric.title, metric.unit,
                     float(value[group]) if np.isfinite(value[group]) else None, float(means[group]),
                     float(across[group]) if _differ(across[group], means[group]) else None,
-                    "SUM/SUM" if metric.is_ratio else "mean", count,
+                    "SUM/SUM" if metric.is_ratio and not any(map(_is_share, use.way.formula.names)) else "mean", count,
                     use.way.formula.text, use.way.source, use.passes, tuple(flags),
                 )  # fmt: skip
         self._ratios[metric.key] = result
@@ -196,12 +205,12 @@ class _Sums:
             }
 
     def _ratio(self, use: Use, where: NDArray[np.bool_], launches: Floats) -> Floats:
-        """Evaluate a formula on sums: amounts, counters and times added up, constants as they are."""
+        """Evaluate a formula on sums: amounts, counters and times added up, constants and shares as they are."""
         sums = {}
         for name in use.way.formula.names:
             if self._kinds.get(name):
                 sums[name] = self._ratios[name]
-            elif name in CONSTANTS and name not in {"duration_ns", "work_flops", "work_bytes"}:
+            elif _is_share(name) or (name in CONSTANTS and name not in {"duration_ns", "work_flops", "work_bytes"}):
                 sums[name] = self._add(use.inputs[name], where) / launches
             else:
                 sums[name] = self._add(use.inputs[name], where)

@@ -1,5 +1,6 @@
 """Broken, empty, foreign and hostile files: one line each, and the run's other files are read."""
 
+import gzip
 import os
 import sqlite3
 from pathlib import Path
@@ -62,6 +63,23 @@ def test_a_broken_file_is_one_line_and_the_others_are_read(tmp_path, kind):
     assert problem.file == str(broken)
     assert "\n" not in str(problem)
     assert "report this file" not in str(problem), "it is known what is wrong"
+
+
+@pytest.mark.parametrize("kind", ["cut", "damaged", "no table"])
+def test_a_compressed_file_that_cannot_be_read_is_one_line(tmp_path, kind):
+    """It is a problem of the profile: nobody looks for what a report leaves out."""
+    table = g.v3_counters(tmp_path / "good_counter_collection.csv", MADE).read_bytes()
+    packed = tmp_path / "more.csv.gz"
+    packed.write_bytes({
+        "cut": gzip.compress(table * 100, 0)[:-2000],
+        "damaged": b"\x1f\x8b\x08" + b"\xff" * 500,
+        "no table": gzip.compress(b'{"rocprofiler-sdk-tool": []}'),
+    }[kind])  # fmt: skip
+    profile = ingest.read([tmp_path])
+    assert held(profile) == truth(MADE)
+    (problem,) = profile.problems
+    assert problem.file == str(packed)
+    assert "compressed" in problem.what
 
 
 def test_text_in_a_number_of_a_database(tmp_path):

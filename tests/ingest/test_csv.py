@@ -1,5 +1,6 @@
 """CSV as profilers, spreadsheets and crashes leave it."""
 
+import gzip
 import random
 
 import numpy as np
@@ -199,6 +200,19 @@ def test_semicolons_and_byte_order_marks(tmp_path):
         profile = ingest.read([path])
         assert held(profile) == truth(names), encoding
         assert whats(profile) == []
+
+
+def test_tables_that_are_compressed(tmp_path):
+    """rocprof-compute compresses its tables from 10.2 on: they were left out without a word in the report."""
+    made = g.launches(40)
+    plain = older.compute_long(tmp_path / "results_pmc_perf_0.csv", made)
+    expected = held(ingest.read([plain]))
+    packed = tmp_path / "packed" / "results_pmc_perf_0.csv.gz"
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    profile = ingest.read([packed])
+    assert held(profile) == expected
+    assert not profile.problems
 
 
 def test_bytes_that_are_not_utf8(tmp_path):

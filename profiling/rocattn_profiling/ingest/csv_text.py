@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import io
 import warnings
+import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 import pandas as pd
@@ -34,12 +36,23 @@ _STRICT = {"int": "int64", "float": "float64", "label": "category"}
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
+_GZIP = b"\x1f\x8b"
+
+
 class Utf8:
-    """Reads a file as UTF-8 bytes, whatever byte order mark it starts with; drops NUL bytes and counts them."""
+    """Reads a file as UTF-8 bytes, whatever byte order mark it starts with; drops NUL bytes and counts them.
+
+    What is compressed with gzip (tables of rocprof-compute 10.2) is decompressed.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        start = self._file.read(4)
+        self._file: BinaryIO = path.open("rb")
+        self.is_compressed = self._file.read(2) == _GZIP
+        if self.is_compressed:
+            self._file.close()
+            self._file = cast("BinaryIO", gzip.open(path))  # noqa: SIM115 - closed by `close`
+        self._file.seek(0)
+        start = self._raw(4)
         self._decoder: codecs.IncrementalDecoder | None = None
         skip = 0
         for bom, encoding in _BOMS:
@@ -52,7 +65,7 @@ class Utf8:
 
     def read(self, size: int) -> bytes:
         """Return up to ``size`` more bytes of the file, as UTF-8; empty at the end."""
-        data = self._file.read(size)
+        data = self._raw(size)
         if self._decoder is not None:
             return self._decoder.decode(data, final=not data).encode()
         if b"\0" in data:
@@ -61,6 +74,12 @@ class Utf8:
             self.nuls += before - len(data)
             return data or self.read(size)
         return data
+
+    def _raw(self, size: int) -> bytes:
+        try:
+            return self._file.read(size)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise UnreadableError(f"the compressed file is damaged or cut off ({error})", "profile again") from error
 
     def close(self) -> None:
         """Close the file."""

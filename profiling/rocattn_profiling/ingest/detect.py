@@ -74,6 +74,13 @@ def detect(path: Path, shown: str) -> Found:
         return _nothing(path, shown, "not a regular file")
     if about.st_size == 0:
         return _nothing(path, shown, "the file is empty: the profiler wrote nothing, or was aborted", kind="broken")
+    try:
+        return _by_content(path, shown)
+    except UnreadableError as error:
+        return _nothing(path, shown, f"{error.what}; {error.remedy}", kind="broken")
+
+
+def _by_content(path: Path, shown: str) -> Found:
     stream = Utf8(path)
     try:
         head = stream.read(HEAD_BYTES)
@@ -83,7 +90,11 @@ def detect(path: Path, shown: str) -> Found:
         if magic == b"SQLite format 3\0":
             return _sqlite(path, shown)
         text = head.lstrip()
-        if re.match(rb"\{|\[\s*[\[{\"]", text):
+        is_json = re.match(rb"\{|\[\s*[\[{\"]", text) is not None
+        if stream.is_compressed and (is_json or head.startswith(b"SQLite format 3")):
+            why = "compressed, which is read of tables (CSV) only: decompress it with gunzip"
+            return _nothing(path, shown, why, kind="broken")
+        if is_json:
             return _json(path, shown, head)
         while b"\n" not in head and len(head) < HEADER_BYTES and (more := stream.read(HEAD_BYTES)):
             head += more

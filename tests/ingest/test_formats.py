@@ -178,3 +178,11 @@ def test_memory_is_that_of_the_names_once(tmp_path):
     profile = ingest.read([g.v3_counters(tmp_path / "a.csv", made)])
     assert profile.dispatches["kernel"].cat.categories.tolist() == [name]
     assert profile.dispatches.memory_usage(deep=True).sum() + profile.counters.memory_usage(deep=True).sum() < 80_000
+
+
+def test_a_stated_bandwidth_goes_before_the_number_of_channels(tmp_path, monkeypatch):
+    """An MI300A's file has the 96 channels of its L2 and 5324.8 GB/s; 96 would make a peak of 3993.6."""
+    about = {"gpu_model": "MI300A_A1", "gpu_arch": "gfx942", "max_mclk": 1300, "num_hbm_channels": 96, "hbm_bw": 5324.8}
+    monkeypatch.setitem(older.SYSINFO, "2", older.SYSINFO["2"] | about)
+    profile = ingest.read([older.sysinfo(tmp_path, "2")])
+    assert profile.agents["memory_channels"].to_list() == [128]

@@ -51,6 +51,15 @@ def test_bandwidth_is_bytes_over_time_and_its_share_of_the_memory_clock():
     assert value(made, "memory_pct") == pytest.approx(100 * 6.08 / 1638.4)
 
 
+def test_reads_of_an_mi350_come_from_its_own_counters_only():
+    """TCC_BUBBLE stays 0 on gfx950: MI300's formula made 4.2 MB of the 8.4 MB of rocprof-compute's vcopy sample."""
+    old = {"TCC_BUBBLE_sum": 0, "TCC_EA0_RDREQ_sum": 65640, "TCC_EA0_RDREQ_32B_sum": 0}
+    new = {"TCC_EA0_RDREQ_32B_sum": 0, "TCC_EA0_RDREQ_64B_sum": 104, "TCC_EA0_RDREQ_128B_sum": 65536}
+    mi350 = MI300X | {"arch": "gfx950", "cus": 256, "simds": 1024}
+    assert "read_bytes" not in kernels(profile([[("k", 1000, old)]], mi350))["k"].values
+    assert value(profile([[("k", 1000, new)]], mi350), "read_bytes") == 104 * 64 + 65536 * 128
+
+
 def test_sums_over_sums_and_the_mean_of_launches_differ_and_both_are_given():
     """Hit rates of 50 % of 10 and 100 % of 90: 95 % of all, 75 % as a mean."""
     launches = [("k", 1000, {"TCC_HIT_sum": 5, "TCC_MISS_sum": 5}), ("k", 1000, {"TCC_HIT_sum": 90, "TCC_MISS_sum": 0})]

@@ -74,6 +74,18 @@ def test_bad_input_is_one_line_and_status_4(tmp_path, capsys, monkeypatch, argum
     assert message in line
 
 
+def test_a_profile_of_nothing_says_why_of_each_file(tmp_path, capsys):
+    """A Perfetto trace is no table: that was said by --files only."""
+    for number in range(7):
+        (tmp_path / f"{number}_results.pftrace").write_bytes(b"\n\x0b\x0a\x02\x08\x01" * 50)
+    assert main(["report", str(tmp_path)]) == 3
+    *notes, last = capsys.readouterr().err.splitlines()
+    assert len(notes) == 6
+    assert f"note: {tmp_path}/0_results.pftrace: a binary file of no layout that is read" in notes[0]
+    assert notes[5] == "note: 2 more files hold nothing to read; --files names them all"
+    assert "no kernel dispatch" in last
+
+
 def test_a_cut_off_record_does_not_spoil_the_report(out, capsys):
     """The half line that a kill left is passed over."""
     path = out / "bench/records.jsonl"

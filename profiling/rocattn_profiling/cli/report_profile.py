@@ -12,8 +12,10 @@ from rocattn_profiling.cli.status import NOT_MEASURED, OK, CommandError
 if TYPE_CHECKING:
     import argparse
 
+    from rocattn_profiling.ingest.table import Profile
     from rocattn_profiling.report.profile_report import ProfileReport
 
+MOST_REASONS = 5  # of files that are not read, when there is nothing else to say
 FILES = {"html": "profile.html", "md": "profile.md", "json": "profile.json", "trace": "trace.json"}
 
 
@@ -83,13 +85,23 @@ def _report(paths: list[str], arguments: argparse.Namespace) -> ProfileReport:
             raise CommandError(f"{path} is not there")
     profile = read(found)
     if not len(profile.dispatches):
-        for problem in profile.problems:
-            say(f"note: {problem}")
+        _say_why_nothing(profile, [line for path in found for line in _not_collected(path)])
         raise CommandError(f"no kernel dispatch in {', '.join(paths)}: nothing to report", NOT_MEASURED)
     plans = [Path(name) for name in arguments.plans] or _plan_logs(found)
     made = build(profile, per=arguments.per, gpu=arguments.gpu, ran=read_plans(plans))
     made.problems += [line for path in found for line in _not_collected(path)]
     return made
+
+
+def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:
+    """Say what a collection lacks, what is wrong in the files, and why the first of the others are not read."""
+    wrong = {problem.file for problem in profile.problems}
+    others = [each for each in profile.provenance if each.skipped and each.file not in wrong]
+    lines = [*lacking, *map(str, profile.problems), *(f"{each.file}: {each.skipped}" for each in others[:MOST_REASONS])]
+    for line in lines:
+        say(f"note: {line}")
+    if len(others) > MOST_REASONS:
+        say(f"note: {len(others) - MOST_REASONS} more files hold nothing to read; --files names them all")
 
 
 def _not_collected(folder: Path) -> list[str]:

@@ -35,6 +35,15 @@ def test_each_run_of_the_application_is_a_pass(tmp_path):
     assert whats(profile) == []
 
 
+def test_launches_on_several_gpus_are_joined_gpu_by_gpu(tmp_path):
+    """Two threads launch the same kernel on two GPUs, in another order in each pass: GPU 4's counters stay GPU 4's."""
+    for folder, name, order in (("p1", "X", (4, 5, 4, 5)), ("p2", "Y", (5, 4, 4, 5))):
+        made = [g.Launch(i + 1, "k", agent=gpu, counters={name: float(gpu)}) for i, gpu in enumerate(order)]
+        g.v3_counters(tmp_path / folder / "c.csv", made)
+    table = joined(ingest.read([tmp_path]))
+    assert table["X"].tolist() == table["Y"].tolist() == [4, 4, 5, 5]
+
+
 def test_the_process_id_in_a_name_is_no_part_of_the_pass(tmp_path):
     """`-o run_%pid%` gives run_71 and run_72: one pass of two processes; another name is another pass."""
     for pid in (71, 72):

@@ -197,8 +197,10 @@ class Profile:
 
         This is what joins the passes: each one ran the application again, so dispatch numbers and their order may
         differ, but the third launch of a kernel on a grid is the third in every pass. Counted in the order of the
-        dispatch numbers, within the process and then over the processes of the pass.
+        dispatch numbers, within the process and then over the processes of the pass. Where every dispatch's GPU is
+        known it goes first: how launches on several GPUs are interleaved differs from run to run.
         """
-        order = self.dispatches.sort_values(["pass", "process", "dispatch"], kind="stable")
+        by_gpu = ["agent"] if self.dispatches["agent"].notna().all() else []
+        order = self.dispatches.sort_values(["pass", *by_gpu, "process", "dispatch"], kind="stable")
         keys = ["pass", "kernel", "grid", "block"]
         return order.groupby(keys, observed=True, sort=False, dropna=False).cumcount().sort_index().astype("int32")

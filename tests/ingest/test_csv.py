@@ -281,6 +281,8 @@ def test_six_significant_digits_are_said(tmp_path):
     assert whats(profile) == ["values have 6 significant digits only"]
     exact = [*rounded, g.Launch(9, "k", counters={"A": 2_655_024.0, "B": 1.0})]
     assert whats(ingest.read([older.compute_long(tmp_path / "a.csv", exact)])) == []
+    alike = [g.Launch(i + 1, "k", counters={"SQ_WAVES": 1_228_800.0}) for i in range(4)]
+    assert whats(ingest.read([g.v3_counters(tmp_path / "b.csv", alike)])) == []
 
 
 def test_repeated_counter_columns_are_read_once(tmp_path):

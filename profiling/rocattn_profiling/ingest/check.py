@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.ingest.parts import Part
 
 _AT_ONCE = 1 << 16  # values that are looked at together
+_FEWEST_ROUNDED = 3
 _SEVEN_DIGITS = 1_000_000  # from here on, six significant digits leave a zero at the end
 
 
@@ -63,12 +64,16 @@ def _check_counters(part: Part, notes: Notes) -> None:
 
 
 def _rounded_to_six_digits(values: NDArray[np.float64]) -> bool:
-    """Return whether all large values, and at least three, are rounded; the first that is not ends the search."""
-    found = 0
+    """Return whether all large values, and at least three different, are rounded; one that is not ends the search.
+
+    A count that every launch has alike (1228800 waves) is no sign of rounding.
+    """
+    found: set[float] = set()
     for begin in range(0, len(values), _AT_ONCE):
         part = values[begin : begin + _AT_ONCE]
         large = part[part >= _SEVEN_DIGITS]
         if (large % 10.0 ** (np.floor(np.log10(large)) - 5)).any():
             return False
-        found += len(large)
-    return found >= 3
+        if len(found) < _FEWEST_ROUNDED:
+            found.update(np.unique(large)[:_FEWEST_ROUNDED].tolist())
+    return len(found) >= _FEWEST_ROUNDED

@@ -27,6 +27,19 @@ def test_a_dry_run_needs_neither_gpu_nor_profiler(machine, capsys):
     assert not (machine.root / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("rocm", "option"), [("7.0", "-p"), ("7.13", "-p"), ("7.14", "--output-directory"), ("10.2", "--output-directory")]
+)
+def test_a_dry_run_of_rocprof_compute_is_that_release_s(machine, capsys, rocm, option):
+    """7.14 removed -p; what it counts is its own choice."""
+    del machine
+    words = ["--dry-run", "--arch", "gfx942", "--tool", f"rocprof-compute@{rocm}", "--", "./app"]
+    assert cli.main(["profile", *words]) == 0
+    comment, line = capsys.readouterr().out.splitlines()
+    assert comment == "# workload: its own counters"
+    assert f" profile -n rocattn {option} " in line
+
+
 def test_a_dry_runs_command_lines_are_those_that_are_run(machine, capsys):
     """The shown arguments are the profiler's arguments."""
     path = machine.install("rocprofv3")

@@ -125,7 +125,8 @@ def _dry(arguments: argparse.Namespace, job: Job) -> int:
         emit_json(plan | {"left_out": job.plan.left_out, "notes": job.plan.notes, "removed": job.removed})
         return OK
     for one, how in launches:
-        print(f"# {one.name}: {' '.join(one.counters) or 'kernel trace, no counters'}")
+        what = "its own counters" if one.opaque else "kernel trace, no counters"
+        print(f"# {one.name}: {' '.join(one.counters) or what}")
         for name, text in how.files.items():
             print("\n".join(f"# {name}: {line}" for line in text.splitlines()))
         print(how.line)

@@ -1,8 +1,8 @@
 """rocprof-compute, called Omniperf before ROCm 6.3: it plans its passes itself and runs the application 12 to 20 times.
 
 Facts from src/argparser.py and CHANGELOG.md of rocprofiler-compute: ``-p`` names the folder up to 3.6, and
-``--output-directory`` from 3.7, which removed ``-p``. The roofline's micro-benchmarks are left out (``--no-roof``):
-they take minutes and are missing for some distributions.
+``--output-directory`` from 3.7 (ROCm 7.14), which removed ``-p``. The roofline's micro-benchmarks are left out
+(``--no-roof``): they take minutes and are missing for some distributions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.collect.find import Tool
     from rocattn_profiling.collect.passes import PassPlan
 
-_OUTPUT_DIRECTORY = (3, 7)
+_OUTPUT_DIRECTORY, _OUTPUT_DIRECTORY_ROCM = (3, 7), (7, 14)
 _NOTE = "rocprof-compute plans its own passes and collects all its counters, whatever was asked for"
 
 
@@ -38,8 +38,11 @@ class RocprofCompute:
         """Return the command line of the one pass."""
         del of_pass, output_format
         found = re.match(r"(\d+)\.(\d+)", tool.version)
-        version = (int(found[1]), int(found[2])) if found else (0, 0)
-        option = "--output-directory" if version >= _OUTPUT_DIRECTORY else "-p"
+        if found:
+            is_new = (int(found[1]), int(found[2])) >= _OUTPUT_DIRECTORY
+        else:
+            is_new = tool.release >= _OUTPUT_DIRECTORY_ROCM
+        option = "--output-directory" if is_new else "-p"
         return Launch(
             argv=(tool.path, "profile", "-n", "rocattn", option, str(folder / "raw"), "--no-roof", "--", *command),
             env={"ROCPROF_TMPDIR": str(folder / "tmp")},

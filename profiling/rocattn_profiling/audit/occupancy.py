@@ -17,6 +17,7 @@ from rocattn_profiling.metrics.gpus import architecture
 if TYPE_CHECKING:
     from rocattn_profiling.metrics.gpus import Architecture
 
+_SGPRS_OF_AN_RDNA_WAVE = 128
 _SLOTS, _VGPRS, _SGPRS, _LDS, _BARRIERS = "wave slots", "VGPRs", "SGPRs", "LDS", "barriers"
 
 
@@ -189,8 +190,10 @@ def _check(
     if agprs and not arch.max_agprs:
         raise OccupancyError(f"{name} has no AGPRs, but the kernel has {agprs}")
     most = arch.max_vgprs if agprs else arch.max_vgprs + arch.max_agprs
+    # Profilers and the metadata of hand-written kernels (aiter's) state what a wave is given, not what it uses.
+    given = _up(arch.max_sgprs, arch.sgpr_granule or _SGPRS_OF_AN_RDNA_WAVE)
     for what, number, limit in (
-        ("VGPRs", vgprs, most), ("AGPRs", agprs, arch.max_agprs), ("SGPRs", sgprs, arch.max_sgprs),
+        ("VGPRs", vgprs, most), ("AGPRs", agprs, arch.max_agprs), ("SGPRs", sgprs, given),
         ("threads in a block", block, arch.max_block),
     ):  # fmt: skip
         if number is not None and not 0 <= number <= limit:

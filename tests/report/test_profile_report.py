@@ -136,6 +136,19 @@ def test_two_profiles_are_compared_kernel_by_kernel():
     assert found == {"a": None, "gone": "before", "new": "after"}
 
 
+def test_a_comparison_says_when_the_gpus_differ_and_what_is_wrong_in_the_earlier_files():
+    """An MI300A's copy beside an MI300X's was "-50.1 %" with nothing else said."""
+    before, after = profile(("a", 1000)), profile(("a", 500))
+    before.agents = before.agents.assign(product="MI300A", cus=228, xccs=6)
+    earlier, later = profile_report.build(before), profile_report.build(after)
+    earlier.problems = ["x.csv: the last line is cut off; dropped"]
+    assert profile_compare.cautions(earlier, later) == [
+        "the earlier profile is of Instinct MI300A, this one of Instinct MI300X: the GPUs differ, too",
+        "earlier profile: x.csv: the last line is cut off; dropped",
+    ]
+    assert profile_compare.cautions(later, later) == []
+
+
 def test_the_trace_has_each_dispatch_at_its_time():
     """Microseconds from the first dispatch of the pass."""
     made = profile(("a", 1500))

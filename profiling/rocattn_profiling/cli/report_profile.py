@@ -51,7 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
 
         return list_files(arguments.paths, as_json=arguments.json)
     made = _report(arguments.paths, arguments)
-    pairs = profile_compare.compare(_report(arguments.against, arguments), made) if arguments.against else None
+    pairs = None
+    if arguments.against:
+        before = _report(arguments.against, arguments)
+        pairs = profile_compare.compare(before, made)
+        made.problems += profile_compare.cautions(before, made)
     content = profile_report.to_json(made)
     if pairs is not None:
         content["against"] = profile_compare.to_json(pairs)

@@ -66,6 +66,16 @@ def compare(before: ProfileReport, after: ProfileReport) -> list[Pair]:
     return sorted(pairs, key=lambda pair: (-weight(pair), pair.name, pair.label))
 
 
+def cautions(before: ProfileReport, after: ProfileReport) -> list[str]:
+    """Return what to know before believing a comparison: other GPUs, and what is wrong in the earlier profile."""
+    old, new = ({device.name for device in report.devices} for report in (before, after))
+    lines = [f"earlier profile: {problem}" for problem in before.problems]
+    if old and new and old != new:
+        names = [" and ".join(sorted(each)) for each in (old, new)]
+        lines.insert(0, f"the earlier profile is of {names[0]}, this one of {names[1]}: the GPUs differ, too")
+    return lines
+
+
 def _pair(before: KernelProfile | None, after: KernelProfile | None) -> Pair:
     if before is None or after is None:
         return Pair(before, after, None, (), ())

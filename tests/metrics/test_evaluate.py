@@ -189,6 +189,15 @@ def test_nothing_is_made_up_where_the_gpu_is_not_known():
     assert named[0].values["l2_hit_pct"].value == pytest.approx(50)
 
 
+def test_flops_that_could_have_been_counted_do_not_only_need_the_attention_problem():
+    """CDNA counts them; RDNA cannot, and there the problem is all that helps."""
+    counted = {"SQ_WAVES": 256}
+    mi210 = profile([[("k", 1000, counted)]])
+    radeon = profile([[("k", 1000, counted)]], MI210 | {"arch": "gfx1100", "cus": 84})
+    missing = [evaluate(made, devices_of(made)).missing["flops"] for made in (mi210, radeon)]
+    assert missing == ["not counted, and the attention problem is not known", "needs the attention problem"]
+
+
 def test_a_rate_of_no_accesses_is_no_value():
     """0/0 is neither 0 % nor an error."""
     made = profile([[("k", 1000, {"TCC_HIT_sum": 0, "TCC_MISS_sum": 0, "TCC_REQ_sum": 7})]])

@@ -143,10 +143,17 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
         result.left_out.setdefault(metric.key, []).append(why)
     result.values[metric.key] = values
     if metric.key not in result.uses:
-        fit = any(metric.for_arch(arch) for arch in set(result.archs))
-        result.missing[metric.key] = (
-            f"needs {', '.join(sorted(wanting))}" if wanting else "not counted" if fit else "this GPU cannot count it"
-        )
+        ways = [way for arch in set(result.archs) for way in metric.for_arch(arch)]
+        if wanting == {_PROBLEM} and any(way.formula.names - CONSTANTS for way in ways):
+            result.missing[metric.key] = f"not counted, and {_PROBLEM} is not known"
+        else:
+            result.missing[metric.key] = (
+                f"needs {', '.join(sorted(wanting))}"
+                if wanting
+                else "not counted"
+                if ways
+                else "this GPU cannot count it"
+            )
 
 
 def _evaluate_across(result: Evaluation, metric: Metric, use: Use) -> None:
@@ -218,11 +225,11 @@ def _uses(result: Evaluation, way: Alternative, open_: Mask, short: Mapping[str,
     return found
 
 
+_PROBLEM = "the attention problem"
 _SAID = {
     "cus": "the number of compute units", "xcds": "the number of XCDs", "clock_mhz": "the highest clock",
     "peak_gbps": "the memory's peak bandwidth", "duration_ns": "the kernel's time", "lds_banks": "the LDS's banks",
-    "waves_per_cu": "the wave slots of a compute unit", "work_flops": "the attention problem",
-    "work_bytes": "the attention problem",
+    "waves_per_cu": "the wave slots of a compute unit", "work_flops": _PROBLEM, "work_bytes": _PROBLEM,
 }  # fmt: skip
 
 

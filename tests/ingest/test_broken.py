@@ -118,6 +118,21 @@ def test_a_view_without_end_is_stopped(tmp_path, monkeypatch):
     assert whats(ingest.read([path])) == ["its views do not end"]
 
 
+def test_a_database_with_compressed_columns_is_not_called_damaged(tmp_path):
+    """rocpd_views_lz4.sql of rocprofiler-sdk reads columns through a function that only ROCm has."""
+    path = g.rocpd(tmp_path / "a.db", MADE)
+    base = sqlite3.connect(path)
+    (text,) = base.execute("SELECT sql FROM sqlite_master WHERE name = 'rocpd_info_agent_u'").fetchone()
+    columns = text.partition("(")[2].rstrip(")").replace("extdata", "CAST(lz4_decompress(extdata) AS TEXT) AS extdata")
+    base.execute("DROP VIEW rocpd_info_agent")
+    base.execute(f"CREATE VIEW rocpd_info_agent AS SELECT {columns} FROM rocpd_info_agent_u")  # noqa: S608 - own names
+    base.close()
+    (problem,) = ingest.read([path]).problems
+    assert "lz4_decompress" in problem.what
+    assert "damaged" not in problem.what
+    assert "rocpd convert" in problem.remedy
+
+
 def test_a_database_is_not_written_to(tmp_path):
     """Reading leaves the file and its folder as they were."""
     path = g.rocpd(tmp_path / "a.db", MADE)

@@ -94,6 +94,9 @@ def read_rocpd(path: Path, part: Part) -> Part:
         except sqlite3.OperationalError as error:
             if "interrupted" in str(error):
                 raise UnreadableError("its views do not end", "this is no file of a profiler") from error
+            if "no such function" in str(error):  # branches of rocprofiler-sdk compress columns: lz4_decompress
+                convert = "let ROCm's own tool write CSV: rocpd convert --output-format csv -i FILE"
+                raise UnreadableError(f"its views need what this SQLite lacks ({error})", convert) from error
             raise UnreadableError(f"the database is damaged ({error})", "profile again") from error
         except (sqlite3.Error, UnicodeDecodeError) as error:  # messages quote damaged text
             raise UnreadableError(f"the database is damaged or cut off ({error})", "profile again") from error

@@ -68,6 +68,8 @@ def can_use_flash_attention(config: AttentionConfig, arch: str, buffers: dict[st
         reason = (
             f"flash kernels take head dimensions up to {MAX_HEAD_DIM}, not {config.head_dim} and {config.head_dim_v}"
         )
+    elif not config.head_dim or not config.head_dim_v:
+        reason = "flash kernels read column 0 for columns that are not there: head dimensions must be 1 or more"
     elif max(config.batch, config.num_heads) > MAX_GRID_YZ:
         reason = f"a grid has at most {MAX_GRID_YZ} heads and as many batches"
     elif max(config.seq_q, config.seq_k) >= MAX_POSITION:

@@ -27,6 +27,7 @@ CASES = {
     "rows-without-keys": {"seq_q": 70, "seq_k": 37, "causal": True, "return_lse": True},
     "no-keys": {"seq_k": 0, "return_lse": True},
     "no-rows": {"seq_q": 0},
+    "no-features": {"head_dim": 0, "return_lse": True},
 }  # fmt: skip
 BACKWARD = {
     "backward": {},

@@ -149,6 +149,7 @@ def test_the_kernel_follows_from_the_options(changes, kernel):
 
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"head_dim": 257}, "up to 256, not 257"), ({"head_dim_v": 300}, "300"), ({"dtype": "float64"}, "float64"),
+    ({"head_dim": 0}, "must be 1 or more"), ({"head_dim_v": 0}, "must be 1 or more"),
     ({"direction": "backward"}, "forward"), ({"batch": 70000}, "65535"), ({"seq_k": 1 << 30}, "2\\^30"),
 ])  # fmt: skip
 def test_a_refusal_says_why(changes, reason):

@@ -11,6 +11,8 @@ from rocattn.errors import ConfigError
 
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 LAYOUTS = ("BSHD", "BHSD", "BSE")
+_LARGEST = 1e30
+"""The largest scale, softcap and reciprocal of a softcap: kernels multiply scores by them in float32."""
 MaskKind = Literal["none", "bool", "additive"]
 Direction = Literal["forward", "backward"]
 
@@ -106,6 +108,10 @@ class AttentionConfig:
             return f"window {self.window!r} must be (left, right), each 0 or more, or -1 for open"
         if self.softcap is not None and not self.softcap > 0:
             return f"softcap is {self.softcap!r}: it must be greater than 0, or None for off"
+        if self.softcap is not None and not 1 / _LARGEST <= self.softcap <= _LARGEST:
+            return f"softcap is {self.softcap!r}: it must be from {1 / _LARGEST:g} to {_LARGEST:g} (float32)"
+        if self.scale is not None and not abs(self.scale) <= _LARGEST:
+            return f"scale is {self.scale!r}: it must be from -{_LARGEST:g} to {_LARGEST:g} (float32)"
         return ""
 
     def _mask_problem(self) -> str:
@@ -137,8 +143,12 @@ class AttentionConfig:
 
     @property
     def band(self) -> tuple[int, int] | None:
-        """(left, right) around the diagonal i + Sk - Sq with causal folded in; -1 open, None if all is visible."""
+        """(left, right) around the diagonal i + Sk - Sq with causal folded in; -1 open, None if all is visible.
+
+        A side of the window that is too wide to hide anything is open, so that no backend has to count beyond Sq + Sk.
+        """
         left, right = self.window if self.window is not None else (-1, -1)
+        left, right = -1 if left >= self.seq_k else left, -1 if right >= self.seq_q else right
         if self.causal:
             right = 0 if right < 0 else min(right, 0)
         return None if left < 0 and right < 0 else (left, right)

@@ -304,13 +304,16 @@ def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) ->
     for what, axis in (("batch", 0), ("head_dim", 3)):
         if q[axis] != k[axis]:
             raise ConfigError(f"q and k disagree: {what} is {q[axis]} and {k[axis]} (as [B, H, S, D]: {q} and {k})")
+    if not k[1]:  # a config takes 0 for "as many as query heads"
+        raise ConfigError(f"k and v have no heads (as [B, H, S, D]: {k} and {v}): at least one KV head is needed")
 
 
 def _checked_mask(mask: Any, dtype: str) -> Array:
     if not isinstance(mask, np.ndarray):
         raise ConfigError(f"mask must be a numpy array, not {type(mask).__name__}")
-    if mask.dtype != bool and _name(mask.dtype) not in {dtype, "float32"}:
-        allowed = f"bool (True = may attend), {dtype} or float32 (added to the scores)"
+    floating = dict.fromkeys((dtype, "float32"))
+    if mask.dtype != bool and _name(mask.dtype) not in floating:
+        allowed = f"bool (True = may attend) or {' or '.join(floating)} (added to the scores)"
         raise ConfigError(f"mask has dtype {_name(mask.dtype)}: use {allowed}")
     return mask
 

@@ -64,7 +64,7 @@ def heads_view(array: Array, layout: str, num_heads: int | None, name: str) -> A
     Raises:
         ConfigError: When the shape does not fit the layout.
     """
-    if layout not in _AXES:
+    if not isinstance(layout, str) or layout not in _AXES:
         raise ConfigError(f"layout {layout!r} is unknown: use one of {', '.join(_AXES)}")
     ndim = 3 if layout == "BSE" else 4
     if array.ndim != ndim:
@@ -82,8 +82,9 @@ def heads_view(array: Array, layout: str, num_heads: int | None, name: str) -> A
 
 
 def _split_heads(array: Array, num_heads: int | None, name: str) -> Array:
-    if not num_heads or num_heads < 0:
-        raise ConfigError(f"layout BSE needs num_heads (and num_kv_heads if it differs) to split {name}'s last axis")
+    if not isinstance(num_heads, int | np.integer) or num_heads <= 0:
+        needed = f"layout BSE needs num_heads (and num_kv_heads if it differs) to split {name}'s last axis"
+        raise ConfigError(needed if num_heads is None else f"{needed}: a whole number, not {num_heads!r}")
     batch, seq, width = array.shape
     if width % num_heads:
         raise ConfigError(f"{name} has a last axis of {width}, which {num_heads} heads do not divide")

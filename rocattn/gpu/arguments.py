@@ -96,13 +96,9 @@ def mask_kind(buffers: dict[str, Buffer]) -> ScalarArg:
 
 
 def window(config: AttentionConfig) -> list[Arg]:
-    """Return the band, causal folded in; a side wider than the sequences is as wide as they are, to fit in 32 bits."""
+    """Return the band, causal folded in: narrower than the sequences, which fit in 32 bits, or open."""
     left, right = config.band or (-1, -1)
-    widest = config.seq_q + config.seq_k
-    return [
-        ScalarArg("window_left", "i32", min(left, widest)),
-        ScalarArg("window_right", "i32", min(right, widest)),
-    ]
+    return [ScalarArg("window_left", "i32", left), ScalarArg("window_right", "i32", right)]
 
 
 def launch(variant: Variant, blocks: int | tuple[int, int, int], threads: int, args: Iterable[Arg]) -> Launch:

@@ -168,5 +168,7 @@ def test_bse_names_what_it_needs():
     array = np.ones((1, 3, 8), np.float32)
     with pytest.raises(ConfigError, match="needs num_heads"):
         heads_view(array, "BSE", None, "q")
+    with pytest.raises(ConfigError, match="a whole number, not 2"):
+        heads_view(array, "BSE", 2.0, "q")
     with pytest.raises(ConfigError, match="last axis of 8, which 3 heads do not divide"):
         heads_view(array, "BSE", 3, "q")

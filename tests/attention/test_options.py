@@ -75,6 +75,15 @@ def test_more_keys_than_one_tile(name, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("side", [29, 2**31, 2**63 - 1, 2**70])
+def test_a_window_wider_than_the_sequences_is_open(side, backend):
+    """Whatever a side's size, as in sys.maxsize for "no limit": the position that it reaches must not overflow."""
+    q, k, v, _, _ = solved("plain", (13, 29))
+    for window, same in (((side, side), {}), ((side, 2), {"window": (-1, 2)}), ((3, side), {"window": (3, -1)})):
+        agree(run(q, k, v, backend, window=window), run(q, k, v, backend, **same))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("D", "Dv"), [(1, 1), (5, 5), (7, 19), (40, 24), (72, 100), (64, 1), (0, 3), (3, 0)])
 def test_any_head_dim(D, Dv, backend):
     """D need not be a multiple of 8, V may have its own head dimension, and either may be 0."""

@@ -92,6 +92,13 @@ class Backend(ABC):
         """Write the gradients into ``dq``, ``dk``, ``dv`` ([B, H or Hkv, S, D or Dv] views)."""
 
 
+def checked(backend: Backend, answer: Any) -> Support:
+    """Return a backend's answer, or raise ConfigError if it is none: a bare False has no reason to show."""
+    if not isinstance(answer, Support):
+        raise ConfigError(f"backend {backend.name!r} answers {answer!r}: it must answer a rocattn.Support")
+    return answer
+
+
 class BackendRegistry:
     """Backends by name, with an optional default and measured thresholds; safe to use from several threads.
 
@@ -164,8 +171,12 @@ class BackendRegistry:
         self._variable = ""  # what the program says outweighs the environment
 
     def supports(self, backend: Backend, config: AttentionConfig) -> Support:
-        """Say whether a backend is available here and supports the config."""
-        return backend.available() and backend.supports(config)
+        """Say whether a backend is available here and supports the config.
+
+        Raises:
+            ConfigError: When it answers something else than a `Support`.
+        """
+        return checked(backend, backend.available() and backend.supports(config))
 
     def expect(self, name: str | None, kv_bytes: int) -> None:
         """Let the named backend, else the one of the last call, get ready for a call (`Backend.expect`)."""

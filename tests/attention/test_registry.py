@@ -106,6 +106,14 @@ def test_no_backend_error_lists_every_reason(registry):
     assert CONFIG.label in str(caught.value)
 
 
+@pytest.mark.parametrize("answer", [False, None, "no"])
+def test_an_answer_without_a_reason_is_refused_by_the_backends_name(registry, answer, monkeypatch):
+    """A bare False would end in an AttributeError where its reason is wanted."""
+    monkeypatch.setattr(registry.get("slow"), "supports", lambda _config: answer)
+    with pytest.raises(ConfigError, match=f"backend 'slow' answers {answer!r}: it must answer a rocattn.Support"):
+        registry.select(CONFIG, "slow")
+
+
 def test_an_empty_registry_says_so():
     """Selecting from nothing is an error that says nothing is registered."""
     with pytest.raises(NoBackendError, match="no backend is registered"):

@@ -30,12 +30,18 @@ class Faulty(CpuBackend):
 
     def supports(self, config):
         """Nothing if told so."""
+        if self.fault == "no answer":
+            return None
+        if self.fault == "cannot say":
+            raise KeyError("dtype")
         return Support(ok=self.fault != "refuses", reason="not today") and super().supports(config)
 
     def forward(self, config, operands, out, lse):
         """Compute, but wrongly."""
         if self.fault == "raises":
             raise MemoryError("no room\nat all")
+        if self.fault == "exits":
+            raise SystemExit(0)
         kept = out.copy()
         super().forward(config, operands, out, lse)
         if self.fault == "unwritten" and out.size:
@@ -100,6 +106,22 @@ def test_wrong_backend_fails_with_a_command_to_see_it_again(capsys, tmp_path, fa
     assert ("MemoryError: no room at all" in line) == (fault == "raises")
     faulty.fault = ""
     assert run(capsys, tmp_path, *line.split(" rocattn verify ")[1].split())[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("no answer", "ConfigError: backend 'faulty' answers None: it must answer a rocattn.Support"),
+        ("cannot say", "KeyError: 'dtype'"),
+        ("exits", "SystemExit: 0"),
+    ],
+)
+def test_a_backend_that_breaks_its_interface_does_not_end_the_sweep(capsys, tmp_path, faulty, fault, words):
+    """Whatever it does where an answer was due is a failure of the case, and no status 0."""
+    faulty.fault = fault
+    status, _, err = run(capsys, tmp_path, "--quick", "--family", "basics", "--backend", "faulty")
+    assert status == 1
+    assert words in next(line for line in err.splitlines() if line.startswith("WRONG"))
 
 
 @pytest.mark.parametrize(("fault", "words"), [("absent", "it was left at home"), ("refuses", "not supported")])

@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("ROCATTN_GPU_POISON", "1")  # device memory may hold the right answer of an earlier case
 
     from rocattn.backends import BACKENDS
+    from rocattn.registry import checked
     from rocattn_profiling.files import write_text
     from rocattn_profiling.measure import verification
     from rocattn_profiling.measure.settings import import_backends
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     import_backends(arguments.backend_module)
     named = [BACKENDS.get(name) for name in dict.fromkeys(arguments.backend)] if arguments.backend else list(BACKENDS)
-    absent = {backend.name: answer.reason for backend in named if not (answer := backend.available())}
+    absent = {backend.name: answer.reason for backend in named if not (answer := checked(backend, backend.available()))}
     backends = [backend for backend in named if backend.name not in absent]
     chosen = _chosen(arguments, backends)
     if arguments.list:

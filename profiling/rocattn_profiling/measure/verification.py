@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from rocattn.layouts import heads_view
+from rocattn.registry import checked
 from rocattn_profiling.measure.evaluation import judge_gradients, judge_output
 from rocattn_profiling.measure.verify_arrays import compute, laid_out
 from rocattn_profiling.measure.verify_contract import visible_pairs
@@ -89,18 +90,17 @@ class _Runner:
     def run(self, backend: Backend) -> tuple[Outcome, dict[str, Array]]:
         """Return what became of the case on a backend, and its outputs."""
         case, arrays = self.case, dict[str, "Array"]()
-        answer = backend.supports(case.config)
-        if not answer:
-            return _of(case, backend.name, skipped=answer.reason), arrays
         started, problem = time.perf_counter(), ""
         try:
+            if not (answer := checked(backend, backend.supports(case.config))):
+                return _of(case, backend.name, skipped=answer.reason), arrays
             if case.family == "determinism":
                 arrays, problem = differing(case.config, self.inputs, backend)
             else:
                 arrays = compute(case.config, self.inputs, backend, storage=case.storage)
             judged = self._judged(arrays)
             problem = problem or self._problem(arrays)
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises is a finding of the sweep, not its end
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - what a backend raises is a finding, not the sweep's end
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             return _of(case, backend.name, error=text, seconds=round(time.perf_counter() - started, 4)), arrays
         self._check_yardstick(judged)

@@ -68,7 +68,7 @@ class _Able:
 
     def __init__(self, dtype: str, direction: str, backend: Backend | None) -> None:
         configs = _configs(dtype, direction)
-        self._more: Iterator[AttentionConfig] = (c for c in configs if backend is None or backend.supports(c))
+        self._more: Iterator[AttentionConfig] = (c for c in configs if backend is None or _supports(backend, c))
         self._known: list[AttentionConfig] = []
 
     def first(self, shows: Callable[[AttentionConfig], bool]) -> AttentionConfig | None:
@@ -81,6 +81,13 @@ class _Able:
             if shows(config):
                 return config
         return None
+
+
+def _supports(backend: Backend, config: AttentionConfig) -> bool:
+    try:
+        return bool(backend.supports(config))
+    except Exception:  # noqa: BLE001 - the case that this makes is run, and says what is raised
+        return True
 
 
 def _configs(dtype: str, direction: str) -> Iterator[AttentionConfig]:

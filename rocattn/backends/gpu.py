@@ -58,7 +58,7 @@ class GpuBackend(Backend):
         if runtime is None:
             return Support(ok=False, reason=reason)
         try:
-            runtime.enter()
+            runtime.check()
         except GpuError as error:
             return Support(ok=False, reason=str(error))
         if runtime.device.is_stand_in:
@@ -113,6 +113,7 @@ class GpuBackend(Backend):
         self._run(config, operands, {"dout": dout, "out": out, "lse": lse, "dq": dq, "dk": dk, "dv": dv})
 
     def _run(self, config: AttentionConfig, operands: Operands, more: dict[str, Array]) -> None:
+        from rocattn.gpu.driver import open_hip
         from rocattn.gpu.host_io import run_on_host_arrays
 
         arrays = {"q": operands.q, "k": operands.k, "v": operands.v} | more
@@ -120,7 +121,8 @@ class GpuBackend(Backend):
             if (array := getattr(operands, name)) is not None:
                 arrays[name] = array
         mask_dtype = None if operands.mask is None else operands.mask.dtype.name
-        run_on_host_arrays(self.prepare(self.runtime(), config, mask_dtype=mask_dtype), arrays)
+        with open_hip().keep_device():
+            run_on_host_arrays(self.prepare(self.runtime(), config, mask_dtype=mask_dtype), arrays)
 
     def prepare(
         self, runtime: Runtime, config: AttentionConfig, *, strides: Mapping[str, tuple[int, ...]] | None = None,
@@ -170,12 +172,15 @@ class GpuBackend(Backend):
             return self._found
 
     def _find(self) -> tuple[Runtime | None, str]:
-        from rocattn.gpu.driver import absence, stand_in_at_hand
+        from rocattn.gpu.driver import absence, open_hip, stand_in_at_hand
         from rocattn.gpu.reasons import driver_loaded
 
         try:
             if not driver_loaded() and not stand_in_at_hand():
                 return None, absence()
-            return self.runtime(), ""
+            hip = open_hip()
+            hip.device_count()  # raises the reason if there is none
+            with hip.keep_device():
+                return self.runtime(), ""
         except GpuError as error:
             return None, str(error)

@@ -11,14 +11,18 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rocattn.gpu.errors import DeviceMemoryError, GpuError, LaunchError, NoDeviceError, NoRuntimeError
 from rocattn.gpu.reasons import LIBRARY, library_reason, no_device_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 STAND_IN_SYMBOL = "rocattn_hostgpu_version"
 """Exported by the stand-in GPU's library (kernels/hostgpu) and by no HIP runtime."""
@@ -181,6 +185,15 @@ class Hip:
     def use_device(self, index: int) -> None:
         """Make a device this thread's current one."""
         self.call("hipSetDevice", index)
+
+    @contextmanager
+    def keep_device(self) -> Iterator[None]:
+        """Make this thread's current device at the end what it was: the caller's next tensors would go elsewhere."""
+        before = int(self.call("hipGetDevice"))
+        try:
+            yield
+        finally:
+            self.use_device(before)
 
     def malloc(self, count: int) -> int:
         """Allocate device memory and return its address.

@@ -77,8 +77,16 @@ class Runtime:
         Raises:
             ForkError: In a process that was forked after HIP had been initialised.
         """
-        check_process(self._process)
+        self.check()
         self.hip.use_device(self._index)
+
+    def check(self) -> None:
+        """Refuse to be used in another process than its own.
+
+        Raises:
+            ForkError: In a process that was forked after HIP had been initialised.
+        """
+        check_process(self._process)
 
     def prepare(self, key: Hashable, make: Callable[[], LaunchPlan]) -> PreparedPlan:
         """Return the prepared plan of a key, making plan and code on first use."""

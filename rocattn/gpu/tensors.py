@@ -238,18 +238,20 @@ class DeviceCall:
     def _run(self, config: AttentionConfig, views: dict[str, Array], stored: dict[str, tuple[int, ...]]) -> list[Any]:
         """Run the plan for these strides; returns the outputs, of q's kind, in the order of ``stored``."""
         from rocattn.backends import BACKENDS
+        from rocattn.gpu.driver import open_hip
 
         backend = cast("GpuBackend", BACKENDS.select(config, "gpu"))
         strides = {name: tuple(step // view.itemsize for step in view.strides) for name, view in views.items()}
         mask_dtype = views["mask"].dtype.name if "mask" in views else None
-        runtime = backend.runtime(self._q.device)
-        prepared = backend.prepare(runtime, config, strides=strides, mask_dtype=mask_dtype)
         addresses = {name: tensor.address for name, tensor in self._tensors.items()}
         made = []
-        for name, shape in stored.items():
-            value, addresses[name] = self._empty(runtime, shape, "float32" if name == "lse" else config.dtype)
-            made.append(value)
-        prepared.run(addresses, self._q.stream)
+        with open_hip().keep_device():
+            runtime = backend.runtime(self._q.device)
+            prepared = backend.prepare(runtime, config, strides=strides, mask_dtype=mask_dtype)
+            for name, shape in stored.items():
+                value, addresses[name] = self._empty(runtime, shape, "float32" if name == "lse" else config.dtype)
+                made.append(value)
+            prepared.run(addresses, self._q.stream)
         return [self._handed_out(value) for value in made]
 
     def _empty(self, runtime: Runtime, shape: tuple[int, ...], dtype: str) -> tuple[Any, int]:

@@ -29,6 +29,7 @@ void stub_clear(void) { log_text[0] = 0; }
 int hipInit(unsigned flags) { return (int)(flags * 0); }
 int hipRuntimeGetVersion(int* version) { return *version = 70253211, 0; }
 int hipGetDeviceCount(int* count) { return *count = 1, 0; }
+int hipGetDevice(int* device) { return *device = 0; }
 int hipSetDevice(int device) { return device ? 101 : 0; }
 int hipGetDevicePropertiesR0600(Properties* p, int device) {
     strcpy(p->name, "stub");

@@ -184,6 +184,24 @@ print(json.dumps(found))
     }  # fmt: skip
 
 
+def test_the_callers_current_device_stays(hostgpu):
+    """With several GPUs, a call on tensors of one must not move what the caller allocates next to it."""
+    code = """
+current, real = [3], runtime.hip.call
+def call(name, *arguments):
+    if name == "hipSetDevice":
+        current[0] = arguments[0]
+    return current[0] if name in {"hipSetDevice", "hipGetDevice"} else real(name, *arguments)
+runtime.hip.call = call
+seen = []
+for arrays in ((tensor(q), tensor(k), tensor(v)), (q, k, v)):
+    rocattn.attention(*arrays, backend="gpu")
+    seen.append(current[0])
+print(json.dumps(seen))
+"""
+    assert hostgpu(PRELUDE + TORCH + code) == [3, 3]
+
+
 def test_what_cannot_be_computed_in_place_is_refused(hostgpu):
     """Each refusal names the argument and what to do."""
     code = """

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn.gpu.errors import DeviceMemoryError, GpuError, LaunchError, NoDeviceError, NoRuntimeError
-from rocattn.gpu.reasons import LIBRARY, library_reason, no_device_reason
+from rocattn.gpu.reasons import LIBRARY, library_reason, no_device_reason, stand_in_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +161,8 @@ class Hip:
         except NoRuntimeError:
             raise
         except GpuError as error:
-            raise NoDeviceError(no_device_reason(str(error))) from error
+            reason = stand_in_reason() if self.is_stand_in else no_device_reason(str(error))
+            raise NoDeviceError(reason) from error
         if count == 0:
             raise NoDeviceError(no_device_reason("hipGetDeviceCount gave 0"))
         return count

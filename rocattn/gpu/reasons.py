@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 LIBRARY = "libamdhip64.so"
+STAND_IN_ARCH = "ROCATTN_HOSTGPU_ARCH"
 _VISIBILITY = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 _DRIVERS = (Path("/dev/kfd"), Path("/dev/dxg"))  # Linux; Windows' subsystem for Linux
 
@@ -51,3 +52,11 @@ def no_device_reason(answer: str) -> str:
     if hiding:
         return f"{found}: {', '.join(hiding)} may hide it"
     return f"{found}: /dev/kfd is usable, so see `rocminfo` and `dmesg` for an unsupported GPU"
+
+
+def stand_in_reason() -> str:
+    """Say why the stand-in GPU gives no device: it is asked to stand in for something else than it can."""
+    from rocattn.gpu.arch import TESTED
+
+    asked = os.environ.get(STAND_IN_ARCH)
+    return f"the stand-in GPU cannot be {asked!r}: set {STAND_IN_ARCH} to one of {', '.join(TESTED)}"

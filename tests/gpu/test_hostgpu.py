@@ -151,3 +151,10 @@ print(json.dumps([bool(np.allclose(value, exact, atol=1e-5)) for value in out.va
 """
     for order in ("cpu-flash gpu", "gpu cpu-flash"):
         assert hostgpu(code, "gfx1100", order) == [True, True]
+
+
+def test_a_gpu_that_the_stand_in_cannot_be_is_named(hostgpu):
+    """Not as a missing driver of a real GPU, which nobody on a machine with the stand-in is looking for."""
+    code = "import json, rocattn; print(json.dumps(rocattn.BACKENDS.get('gpu').available().reason))"
+    reason = hostgpu(code, "gfx1151")
+    assert reason.startswith("the stand-in GPU cannot be 'gfx1151': set ROCATTN_HOSTGPU_ARCH to one of gfx90a, gfx942")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rocattn_profiling.measure import building, environments, revisions
+from rocattn_profiling.measure.asv_config import Recipe
 from rocattn_profiling.measure.environments import BuildError, CacheError
 
 
@@ -147,6 +148,26 @@ def test_a_full_disk_while_building_is_the_cache_s_fault(project, own_cache, mon
         environments.build(project.root, revisions.resolve(project.root, "HEAD"))
 
 
+def test_asv_s_tools_are_not_the_ones_that_python_brought(project, tmp_path, monkeypatch):
+    """Python 3.11's own venv has a setuptools of 2022, which builds without isolation would be done with."""
+    asked = []
+    monkeypatch.setattr(building.Build, "_run", lambda _, command, **__: asked.append(command) or "{}")
+    monkeypatch.setattr(building, "read_facts", lambda said: said)
+    recipe = Recipe(build=["python -m pip wheel ."], install=[], requirements=["numpy"])
+    revision = revisions.resolve(project.root, "HEAD")
+    building.Build(project.root, tmp_path, revision, recipe, uv=None, offline=False).make()
+    tools = asked[1]
+    assert tools[tools.index("install") :] == ["install", "--quiet", "--upgrade", *building._ASV_TOOLS, "numpy"]
+
+
+def test_another_python_is_asked_for(project, own_cache, offline, monkeypatch):
+    """The line of a project that this Python is too old for names the option."""
+    said = "ERROR: Package 'x' requires a different Python: 3.11.7 not in '>=3.12'"
+    monkeypatch.setattr(building, "_BUILD_WHEEL", f"raise SystemExit({said!r})")
+    with pytest.raises(BuildError, match=r"not in '>=3.12'; --python names another one \[log: "):
+        environments.build(project.root, revisions.resolve(project.root, "HEAD"))
+
+
 def test_no_index_falls_back_to_the_running_packages(project, own_cache, monkeypatch, tmp_path):
     """When uv cannot reach an index the environment is made offline, and says so."""
     fake = tmp_path / "uv"
@@ -198,6 +219,14 @@ def test_no_lock_means_no_constraints(tmp_path):
         (
             "error: Failed to build `x`\n  cause: TOML parse error at line 1, column 6\n 1 | not toml [\n  no value",
             "TOML parse error at line 1, column 6",
+        ),
+        (
+            "ValueError: no license\nerror: metadata-generation-failed\n\u00d7 Encountered error while generating",
+            "ValueError: no license",
+        ),
+        (
+            "x.c:1: fatal error: no x.h\n  ERROR: Failed building wheel for x\nerror: failed-wheel-build-for-install",
+            "x.c:1: fatal error: no x.h",
         ),
         ("all quiet\nlast words\n", "last words"),
         ("", "it printed nothing"),

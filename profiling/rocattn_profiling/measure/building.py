@@ -45,7 +45,11 @@ _BUILD_WHEEL = (
 _PURELIB = "import sysconfig; print(sysconfig.get_path('purelib'))"
 _LEGACY_BACKEND = "setuptools.build_meta:__legacy__"  # PEP 517's for a project without a build-system table
 _FRAME = " \t\u2502\u251c\u2570\u2500\u25b6\u00d7"  # what uv draws around its errors
-_WRAPPER = re.compile(r"build backend returned|subprocess-exited|Failed to build")
+_WRAPPER = re.compile(
+    r"build backend returned|subprocess-exited|Failed (to build|building)|metadata-generation-failed|failed-wheel-build"
+    r"|Encountered error while generating|likely not a problem with pip"
+)
+_OTHER_PYTHON = re.compile(r"requires a different Python|does not satisfy Python")
 _ASV_TOOLS = ("pip", "setuptools", "wheel", "build")  # what asv's environments hold before any requirement
 
 
@@ -149,7 +153,8 @@ class Build:
             lend_running_packages(Path(self._run([self.python, "-c", _PURELIB])))
         else:
             self._make_venv()
-            self._install([*_ASV_TOOLS, *self.recipe.requirements])
+            # Not what Python's own venv brought along, which is as old as that Python: builds may be without isolation.
+            self._install(["--upgrade", *_ASV_TOOLS, *self.recipe.requirements])
         isolation = "--no-build-isolation " if self.offline else ""  # the isolated one is filled from an index
         build = [f"python -m pip wheel --no-deps {isolation}-w {{build_cache_dir}} {{build_dir}}"]
         install = ["in-dir={env_dir} python -m pip install {wheel_file} --force-reinstall"]
@@ -250,7 +255,8 @@ class Build:
             return DiskError(last)
         if not self.offline and _NO_INDEX.search(said):
             return NoIndexError(last)
-        return self._unbuildable(f"{last} [log: {self.log}]")
+        other = "; --python names another one" if _OTHER_PYTHON.search(last) else ""
+        return self._unbuildable(f"{last}{other} [log: {self.log}]")
 
 
 def meaningful_line(said: str) -> str:

@@ -42,6 +42,20 @@ def test_junit_has_a_case_for_each_benchmark(rich):
     assert cases["bench_a.Class.time_lost"].get("classname") == "bench_a.Class"
 
 
+def test_junit_has_a_time_for_everything(rich, entry, result_of):
+    """One call on head, in seconds without an exponent; 0 for what is no time: readers show a missing one as NaN."""
+    suites, cases = junit_of(rich)
+    for suite in suites:
+        assert float(suite.get("time")) == pytest.approx(sum(float(case.get("time")) for case in suite))
+    assert cases["verdict"].get("time") == "0"
+    assert cases["flash f16 [audit, gfx942]"].get("time") == "0"
+    small, large = entry("a.time_x", "pass", unit="ns", head=20.0), entry("a.time_y", "pass", unit="s", head=2e6)
+    peak, lost = entry("a.peakmem_x", "pass", unit="bytes", metric="peakmem"), entry("a.time_z", "failed", head=None)
+    _, cases = junit_of(result_of([small, large, peak, lost]))
+    times = {name: case.get("time") for name, case in cases.items() if name.startswith("a.")}
+    assert times == {"a.time_x": "0.00000002", "a.time_y": "2000000", "a.peakmem_x": "0", "a.time_z": "0"}
+
+
 @pytest.mark.parametrize("status", [*verdict.ORDER, "nothing", "problem", "invalid"])
 @pytest.mark.parametrize("beside", ["pass", None])
 def test_junit_is_red_exactly_when_the_gate_is(entry, result_of, status, beside):
@@ -126,10 +140,18 @@ def test_sarif_points_at_the_line_that_did_it(rich):
     (suppression,) = found["bench_a.Class.time_known"]["suppressions"]
     assert (suppression["kind"], suppression["status"]) == ("external", "accepted")
     assert "costs a compare" in suppression["justification"]
+    # 3.27.23: on all results of a run or on none; an empty list is not suppressed.
+    assert sorted(len(r["suppressions"]) for r in run["results"])[-2:] == [0, 1]
     problem = next(r for r in run["results"] if r["ruleId"] == "rocattn-gate/waivers")
     place = problem["locations"][0]["physicalLocation"]
     assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == (".rocattn/waivers.toml", 12)
     assert not [name for name in found if "time_fine" in name or "time_fast" in name]
+
+
+def test_sarif_without_waivers_says_nothing_of_suppressions(entry, result_of):
+    """Nobody looked for any."""
+    results = sarif_of(result_of([entry("a", "regression", 1.3)]))["results"]
+    assert not [r for r in results if "suppressions" in r]
 
 
 def test_sarif_names_stay_from_run_to_run(entry, result_of):

@@ -2,6 +2,7 @@
 
 A regression is a failure; what ran on base and not on head is an error; what is undecided, waived or not judged is
 skipped.
+A case's time is that of one call on head.
 The verdict's own case fails with it: a CI server that counts failures never takes an empty run for a good one.
 """
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET  # writes only: nothing foreign is parsed
 
 from rocattn_profiling.gate import render
+from rocattn_profiling.gate.pairs import TIMES
 from rocattn_profiling.markup import plain, xml
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ def to_xml(result: GateResult) -> str:
         suites.setdefault(entry.metric, []).append(_case(entry))
     for name, cases in [("gate", _overall(result)), *suites.items()]:
         counts = {key: str(sum(case.find(tag) is not None for case in cases)) for key, tag in _COUNTED.items()}
-        suite = ET.SubElement(root, "testsuite", {"name": _attribute(name), "tests": str(len(cases))} | counts)
+        counts |= {"tests": str(len(cases)), "time": _seconds(sum(float(case.get("time", 0)) for case in cases))}
+        suite = ET.SubElement(root, "testsuite", {"name": _attribute(name)} | counts)
         suite.extend(cases)
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
@@ -50,9 +53,12 @@ def _case(entry: Entry) -> ET.Element:
     group = f"{entry.metric}.{entry.arch}" if entry.arch else module.rpartition(".")[0] or entry.metric
     lines = [*render.entry_lines(entry), *_traceback(entry.traceback)]
     message = entry.waiver or entry.explanation or "; ".join(render.reasons(entry))
-    return _element(
+    case = _element(
         group, render.title(entry), _ELEMENTS.get(entry.status, ""), f"{entry.status}: {message}", "\n".join(lines)
     )
+    if entry.metric == "time" and entry.head is not None:
+        case.set("time", _seconds(entry.head * TIMES.get(entry.unit, 0.0) / TIMES["s"]))
+    return case
 
 
 def _traceback(text: str) -> list[str]:
@@ -63,13 +69,19 @@ def _traceback(text: str) -> list[str]:
 
 
 def _element(group: str, name: str, tag: str, message: str, text: str) -> ET.Element:
-    case = ET.Element("testcase", classname=_attribute(group), name=_attribute(name))
+    # Some readers show a case without a time as "NaN": what is no time has 0.
+    case = ET.Element("testcase", classname=_attribute(group), name=_attribute(name), time="0")
     # What passes has its numbers as output; what does not has them in the element that says so.
     told = ET.SubElement(case, tag, message=_attribute(message, 2000)) if tag else case
     if text:
         place = told if tag else ET.SubElement(case, "system-out")
         place.text = xml(f"\n{text}\n")
     return case
+
+
+def _seconds(value: float) -> str:
+    """Write seconds as XML's decimals, which have no exponent."""
+    return f"{value:.9f}".rstrip("0").rstrip(".")
 
 
 def _attribute(text: str, most: int = 500) -> str:

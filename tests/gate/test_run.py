@@ -175,6 +175,21 @@ def test_a_suite_that_head_cannot_import_exits_3(project, offline, capsys):
     assert "broken library" in capsys.readouterr().out
 
 
+def test_a_benchmark_file_that_the_change_breaks_exits_3(project, offline, capsys):
+    """Both sides run head's files, so it fails on both: but base's own could be imported."""
+    project.commit("more", **{"benchmarks/bench_more.py": "def time_it():\n    pass\n", "benchmarks/bench_no.py": "("})
+    project.commit("typo", **{"benchmarks/bench_more.py": "def time_it(:\n    pass\n"})
+    status, result = gate(project, "--quick", "--rounds", "1")
+    assert status == 3
+    found = statuses(result)
+    assert (found["bench_more"], found["bench_no"]) == ("failed", "broken")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "SyntaxError" in shown
+    assert "look at the benchmark's own file" in shown
+    status, result = gate(project, "--quick", "--rounds", "1", "--bench", "Exact")
+    assert (status, statuses(result)["bench_more"]) == (0, "broken")
+
+
 def test_a_suite_that_fails_on_both_sides_is_not_green(project, offline, capsys):
     """Nothing ran, so nothing is judged: exit 3 with the first reason, also when strict was not asked for."""
     project.commit("broken", **{"benchmarks/bench_work.py": "def time_never():\n    raise ValueError('no luck')\n"})

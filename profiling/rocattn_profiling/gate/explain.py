@@ -214,9 +214,13 @@ class _Explainer:
         if packages and not near:
             parts.append(f"The environments differ in {', '.join(packages)}.")
         if not (told or near or far or packages):
+            suspects = (
+                "suspect where code and data come to lie in memory, or the machine"
+                if entry.status == "regression"
+                else "look at the benchmark's own file, which both sides run as head has it, then at the machine"
+            )
             parts.append(
-                "Nothing that it loads differs between base and head, neither files nor packages: suspect where code "
-                "and data come to lie in memory, or the machine."
+                f"Nothing that it loads differs between base and head, neither files nor packages: {suspects}."
             )
         if advice := _advice(" ".join(cause.text for cause in told)):
             parts.append(advice)

@@ -43,12 +43,15 @@ def nothing(suites: Mapping[SideName, Suite], options: Options) -> str:
     return "the suite has no benchmarks: nothing would be measured"
 
 
-def lost_modules(suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:
+def lost_modules(before: Suite | None, suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:
     """Return entries for what head cannot even import, or discovers no more though base does."""
     broken = suites["head"].broken
     entries: list[Entry] = []
+    offered = [case.label for case in before.cases(options.patterns)] if before else []
     for module, why in broken.items():
-        status: verdict.Status = "broken" if module in suites["base"].broken else "failed"
+        # Both sides run head's files: one that the change itself broke fails on both, and worked as base had it.
+        lost = module not in suites["base"].broken or any(label.startswith(f"{module}.") for label in offered)
+        status: verdict.Status = "failed" if lost else "broken"
         entries.append(Entry(label=module, name=module, status=status, reason=f"cannot be imported: {why}"))
     known = {case.label for case in suites["head"].cases()}
     for case in suites["base"].cases(options.patterns):

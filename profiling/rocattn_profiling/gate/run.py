@@ -65,10 +65,10 @@ def run_gate(
         with open_sides(start, out, options, say) as sides:
             suites = {side: sides.context.launchers[side].discover() for side in SIDES}
             cases = result.chosen_cases(suites["head"], options)
-            entries = result.lost_modules(suites, options)
+            before = sides.before()
+            entries = result.lost_modules(before, suites, options)
             if not cases and not entries:
                 raise SuiteError(result.nothing(suites, options))
-            before = sides.before()
             entries += result.removed(before, suites, options)
             idle = result.idle_patterns([*suites.values(), before], options)
             for line in idle:

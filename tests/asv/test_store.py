@@ -154,6 +154,24 @@ def test_broken_files_are_named_and_the_rest_is_read(store):
     assert sum(any(name in line for line in problems) for name in ("cut-off", "list", "odd", "nobody")) == 4
 
 
+@pytest.mark.parametrize("value", [True, "hello"])
+def test_a_result_that_is_no_number_costs_its_benchmark_alone(store, value):
+    """asv stores what a track_ benchmark returned: odd in every commit, it is one line, and the rest is read."""
+    add(store, {(0, 0): [1.0]})
+    folder = store.results_dir / "a_b_box"
+    (path,) = [p for p in folder.glob("*.json") if p.name != "machine.json"]
+    data = json.loads(path.read_text())
+    data["results"]["suite.Class.track_it"] = [[value], [], "1", 0, 1.0]
+    path.write_text(json.dumps(data))
+    (folder / "again.json").write_text(json.dumps(data))
+    problems = []
+    series = store.read(problems.append)
+    assert {s.benchmark for s in series} == {"suite.Class.time_it"}
+    assert len([p for s in series for p in s.points if p.value == 1.0]) == 2
+    (problem,) = problems
+    assert problem.startswith(f"passed over suite.Class.track_it ({type(value).__name__} in place of a number), ")
+
+
 def test_a_broken_file_of_the_same_commit_is_never_overwritten(store):
     """Storing beside a result file that cannot be read says so and leaves it."""
     add(store, {(0, 0): [1.0]})

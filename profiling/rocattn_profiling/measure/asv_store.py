@@ -131,14 +131,16 @@ class AsvStore:
         return count
 
     def read(self, on_problem: Callable[[str], None] = lambda _: None) -> list[Series]:
-        """Return every series of the store, asv's own results included; a file that cannot be read is passed over.
+        """Return every series of the store, asv's own results included; what cannot be read is passed over.
 
         Args:
-            on_problem: Called with one line for each file (or entry) passed over.
+            on_problem: Called with one line for each file passed over, and for each benchmark whose results are no
+                numbers: asv keeps what a `track_` returned, text and True included.
         """
         known = self.benchmarks(on_problem)
         found: dict[tuple[str, tuple[tuple[str, str], ...], str, str], list[Point]] = {}
         places: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+        odd: dict[str, Path] = {}
         for path in self.result_files(on_problem):
             try:
                 results = load_results(path)
@@ -148,10 +150,17 @@ class AsvStore:
                     info = known.get(name, {})
                     if info and results.benchmark_version.get(name) not in {None, info.get("version")}:
                         continue
-                    for params, point in points_of(results, name, info.get("param_names") or []):
+                    try:
+                        points = list(points_of(results, name, info.get("param_names") or []))
+                    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+                        odd.setdefault(f"passed over {name} ({error})", path)
+                        continue
+                    for params, point in points:
                         found.setdefault((name, params, *where), []).append(point)
             except (RocattnError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
                 on_problem(_one_line(f"passed over {path}: {error}"))
+        for what, path in odd.items():
+            on_problem(_one_line(f"{what}, first in {path}"))
         return [
             Series(
                 benchmark=name,

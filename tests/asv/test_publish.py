@@ -140,7 +140,11 @@ def test_markup_in_names_and_interpreter_paths_stay_out_of_asvs_pages(history, t
     root, _ = history
     name = "<img src=x onerror=alert(1)>"
     listed = json.loads((root / ".asv/results/benchmarks.json").read_text())
-    listed[name] = {**listed["bench.inference.cpu"], "name": name}
+    cpu = listed["bench.inference.cpu"]
+    listed[name] = {**cpu, "name": name}
+    listed["bench.params"] = {**cpu, "name": "bench.params", "param_names": [name] * len(cpu["param_names"])}
+    listed["bench.inference.cpu"] = {**cpu, "pretty_name": name, "unit": name}
+    listed["bench.inference.cpu_flash"]["pretty_name"] = "Flash & co"
     (root / ".asv/results/benchmarks.json").write_text(json.dumps(listed))
     path = result_files(root)[0]
     data = json.loads(path.read_text())
@@ -152,6 +156,10 @@ def test_markup_in_names_and_interpreter_paths_stay_out_of_asvs_pages(history, t
     text = "".join(p.read_text() for p in (tmp_path / "copy").rglob("*.json"))
     assert "onerror" not in text
     assert "/home/me" not in text
+    kept = json.loads((tmp_path / "copy/benchmarks.json").read_text())
+    assert "bench.params" not in kept
+    assert kept["bench.inference.cpu"]["unit"] == "unit"
+    assert kept["bench.inference.cpu_flash"]["pretty_name"] == "Flash & co"
 
 
 def test_publishing_fast_gives_the_pages_of_asv_itself(history, tmp_path):

@@ -51,7 +51,7 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
         known: Commits the repository has: asv fails on others (rebased away, or a shallow clone).
     """
     staged = Staged()
-    benchmarks = {k: v for k, v in store.benchmarks(staged.notes.append).items() if _well_formed(k, v)}
+    benchmarks = {k: _plain(v) for k, v in store.benchmarks(staged.notes.append).items() if _well_formed(k, v)}
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "benchmarks.json", {**benchmarks, "version": 2})
     unknown: set[str] = set()
@@ -112,7 +112,15 @@ def _well_formed(name: str, benchmark: dict[str, Any]) -> bool:
         and isinstance(names, list)
         and len(params) == len(names)
         and all(isinstance(p, list) and all(isinstance(v, str) for v in p) for p in params)
+        and not any("<" in str(name) for name in names)
     )
+
+
+def _plain(benchmark: dict[str, Any]) -> dict[str, Any]:
+    """Return a benchmark without a pretty name or a unit that asv's scripts would write into a page as markup."""
+    odd = {key for key in ("pretty_name", "unit") if "<" in str(benchmark.get(key) or "")}
+    plain = {key: value for key, value in benchmark.items() if key not in odd}
+    return plain | ({"unit": "unit"} if "unit" in odd else {})
 
 
 def _clean(data: dict[str, Any], benchmarks: dict[str, dict[str, Any]]) -> int:

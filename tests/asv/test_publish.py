@@ -162,6 +162,27 @@ def test_markup_in_names_and_interpreter_paths_stay_out_of_asvs_pages(history, t
     assert kept["bench.inference.cpu_flash"]["pretty_name"] == "Flash & co"
 
 
+def test_another_project_s_site_is_its_own(history):
+    """Its configuration lies in benchmarks/: the store is beside that, and the pages bear its name, not ours."""
+    root, _ = history
+    (root / "asv.conf.json").unlink()
+    (root / "benchmarks").mkdir(exist_ok=True)
+    (root / "benchmarks/asv.conf.json").write_text('{"version": 1, "project": "other <i>", "repo": ".."}')
+    shutil.move(root / ".asv/results", root / "benchmarks/results")
+    store = AsvStore(root)
+    assert (store.results_dir, store.project) == (root.resolve() / "benchmarks/results", "other <i>")
+    out = root / "out/site"
+    assert main(["site", "--repo", str(root), "--out", str(out), "--offline"]) == 0
+    assert (out / "asv/index.html").is_file()
+    text = (out / "index.html").read_text()
+    assert "<h1>other &lt;i&gt;, measured commit by commit</h1>" in text
+    assert "attention" not in text
+    assert "other &lt;i&gt;: regressions on trunk" in (out / "feed.xml").read_text()
+    (root / "perf").mkdir()
+    shutil.copy(root / "benchmarks/asv.conf.json", root / "perf")  # nobody says which of the two
+    assert AsvStore(root).results_dir == root.resolve() / ".asv/results"
+
+
 def test_publishing_fast_gives_the_pages_of_asv_itself(history, tmp_path):
     """What is kept instead of computed again changes no byte of any page or graph, but for the time it was made."""
     root, _ = history

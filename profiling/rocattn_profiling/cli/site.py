@@ -50,7 +50,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.measure.asv_store import AsvStore
     from rocattn_profiling.report import asv_pages, bench_report
     from rocattn_profiling.report.commits import commit_url, read_history
-    from rocattn_profiling.report.pages import GENERATOR
+    from rocattn_profiling.report.pages import GENERATOR, PROJECT
     from rocattn_profiling.report.site import Site, write_site
     from rocattn_profiling.report.state import read_standing
 
@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
     site = Site(
         series, history, store.machines(), report, gate, asv, notes, changes=changes, standing=standing,
         baselines=_baselines(results / "baselines", notes), url=arguments.url,
-        commit_url=commit_url(repo, store.commit_url),
+        commit_url=commit_url(repo, store.commit_url), project=store.project or PROJECT,
     )  # fmt: skip
     written = write_site(out, site)
     for note in [*notes, *asv.notes]:

@@ -19,6 +19,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.files import write_text
+from rocattn_profiling.measure.asv_config import FILE, OUR_RESULTS, USUAL_FOLDERS
 from rocattn_profiling.measure.asv_entry import Entry, add_result, record_value, united
 from rocattn_profiling.measure.asv_series import Point, Series, guess_unit, place_of, points_of, readable
 
@@ -45,7 +46,9 @@ class AsvStore:
 
     Attributes:
         repo_root: The repository.
+        config_path: Its ``asv.conf.json``, at the top or in the one of the usual folders that has it; None without.
         results_dir: The folder.
+        project: The project's name by the configuration; "" without.
         commit_url: ``show_commit_url`` of the configuration.
 
     Raises:
@@ -54,10 +57,17 @@ class AsvStore:
 
     def __init__(self, repo_root: Path, results_dir: Path | None = None) -> None:
         self.repo_root = Path(repo_root).resolve()
-        path = self.repo_root / "asv.conf.json"
-        config = read_config(path) if path.exists() else None
-        configured = str(config.results_dir) if config else ".asv/results"
-        self.results_dir = Path(results_dir).resolve() if results_dir else self.repo_root / configured
+        paths = [self.repo_root / folder / FILE for folder in ("", *USUAL_FOLDERS)]
+        found = [path for path in paths if path.is_file()]
+        self.config_path = found[0] if found[:1] == paths[:1] or len(found) == 1 else None
+        config = read_config(self.config_path) if self.config_path else None
+        configured = (
+            self.config_path.parent / str(config.results_dir)
+            if self.config_path and config
+            else self.repo_root / OUR_RESULTS
+        )
+        self.results_dir = Path(results_dir).resolve() if results_dir else configured
+        self.project = str(config.project or "") if config else ""
         self.commit_url = str(config.show_commit_url or "") if config else ""
 
     def add(

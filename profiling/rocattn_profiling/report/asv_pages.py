@@ -109,7 +109,7 @@ def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) 
         pages.notes.append(f"asv's own lists of regressions are about the newest {STEP_POINTS} results of each line")
     # Anyone names branches: one that could be markup or an option is published as what is checked out.
     branch = history.branch if _PLAIN_NAME.fullmatch(history.branch) else "HEAD"
-    pages.reason = _run_publish(_config(store.repo_root, branch, scratch), scratch)
+    pages.reason = _run_publish(_config(store, branch, scratch), scratch)
     if not pages.reason and (odd := _drop_odd_tags(scratch / "html" / "index.json")):
         pages.notes.append(f"{odd} tags are not shown: asv puts their names into its pages as markup")
 
@@ -125,17 +125,18 @@ def _drop_odd_tags(index: Path) -> int:
     return len(tags) - len(plain)
 
 
-def _config(repo_root: Path, branch: str, scratch: Path) -> Path:
+def _config(store: AsvStore, branch: str, scratch: Path) -> Path:
     """Write asv's configuration for this build: the repository's own, with our copy, our output and its branch."""
-    path = repo_root / "asv.conf.json"
-    conf = dict(vars(read_config(path))) if path.exists() else {"project": repo_root.name}
+    path, repo_root = store.config_path, store.repo_root
+    conf = dict(vars(read_config(path))) if path else {"project": repo_root.name}
+    beside = path.parent if path else repo_root
     conf |= {
         "version": 1,
         "repo": str(repo_root),
         "branches": [branch],
         "results_dir": str(scratch / "results"),
         "html_dir": str(scratch / "html"),
-        "benchmark_dir": str(repo_root / str(conf.get("benchmark_dir", "benchmarks"))),
+        "benchmark_dir": str(beside / str(conf.get("benchmark_dir", "benchmarks"))),
         "env_dir": str(scratch / "env"),
     }
     made = scratch / "asv.conf.json"

@@ -21,7 +21,9 @@ ENTRIES = 50
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def atom(changes: Sequence[Change], history: History, links: Mapping[str, str], made_ms: int, url: str = "") -> str:
+def atom(
+    changes: Sequence[Change], history: History, links: Mapping[str, str], made_ms: int, url: str, project: str
+) -> str:
     """Return the feed of the newest regressions, those that recovered or are waived included (they say so).
 
     Args:
@@ -30,6 +32,7 @@ def atom(changes: Sequence[Change], history: History, links: Mapping[str, str], 
         links: The page of each change, by its id, relative to the feed.
         made_ms: When the site was made; counts where there is no entry.
         url: Address of the site; links are relative to the feed without it.
+        project: Whose history it is.
     """
     worse = [change for change in changes if change.worse][:ENTRIES]
     oldest = min(history.commits.values(), key=lambda info: info.order, default=None)
@@ -38,7 +41,7 @@ def atom(changes: Sequence[Change], history: History, links: Mapping[str, str], 
     feed = ET.Element(f"{{{ATOM}}}feed")
     # Of the repository's first commit: the same feed wherever and however often it is made.
     _add(feed, "id", _urn("feed", oldest.sha if oldest else ""))
-    _add(feed, "title", f"rocattn: regressions on {history.branch}")
+    _add(feed, "title", f"{project}: regressions on {history.branch}")
     _add(feed, "updated", _moment(max((_seen(change, history) for change in worse), default=made_ms)))
     author = ET.SubElement(feed, f"{{{ATOM}}}author")
     _add(author, "name", "rocattn")

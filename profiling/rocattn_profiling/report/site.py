@@ -61,6 +61,7 @@ class Site:
         baselines: Bench reports of baselines, by name.
         url: Address that the site will have, for its feed; "" if that is not known.
         commit_url: Address before which a commit's hash leads to it; "" if there is none.
+        project: Whose site it is.
     """
 
     series: Sequence[Series]
@@ -76,6 +77,7 @@ class Site:
     baselines: Mapping[str, BenchReport] = field(default_factory=dict)
     url: str = ""
     commit_url: str = ""
+    project: str = PROJECT
 
 
 def write_site(out: Path, site: Site) -> list[Path]:
@@ -111,7 +113,7 @@ def pages_of(site: Site) -> dict[str, str]:
     places = places_of(found)
     homes = {change.id: places.get((change.label, change.where), "changes.html") for change in site.changes.found}
     common: dict[str, Any] = {
-        "links": _navigation(site, bool(kernels), bool(moved)), "project": PROJECT, "version": rocattn.__version__,
+        "links": _navigation(site, bool(kernels), bool(moved)), "project": site.project, "version": rocattn.__version__,
         "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
         "commit_pages": paths, "limit": LISTED_CHANGES, "asv": site.asv,
         "feed": bool(site.series), "commit_url": site.commit_url,
@@ -123,7 +125,7 @@ def pages_of(site: Site) -> dict[str, str]:
         pages[path] = render(template, title, root="../" * path.count("/"), here=path, **common, **values)
 
     page(
-        "index.html", "index.html.j2", PROJECT, gate=gate, head=commits.get(site.history.head), report=site.report,
+        "index.html", "index.html.j2", site.project, gate=gate, head=commits.get(site.history.head), report=site.report,
         baseline=BASELINE, problems=[*site.problems, *site.asv.notes], machines=site.machines,
         pages=histories,
         machine_names=sorted({one.machine for one in series}), commit_count=len(measured),
@@ -131,35 +133,35 @@ def pages_of(site: Site) -> dict[str, str]:
         kernels=kernels, baselines=sorted(site.baselines), newest=moved[:1],
     )  # fmt: skip
     if site.series:
-        page("changes.html", "changes.html.j2", f"Changes - {PROJECT}", changes=site.changes)
+        page("changes.html", "changes.html.j2", f"Changes - {site.project}", changes=site.changes)
     if moved:
-        page("commits.html", "commits.html.j2", f"Commits - {PROJECT}", pages=moved)
+        page("commits.html", "commits.html.j2", f"Commits - {site.project}", pages=moved)
     if kernels:
-        page("kernels.html", "kernels.html.j2", f"Kernels - {PROJECT}", pages=kernels)
+        page("kernels.html", "kernels.html.j2", f"Kernels - {site.project}", pages=kernels)
     if site.report:
-        page("bench.html", "bench.html.j2", f"Report - {PROJECT}", report=site.report, heading="Report", gate=None)
+        page("bench.html", "bench.html.j2", f"Report - {site.project}", report=site.report, heading="Report", gate=None)
     for name, report in site.baselines.items():
         heading = f"Baseline: {name}"
         page(
             f"baselines/{name}.html",
             "bench.html.j2",
-            f"{heading} - {PROJECT}",
+            f"{heading} - {site.project}",
             report=report,
             heading=heading,
             gate=None,
         )
     if gate:
-        page("gate.html", "gate.html.j2", f"Gate - {PROJECT}", gate=gate)
+        page("gate.html", "gate.html.j2", f"Gate - {site.project}", gate=gate)
     for made in histories:
-        page(f"history/{made.slug}.html", "history.html.j2", f"{made.name} - {PROJECT}", page=made)
+        page(f"history/{made.slug}.html", "history.html.j2", f"{made.name} - {site.project}", page=made)
     for kernel in kernels:
-        page(f"kernels/{kernel.slug}.html", "kernel.html.j2", f"{kernel.name} - {PROJECT}", page=kernel)
+        page(f"kernels/{kernel.slug}.html", "kernel.html.j2", f"{kernel.name} - {site.project}", page=kernel)
     for one in moved:
-        page(one.path, "commit.html.j2", f"{one.commit.sha[:8]} - {PROJECT}", page=one, judged=gate)
+        page(one.path, "commit.html.j2", f"{one.commit.sha[:8]} - {site.project}", page=one, judged=gate)
     pages |= {one.path: one.text for one in site.standing.attached}
     pages["style.css"] = environment().get_template("style.css.j2").render()
     if site.series:
-        pages["feed.xml"] = atom(site.changes.found, site.history, homes, site.made_ms, site.url)
+        pages["feed.xml"] = atom(site.changes.found, site.history, homes, site.made_ms, site.url, site.project)
     return pages
 
 

@@ -88,6 +88,7 @@ def test_exact_metrics_alone_do_not_make_a_gate_green(entry, result_of):
     assert result_of([code]).verdict == "pass"
     assert result_of([code, entry("gone", "removed")]).verdict == "pass"
     assert result_of([code, entry("b", "pass")]).sentence == "No regression: all 2 results decided."
+    assert result_of([entry("b", "pass")]).sentence == "No regression: 1 benchmark decided."
 
 
 def test_the_text_says_why_and_what_is_waived(entry, result_of):

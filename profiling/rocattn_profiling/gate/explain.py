@@ -61,7 +61,7 @@ def explain(entries: Sequence[Entry], context: Context) -> list[Entry]:
     worse = [entry for entry in entries if entry.status in WORSE]
     if not worse:
         return list(entries)
-    context.say(f"looking for the causes of {len(worse)} entries")
+    context.say(f"looking for causes: {len(worse)} to explain")
     try:
         explained = _Explainer(context, worse)
     except (RocattnError, OSError) as error:

@@ -317,7 +317,8 @@ def _better(entries: Sequence[Entry], count: dict[Status, int]) -> tuple[Overall
     if open_ := count["inconclusive"]:
         return "inconclusive", f"No regression: {judged - open_} of {all_}, {open_} left open{waived}."
     faster = f", {count['improvement']} of them improved" if count["improvement"] else ""
-    return "pass", f"No regression: all {all_}{faster}{waived}."
+    whole = f"all {all_}" if judged != 1 else f"1 {_noun(entries).removesuffix('s')} decided"
+    return "pass", f"No regression: {whole}{faster}{waived}."
 
 
 def _worse(worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], problems: Sequence[str]) -> str:

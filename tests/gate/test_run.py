@@ -271,7 +271,7 @@ def test_default_revisions(project):
     assert [r.sha for r in choose_revisions(project.root, Options())] == shas
     assert [r.sha for r in choose_revisions(project.root, Options(head="WORKTREE"))] == shas
     project.put("a.txt", "2")
-    with pytest.raises(RevisionError, match="has changes"):
+    with pytest.raises(RevisionError, match=r"has changes \(a.txt\): commit"):
         choose_revisions(project.root, Options())
     assert [r.sha for r in choose_revisions(project.root, Options(head="HEAD"))] == shas
 

@@ -17,6 +17,7 @@ from rocattn_profiling.gate import thresholds, waivers
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.verdict import SideFacts
+from rocattn_profiling.markup import terminal
 from rocattn_profiling.measure import environments, revisions
 from rocattn_profiling.measure.asv_config import SuiteError, read_config
 from rocattn_profiling.measure.asv_launch import Launcher
@@ -65,9 +66,11 @@ def choose_revisions(repo: Path, options: Options) -> tuple[Revision, Revision]:
     Raises:
         RevisionError: When one does not exist, or the tree is dirty and ``head`` was not named.
     """
-    if not options.head and revisions.is_dirty(repo):
+    if not options.head and (changed := revisions.changes(repo)):
+        shown = terminal(changed[0], 80) + (f" and {len(changed) - 1} more" if len(changed) > 1 else "")
         raise revisions.RevisionError(
-            "the working tree has changes: commit them, or name what to measure with --head WORKTREE or --head HEAD"
+            f"the working tree has changes ({shown}): commit them, have git ignore them, or name what to measure "
+            "with --head WORKTREE or --head HEAD"
         )
     head = revisions.resolve(repo, options.head or "HEAD")
     if options.base:

@@ -124,9 +124,10 @@ def _missing(repo: Path, name: str) -> str:
     return f"revision {name!r} does not exist in {repo}: fetch it, or check its spelling with `git log --all`"
 
 
-def is_dirty(repo: Path) -> bool:
-    """Whether tracked files changed or untracked, not ignored files exist."""
-    return bool(git(repo, "status", "--porcelain", "--untracked-files=normal"))
+def changes(repo: Path) -> list[str]:
+    """Return the paths of tracked files that changed and of untracked files that are not ignored."""
+    listed = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=normal")
+    return [entry[3:] for entry in listed.split("\0") if entry]
 
 
 def parent(repo: Path, revision: Revision) -> Revision:
@@ -155,7 +156,7 @@ def snapshot_worktree(repo: Path) -> Revision:
     The commit's dates are HEAD's, so that the same tree always gives the same commit. A clean tree gives HEAD itself.
     """
     head = resolve(repo, "HEAD")
-    if not is_dirty(repo):
+    if not changes(repo):
         return msgspec.structs.replace(head, name=WORKTREE)
     with tempfile.TemporaryDirectory(prefix="rocattn-index-") as folder:
         index = Path(folder) / "index"

@@ -6,11 +6,15 @@ The first call fetches the pinned uv into ``.tools`` and lets it make ``.venv`` 
 calls find both there and start at once, without a network.
 """
 
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 - first, and in words that Python 3.6 can parse: below are newer ones
+    sys.exit("dev.py: Python 3.11 or newer is needed; this is " + sys.version.split()[0])
+
 import hashlib
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 UV_VERSION = "0.13.8"
@@ -63,8 +67,9 @@ def lock(uv: Path, extra: list[str]) -> None:
     """Renew requirements.lock: names, versions and hashes for every supported Python, no addresses."""
     compile_ = [uv, "pip", "compile", "pyproject.toml", "--all-extras", "--group", "dev", "--universal"]
     quiet = ["--generate-hashes", "--no-annotate", "--no-header", "--quiet", "--output-file", LOCK]
-    if status := subprocess.run([*compile_, *quiet, *extra], cwd=ROOT, check=False).returncode:
-        sys.exit(status)
+    done = subprocess.run([*compile_, *quiet, *extra], cwd=ROOT, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
     LOCK.write_text(f"{HASH_LINE}{dependency_hash()} (renew with: python3 dev.py lock)\n{LOCK.read_text()}")
 
 
@@ -85,8 +90,9 @@ def prepare(uv: Path) -> None:
         # hatchling is in the lock, so the editable build needs no environment of its own.
         ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", "."],
     ):
-        if status := subprocess.run([uv, *step], cwd=ROOT, env=env, check=False).returncode:
-            sys.exit(f"dev.py: `uv {' '.join(step[:2])}` failed with status {status}; the lines above say why")
+        done = subprocess.run([uv, *step], cwd=ROOT, env=env, check=False)
+        if done.returncode:
+            sys.exit(f"dev.py: `uv {' '.join(step[:2])}` failed with status {done.returncode}; the lines above say why")
     stamp.write_text(want)
 
 
@@ -102,8 +108,6 @@ def sharing() -> list[str]:
 
 def main() -> int:
     """Prepare the environment, then run the task in it; arguments after the task go to its first command."""
-    if sys.version_info < (3, 11):  # noqa: UP036 - this is the line that tells an old Python's user
-        sys.exit(f"dev.py: Python 3.11 or newer is needed; this is {sys.version.split()[0]}")
     task, *rest = sys.argv[1:] or ["run"]
     if task not in {*TASKS, "lock"}:
         sys.exit(f"dev.py: unknown task {task!r}: choose from {', '.join([*TASKS, 'lock'])}")
@@ -119,8 +123,9 @@ def main() -> int:
         rest = sharing()
     first, *more = TASKS[task]
     for command in ([*first, *rest], *more):
-        if status := subprocess.run([BIN / command[0], *command[1:]], check=False).returncode:
-            return status
+        done = subprocess.run([BIN / command[0], *command[1:]], check=False)
+        if done.returncode:
+            return done.returncode
     return 0
 
 

@@ -1,5 +1,7 @@
 """The ``rocattn`` command's frame: verbs, exit statuses, one-line errors."""
 
+import errno
+import os
 import subprocess
 import sys
 
@@ -24,13 +26,40 @@ def test_help_lists_every_verb():
         assert f"{verb:8} {text}" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [[], ["bnech"], ["bench", "--no-such-option"]])
+@pytest.mark.parametrize("arguments", [[], ["bnech"], ["bench", "--no-such-option"], ["bench", "--head-dim", "0"]])
 def test_a_usage_error_is_one_line_and_status_4(arguments):
     """Bad usage is answered in one line that points to --help."""
     done = rocattn(*arguments)
     assert done.returncode == 4
     assert len(done.stderr.splitlines()) == 1
     assert "--help" in done.stderr
+
+
+def test_a_missing_command_is_all_that_is_asked_for(capsys):
+    """``rocattn`` alone misses a command, and not also the arguments that some commands have."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 4
+    assert capsys.readouterr().err == "rocattn: the following arguments are required: COMMAND (see rocattn --help)\n"
+
+
+@pytest.mark.parametrize(
+    ("verb", "start"), [("kernels", "Build the GPU kernels"), ("profile", "Run a command under an AMD")]
+)
+def test_a_description_keeps_its_capitals(verb, start):
+    """GPU and AMD are written in a command's help as in the list of commands."""
+    assert cli.parser_for(verb).description.startswith(start)
+
+
+@pytest.mark.parametrize(
+    "where", [("--debug", "kernels", "build"), ("kernels", "--debug", "build"), ("kernels", "build", "--debug")]
+)
+def test_debug_is_taken_at_every_level(where, capsys):
+    """--debug adds the traceback to any error of any command: also behind a subcommand, where one appends it."""
+    assert cli.main(list(where)) == 4
+    assert "Traceback" in capsys.readouterr().err
+    assert cli.main([word for word in where if word != "--debug"]) == 4
+    assert "Traceback" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -62,6 +91,23 @@ def test_a_bug_is_shown_whole_and_does_not_read_as_a_regression(monkeypatch, cap
     shown = capsys.readouterr().err
     assert "ZeroDivisionError" in shown
     assert "bug in rocattn" in shown
+
+
+def test_a_full_disk_under_stdout_is_no_bug(monkeypatch, capsys):
+    """JSON into a file on a full disk: one line and an environment error; --debug shows where."""
+    import rocattn_profiling.cli.doctor as verb
+
+    def fail(arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(verb, "run", fail)
+    assert cli.main(["doctor"]) == 4
+    assert (
+        capsys.readouterr().err
+        == "rocattn doctor: cannot write what was asked for to stdout: No space left on device\n"
+    )
+    assert cli.main(["doctor", "--debug"]) == 3
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_an_interrupted_command_says_that_finished_work_is_kept(monkeypatch, capsys):

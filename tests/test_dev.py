@@ -50,6 +50,14 @@ def test_only_the_standard_library_is_imported():
     assert names <= set(sys.stdlib_module_names)
 
 
+def test_an_older_python_is_told_so_instead_of_a_syntax_error():
+    """Python 3.6, the python3 of some systems that ROCm runs on, parses dev.py and comes to its first check."""
+    tree = ast.parse((ROOT / "dev.py").read_text(), feature_version=(3, 6))
+    before = [node for node in tree.body[:3] if not isinstance(node, ast.Expr)]
+    assert [type(node) for node in before] == [ast.Import, ast.If]
+    assert ast.unparse(before[1]).startswith("if sys.version_info < (3, 11):\n    sys.exit(")
+
+
 def test_the_environment_is_made_once_and_the_task_gives_its_status(checkout):
     """The first call makes .venv from the lock, the second starts at once; arguments and status go through."""
     first = dev(checkout, "test", "-k", "softmax")

@@ -279,7 +279,7 @@ def test_every_cdn_tag_of_this_asv_has_a_stand_in():
     assert vendor.localise('<script src="https://cdn.example/new.js"></script>')[1] == ["https://cdn.example/new.js"]
 
 
-def test_publishing_errors_are_one_line(tmp_path, history):
+def test_publishing_errors_are_one_line(tmp_path, history, monkeypatch):
     """A folder without git, an empty store, a path that cannot be written: each says so in one line."""
     root, _ = history
     (tmp_path / "plain").mkdir()
@@ -292,6 +292,15 @@ def test_publishing_errors_are_one_line(tmp_path, history):
     with pytest.raises(RocattnError, match="cannot write asv's pages") as caught:
         publish(AsvStore(root), read_history(root), tmp_path / "file" / "asv", offline=True, cache=tmp_path / "none")
     assert "\n" not in str(caught.value)
+
+    def full(source, target):
+        raise shutil.Error([(f"{source}/{name}", f"{target}/{name}", "No space left on device") for name in "abc"])
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    out = tmp_path / "full" / "asv"
+    with pytest.raises(RocattnError) as caught:
+        publish(AsvStore(root), read_history(root), out, offline=True, cache=tmp_path / "none")
+    assert str(caught.value) == f"cannot write asv's pages to {out}: No space left on device"
 
 
 @pytest.mark.browser

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
 import traceback
 from importlib import import_module
+from typing import Any
 
 import rocattn
 from rocattn.errors import RocattnError
@@ -37,6 +39,16 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(USAGE)
 
 
+class _VerbParser(_Parser):
+    """The parser of a command and of each of its subcommands, which argparse makes of the same class."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        text = "show the traceback of an error"
+        # Without a default, so that a subcommand leaves what its command was given as it is.
+        self.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
+
+
 def _top_parser() -> argparse.ArgumentParser:
     lines = [f"  {verb:8} {text}" for verb, text in VERBS.items()]
     epilog = (
@@ -53,14 +65,16 @@ def _top_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rocattn {rocattn.__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("command", choices=VERBS, metavar="COMMAND", help=argparse.SUPPRESS)
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    rest = parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    rest.required = False  # or argparse names it beside COMMAND where only that is missing
     return parser
 
 
 def parser_for(verb: str, *, debug: bool = False) -> argparse.ArgumentParser:
     """Return the parser of one command, importing its module."""
-    parser = _Parser(prog=f"rocattn {verb}", description=VERBS[verb].capitalize() + ".")
-    parser.add_argument("--debug", action="store_true", default=debug, help="show the traceback of an error")
+    text = VERBS[verb]
+    parser = _VerbParser(prog=f"rocattn {verb}", description=f"{text[0].upper()}{text[1:]}.")
+    parser.set_defaults(debug=debug)
     import_module(f"rocattn_profiling.cli.{verb}").prepare(parser)
     return parser
 
@@ -84,7 +98,15 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output (head, less) has gone: not an error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
-    except Exception:  # noqa: BLE001 - shown whole; Python's own status for it, 1, would read as a regression
-        traceback.print_exc()
-        print(f"rocattn {top.command}: this is a bug in rocattn: please report the lines above", file=sys.stderr)
-        return NOT_MEASURED
+    except Exception as error:  # noqa: BLE001 - shown whole; Python's own status for it, 1, would read as a regression
+        return _unexpected(top.command, error, debug=debug)
+
+
+def _unexpected(command: str, error: Exception, *, debug: bool) -> int:
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT} and not debug:
+        where = error.filename or "what was asked for to stdout"
+        print(f"rocattn {command}: cannot write {where}: {error.strerror}", file=sys.stderr)
+        return USAGE
+    traceback.print_exc()
+    print(f"rocattn {command}: this is a bug in rocattn: please report the lines above", file=sys.stderr)
+    return NOT_MEASURED

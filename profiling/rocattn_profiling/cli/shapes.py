@@ -48,7 +48,9 @@ def add_storage(group: argparse._ArgumentGroup) -> None:
 def add_sizes(group: argparse._ArgumentGroup) -> None:
     """Add an option for each size, and for causal, window and softcap; None where one is not given."""
     for name, text in SIZES.items():
-        group.add_argument(flag(name), type=natural, metavar="N", help=text)
+        # There may be no query or key; without a head dimension there is nothing to time or to check.
+        kind = positive if name in {"head_dim", "head_dim_v"} else natural
+        group.add_argument(flag(name), type=kind, metavar="N", help=text)
     group.add_argument("--causal", action="store_true", default=None, help="causal, aligned bottom-right")
     group.add_argument("--window", type=int, nargs=2, metavar=("LEFT", "RIGHT"), help="sliding window; -1 is open")
     group.add_argument("--softcap", type=float, metavar="C", help="c tanh(score / c)")

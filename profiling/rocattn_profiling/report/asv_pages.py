@@ -91,7 +91,9 @@ def publish(
                 out.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copytree(Path(scratch) / "html", out)
     except OSError as error:
-        raise RocattnError(f"cannot write asv's pages to {out}: {error.strerror or error}") from error
+        # copytree raises one error with the (source, target, reason) of every file: one says enough.
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
+        raise RocattnError(f"cannot write asv's pages to {out}: {reason}") from error
     pages.published = not pages.reason
     return pages
 

@@ -132,3 +132,7 @@ def test_blocks_return_to_the_pool():
     assert not set(cache.tables[0]) & set(cache.tables[1])
     with pytest.raises(ConfigError, match="no sequence 2"):
         cache.truncate(0, sequence=2)
+    cache.append(*tokens(rng, 1, 1), sequence=0)
+    with pytest.raises(ConfigError, match="cannot truncate to 9 tokens: 8 are kept"):
+        cache.truncate(9)
+    assert cache.lengths == [10, 8]

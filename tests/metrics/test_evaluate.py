@@ -8,6 +8,7 @@ from rocattn_profiling.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATC
 from rocattn_profiling.metrics.aggregate import by_kernel, by_launch
 from rocattn_profiling.metrics.devices import devices_of
 from rocattn_profiling.metrics.evaluate import MIXED, TOO_SHORT, evaluate
+from rocattn_profiling.metrics.launches import Launches, Pass
 
 MI210 = {
     "number": 0, "arch": "gfx90a", "cus": 104, "simds": 416, "max_waves_per_cu": 32, "xccs": 1, "max_clock_mhz": 1700,
@@ -113,7 +114,10 @@ def test_cycles_summed_over_dies_are_divided_by_them():
 def test_the_time_of_an_undisturbed_pass_is_preferred():
     """Counting slows the kernel down; the timing pass has no counters."""
     counted = [("k", 4000, {"TCC_REQ_sum": 1000})]
-    assert value(profile([counted, [("k", 1000, {})]]), "l2_gbps") == pytest.approx(128 * 1000 / 1000)
+    made = profile([counted, [("k", 1000, {})]])
+    assert value(made, "l2_gbps") == pytest.approx(128 * 1000 / 1000)
+    group = kernels(made)["k"]
+    assert (group.time_ns[50], group.total_ns) == (1000, 1000)
 
 
 def test_an_occupancy_above_the_wave_slots_is_left_out_with_its_reason():
@@ -159,6 +163,7 @@ def test_counters_that_stand_still_are_no_measurement():
     evaluation = evaluate(made, devices_of(made))
     found = by_kernel(evaluation)[0].values["l2_hit_pct"]
     assert (found.value, found.launches) == (pytest.approx(100), 1)
+    assert "of 1 of 2 launches" in found.flags
     assert "GRBM_GUI_ACTIVE reads 0 in 1 of 2 launches" in evaluation.launches.problems[0]
     assert "performance level" in evaluation.launches.problems[0]
 
@@ -169,6 +174,42 @@ def test_wave_counts_that_the_geometry_contradicts_discredit_the_launch():
     evaluation = evaluate(made, devices_of(made))
     assert "l2_hit_pct" not in by_kernel(evaluation)[0].values
     assert "SQ_WAVES is 87812120" in evaluation.launches.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("waves", "wave_size", "stays"),
+    [
+        (256, 64, True),
+        (287, 64, True),
+        (300, 64, False),
+        (512, 64, False),
+        (512, None, True),
+        (512, 32, True),
+        (256, 32, False),
+    ],
+)
+def test_wave_counts_may_drift_and_are_judged_by_the_wave_size_where_it_is_known(waves, wave_size, stays):
+    """256 waves of 64 or 512 of 32: 12 % above is drift, 17 % is not; where no size is told, either will do."""
+    made = profile([[("k", 1000, {"SQ_WAVES": waves, "TCC_HIT_sum": 1, "TCC_MISS_sum": 1})]])
+    made.dispatches["wave_size"] = pd.array([wave_size], dtype=made.dispatches["wave_size"].dtype)
+    evaluation = evaluate(made, devices_of(made))
+    assert ("l2_hit_pct" in by_kernel(evaluation)[0].values, not evaluation.launches.problems) == (stays, stays)
+
+
+def test_of_two_formulas_a_kernel_takes_the_one_that_more_launches_have():
+    """Sums over launches counted in two ways would be of neither; how many launches it is of is said."""
+    counted = ("k", 1000, {"TCC_HIT_sum": 1, "TCC_MISS_sum": 1})
+    found = kernels(profile([[counted, counted, ("k", 1000, {"L2CacheHit": 10})]]))["k"].values["l2_hit_pct"]
+    assert (found.value, found.launches, found.flags) == (pytest.approx(50), 2, ("of 2 of 3 launches",))
+
+
+def test_a_counter_of_several_passes_is_that_of_the_file_of_many_passes():
+    """rocprof-compute takes the parts of pmc_perf before a file of one pass; what they lack comes from there."""
+    times = np.full(2, np.nan)
+    alone = Pass("timing", {"A": np.array([1.0, 1.0]), "B": np.array([4.0, 4.0])}, times)
+    parts = [Pass(f"pmc_perf[{n}]", {"A": np.array([n, np.nan])}, times) for n in (2.0, 3.0)]
+    joined = Launches(pd.DataFrame({"kernel": ["k", "k"]}), [alone, *parts], times).joined.counters
+    assert {name: values.tolist() for name, values in joined.items()} == {"A": [2, 1], "B": [4, 4]}
 
 
 def test_kernels_shorter_than_the_counted_cycles_are_flagged():
@@ -214,6 +255,8 @@ def test_launches_one_by_one_are_in_the_order_of_dispatch():
     assert [(group.name, group.values["l2_gbps"].value) for group in found] == [
         ("b", pytest.approx(0.128)), ("a", pytest.approx(0.256)), ("b", pytest.approx(0.384)),
     ]  # fmt: skip
+    made.dispatches["process"] = pd.array([9, 8, 8], dtype=made.dispatches["process"].dtype)
+    assert [group.name for group in by_launch(evaluate(made, devices_of(made)))] == ["a", "b", "b"]
 
 
 def test_the_problem_a_kernel_solved_gives_the_rate_that_rdna_cannot_count():

@@ -76,6 +76,25 @@ def test_what_was_used_lately_stays_beyond_the_limit(tmp_path, room_for_four):
     assert all(folder.exists() for folder in folders)
 
 
+def test_no_more_than_the_surplus_goes(tmp_path, monkeypatch):
+    """With room for all and two entries too many, the two oldest go."""
+    monkeypatch.setenv("ROCATTN_CACHE_GIB", "0")
+    folders = fill(tmp_path, 6, lambda number: 30 - number)
+    assert shrink(compiled_entries(tmp_path), fresh_s=FRESH_S, keep=4) > 0
+    assert [folder.exists() for folder in folders] == [False, False, True, True, True, True]
+
+
+def test_a_file_that_several_entries_share_counts_once(tmp_path):
+    """Environments hard-link their packages to uv's cache: removing one frees only its share."""
+    alone, *linked = fill(tmp_path, 3, lambda _: 0)
+    for folder in linked:
+        (folder / "code.so").unlink()
+        (folder / "code.so").hardlink_to(alone / "code.so")
+    sizes = [entry.size_bytes for entry in compiled_entries(tmp_path)]
+    others = sum((folder / "SHA256SUMS").stat().st_blocks * 512 for folder in (alone, *linked))
+    assert sum(sizes) == pytest.approx((alone / "code.so").stat().st_blocks * 512 + others)
+
+
 def test_what_somebody_holds_stays(tmp_path, room_for_four):
     """An entry whose lock is held is being made anew; the next oldest goes instead."""
     folders = fill(tmp_path, 8, lambda number: 30 - number)

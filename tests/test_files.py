@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.files import HeldError, locked, write_bytes, write_text
+from rocattn_profiling.files import HeldError, append_line, locked, open_regular, write_bytes, write_text
 
 
 def test_a_pipe_is_written_to_and_stays_one(tmp_path):
@@ -33,6 +33,36 @@ def test_a_device_is_written_to_and_stays_one():
     with pytest.raises(RocattnError, match="cannot write /dev/full: No space left on device"):
         write_text(Path("/dev/full"), "told")
     assert Path("/dev/full").is_char_device()
+
+
+def test_a_line_that_the_disk_takes_half_of_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    """What was measured before is kept whole, and each line is on the disk before the next thing is measured."""
+    path, forced = tmp_path / "lines", []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: forced.append(os.fstat(descriptor).st_size))
+    append_line(path, b"first")
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+    with pytest.raises(RocattnError, match="No space left on device; what was measured before is kept"):
+        append_line(path, b"second")
+    assert (path.read_bytes(), forced) == (b"first\n", [6])
+
+
+@pytest.mark.parametrize("follow_links", [True, False])
+def test_only_a_regular_file_is_opened_for_reading(tmp_path, follow_links):
+    """A pipe that nobody writes to would be waited for, and a device may never end."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(OSError, match="not a regular file"):
+            open_regular(path, follow_links=follow_links)
+    (tmp_path / "file").write_text("told")
+    (tmp_path / "link").symlink_to("file")
+    with open_regular(tmp_path / "file", follow_links=follow_links) as file:
+        assert file.read() == b"told"
+    if follow_links:
+        open_regular(tmp_path / "link").close()
+    else:
+        with pytest.raises(OSError, match="symbolic links"):
+            open_regular(tmp_path / "link", follow_links=False)
 
 
 def test_a_folder_is_no_place_for_a_file(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """Comparing audits: a change is judged by what it does on the GPU, once, and said in a sentence."""
 
+import dataclasses
+
 import msgspec
 import pytest
 
@@ -138,6 +140,20 @@ def test_narrower_loads_are_worse_and_said_as_such():
     assert ("better", "global loads") in kinds
 
 
+def test_narrower_loads_of_fewer_bytes_are_not_worse():
+    """Eight loads of 8 bytes in place of eight of 16 fetch half: nothing is fetched in smaller pieces."""
+    kinds, _ = findings(facts(), facts(cost=loop(loads=((8, 8),))))
+    assert ("worse", "global loads") not in kinds
+
+
+def test_fewer_blocks_at_the_same_waves_are_worse():
+    """With as many wave slots lost as before, what a CU holds less of is blocks; another size of block is no less."""
+    before = facts()
+    fewer = dataclasses.replace(before.occupancy, blocks=before.occupancy.blocks - 1)
+    assert findings(before, facts(occupancy=fewer))[0] == [("worse", "blocks")]
+    assert findings(facts(occupancy=fewer), before)[0] == [("better", "blocks")]
+
+
 def test_matrix_instructions_that_are_gone_are_worse():
     """Products on the vector unit are no longer comparable by cycles: that they are gone is what counts."""
     kinds, text = findings(facts(), facts(cost=loop(matrix=0)))
@@ -190,6 +206,7 @@ def test_kernels_of_one_side_only_are_said():
         ("missing", "flash_attention f16 D=64"), ("new", "mask f16 D=128"),
     ]  # fmt: skip
     assert found.compared == found.unchanged == 1
+    assert compare(audit(facts(), facts(variant="f16 D=64")), audit(facts()), partial=True).findings == []
 
 
 def test_a_kernel_that_no_longer_compiles_is_worse_with_the_reason():

@@ -172,3 +172,4 @@ def test_halves_keep_the_anchors_and_every_counter():
     assert sorted(leaf.wanted for leaf in leaves) == [("A",), ("B",), ("C",)]
     assert len({leaf.name for leaf in leaves}) == 3
     assert split(Pass(TIMING)) is None
+    assert split(Pass("workload", ("TCC_HIT_sum", "TCC_MISS_sum"), opaque=True)) is None

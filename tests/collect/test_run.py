@@ -126,14 +126,20 @@ def test_a_variable_can_be_kept(machine, monkeypatch):
     assert machine.called()[0]["env"]["ROCPROFILER_METRICS_PATH"] == "/mine.yaml"
 
 
-def test_resuming_something_else_is_refused(machine):
-    """Another command's passes are not mixed into a collection; without one there is nothing to resume."""
+def test_resuming_something_else_is_refused(machine, monkeypatch):
+    """Passes of another command or folder are not mixed into a collection; without one there is nothing to resume."""
     machine.install("rocprofv3")
     with pytest.raises(store.ResumeError, match="nothing to resume"):
         machine.collect(resume=True)
     machine.collect()
     with pytest.raises(store.ResumeError, match="another command"):
         machine.collect(str(machine.app), "--other", resume=True)
+    elsewhere = machine.root / "elsewhere"
+    elsewhere.mkdir()
+    with monkeypatch.context() as there:
+        there.chdir(elsewhere)
+        with pytest.raises(store.ResumeError, match="another command"):
+            machine.collect(resume=True)
     (machine.out / store.STATE).write_text('{"schema": 1')
     with pytest.raises(store.ResumeError, match="cannot be read"):
         machine.collect(resume=True)

@@ -9,6 +9,7 @@ import pytest
 from rocattn_profiling.gate.decide import decide, decide_suite
 from rocattn_profiling.gate.look import Policy
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.vetoes import in_cycles
 
 
 def in_sequence(pair, gap_us=1e6):
@@ -86,6 +87,17 @@ def test_gpu_time_that_is_up_while_cycles_are_equal_is_the_clock(make_pair):
     assert throttled.reason.startswith("clock, not code: the time changed by +1")
     assert decide(with_clock(slower, 2100.0, 2100.0, scaled=False)).verdict == "regression"
     assert decide(with_clock(slower, 2100.0, 1850.0, scaled=True)).verdict == "regression"
+
+
+def test_a_clock_that_reads_zero_gives_no_cycles(make_pair):
+    """A sensor that fails now and then must not turn times into nothing: the pair is judged by its times."""
+    slower = with_clock(
+        make_pair(np.random.default_rng(43), 5, slowdown=0.15, noise=0.004), 2100.0, 2100.0, scaled=False
+    )
+    assert in_cycles(slower) is not None
+    slower.b.launches[0].sclk_mhz[0] = 0.0
+    assert in_cycles(slower) is None
+    assert decide(slower).verdict == "regression"
 
 
 def test_an_unknown_clock_decides_nothing(make_pair):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rocattn import AttentionConfig
+from rocattn import BACKENDS, AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn.thresholds import Range, ThresholdsError, load_thresholds, machine_identity
 from rocattn_profiling.cli import main
@@ -210,6 +210,14 @@ def test_what_a_backend_does_not_support_is_skipped(timed, tmp_path):
     plan = crossover.Plan(**{f: getattr(PLAN, f) for f in PLAN.__struct_fields__ if f != "dtypes"}, dtypes=("float64",))
     _, cells = crossover.measure_crossover(plan, SETTINGS, tmp_path / "t.json", ABOUT)
     assert all(cell.skipped.startswith("cpu-flash: float64") for cell in cells)
+    assert timed["asked"] == []
+
+
+def test_a_stand_in_is_not_timed(timed, tmp_path, monkeypatch):
+    """Times on what executes in place of the hardware say nothing about which backend is the faster one."""
+    monkeypatch.setattr(BACKENDS.get("cpu-flash"), "is_stand_in", True, raising=False)
+    _, cells = crossover.measure_crossover(PLAN, SETTINGS, tmp_path / "t.json", ABOUT)
+    assert {cell.skipped for cell in cells} == {"cpu-flash: it runs on the stand-in GPU"}
     assert timed["asked"] == []
 
 

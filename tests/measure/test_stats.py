@@ -71,6 +71,16 @@ def test_rates_are_the_configs_work_over_the_median():
     assert summary.memory_pct == pytest.approx(100 * summary.gbps / 40)
 
 
+def test_a_modules_projections_count_as_its_work():
+    """What is timed beside the attention is in FLOP/s and bytes/s, by the papers' count too."""
+    alone, whole = (
+        stats.summarize(make_record([[2000.0]], **more)) for more in ({}, {"extra_flops": 10**6, "extra_bytes": 4000})
+    )
+    assert whole.gbps - alone.gbps == pytest.approx(2)
+    assert whole.tflops - alone.tflops == pytest.approx(0.5)
+    assert whole.tflops_conventional - alone.tflops_conventional == pytest.approx(0.5)
+
+
 def test_float64_is_judged_by_the_float64_ceiling():
     """A float32 ceiling would make float64 look half as good as it is."""
     single = stats.summarize(make_record([[2000.0]]))
@@ -167,6 +177,12 @@ def test_launches_that_shared_the_cpu_are_counted(switches, expected):
     """Most samples with more than 100 involuntary switches a second; a single disturbance does not count."""
     launch = Launch(start_ns=0, pos=0, number=3, samples_ns=[1e6, 1.1e6, 1.2e6], nivcsw=switches)
     assert stats.summarize(make_record([], launches=[launch])).disturbed_launches == expected
+
+
+def test_switches_are_counted_over_all_calls_of_a_sample():
+    """One switch in a sample of 30 calls of 1 ms is 33 a second; over one call it would be a thousand."""
+    launch = Launch(start_ns=0, pos=0, number=30, samples_ns=[1e6, 1.1e6, 1.2e6], nivcsw=[1, 1, 1])
+    assert not stats.disturbed(launch)
 
 
 def test_the_newest_record_of_an_id_replaces_the_older():

@@ -31,6 +31,7 @@ def test_secret_variables_are_told_by_their_names():
         (["env", "DB_PASSWORD=pw", "app"], ["env", "DB_PASSWORD=<scrubbed>", "app"]),
         (["app", "--max-tokens", "128", "--seq-k", "4096"], ["app", "--max-tokens", "128", "--seq-k", "4096"]),
         (["app", "--token", "128"], ["app", "--token", "128"]),
+        (["app", "--password", "--api-key", "x"], ["app", "--password", "<scrubbed>", "x"]),
         (["pip", "https://me:pw@host/simple"], ["pip", "https://<scrubbed>@host/simple"]),
         (["app", "user@host", "a=b"], ["app", "user@host", "a=b"]),
     ],
@@ -56,6 +57,16 @@ def rocpd(path, environment, command):
         base.execute("CREATE TABLE rocpd_kernel_dispatch_ab (id INTEGER)")
         base.executemany("INSERT INTO rocpd_kernel_dispatch_ab VALUES (?)", [(number,) for number in range(513)])
         base.commit()
+
+
+def test_what_a_link_leads_to_is_not_rewritten(tmp_path):
+    """A profiler's folder may link to files of the machine: those are not ours to change."""
+    rocpd(tmp_path / "own.db", ENVIRONMENT, "./app")
+    before = (tmp_path / "own.db").read_bytes()
+    (tmp_path / "pass").mkdir()
+    (tmp_path / "pass" / "linked.db").symlink_to(tmp_path / "own.db")
+    assert scrub.scrub_folder(tmp_path / "pass", scrub.secrets_of(ENVIRONMENT)) == []
+    assert (tmp_path / "own.db").read_bytes() == before
 
 
 def test_a_database_keeps_its_data_and_loses_the_environment(tmp_path):

@@ -50,11 +50,26 @@ def test_the_wheel_goes_before_what_the_running_interpreter_has(repo, offline):
 
 
 def test_an_environment_is_built_once(project, own_cache, monkeypatch):
-    """The second time it comes from the cache, also under another commit with the same files."""
+    """The second time it comes from the cache, also under another commit with the same files; a build makes room."""
+    looked = []
+    monkeypatch.setattr(environments, "_prune", looked.append)
     built = environments.build(project.root, revisions.resolve(project.root, "HEAD"))
+    assert looked == [own_cache / "gate" / "envs"]
     project.commit("no change")
     monkeypatch.setattr(environments, "_make", lambda *_, **__: pytest.fail("built again"))
     assert environments.build(project.root, revisions.resolve(project.root, "HEAD")) == built
+
+
+def test_commands_that_are_told_the_commit_get_an_environment_of_their_own(project):
+    """One serves two commits with the same files, unless the project has build commands: those may name the commit."""
+    first = revisions.resolve(project.root, "HEAD")
+    project.commit("no change")
+    second = revisions.resolve(project.root, "HEAD")
+    told = environments.Recipe(build=["make version={commit}"])
+    assert [
+        environments._key(first, recipe, offline=False) == environments._key(second, recipe, offline=False)
+        for recipe in (environments.Recipe(), told)
+    ] == [True, False]
 
 
 def test_what_uv_made_is_not_compared_with_what_pip_made(project, monkeypatch):
@@ -79,6 +94,8 @@ def test_a_build_that_was_killed_is_done_again(project, own_cache):
     Path(built.python).unlink()
     again = environments.build(project.root, revision)
     assert ask(again, "import tinylib; print(tinylib.work(2))") == "1"
+    Path(again.python).unlink()
+    assert environments._read_stamp(stamp) is None
 
 
 def test_nothing_of_a_build_stays_in_the_scratch_folder(project, own_cache):

@@ -101,6 +101,7 @@ def test_units_of_a_floor_are_the_benchmarks(tmp_path):
     """Times in ns, memory in bytes, tracked values in their own unit; any other would be a limit of another size."""
     found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nfloor = "5 us"\n')
     assert found.policy_for("x", "time", POLICY).floor == 5000.0
+    assert found.policy_for("x", "time", Policy(floor=9000.0)).floor == 9000.0
     assert found.policy_for("x", "track", POLICY, "seconds").floor == 5000.0
     for metric, unit in (("peakmem", ""), ("mem", ""), ("track", "ulp")):
         with pytest.raises(ThresholdError, match=f"{FILE}:1: its floor is in us, but x is in"):

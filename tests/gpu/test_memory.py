@@ -56,6 +56,9 @@ def test_a_measurement_has_a_peak_of_its_own():
             pool.give(pool.take(300, 0))
     assert (inner.peak_bytes, outer.peak_bytes, pool.peak_bytes) == (400, 800, 5000)
     pool.give(held)
+    with pool.measure() as outer, pool.measure() as inner:
+        pool.give(pool.take(6000, 0))
+    assert (inner.peak_bytes, outer.peak_bytes, pool.peak_bytes) == (6000, 6000, 6000)
 
 
 def test_a_block_is_used_again_on_its_own_stream_only():

@@ -202,6 +202,17 @@ def test_wrong_gradients_are_caught_and_named(name, dtype):
     assert check.what == name
 
 
+@pytest.mark.parametrize("head", [0, 1])
+def test_a_gradient_that_is_no_number_is_caught_also_where_nothing_is_sampled(head):
+    """Of two KV heads one is compared; a NaN in the other is an error all the same."""
+    config = LONG.replace(direction="backward", return_lse=False, num_heads=2, num_kv_heads=2, seq_k=131, causal=False)
+    inputs = make_inputs(config)
+    dq, dk, dv = differentiate(config, inputs)
+    dk[:, 5, head] = np.nan
+    check = check_gradients(config, inputs, dq, dk, dv, max_flops=1)
+    assert (check.ok, check.what) == (False, "dk")
+
+
 def test_gradients_without_the_last_rows_are_caught():
     """dk and dv that miss the last of 130 query rows are errors."""
     config = LONG.replace(direction="backward", return_lse=False, seq_k=131, causal=False)

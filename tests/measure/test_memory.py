@@ -40,6 +40,26 @@ def test_theory_is_what_the_allocators_count(name, options):
     assert found.rss_bytes >= 0
 
 
+def test_theory_counts_each_tensor_by_its_own_length():
+    """One query of 8 heads and a thousand keys: q, out, dout and dq are of the query, the LSE is of it, too."""
+    config = AttentionConfig(batch=1, num_heads=8, seq_q=1, seq_k=1000, head_dim=16, return_lse=True)
+    q, kv, lse = 8 * 16 * 4, 2 * 8 * 1000 * 16 * 4, 8 * 4
+    found = memory_model.theory(config, BACKENDS.get("cpu"))
+    assert (found.inputs, found.outputs) == (q + kv, q + lse)
+    found = memory_model.theory(config.replace(direction="backward", return_lse=False), BACKENDS.get("cpu"))
+    assert (found.inputs, found.outputs) == (q + kv + 2 * q + lse, q + kv)
+
+
+def test_another_length_keeps_what_a_mask_broadcasts():
+    """Only the axes that the mask has follow the sequence."""
+    shapes = {(2, 1, 200, 200): (2, 1, 90, 90), (1, 4, 1, 200): (1, 4, 1, 90), (1, 1, 200, 1): (1, 1, 90, 1)}
+    for shape, wanted in shapes.items():
+        config = CONFIG.replace(mask="bool", mask_shape=shape)
+        assert memory_model.at_length(config, 90).mask_shape == wanted
+    kept = memory_model.at_length(CONFIG.replace(mask="bool", mask_shape=(1, 1, 200, 200)), 90, keep_queries=True)
+    assert (kept.seq_q, kept.seq_k, kept.mask_shape) == (200, 90, (1, 1, 200, 90))
+
+
 @pytest.mark.parametrize(
     ("options", "scores"),
     [({}, 1), ({"direction": "backward"}, 2), ({"direction": "backward", "softcap": 3.0}, 3)],

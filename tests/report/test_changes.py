@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from rocattn_profiling.gate.changepoints import changes_of
-from rocattn_profiling.report.changes import find_changes, gate_names, larger_is_better
+from rocattn_profiling.report.changes import Boundary, _starts, find_changes, gate_names, larger_is_better
 from rocattn_profiling.report.commits import CommitInfo, History
 from rocattn_profiling.report.site import Site, pages_of
 
@@ -81,6 +81,10 @@ def test_an_accepted_regression_is_waived_with_its_reason(series_of, long_histor
     assert asked == [("bench.inference.cpu('b1-h3-q33')", "time", "", 1.3)]
     assert [(c.state, c.tone, c.open) for c in changes.found] == [("waived", "warn", False)]
     assert "accepted: needed for &lt;issue 7&gt;" in pages["changes.html"]
+    asked.clear()
+    rate = series_of([1 / value for value in STEP], benchmark="suite.track_gbps", unit="GB/s")
+    find_changes([rate], long_history, changes_of, waived)
+    assert [cost for *_, cost in asked] == [1.3]  # times what it was, as a ceiling says it: also of a rate that fell
 
 
 def test_audit_numbers_are_known_to_waivers_by_kernel_and_arch(series_of):
@@ -115,6 +119,8 @@ def test_what_older_files_do_not_know_is_no_boundary(series_of, long_history):
     changes, _ = site_of([series_of(gap, places=other)], long_history)
     assert [b.sha for b in changes.boundaries] == [f"{10:040x}"]
     assert changes.found == []
+    order = {sha: number for number, sha in enumerate("abcde")}
+    assert _starts("abde", [Boundary(sha, "m", "") for sha in "bc"], order) == {"b", "d"}
 
 
 def test_commits_of_other_branches_are_not_part_of_the_line(series_of, long_history):

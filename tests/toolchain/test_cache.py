@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import select
 import signal
 import subprocess
@@ -105,6 +106,14 @@ def test_an_unusable_folder_is_replaced_with_one_line_of_warning(tmp_path, caplo
     assert str(root) in record.getMessage()
     assert "ROCATTN_CACHE_DIR" in record.getMessage()
     assert "\n" not in record.getMessage()
+
+
+def test_a_forked_child_leaves_its_parents_temporary_cache(tmp_path):
+    """It inherits the exit handler; the folder is still in use."""
+    cache_module._remove_own(tmp_path, os.getpid() + 1)
+    assert tmp_path.exists()
+    cache_module._remove_own(tmp_path, os.getpid())
+    assert not tmp_path.exists()
 
 
 @pytest.mark.parametrize("full_everywhere", [False, True])

@@ -296,11 +296,16 @@ def test_environments_beyond_the_size_limit_are_pruned(own_cache, monkeypatch):
 def test_differences_name_both_versions():
     """A dependency that differs, or is on one side only, is told with both versions."""
 
-    def made(packages, python="3.11.7"):
-        return environments.Environment(python="p", folder="f", offline=False, packages=packages, python_version=python)
+    def made(packages, python="3.11.7", project=""):
+        return environments.Environment(
+            python="p", folder="f", offline=False, packages=packages, python_version=python, project=project
+        )
 
     found = environments.differences(made({"numpy": "2.1", "a": "1"}), made({"numpy": "2.2", "b": "3"}, "3.12.0"))
     assert found == {"a": ("1", ""), "b": ("", "3"), "numpy": ("2.1", "2.2"), "python": ("3.11.7", "3.12.0")}
+    renamed = environments.differences(made({"old": "1"}, project="old"), made({"new": "1"}, project="new"))
+    assert renamed == {"new": ("", "1"), "old": ("1", "")}
+    assert environments.differences(made({"x": "1"}, project="x"), made({"x": "2"}, project="x")) == {}
 
 
 def test_facts_list_the_packages_that_are_imported(project, offline):

@@ -174,10 +174,6 @@ void add_queries(const Backward& f, int64_t head, int64_t r0, int64_t count, con
   }
 }
 
-void fetch_row(const void* row, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)row + i, 0, 2);
-}
-
 // Starts to read rows [r, end) of q and dout, which lie too far apart for the hardware to foresee.
 template <class T>
 void fetch_queries(const Problem& p, int64_t b, int64_t kv, int64_t r, int64_t end) {

@@ -112,8 +112,14 @@ void run_item(void* context, int64_t item, int worker) {
     if (f.amx) ordinary = amx::cut_tile<T>(f, raw_k, raw_k_row, raw_v, raw_v_row, n, buffers);
 #endif
     int tile_finite = -1;
+    const int64_t ahead = min2(f.keys, hi - (t + n));  // keys of the next tile
     for (int64_t i = 0; i < count; i++) {
       Panel& panel = panels[i];
+      // The next tile is fetched beside this one: other heads lie between two of its rows.
+      for (int64_t j = i * ahead / count; f.far && j < (i + 1) * ahead / count; j++) {
+        fetch_row(raw_k + (n + j) * raw_k_row, a.D * T::bytes);
+        fetch_row(raw_v + (n + j) * raw_v_row, a.Dv * T::bytes);
+      }
       int64_t from = max2(t, panel.lo), to = min2(t + n, panel.hi);
       if (from >= to) continue;
       // Whole pairs, or steps of the matrix unit: the rest is hidden.
@@ -251,6 +257,7 @@ void Forward::plan(int threads) {
   const auto crowded = [&](int64_t stride) { return p.R > 4 * PW && stride * 4 % 2048 == 0; };
   copy_k = pairs ? a.D % 2 != 0 : a.dtype != kFloat32 || crowded(a.ks[2]);
   copy_v = a.dtype != kFloat32 || crowded(a.vs[2]);
+  far = p.heads * a.Sk * (a.D + a.Dv) * p.element() > 1 << 20;
   panels = ceil_div(p.R, PW);
   // Few rows and many keys: cut the keys too, by the shape alone, for partial sums are joined in this order.
   splits = 1, split_keys = max2<int64_t>(a.Sk, 1);

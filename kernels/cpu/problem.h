@@ -99,6 +99,11 @@ RA_INLINE const char* at(const void* base, const int64_t* strides, int64_t b, in
   return (const char*)base + (b * strides[0] + h * strides[1] + s * strides[2]) * bytes;
 }
 
+// Asks for a row that is read later.
+RA_INLINE void fetch_row(const void* row, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)row + i, 0, 2);
+}
+
 RA_INLINE vf vabs(vf x) { return x < vf{} ? -x : x; }
 
 // A natural mask or LSE in log2 units, which must stay finite as finfo.min * log2e would not: from 2^126 on the

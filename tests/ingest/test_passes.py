@@ -85,6 +85,18 @@ def test_a_trace_completes_the_counters_of_its_run(tmp_path):
     assert held(profile, columns) == truth(made[:2] + alone, columns)
 
 
+def test_a_trace_that_names_no_process_is_given_to_none_of_two(tmp_path):
+    """Counters of two processes, and times that could be either's: they stay launches of their own."""
+    both = [launch for pid in (71, 72) for launch in g.launches(2, process=pid)]
+    g.v3_counters(tmp_path / "r_counter_collection.csv", both, "6.2.4")
+    g.v3_trace(tmp_path / "r_kernel_trace.csv", g.launches(2), "6.4")
+    found = ingest.read([tmp_path]).dispatches
+    counted = found[found["process"].isin([71, 72])]
+    assert len(counted) == 4
+    assert counted["start_ns"].isna().all()
+    assert found["start_ns"].notna().sum() == 2
+
+
 def test_a_trace_without_numbers_is_joined_by_launch(tmp_path):
     """The first 6.2 traces do not number dispatches, and are in the order of their ends."""
     made = g.launches(4)

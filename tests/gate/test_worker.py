@@ -315,6 +315,17 @@ def test_an_unreadable_suite_is_one_line(tmp_path):
         Launcher(sys.executable, folder, tmp_path / "scratch").discover()
 
 
+def test_a_class_that_cannot_be_made_is_named_by_its_place(tmp_path):
+    """asv's discovery makes every class, and stops at the first that raises: the line says where that is."""
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "bench_odd.py").write_text(
+        "class Odd:\n    def __init__(self):\n        raise OSError('no data')\n\n    def time_x(self):\n        ...\n"
+    )
+    with pytest.raises(SuiteError, match=r"no data \(bench_odd\.py, line 3\)$"):
+        Launcher(sys.executable, folder, tmp_path / "scratch").discover()
+
+
 def test_the_request_is_all_the_worker_reads(suite, tmp_path):
     """The worker is a plain script: a JSON argument in, a JSON file out."""
     from rocattn_profiling.measure.asv_launch import WORKER

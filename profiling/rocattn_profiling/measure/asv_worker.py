@@ -42,7 +42,7 @@ def main() -> None:
     try:
         answer = {"list": list_suite, "cache": make_cache, "run": run_benchmark}[request["do"]](request)
     except BaseException as error:  # noqa: BLE001 - also SystemExit and KeyboardInterrupt of a benchmark are its failure
-        answer = failure(error)
+        answer = failure(error, request["suite"] if request["do"] == "list" else "")
     answer["start_ns"] = answer.get("start_ns", started)
     write(request["answer"], answer)
     sys.stdout.flush()
@@ -64,13 +64,17 @@ def write(path: str, answer: Answer) -> None:
     partial.replace(path)
 
 
-def failure(error: BaseException) -> Answer:
-    """Describe an exception as a failed measurement, with the traceback from the benchmark's own frames on."""
+def failure(error: BaseException, suite: str = "") -> Answer:
+    """Describe an exception as a failed measurement, with the traceback and, given a suite, the place in it."""
     text = "".join(traceback.format_exception(error))
     lines = traceback.format_exception_only(error)[-1].strip().splitlines()
     # Of a process that a benchmark started, the last line of its own traceback says what happened.
     nested = len(lines) > 1 and lines[0].endswith("Traceback (most recent call last):")
-    return {"status": "failed", "reason": lines[-1 if nested else 0][:MOST_REASON], "traceback": text[-MOST_TEXT:]}
+    reason = lines[-1 if nested else 0][:MOST_REASON]
+    own = [at for at in traceback.extract_tb(error.__traceback__) if suite and at.filename.startswith(suite)]
+    if own:  # a constructor, say, that asv's discovery calls: nothing else names its class
+        reason += f" ({Path(own[-1].filename).name}, line {own[-1].lineno})"
+    return {"status": "failed", "reason": reason, "traceback": text[-MOST_TEXT:]}
 
 
 def list_suite(request: Answer) -> Answer:

@@ -14,7 +14,8 @@ strides.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from rocattn.config import AttentionConfig
     from rocattn.registry import Array
 
+_LINE = 64  # bytes
+_LARGE = 1 << 20  # bytes: what no cache near a core holds beside other things
 _AXES = {"BSHD": "[B, S, H, D]", "BHSD": "[B, H, S, D]", "BSE": "[B, S, H*D]"}
 
 
@@ -95,6 +98,16 @@ def _split_heads(array: Array, num_heads: int | None, name: str) -> Array:
     return np.lib.stride_tricks.as_strided(array, shape, strides, writeable=array.flags.writeable)
 
 
+def _whole_lines(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Allocate an array; a large one begins at a cache line, so that kernels may write whole lines. Numpy's may not."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < _LARGE:
+        return np.empty(shape, dtype)
+    memory = np.empty(size + _LINE, np.uint8)
+    start = -memory.ctypes.data % _LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
 def empty_in_layout(
     shape: Sequence[int], layout: str, dtype: DTypeLike, *, fill: float | None = None
 ) -> tuple[Array, Array]:
@@ -111,7 +124,9 @@ def empty_in_layout(
     """
     batch, heads, seq, dim = shape
     stored = (batch, heads, seq, dim) if layout == "BHSD" else (batch, seq, heads, dim)
-    array = np.empty(stored, dtype) if fill is None else np.full(stored, fill, dtype)
+    array = _whole_lines(stored, np.dtype(dtype))
+    if fill is not None:
+        array.fill(fill)
     view = array if layout == "BHSD" else array.swapaxes(1, 2)
     return (array.reshape(batch, seq, heads * dim) if layout == "BSE" else array), view
 

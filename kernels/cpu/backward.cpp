@@ -47,7 +47,7 @@ struct Backward {
     amx = sums && amx::allowed();
     if (amx) Dp = round_up(a.D, amx::kStep), Dvp = round_up(a.Dv, amx::kStep);
 #endif
-    far = p.heads * p.R * (2 * a.D + a.Dv) * p.element() > 1 << 20;
+    far = p.heads * p.R * (2 * a.D + a.Dv) * p.element() > kNear;
     key_blocks = ceil_div(a.Sk, KB), query_blocks = ceil_div(p.R, QB);
     Scratch needed{};
     take(needed);

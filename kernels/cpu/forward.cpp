@@ -80,7 +80,7 @@ void run_item(void* context, int64_t item, int worker) {
   Panel panels[kMaxPanels];
   int64_t count = 0, lo = k_last, hi = k_first;
   for (int64_t i = block * f.panel_count; i < min2(f.panels, (block + 1) * f.panel_count); i++, count++) {
-    start_panel<T>(f, panels[count], scratch, b, kv, i, split, k_first, k_last, staging);
+    start_panel<T>(f, panels[count], scratch, b, kv, i, split, k_first, k_last);
     lo = min2(lo, panels[count].lo), hi = max2(hi, panels[count].hi);
   }
 #if defined(__AMX_BF16__)
@@ -126,7 +126,7 @@ void run_item(void* context, int64_t item, int worker) {
       const int64_t step = f.amx ? 32 : f.value_pairs ? 2 : 1;
       from = from / step * step, to = min2(t + n, round_up(to, step));
       const bool vectors = !ordinary || !panel.ordinary;
-      if (vectors) copy(), ready_vectors<T>(f, panel, b, kv, staging);
+      if (vectors) copy(), ready_vectors<T>(f, panel, i + 1 < count ? &panel + 1 : nullptr, b, kv, staging);
       while (from < to) {
         // On the diagonal the first vectors of queries stop seeing keys before the last ones do: leave them out.
         int64_t v = 0;
@@ -252,12 +252,13 @@ void Forward::plan(int threads) {
   }
 #endif
   Dr = pairs ? ceil_div(a.D, 2) : a.D;
-  // Rows that lie a large power of two apart share so few sets of L1 that it cannot hold a tile of them. Up to four
-  // panels of queries a copy costs what it saves: measured.
-  const auto crowded = [&](int64_t stride) { return p.R > 4 * PW && stride * 4 % 2048 == 0; };
+  // Rows that lie a large power of two apart share so few sets of L1 that it cannot hold a tile of them. Panels of 16
+  // rows meet each too often for that; with 64, and the next tile fetched to L2, a copy costs more than it saves. Up to
+  // four panels it costs what it saves: measured.
+  const auto crowded = [&](int64_t stride) { return VL < 16 && p.R > 4 * PW && stride * 4 % 2048 == 0; };
   copy_k = pairs ? a.D % 2 != 0 : a.dtype != kFloat32 || crowded(a.ks[2]);
   copy_v = a.dtype != kFloat32 || crowded(a.vs[2]);
-  far = p.heads * a.Sk * (a.D + a.Dv) * p.element() > 1 << 20;
+  far = p.heads * a.Sk * (a.D + a.Dv) * p.element() > kNear;
   panels = ceil_div(p.R, PW);
   // Few rows and many keys: cut the keys too, by the shape alone, for partial sums are joined in this order.
   splits = 1, split_keys = max2<int64_t>(a.Sk, 1);

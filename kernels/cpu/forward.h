@@ -82,7 +82,7 @@ struct Forward {
   int64_t q_part = 0, k_part = 0, v_part = 0;  // floats of one part of a panel's Q^T, of K's and V's keys
   int64_t keys;               // of K and V that an item's panels meet at a time
   bool copy_k, copy_v;
-  bool far;                   // K and V are fetched ahead
+  bool far;                   // rows are fetched ahead
   int64_t Dr, panels, panel_count, items, blocks, splits, split_keys;
   int64_t scratch_bytes;
   char* scratch;

@@ -42,16 +42,27 @@ static void pack_queries(const Forward& f, const Panel& panel, const char* const
   pack_transposed<F32>(pair_rows, panel.rows, f.Dr, panel.q, PW, panel.vectors * VL, {1, 0}, staging + PW * f.Dr);
 }
 
-// Makes a panel ready for the vector path, if it is not.
+// Where a panel's query rows are.
 template <class T>
-static void ready_vectors(const Forward& f, Panel& panel, int64_t b, int64_t kv, float* staging) {
+static void find_queries(const Problem& p, const Panel& panel, int64_t b, int64_t kv, const char** q_rows) {
+  Place place(p, kv, panel.first);
+  for (int64_t l = 0; l < panel.rows; l++, place.advance())
+    q_rows[l] = at(p.a->q, p.a->qs, b, place.head, place.position, T::bytes);
+}
+
+// Makes a panel ready for the vector path, if it is not. The query rows of the next panel, if there is one, are fetched
+// while this one meets its first keys.
+template <class T>
+static void ready_vectors(const Forward& f, Panel& panel, const Panel* next, int64_t b, int64_t kv, float* staging) {
   const Args& a = *f.p.a;
   if (!panel.packed) {
     const char* q_rows[PW];
-    Place place(f.p, kv, panel.first);
-    for (int64_t l = 0; l < panel.rows; l++, place.advance())
-      q_rows[l] = at(a.q, a.qs, b, place.head, place.position, T::bytes);
+    find_queries<T>(f.p, panel, b, kv, q_rows);
     pack_queries<T>(f, panel, q_rows, staging);
+    if (next && f.far) {
+      find_queries<T>(f.p, *next, b, kv, q_rows);
+      for (int64_t l = 0; l < next->rows; l++) fetch_row(q_rows[l], a.D * T::bytes);
+    }
   }
   panel.packed = true;
   clear_output(panel, a.Dv);
@@ -59,7 +70,7 @@ static void ready_vectors(const Forward& f, Panel& panel, int64_t b, int64_t kv,
 
 template <class T>
 static void start_panel(const Forward& f, Panel& panel, Scratch& scratch, int64_t b, int64_t kv, int64_t index,
-                        int64_t split, int64_t k_first, int64_t k_last, float* staging) {
+                        int64_t split, int64_t k_first, int64_t k_last) {
   const Problem& p = f.p;
   const Args& a = *p.a;
   panel.first = index * PW;
@@ -67,7 +78,6 @@ static void start_panel(const Forward& f, Panel& panel, Scratch& scratch, int64_
   panel.vectors = round_up(ceil_div(panel.rows, VL), f.amx ? 2 : 1);  // the matrix unit takes two at a time
   f.take(scratch, panel);
   panel.lo = k_last, panel.hi = k_first, panel.inner_lo = k_first, panel.inner_hi = k_last;
-  const char* q_rows[PW];
   Place place(p, kv, panel.first);
   for (int64_t l = 0; l < PW; l++) {  // lanes without a row repeat the last one
     const int64_t position = place.position, h = place.head;
@@ -83,7 +93,6 @@ static void start_panel(const Forward& f, Panel& panel, Scratch& scratch, int64_
     panel.l[l] = panel.w[l] = sink == -kInf ? 0.0f : 1.0f;
     panel.slope[l] = a.slopes ? a.slopes[b * a.H + h] * kLog2e : 0;
     panel.mask[l] = a.mask_dtype != kNone ? p.mask_row(b, h, position) : nullptr;
-    q_rows[l] = at(a.q, a.qs, b, h, position, T::bytes);
   }
   int64_t inner = k_last;
   for (int64_t v = PV - 1; v >= 0; v--) {
@@ -95,16 +104,24 @@ static void start_panel(const Forward& f, Panel& panel, Scratch& scratch, int64_
     panel.inner[v] = inner;
   }
   panel.lo = max2(panel.lo, k_first), panel.hi = min2(panel.hi, k_last);
-  panel.fresh = true, panel.packed = !f.amx;
+  panel.fresh = true, panel.packed = false;
 #if defined(__AMX_BF16__)
   if (f.amx) {
+    const char* q_rows[PW];
+    find_queries<T>(p, panel, b, kv, q_rows);
     panel.ordinary =
         amx::cut_bt<T>(q_rows, panel.rows, a.D, panel.vectors, p.query, panel.parts, f.q_part).ordinary();
-    return;
   }
 #endif
-  pack_queries<T>(f, panel, q_rows, staging);
-  clear_output(panel, a.Dv);
+}
+
+// Whether output goes past the caches: there is more than one near the core holds, and it is written in whole lines.
+// Then no line is read first, and K and V stay. Zen 4: 1 to 7 % less time, also where the caller reads it at once.
+template <class T>
+static bool past_caches(const Problem& p) {
+  const Args& a = *p.a;
+  if (T::bytes != 4 || VL < 16 || a.Dv % VL || a.B * a.H * a.Sq * a.Dv * T::bytes <= kNear) return false;
+  return ((intptr_t)a.o | a.os[0] * 4 | a.os[1] * 4 | a.os[2] * 4) % 64 == 0;
 }
 
 // Writes a finished panel: divides by the sums, transposes back, converts.
@@ -123,6 +140,7 @@ static void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first,
     const vf sum = load(w + i);
     store(inverse + i, 1.0f / select(sum == vf{}, set1(1.0f), sum));
   }
+  const bool past = past_caches<T>(p);
   for (int64_t l0 = 0; l0 < rows; l0 += VL) {
     const vf factor = load(inverse + l0);
     for (int64_t d = 0; d < a.Dv; d += VL) {
@@ -131,12 +149,14 @@ static void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first,
       for (int64_t e = 0; e < VL; e++) r[e] = e < width ? load(o + (d + e) * PW + l0) * factor : vf{};
       transpose(r);
       for (int64_t e = 0; e < min2<int64_t>(VL, rows - l0); e++) {
-        if (width == VL) T::put_vector(out_rows[l0 + e], d, r[e]);
+        if (past) stream((float*)out_rows[l0 + e] + d, r[e]);
+        else if (width == VL) T::put_vector(out_rows[l0 + e], d, r[e]);
         else
           for (int64_t x = 0; x < width; x++) T::put(out_rows[l0 + e], d + x, r[e][x]);
       }
     }
   }
+  if (past) end_streams();  // before another thread is told that the item is done
 }
 
 }  // namespace rocattn

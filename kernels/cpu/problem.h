@@ -17,6 +17,8 @@ struct Factor {
 RA_INLINE vf operator*(vf x, Factor f) { return fma(x, set1(f.low), x * f.high); }
 RA_INLINE float operator*(float x, Factor f) { return (float)((double)x * ((double)f.high + f.low)); }
 
+constexpr int64_t kNear = 1 << 20;  // bytes of rows that a cache near the core may still hold when they are read again
+
 struct Problem {
   const Args* a;
   int64_t G, R, heads;      // group, packed rows a KV head, B * Hkv

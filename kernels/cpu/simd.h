@@ -46,6 +46,14 @@ constexpr float kMaxFloat = 3.402823466e38f;
 RA_INLINE vf set1(float x) { return x - vf{}; }  // 0 + x is not x for -0: an addition would stay
 RA_INLINE vf load(const float* p) { return *(const vf_any*)p; }
 RA_INLINE void store(float* p, vf x) { *(vf_any*)p = x; }
+#if defined(__AVX512F__)
+// Past the caches, a whole line: p is a multiple of 64. Such stores are not ordered with others: end_streams.
+RA_INLINE void stream(float* p, vf x) { _mm512_stream_ps(p, (__m512)x); }
+RA_INLINE void end_streams() { _mm_sfence(); }
+#else
+RA_INLINE void stream(float* p, vf x) { store(p, x); }
+RA_INLINE void end_streams() {}
+#endif
 RA_INLINE vi loadi(const int32_t* p) { return *(const vi_any*)p; }
 RA_INLINE void storei(int32_t* p, vi x) { *(vi_any*)p = x; }
 RA_INLINE vf select(vi m, vf a, vf b) { return m ? a : b; }

@@ -6,8 +6,10 @@ import pytest
 import rocattn
 from rocattn.backends import BACKENDS
 from rocattn.errors import ConfigError
+from rocattn.functional import describe
 from rocattn.layouts import empty_in_layout, heads_view
 from rocattn.registry import YES, Backend
+from rocattn_profiling.measure.data import numpy_dtype
 
 from .problems import BACKENDS as NAMES
 from .problems import LAYOUTS, head_counts, heads_first, make, option_sets, stored
@@ -161,6 +163,34 @@ def test_empty_in_layout_fills_every_element():
         assert np.isnan(array).all()
         view[...] = 1
         assert (array == 1).all()
+
+
+def test_a_large_array_begins_at_a_cache_line():
+    """Where it begins is all that is different: shape, order and room to write are those of a small one."""
+    for layout in LAYOUTS:
+        for dtype in (np.float32, np.float64, numpy_dtype("bfloat16")):
+            array, view = empty_in_layout((2, 70, 501, 33), layout, dtype)
+            assert array.ctypes.data % 64 == 0
+            assert (array.flags.c_contiguous, array.flags.writeable, array.dtype) == (True, True, np.dtype(dtype))
+            assert view.shape == (2, 70, 501, 33)
+
+
+@pytest.mark.parametrize("dim", [64, 80, 50])
+def test_a_large_output_is_the_same_wherever_it_begins(dim, cpu_flash):
+    """It goes past the caches where it is written in whole lines, and stays within its bounds in either case."""
+    q, k, v = (np.random.default_rng(n).standard_normal((2, 601, 8, dim)).astype(np.float32) for n in range(3))
+    config, operands = describe(q, k, v, causal=True)
+    given = []
+    for beyond in (0, 16, 64):
+        memory = np.full(q.nbytes + 256, 0xA5, np.uint8)
+        first = beyond - memory.ctypes.data % -64
+        out = memory[first : first + q.nbytes].view(np.float32).reshape(q.shape)
+        cpu_flash.forward(config, operands, out.swapaxes(1, 2), None)
+        assert (memory[:first] == 0xA5).all()
+        assert (memory[first + q.nbytes :] == 0xA5).all()
+        given.append(out)
+    assert given[0].tobytes() == given[1].tobytes() == given[2].tobytes()
+    assert np.isfinite(given[0]).all()
 
 
 def test_bse_names_what_it_needs():

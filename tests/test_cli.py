@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -108,6 +109,26 @@ def test_a_full_disk_under_stdout_is_no_bug(monkeypatch, capsys):
     )
     assert cli.main(["doctor", "--debug"]) == 3
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("--version",), "rocattn"),
+        (("kernels", "--help"), "rocattn kernels"),
+        (("kernels", "occupancy", "--arch", "gfx942", "--vgprs", "64", "--json"), "rocattn kernels"),
+    ],
+)
+def test_whatever_cannot_be_printed_is_said_in_one_line(arguments, name, unbuffered):
+    """Help and version onto a full disk, too; and the interpreter, which flushes at its end, has nothing to add."""
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "rocattn_profiling.cli", *arguments]
+        environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment)
+    assert done.stderr == f"{name}: cannot write what was asked for to stdout: No space left on device\n"
+    assert done.returncode == 4
 
 
 def test_an_interrupted_command_says_that_finished_work_is_kept(monkeypatch, capsys):

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -37,6 +38,10 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]  # argparse types it NoReturn; sys.exit is that
         print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(USAGE)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help and version; argparse's own passes over what cannot be written."""
+        (file or sys.stderr).write(message)
 
 
 class _VerbParser(_Parser):
@@ -81,32 +86,46 @@ def parser_for(verb: str, *, debug: bool = False) -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; an expected error is one line on stderr and its exit status, never a traceback."""
-    top = _top_parser().parse_args(argv)
-    debug = top.debug
+    name, debug = "rocattn", False
     try:
-        arguments = parser_for(top.command, debug=debug).parse_args(top.rest)
-        debug = arguments.debug
-        return int(import_module(f"rocattn_profiling.cli.{top.command}").run(arguments))
+        try:
+            top = _top_parser().parse_args(argv)
+            name, debug = f"rocattn {top.command}", top.debug
+            arguments = parser_for(top.command, debug=debug).parse_args(top.rest)
+            debug = arguments.debug
+            return int(import_module(f"rocattn_profiling.cli.{top.command}").run(arguments))
+        finally:
+            if sys.stdout is not None:  # closed by who started us
+                sys.stdout.flush()  # here, where an error has its line; not when the interpreter ends
     except RocattnError as error:
         if debug:
             traceback.print_exc()
-        print(f"rocattn {top.command}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return error.status if isinstance(error, CommandError) else USAGE
     except KeyboardInterrupt:
-        print(f"rocattn {top.command}: interrupted; what was finished is kept", file=sys.stderr)
+        print(f"{name}: interrupted; what was finished is kept", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of our output (head, less) has gone: not an error of ours
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return 128 + signal.SIGPIPE
     except Exception as error:  # noqa: BLE001 - shown whole; Python's own status for it, 1, would read as a regression
-        return _unexpected(top.command, error, debug=debug)
+        return _unexpected(name, error, debug=debug)
 
 
-def _unexpected(command: str, error: Exception, *, debug: bool) -> int:
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT} and not debug:
-        where = error.filename or "what was asked for to stdout"
-        print(f"rocattn {command}: cannot write {where}: {error.strerror}", file=sys.stderr)
-        return USAGE
+def _drop_stdout() -> None:
+    """Lose what stdout still holds, or the interpreter tries again at its end, and ends with a status of its own."""
+    with suppress(OSError):  # a stdout that is no file, in tests
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unexpected(name: str, error: Exception, *, debug: bool) -> int:
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if not error.filename:
+            _drop_stdout()
+        if not debug:
+            where = error.filename or "what was asked for to stdout"
+            print(f"{name}: cannot write {where}: {error.strerror}", file=sys.stderr)
+            return USAGE
     traceback.print_exc()
-    print(f"rocattn {command}: this is a bug in rocattn: please report the lines above", file=sys.stderr)
+    print(f"{name}: this is a bug in rocattn: please report the lines above", file=sys.stderr)
     return NOT_MEASURED

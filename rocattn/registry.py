@@ -138,11 +138,11 @@ class BackendRegistry:
         Raises:
             NoBackendError: When there is none; the message lists the names.
         """
-        try:
-            return self._backends[name]
-        except KeyError:
+        backend = self._backends.get(name) if isinstance(name, str) else None
+        if backend is None:
             known = ", ".join(b.name for b in self) or "none"
-            raise NoBackendError(f"no backend is named {name!r}; registered: {known}", {name: "unknown"}) from None
+            raise NoBackendError(f"no backend is named {name!r}; registered: {known}", {str(name): "unknown"})
+        return backend
 
     @property
     def default(self) -> str | None:
@@ -180,7 +180,7 @@ class BackendRegistry:
 
     def expect(self, name: str | None, kv_bytes: int) -> None:
         """Let the named backend, else the one of the last call, get ready for a call (`Backend.expect`)."""
-        backend = self._backends.get(name or self._last or "")
+        backend = self._backends.get(name if isinstance(name, str) else self._last or "")
         if backend is not None:
             backend.expect(kv_bytes)
 

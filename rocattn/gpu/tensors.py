@@ -195,7 +195,7 @@ class DeviceCall:
     """
 
     def __init__(self, tensors: dict[str, Any], backend: str | None) -> None:
-        if backend not in {None, "gpu"}:
+        if backend not in (None, "gpu"):  # no set: the name may be unhashable
             raise ConfigError(f"q is a device tensor: the gpu backend computes those, not {backend!r}")
         self._tensors: dict[str, DeviceTensor] = {}
         for name, value in tensors.items():

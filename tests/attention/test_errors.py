@@ -1,5 +1,7 @@
 """Arguments that describe no attention problem are one clear line that names the argument and what it should be."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -106,10 +108,12 @@ def test_a_bad_call_is_refused_after_a_good_one_that_equals_it(good, bad, words)
         rocattn.attention(**GOOD | bad)
 
 
-def test_unknown_backend_lists_the_known_ones():
-    """A wrong name is answered with the right ones."""
-    with pytest.raises(NoBackendError, match=r"no backend is named 'gqu'; registered: cpu-flash, cpu"):
-        rocattn.attention(**GOOD, backend="gqu")
+@pytest.mark.parametrize("name", ["gqu", "", ["cpu"], {"cpu"}], ids=repr)
+def test_unknown_backend_lists_the_known_ones(name):
+    """A wrong name is answered with the right ones, whatever it is."""
+    named = re.escape(f"no backend is named {name!r}; registered: cpu-flash, cpu")
+    with pytest.raises(NoBackendError, match=named):
+        rocattn.attention(**GOOD, backend=name)
 
 
 def test_refusal_carries_the_reason():

@@ -85,6 +85,12 @@ def test_columns_and_history_may_be_absent_or_null(line):
             '{"id": "x", "a": {"launches": [{"round": 0, "samples": [1, 2], "cpu": [1]}]}, "b": {"launches": []}}',
             "unequal",
         ),
+        (
+            '{"id": "x", "a": {"launches": [{"round": 0, "samples": [1], "nivcsw": [-3]}]}, "b": {"launches": []}}',
+            "x: round 0 of side a has a count in nivcsw that is negative: -3",
+        ),
+        ('{"id": "x", "a": {"launches": []}, "b": {"number": 0, "launches": []}}', "x: side b has number 0"),
+        ('{"id": "x", "a": {"number": -3, "launches": []}, "b": {"launches": []}}', "x: side a has number -3"),
         ("\x00\x01", "malformed"),
     ],
 )

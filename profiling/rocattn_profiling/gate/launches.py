@@ -135,7 +135,7 @@ def _quiet_shares(launches: Sequence[PairLaunch]) -> list[float]:
 
     Where switches were not counted these are the highest third: code that waits by itself never keeps the core.
     """
-    if all(launch.nivcsw and min(launch.nivcsw) >= 0 for launch in launches):
+    if all(launch.nivcsw for launch in launches):
         return [
             cpu / wall
             for launch in launches

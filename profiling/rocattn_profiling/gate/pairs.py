@@ -93,8 +93,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     def floor(self) -> float:
         """The absolute change of one call that is too small to matter, in the pair's unit."""
         if self.a.unit in TIMES:
-            calls = max(1, min(self.a.number, self.b.number))
-            return _FLOOR_NS / TIMES[self.a.unit] / calls
+            return _FLOOR_NS / TIMES[self.a.unit] / min(self.a.number, self.b.number)
         return _FLOOR_BYTES if self.a.unit == "bytes" else 0.0
 
     def first(self, rounds: int) -> Pair:
@@ -106,13 +105,15 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what is no measurement.
 
         Raises:
-            PairError: For a launch without samples, or with a sample that is NaN, infinite, negative or beyond what
-                any unit makes of a time or a size.
+            PairError: For samples of no calls; for a launch without samples, with a negative count of switches, or
+                with a sample that is NaN, infinite, negative or beyond what any unit makes of a time or a size.
         """
         id_ = self.id if len(self.id) <= _NAME else f"{self.id[: _NAME - 1]}…"
         if self.a.unit != self.b.unit:
             raise PairError(f"{id_}: the sides are in {self.a.unit!r} and {self.b.unit!r}")
         for side, name in ((self.a, "a"), (self.b, "b")):
+            if side.number < 1:
+                raise PairError(f"{id_}: side {name} has number {side.number}: a sample is of 1 call or more")
             for launch in (*side.launches, *(past for session in side.history for past in session)):
                 if why := _malformed(launch):
                     raise PairError(f"{id_}: round {launch.round} of side {name} has {why}")
@@ -134,6 +135,8 @@ def _malformed(launch: PairLaunch) -> str:
         return f"a sample that is not a time: {wrong}"
     if any(parts and len(parts) != len(launch.samples) for parts in _columns(launch)):
         return "columns of unequal length"
+    if launch.nivcsw and min(launch.nivcsw) < 0:
+        return f"a count in nivcsw that is negative: {min(launch.nivcsw)}"
     return ""
 
 

@@ -107,6 +107,23 @@ def test_products_are_found_by_the_names_that_people_and_drivers_use(name):
     assert product(name).name == "Instinct MI300X"
 
 
+@pytest.mark.parametrize("name", ["gfx1151", "GFX1151", "gfx1151:xnack-"])
+def test_a_target_of_one_product_is_a_name_of_it(name):
+    """Tools print targets; where there is one product of it there is no question which."""
+    assert product(name).name == "Radeon 8060S"
+
+
+def test_a_target_of_several_products_is_refused_with_their_names():
+    """One line, with the names of that target's products alone."""
+    with pytest.raises(GpuFactsError) as caught:
+        product("gfx942")
+    assert str(caught.value) == (
+        "'gfx942' is the target of several products, name one: Instinct MI300A, Instinct MI300X, Instinct MI325X"
+    )
+    with pytest.raises(GpuFactsError, match="no facts are known of a GPU 'gfx1031'"):
+        product("gfx1031")
+
+
 def test_unknown_names_are_refused_with_those_that_are_known():
     """One line, with what there is."""
     with pytest.raises(GpuFactsError, match="Radeon RX 9070 XT"):

@@ -29,7 +29,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--per", choices=("kernel", "dispatch"), default="kernel", help="a row for each (default kernel)"
     )
-    group.add_argument("--gpu", metavar="NAME", help="the product, for files that do not say: 'MI300X', 'RX 7900 XT'")
+    group.add_argument(
+        "--gpu", metavar="NAME",
+        help="the product, for files that do not say: 'MI300X', 'RX 7900 XT', or a target of one product: gfx1151",
+    )  # fmt: skip
     group.add_argument(
         "--plans", nargs="+", default=[], metavar="FILE",
         help="plans of `rocattn plan --json` or a plan log: says which attention problem each dispatch solved "

@@ -45,10 +45,11 @@ def devices_of(profile: Profile, gpu: str | None = None) -> dict[int, Device]:
 
     Args:
         profile: Its ``agents`` say what the files report.
-        gpu: A product's name for files that do not say what ran them; it does not replace what files report.
+        gpu: A product's name, or the target of a single one, for files that do not say what ran them; it does not
+            replace what files report.
 
     Raises:
-        GpuFactsError: When `gpu` is no known product.
+        GpuFactsError: When `gpu` is no known product, or a target of several.
     """
     found = {}
     for number, row in enumerate(profile.agents.to_dict("records")):

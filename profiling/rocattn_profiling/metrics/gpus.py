@@ -129,13 +129,20 @@ def architectures() -> tuple[str, ...]:
 def product(name: str) -> Product:
     """Return a product by its name, with or without "AMD", "Radeon" and "Instinct", in any case.
 
+    Args:
+        name: Or the target of a single product, with or without its features ("gfx1151").
+
     Raises:
-        GpuFactsError: When it is not known.
+        GpuFactsError: When it is not known, or a target of several.
     """
-    found = _find(name)
-    if found is None:
+    target = name.strip().casefold().partition(":")[0]
+    found = [entry for entry in products() if _product(entry).arch.name == target]
+    if len(found) > 1:
+        raise GpuFactsError(f"{name!r} is the target of several products, name one: {', '.join(found)}")
+    only = found[0] if found else _find(name)
+    if only is None:
         raise GpuFactsError(f"no facts are known of a GPU {name!r}: there are of {', '.join(products())}")
-    return _product(found)
+    return _product(only)
 
 
 def products() -> tuple[str, ...]:

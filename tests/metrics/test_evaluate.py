@@ -247,6 +247,18 @@ def test_a_rate_of_no_accesses_is_no_value():
     assert "l2_hit_pct" not in evaluation.left_out
 
 
+@pytest.mark.parametrize(("arch", "is_told"), [("gfx1151", True), ("gfx1100", False), ("gfx1150", False)])
+def test_what_is_known_of_counters_stands_beside_all_that_is_made_of_them(arch, is_told):
+    """Half of Strix Halo's L2 was counted until February 2026: bytes and bandwidths say so; a share is of any half."""
+    sizes = dict.fromkeys(("GL2C_EA_RDREQ_32B_sum", "GL2C_EA_RDREQ_64B_sum", "GL2C_EA_RDREQ_96B_sum"), 0)
+    counted = sizes | {"GL2C_EA_RDREQ_128B_sum": 1000, "GL2C_HIT_sum": 3, "GL2C_MISS_sum": 1}
+    values = kernels(profile([[("k", 10_000, counted)]], MI210 | {"arch": arch}))["k"].values
+    assert values["read_bytes"].value == 128_000
+    for key in ("read_bytes", "read_gbps"):
+        assert any("4 of this GPU's 8 L2 channels" in flag for flag in values[key].flags) == is_told
+    assert values["l2_hit_pct"].flags == ()
+
+
 def test_launches_one_by_one_are_in_the_order_of_dispatch():
     """And each has its own value."""
     launches = [("b", 1000, {"TCC_REQ_sum": 1}), ("a", 2000, {"TCC_REQ_sum": 4}), ("b", 1000, {"TCC_REQ_sum": 3})]

@@ -179,6 +179,7 @@ class _Sums:
                     flags.append(f"in {int(short[group])} launches {TOO_SHORT}")
                 if use.is_mixed:
                     flags.append(MIXED)
+                flags += use.cautions
                 # What is said of a metric holds for those that are made of it.
                 for name in sorted(use.way.formula.names):
                     flags += self._flags.get((name, int(group)), ())

@@ -72,11 +72,32 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Caution:
+    """What is to be known of counters that nothing in the files shows to be wrong.
+
+    Attributes:
+        arch: The targets that it is for.
+        counters: Their names.
+        why: What may be wrong, for people.
+    """
+
+    arch: re.Pattern[str]
+    counters: re.Pattern[str]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Definitions:
     """All of ``definitions.toml``; metrics in an order in which each comes after those that it is made of."""
 
     metrics: tuple[Metric, ...]
     checks: tuple[Check, ...]
+    cautions: tuple[Caution, ...]
+
+    def cautions_of(self, way: Alternative, arch: str) -> tuple[str, ...]:
+        """Return what to know of the counters that a formula reads on a target."""
+        found = (each for each in self.cautions if each.arch.fullmatch(arch))
+        return tuple(each.why for each in found if any(map(each.counters.fullmatch, way.formula.names)))
 
     def counters(self, arch: str) -> dict[str, tuple[frozenset[str], ...]]:
         """Return what each metric's ways on a target need of counters, other metrics resolved, by metric.
@@ -142,4 +163,7 @@ def definitions() -> Definitions:
         )
         for table in tables["check"]
     )  # fmt: skip
-    return Definitions(tuple(found.values()), checks)
+    cautions = tuple(
+        Caution(archs(table["arch"]), re.compile(table["counters"]), table["why"]) for table in tables["caution"]
+    )
+    return Definitions(tuple(found.values()), checks, cautions)

@@ -42,6 +42,7 @@ class Use:
         passes: Where the counters are from.
         is_mixed: Whether the counters of one launch are from several passes.
         is_short: Launches whose cycles are the profiler's in part, for formulas over cycles.
+        cautions: What to know of its counters on this GPU.
     """
 
     way: Alternative
@@ -50,6 +51,7 @@ class Use:
     passes: tuple[str, ...]
     is_mixed: bool
     is_short: Mask
+    cautions: tuple[str, ...]
 
 
 @dataclass
@@ -131,7 +133,8 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
         if not arch:
             wanting.add("which GPU it was")
         for way in metric.for_arch(arch):
-            for use in _uses(result, way, here & np.isnan(values), short, wanting):
+            cautions = definitions().cautions_of(way, arch)
+            for use in _uses(result, way, here & np.isnan(values), short, wanting, cautions):
                 with np.errstate(all="ignore"):
                     made = way.formula.evaluate(use.inputs)
                 values[use.where] = np.broadcast_to(made, (count,))[use.where]
@@ -200,7 +203,10 @@ class _Taken(NamedTuple):
     is_mixed: bool
 
 
-def _uses(result: Evaluation, way: Alternative, open_: Mask, short: Mapping[str, Mask], wanting: set[str]) -> list[Use]:
+def _uses(
+    result: Evaluation, way: Alternative, open_: Mask, short: Mapping[str, Mask], wanting: set[str],
+    cautions: tuple[str, ...],
+) -> list[Use]:  # fmt: skip
     """Return how a formula is had: from single passes, and, where it may be, from several together."""
     names = way.formula.names
     metrics = {name for name in names if name in result.values}
@@ -221,7 +227,7 @@ def _uses(result: Evaluation, way: Alternative, open_: Mask, short: Mapping[str,
         if where.any():
             measured = result.launches.joined.name if taken.is_mixed else taken.passes[0] if taken.passes else ""
             is_short = short[measured] if BUSY in names else np.zeros_like(where)
-            found.append(Use(way, where, inputs, taken.passes, taken.is_mixed, is_short & where))
+            found.append(Use(way, where, inputs, taken.passes, taken.is_mixed, is_short & where, cautions))
     return found
 
 

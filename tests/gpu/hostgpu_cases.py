@@ -28,6 +28,7 @@ CASES = {
     "no-keys": {"seq_k": 0, "return_lse": True},
     "no-rows": {"seq_q": 0},
     "no-features": {"head_dim": 0, "return_lse": True},
+    "no-values": {"head_dim_v": 0, "return_lse": True},
 }  # fmt: skip
 BACKWARD = {
     "backward": {},
@@ -35,6 +36,8 @@ BACKWARD = {
     "backward-all-BSE": {"layout": "BSE", "mask": "bool", "mask_shape": (1, 1, 37, 70), **ALL},
     "backward-no-keys": {"seq_k": 0},
     "backward-no-rows": {"seq_q": 0},
+    "backward-no-features": {"head_dim": 0},
+    "backward-no-values": {"head_dim_v": 0},
 }
 
 

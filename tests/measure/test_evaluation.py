@@ -51,6 +51,28 @@ def test_right_results_pass(dtype, data, backend):
     assert check.factor == 3
 
 
+@pytest.mark.parametrize(("head_dim", "head_dim_v"), [(0, 24), (40, 0), (0, 0)])
+def test_head_dimensions_of_0_are_judged_like_others(head_dim, head_dim_v):
+    """All scores are 0 without features; without values the LSE and empty gradients are left, and a wrong LSE shows."""
+    config = AttentionConfig(
+        batch=1,
+        num_heads=4,
+        num_kv_heads=2,
+        seq_q=37,
+        seq_k=70,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        return_lse=True,
+    )
+    inputs = make_inputs(config)
+    out, lse = solve(config, inputs)
+    assert check_output(config, inputs, out, lse).ok
+    assert not check_output(config, inputs, out, lse + 1).ok
+    backward = config.replace(direction="backward", return_lse=False)
+    inputs = make_inputs(backward)
+    assert check_gradients(backward, inputs, *differentiate(backward, inputs)).ok
+
+
 def test_float64_results_pass_against_float64():
     """A float64 result is compared with float64 too; the floor, not the naive program, sets the limit."""
     config = LONG.replace(dtype="float64")

@@ -108,7 +108,7 @@ def judge_output(
             heads = one_kv_head(config, batch, kv_head)
             exact = exact_forward(config, operands, heads, rows)
             naive = fair_forward(config, operands, heads, rows, exact)
-            got = view[batch, heads.query][:, rows].astype(np.float64).reshape(-1, config.head_dim_v)
+            got = view[batch, heads.query][:, rows].astype(np.float64).reshape(exact.out.shape)
             for name, part in (("out", got), ("exact", exact.out), ("naive", naive.out)):
                 found[name].append(part.astype(np.float64, copy=False))
             if lse is not None:
@@ -217,9 +217,11 @@ def judge_gradients(
             for name, view in views.items():
                 own = heads.query if name == "dq" else heads.kv
                 part = view[batch, own].astype(np.float64)
-                width = part.shape[-1]
-                right = getattr(analytic, name) if exact is None else exact[name][batch, own].reshape(-1, width)
-                triple = (part.reshape(-1, width), right, getattr(naive, name))
+                right = getattr(analytic, name)
+                shape = right.shape
+                if exact is not None:
+                    right = exact[name][batch, own].reshape(shape)
+                triple = (part.reshape(shape), right, getattr(naive, name))
                 for parts, value in zip(found[name], triple, strict=True):
                     parts.append(value.astype(np.float64, copy=False))
         sizes = _gradient_sizes(config, inputs, largest_lse)

@@ -17,7 +17,7 @@ from rocattn.backends.scores import Heads, finish_scores, product, query_factor
 from rocattn_profiling.measure.data import numpy_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rocattn.config import AttentionConfig
     from rocattn.layouts import Operands
@@ -173,12 +173,16 @@ def _rounded(array: Array, dtype: np.dtype) -> Array:
     return array if array.dtype == dtype else array.astype(dtype).astype(array.dtype)
 
 
+def _along_rows(parts: Sequence[Array], group: int) -> Array:
+    """Join row blocks [G * R, …] along R, head by head; a width may be 0, beside which numpy cannot find R itself."""
+    by_head = [part.reshape(group, len(part) // group, *part.shape[1:]) for part in parts]
+    joined: Array = np.concatenate(by_head, axis=1)
+    return joined.reshape(group * joined.shape[1], *joined.shape[2:])
+
+
 def _joined(config: AttentionConfig, blocks: list[Forward]) -> Forward:
-    """Join row blocks [G * R, …] along R, head by head."""
     group = config.num_heads // config.num_kv_heads
-    outs = np.concatenate([b.out.reshape(group, -1, config.head_dim_v) for b in blocks], axis=1)
-    lses = np.concatenate([b.lse.reshape(group, -1) for b in blocks], axis=1)
-    return Forward(outs.reshape(-1, config.head_dim_v), lses.reshape(-1))
+    return Forward(_along_rows([b.out for b in blocks], group), _along_rows([b.lse for b in blocks], group))
 
 
 def _largest_lse(softmax: Softmax) -> float:
@@ -188,6 +192,5 @@ def _largest_lse(softmax: Softmax) -> float:
 def _summed(config: AttentionConfig, blocks: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
     """Join dq's row blocks, and add up what each contributed to dk and dv."""
     group = config.num_heads // config.num_kv_heads
-    dq = np.concatenate([b[0].reshape(group, -1, config.head_dim) for b in blocks], axis=1)
     dk, dv = (sum((b[i][0, 0] for b in blocks[1:]), start=blocks[0][i][0, 0]) for i in (1, 2))
-    return dq.reshape(-1, config.head_dim), dk, dv
+    return _along_rows([b[0][0, 0] for b in blocks], group), dk, dv

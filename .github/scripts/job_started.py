@@ -3,15 +3,21 @@
 A copy on the machine, owned by root, is what counts: a change to this file in a pull request changes nothing there. The
 repository that may use the machine is in ROCATTN_RUNNER_FOR ("owner/name"), set by whoever runs it. Only a label on a
 pull request of that very repository, and a run by hand, are let through, whatever the workflow files say.
+
+A status other than 0 makes the runner skip the job's steps, but not those with ``if: always()`` (issue 2811 of
+actions/runner), which a changed workflow file can have. So a refusal also kills the runner's process of the job; the
+runner itself goes on, and reports the job as failed.
 """  # noqa: INP001 - a script of the workflows, in no package
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 LABEL = "gpu"
+WORKER = "Runner.Worker"
 
 
 def refusal(name: str, event: dict[str, Any], repository: str, allowed: str) -> str:
@@ -39,17 +45,37 @@ def refusal(name: str, event: dict[str, Any], repository: str, allowed: str) -> 
     return next((why for holds, why in guards if not holds), "")
 
 
+def worker(proc: Path = Path("/proc")) -> int:
+    """Return the process that runs the job, of which this hook is a descendant; 0 if there is none."""
+    pid = os.getpid()
+    while pid > 1:
+        lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
+        status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if status.get("Name") == WORKER:
+            return pid
+        pid = int(status.get("PPid", "0"))
+    return 0
+
+
+def refuse(why: str) -> int:
+    """Say why, and end the job for good."""
+    print(f"job_started: {why}: refused", file=sys.stderr, flush=True)
+    if pid := worker():
+        os.kill(pid, signal.SIGKILL)
+    else:
+        print(f"job_started: there is no {WORKER} to end: steps with always() still run", file=sys.stderr)
+    return 1
+
+
 def main() -> int:
     """Read what the runner tells, and let the job go on or not."""
     try:
         event = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text())
     except (KeyError, OSError, ValueError) as error:
-        print(f"job_started: the event cannot be read ({type(error).__name__}): refused", file=sys.stderr)
-        return 1
+        return refuse(f"the event cannot be read ({type(error).__name__})")
     environment = [os.environ.get(key, "") for key in ("GITHUB_REPOSITORY", "ROCATTN_RUNNER_FOR")]
     if why := refusal(os.environ.get("GITHUB_EVENT_NAME", ""), event, *environment):
-        print(f"job_started: {why}: refused", file=sys.stderr)
-        return 1
+        return refuse(why)
     print("job_started: let through")
     return 0
 

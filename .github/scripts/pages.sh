@@ -15,11 +15,20 @@ fi
 
 case "${1:-} ${2:-}" in
 "fetch ")
-    if git fetch --quiet --depth=1 "$remote" gh-pages 2>/dev/null; then
-        mkdir -p "$store"
-        git archive FETCH_HEAD:results 2>/dev/null | tar -x -C "$store" || echo "pages.sh: gh-pages keeps no results yet"
-    else
+    # Only where the remote says so is there no branch: after a failure, `publish` would put what one night measured in
+    # the place of all earlier nights'.
+    if ! found=$(git ls-remote --heads "$remote" refs/heads/gh-pages) ||
+        ! { [ -z "$found" ] || git fetch --quiet --depth=1 "$remote" refs/heads/gh-pages; }; then
+        echo "pages.sh: the results of earlier nights cannot be fetched from $remote: run this again" >&2
+        exit 3
+    fi
+    if [ -z "$found" ]; then
         echo "pages.sh: there is no gh-pages branch yet"
+    elif git rev-parse --verify --quiet FETCH_HEAD:results >/dev/null; then
+        mkdir -p "$store"
+        git archive FETCH_HEAD:results | tar -x -C "$store"
+    else
+        echo "pages.sh: gh-pages keeps no results yet"
     fi
     ;;
 "publish "?*)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -289,6 +290,19 @@ def test_the_site_is_published_without_history_and_keeps_the_results(repository)
     assert repository.git("status", "--porcelain") == ""
 
 
+def test_results_that_cannot_be_fetched_are_not_taken_for_none(repository, tmp_path):
+    """The next publish would put one night's results in the place of all earlier ones."""
+    store = repository.path / ".asv" / "results"
+    repository.git("push", "-q", "origin", f"{repository.first}:refs/heads/gh-pages")
+    done = repository.script("pages.sh", "fetch")
+    assert (done.returncode, done.stdout) == (0, "pages.sh: gh-pages keeps no results yet\n")
+    for remote in (tmp_path / "nowhere", "https://127.0.0.1:1/x.git"):
+        done = repository.script("pages.sh", "fetch", PAGES_REMOTE=str(remote))
+        assert (done.returncode, done.stdout) == (3, "")
+        assert f"cannot be fetched from {remote}" in done.stderr
+    assert not store.exists()
+
+
 def test_an_empty_site_is_not_published(repository):
     """The last good one stays."""
     (repository.path / "out").mkdir()
@@ -348,3 +362,24 @@ def test_of_other_events_only_a_run_by_hand_comes_to_the_machine(tmp_path, name,
     assert done.returncode == status
     (tmp_path / "event.json").write_text("{")
     assert run("job_started.py", ROCATTN_RUNNER_FOR="we/rocattn", **told).returncode == 1
+
+
+@pytest.mark.parametrize(("event", "let_through"), [("workflow_dispatch", True), ("push", False)])
+def test_a_refused_job_does_not_go_on_with_its_always_steps(tmp_path, event, let_through):
+    """The runner goes on after a hook that fails, with every step whose condition is always(): it has to be ended."""
+    (tmp_path / "event.json").write_text("{}")
+    runner = tmp_path / "Runner.Worker"
+    runner.symlink_to(shutil.which("bash"))
+    told = {"GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_EVENT_NAME": event, "PATH": os.environ["PATH"]}
+    job = f"sh -c '{sys.executable} -I {SCRIPTS / 'job_started.py'}; exit $?'; touch {tmp_path / 'always'}"
+    names = {"ROCATTN_RUNNER_FOR": "we/rocattn", "GITHUB_REPOSITORY": "we/rocattn"}
+    done = subprocess.run([runner, "-c", job], env=told | names, capture_output=True, text=True, check=False)
+    assert (tmp_path / "always").exists() == let_through
+    assert done.returncode == (0 if let_through else -signal.SIGKILL)
+    assert ("refused" in done.stderr) != let_through
+
+
+def test_a_run_that_owes_no_verdict_renders_none(tmp_path):
+    """Nobody's machine took a job: the folder is empty, and stays so."""
+    done = run("render_verdicts.sh", str(tmp_path), cwd=ROOT)
+    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, "", [])

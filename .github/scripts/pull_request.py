@@ -19,6 +19,7 @@ import urllib.parse
 import urllib.request
 import zipfile
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ ENDED = re.compile(r"[a-z_]{1,30}")
 # What every machine of `gpu` is labelled with, beside the architecture.
 COMMON_LABELS = {"self-hosted", "linux", "rocm"}
 LABEL = "gpu"
+# The job of `test` that leaves a verdict.
+GATE = "gate, without a GPU"
 BOT = "github-actions[bot]"
 MEMBER = "verdict.json"
 MAX_ARCHIVE_BYTES, MAX_VERDICT_BYTES, MAX_COMMENT_BYTES = 32 << 20, 16 << 20, 65_000
@@ -145,16 +148,17 @@ def fetch(folder: Path) -> None:
     """
     api, run = Api(), number_in("RUN_ID")
     folder.mkdir(parents=True, exist_ok=True)
+    jobs = api.get(f"/actions/runs/{run}/jobs?per_page=100")["jobs"]
     if matching(re.compile("test|gpu"), "WORKFLOW") == "gpu":
-        owed = dict(machines(api.get(f"/actions/runs/{run}/jobs?per_page=100")["jobs"]))
+        owed = {name: (str(job["conclusion"]), job) for name, job in machines(jobs)}
     else:
-        owed = {"verdict": matching(ENDED, "CONCLUSION")}
+        gate: dict[str, Any] = next((job for job in jobs if job.get("name") == GATE), {})
+        owed = {"verdict": (matching(ENDED, "CONCLUSION"), gate)}
     listed = api.get(f"/actions/runs/{run}/artifacts?per_page=100")["artifacts"]
-    artifacts = {one["name"]: one for one in reversed(listed)}
-    for name, ended in owed.items():
+    for name, (ended, job) in owed.items():
         text = b""
         try:
-            text = verdict_of(archive_of(api, artifacts.get(name)))
+            text = verdict_of(archive_of(api, newest(listed, name, job)))
         except (RefusedError, urllib.error.HTTPError) as error:
             print(f"{name}: {error}")
         (folder / f"{name}.json").write_bytes(text)
@@ -164,26 +168,45 @@ def fetch(folder: Path) -> None:
         print("no machine took a job of this run: there is nothing to tell")
 
 
-def machines(jobs: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield name of the verdict and conclusion for each job that a self-hosted machine ran."""
+def newest(artifacts: list[dict[str, Any]], name: str, job: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the newest artifact of a name that was made since a job began; None if there is none.
+
+    A run that is run again keeps the artifacts of its earlier attempts: a job that leaves none must not be answered for
+    by the one before it. A job that is not run again keeps its old beginning.
+    """
+    began = moment(job.get("started_at"))
+    found = [(moment(one.get("created_at")), one) for one in artifacts if one["name"] == name]
+    since = [(made, one) for made, one in found if began and made and made >= began]
+    return max(since, key=lambda pair: pair[0], default=(None, None))[1]
+
+
+def moment(text: Any) -> float:
+    """Return a time stamp of the API in seconds; 0 if it is none."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def machines(jobs: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name of the verdict and job for each job that a self-hosted machine ran."""
     for job in jobs:
         labels = job.get("labels") or []
         # A machine's name is there once it has taken the job: asking for its label is not enough.
         if "self-hosted" in labels and job.get("runner_name"):
             for label in sorted(set(labels) - COMMON_LABELS)[:1]:
-                ended = str(job.get("conclusion"))
-                if ARTIFACT.fullmatch(f"verdict-{label}") and ENDED.fullmatch(ended):
-                    yield f"verdict-{label}", ended
+                if ARTIFACT.fullmatch(f"verdict-{label}") and ENDED.fullmatch(str(job.get("conclusion"))):
+                    yield f"verdict-{label}", job
 
 
 def archive_of(api: Api, artifact: dict[str, Any] | None) -> bytes:
     """Return an artifact as GitHub packs it.
 
     Raises:
-        RefusedError: When there is none, or it is too large to be a verdict, by what GitHub says of its size.
+        RefusedError: When the run left none, or it is too large to be a verdict, by what GitHub says of its size.
     """
     if artifact is None:
-        raise RefusedError("the run left no verdict")
+        raise RefusedError("its job left no verdict")
     if int(artifact["size_in_bytes"]) > MAX_ARCHIVE_BYTES:
         raise RefusedError(f"its archive is larger than {MAX_ARCHIVE_BYTES} bytes")
     return api.call("GET", f"/actions/artifacts/{int(artifact['id'])}/zip")

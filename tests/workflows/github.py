@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 REPOSITORY = "we/rocattn"
 BOT = {"login": "github-actions[bot]"}
+EARLIER, BEGAN, LATER = (f"2026-11-20T{hour}:00:00Z" for hour in ("09", "10", "11"))
 
 
 class GitHub:
@@ -24,17 +25,19 @@ class GitHub:
         rights: Login -> permission.
         calls: (method, path) of every call.
         tokens: What came as authorisation, of every call: path -> value.
+        older: Artifacts of an earlier attempt of the run, by name: GitHub lists them, too.
     """
 
     def __init__(self):
         self.pulls, self.comments, self.labels, self.artifacts, self.rights = [], {}, {}, {}, {}
-        self.jobs = []
+        self.jobs, self.older = [], {}
         self.sizes, self.calls, self.tokens, self.url = {}, [], {}, ""
 
     def add_machine(self, arch, conclusion="failure", runner="box-1"):
         """Add a job of the workflow `gpu` that a machine took, or (without a runner) only waits for one."""
         labels = ["self-hosted", "linux", "rocm", arch]
-        self.jobs.append({"name": "gate", "labels": labels, "runner_name": runner, "conclusion": conclusion})
+        job = {"name": "gate", "labels": labels, "runner_name": runner, "conclusion": conclusion}
+        self.jobs.append(job | {"started_at": BEGAN})
 
     def add_pull(self, number, sha, repository=REPOSITORY, branch="topic"):
         """Open a pull request."""
@@ -65,17 +68,21 @@ class GitHub:
         if found := re.fullmatch(r"/collaborators/([\w\[\]%-]+)/permission", part):
             return 200, {"permission": self.rights.get(found[1], "none")}
         if re.fullmatch(r"/actions/runs/\d+/jobs", part):
-            return 200, {"jobs": self.jobs}
+            gate = {"name": "gate, without a GPU", "labels": ["ubuntu-24.04"], "started_at": BEGAN}
+            return 200, {"jobs": self.jobs or [gate]}
         if re.fullmatch(r"/actions/runs/\d+/artifacts", part):
             listed = [
-                {"id": number, "name": name, "size_in_bytes": self.sizes.get(name, len(data))}
-                for number, (name, data) in enumerate(self.artifacts.items(), 1)
+                {"id": first + number, "name": name, "created_at": when}
+                | {"size_in_bytes": self.sizes.get(name, len(data))}
+                for first, when, kept in ((0, LATER, self.artifacts), (900, EARLIER, self.older))
+                for number, (name, data) in enumerate(kept.items(), 1)
             ]
             return 200, {"artifacts": listed}
         if found := re.fullmatch(r"/actions/artifacts/(\d+)/zip", part):
             return 302, f"{self.url.replace('127.0.0.1', 'localhost')}/blob/{found[1]}"
         if found := re.fullmatch(r"/blob/(\d+)", path):  # another host than the API's, as far as a client can tell
-            return 200, list(self.artifacts.values())[int(found[1]) - 1]
+            number = int(found[1])
+            return 200, list((self.older if number > 900 else self.artifacts).values())[number % 900 - 1]
         return 404, {"message": "Not Found"}
 
     @contextmanager

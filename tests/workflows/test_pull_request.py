@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from .github import BOT, GitHub, archive
-from .rules import ROOT
+from .rules import ROOT, load, load_script
 
 SCRIPT = ROOT / ".github" / "scripts" / "pull_request.py"
 SHA, OTHER = "a1" * 20, "b2" * 20
@@ -145,6 +145,23 @@ def test_a_run_without_a_verdict_leaves_an_empty_one(hub, tmp_path):
     """It is rendered as "could not measure", never left out."""
     hub.artifacts = {"wheel": archive({"x": b""})}
     assert fetched(hub, tmp_path) == {"verdict.json": b""}
+
+
+@pytest.mark.parametrize("workflow", ["test", "gpu"])
+def test_an_earlier_attempt_s_verdict_does_not_stand_for_the_last_one(hub, tmp_path, workflow):
+    """A run that is run again keeps what its first attempt left: a job that then leaves nothing measured nothing."""
+    name = "verdict-gfx942" if workflow == "gpu" else "verdict"
+    if workflow == "gpu":
+        hub.add_machine("gfx942")
+    hub.older = {name: archive({"verdict.json": b"old"})}
+    assert fetched(hub, tmp_path) == {f"{name}.json": b""}
+    hub.artifacts = {name: archive({"verdict.json": b"new"})}
+    assert fetched(hub, tmp_path) == {f"{name}.json": b"new"}
+
+
+def test_the_gate_s_job_is_found_by_its_name():
+    """What the script looks for is what the workflow calls it."""
+    assert load("test")[0]["jobs"]["gate"]["name"] == load_script("pull_request").GATE
 
 
 def link():

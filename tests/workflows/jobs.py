@@ -93,6 +93,7 @@ class Runner:
         status, steps = "success", []
         for number, step in enumerate(job["steps"]):
             made = self._step(job, step, contexts, status, number)
+            contexts["steps"].setdefault(step.get("id"), {})["outcome"] = made.outcome
             steps.append(made)
             if made.outcome == "failure":
                 status = "failure"

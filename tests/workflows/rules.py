@@ -137,6 +137,7 @@ def _of_self_hosted(workflow, job):
     if "matrix.gpu" not in group.get("group", "") or group.get("cancel-in-progress") is not False:
         yield "no concurrency group for the GPU that lets a running job end"
     yield from _of_restoring(job["steps"])
+    yield from _of_keeping(job["steps"])
 
 
 def _of_restoring(steps):
@@ -153,6 +154,19 @@ def _of_restoring(steps):
         yield "an earlier job's processes are not looked for"
     if not any(index > work and when == "always()" for index, when in cleaned):
         yield "this job's processes are not always ended"
+
+
+def _of_keeping(steps):
+    """A machine's folder has an earlier job's files until the checkout has cleaned it; a job can end before that."""
+    for step in steps:
+        if step.get("uses", "").startswith("actions/upload-artifact"):
+            for checked_out, status in (("success", "failure"), ("failure", "failure"), ("skipped", "failure")):
+                contexts = {"steps": {"checkout": {"outcome": checked_out}}}
+                if holds(step.get("if"), contexts, status) != (checked_out == "success"):
+                    yield f"{step['name']!r} when the checkout is {checked_out}: an earlier job's files, or none"
+    ids = [step.get("uses", "").partition("@")[0] for step in steps if step.get("id") == "checkout"]
+    if ids != ["actions/checkout"]:
+        yield "the step `checkout` is not the checkout"
 
 
 def pull_request(repository, label="gpu"):

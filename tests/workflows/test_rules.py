@@ -82,6 +82,9 @@ MUTATIONS = {
         "gpu", lambda w: next(s for s in w["jobs"]["gpu"]["steps"] if "restore" in s.get("run", "")).pop("if"),
         "level is not always put back"),
     "gpu that leaves processes": ("gpu", without_step("gpu", "clean_gpu"), "this job's processes"),
+    "gpu that keeps an earlier job's verdict": (
+        "gpu", lambda w: next(s for s in w["jobs"]["gpu"]["steps"] if s.get("name") == "Keep the verdict").update(
+            {"if": "always()"}), "an earlier job's files"),
     "gpu that may write": ("gpu", put(*GPU, "permissions", "contents", value="write"), "may write contents"),
     "admit with the pull request's scripts": (
         "gpu", lambda w: first_checkout(w["jobs"]["admit"])["with"].pop("ref"), "checks out what a pull request"),
@@ -127,6 +130,30 @@ def test_who_reaches_the_machine_also_needs_the_admission():
     assert job["needs"] == "admit"
     assert first_checkout(job)["with"]["ref"] == "${{ needs.admit.outputs.sha }}"
     assert not holds(load("gpu")[0]["jobs"]["admit"]["if"], {"github": pull_request("they/rocattn")})
+
+
+def test_a_label_of_another_name_is_not_in_the_queue_of_the_one_that_counts():
+    """A group has one waiting run: a further one, though it does nothing, would end it and the consent with it."""
+    queue = load("gpu")[0]["concurrency"]["group"]
+
+    def group(label, run):
+        event = {"label": {"name": label}, "pull_request": {"number": 7}}
+        return fill(queue, {"github": {"event": event, "run_id": run}, "inputs": {}})
+
+    assert group("gpu", 1) == group("gpu", 2) == "gpu-7"
+    assert len({group("docs", 3), group("docs", 4), "gpu-7"}) == 3
+    by_hand = {"github": {"event": {"inputs": {}}, "run_id": 5}, "inputs": {"sha": "a1"}}
+    assert fill(queue, by_hand) == "gpu-a1"
+
+
+@pytest.mark.parametrize(
+    ("conclusion", "told"),
+    [("success", True), ("failure", True), ("timed_out", True), ("cancelled", True), ("skipped", False)],
+)
+def test_every_run_that_ended_is_told_of(conclusion, told):
+    """A job that takes longer than it may ends as cancelled, which is how a GPU that hangs looks."""
+    run = {"event": "pull_request", "conclusion": conclusion}
+    assert holds(load("comment")[0]["jobs"]["comment"]["if"], {"github": {"event": {"workflow_run": run}}}) == told
 
 
 def test_the_scripts_and_the_workflow_mean_the_same_label_and_machines():

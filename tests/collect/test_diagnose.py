@@ -115,8 +115,24 @@ def test_harmless_lines_are_no_findings():
 def test_unknown_counters_are_named_in_both_forms_of_the_text():
     """Releases of 2025 list what was found, later ones also what is missing."""
     base = "W tool.cpp:1176] Unable to find all counters for agent 1 (gpu-0, gfx1201) in [A, B, C]. Found: [A]"
-    assert findings(base)[0].what == "this profiler does not know all of the counters on gfx1201"
-    assert findings(f"{base}. Missing: [B, C]")[0].what.endswith("gfx1201: B, C")
+    for text in (base, f"{base}. Missing: [B, C]"):
+        assert findings(text)[0].what == "this profiler does not know all of the counters on gfx1201: B, C"
+
+
+def test_where_an_unknown_counter_ends_the_application_it_is_the_reason():
+    """rocprofv3 of ROCm 6.2 and 6.3 aborts in the first dispatch; the application is not tried, and not blamed."""
+    text = (
+        "F20240806 12:00:04.1 9 tool.cpp:947] Unable to find all counters for agent 2 (gpu-0, gfx942) in "
+        "[SQ_WAVES, TCC_BUBBLE_sum]. Found: [SQ_WAVES]\n*** Check failure stack trace: ***\n"
+    )
+    (found,) = findings(text, -6, arrived=Arrived())
+    assert (found.code, found.level, found.stops) == ("unknown_counter", "error", False)
+    assert "on gfx942, and ends the application for it: TCC_BUBBLE_sum" in found.what
+    evidence = diagnose.Evidence(
+        tool=Tool("rocprofv3", "rocprofv3", rocm="6.2"), of_pass=Pass("counters-1", COUNTERS), arch="gfx942",
+        ended=Ended(-6, 1.0), text=text, arrived=Arrived(), hardware=machine(),
+    )  # fmt: skip
+    assert not diagnose.needs_control(evidence)
 
 
 def test_zeros_under_auto_name_level_and_command():

@@ -145,6 +145,32 @@ def test_a_group_leaves_out_what_the_release_does_not_know():
     assert plan_passes(["caches"], "gfx1201") == new
 
 
+OLDER = [
+    ("gfx942", (6, 2), "rocprofv3", {"TCC_BUBBLE_sum", "SQ_INSTS_VALU_MFMA_MOPS_F8"}),
+    ("gfx942", (6, 3), "rocprofv3", {"SQ_INSTS_VALU_MFMA_MOPS_F8"}),
+    ("gfx942", (6, 1), "rocprof", {"SQ_INSTS_VALU_MFMA_MOPS_F8"}),
+    ("gfx942", (6, 4), "rocprofv3", set()),
+    ("gfx942", (0, 0), "rocprofv3", set()),
+    ("gfx90a", (6, 2), "rocprofv3", set()),
+    ("gfx1100", (6, 2), "rocprofv3", set()),
+]
+
+
+@pytest.mark.parametrize(("arch", "release", "tool", "unknown"), OLDER)
+def test_the_default_groups_ask_an_older_release_for_nothing_that_ends_the_application(arch, release, tool, unknown):
+    """One counter that rocprofv3 of ROCm 6.2, 6.3 or version 1 does not know costs its whole pass."""
+    plan = plan_passes((), arch, release, tool)
+    assert set(plan.left_out) == unknown
+    assert not unknown & {name for of_pass in plan.passes for name in of_pass.counters}
+
+
+def test_of_gfx908_older_releases_know_few_counters():
+    """75 of them in ROCm 6.2: L2's requests and hits are among them."""
+    asked = {name for of_pass in plan_passes((), "gfx908", (6, 4)).passes for name in of_pass.counters}
+    assert {"TCC_HIT_sum", "TCC_MISS_sum", "TCC_EA_RDREQ_sum", "SQ_LDS_BANK_CONFLICT"} <= asked
+    assert not asked & {"SQ_WAVE_CYCLES", "TCC_REQ_sum", "SQ_INSTS", "TCP_TOTAL_CACHE_ACCESSES_sum"}
+
+
 def test_features_of_a_target_do_not_matter():
     """gfx942:sramecc+:xnack- is gfx942, as rocminfo prints it."""
     assert plan_passes((), "gfx942:sramecc+:xnack-") == plan_passes((), "gfx942")

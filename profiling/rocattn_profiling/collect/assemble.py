@@ -63,7 +63,7 @@ def assemble(request: Request, found: Hardware) -> Job:
         raise RocattnError(f"{tool.name} does not write {output_format}: it writes {', '.join(collector.formats)}")
     if output_format == "rocpd" and (0, 0) < tool.release < (7, 0):
         raise RocattnError(f"{tool.label} does not write rocpd: ROCm 7.0 and later do")
-    plan = collector.plan(plan_passes(request.wanted, arch, tool.release))
+    plan = collector.plan(plan_passes(request.wanted, arch, tool.release, tool.name))
     environment, removed = clean(os.environ, request.keep_env)
     notes = list(plan.notes)
     if (numbers := visible(found, arch)) and not any(name in environment for name in _CHOOSES_GPU):

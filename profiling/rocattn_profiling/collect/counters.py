@@ -31,7 +31,7 @@ class ArchCounters:
         limits: Block -> counters of that block that fit one pass.
         blocks: Raw counter -> block.
         expressions: Other counter -> the raw counters it needs.
-        later: Counter -> first ROCm release that has it, for those that the oldest table does not have.
+        later: Counter -> first ROCm release that has it, and the only profiler of which that is so ("" for all).
         note: What is known to be wrong with this architecture's counters, or "".
         verified: Whether the profiler's own table names this architecture.
     """
@@ -41,7 +41,7 @@ class ArchCounters:
     limits: dict[str, int]
     blocks: dict[str, str]
     expressions: dict[str, tuple[str, ...]]
-    later: dict[str, tuple[int, int]]
+    later: dict[str, tuple[tuple[int, int], str]]
     note: str
     verified: bool
 
@@ -49,9 +49,10 @@ class ArchCounters:
         """Say whether the counter exists here."""
         return counter in self.blocks or counter in self.expressions
 
-    def in_release(self, counter: str, release: tuple[int, int]) -> bool:
-        """Say whether a ROCm release has the counter here; a release of (0, 0) is not known, and may."""
-        return release == (0, 0) or release >= self.later.get(counter, (0, 0))
+    def in_release(self, counter: str, release: tuple[int, int], tool: str) -> bool:
+        """Say whether a profiler of a ROCm release has the counter here; a release of (0, 0) is not known, and may."""
+        first, only = self.later.get(counter, ((0, 0), ""))
+        return release == (0, 0) or release >= first or only not in {"", tool}
 
     def needs(self, counter: str) -> tuple[str, ...]:
         """Return the raw counters that a counter is made of: itself if it is one."""
@@ -148,7 +149,11 @@ def of_arch(arch: str) -> ArchCounters:
         arch=name,
         table=table,
         limits=data["limits"][facts["limits"]] | like.get("limits", {}),
-        later=dict.fromkeys(facts.get("later", {}).get("names", "").split(), _release(facts)),
+        later={
+            counter: (_release(row["release"]), row.get("tool", ""))
+            for row in facts.get("later", ())
+            for counter in row["names"].split()
+        },
         blocks={raw: row["block"] for row in here(data["raw"]) for raw in row["names"].split()},
         expressions=expressions,
         note=facts.get("note", ""),
@@ -156,6 +161,6 @@ def of_arch(arch: str) -> ArchCounters:
     )
 
 
-def _release(facts: dict[str, Any]) -> tuple[int, int]:
-    major, minor = facts.get("later", {}).get("release", "0.0").split(".")
+def _release(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")
     return int(major), int(minor)

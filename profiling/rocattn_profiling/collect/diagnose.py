@@ -104,8 +104,9 @@ def _told(text: str) -> Iterator[Finding]:
             continue
         seen.add(rule.code)
         what = rule.what.format(match[0], *(group or "" for group in match.groups()))
-        if rule.code == UNKNOWN and match.lastindex == 2:
-            what = f"{what}: {match[2]}"
+        if rule.code == UNKNOWN and match.lastindex == 3:
+            known = match[3].split(", ")
+            what = f"{what}: {', '.join(name for name in match[2].split(', ') if name not in known)}"
         yield Finding(rule.code, what, rule.remedy, rule.level, rule.stops)
 
 

@@ -57,7 +57,9 @@ class PassPlan(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def plan_passes(wanted: Sequence[str], arch: str, release: tuple[int, int] = (0, 0)) -> PassPlan:
+def plan_passes(
+    wanted: Sequence[str], arch: str, release: tuple[int, int] = (0, 0), tool: str = "rocprofv3"
+) -> PassPlan:
     """Return the passes that measure these groups, metrics and counters on an architecture.
 
     Args:
@@ -65,6 +67,7 @@ def plan_passes(wanted: Sequence[str], arch: str, release: tuple[int, int] = (0,
         arch: Like gfx942.
         release: The profiler's ROCm release: what a group has that it does not know is left out. A counter that is
             named is asked for all the same. (0, 0) is not known.
+        tool: The profiler's name.
 
     Raises:
         CounterError: When a name is no group, metric or counter here, or when nothing is left to count.
@@ -76,7 +79,7 @@ def plan_passes(wanted: Sequence[str], arch: str, release: tuple[int, int] = (0,
     for name in names:
         if name in group_names():
             found = group(name, counters)
-            older = [one for bundle in found for one in bundle if not counters.in_release(one, release)]
+            older = [one for bundle in found for one in bundle if not counters.in_release(one, release, tool)]
             if older:
                 left_out |= dict.fromkeys(older, f"not in ROCm {release[0]}.{release[1]} on {counters.arch}")
             known = [tuple(one for one in bundle if one not in older) for bundle in found]

@@ -52,6 +52,8 @@ class Symptom:
     stops: bool = True
 
 
+# Its groups: the architecture, what was asked for, what is known of it.
+_NOT_ALL = r"Unable to find all counters for agent \d+ \([^)]*?(gfx\w+)\) in \[([^\]]*)\]\. Found: \[([^\]]*)\]"
 SYMPTOMS = (
     Symptom(
         OVER_SUBSCRIBED,
@@ -63,8 +65,15 @@ SYMPTOMS = (
     ),
     Symptom(
         UNKNOWN,
-        r"Unable to find all counters for agent \d+ \([^)]*?(gfx\w+)\) in \[[^\]]*\]\. Found: \[[^\]]*\]"
-        r"(?:\. Missing: \[([^\]]*)\])?",
+        # At level fatal up to ROCm 6.3, a warning since.
+        rf"(?m)^F\d.*{_NOT_ALL}",
+        "this profiler does not know all of the counters on {1}, and ends the application for it",
+        "leave them out, or use rocprofv3 of ROCm 6.4 or later",
+        stops=False,
+    ),
+    Symptom(
+        UNKNOWN,
+        _NOT_ALL,
         "this profiler does not know all of the counters on {1}",
         "see rocprofv3 --list-avail; the rest was measured",
         level="warning",

@@ -164,6 +164,15 @@ def test_the_default_groups_ask_an_older_release_for_nothing_that_ends_the_appli
     assert not unknown & {name for of_pass in plan.passes for name in of_pass.counters}
 
 
+def test_a_metric_takes_the_formula_that_the_release_can_count():
+    """Matrix operations without FP8 in ROCm 6.3; none is left for LDS conflicts on an MI100, or bytes in ROCm 6.2."""
+    old, new = (plan_passes(["matrix_flops"], "gfx942", release).passes[1].counters for release in ((6, 3), (6, 4)))
+    assert set(new) - set(old) == {"SQ_INSTS_VALU_MFMA_MOPS_F8"}
+    plan = plan_passes(["lds_conflict_pct", "lds"], "gfx908", (6, 4))
+    assert plan.left_out["lds_conflict_pct"] == "ROCm 6.4 does not count it on gfx908"
+    assert "read_bytes" in plan_passes(["read_bytes", "lds"], "gfx942", (6, 2)).left_out
+
+
 def test_of_gfx908_older_releases_know_few_counters():
     """75 of them in ROCm 6.2: L2's requests and hits are among them."""
     asked = {name for of_pass in plan_passes((), "gfx908", (6, 4)).passes for name in of_pass.counters}

@@ -65,8 +65,8 @@ def plan_passes(
     Args:
         wanted: Names of groups (`group_names`), metrics (`metric_names`) and counters; empty means the default groups.
         arch: Like gfx942.
-        release: The profiler's ROCm release: what a group has that it does not know is left out. A counter that is
-            named is asked for all the same. (0, 0) is not known.
+        release: The profiler's ROCm release: what a group or a metric has that it does not know is left out. A counter
+            that is named is asked for all the same. (0, 0) is not known.
         tool: The profiler's name.
 
     Raises:
@@ -87,9 +87,11 @@ def plan_passes(
             if not found:
                 left_out[name] = f"{counters.arch} has no counters for it"
         elif name in metric_names():
-            needed = of_metric(name, counters)
+            needed = of_metric(name, counters, release, tool)
             if needed:
                 bundles.append(needed)
+            elif of_metric(name, counters):
+                left_out[name] = f"ROCm {release[0]}.{release[1]} does not count it on {counters.arch}"
             else:
                 left_out[name] = f"{counters.arch} has no counters for it"
         else:
@@ -142,10 +144,12 @@ def metric_names() -> tuple[str, ...]:
     return tuple(metric.key for metric in definitions().metrics)
 
 
-def of_metric(key: str, counters: ArchCounters) -> tuple[str, ...]:
+def of_metric(
+    key: str, counters: ArchCounters, release: tuple[int, int] = (0, 0), tool: str = "rocprofv3"
+) -> tuple[str, ...]:
     """Return the counters of the first of a metric's formulas for which the architecture has all; () if of none."""
     for names in definitions().counters(counters.arch).get(key, ()):
-        if names and all(counters.has(name) for name in names):
+        if names and all(counters.has(name) and counters.in_release(name, release, tool) for name in names):
             return tuple(sorted(names))
     return ()
 

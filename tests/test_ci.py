@@ -278,6 +278,16 @@ def test_outside_a_checkout_what_needs_commits_is_skipped(tmp_path, monkeypatch,
     assert capsys.readouterr().err.count("SKIPPED: not a git checkout") == 3
 
 
+def test_a_base_that_was_asked_for_is_not_skipped(tmp_path, monkeypatch, fake_commands):
+    """Where git knows nothing, the gate is asked all the same, and its error is the job's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    ran, statuses = fake_commands
+    statuses["gate"] = 4
+    assert cli.main(["ci", "--base", "main", "--out", "o"]) == 4
+    assert ["gate", "run", "--base", "main", "--out", "o/gate"] in ran
+
+
 def test_skipped_steps_are_named_and_nothing_run_is_not_green(repository, fake_commands):
     """--skip leaves steps out; a job that ran nothing has measured nothing."""
     ran, _ = fake_commands

@@ -126,8 +126,11 @@ def why_no_audit() -> str:
 
 
 def gate_arguments(base: str | None) -> tuple[list[str], str]:
-    """Return the gate's revisions for this checkout, or the reason why there is nothing to gate."""
-    if not _git("rev-parse", "--verify", "HEAD"):
+    """Return the gate's revisions for this checkout, or the reason why there is nothing to gate.
+
+    A base that was asked for is always gated against: where that cannot be, the gate says why, and the job is not green.
+    """
+    if base is None and not _git("rev-parse", "--verify", "HEAD"):
         return [], "not a git checkout with a commit"
     dirty = bool(_git("status", "--porcelain"))
     if base is None and not dirty and not _has_parent():

@@ -49,7 +49,10 @@ def worker(proc: Path = Path("/proc")) -> int:
     """Return the process that runs the job, of which this hook is a descendant; 0 if there is none."""
     pid = os.getpid()
     while pid > 1:
-        lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
+        try:
+            lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
+        except OSError:  # another user's, where those are hidden
+            return 0
         status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
         if status.get("Name") == WORKER:
             return pid

@@ -3,7 +3,12 @@
 # gated against, so that commits which only the base has do not count for or against it.
 set -euo pipefail
 wanted=${BASE:?name a branch or a commit in BASE}
-git rev-parse --verify --quiet --end-of-options "$wanted^{commit}" >/dev/null || wanted=origin/$wanted
+known() { git rev-parse --verify --quiet --end-of-options "$1^{commit}" >/dev/null; }
+known "$wanted" || wanted=origin/$wanted
+known "$wanted" || {
+    echo "merge_base.sh: there is no branch or commit $BASE here (rewritten since?): run it by hand with a branch as base" >&2
+    exit 4
+}
 found=$(git merge-base "$wanted" HEAD) || {
     echo "merge_base.sh: HEAD and $BASE have no common commit here" >&2
     exit 4

@@ -256,15 +256,20 @@ def test_a_commit_of_the_base_is_measured_against_its_parent(repository):
 
 
 def test_no_common_commit_is_said(repository):
-    """The first commit, and a base that does not exist."""
+    """The first commit, a base that does not exist, and one that a force-push took away."""
     repository.git("checkout", "-q", repository.first)
     done = repository.script("merge_base.sh", BASE="main")
     assert (done.returncode, done.stderr) == (
         4, "merge_base.sh: HEAD is the first commit: there is nothing to compare it with\n")  # fmt: skip
-    done = repository.script("merge_base.sh", BASE="$(touch x)")
-    assert done.returncode == 4
-    assert "no common commit" in done.stderr
+    for base in ("$(touch x)", "5" * 40):
+        done = repository.script("merge_base.sh", BASE=base)
+        assert (done.returncode, len(done.stderr.splitlines())) == (4, 1)
+        assert f"there is no branch or commit {base} here" in done.stderr
     assert not (repository.path / "x").exists()
+    repository.git("checkout", "-q", "--orphan", "other")
+    repository.commit("six")
+    done = repository.script("merge_base.sh", BASE="main")
+    assert (done.returncode, "have no common commit here" in done.stderr) == (4, True)
 
 
 def test_the_site_is_published_without_history_and_keeps_the_results(repository):

@@ -62,6 +62,7 @@ TEXTS = [
     ("Profiling data corrupted: ' out/results.txt'", 1, "post_processing", False),
     ("ROCprofiler: 0 contexts collected, output directory /tmp/x", 0, "no_contexts", False),
     ("E0818 tool.cpp] Given PC sampling configuration is not supported on any of the agents", 1, "pc_sampling", True),
+    ("ERROR gfx942 is not enabled rocprofv1. Available profilers include: ['rocprofv2']", 1, "arch_unsupported", True),
 ]  # fmt: skip
 
 

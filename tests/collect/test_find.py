@@ -57,6 +57,33 @@ def test_older_profilers_and_omniperf_tell_theirs(machine):
     assert tools["rocprof-compute"].path.endswith("omniperf")
 
 
+LACKING = """[ERROR] the 'astunparse==1.6.2' distribution does not meet version requirements to use rocprofiler-compute.
+  --> version installed : 1.6.3
+[ERROR] The 'plotext' package was not found in the current execution environment.
+[ERROR] The 'dash>=3.0.0' package was not found in the current execution environment.
+[ERROR] The 'kaleido==0.2.1' package was not found in the current execution environment.
+
+See: /opt/rocm/libexec/rocprofiler-compute/requirements.txt"""
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_rocprof_compute_without_its_python_packages_is_not_usable(machine, status):
+    """As ROCm's packages install it: before 3.6 it answers everything with this list, and in 7.2 with status 0."""
+    machine.install("rocprof-compute")
+    (machine.root / "rocm" / ".info").mkdir()
+    (machine.root / "rocm" / ".info" / "version").write_text("7.2.4-1\n")
+    program(
+        machine.root / "rocm" / "bin" / "rocprof-compute", f"#!/bin/sh\ncat <<'END'\n{LACKING}\nEND\nexit {status}\n"
+    )
+    tool = found(machine)["rocprof-compute"]
+    assert tool.problem == (
+        "it lacks Python packages (astunparse==1.6.2, plotext, dash>=3.0.0 and 1 more): pip install -r "
+        "/opt/rocm/libexec/rocprofiler-compute/requirements.txt into the Python that runs it"
+    )
+    with pytest.raises(NoProfilerError, match="it lacks Python packages"):
+        choose([tool], "gfx942")
+
+
 def test_what_does_not_work_is_found_and_not_chosen(machine):
     """A program of another processor, one that fails and one that hangs: each with its reason, in one line."""
     program(machine.bin / "rocprof", "").write_bytes(b"\x7fELF, but not really")

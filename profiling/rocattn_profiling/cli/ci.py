@@ -128,7 +128,7 @@ def why_no_audit() -> str:
 def gate_arguments(base: str | None) -> tuple[list[str], str]:
     """Return the gate's revisions for this checkout, or the reason why there is nothing to gate.
 
-    A base that was asked for is always gated against: where that cannot be, the gate says why, and the job is not green.
+    A base that was asked for is always gated against: where that cannot be, the gate says why and fails.
     """
     if base is None and not _git("rev-parse", "--verify", "HEAD"):
         return [], "not a git checkout with a commit"

@@ -27,6 +27,9 @@ _CDNA = re.compile(r"gfx(?:90[08a]|94\d|95\d)")
 _COMPUTE_RDNA = re.compile(
     r"gfx115[0-3]"
 )  # the only RDNA that released versions of rocprof-compute take (3.6 and later)
+# What rocprof-compute before 3.6 and Omniperf print, whatever they are asked (verify_deps in src/rocprof-compute); some
+# of them end with status 0 then.
+_LACKING = re.compile(r"\[ERROR\] [Tt]he '([^']+)' (?:package was not found|distribution does not meet)")
 
 
 class NoProfilerError(RocattnError, RuntimeError):
@@ -153,6 +156,11 @@ def identify(name: str, path: str, timeout_s: float = 20.0) -> Tool:
     rocm = _after(r"ROCm version:\s*", told.text) or release
     if name in {"rocprof", "rocprofv2"}:
         version = _after(r"ROCProfiler version:\s*", told.text)
+    if lacking := [] if version else _LACKING.findall(told.text):
+        listed = re.search(r"See: (\S+)", told.text)
+        how = f"pip install -r {listed[1]} into the Python that runs it" if listed else "install them"
+        named = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
+        return Tool(name, path, rocm=rocm, problem=f"it lacks Python packages ({named}): {how}")
     if told.ended.status != 0 and not version and not rocm:
         return Tool(name, path, problem=f"--version fails: {_last_line(told.text) or told.ended.how}")
     return Tool(name, path, version, rocm, "--version" if version else ".info/version")

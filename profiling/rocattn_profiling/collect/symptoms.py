@@ -99,6 +99,13 @@ SYMPTOMS = (
         "use rocprofv3 (--tool rocprofv3)",
     ),
     Symptom(
+        "arch_unsupported",
+        # Release notes of ROCm 6.2.0: Omniperf on MI300.
+        r"(gfx\w+) is not enabled rocprofv1",
+        "this Omniperf takes rocprof version 1, which does not support {1}",
+        "use rocprofv3 (--tool rocprofv3), or run it with ROCPROF=rocprofv2 and --keep-env ROCPROF",
+    ),
+    Symptom(
         "tool_not_for_arch",
         r"rocprof\(v1\) is not supported on this device",
         "rocprof version 1 does not support this GPU",

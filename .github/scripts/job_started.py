@@ -74,10 +74,11 @@ def main() -> int:
     """Read what the runner tells, and let the job go on or not."""
     try:
         event = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text())
-    except (KeyError, OSError, ValueError) as error:
-        return refuse(f"the event cannot be read ({type(error).__name__})")
-    environment = [os.environ.get(key, "") for key in ("GITHUB_REPOSITORY", "ROCATTN_RUNNER_FOR")]
-    if why := refusal(os.environ.get("GITHUB_EVENT_NAME", ""), event, *environment):
+        environment = [os.environ.get(key, "") for key in ("GITHUB_REPOSITORY", "ROCATTN_RUNNER_FOR")]
+        why = refusal(os.environ.get("GITHUB_EVENT_NAME", ""), event, *environment)
+    except (KeyError, OSError, ValueError, AttributeError, RecursionError) as error:  # of another form than GitHub's
+        why = f"the event cannot be read ({type(error).__name__})"
+    if why:
         return refuse(why)
     print("job_started: let through")
     return 0

@@ -69,7 +69,6 @@ See: /opt/rocm/libexec/rocprofiler-compute/requirements.txt"""
 @pytest.mark.parametrize("status", [0, 1])
 def test_rocprof_compute_without_its_python_packages_is_not_usable(machine, status):
     """As ROCm's packages install it: before 3.6 it answers everything with this list, and in 7.2 with status 0."""
-    machine.install("rocprof-compute")
     (machine.root / "rocm" / ".info").mkdir()
     (machine.root / "rocm" / ".info" / "version").write_text("7.2.4-1\n")
     program(

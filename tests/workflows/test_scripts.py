@@ -365,8 +365,10 @@ def test_of_other_events_only_a_run_by_hand_comes_to_the_machine(tmp_path, name,
     told = {"GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_EVENT_NAME": name}
     done = run("job_started.py", ROCATTN_RUNNER_FOR="we/rocattn", GITHUB_REPOSITORY="we/rocattn", **told)
     assert done.returncode == status
-    (tmp_path / "event.json").write_text("{")
-    assert run("job_started.py", ROCATTN_RUNNER_FOR="we/rocattn", **told).returncode == 1
+    for bad in ("{", "[]", '{"pull_request": "x"}', "[" * 100_000):
+        (tmp_path / "event.json").write_text(bad)
+        done = run("job_started.py", ROCATTN_RUNNER_FOR="we/rocattn", GITHUB_REPOSITORY="we/rocattn", **told)
+        assert (done.returncode, "the event cannot be read" in done.stderr) == (1, True), bad
 
 
 @pytest.mark.parametrize(("event", "let_through"), [("workflow_dispatch", True), ("push", False)])

@@ -137,6 +137,17 @@ def test_a_counter_that_the_release_does_not_know_is_named(machine):
     assert [found.code for found in result.findings] == ["unknown_counter", "no_data"]
 
 
+def test_up_to_rocm_6_3_a_counter_that_is_not_known_costs_its_pass_alone(machine):
+    """The default groups ask for none; one that is named ends the application, and only that is said of it."""
+    machine.set(release="6.2.0", unknown=["TCC_BUBBLE_sum", "SQ_INSTS_VALU_MFMA_MOPS_F8"])
+    machine.install("rocprofv3")
+    assert machine.collect().complete
+    collection = machine.collect(wanted=("TCC_BUBBLE_sum",))
+    assert list(statuses(collection).values()) == ["done", "failed"]
+    (found,) = collection.passes[1].findings
+    assert "ends the application for it: TCC_BUBBLE_sum" in found.line
+
+
 def test_an_interrupted_collection_goes_on_at_the_missing_pass(machine):
     """What was measured is not measured again, also after splits and failures; the rest is."""
     machine.set(limits={"TCC": 1}, fails="breaks the application", fails_in="SQ_LDS_BANK_CONFLICT")

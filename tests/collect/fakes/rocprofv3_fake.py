@@ -119,9 +119,11 @@ def one(found, version, counters, command, out, arguments, formats):
     if known != counters:
         asked, have = ", ".join(counters), ", ".join(known)
         pretend.say(
-            f"W20260815 22:01:04.2 9 tool.cpp:1176] Unable to find all counters for agent 1 (gpu-0, {found.arch}) in "
-            f"[{asked}]. Found: [{have}]"
+            f"{'W' if version >= (6, 4) else 'F'}20260815 22:01:04.2 9 tool.cpp:1176] Unable to find all counters for "
+            f"agent 1 (gpu-0, {found.arch}) in [{asked}]. Found: [{have}]"
         )
+        if version < (6, 4):
+            pretend.abort()
     if pretend.over(known, found):
         pretend.say(
             "F20260815 22:01:04.3 9 tool.cpp:1186]  :: [/src/tool.cpp:1186]\n\trocprofiler_create_counter_config("

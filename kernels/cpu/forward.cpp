@@ -252,10 +252,14 @@ void Forward::plan(int threads) {
   }
 #endif
   Dr = pairs ? ceil_div(a.D, 2) : a.D;
-  // Rows that lie a large power of two apart share so few sets of L1 that it cannot hold a tile of them. Panels of 16
-  // rows meet each too often for that; with 64, and the next tile fetched to L2, a copy costs more than it saves. Up to
-  // four panels it costs what it saves: measured.
-  const auto crowded = [&](int64_t stride) { return VL < 16 && p.R > 4 * PW && stride * 4 % 2048 == 0; };
+  // Rows that lie a large power of two apart share so few sets of L1 that it cannot hold a tile of them. Up to four
+  // panels of queries a copy costs what it saves; with panels of 64 rows and 512-bit stores of two cycles always more.
+#if defined(RA_SLOW_STORES)  // see rocattn/toolchain/host.py
+  const bool copies = VL < 16 && p.R > 4 * PW;
+#else
+  const bool copies = p.R > 4 * PW;
+#endif
+  const auto crowded = [&](int64_t stride) { return copies && stride * 4 % 2048 == 0; };
   copy_k = pairs ? a.D % 2 != 0 : a.dtype != kFloat32 || crowded(a.ks[2]);
   copy_v = a.dtype != kFloat32 || crowded(a.vs[2]);
   far = p.heads * a.Sk * (a.D + a.Dv) * p.element() > kNear;

@@ -46,8 +46,8 @@ _INTEL, _AMD = "GenuineIntel", "AuthenticAMD"
 _ZEN5 = 0x1A  # family
 # Cores that keep few misses of L1 in flight, and more of L2: a prefetch to L2 holds none of the few.
 _FETCH = ("-DRA_PREFETCH_TO_L2",)
-# 512-bit stores take two cycles, and L1 has 32 KiB: sums should stay in registers for more keys. Prefetches to L2 that
-# find its queue full are dropped there: each is made again.
+# 512-bit stores take two cycles, and L1 has 32 KiB: sums should stay in registers for more keys, rows where they are.
+# Prefetches to L2 that find its queue full are dropped there: each is made again.
 _SLOW_STORES = ("-DRA_SLOW_STORES",)
 
 

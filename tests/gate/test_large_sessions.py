@@ -1,13 +1,10 @@
 """Sessions of thousands of pairs: what is there at once is a small part of what is judged."""
 
-import math
 import tracemalloc
 
 import msgspec
 import numpy as np
-import pytest
 
-from rocattn_profiling.gate import decide
 from rocattn_profiling.gate.judge import judge
 
 
@@ -39,17 +36,3 @@ def test_a_session_is_judged_without_all_of_it_in_memory(make_pair):
     peak, judged = peak_bytes(judge, lines, session=True)
     assert (len(judged.lines), judged.problems) == (60, [])
     assert peak < 6e6
-
-
-def test_the_interval_of_the_suite_is_drawn_in_parts():
-    """2,000 pairs of 20 rounds, of which all draws are 128 MB; small suites have what one array of all gives."""
-    rng = np.random.default_rng(37)
-    assert peak_bytes(decide._resampled, rng.normal(0.0, 0.03, (2000, 20)))[0] < 32e6
-    for count, rounds in ((2, 3), (301, 20)):
-        steps = rng.normal(0.01, 0.03, (count, rounds))
-        source = np.random.default_rng(count)
-        drawn = np.median(steps[:, source.integers(0, rounds, (400, rounds))], axis=2)
-        chosen = source.integers(0, count, (400, count))
-        shifts = np.median(np.take_along_axis(drawn.T, chosen, axis=1), axis=1)
-        expected = [math.exp(edge) for edge in np.quantile(shifts, (0.025, 0.975))]
-        assert list(decide._resampled(steps)) == pytest.approx(expected, rel=1e-12)

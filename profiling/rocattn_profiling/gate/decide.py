@@ -16,18 +16,15 @@ import numpy as np
 from rocattn_profiling.gate.launches import location
 from rocattn_profiling.gate.look import Look, Policy, examine, without_ratio
 from rocattn_profiling.gate.pairs import Decision, Pair
+from rocattn_profiling.gate.together import mean_change
 from rocattn_profiling.gate.vetoes import canary_change
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
 _PASS = 0.5  # of the level, for a pass: a change passed over is not looked for again
 _IMPROVEMENT = 0.5  # of the level, for an improvement: a wrong one hides a slowdown, a missed one hides nothing
 _LISTED = 0.1  # share of false ones among what a comment lists
-_RESAMPLES = 400
-_AT_ONCE = 1 << 17  # numbers of a resampled array: a megabyte
 
 
 class SuiteDecision(NamedTuple):
@@ -37,10 +34,11 @@ class SuiteDecision(NamedTuple):
         decisions: One a pair.
         levels: Id -> low ends of base and head in the quantity that decided, in the pair's unit.
         undecided: Ids that more rounds could still decide.
-        shift: Median ratio of all pairs; ``canary`` the same of the fixed work.
+        shift: Geometric mean of the ratios of all pairs.
+        canary: Median ratio of the fixed work.
         invalid: Why no regression of this session counts; empty if it is sound.
-        shift_low, shift_high: 95 % interval of the shift, resampled over rounds and benchmarks; 0 and infinity for
-            fewer than two pairs.
+        shift_low, shift_high: 95 % interval of the shift of these pairs (`rocattn_profiling.gate.together`); 0 and
+            infinity for fewer than two.
         listed: Ids of slowdowns that are worth showing, proven or not: at most one in ten of them is expected to be
             none (Benjamini and Hochberg 1995).
     """
@@ -94,19 +92,19 @@ def decide_suite(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy] | 
     Raises:
         PairError: When a sample is not a time.
     """
-    states = _looked_at(pairs, policy, policies or {})
-    shift, canary, invalid = _session(states, policy)
+    states = _looked_at(pairs, policy, policies or {}, shares=True)
+    canary, invalid = _session(states, policy)
     decisions = [state.decision(invalid) for state in states]
     last = policy.looks[-1]
     undecided = [s.id for s in states if not s.verdict and s.stored < last and not s.hopeless]
     levels = {state.id: found for state in states if (found := state.levels())}
-    low, high = _shift_interval(states)
+    shift, low, high = mean_change([s.last for s in states if s.last is not None and not s.hopeless])
     return SuiteDecision(decisions, levels, undecided, shift, canary, invalid, low, high, _listed(states))
 
 
-def _looked_at(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy]) -> list[_State]:
-    """Return the pairs after all looks; arguments as `decide_suite`."""
-    states = [_State(pairs, index, policies, policy) for index in range(len(pairs))]
+def _looked_at(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy], *, shares: bool = False) -> list[_State]:
+    """Return the pairs after all looks; arguments as `decide_suite` and `examine`."""
+    states = [_State(pairs, index, policies, policy, shares=shares) for index in range(len(pairs))]
     for index, look in enumerate(_looks(max((state.stored for state in states), default=0), policy)):
         for state in states:
             state.look(look, policy)
@@ -127,8 +125,10 @@ def _looks(most: int, policy: Policy) -> list[int]:
 class _State:
     """One pair on its way through the looks; ``stored`` are the rounds that there are of it."""
 
-    def __init__(self, pairs: Pairs, index: int, policies: Mapping[str, Policy], otherwise: Policy) -> None:
-        self._pairs, self._index = pairs, index
+    def __init__(
+        self, pairs: Pairs, index: int, policies: Mapping[str, Policy], otherwise: Policy, *, shares: bool
+    ) -> None:
+        self._pairs, self._index, self._shares = pairs, index, shares
         pair = self.pair
         pair.check()
         self.id, self.stored = pair.id, pair.rounds
@@ -155,7 +155,7 @@ class _State:
         if why := without_ratio(part):
             self.hopeless = why
             return
-        self.last = examine(part, self.policy)
+        self.last = examine(part, self.policy, shares=self._shares)
         leniency = suite.leniency(planned, adjusted=self.last.adjusted)
         self.p_up = min(self.p_up, self.last.p_up / leniency)
         self.p_down = min(self.p_down, self.last.p_down / leniency)
@@ -242,11 +242,14 @@ def _holm(states: list[_State], policy: Policy) -> None:
                 state.settle(verdict)
 
 
-def _session(states: list[_State], policy: Policy) -> tuple[float, float, str]:
-    """Return median shift of suite and canary as ratios, and why the session is invalid (the machine moved)."""
+def _session(states: list[_State], policy: Policy) -> tuple[float, str]:
+    """Return the median shift of the canary as a ratio, and why the session is invalid (the machine moved).
+
+    The median of the suite says that: a few benchmarks that really changed do not move it.
+    """
     shifts = [s.last.change.shift for s in states if s.last is not None and s.last.change is not None]
     if not shifts:
-        return 1.0, 1.0, ""
+        return 1.0, ""
     shift = float(np.median(shifts))
     fixed = [found.shift for s in states if (found := canary_change(s.pair)) is not None]
     canary = float(np.median(fixed)) if fixed else 0.0
@@ -254,8 +257,8 @@ def _session(states: list[_State], policy: Policy) -> tuple[float, float, str]:
     moved = len(shifts) >= 4 and abs(shift) > policy.margin and together >= 0.6
     if moved and canary * shift > 0 and abs(canary) > 0.4 * abs(shift):
         what = f"the machine, not the code, changed speed: all benchmarks moved by {math.expm1(shift) * 100:+.1f} %"
-        return math.exp(shift), math.exp(canary), f"{what} and fixed work by {math.expm1(canary) * 100:+.1f} %"
-    return math.exp(shift), math.exp(canary), ""
+        return math.exp(canary), f"{what} and fixed work by {math.expm1(canary) * 100:+.1f} %"
+    return math.exp(canary), ""
 
 
 def _listed(states: Sequence[_State]) -> list[str]:
@@ -263,37 +266,3 @@ def _listed(states: Sequence[_State]) -> list[str]:
     chances = sorted(state.p_up for state in states)
     limit = max((p for rank, p in enumerate(chances, start=1) if p <= _LISTED * rank / len(states)), default=0.0)
     return [s.id for s in states if s.verdict == "regression" or (s.p_up <= limit and s.verdict != "pass")]
-
-
-def _shift_interval(states: Sequence[_State]) -> tuple[float, float]:
-    """Return the 95 % interval of the suite's median ratio.
-
-    What slows a round of the machine slows all benchmarks of that round: rounds are drawn for all of them together.
-    """
-    seen = [state for state in states if state.last is not None and state.last.change is not None]
-    if len(seen) < 2:
-        return 0.0, math.inf
-    rounds = min(state.stored for state in seen)
-    return _resampled(np.array([_steps(state.pair, rounds) for state in seen]))
-
-
-def _resampled(steps: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the interval from the logs of head over base, shape [pair, round]."""
-    count, rounds = steps.shape
-    source = np.random.default_rng(count)
-    drawn = source.integers(0, rounds, (_RESAMPLES, rounds))
-    of_each = np.empty((_RESAMPLES, count))
-    part = max(1, _AT_ONCE // drawn.size)  # of the pairs: all draws of all of them are [pair, resample, round]
-    for start in range(0, count, part):
-        of_each[:, start : start + part] = np.median(steps[start : start + part, drawn], axis=2).T
-    chosen = source.integers(0, count, (_RESAMPLES, count))
-    shifts = [np.median(medians[picks]) for medians, picks in zip(of_each, chosen, strict=True)]
-    low, high = np.quantile(shifts, (0.025, 0.975))
-    return math.exp(low), math.exp(high)
-
-
-def _steps(pair: Pair, rounds: int) -> list[float]:
-    """Return the logs of head over base, round by round."""
-    part = pair.first(rounds)
-    lows = ([location([launch]) for launch in side.launches] for side in (part.a, part.b))
-    return [math.log(head / base) if base and head else 0.0 for base, head in zip(*lows, strict=True)]

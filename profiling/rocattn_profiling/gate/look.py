@@ -11,13 +11,17 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import numpy as np
 
 from rocattn_profiling.gate import doubts, noise, readings, vetoes
 from rocattn_profiling.gate.launches import LEAST, cpu_bound, level, pushed_off, steady, usual_share
 from rocattn_profiling.gate.pairs import TIMES
 
 if TYPE_CHECKING:
-    from rocattn_profiling.gate.pairs import Pair
+    from collections.abc import Sequence
+
+    from rocattn_profiling.gate.launches import Array
+    from rocattn_profiling.gate.pairs import Pair, PairLaunch
 
 FULL_LOOKS = (5, 10, 15, 20)
 QUICK_LOOKS = (5, 8, 12)
@@ -111,6 +115,8 @@ class Look(NamedTuple):
         note: What a reader must know beside it; else empty.
         clock: Time changed, and the GPU's cycles do not bear it out.
         adjusted: The machine's speed explains the launches, and was taken out of them (`readings.tells`).
+        shares: What each round contributes to the change, in logs (`noise.influences`), shape [side, round]; NaN for a
+            launch that does not count, None where it was not asked for.
     """
 
     p_up: float
@@ -122,6 +128,7 @@ class Look(NamedTuple):
     note: str = ""
     clock: bool = False
     adjusted: bool = False
+    shares: Array | None = None
 
 
 def without_ratio(pair: Pair) -> str:
@@ -132,12 +139,13 @@ def without_ratio(pair: Pair) -> str:
     return "a value of 0 has no ratio to compare" if 0.0 in values else ""
 
 
-def examine(pair: Pair, policy: Policy) -> Look:
+def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
     """Look at one pair's launches once.
 
     Args:
         pair: Positive, finite samples.
         policy: The rule.
+        shares: Whether to tell what each round contributes, for the suite.
     """
     if pair.rounds < LEAST:
         why = f"{pair.rounds} launches a side are too few to tell anything from noise"
@@ -150,10 +158,12 @@ def examine(pair: Pair, policy: Policy) -> Look:
     clean = [[launch for launch in side if not pushed_off(launch, usual)] for side in usable]
     enough = min(len(side) for side in clean) >= LEAST
     if min(len(side) for side in usable) < LEAST or not (enough or bound):
-        ways = readings.of(pair, (pair.a.launches, pair.b.launches), "samples", policy.prior_noise)
+        everything = (pair.a.launches, pair.b.launches)
+        ways = readings.of(pair, everything, "samples", policy.prior_noise)
         seen = noise.compared(ways)
         why = "too noisy: the machine was busy or slow in most launches of a side"
-        return Look(1.0, 1.0, 1.0, level(ways.base[0]), _told(seen), why)
+        of_rounds = _shares(pair, everything, ways) if shares else None
+        return Look(1.0, 1.0, 1.0, level(ways.base[0]), _told(seen), why, shares=of_rounds)
     # CPU time does not count what other processes took, so even disturbed launches can be used.
     kept, column = (usable, "cpu") if bound else (clean, "samples")
     single = all(len(x.samples) == 1 for side in (pair.a, pair.b) for x in side.launches)
@@ -170,7 +180,8 @@ def examine(pair: Pair, policy: Policy) -> Look:
     note = f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
     if not drifted:
         note = readings.told(ways, best, policy.margin)
-    look = Look(p_up, p_down, p_same, level(a), _told(seen), name, note, adjusted=readings.tells(ways, seen))
+    adjusted, of_rounds = readings.tells(ways, seen), _shares(pair, kept, ways) if shares else None
+    look = Look(p_up, p_down, p_same, level(a), _told(seen), name, note, adjusted=adjusted, shares=of_rounds)
     if min(p_up, p_down) > _DOUBTED:
         return look
     wall = clean if bound and enough else None
@@ -196,6 +207,21 @@ def launch_noise(pair: Pair, policy: Policy) -> float:
         return 0.0
     seen = examine(pair, policy).change
     return policy.prior_noise if seen is None else seen.noise
+
+
+def _shares(pair: Pair, kept: Sequence[Sequence[PairLaunch]], ways: noise.Readings) -> Array:
+    """Return what the rounds of a pair contribute, as `Look.shares`; ``kept`` are the launches that were read."""
+    found = np.full((2, max(len(side.launches) for side in (pair.a, pair.b))), np.nan)
+    for row, side, used, shares in zip(found, (pair.a, pair.b), kept, noise.influences(ways), strict=True):
+        left = iter(used)
+        launch = next(left, None)
+        places = []
+        for place, stored in enumerate(side.launches):
+            if stored is launch:
+                places.append(place)
+                launch = next(left, None)
+        row[places] = shares
+    return found
 
 
 def _told(seen: noise.Change) -> Estimate:

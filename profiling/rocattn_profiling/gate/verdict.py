@@ -151,8 +151,9 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         policy: The rule and its thresholds.
         quick, seed, launches: How it was measured; ``launches`` counts processes.
         suite: The benchmark folder; ``patterns`` narrowed it.
-        suite_shift, canary_shift: Median ratio of all benchmarks and of fixed work in the same processes.
-        suite_low, suite_high: 95 % interval of the suite's; 0 and None where it is unknown.
+        suite_shift: Geometric mean of all benchmarks' ratios (in verdicts of before it had this interval, the median).
+        canary_shift: Median ratio of fixed work in the same processes.
+        suite_low, suite_high: 95 % interval of the suite's, for these benchmarks; 0 and None where it is unknown.
         invalid: Why the session as a whole does not count; empty if it does.
         again: The command that compares the same sides again; empty in verdicts of before there was one.
         notes: What a reader must know beside the verdicts.

@@ -10,10 +10,12 @@ by their LSE, which needs no gathered copy of K and V (float64 alone is gathered
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rocattn.config import DTYPE_BYTES
 from rocattn.errors import ConfigError
 from rocattn.functional import attention
 
@@ -41,17 +43,18 @@ class KVCache:
         dtype: Of k and v.
 
     Raises:
-        ConfigError: When a size is negative.
+        ConfigError: When a size is negative or no whole number, or attention does not take the dtype.
     """
 
     def __init__(
         self, batch: int, num_kv_heads: int, head_dim: int, *, capacity: int, head_dim_v: int | None = None,
         dtype: DTypeLike = np.float32,
     ) -> None:  # fmt: skip
-        _check_sizes(batch=batch, num_kv_heads=num_kv_heads, head_dim=head_dim, capacity=capacity)
-        self._k = np.empty((batch, capacity, num_kv_heads, head_dim), dtype)
-        self._v = np.empty((batch, capacity, num_kv_heads, head_dim if head_dim_v is None else head_dim_v), dtype)
-        self.length, self.capacity = 0, capacity
+        head_dim_v = head_dim if head_dim_v is None else head_dim_v
+        self.length, self.capacity, kept = 0, _count("capacity", capacity), _kept_dtype(dtype)
+        rows = _count("batch", batch), self.capacity, _count("num_kv_heads", num_kv_heads)
+        self._k = np.empty((*rows, _count("head_dim", head_dim)), kept)
+        self._v = np.empty((*rows, _count("head_dim_v", head_dim_v)), kept)
 
     @property
     def keys(self) -> Array:
@@ -85,7 +88,13 @@ class KVCache:
         self.length = _checked_length(length, self.length)
 
     def attend(self, q: Array, **options: Any) -> Any:
-        """Return `rocattn.attention` of q [B, Sq, H, D] over what is kept; options as it takes them."""
+        """Return `rocattn.attention` of q [B, Sq, H, D] over what is kept; options as it takes them, but one layout.
+
+        Raises:
+            ConfigError: When arguments do not describe an attention problem, or name another layout than "BSHD".
+        """
+        if (layout := options.get("layout", "BSHD")) != "BSHD":  # the kept K would be read with heads for tokens
+            raise ConfigError(f"layout is {layout!r}: the cache keeps [B, S, Hkv, D], so q must be BSHD")
         return attention(q, self.keys, self.values, **options)
 
 
@@ -107,22 +116,21 @@ class PagedKVCache:
         dtype: Of k and v.
 
     Raises:
-        ConfigError: When a size is negative, or a block has no tokens.
+        ConfigError: When a size is negative or no whole number, a block has no tokens, or attention does not take the
+            dtype.
     """
 
     def __init__(
         self, batch: int, num_kv_heads: int, head_dim: int, *, num_blocks: int, block_size: int = 64,
         head_dim_v: int | None = None, dtype: DTypeLike = np.float32,
     ) -> None:  # fmt: skip
-        if block_size < 1:
-            raise ConfigError(f"block_size is {block_size}: it must be 1 or more")
-        _check_sizes(batch=batch, num_kv_heads=num_kv_heads, head_dim=head_dim, num_blocks=num_blocks)
-        self._k = np.empty((num_blocks * block_size, num_kv_heads, head_dim), dtype)
-        self._v = np.empty(
-            (num_blocks * block_size, num_kv_heads, head_dim if head_dim_v is None else head_dim_v), dtype
-        )
+        head_dim_v = head_dim if head_dim_v is None else head_dim_v
+        self.block_size, batch = _count("block_size", block_size, least=1), _count("batch", batch)
+        num_blocks, kept = _count("num_blocks", num_blocks), _kept_dtype(dtype)
+        rows = num_blocks * self.block_size, _count("num_kv_heads", num_kv_heads)
+        self._k = np.empty((*rows, _count("head_dim", head_dim)), kept)
+        self._v = np.empty((*rows, _count("head_dim_v", head_dim_v)), kept)
         self._free = list(range(num_blocks))[::-1]  # the lowest is taken first: fresh sequences get adjacent blocks
-        self.block_size = block_size
         self.tables: list[list[int]] = [[] for _ in range(batch)]
         self.lengths = [0] * batch
 
@@ -162,8 +170,7 @@ class PagedKVCache:
             ConfigError: When that many are not kept.
         """
         chosen = self._chosen(sequence)
-        for one in chosen:
-            _checked_length(length, self.lengths[one])
+        length = min((_checked_length(length, self.lengths[one]) for one in chosen), default=0)  # checked before any
         for one in chosen:
             kept = -(-length // self.block_size)
             self._free += self.tables[one][kept:][::-1]
@@ -186,11 +193,14 @@ class PagedKVCache:
         Raises:
             ConfigError: When q has not one entry a sequence, or does not fit to K.
         """
+        if not isinstance(q, np.ndarray):
+            raise ConfigError(f"q must be a numpy array, not {type(q).__name__}")
         if q.ndim != 4 or len(q) != len(self.lengths):
             raise ConfigError(f"q has shape {q.shape}: [B, Sq, H, D] with B = {len(self.lengths)} is needed")
         out = np.empty((*q.shape[:3], self._v.shape[-1]), q.dtype)
         for one, length in enumerate(self.lengths):
-            parts, done, places = [], 0, self._stretches(one, 0, length)
+            parts, done = [], 0
+            places = self._stretches(one, 0, length) or [slice(0, 0)]  # q is checked where nothing is kept, too
             if q.dtype == np.float64 and len(places) > 1:  # an LSE is float32: joining by it would lose half the digits
                 k, v = (np.concatenate([x[place] for place in places])[None] for x in (self._k, self._v))
                 out[one] = attention(
@@ -207,13 +217,14 @@ class PagedKVCache:
                         scale=scale, return_lse=True, backend=backend,
                     )
                 )  # fmt: skip
-            out[one] = parts[0][0][0] if len(parts) == 1 else _joined(parts) if parts else 0
+            out[one] = parts[0][0][0] if len(parts) == 1 else _joined(parts)
         return out
 
     def _chosen(self, sequence: int | None) -> Sequence[int]:
         if sequence is None:
             return range(len(self.lengths))
-        if not 0 <= sequence < len(self.lengths):
+        sequence = _count("sequence", sequence)
+        if sequence >= len(self.lengths):
             raise ConfigError(f"there is no sequence {sequence}: the cache has {len(self.lengths)}")
         return [sequence]
 
@@ -244,15 +255,35 @@ def _joined(parts: list[tuple[Array, Array]]) -> Array:
     return joined
 
 
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 0:
-            raise ConfigError(f"{name} is {size}: it must be 0 or more")
+def _count(name: str, value: Any, *, least: int = 0) -> int:
+    """Return a size as an int, or raise: a float that counts tokens would end in numpy, after it was kept."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = -1
+    if isinstance(value, bool) or count < least:
+        raise ConfigError(f"{name} is {value!r}: it must be a whole number, {least} or more")
+    return count
+
+
+def _kept_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """Return the dtype to keep, also by the name that configs use: numpy alone does not know "bfloat16"."""
+    import ml_dtypes
+
+    try:
+        found = np.dtype(ml_dtypes.bfloat16 if isinstance(dtype, str) and dtype == "bfloat16" else dtype)
+    except TypeError:
+        raise ConfigError(f"dtype is {dtype!r}: use one of {', '.join(DTYPE_BYTES)}") from None
+    if found.name not in DTYPE_BYTES or not found.isnative:
+        raise ConfigError(f"dtype is {found.str}: use one of {', '.join(DTYPE_BYTES)}, in this machine's byte order")
+    return found
 
 
 def _check_tokens(k: Array, v: Array, keys: Array, values: Array, batch: int) -> None:
     """Raise unless k and v are the same number of tokens in the form and dtype of the stored ones [., ., Hkv, D]."""
     for name, array, stored in (("k", k, keys), ("v", v, values)):
+        if not isinstance(array, np.ndarray):
+            raise ConfigError(f"{name} must be a numpy array, not {type(array).__name__}")
         if array.ndim != 4 or array.shape[0] != batch or array.shape[2:] != stored.shape[2:]:
             wanted = f"[{batch}, S, {stored.shape[2]}, {stored.shape[3]}]"
             raise ConfigError(f"{name} has shape {array.shape}: the cache takes {wanted}")
@@ -263,6 +294,7 @@ def _check_tokens(k: Array, v: Array, keys: Array, values: Array, batch: int) ->
 
 
 def _checked_length(length: int, kept: int) -> int:
-    if not 0 <= length <= kept:
+    length = _count("length", length)
+    if length > kept:
         raise ConfigError(f"cannot truncate to {length} tokens: {kept} are kept")
     return length

@@ -1,5 +1,6 @@
 """The KV caches: what is kept is what was given, growth moves nothing, and attention reads all of it."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -106,14 +107,72 @@ def test_more_rows_than_keys_leave_the_first_rows_empty():
     assert not cache.attend(queries(rng, 2, 7, np.float32), backend="cpu").any()
 
 
-def test_sizes_below_zero_are_refused():
-    """A negative size is named before numpy sees it."""
-    with pytest.raises(ConfigError, match="capacity is -1"):
-        KVCache(1, HKV, D, capacity=-1)
-    with pytest.raises(ConfigError, match="num_blocks is -2"):
-        PagedKVCache(1, HKV, D, num_blocks=-2)
-    with pytest.raises(ConfigError, match="block_size is 0"):
+@pytest.mark.parametrize(("kind", "room"), [(KVCache, "capacity"), (PagedKVCache, "num_blocks")])
+def test_sizes_that_count_nothing_are_refused(kind, room):
+    """A size below zero or that is no whole number is named before numpy sees it."""
+    sizes = {"batch": 1, "num_kv_heads": HKV, "head_dim": D, "head_dim_v": DV, room: 4}
+    for name in sizes:
+        for bad in (-1, 2.0, "3", True):
+            with pytest.raises(ConfigError, match=f"{name} is {bad!r}: it must be a whole number, 0 or more"):
+                kind(**sizes | {name: bad})
+    with pytest.raises(ConfigError, match="block_size is 0: it must be a whole number, 1 or more"):
         PagedKVCache(1, HKV, D, num_blocks=2, block_size=0)
+
+
+@pytest.mark.parametrize(("kind", "room"), [(KVCache, {"capacity": 5}), (PagedKVCache, {"num_blocks": 4})])
+def test_caches_keep_only_what_attention_takes(kind, room):
+    """A dtype that no call could read later is refused at once; "bfloat16" is known by its name."""
+    for bad in (np.int8, "nonsense", ">f4"):
+        with pytest.raises(ConfigError, match="use one of float16, bfloat16, float32, float64"):
+            kind(1, HKV, D, dtype=bad, **room)
+    cache = kind(1, HKV, D, dtype="bfloat16", **room)
+    k, _ = tokens(np.random.default_rng(8), 1, 3, ml_dtypes.bfloat16)
+    cache.append(k, k)
+    assert cache.attend(queries(np.random.default_rng(8), 1, 1, ml_dtypes.bfloat16)).dtype == ml_dtypes.bfloat16
+    for bad in (k.tolist(), None):
+        with pytest.raises(ConfigError, match="k must be a numpy array, not"):
+            cache.append(bad, k)
+        with pytest.raises(ConfigError, match="q must be a numpy array, not"):
+            cache.attend(bad)
+
+
+@pytest.mark.parametrize(("kind", "room"), [(KVCache, {"capacity": 5}), (PagedKVCache, {"num_blocks": 4})])
+def test_a_count_that_is_no_whole_number_changes_nothing(kind, room):
+    """Kept as a length, a float breaks every call after it."""
+    cache = kind(1, HKV, D, **room)
+    k, _ = tokens(np.random.default_rng(9), 1, 3, np.float32)
+    cache.append(k, k)
+    for bad in (1.0, "1", None, -1):
+        with pytest.raises(ConfigError, match=f"length is {bad!r}: it must be a whole number, 0 or more"):
+            cache.truncate(bad)
+    assert cache.attend(queries(np.random.default_rng(9), 1, 1, np.float32)).any()
+    if kind is PagedKVCache:
+        for bad in (0.0, "0", True, -1):
+            with pytest.raises(ConfigError, match=f"sequence is {bad!r}"):
+                cache.append(k, k, sequence=bad)
+
+
+def test_queries_of_another_layout_are_refused():
+    """Kept K read in another layout has heads for tokens: with four tokens that fits, and gives wrong numbers."""
+    cache = KVCache(1, 1, D, capacity=4)
+    k = np.ones((1, 4, 1, D), np.float32)
+    cache.append(k, k)
+    q = np.ones((1, 8, 1, D), np.float32)
+    with pytest.raises(ConfigError, match="layout is 'BHSD': the cache keeps"):
+        cache.attend(q, layout="BHSD")
+    assert cache.attend(q.swapaxes(1, 2), layout="BSHD").shape == (1, 1, 8, D)
+
+
+def test_queries_are_checked_where_nothing_is_kept():
+    """A dtype, a head count or a backend that is wrong is so before the first token, too."""
+    cache = PagedKVCache(1, HKV, D, num_blocks=2)
+    q = queries(np.random.default_rng(10), 1, 1, np.float32)
+    for bad, told in ((q.astype(np.float16), "float16"), (q[:, :, :3], "query heads"), (q[..., :3], "head_dim")):
+        with pytest.raises(ConfigError, match=told):
+            cache.attend(bad)
+    with pytest.raises(rocattn.NoBackendError, match="nope"):
+        cache.attend(q, backend="nope")
+    assert not cache.attend(q).any()
 
 
 def test_blocks_return_to_the_pool():

@@ -22,9 +22,12 @@ def thread_count() -> int:
 
 @functools.lru_cache(maxsize=16)
 def _first_number(text: str) -> int:
-    """Return what the first of numbers with commas between is, 0 if it is none; kept, as every call asks."""
+    """Return what the first of numbers with commas between is, 0 if it is none; kept, as every call asks.
+
+    More than nine digits are no count of threads, and do not fit into the kernels' int.
+    """
     first = text.partition(",")[0].strip()
-    return int(first) if first.isdecimal() else 0
+    return int(first) if first.isdecimal() and len(first) < 10 else 0
 
 
 @functools.cache

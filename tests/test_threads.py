@@ -23,7 +23,7 @@ def test_thread_count_is_what_the_user_says(monkeypatch, set_to, count):
     assert threads.thread_count() == 7
 
 
-@pytest.mark.parametrize("nonsense", ["", "0", "-2", "many"])
+@pytest.mark.parametrize("nonsense", ["", "0", "-2", "many", "2147483648", "9" * 5000])
 def test_nonsense_is_passed_over(monkeypatch, nonsense):
     """What is no count of threads does not count."""
     monkeypatch.setenv("ROCATTN_NUM_THREADS", nonsense)

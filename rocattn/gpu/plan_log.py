@@ -24,11 +24,11 @@ class PlanLog:
     """The log of this process: appended to, so that several processes may share one file."""
 
     def __init__(self, path: str) -> None:
+        self._path, self._plans = path, 0
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise GpuError(f"cannot write the plan log {path} ({VARIABLE}): {error.strerror}") from error
-        self._plans = 0
+            raise self._problem(error) from error
 
     def add(self, plan: LaunchPlan) -> int:
         """Write down a plan and return its number."""
@@ -42,7 +42,13 @@ class PlanLog:
 
     def _write(self, line: dict[str, object]) -> None:
         # One write a line: lines of processes that share the file stay whole.
-        os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        try:
+            os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def _problem(self, error: OSError) -> GpuError:
+        return GpuError(f"cannot write the plan log {self._path} ({VARIABLE}): {error.strerror}")
 
 
 @cache

@@ -16,6 +16,16 @@ print(json.dumps("done"))
 """
 
 
+FULL = """
+import json, numpy as np, rocattn
+q = np.ones((1, 5, 2, 8), np.float16)
+try:
+    rocattn.attention(q, q, q, backend="gpu")
+except rocattn.RocattnError as error:
+    print(json.dumps(str(error)))
+"""
+
+
 def test_each_run_of_a_plan_is_in_the_log_in_order(hostgpu, tmp_path):
     """Two plans, four runs; the problems are those of the calls, and a profile's launches find them."""
     log = tmp_path / "plans.jsonl"
@@ -32,3 +42,9 @@ def test_each_run_of_a_plan_is_in_the_log_in_order(hostgpu, tmp_path):
     (label,) = attribute(table, ran).labels
     assert "q9-k9" in label
     assert "causal" in label
+
+
+def test_a_full_disk_is_told_as_such(hostgpu):
+    """The profiled program ends in one line, not in the OSError of a write that it knows nothing of."""
+    told = hostgpu(FULL, "gfx1100", **{VARIABLE: "/dev/full"})
+    assert told == f"cannot write the plan log /dev/full ({VARIABLE}): No space left on device"

@@ -117,8 +117,7 @@ def _is_torch(value: Any) -> bool:
 def _from_torch(name: str, value: Any) -> DeviceTensor:
     torch = sys.modules["torch"]
     if value.device.type != "cuda":  # what torch calls AMD's devices, too
-        where = value.device.type
-        raise ConfigError(f"{name} is a torch tensor on {where}: pass {name}.numpy(), or move it to the GPU")
+        raise ConfigError(f"{name} is a torch tensor on {value.device.type}: {_remedy(name, value)}")
     if torch.version.hip is None:
         raise ConfigError(f"{name} is on a CUDA device: the gpu backend runs on AMD GPUs, with a ROCm build of torch")
     if value.requires_grad and torch.is_grad_enabled():
@@ -133,6 +132,15 @@ def _from_torch(name: str, value: Any) -> DeviceTensor:
     return DeviceTensor(
         int(value.data_ptr()), tuple(value.shape), tuple(value.stride()), dtype, index, stream, value, value
     )
+
+
+def _remedy(name: str, value: Any) -> str:
+    """Return what to do with a torch tensor outside of a GPU: words that torch does not refuse in turn."""
+    if value.device.type != "cpu":
+        return "move it to an AMD GPU"
+    array = f"{name}.detach()" if value.requires_grad else name
+    as_numpy = ".view(torch.int16).numpy().view(ml_dtypes.bfloat16)" if "bfloat16" in str(value.dtype) else ".numpy()"
+    return f"pass {array}{as_numpy}, or move it to the GPU"
 
 
 def _check_one_runtime(torch_home: Path) -> None:

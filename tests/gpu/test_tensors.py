@@ -234,6 +234,11 @@ OnCpu.__module__ = "torch"
 rest = tensor(k), tensor(v)
 found["gradient"] = refusal(lambda: attend(Grad(q.shape, torch.float16), *rest))
 found["torch on the CPU"] = refusal(lambda: attend(OnCpu(q.shape, torch.float16), *rest))
+learnt = OnCpu(q.shape, Dtype("bfloat16"))
+learnt.requires_grad = True
+found["a parameter there"] = refusal(lambda: attend(learnt, *rest))
+learnt.device = types.SimpleNamespace(type="meta", index=None)
+found["no data"] = refusal(lambda: attend(learnt, *rest))
 torch.version.hip = None
 found["torch for CUDA"] = refusal(lambda: attend(tensor(q), *rest))
 print(json.dumps(found))
@@ -251,9 +256,13 @@ print(json.dumps(found))
         "sinks": "sinks has dtype float16: on a device it must be float32",
         "gradient": "q requires a gradient, and no graph is recorded here",
         "torch on the CPU": "q is a torch tensor on cpu: pass q.numpy(), or move it to the GPU",
+        "a parameter there": "pass q.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16), or move it",
+        "no data": "q is a torch tensor on meta: move it to an AMD GPU",
         "torch for CUDA": "q is on a CUDA device: the gpu backend runs on AMD GPUs",
     }
-    assert {name: text for name, text in found.items() if f"ConfigError: {words[name]}" not in text} == {}
+    assert {
+        name: text for name, text in found.items() if not text.startswith("ConfigError: ") or words[name] not in text
+    } == {}
 
 
 class OnRocm:

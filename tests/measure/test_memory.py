@@ -293,6 +293,15 @@ def test_a_usage_error_is_one_line(run_memory, words, message):
     assert message in err.splitlines()[-1]
 
 
+def test_a_folder_that_takes_nothing_is_told_before_the_measuring(run_memory, monkeypatch, tmp_path):
+    """What would be lost at its end is not begun."""
+    monkeypatch.setattr(memory_run, "run_worker", lambda *_: pytest.fail("it measured"))
+    (tmp_path / "out").write_text("a file")
+    status, out, err = run_memory("--quick")
+    assert (status, out) == (4, "")
+    assert err == f"rocattn memory: cannot write to {tmp_path / 'out'}: File exists\n"
+
+
 def test_an_unsupported_problem_is_said_and_not_measured(run_memory, counted):
     """float64 has no flash attention: cpu alone is measured, with the reason of the other."""
     status, _, err = run_memory("--quick", "--dtype", "float64")

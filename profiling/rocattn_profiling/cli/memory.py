@@ -76,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     import msgspec
 
+    from rocattn.cache import write_problem
     from rocattn_profiling.files import write_text
     from rocattn_profiling.measure import memory_run
     from rocattn_profiling.measure.machine import available_cores, total_memory_bytes
@@ -88,6 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ["ROCATTN_NUM_THREADS"] = str(threads)  # the theory of this process is about the measuring ones
     import_backends(arguments.backend_module)
     names = list(dict.fromkeys(arguments.backend or memory_run.usable_backends()))
+    out = Path(arguments.out)
+    if problem := write_problem(out):  # before the measuring, not after it
+        raise CommandError(f"cannot write to {out}: {problem}")
     with progress("memory", len(names) * len(lengths)) as shown:
         study = memory_run.measure_memory(
             config, lengths, names, threads=threads, budget_bytes=arguments.budget or total_memory_bytes(),
@@ -96,7 +100,6 @@ def run(arguments: argparse.Namespace) -> int:
     _print(study)
     report = memory_report.build(study, int(time.time() * 1000))
     content = memory_report.to_json(report)
-    out = Path(arguments.out)
     encoded = msgspec.json.format(msgspec.json.encode(content), indent=1).decode()
     write_text(out / "memory.json", encoded + "\n")
     write_text(out / "memory.md", memory_report.markdown(report))

@@ -84,6 +84,13 @@ def test_what_cannot_be_is_one_line_and_exit_status_4(tmp_path, capsys, monkeypa
     assert len(shown.err.splitlines()) == 1
 
 
+def test_a_folder_that_takes_nothing_is_one_line(tmp_path, capsys):
+    """submitit makes its folder before the results' folder is entered, and would end in a traceback."""
+    (tmp_path / "out").write_text("a file")
+    assert main([*SWEEP, "--cluster", "local", "--out", str(tmp_path / "out")]) == 4
+    assert capsys.readouterr().err == f"rocattn bench: cannot write to {tmp_path / 'out'}: Not a directory\n"
+
+
 def test_without_the_extra_one_line_says_what_to_install(tmp_path):
     """submitit is no dependency of the rest."""
     code = "import sys; sys.modules['submitit'] = None; from rocattn_profiling.cli import main; sys.exit(main())"

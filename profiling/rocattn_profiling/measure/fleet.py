@@ -107,6 +107,9 @@ class FleetSession(ResultsFolder):
         fresh, on_note: As in `ResultsFolder`.
         on_step: Called as units finish, with a label and how many launches that was.
         on_state: Called with a line for people when jobs start, wait or end.
+
+    Raises:
+        RocattnError: When the folder cannot be written, here or, as of `ResultsFolder`, on entering.
     """
 
     machine = None
@@ -136,7 +139,10 @@ class FleetSession(ResultsFolder):
         self._kind, self._max_jobs, self._gpus = kind, max_jobs, gpus
         self._on_step, self._on_state = on_step, on_state
         self._known: list[Record] = []
-        self._cluster = cluster(self._folder / _LOGS)
+        try:
+            self._cluster = cluster(self._folder / _LOGS)
+        except OSError as error:  # submitit makes the folder
+            raise RocattnError(f"cannot write to {self.out}: {error.strerror or error}") from error
         self._code = code_hash(settings.backend_module)
         self._told = ""
 

@@ -7,10 +7,12 @@ import math
 import os
 from pathlib import Path
 
+VARIABLE = "ROCATTN_NUM_THREADS"
+
 
 def thread_count() -> int:
     """Return ``ROCATTN_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the CPUs of this process's affinity and cgroup."""
-    for name in ("ROCATTN_NUM_THREADS", "OMP_NUM_THREADS"):
+    for name in (VARIABLE, "OMP_NUM_THREADS"):
         if (text := os.environ.get(name)) and (count := _first_number(text)):
             return count
     try:
@@ -18,6 +20,14 @@ def thread_count() -> int:
     except (AttributeError, OSError):
         granted = os.cpu_count() or 1
     return max(1, min(granted, _cgroup_cpus()))
+
+
+def count_problem() -> str:
+    """Return what is wrong with ``ROCATTN_NUM_THREADS``, or an empty string: calls pass over what is no count."""
+    text = os.environ.get(VARIABLE, "")
+    if not text or _first_number(text):
+        return ""
+    return f"{VARIABLE} is {text!r}, no number of threads: it is passed over"
 
 
 @functools.lru_cache(maxsize=16)

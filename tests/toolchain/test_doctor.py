@@ -155,6 +155,10 @@ def test_the_cpu_kernels_have_their_compiler_and_instruction_set(monkeypatch, ho
     row = next(row for row in checks.compiler_checks([]) if row.name == "CPU kernels")
     assert row.status == "ok"
     assert row.detail.startswith(f"{host_compiler.kind}, {host_isa()}, ")
+    monkeypatch.setenv("ROCATTN_NUM_THREADS", "two")
+    row = next(row for row in checks.compiler_checks([]) if row.name == "CPU kernels")
+    assert row.status == "warning"
+    assert "; ROCATTN_NUM_THREADS is 'two', no number of threads: " in row.detail
     monkeypatch.setenv("ROCATTN_COMPILER", "no-such-compiler")
     choose_host_compiler.cache_clear()
     row = next(row for row in checks.compiler_checks([]) if row.name == "CPU kernels")

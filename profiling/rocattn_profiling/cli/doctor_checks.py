@@ -20,7 +20,7 @@ from rocattn.cache_limit import limit_gib, limit_problem
 from rocattn.errors import RocattnError, ToolchainError
 from rocattn.gpu.probe import probe
 from rocattn.sources import kernel_root
-from rocattn.threads import thread_count
+from rocattn.threads import count_problem, thread_count
 from rocattn.toolchain import choose_host_compiler, find_compilers, host_isa
 from rocattn_profiling.cli.doctor_machine import gpu_checks, hygiene_checks, processor_checks
 from rocattn_profiling.cli.doctor_report import BackendCheck, Check, Report, chosen_compilers
@@ -208,6 +208,8 @@ def _cpu_kernels(group: str) -> Check:
         return Check(group, "CPU kernels", "missing", str(error), "without them cpu serves, only slower")
     threads = thread_count()
     detail = f"{compiler.kind}, {isa}, {threads} thread{'s' * (threads != 1)}"
+    if problem := count_problem():
+        return Check(group, "CPU kernels", "warning", f"{detail}; {problem}", "correct the variable, or unset it")
     return Check(group, "CPU kernels", "ok", f"{detail} (docs/cpu-kernels.md has the variables)")
 
 

@@ -212,6 +212,8 @@ def describe(
     for name, array in (("q", q), ("k", k), ("v", v)):
         if not isinstance(array, np.ndarray):
             raise ConfigError(f"{name} must be a numpy array, not {type(array).__name__}")
+        if isinstance(array, np.ma.MaskedArray):  # what it hides would be computed with
+            raise ConfigError(f"{name} is a masked array: give its data, and say with mask= what is hidden")
     dtype = _common_dtype(q.dtype, k.dtype, v.dtype)
     kv_heads = num_heads if num_kv_heads is None and layout == "BSE" else num_kv_heads
     q_view = heads_view(q, layout, num_heads, "q")

@@ -56,6 +56,8 @@ def load_library() -> ctypes.CDLL:
     start = time.perf_counter()
     if chosen := os.environ.get("ROCATTN_CPU_LIBRARY"):  # one built by other means: with sanitizers, say
         library = _open_path(Path(chosen))
+        if not hasattr(library, "rocattn_cpu_isa"):
+            raise ToolchainError(f"ROCATTN_CPU_LIBRARY is {chosen!r}, which holds no CPU kernels of rocattn")
     else:
         library = _open(compile_host([folder / name for name in SOURCES]))
     for name in ("forward", "backward"):

@@ -37,6 +37,7 @@ class DeviceTensor:
         ({"q": Q.astype(Q.dtype.newbyteorder())}, "byte order"),
         ({"q": Q.tolist()}, "q must be a numpy array, not list"),
         ({"q": None}, "q must be a numpy array, not NoneType"),
+        ({"v": np.ma.masked_array(K)}, "v is a masked array: give its data, and say with mask= what is hidden"),
         ({"q": DeviceTensor()}, r"q is a .*DeviceTensor: device tensors need the gpu backend"),
         ({"mask": np.ones((5, 7), int)}, "mask has dtype int64: use bool"),
         ({"mask": np.ones((5, 7), np.float16)}, "mask has dtype float16"),
@@ -98,7 +99,8 @@ def test_bad_argument_of_backward_is_one_clear_line(changes, words):
         ({"return_lse": False}, {"return_lse": 0}, "return_lse is 0"),
         ({"num_heads": 4}, {"num_heads": 3}, "q has 4 heads"),
         ({}, {"k": K.astype(np.float16), "v": K.astype(np.float16)}, "k has dtype float16"),
-        ({}, {"k": np.ma.masked_array(K)[0], "v": K}, "4 dimensions are needed"),
+        ({}, {"k": K[0], "v": K}, "4 dimensions"),
+        ({}, {"k": np.ma.masked_array(K)}, "k is a masked array"),
     ],
 )
 def test_a_bad_call_is_refused_after_a_good_one_that_equals_it(good, bad, words):

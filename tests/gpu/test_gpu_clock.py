@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rocattn.errors import RocattnError
+from rocattn_profiling.measure import gpu_clock
 from rocattn_profiling.measure.gpu_sensors import Sensors, find_sensors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,6 +148,16 @@ class Mute:
 print(_bus_id(open_hip()), _bus_id(Old()), repr(_bus_id(Mute())))
 """
     assert stub(code).stdout.split() == ["0000:03:00.0", "0000:83:00.0", "''"]
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "nan", "inf"])
+def test_a_ramp_that_is_no_time_is_told(value, monkeypatch):
+    """In one line that names the variable; nothing set is a second."""
+    monkeypatch.setenv("ROCATTN_GPU_RAMP_S", value)
+    with pytest.raises(RocattnError, match=f"ROCATTN_GPU_RAMP_S is '{value}': it must be a number of seconds"):
+        gpu_clock._ramp_seconds()
+    monkeypatch.setenv("ROCATTN_GPU_RAMP_S", "")
+    assert gpu_clock._ramp_seconds() == 1.0
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rocattn import toolchain
+from rocattn.backends import cpu_flash
 from rocattn.errors import ToolchainError
 from rocattn.toolchain import compilers, host
 
@@ -201,3 +202,12 @@ def test_the_kernels_compile_from_an_installed_tree(host_compiler):
     library = toolchain.compile_host([Path(kernel_root(), "cpu", name) for name in SOURCES], isa="portable")
     for name in (b"rocattn_cpu_forward", b"rocattn_cpu_backward", b"rocattn_cpu_workspace"):
         assert name in library
+
+
+def test_a_chosen_library_of_something_else_is_refused(source, tmp_path, monkeypatch):
+    """It has none of the kernels' functions: the reason names the variable and the file."""
+    path = tmp_path / "other.so"
+    path.write_bytes(toolchain.compile_host([source]))
+    monkeypatch.setenv("ROCATTN_CPU_LIBRARY", str(path))
+    with pytest.raises(ToolchainError, match=r"ROCATTN_CPU_LIBRARY is '.*other\.so', which holds no CPU kernels"):
+        cpu_flash.load_library()

@@ -7,6 +7,7 @@ cold cache that work overwrites the caches, with a warm one it is the same launc
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -106,7 +107,7 @@ class DeviceCase:
         scratch = _scratch_bytes(runtime.hip) if cold else 0
         self._scratch = runtime.pool.take(scratch, self._stream) if scratch else None
         self.clock = EventClock(runtime.hip, self._stream, self._fill, find_sensors(_bus_id(runtime.hip)))
-        self._ramp(float(os.environ.get(RAMP_VARIABLE, RAMP_S)))
+        self._ramp(_ramp_seconds())
 
     def call(self) -> None:
         """Queue the problem's launches."""
@@ -126,6 +127,22 @@ class DeviceCase:
             hip.stream_synchronize(self._stream)
             if time.monotonic() >= end:
                 return
+
+
+def _ramp_seconds() -> float:
+    """Return how long the GPU is kept busy first: ``ROCATTN_GPU_RAMP_S`` or a second.
+
+    Raises:
+        RocattnError: When that is no time.
+    """
+    text = os.environ.get(RAMP_VARIABLE) or str(RAMP_S)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise RocattnError(f"{RAMP_VARIABLE} is {text!r}: it must be a number of seconds, like {RAMP_S}")
+    return seconds
 
 
 def usable_gpu() -> GpuBackend:

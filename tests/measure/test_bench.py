@@ -249,6 +249,16 @@ def test_only_a_clean_commit_goes_to_the_asv_store(run_bench, monkeypatch, commi
     assert ("not added to the asv store" in err) != bool(stored)
 
 
+@pytest.mark.parametrize("command", ["bench", "memory"])
+@pytest.mark.parametrize("count", ["0", "4097", "2147483648", "two"])
+def test_a_number_of_threads_that_no_machine_has_is_refused(command, count, capsys):
+    """Before anything is measured: with that many it did not end."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--threads", count])
+    assert ended.value.code == 4
+    assert f"argument --threads: '{count}' is not a number of threads, 1 to 4096" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("_instant")
 @pytest.mark.parametrize("words", [["--seed", "1"], ["--data", "trig"], ["--threads", "2"]])
 def test_unusual_settings_stay_out_of_the_asv_store(run_bench, monkeypatch, words):

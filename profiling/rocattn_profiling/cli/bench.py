@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from rocattn_profiling.cli import bench_crossover, bench_fleet, bench_model
 from rocattn_profiling.cli.bench_parts import Part, module_parts
 from rocattn_profiling.cli.console import add_common, emit_json, progress, say
-from rocattn_profiling.cli.shapes import add_sizes, add_storage, config_of, flag, given, natural, positive
+from rocattn_profiling.cli.shapes import (
+    add_sizes,
+    add_storage,
+    config_of,
+    flag,
+    given,
+    natural,
+    positive,
+    thread_number,
+)
 from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
@@ -83,7 +92,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to measure")
     how.add_argument("--launches", type=positive, metavar="N", help="fresh processes a config (default 3)")
     how.add_argument("--samples", type=positive, metavar="N", help="samples a launch (default: 5 to 50 in about 1 s)")
-    how.add_argument("--threads", type=positive, metavar="N", help="threads (default: the cores available)")
+    how.add_argument("--threads", type=thread_number, metavar="N", help="threads (default: the cores available)")
     how.add_argument(
         "--time-limit", type=float, metavar="S",
         help="skip a config estimated to take longer than this many seconds (default 60)",

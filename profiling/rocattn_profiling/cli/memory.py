@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.cli.console import add_common, emit_json, print_table, progress, say
-from rocattn_profiling.cli.shapes import add_sizes, add_storage, config_of, given, positive
+from rocattn_profiling.cli.shapes import add_sizes, add_storage, config_of, given, positive, thread_number
 from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
         help="import this module first, as `rocattn bench` does",
     )  # fmt: skip
-    what.add_argument("--threads", type=positive, metavar="N", help="threads (default: the cores available)")
+    what.add_argument("--threads", type=thread_number, metavar="N", help="threads (default: the cores available)")
     add_storage(what)
     add_sizes(parser.add_argument_group("the shape, whose length varies"))
 

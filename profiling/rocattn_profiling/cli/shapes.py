@@ -17,6 +17,7 @@ SIZES = {
     "head_dim_v": "D of v and out (default: as head_dim)",
 }
 BAND = ("causal", "window", "softcap")
+MOST_THREADS = 4096
 
 
 def natural(text: str) -> int:
@@ -30,6 +31,13 @@ def positive(text: str) -> int:
     """Parse a whole number, 1 or more."""
     if not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
+    return int(text)
+
+
+def thread_number(text: str) -> int:
+    """Parse a number of threads; with more than any machine has, measuring would not end."""
+    if not text.isdigit() or not 1 <= int(text) <= MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads, 1 to {MOST_THREADS}")
     return int(text)
 
 

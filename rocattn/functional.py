@@ -210,10 +210,7 @@ def describe(
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(array, np.ndarray):
-            raise ConfigError(f"{name} must be a numpy array, not {type(array).__name__}")
-        if isinstance(array, np.ma.MaskedArray):  # what it hides would be computed with
-            raise ConfigError(f"{name} is a masked array: give its data, and say with mask= what is hidden")
+        require_array(name, array)
     dtype = _common_dtype(q.dtype, k.dtype, v.dtype)
     kv_heads = num_heads if num_kv_heads is None and layout == "BSE" else num_kv_heads
     q_view = heads_view(q, layout, num_heads, "q")
@@ -284,9 +281,23 @@ def _name(dtype: np.dtype[Any]) -> str:
     return dtype.name
 
 
-def _check_array(name: str, array: Any, dtype: str = "") -> None:
+def require_array(name: str, array: Any) -> Array:
+    """Return the array; refuse what is no numpy array, or one whose own mask nothing here would read.
+
+    Raises:
+        ConfigError: With the argument's name.
+    """
+    if type(array) is np.ndarray:  # of nearly all calls; asking for a subclass takes three times as long
+        return array
     if not isinstance(array, np.ndarray):
         raise ConfigError(f"{name} must be a numpy array, not {type(array).__name__}")
+    if isinstance(array, np.ma.MaskedArray):
+        raise ConfigError(f"{name} is a masked array: give its data, and say with mask= what is hidden")
+    return array
+
+
+def _check_array(name: str, array: Any, dtype: str) -> None:
+    require_array(name, array)
     _check_dtype(name, array.dtype, dtype)
 
 
@@ -310,9 +321,8 @@ def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) ->
         raise ConfigError(f"k and v have no heads (as [B, H, S, D]: {k} and {v}): at least one KV head is needed")
 
 
-def _checked_mask(mask: Any, dtype: str) -> Array:
-    if not isinstance(mask, np.ndarray):
-        raise ConfigError(f"mask must be a numpy array, not {type(mask).__name__}")
+def _checked_mask(given: Any, dtype: str) -> Array:
+    mask = require_array("mask", given)
     floating = dict.fromkeys((dtype, "float32"))
     if mask.dtype != bool and _name(mask.dtype) not in floating:
         allowed = f"bool (True = may attend) or {' or '.join(floating)} (added to the scores)"

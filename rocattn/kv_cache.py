@@ -17,7 +17,7 @@ import numpy as np
 
 from rocattn.config import DTYPE_BYTES
 from rocattn.errors import ConfigError
-from rocattn.functional import attention
+from rocattn.functional import attention, require_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,8 +193,7 @@ class PagedKVCache:
         Raises:
             ConfigError: When q has not one entry a sequence, or does not fit to K.
         """
-        if not isinstance(q, np.ndarray):
-            raise ConfigError(f"q must be a numpy array, not {type(q).__name__}")
+        require_array("q", q)
         if q.ndim != 4 or len(q) != len(self.lengths):
             raise ConfigError(f"q has shape {q.shape}: [B, Sq, H, D] with B = {len(self.lengths)} is needed")
         out = np.empty((*q.shape[:3], self._v.shape[-1]), q.dtype)
@@ -282,8 +281,7 @@ def _kept_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 def _check_tokens(k: Array, v: Array, keys: Array, values: Array, batch: int) -> None:
     """Raise unless k and v are the same number of tokens in the form and dtype of the stored ones [., ., Hkv, D]."""
     for name, array, stored in (("k", k, keys), ("v", v, values)):
-        if not isinstance(array, np.ndarray):
-            raise ConfigError(f"{name} must be a numpy array, not {type(array).__name__}")
+        require_array(name, array)
         if array.ndim != 4 or array.shape[0] != batch or array.shape[2:] != stored.shape[2:]:
             wanted = f"[{batch}, S, {stored.shape[2]}, {stored.shape[3]}]"
             raise ConfigError(f"{name} has shape {array.shape}: the cache takes {wanted}")

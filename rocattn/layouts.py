@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rocattn.registry import Array
 
 _LINE = 64  # bytes
-_LARGE = 1 << 20  # bytes: what no cache near a core holds beside other things
+_LARGE = 1 << 20  # bytes: larger outputs go past the caches (kNear in kernels/cpu/problem.h)
 _AXES = {"BSHD": "[B, S, H, D]", "BHSD": "[B, H, S, D]", "BSE": "[B, S, H*D]"}
 
 

@@ -253,7 +253,8 @@ void Forward::plan(int threads) {
 #endif
   Dr = pairs ? ceil_div(a.D, 2) : a.D;
   // Rows that lie a large power of two apart share so few sets of L1 that it cannot hold a tile of them. Up to four
-  // panels of queries a copy costs what it saves; with panels of 64 rows and 512-bit stores of two cycles always more.
+  // panels of queries a copy costs what it saves, with panels of 64 rows and 512-bit stores of two cycles as much or
+  // more whatever they are.
 #if defined(RA_SLOW_STORES)  // see rocattn/toolchain/host.py
   const bool copies = VL < 16 && p.R > 4 * PW;
 #else

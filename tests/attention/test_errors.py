@@ -42,6 +42,7 @@ class DeviceTensor:
         ({"mask": np.ones((5, 7), int)}, "mask has dtype int64: use bool"),
         ({"mask": np.ones((5, 7), np.float16)}, "mask has dtype float16"),
         ({"mask": [[True]]}, "mask must be a numpy array, not list"),
+        ({"mask": np.ma.masked_array(np.ones((5, 7), bool))}, "mask is a masked array"),
         ({"mask": np.ones((4, 5, 7), bool)}, r"mask has shape \(4, 5, 7\): give it 2 dimensions \[Sq, Sk\] or 4"),
         ({"mask": np.ones((5, 6), bool)}, r"a mask of shape \(1, 1, 5, 6\) does not broadcast to .*\[2, 4, 5, 7\]"),
         ({"window": 5}, r"window is 5: it must be \(left, right\)"),
@@ -99,7 +100,7 @@ def test_bad_argument_of_backward_is_one_clear_line(changes, words):
         ({"return_lse": False}, {"return_lse": 0}, "return_lse is 0"),
         ({"num_heads": 4}, {"num_heads": 3}, "q has 4 heads"),
         ({}, {"k": K.astype(np.float16), "v": K.astype(np.float16)}, "k has dtype float16"),
-        ({}, {"k": K[0], "v": K}, "4 dimensions"),
+        ({}, {"k": K[0], "v": K}, "4 dimensions are needed"),
         ({}, {"k": np.ma.masked_array(K)}, "k is a masked array"),
     ],
 )

@@ -129,6 +129,8 @@ def test_caches_keep_only_what_attention_takes(kind, room):
     k, _ = tokens(np.random.default_rng(8), 1, 3, ml_dtypes.bfloat16)
     cache.append(k, k)
     assert cache.attend(queries(np.random.default_rng(8), 1, 1, ml_dtypes.bfloat16)).dtype == ml_dtypes.bfloat16
+    with pytest.raises(ConfigError, match="v is a masked array"):
+        cache.append(k, np.ma.masked_array(k))
     for bad in (k.tolist(), None):
         with pytest.raises(ConfigError, match="k must be a numpy array, not"):
             cache.append(bad, k)

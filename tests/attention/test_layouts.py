@@ -183,7 +183,7 @@ def test_a_large_output_is_the_same_wherever_it_begins(dim, cpu_flash):
     given = []
     for beyond in (0, 16, 64):
         memory = np.full(q.nbytes + 256, 0xA5, np.uint8)
-        first = beyond - memory.ctypes.data % -64
+        first = beyond + -memory.ctypes.data % 64
         out = memory[first : first + q.nbytes].view(np.float32).reshape(q.shape)
         cpu_flash.forward(config, operands, out.swapaxes(1, 2), None)
         assert (memory[:first] == 0xA5).all()

@@ -209,8 +209,9 @@ def describe(
     Raises:
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
     """
-    for name, array in (("q", q), ("k", k), ("v", v)):
-        require_array(name, array)
+    require_array("q", q)
+    require_array("k", k)
+    require_array("v", v)
     dtype = _common_dtype(q.dtype, k.dtype, v.dtype)
     kv_heads = num_heads if num_kv_heads is None and layout == "BSE" else num_kv_heads
     q_view = heads_view(q, layout, num_heads, "q")
@@ -331,7 +332,9 @@ def _checked_mask(given: Any, dtype: str) -> Array:
 
 
 def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
+    if value is True or value is False:
+        return value
+    if not isinstance(value, np.bool_):
         raise ConfigError(f"{name} is {value!r}: it must be True or False")
     return bool(value)
 

@@ -42,7 +42,7 @@ class Backend(ABC):
 
     Attributes:
         name: What users pass as ``backend=``.
-        priority: Higher is chosen first among the able ones.
+        priority: Higher is chosen first among the able ones; read when an order is first needed.
         is_stand_in: Whether it runs on something in place of the hardware it is for, so that its times mean nothing.
     """
 
@@ -108,6 +108,7 @@ class BackendRegistry:
 
     def __init__(self, variable: str = "") -> None:
         self._backends: dict[str, Backend] = {}
+        self._order: tuple[Backend, ...] | None = None  # of their priorities; None until it is asked for
         self._default: str | None = None
         self._last: str | None = None  # the name of what `select` returned
         self._variable = variable
@@ -120,17 +121,31 @@ class BackendRegistry:
             if backend.name in self._backends:
                 raise ConfigError(f"a backend named {backend.name!r} is registered already")
             self._backends[backend.name] = backend
+            self._order = None
         return backend
 
     def unregister(self, name: str) -> None:
         """Remove a backend, and the default if it was that one."""
         with self._lock:
             self._backends.pop(name, None)
+            self._order = None
             self._default = None if self._default == name else self._default
+
+    def _by_priority(self) -> tuple[Backend, ...]:
+        if (order := self._order) is not None:
+            return order
+        with self._lock:
+            backends = tuple(self._backends.values())
+        # Not before it is needed, nor under the lock: a priority may depend on a GPU being there, and looks for one.
+        order = tuple(sorted(backends, key=lambda b: (-b.priority, b.name)))
+        with self._lock:
+            if backends == tuple(self._backends.values()):
+                self._order = order
+        return order
 
     def __iter__(self) -> Iterator[Backend]:
         """Go through the backends, highest priority first."""
-        return iter(sorted(self._backends.values(), key=lambda b: (-b.priority, b.name)))
+        return iter(self._by_priority())
 
     def get(self, name: str) -> Backend:
         """Return the backend of that name.
@@ -205,7 +220,9 @@ class BackendRegistry:
         return backend
 
     def _fastest_able(self, config: AttentionConfig) -> Backend:
-        order = sorted(self, key=lambda b: b.name != self._default)
+        order = self._by_priority()
+        if self._default is not None:
+            order = tuple(sorted(order, key=lambda b: b.name != self._default))
         reasons: dict[str, str] = {}
         for backend in order:
             answer = self.supports(backend, config)

@@ -87,6 +87,39 @@ def test_the_default_is_tried_first_and_passed_over_if_unable(registry):
     assert registry.select(CONFIG).name == "medium"
 
 
+def test_a_selection_is_not_kept_when_backends_come_and_go(registry):
+    """The order of priorities that one selection found is not that of the next one's backends."""
+    assert registry.select(CONFIG).name == "slow"
+    registry.register(Constant("first", priority=9))
+    assert registry.select(CONFIG).name == "first"
+    registry.unregister("first")
+    assert registry.select(CONFIG).name == "slow"
+    assert [backend.name for backend in registry] == ["fast", "slow"]
+
+
+def test_a_priority_is_asked_for_when_an_order_is_needed(registry):
+    """Registering looks for no GPU; a priority that registers another backend finds no lock held."""
+
+    class Looks(Constant):
+        @property
+        def priority(self):
+            looked.append(self.name)
+            if len(looked) == 1:
+                registry.register(Constant("late", priority=20))
+            return 10
+
+        @priority.setter
+        def priority(self, value): ...
+
+    looked = []
+    registry.register(Looks("looks"))
+    assert looked == []
+    assert registry.select(CONFIG, "slow").name == "slow"
+    assert looked == []
+    assert registry.select(CONFIG).name == "looks"
+    assert registry.select(CONFIG).name == "late"
+
+
 def test_a_name_is_tried_alone(registry):
     """A backend named outright is used or refused, never replaced."""
     assert registry.select(CONFIG, "slow").name == "slow"

@@ -14,6 +14,7 @@ MI210 = {
     "number": 0, "arch": "gfx90a", "cus": 104, "simds": 416, "max_waves_per_cu": 32, "xccs": 1, "max_clock_mhz": 1700,
     "max_memory_clock_mhz": 1600, "memory_channels": 32, "lds_banks": 32, "l2_channels": 32,
 }  # fmt: skip
+RX_9060_XT = {"number": 0, "arch": "gfx1200", "cus": 32, "simds": 64, "max_waves_per_cu": 32, "xccs": 1}
 MI300X = MI210 | {"arch": "gfx942", "cus": 304, "simds": 1216, "xccs": 8, "max_clock_mhz": 2100}
 
 
@@ -166,6 +167,27 @@ def test_counters_that_stand_still_are_no_measurement():
     assert "of 1 of 2 launches" in found.flags
     assert "GRBM_GUI_ACTIVE reads 0 in 1 of 2 launches" in evaluation.launches.problems[0]
     assert "performance level" in evaluation.launches.problems[0]
+
+
+def test_one_counter_that_stands_still_does_not_cost_the_others():
+    """SQ_WAVE_CYCLES is always 0 on gfx1200: its own metrics go, the memory's stay, and nothing is said of clocks."""
+    counted = {"GRBM_GUI_ACTIVE": 1000, "SQ_WAVE_CYCLES": 0, "SQ_WAIT_ANY": 7, "SQ_INSTS_VALU": 5, "SQ_WAVES": 256}
+    made = profile([[("k", 1000, counted | {"GL2C_EA_RDREQ_sum": 4})]], RX_9060_XT)
+    evaluation = evaluate(made, devices_of(made))
+    values = by_kernel(evaluation)[0].values
+    assert values["read_bytes"].value == 4 * 256
+    assert not {"waves", "achieved_occupancy_pct", "waiting_pct"} & values.keys()
+    (problem,) = evaluation.launches.problems
+    assert "SQ_WAVE_CYCLES left out: it reads 0 in 1 of 1 launches" in problem
+    assert "performance level" not in problem
+
+
+@pytest.mark.parametrize(
+    "counted", [{"SQ_WAVE_CYCLES": 24_000, "SQ_BUSY_CYCLES": 1000}, {"MeanOccupancyPerActiveCU": 24}]
+)
+def test_waves_per_active_cu_of_rdna_are_half_of_what_a_wgp_has(counted):
+    """rocprofv3 gave 4.79 for an attention kernel of 7.377 % of the 32 slots of a gfx1151's CUs, 2.36 each."""
+    assert value(profile([[("k", 1000, counted)]], RX_9060_XT), "waves_per_active_cu") == pytest.approx(12)
 
 
 def test_wave_counts_that_the_geometry_contradicts_discredit_the_launch():

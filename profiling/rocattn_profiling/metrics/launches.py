@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 KEYS = ["kernel", "grid", "block", "ordinal"]
 BUSY = "GRBM_GUI_ACTIVE"
 WAVES = "SQ_WAVES"
+_INSTRUCTIONS = ("SQ_INSTS", "SQ_INSTS_VALU")
 # Whatever a kernel does, while it runs these count.
 _NEVER_0 = (
-    BUSY, "GRBM_COUNT", "SQ_WAVE_CYCLES", "SQ_BUSY_CYCLES", "SQ_BUSY_CU_CYCLES", "SQ_CYCLES", "SQ_INSTS",
-    "SQ_INSTS_VALU",
+    BUSY, "GRBM_COUNT", "SQ_WAVE_CYCLES", "SQ_BUSY_CYCLES", "SQ_BUSY_CU_CYCLES", "SQ_CYCLES", *_INSTRUCTIONS,
 )  # fmt: skip
 # Even a wave counter drifts when clocks are not pinned: up to 12 % was measured on an RX 9070 XT.
 WAVE_DRIFT = 0.15
@@ -184,14 +184,29 @@ def take_out(launches: Launches, checks: Iterable[Check], archs: Sequence[str]) 
 
 
 def _take_out_silent(launches: Launches, each: Pass) -> None:
-    """Take out launches in which a counter stands still that cannot: the hardware was not set up to count."""
+    """Take out counters that stand still and cannot, and with them the launch if the hardware was not set up to count.
+
+    It was where instructions were counted: then the others stand (gfx1200's SQ_WAVE_CYCLES is always 0, issue 8523 of
+    ROCm/rocm-systems).
+    """
     found = [name for name in _NEVER_0 if name in each.counters]
     if not found:
         return
     stack = np.vstack([each.counters[name] for name in found])
-    silent = (stack == 0).any(0)
+    of = (~np.isnan(stack)).any(0).sum()
+    counting = np.zeros(len(launches), dtype=bool)
+    for name in _INSTRUCTIONS:
+        counting |= each.counters.get(name, np.zeros(len(launches))) > 0
+    for name, values in zip(found, stack, strict=True):
+        alone = (values == 0) & counting
+        if alone.any():
+            each.counters[name][alone] = np.nan
+            launches.problems.append(
+                f"pass {each.name}: {name} left out: it reads 0 in {alone.sum()} of {of} launches that executed "
+                "instructions, so this GPU's profiler does not count it"
+            )
+    silent = (stack == 0).any(0) & ~counting
     if silent.any():
-        of = (~np.isnan(stack)).any(0).sum()
         for values in each.counters.values():
             values[silent] = np.nan
         launches.problems.append(

@@ -4,7 +4,8 @@ import pytest
 
 from rocattn_profiling.report.findings import _rules, find
 
-MI300X = {"cus": 304.0, "peak_gbps": 5324.8}
+MI300X = {"cus": 304.0, "simds_per_cu": 4.0, "peak_gbps": 5324.8}
+RX_7900_XT = {"cus": 84.0, "simds_per_cu": 2.0, "peak_gbps": 800.0, "mean_ns": 50_000.0, "launches": 3.0}
 BUSY = MI300X | {"mean_ns": 50_000.0, "launches": 3.0, "blocks": 4096.0, "time_share": 1.0}
 
 
@@ -55,6 +56,53 @@ def test_a_rule_for_gpus_without_a_counter_is_silent_where_there_is_one():
     assert keys(numbers | {"matrix_busy_pct": 20.0}) == ["vector-bound"]
 
 
+@pytest.mark.parametrize(("blocks", "found"), [(41.0, ["few-blocks-rdna"]), (42.0, []), (83.0, []), (84.0, [])])
+def test_a_block_of_rdna_has_a_pair_of_compute_units(blocks, found):
+    """42 blocks keep the 42 work group processors of an RX 7900 XT busy: no unit is idle with fewer than 84."""
+    assert keys(RX_7900_XT | {"blocks": blocks}) == found
+
+
+def test_traffic_above_the_dram_s_peak_is_not_called_memory_bound():
+    """Radeons with an Infinity Cache show it for K and V that fit there: the DRAM is then not what limits."""
+    (found,) = find(RX_7900_XT | {"memory_pct": 140.0, "read_gbps": 1000.0, "write_gbps": 120.0})
+    assert found.key == "infinity-cache-bound"
+    assert "1.12 TB/s" in found.sentence
+    assert found.gain is None
+
+
+@pytest.mark.parametrize(
+    ("key", "numbers", "bound"),
+    [
+        ("vector-bound", {"valu_busy_pct": 65.0, "matrix_busy_pct": 55.0}, 0.45),
+        ("vector-bound", {"valu_busy_pct": 65.0, "matrix_busy_pct": 10.0}, 0.65),
+        ("excess-traffic", {"memory_pct": 50.0, "read_bytes": 150.0, "written_bytes": 50.0, "work_bytes": 100.0}, 0.5),
+        ("latency-bound-rdna", {"memory_pct": 40.0, "achieved_occupancy_pct": 9.0, "waiting_pct": 90.0}, 0.6),
+    ],
+)
+def test_a_gain_is_no_less_than_what_could_go(key, numbers, bound):
+    """Time cannot fall below what another unit is busy for, nor by more than the share that the finding is of."""
+    gains = {finding.key: finding.gain for finding in find(BUSY | numbers)}
+    assert gains[key] == pytest.approx(bound)
+
+
+def test_a_launch_of_few_rounds_is_not_taken_for_one_of_uneven_blocks():
+    """2,048 blocks of which 1,216 fit: not their order leaves slots empty, but that there are no more of them."""
+    numbers = BUSY | {"achieved_occupancy_pct": 46.0, "theoretical_occupancy_pct": 100.0, "blocks_that_fit": 1216.0}
+    (few,) = find(numbers | {"blocks": 2048.0})
+    assert few.key == "few-rounds"
+    assert "2048 blocks where 1216 fit at a time are 1.7 rounds" in few.sentence
+    assert keys(numbers | {"blocks": 12160.0}) == ["occupancy-below-theory"]
+
+
+def test_numbers_that_are_too_low_are_not_told_as_facts():
+    """Of a kernel so short that the profiler's cycles are among its own; what is over its time has no such remark."""
+    numbers = BUSY | {"lds_conflict_time_pct": 5.0, "lds_conflict_pct": 20.0, "memory_pct": 70.0}
+    memory, conflicts = find(numbers, "", {"lds_conflict_time_pct"})
+    assert (memory.key, conflicts.key) == ("memory-bound", "bank-conflicts-of-time")
+    assert "too low" in conflicts.sentence
+    assert "too low" not in memory.sentence
+
+
 @pytest.mark.parametrize("rule", _rules(), ids=lambda rule: rule.key)
 def test_every_rule_can_hold_and_can_fail(rule):
     """Numbers exist that satisfy it, and its sentence has a number in it."""
@@ -62,7 +110,7 @@ def test_every_rule_can_hold_and_can_fail(rule):
     tried = _satisfy(rule)
     assert tried is not None, f"no numbers tried satisfy {rule.key}"
     assert any(char.isdigit() for char in tried.sentence)
-    extremes = [rule.apply(dict.fromkeys(names, value), "") for value in (-1e30, 1e30)]
+    extremes = [rule.apply(dict.fromkeys(names, value), "", set()) for value in (-1e30, 1e30)]
     assert None in extremes
 
 
@@ -72,11 +120,11 @@ def _satisfy(rule):
         [
             "read_bytes", "written_bytes", "work_bytes", "mean_ns", "launches", "blocks", "memory_pct",
             "lds_conflict_pct", "matrix_busy_pct", "valu_busy_pct", "achieved_occupancy_pct",
-            "theoretical_occupancy_pct", "waiting_pct",
+            "theoretical_occupancy_pct", "waiting_pct", "read_gbps", "write_gbps", "blocks_that_fit",
         ], 50.0,
     ) | MI300X  # fmt: skip
     for condition in rule.unless:
-        for name in condition.names:
+        for name in condition.names - {name for each in rule.when for name in each.names}:
             numbers.pop(name, None)
     for condition in rule.when:
         if condition.right.names:
@@ -85,4 +133,4 @@ def _satisfy(rule):
             continue
         (name,), bound = condition.left.names, float(condition.right.evaluate({}))
         numbers[name] = bound + (1 if condition.compare(2, 1) else -1)
-    return rule.apply(numbers, "")
+    return rule.apply(numbers, "", set())

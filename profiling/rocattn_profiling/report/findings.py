@@ -18,12 +18,17 @@ from rocattn_profiling.metrics.formula import Formula
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from collections.abc import Set as AbstractSet
 
 OF_KERNEL = frozenset(
-    {"time_share", "mean_ns", "launches", "blocks", "vgprs", "lds_bytes", "scratch_bytes", "theoretical_occupancy_pct"}
-)
+    {
+        "time_share", "mean_ns", "launches", "blocks", "vgprs", "lds_bytes", "scratch_bytes",
+        "theoretical_occupancy_pct", "blocks_that_fit",
+    }
+)  # fmt: skip
 """Names in rules beside metrics and constants of the GPU."""
 LIMITER = "limiter"
+TOO_LOW = " (shares of cycles are too low here: the profiler's own are among those of so short a kernel)"
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
@@ -86,7 +91,7 @@ class _Rule:
     gain: Formula | None
     rank: float
 
-    def apply(self, numbers: Mapping[str, float], limiter: str) -> Finding | None:
+    def apply(self, numbers: Mapping[str, float], limiter: str, too_low: AbstractSet[str]) -> Finding | None:
         if not all(each.holds(numbers) for each in self.when) or any(each.holds(numbers) for each in self.unless):
             return None
         known = dict(numbers)
@@ -99,21 +104,23 @@ class _Rule:
             return None
         sentence = _PLACE.sub(lambda m: limiter if m[1] == LIMITER else format(known[m[1]], m[2] or ".3g"), self.says)
         used = {name for each in self.when for name in each.names} | set(places)
+        sentence = f"{sentence.strip()}{TOO_LOW if used & too_low else ''}"
         share = numbers.get("time_share", 1.0)
         gain = float(np.clip(self.gain.evaluate(known), 0, 1)) * share if self.gain else None
         rank = self.rank * share if gain is None else gain
-        return Finding(self.key, sentence.strip(), gain, rank, {name: known[name] for name in sorted(used)})
+        return Finding(self.key, sentence, gain, rank, {name: known[name] for name in sorted(used)})
 
 
-def find(numbers: Mapping[str, float], limiter: str = "") -> list[Finding]:
+def find(numbers: Mapping[str, float], limiter: str = "", too_low: AbstractSet[str] = frozenset()) -> list[Finding]:
     """Return what the rules say of one kernel, the largest gain first.
 
     Args:
         numbers: Metrics by key, constants of the GPU, and `OF_KERNEL`; what is not known is left out.
         limiter: The occupancy calculator's sentence; "" if it was not asked.
+        too_low: Which of the numbers are, because they are per cycle and the profiler's own work is in the cycles.
     """
     limiter = limiter[:1].upper() + limiter[1:]  # a sentence of its own there
-    found = [finding for rule in _rules() if (finding := rule.apply(numbers, limiter))]
+    found = [finding for rule in _rules() if (finding := rule.apply(numbers, limiter, too_low))]
     return sorted(found, key=lambda finding: (-finding.rank, finding.key))
 
 

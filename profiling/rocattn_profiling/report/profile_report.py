@@ -14,7 +14,7 @@ from rocattn_profiling.metrics.aggregate import by_kernel, by_launch
 from rocattn_profiling.metrics.attribution import attribute
 from rocattn_profiling.metrics.definitions import definitions
 from rocattn_profiling.metrics.devices import UNKNOWN_AGENT, devices_of
-from rocattn_profiling.metrics.evaluate import evaluate
+from rocattn_profiling.metrics.evaluate import TOO_SHORT, evaluate
 from rocattn_profiling.metrics.launches import find_launches
 from rocattn_profiling.report.findings import find
 
@@ -146,8 +146,11 @@ def _kernel(
     numbers = _numbers(group, device, resources, table, share)
     if theory:
         numbers["theoretical_occupancy_pct"] = theory.occupancy_pct
+        if theory.blocks and "cus" in numbers:
+            numbers["blocks_that_fit"] = theory.blocks * numbers["cus"] / (2 if theory.unit == "WGP" else 1)
     judged = per == "kernel" and not group.name.startswith(RUNTIME_S_OWN)
-    findings = find(numbers, theory.sentence if theory else "") if judged else []
+    too_low = {key for key, value in group.values.items() if any(TOO_SHORT in flag for flag in value.flags)}
+    findings = find(numbers, theory.sentence if theory else "", too_low) if judged else []
     return KernelProfile(
         group.name, group.label,
         int(first["dispatch"]) if per == "dispatch" else None, int(first["process"]) if per == "dispatch" else None,

@@ -62,6 +62,18 @@ def test_reads_of_an_mi350_come_from_its_own_counters_only():
     assert value(profile([[("k", 1000, new)]], mi350), "read_bytes") == 104 * 64 + 65536 * 128
 
 
+@pytest.mark.parametrize(("arch", "f6f4", "flops"), [("gfx950", 900, 910), ("gfx950", None, 10), ("gfx942", 900, 10)])
+def test_products_of_six_and_four_bits_are_flops_of_an_mi350(arch, f6f4, flops):
+    """A kernel of MXFP4 products had no FLOPs at all; where they were not counted, the source says so."""
+    names = ("F16", "BF16", "F32", "F64", "F8")
+    counted = {f"SQ_INSTS_VALU_MFMA_MOPS_{name}": 2 for name in names} | (
+        {} if f6f4 is None else {"SQ_INSTS_VALU_MFMA_MOPS_F6F4": f6f4}
+    )
+    found = kernels(profile([[("k", 1000, counted)]], MI300X | {"arch": arch}))["k"].values["matrix_flops"]
+    assert found.value == 512 * flops
+    assert ("without F6 and F4" in found.source) == (arch == "gfx950" and f6f4 is None)
+
+
 def test_sums_over_sums_and_the_mean_of_launches_differ_and_both_are_given():
     """Hit rates of 50 % of 10 and 100 % of 90: 95 % of all, 75 % as a mean."""
     launches = [("k", 1000, {"TCC_HIT_sum": 5, "TCC_MISS_sum": 5}), ("k", 1000, {"TCC_HIT_sum": 90, "TCC_MISS_sum": 0})]

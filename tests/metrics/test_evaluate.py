@@ -124,6 +124,14 @@ def test_cycles_summed_over_dies_are_divided_by_them():
     assert value(profile([[("k", 1000, counters)]], MI300X), "waves") == pytest.approx(200)
 
 
+def test_an_mi100_is_one_die_though_its_files_do_not_say_so():
+    """Omniperf 1 wrote no num_xcd, and everything per cycle was missing for want of it."""
+    mi100 = {"number": 0, "arch": "gfx908", "cus": 120}
+    assert (
+        value(profile([[("k", 1000, {"SQ_ACTIVE_INST_VALU": 60, "GRBM_GUI_ACTIVE": 10})]], mi100), "valu_busy_pct") == 5
+    )
+
+
 def test_the_time_of_an_undisturbed_pass_is_preferred():
     """Counting slows the kernel down; the timing pass has no counters."""
     counted = [("k", 4000, {"TCC_REQ_sum": 1000})]

@@ -35,6 +35,13 @@ def test_findings_are_ordered_by_their_gain_in_all_kernels_time():
     assert tenth[0].gain == pytest.approx((1 - 200 / 304) / 10)
 
 
+def test_without_times_nothing_is_said_of_all_kernels_time():
+    """Counters of rocprof without time stamps: the finding stands, and is no gain of 0 %."""
+    numbers = {"lds_conflict_time_pct": 9.0, "lds_conflict_pct": 20.0}
+    (found,) = find(numbers)
+    assert (found.gain, found.rank, found.gain_text) == (None, pytest.approx(0.09), "gain not known")
+
+
 def test_the_limiter_of_occupancy_ends_the_sentence():
     """The calculator's own words."""
     numbers = BUSY | {

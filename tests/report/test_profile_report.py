@@ -167,4 +167,13 @@ def test_times_left_out_leave_the_kernel_in_the_report():
     assert report.kernels[0].values["l2_hit_pct"].value == pytest.approx(75)
     assert "read_gbps" in report.missing
     assert np.isfinite(report.kernels[0].time_share)
+    assert profile_report.to_json(report)["kernels"][0]["time_share"] is None
+    assert " 0.0 %" not in profile_pages.profile_markdown(report)
     assert profile_pages.profile_html(report, 0)
+
+
+def test_the_mean_time_is_of_the_launches_that_have_one():
+    """One of three launches of 6 us without times: they are not taken for three of 4 us, bound by their launches."""
+    made = profile(*[("a", 6000)] * 4)
+    made.dispatches.loc[::3, ["start_ns", "end_ns"]] = pd.NA
+    assert "launch-bound" not in [finding.key for finding in profile_report.build(made).kernels[0].findings]

@@ -83,6 +83,8 @@ def _device(row: dict[str, Any]) -> Device:
     known = _known(arch, row, said)
     device = _from_tables(known) if known else Device(arch, str(row.get("product", arch)), {}, {}, None)
     origin = device.origin | dict.fromkeys(said, "reported")
+    if arch == "gfx908" and "xcds" not in said:
+        said["xcds"], origin["xcds"] = 1.0, "an MI100 is one die"  # in no table: there are no kernels for it
     folder = str(Path(str(row.get("file", ""))).parent)
     return replace(device, constants=device.constants | said, origin=origin, folder=folder)
 

@@ -47,7 +47,7 @@ class Finding:
     Attributes:
         key: The rule.
         sentence: With the numbers behind it.
-        gain: At most so much of all kernels' time, 0 to 1; None where no number bounds it.
+        gain: At most so much of all kernels' time, 0 to 1; None where no number bounds it, or no time is known.
         rank: What orders findings: the gain where there is one.
         numbers: What went into it, by name.
     """
@@ -105,9 +105,10 @@ class _Rule:
         sentence = _PLACE.sub(lambda m: limiter if m[1] == LIMITER else format(known[m[1]], m[2] or ".3g"), self.says)
         used = {name for each in self.when for name in each.names} | set(places)
         sentence = f"{sentence.strip()}{TOO_LOW if used & too_low else ''}"
-        share = numbers.get("time_share", 1.0)
-        gain = float(np.clip(self.gain.evaluate(known), 0, 1)) * share if self.gain else None
-        rank = self.rank * share if gain is None else gain
+        share = numbers.get("time_share")
+        bound = float(np.clip(self.gain.evaluate(known), 0, 1)) if self.gain else None
+        rank = (self.rank if bound is None else bound) * (1 if share is None else share)
+        gain = None if bound is None or share is None else rank
         return Finding(self.key, sentence, gain, rank, {name: known[name] for name in sorted(used)})
 
 

@@ -143,7 +143,10 @@ def _kernel(
     grids = table.groupby(["grid", "block"], sort=False).size().sort_values(ascending=False, kind="stable")
     theory, why = _occupancy(device, resources, int(first["block"]))
     share = group.total_ns / total_ns if total_ns else 0.0
-    numbers = _numbers(group, device, resources, table, share)
+    numbers = _numbers(group, device, resources, table)
+    if group.time_ns:
+        mean = float(np.nanmean(evaluation.launches.duration_ns[group.rows]))
+        numbers |= {"mean_ns": mean, "time_share": share}
     if theory:
         numbers["theoretical_occupancy_pct"] = theory.occupancy_pct
         if theory.blocks and "cus" in numbers:
@@ -186,14 +189,12 @@ def _occupancy(device: Device | None, resources: Mapping[str, int | None], block
 
 
 def _numbers(
-    group: Group, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame, share: float
+    group: Group, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame
 ) -> dict[str, float]:
-    """Return what the rules of findings may name, as far as it is known."""
+    """Return what the rules of findings may name, as far as it is known and no time."""
     numbers = dict(device.constants) if device else {}
     numbers |= {key: value.value for key, value in group.values.items() if value.value is not None}
-    numbers |= {"launches": float(len(group.rows)), "time_share": share}
-    if group.time_ns:
-        numbers["mean_ns"] = group.total_ns / len(group.rows)
+    numbers["launches"] = float(len(group.rows))
     grid, block = table["grid"].to_numpy(np.float64), table["block"].to_numpy(np.float64)
     if (block > 0).all() and (grid > 0).all():
         numbers["blocks"] = float(np.mean(grid / block))
@@ -238,7 +239,7 @@ def _kernel_json(kernel: KernelProfile) -> dict[str, Any]:
         "resources": kernel.resources,
         "time_ns": {f"p{percentile}": value for percentile, value in kernel.time_ns.items()},
         "total_ns": kernel.total_ns,
-        "time_share": kernel.time_share,
+        "time_share": kernel.time_share if kernel.time_ns else None,
         "metrics": {
             key: {name: value for name, value in asdict(each).items() if name not in {"key", "title"}}
             for key, each in kernel.values.items()

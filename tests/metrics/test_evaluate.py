@@ -208,6 +208,8 @@ def test_one_counter_that_stands_still_does_not_cost_the_others():
 def test_waves_per_active_cu_of_rdna_are_half_of_what_a_wgp_has(counted):
     """rocprofv3 gave 4.79 for an attention kernel of 7.377 % of the 32 slots of a gfx1151's CUs, 2.36 each."""
     assert value(profile([[("k", 1000, counted)]], RX_9060_XT), "waves_per_active_cu") == pytest.approx(12)
+    engines = profile([[("k", 1000, counted)]], RX_9060_XT | {"arch": "gfx1030"})
+    assert "waves_per_active_cu" not in kernels(engines)["k"].values  # SQ_BUSY_CYCLES has no instance for a WGP there
 
 
 def test_wave_counts_that_the_geometry_contradicts_discredit_the_launch():
@@ -299,6 +301,17 @@ def test_what_is_known_of_counters_stands_beside_all_that_is_made_of_them(arch, 
     for key in ("read_bytes", "read_gbps"):
         assert any("4 of this GPU's 8 L2 channels" in flag for flag in values[key].flags) == is_told
     assert values["l2_hit_pct"].flags == ()
+
+
+@pytest.mark.parametrize(("cus", "is_told"), [(84, True), (96, False)])
+def test_a_chip_with_disabled_wgps_is_told_what_profilers_made_of_them(cus, is_told):
+    """48 instances were read of an RX 7900 XT's 42 WGPs; a share of two counters so read is a mean of WGPs still."""
+    counted = {"SQ_WAVE_CYCLES": 100, "SQ_WAIT_ANY": 50, "GRBM_GUI_ACTIVE": 10}
+    navi = {"number": 0, "arch": "gfx1100", "cus": cus, "simds": 2 * cus, "max_waves_per_cu": 32, "xccs": 1}
+    values = kernels(profile([[("k", 1000, counted)]], navi))["k"].values
+    for key in ("waves", "achieved_occupancy_pct"):
+        assert any("disabled WGPs" in flag for flag in values[key].flags) == is_told
+    assert values["waiting_pct"].flags == ()
 
 
 def test_launches_one_by_one_are_in_the_order_of_dispatch():

@@ -78,12 +78,22 @@ class Caution:
     Attributes:
         arch: The targets that it is for.
         counters: Their names.
+        metrics: Of which alone it is said; empty for all.
+        whole_cus: Compute units of chips, by target, that it does not concern.
         why: What may be wrong, for people.
     """
 
     arch: re.Pattern[str]
     counters: re.Pattern[str]
+    metrics: frozenset[str]
+    whole_cus: dict[str, int]
     why: str
+
+    def concerns(self, metric: str, way: Alternative, arch: str, cus: float) -> bool:
+        """Whether it is to be said of a metric by one formula, on a target with so many compute units (NaN: any)."""
+        if not self.arch.fullmatch(arch) or (self.metrics and metric not in self.metrics):
+            return False
+        return self.whole_cus.get(arch) != cus and any(map(self.counters.fullmatch, way.formula.names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +104,9 @@ class Definitions:
     checks: tuple[Check, ...]
     cautions: tuple[Caution, ...]
 
-    def cautions_of(self, way: Alternative, arch: str) -> tuple[str, ...]:
-        """Return what to know of the counters that a formula reads on a target."""
-        found = (each for each in self.cautions if each.arch.fullmatch(arch))
-        return tuple(each.why for each in found if any(map(each.counters.fullmatch, way.formula.names)))
+    def cautions_of(self, metric: str, way: Alternative, arch: str, cus: float) -> tuple[str, ...]:
+        """Return what to know of the counters that a metric's formula reads on a target with so many compute units."""
+        return tuple(each.why for each in self.cautions if each.concerns(metric, way, arch, cus))
 
     def counters(self, arch: str) -> dict[str, tuple[frozenset[str], ...]]:
         """Return what each metric's ways on a target need of counters, other metrics resolved, by metric.
@@ -164,6 +173,10 @@ def definitions() -> Definitions:
         for table in tables["check"]
     )  # fmt: skip
     cautions = tuple(
-        Caution(archs(table["arch"]), re.compile(table["counters"]), table["why"]) for table in tables["caution"]
-    )
+        Caution(
+            archs(table["arch"]), re.compile(table["counters"]), frozenset(table.get("metrics", ())),
+            table.get("whole_cus", {}), table["why"],
+        )
+        for table in tables["caution"]
+    )  # fmt: skip
     return Definitions(tuple(found.values()), checks, cautions)

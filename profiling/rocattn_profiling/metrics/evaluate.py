@@ -132,8 +132,9 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
         here = np.array([each == arch for each in result.archs], dtype=bool)
         if not arch:
             wanting.add("which GPU it was")
+        cus = float(result.constants["cus"][here].min())
         for way in metric.for_arch(arch):
-            cautions = definitions().cautions_of(way, arch)
+            cautions = definitions().cautions_of(metric.key, way, arch, cus)
             for use in _uses(result, way, here & np.isnan(values), short, wanting, cautions):
                 with np.errstate(all="ignore"):
                     made = way.formula.evaluate(use.inputs)

@@ -172,6 +172,18 @@ def test_times_left_out_leave_the_kernel_in_the_report():
     assert profile_pages.profile_html(report, 0)
 
 
+@pytest.mark.parametrize(("waves", "possible"), [(8000, 75), (4000, 37.5), (None, 75)])
+def test_rdna_s_waves_are_of_the_size_that_their_count_fits(waves, possible):
+    """1,000 blocks of 256 are 8,000 waves of 32, of which 12 fit with 120 VGPRs, or 4,000 of 64: 6."""
+    made = profile(("a", 6000))
+    made.agents = made.agents.assign(arch="gfx1100", product="RX 7900 XTX", cus=96, simds=192, xccs=1)
+    made.dispatches = made.dispatches.assign(wave_size=pd.NA, vgprs=120).astype(DISPATCH_DTYPES)
+    if waves is not None:
+        counted = [{"row": row, "counter": "SQ_WAVES", "value": waves} for row in range(3)]
+        made.counters = pd.DataFrame(counted).astype(COUNTER_DTYPES)
+    assert profile_report.build(made).kernels[0].occupancy.occupancy_pct == possible
+
+
 def test_the_mean_time_is_of_the_launches_that_have_one():
     """One of three launches of 6 us without times: they are not taken for three of 4 us, bound by their launches."""
     made = profile(*[("a", 6000)] * 4)

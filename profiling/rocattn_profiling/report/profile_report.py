@@ -141,7 +141,7 @@ def _kernel(
     device = devices.get(UNKNOWN_AGENT if _nothing(agent) else int(agent), devices.get(UNKNOWN_AGENT))
     resources = {name: None if _nothing(first[name]) else int(first[name]) for name in RESOURCES}
     grids = table.groupby(["grid", "block"], sort=False).size().sort_values(ascending=False, kind="stable")
-    theory, why = _occupancy(device, resources, int(first["block"]))
+    theory, why = _occupancy(device, resources, int(first["block"]), _lanes(group, device, resources, table))
     share = group.total_ns / total_ns if total_ns else 0.0
     numbers = _numbers(group, device, resources, table)
     if group.time_ns:
@@ -168,20 +168,36 @@ def _nothing(value: object) -> bool:
     return bool(pd.isna(value))  # type: ignore[call-overload]  # a scalar of a nullable column
 
 
-def _occupancy(device: Device | None, resources: Mapping[str, int | None], block: int) -> tuple[Occupancy | None, str]:
+def _lanes(group: Group, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame) -> int | None:
+    """Return the lanes of a wave: as the files say, else the size that the counted waves fit best.
+
+    rocprofv3 does not say which of RDNA's two a kernel was compiled for, and a wave of 64 has half the registers.
+    """
+    if resources["wave_size"] or device is None or device.known is None:
+        return resources["wave_size"]
+    sizes, counted = device.known.arch.wave_sizes, group.values.get("launched_waves")
+    grid, block = table["grid"].to_numpy(np.float64), table["block"].to_numpy(np.float64)
+    if counted is None or counted.value is None or not (block > 0).all():
+        return sizes[0]
+    waves = {size: float(np.mean(np.ceil(grid / block) * np.ceil(block / size))) for size in sizes}
+    return min(sizes, key=lambda size: abs(waves[size] - (counted.value or 0.0)))
+
+
+def _occupancy(
+    device: Device | None, resources: Mapping[str, int | None], block: int, lanes: int | None
+) -> tuple[Occupancy | None, str]:
     """Return what the registers and LDS that the profiler reports allow, or why that cannot be said."""
     if device is None:
         return None, "no file says which GPU it was"
     vgprs, lds = resources["vgprs"], resources["lds_bytes"]
     if vgprs is None or block <= 0:
         return None, "the files do not say how many VGPRs or threads a block it has"
-    waves = (resources["wave_size"],) if resources["wave_size"] else device.known and device.known.arch.wave_sizes[:1]
-    if not waves:
+    if not lanes:
         return None, f"no facts are known of {device.arch}"
     try:
         # Profilers print one constant for every kernel's SGPRs, so these are left out.
         return occupancy(
-            device.arch, wave_size=int(waves[0] or 0), vgprs=vgprs, agprs=resources["agprs"] or 0, lds_bytes=lds or 0,
+            device.arch, wave_size=lanes, vgprs=vgprs, agprs=resources["agprs"] or 0, lds_bytes=lds or 0,
             block=block,
         ), ""  # fmt: skip
     except RocattnError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -134,11 +134,18 @@ class Hip:
                 raise NoRuntimeError(library_reason(library_path())) from error
             raise NoRuntimeError(f"the HIP runtime does not fit hip-python: {error}") from error
         except ValueError as error:  # an error code that these bindings have no name for
+            self._forget_error()
             raise GpuError(f"{name}: the HIP runtime is newer than hip-python {self.version}: {error}") from error
         status, *outputs = result if isinstance(result, tuple) else (result,)
         if status != self._success:
+            self._forget_error()
             raise GpuError(f"{name} gave {getattr(status, 'name', status)}")
         return outputs[0] if outputs else None
+
+    def _forget_error(self) -> None:
+        """Clear what HIP 7 and later keep until they are asked: torch's next launch would raise it as its own."""
+        with suppress(RuntimeError, ValueError):
+            self._hip.hipGetLastError()
 
     def runtime_version(self) -> str:
         """Return the version, which HIP packs as major * 10^7 + minor * 10^5 + patch; empty if it does not tell."""
@@ -301,6 +308,7 @@ class Hip:
         result = self._launch(*what, stream, None, extra)
         status = result[0] if result.__class__ is tuple else result
         if status is not self._success:
+            self._forget_error()
             raise GpuError(f"hipModuleLaunchKernel gave {getattr(status, 'name', status)}")
 
     def report(self) -> str:

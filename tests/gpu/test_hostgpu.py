@@ -158,3 +158,21 @@ def test_a_gpu_that_the_stand_in_cannot_be_is_named(hostgpu):
     code = "import json, rocattn; print(json.dumps(rocattn.BACKENDS.get('gpu').available().reason))"
     reason = hostgpu(code, "gfx1151")
     assert reason.startswith("the stand-in GPU cannot be 'gfx1151': set ROCATTN_HOSTGPU_ARCH to one of gfx90a, gfx942")
+
+
+def test_a_failed_call_leaves_no_error_behind(hostgpu):
+    """HIP keeps a thread's last error for whoever asks next: torch asks after each launch, and would raise ours."""
+    code = """
+import ctypes, json
+from rocattn.gpu.driver import library_path, open_hip
+from rocattn.gpu.errors import GpuError
+hip, left = open_hip(), ctypes.CDLL(str(library_path())).hipPeekAtLastError
+found = []
+for attempt in (lambda: hip.malloc(1 << 50), lambda: hip.launch((1, 1, 1, 1, 64, 1, 1, 0), 0, None)):
+    try:
+        attempt()
+    except GpuError as error:
+        found.append([type(error).__name__, left()])
+print(json.dumps(found))
+"""
+    assert hostgpu(code) == [["DeviceMemoryError", 0], ["GpuError", 0]]

@@ -113,11 +113,12 @@ class Pool:
                 self.peak_bytes = max(before, self.peak_bytes)
 
     def trim(self) -> None:
-        """Give every kept block back to the device, once the work that used it is done."""
+        """Give every kept block back to the device: hipFree waits for the work that used it.
+
+        The streams are not asked: one that somebody else made may have been destroyed since.
+        """
         with self._lock:
-            for (size, stream), addresses in self._kept.items():
-                if addresses:
-                    self._hip.stream_synchronize(stream)
+            for (size, _), addresses in self._kept.items():
                 while addresses:
                     self._free(addresses.pop(), size)
             self._kept.clear()

@@ -176,7 +176,8 @@ class PreparedPlan:
             addresses: Of each buffer that a launch takes.
             stream: A HIP stream.
             warmup: Runs before the measured ones.
-            repeats: Measured runs.
+            repeats: Measured runs, each behind one more that is not: a kernel is then launched while the GPU still
+                works, unless the whole plan takes less time than launching it.
 
         Returns:
             For each launch of the plan its times in ns, one a run.
@@ -195,6 +196,7 @@ class PreparedPlan:
                 self._launch_all(stream)
             events.extend(hip.event_create() for _ in range(len(self._calls) + 1))
             for _ in range(repeats):
+                self._launch_all(stream)  # keeps the GPU busy while the host queues what is timed
                 self._note()
                 hip.event_record(events[0], stream)
                 for call, event in zip(self._calls, events[1:], strict=True):

@@ -70,8 +70,12 @@ int hipStreamCreate(void** stream) { return *stream = malloc(8), 0; }
 int hipStreamSynchronize(void* stream) { return stream == (void*)-1 ? 400 : scripted("STUB_SYNC"); }
 int hipEventCreate(void** event) { return *event = calloc(1, sizeof(size_t)), 0; }
 int hipEventDestroy(void* event) { return free(event), 0; }
-int hipEventSynchronize(void* event) { return event == 0; }
+int hipEventSynchronize(void* event) {
+    note("wait;");
+    return event == 0;
+}
 int hipEventRecord(void* event, void* stream) { /* the n-th one is recorded at n * n ms */
+    note("event;");
     return *(size_t*)event = ++events, stream == (void*)-1;
 }
 int hipEventElapsedTime(float* ms, void* start, void* stop) {

@@ -10,6 +10,7 @@ LIBRARY = "libamdhip64.so"
 STAND_IN_ARCH = "ROCATTN_HOSTGPU_ARCH"
 _VISIBILITY = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 _DRIVERS = (Path("/dev/kfd"), Path("/dev/dxg"))  # Linux; Windows' subsystem for Linux
+_RENDER_NODES = Path("/dev/dri")
 
 
 def driver_loaded() -> bool:
@@ -46,12 +47,33 @@ def no_device_reason(answer: str) -> str:
     if not driver_loaded():
         remedy = "load the amdgpu driver (in a container: --device=/dev/kfd --device=/dev/dri)"
         return f"{found}: /dev/kfd is missing: {remedy}"
-    if kfd.exists() and not os.access(kfd, os.R_OK | os.W_OK):
-        return f"{found}: no permission on /dev/kfd: add this user to the groups render and video, then log in again"
+    if kfd.exists() and (refused := _refused(kfd)):
+        return f"{found}: {refused}"
     hiding = [f"{name}={os.environ[name]!r}" for name in _VISIBILITY if name in os.environ]
     if hiding:
         return f"{found}: {', '.join(hiding)} may hide it"
-    return f"{found}: /dev/kfd is usable, so see `rocminfo` and `dmesg` for an unsupported GPU"
+    return f"{found}: {kfd} is usable, so see `rocminfo` and `dmesg` for an unsupported GPU"
+
+
+def _refused(kfd: Path) -> str:
+    """Say what keeps this user from the driver's device files; "" if nothing does.
+
+    A GPU has two: /dev/kfd, which all GPUs share, and a render node of its own. HIP opens both.
+    """
+    nodes = sorted(_RENDER_NODES.glob("renderD*"))
+    closed = [kfd] if _closed(kfd) else []
+    if nodes and all(map(_closed, nodes)):  # some may be other users' GPUs
+        closed += nodes
+    if closed:
+        names = ", ".join(map(str, closed))
+        return f"no permission on {names}: add this user to the groups render and video, then log in again"
+    if not nodes:
+        return f"{_RENDER_NODES}/renderD* is missing: start the container with --device=/dev/dri, too"
+    return ""
+
+
+def _closed(path: Path) -> bool:
+    return not os.access(path, os.R_OK | os.W_OK)
 
 
 def stand_in_reason() -> str:

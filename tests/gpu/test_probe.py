@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rocattn.gpu import reasons
 from rocattn.gpu.driver import GpuDevice
 from rocattn.gpu.probe import GpuProbe
 
@@ -163,3 +164,34 @@ def test_nothing_is_left_of_the_probe_in_the_caller():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize(
+    ("kfd", "nodes", "says"),
+    [
+        (0o666, {}, "dri/renderD* is missing: start the container with --device=/dev/dri, too"),
+        (
+            0o666,
+            {"renderD128": 0, "renderD129": 0},
+            "no permission on {dri}/renderD128, {dri}/renderD129: add this user",
+        ),
+        (0, {"renderD128": 0}, "no permission on {kfd}, {dri}/renderD128: add this user"),
+        (0, {"renderD128": 0o666}, "no permission on {kfd}: add this user"),
+        (0, {}, "no permission on {kfd}: add this user"),
+        (0o666, {"renderD128": 0, "renderD129": 0o666}, "HIP_VISIBLE_DEVICES='7' may hide it"),
+    ],
+)
+def test_a_driver_that_is_closed_to_this_user_is_the_reason(tmp_path, monkeypatch, kfd, nodes, says):
+    """A GPU has two device files: the second is what containers and groups usually lack."""
+    made, dri = tmp_path / "kfd", tmp_path / "dri"
+    dri.mkdir()
+    modes = {made: kfd} | {dri / name: mode for name, mode in nodes.items()}
+    for path in modes:
+        path.touch()
+    # Root may open everything, whatever a file's mode is.
+    monkeypatch.setattr(reasons.os, "access", lambda path, _: bool(modes[path]))
+    monkeypatch.setattr(reasons, "_DRIVERS", (made,))
+    monkeypatch.setattr(reasons, "_RENDER_NODES", dri)
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "7")
+    reason = reasons.no_device_reason("hipErrorNoDevice")
+    assert says.format(kfd=made, dri=dri) in reason

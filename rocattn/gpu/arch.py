@@ -30,6 +30,15 @@ def processor(target: str) -> str:
     return match[1]
 
 
+def has_kernels(target: str) -> bool:
+    """Whether there are kernels for a target, whatever its features."""
+    try:
+        processor(target)
+    except ArchError:
+        return False
+    return True
+
+
 def wave_size(target: str) -> int:
     """Return the lanes of a wave as the kernels are compiled: 64 on CDNA, 32 on RDNA."""
     return 64 if processor(target).startswith("gfx9") else 32

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from rocattn.config import DTYPE_BYTES
-from rocattn.gpu.arch import processor
+from rocattn.gpu.arch import has_kernels, processor
 from rocattn.gpu.build import arg_layout, arg_type, code_problem, compile_for_device, pack_scalar
 from rocattn.gpu.driver import open_hip
 from rocattn.gpu.errors import ArchError, ForkError, GpuError, LaunchError
@@ -61,7 +61,10 @@ class Runtime:
         if not 0 <= index < count:
             raise GpuError(f"there is no device {index}: HIP has {count}")
         self.device = self.hip.describe(index)
-        self.arch = processor(self.device.arch)
+        try:
+            self.arch = processor(self.device.arch)
+        except ArchError as error:
+            raise ArchError(f"device {index}: {error}{self._others(count)}") from None
         self.hip.use_device(index)
         self.pool, self.staging = Pool(self.hip), Staging(self.hip)
         self.stream = self.hip.stream_create()
@@ -70,6 +73,12 @@ class Runtime:
         self._code: list[bytes] = []  # HIP does not say that it copies what it loads
         self._prepared: OrderedDict[Hashable, PreparedPlan] = OrderedDict()
         self._lock = threading.RLock()
+
+    def _others(self, count: int) -> str:
+        """Name the devices that there are kernels for: an integrated GPU may come before the card that is meant."""
+        found = {index: self.hip.describe(index).arch for index in range(count)}
+        usable = [f"{index} ({arch})" for index, arch in found.items() if has_kernels(arch)]
+        return f"; set HIP_VISIBLE_DEVICES to choose device {' or '.join(usable)}" if usable else ""
 
     def enter(self) -> None:
         """Make the device this thread's current one.

@@ -28,16 +28,25 @@ const char* stub_log(void) { return log_text; }
 void stub_clear(void) { log_text[0] = 0; }
 int hipInit(unsigned flags) { return (int)(flags * 0); }
 int hipRuntimeGetVersion(int* version) { return *version = 70253211, 0; }
-int hipGetDeviceCount(int* count) { return *count = 1, 0; }
+static const char* arch_of(int device) { /* STUB_ARCH has a word for each device */
+    const char* word = getenv("STUB_ARCH") ? getenv("STUB_ARCH") : "gfx1100";
+    while (word && device--) word = (word = strchr(word, ' ')) ? word + 1 : 0;
+    return word;
+}
+int hipGetDeviceCount(int* count) {
+    for (*count = 0; arch_of(*count);) ++*count;
+    return 0;
+}
 int hipGetDevice(int* device) { return *device = 0; }
-int hipSetDevice(int device) { return device ? 101 : 0; }
+int hipSetDevice(int device) { return arch_of(device) ? 0 : 101; }
 int hipGetDevicePropertiesR0600(Properties* p, int device) {
+    if (!arch_of(device)) return 101;
     strcpy(p->name, "stub");
-    strcpy((char*)p + ARCH_OFFSET, getenv("STUB_ARCH") ? getenv("STUB_ARCH") : "gfx1100");
+    sscanf(arch_of(device), "%255s", (char*)p + ARCH_OFFSET);
     p->totalGlobalMem = TOTAL;
     p->multiProcessorCount = 1;
     p->warpSize = 32;
-    return device ? 101 : 0;
+    return 0;
 }
 int hipDeviceGetPCIBusId(char* id, int length, int device) {
     return snprintf(id, (size_t)length, "0000:%02x:00.0", 3 + device), 0;

@@ -105,6 +105,26 @@ def test_a_device_that_is_not_there_is_named(stub):
     assert failure(stub(f"{PRELUDE}\nopen_runtime(1)")).endswith("GpuError: there is no device 1: HIP has 1")
 
 
+@pytest.mark.parametrize(
+    ("archs", "ends"),
+    [
+        ("gfx90c:xnack- gfx1100 gfx906 gfx942", "; set HIP_VISIBLE_DEVICES to choose device 1 (gfx1100) or 3 (gfx942)"),
+        ("gfx90c:xnack- gfx906", " and their siblings"),
+    ],
+)
+def test_a_first_device_without_kernels_leads_to_those_with(stub, archs, ends):
+    """A processor's own GPU may come before the card: the reason says which to choose."""
+    code = """
+import rocattn.gpu.reasons
+rocattn.gpu.reasons.driver_loaded = lambda: True
+from rocattn import BACKENDS
+show(reason=BACKENDS.get("gpu").available().reason)
+"""
+    reason = outcome(stub(PRELUDE + code, STUB_ARCH=archs))["reason"]
+    assert reason.startswith("device 0: there are no kernels for gfx90c: ")
+    assert reason.endswith(ends)
+
+
 def test_without_a_gpu_driver_choosing_a_backend_leaves_hip_alone(tmp_path):
     """Nothing of HIP is loaded, so the process may fork, and the CPU's first call does not wait for it."""
     if driver_loaded():
@@ -188,7 +208,7 @@ show(times=times, calls=" ".join(call.split(" ")[0] for call in log().split(";")
             {},
             "in_stride = 9223372036854775808 is no i64",
         ),
-        ("make()", {"STUB_ARCH": "gfx803"}, "ArchError: there are no kernels for gfx803"),
+        ("make()", {"STUB_ARCH": "gfx803"}, "ArchError: device 0: there are no kernels for gfx803"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused_before_it_runs(stub, code, environment, words):

@@ -125,6 +125,17 @@ def test_gpus_are_listed_with_what_matters(tmp_path):
     assert rows[1].detail == "AMD Instinct MI300X, gfx942:sramecc+:xnack-, 304 CUs, 192 GiB, wave64"
 
 
+def test_a_gpu_without_kernels_is_a_warning(tmp_path):
+    """An integrated GPU comes first in HIP's order now and then; on RDNA HIP counts pairs of compute units."""
+    small = GpuDevice("AMD Radeon Graphics", "gfx90c:xnack-", 8, 4 << 30, 64)
+    card = GpuDevice("Radeon RX 7900 XT", "gfx1100", 42, 20 << 30, 32)
+    _, first, second, _ = doctor_machine.gpu_checks(GpuProbe([small, card], runtime="7.2.53211", bindings="10.0"))
+    assert (first.status, second.status) == ("warning", "ok")
+    assert first.detail.endswith("wave64: there are no kernels for it")
+    assert first.remedy == "choose another device with HIP_VISIBLE_DEVICES"
+    assert second.detail == "Radeon RX 7900 XT, gfx1100, 42 WGPs, 20 GiB, wave32"
+
+
 def test_compilers_keep_their_order_and_the_first_usable_is_chosen(own_cache):
     """One row each; with none usable a row says what to install."""
     old = Compiler(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn.cpu_model import cpu_model
+from rocattn.gpu.arch import has_kernels
 from rocattn_profiling.cli.doctor_report import Check
 from rocattn_profiling.measure import cgroup, machine
 
@@ -62,11 +63,15 @@ def gpu_checks(found: GpuProbe) -> list[Check]:
             detail = f"the stand-in for {device.arch}, wave{device.wave_size}: not a GPU; its times mean nothing"
             rows.append(Check(group, f"device {index}", "warning", detail, "unset ROCM_PATH to look for a GPU"))
             continue
+        # On RDNA HIP counts work-group processors, pairs of CUs: 42 on an RX 7900 XT, which is sold with 84.
+        units = f"{device.compute_units} {'CUs' if device.wave_size == 64 else 'WGPs'}"
         memory = f"{device.memory_bytes / GIB:.0f} GiB"
-        detail = (
-            f"{device.name or 'AMD GPU'}, {device.arch}, {device.compute_units} CUs, {memory}, wave{device.wave_size}"
-        )
-        rows.append(Check(group, f"device {index}", "ok", detail))
+        detail = f"{device.name or 'AMD GPU'}, {device.arch}, {units}, {memory}, wave{device.wave_size}"
+        if has_kernels(device.arch):
+            rows.append(Check(group, f"device {index}", "ok", detail))
+        else:
+            remedy = "choose another device with HIP_VISIBLE_DEVICES" if index == 0 and len(found.devices) > 1 else ""
+            rows.append(Check(group, f"device {index}", "warning", f"{detail}: there are no kernels for it", remedy))
     if found.runtime:
         rows.append(Check(group, "HIP runtime", "ok", found.runtime))
     if found.devices:

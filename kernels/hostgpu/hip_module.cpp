@@ -169,7 +169,8 @@ bool known_function(const Function* function) {
 }
 
 // The two ways of giving arguments: an address for each, or a list with HIP_LAUNCH_PARAM_BUFFER_POINTER (1) before the
-// address of all, HIP_LAUNCH_PARAM_BUFFER_SIZE (2) before that of their size, and HIP_LAUNCH_PARAM_END (3).
+// address of all, HIP_LAUNCH_PARAM_BUFFER_SIZE (2) before that of their size, and HIP_LAUNCH_PARAM_END (3), in exactly
+// this order: HIP looks at fixed places.
 Error arguments_of(const Kernel& kernel, void** each, void** extra, uint8_t* buffer, uint64_t* bytes) {
   *bytes = 0;
   if (each) {
@@ -180,14 +181,11 @@ Error arguments_of(const Kernel& kernel, void** each, void** extra, uint8_t* buf
     *bytes = kernel.argument_bytes;
     return extra ? kInvalidValue : kSuccess;
   }
-  const void* from = nullptr;
-  for (; extra && extra[0] != (void*)3; extra += 2) {
-    if (extra[0] == (void*)1) from = extra[1];
-    else if (extra[0] == (void*)2) *bytes = *(const size_t*)extra[1];
-    else return kInvalidValue;
-  }
-  if (*bytes > kMaxArgumentBytes || (*bytes && !from)) return kInvalidValue;
-  memcpy(buffer, from, *bytes);
+  if (!extra) return kernel.parameter_count ? kInvalidValue : kSuccess;
+  if (extra[0] != (void*)1 || extra[2] != (void*)2 || extra[4] != (void*)3) return kInvalidValue;
+  *bytes = *(const size_t*)extra[3];
+  if (*bytes > kMaxArgumentBytes || (*bytes && !extra[1])) return kInvalidValue;
+  memcpy(buffer, extra[1], *bytes);
   return kSuccess;
 }
 

@@ -70,20 +70,26 @@ def import_bindings() -> tuple[Any, str]:
 
 
 def library_path() -> Path:
-    """Return where hip-python finds the runtime; a bare name where it leaves that to the loader."""
+    """Return where hip-python finds the runtime; a bare name where it leaves that to the loader.
+
+    Raises:
+        NoRuntimeError: When it asks ROCm's Python packages, which come before all else, and these fail.
+    """
     try:
         from rocm.bindings.util.paths import get_library_path
 
         return Path(os.fsdecode(get_library_path("amdhip64")))
     except ImportError:
         return Path(LIBRARY)
+    except Exception as error:  # half-installed packages raise what they like
+        raise NoRuntimeError(f"no HIP runtime: the package rocm_sdk is there, but not all of it: {error}") from error
 
 
 def stand_in_at_hand() -> bool:
     """Whether the HIP runtime that would be loaded is the stand-in; opens the library, but initialises nothing."""
     try:
         return hasattr(ctypes.CDLL(str(library_path())), STAND_IN_SYMBOL)
-    except OSError:
+    except (OSError, NoRuntimeError):
         return False
 
 

@@ -141,6 +141,26 @@ print("amdhip" in open("/proc/self/maps").read())
     assert done.stdout.split("\n")[:2] == ["[]", "False"], done.stderr
 
 
+def test_broken_rocm_packages_are_a_reason_and_leave_the_cpu_alone(tmp_path):
+    """hip-python asks the package rocm_sdk for the library first, and hands on what that raises."""
+    pytest.importorskip("rocm.bindings.util.paths")
+    code = """
+import sys, types
+def find_libraries(name):
+    raise FileNotFoundError(f"no {name}")
+sys.modules["rocm_sdk"] = types.SimpleNamespace(find_libraries=find_libraries)
+import numpy as np, rocattn
+from rocattn.gpu.probe import _look
+q = np.ones((1, 2, 1, 4), np.float32)
+assert (rocattn.attention(q, q, q) == 1).all()
+print(rocattn.BACKENDS.get("gpu").available().reason)
+print(_look().reason)
+"""
+    done = run_python(code, ROCM_PATH=str(tmp_path))
+    reason = "no HIP runtime: the package rocm_sdk is there, but not all of it: no amdhip64"
+    assert done.stdout.splitlines() == [reason] * 2, done.stderr
+
+
 @pytest.mark.parametrize(
     ("hidden", "words"),
     [

@@ -383,6 +383,21 @@ def test_threads_of_the_host_may_launch_at_the_same_time(standin):
         assert all(pool.map(work, range(8)))
 
 
+@pytest.mark.parametrize("order", [(2, 1, 3), (1, 2, 0), (1, 3, 3)])
+def test_a_list_of_arguments_in_another_order_is_refused(standin, order):
+    """HIP looks at fixed places of the list for its marks; none at all is refused for a kernel that has arguments."""
+    device = standin()
+    function = device.function("copy.hip", "copy")
+    buffer = (ctypes.c_uint64 * 3)(*(device.empty(512).value for _ in range(2)), 128)
+    size = ctypes.c_size_t(20)
+    places = {1: ctypes.addressof(buffer), 2: ctypes.addressof(size)}
+    first, second, last = order
+    extra = (ctypes.c_void_p * 5)(first, places[first], second, places.get(second, 0), last)
+    sizes = (1, 1, 1, 128, 1, 1, 0)
+    assert device.lib.hipModuleLaunchKernel(function, *sizes, None, None, extra) == INVALID_VALUE
+    assert device.lib.hipModuleLaunchKernel(function, *sizes, None, None, None) == INVALID_VALUE
+
+
 def test_empty_grids_are_refused(standin):
     """As HIP does, without running anything."""
     device = standin()

@@ -38,6 +38,7 @@ _OPTIONS = (
     *("-x", "c++", "-std=c++20", "-O2", "-fPIC", "-ffreestanding", "-nostdinc", "-nostdinc++"),
     *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"),
     *("-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-pass-failed"),
+    "-fstack-clash-protection",  # a large frame meets the guard page before it reaches the stack of another thread
     "-ftrivial-auto-var-init=pattern",  # a variable that is used before it is set holds NaN, not what looks right
 )
 

@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from filelock import FileLock
 
+from rocattn.backends.gpu import GpuBackend
 from rocattn.config import AttentionConfig
 from rocattn.errors import NoBackendError, RocattnError
 from rocattn_profiling.measure import feasibility, harness, records, side_by_side
@@ -149,6 +151,35 @@ def test_what_fits_depends_on_the_memory_that_is_left(tmp_path, monkeypatch):
     assert re.fullmatch(pattern, skipped)
 
 
+class Card(GpuBackend):
+    """A GPU of a gigabyte whose plans need a given workspace."""
+
+    def __init__(self, workspace):
+        super().__init__()
+        self.workspace = workspace
+
+    def workspace_bytes(self, _):
+        """Whatever the config."""
+        return self.workspace
+
+    def runtime(self, _=0):
+        """What is asked of it."""
+        return SimpleNamespace(device=SimpleNamespace(memory_bytes=10**9))
+
+
+@pytest.mark.parametrize(
+    ("workspace", "here", "says"),
+    [
+        (900_000_000, 300_000_000, ""),  # not in this machine's memory
+        (1_000_000_000, 10**12, r"needs 1\.0 GB of workspace and 0\.0 MB for tensors on the GPU, which has 1\.0 GB"),
+        (0, 1000, r"needs 0\.0 MB of pinned memory and 0\.0 MB for tensors, 0\.0 MB available"),
+    ],
+)
+def test_a_gpus_workspace_is_counted_in_its_own_memory(workspace, here, says):
+    """Where it does not fit the reason is the device's size; this machine needs room for a pinned copy instead."""
+    assert re.fullmatch(says, feasibility.memory_problem(CONFIG, Card(workspace), 1, here))
+
+
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_the_tensors_counted_are_at_least_those_that_exist(direction):
     """Inputs, an output of each backend and one in the making; grouped KV heads are not counted as query heads."""
@@ -166,6 +197,9 @@ def test_the_estimated_time_grows_with_the_work_and_shrinks_with_the_machine():
     assert feasibility.estimate_call_s(longer, CEILINGS) == pytest.approx(4 * one)
     assert feasibility.estimate_call_s(CONFIG, {k: 2 * v for k, v in CEILINGS.items()}) == pytest.approx(one / 2)
     assert feasibility.estimate_call_s(CONFIG.replace(direction="backward"), CEILINGS) > one
+    # The machine's speed says nothing of a GPU's, only of the projections that are timed with it.
+    assert feasibility.estimate_call_s(longer, CEILINGS, on_gpu=True) == 0
+    assert feasibility.estimate_call_s(longer, CEILINGS, 10**9, on_gpu=True) == pytest.approx(0.02)
 
 
 def test_what_is_not_supported_is_skipped_with_the_backends_reason(tmp_path):

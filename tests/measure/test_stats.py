@@ -94,6 +94,12 @@ def test_percentages_are_absent_without_ceilings_and_cpu_use_without_cpu_time():
     assert summary.gemm_pct is None
     assert summary.memory_pct is None
     assert summary.cores_used is None
+
+
+def test_a_gpu_is_not_judged_by_the_cpus_ceilings():
+    """Thousands of percent of what this CPU can do would say nothing."""
+    summary = stats.summarize(make_record([[2000.0]], backend="gpu"))
+    assert (summary.gemm_pct, summary.memory_pct) == (None, None)
     launch = Launch(start_ns=0, pos=0, number=1, samples_ns=[10.0, 30.0], cpu_ns=[20.0, 50.0])
     assert stats.summarize(make_record([], launches=[launch])).cores_used == pytest.approx(1.75)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rocattn.backends.gpu import GpuBackend
 from rocattn_profiling.measure import ceilings, machine
 from rocattn_profiling.measure.feasibility import estimate_call_s, memory_problem, time_problem
 from rocattn_profiling.measure.records import Record
@@ -217,7 +218,7 @@ class BenchSession(ResultsFolder):
         except Exception as error:  # noqa: BLE001 - a user's backend may raise anything: it is named, the rest goes on
             return FAILED + describe(error)
         calls = self.settings.launches * (2 + self.settings.min_samples) * count
-        call_s = estimate_call_s(config, self.ceilings, facts.extra_flops)
+        call_s = estimate_call_s(config, self.ceilings, facts.extra_flops, on_gpu=isinstance(backend, GpuBackend))
         return problem or time_problem(calls * call_s, self.settings.time_limit_s)
 
 

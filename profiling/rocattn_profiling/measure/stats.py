@@ -138,8 +138,9 @@ def summarize(record: Record) -> Summary:
     p50 = quantile(samples, 0.5)
     tflops = (config.flops + record.extra_flops) / p50 / 1e3
     gbps = (config.bytes_moved + record.extra_bytes) / p50
-    gemm = record.ceilings.get("gemm_float64_tflops" if config.dtype == "float64" else "gemm_tflops")
-    memory = record.ceilings.get("memory_gbps")
+    ceilings = {} if record.backend == "gpu" else record.ceilings  # they are the CPU's
+    gemm = ceilings.get("gemm_float64_tflops" if config.dtype == "float64" else "gemm_tflops")
+    memory = ceilings.get("memory_gbps")
     locations = [location(launch) for launch in record.launches if launch.samples_ns]
     cpu = [value for launch in record.launches for value in launch.cpu_ns]
     return Summary(

@@ -139,14 +139,18 @@ class Hip:
             if "dlopen" in str(error):
                 raise NoRuntimeError(library_reason(library_path())) from error
             raise NoRuntimeError(f"the HIP runtime does not fit hip-python: {error}") from error
-        except ValueError as error:  # an error code that these bindings have no name for
-            self._forget_error()
-            raise GpuError(f"{name}: the HIP runtime is newer than hip-python {self.version}: {error}") from error
+        except ValueError as error:
+            raise self._unnamed(name, error) from error
         status, *outputs = result if isinstance(result, tuple) else (result,)
         if status != self._success:
             self._forget_error()
             raise GpuError(f"{name} gave {getattr(status, 'name', status)}")
         return outputs[0] if outputs else None
+
+    def _unnamed(self, name: str, error: ValueError) -> GpuError:
+        """Return what to raise for an error code that these bindings have no name for."""
+        self._forget_error()
+        return GpuError(f"{name}: the HIP runtime is newer than hip-python {self.version}: {error}")
 
     def _forget_error(self) -> None:
         """Clear what HIP 7 and later keep until they are asked: torch's next launch would raise it as its own."""
@@ -311,7 +315,10 @@ class Hip:
         Raises:
             GpuError: When it is refused.
         """
-        result = self._launch(*what, stream, None, extra)
+        try:
+            result = self._launch(*what, stream, None, extra)
+        except ValueError as error:
+            raise self._unnamed("hipModuleLaunchKernel", error) from error
         status = result[0] if result.__class__ is tuple else result
         if status is not self._success:
             self._forget_error()

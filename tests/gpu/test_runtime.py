@@ -242,6 +242,8 @@ def test_a_refused_launch_names_the_kernel(stub):
     code = "PreparedPlan(open_runtime(), make()).run({'in': 0, 'factors': 0}, 0)"
     words = failure(stub(PRELUDE + code, STUB_LAUNCH="9"))
     assert words.endswith("LaunchError: rows: hipModuleLaunchKernel gave hipErrorInvalidConfiguration")
+    words = failure(stub(PRELUDE + code, STUB_LAUNCH="7777"))  # no name for it
+    assert "LaunchError: rows: hipModuleLaunchKernel: the HIP runtime is newer than hip-python " in words
 
 
 def test_too_large_a_workspace_says_what_there_is(stub):

@@ -45,7 +45,7 @@ def unchanged_backends():
         for name in set(sys.modules) - modules:
             if str(getattr(sys.modules[name], "__file__", "")).startswith(OURS):
                 del sys.modules[name]
-    BACKENDS._backends, BACKENDS._default = backends, default
+    BACKENDS._backends, BACKENDS._order, BACKENDS._default = backends, None, default
     BACKENDS._rules, BACKENDS._variable = thresholds
 
 

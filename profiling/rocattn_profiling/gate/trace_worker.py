@@ -9,7 +9,6 @@ programs do: that is what a GPU's profiler is started on, which writes its files
 # ruff: noqa: SLF001 - asv_runner has no public way to run a benchmark's setup and parameters apart
 import cProfile
 import importlib.metadata
-import itertools
 import json
 import os
 import pickle
@@ -58,10 +57,7 @@ def run_plainly(request: Answer) -> None:
 
 def ready(request: Answer) -> tuple[Any, str | None]:
     """Return the benchmark of a label, set up, and why it is skipped, if it is."""
-    benchmark = asv_worker.load({**request, "param": None})
-    index = index_of(benchmark, request["label"])
-    if index is not None:
-        benchmark = asv_worker.load({**request, "param": index})
+    benchmark = asv_worker.load(request)
     cache = None
     if benchmark.setup_cache_key is not None:
         os.chdir(Path(request["scratch"], "cache-" + re.sub(r"\W+", "-", benchmark.setup_cache_key)))
@@ -82,14 +78,6 @@ def trace(request: Answer) -> Answer:
         return {"status": "ok", **called(benchmark)}
     finally:
         benchmark.do_teardown()
-
-
-def index_of(benchmark: Any, label: str) -> int | None:
-    """Return which combination of parameters a label names; None without parameters."""
-    for index, values in enumerate(itertools.product(*benchmark.params)):
-        if benchmark.params and f"{benchmark.name}({', '.join(str(value) for value in values)})" == label:
-            return index
-    return None
 
 
 def called(benchmark: Any) -> Answer:

@@ -187,7 +187,7 @@ class Launcher:
         Raises:
             SuiteError: When the folder as a whole cannot be listed.
         """
-        answer, outcome = self._start({"do": "list"}, LIST_TIMEOUT_S, self.scratch, seed=0)
+        answer, outcome = self._start({"do": "list"}, LIST_TIMEOUT_S, None, seed=0)
         if outcome.status != "ok":
             raise SuiteError(f"cannot list the benchmarks in {self.suite.name}: {outcome.reason}")
         return msgspec.convert(answer, Suite)
@@ -202,14 +202,15 @@ class Launcher:
             seed: The process's PYTHONHASHSEED: equal on both sides of a pair, another in every round.
         """
         benchmark = case.benchmark
-        folder = self.scratch
+        folder = None
         timeout = benchmark.timeout or self.timeout_s
         if benchmark.setup_cache_key is not None:
             folder, failed = self._cache(benchmark)
             if failed is not None:
                 return failed
-        message = {"do": "run", "benchmark": benchmark.name, "type": benchmark.type, "param": case.param}
-        answer, outcome = self._start(message | msgspec.to_builtins(request), timeout, folder, seed=seed)
+        message = {"do": "run", "benchmark": benchmark.name, "type": benchmark.type, "label": case.label}
+        limits = {"limit_ns": round(timeout * 1e9), **msgspec.to_builtins(request)}
+        answer, outcome = self._start(message | limits, timeout, folder, seed=seed)
         if outcome.status != "ok":
             return outcome
         samples = answer["samples_ns"] if "samples_ns" in answer else [answer["value"]]
@@ -251,17 +252,19 @@ class Launcher:
         return folder, msgspec.structs.replace(outcome, reason=f"setup_cache: {outcome.reason}")
 
     def _start(
-        self, message: dict[str, Any], timeout_s: float, cwd: Path, *, seed: int
+        self, message: dict[str, Any], timeout_s: float, cwd: Path | None, *, seed: int
     ) -> tuple[dict[str, Any], Outcome]:
-        with tempfile.TemporaryDirectory(prefix="launch-", dir=self.scratch) as folder:
-            answer, log = Path(folder, "answer.json"), Path(folder, "log")
+        """Start a worker, by default in an empty folder, as asv does: no benchmark finds what another one wrote."""
+        with tempfile.TemporaryDirectory(prefix="launch-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
+            answer, log, own = Path(folder, "answer.json"), Path(folder, "log"), Path(folder, "work")
+            own.mkdir()
             request = msgspec.json.encode(message | {"suite": str(self.suite), "answer": str(answer)}).decode()
             command = [self.python, str(self._worker), request]
             environment = self.environment | {"PYTHONHASHSEED": str(seed), detached.MARK: folder}
             before = detached.processes()
             with log.open("wb") as output:
                 process = subprocess.Popen(
-                    command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    command, cwd=cwd or own, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                     start_new_session=True,
                 )  # fmt: skip
                 with _ending(process, folder, before):

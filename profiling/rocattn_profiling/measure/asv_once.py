@@ -31,7 +31,7 @@ def main(words: list[str] | None = None) -> int:
     if case is None:
         print(f"asv_once: {arguments.suite} has no benchmark {arguments.label}", file=sys.stderr)
         return 3
-    request = {"suite": folder, "benchmark": case.benchmark.name, "param": case.param, "type": case.benchmark.type}
+    request = {"suite": folder, "benchmark": case.benchmark.name, "label": case.label, "type": case.benchmark.type}
     # The cache goes to the working directory, as asv has it: not to whatever folder this was started in.
     with tempfile.TemporaryDirectory(prefix="rocattn-once-") as scratch, contextlib.chdir(scratch):
         if case.benchmark.setup_cache_key is not None:

@@ -10,10 +10,12 @@ into it.
 import ctypes
 import gc
 import hashlib
+import itertools
 import json
 import math
 import os
 import pickle
+import re
 import resource
 import signal
 import sys
@@ -101,7 +103,7 @@ def list_suite(request: Answer) -> Answer:
     for benchmark in discovery.disc_benchmarks(root, ignore_import_errors=True):
         keys = ("name", "type", "param_names", "timeout", "setup_cache_key", "setup_cache_timeout")
         facts = {key: getattr(benchmark, key) for key in keys}
-        facts["params"] = [[str(value) for value in values] for values in benchmark.params]
+        facts["params"] = names_of(benchmark)
         facts["unit"], facts["version"] = str(benchmark.unit), str(benchmark.version)
         benchmarks.append(facts)
     return {"status": "ok", "benchmarks": benchmarks, "broken": broken}
@@ -114,10 +116,24 @@ def load(request: Answer) -> Any:
         sys.modules.setdefault("pympler", None)  # type: ignore[arg-type]  # None is how the import system says absent
     from asv_runner.discovery import get_benchmark_from_name
 
-    name = request["benchmark"]
-    if request.get("param") is not None:
-        name = f"{name}-{request['param']}"
-    return get_benchmark_from_name(request["suite"], name)
+    benchmark = get_benchmark_from_name(request["suite"], request["benchmark"])
+    if benchmark.params and "label" in request:
+        benchmark.set_param_idx(index_of(benchmark, request["label"]))
+    return benchmark
+
+
+def names_of(benchmark: Any) -> list[list[str]]:
+    """Return asv's names of the values of each parameter, without addresses: they differ from process to process."""
+    plain = [[re.sub(r" at 0x[0-9a-fA-F]+", "", str(value)) for value in values] for values in benchmark.params]
+    return [[f"{n} ({ns[:at].count(n)})" if ns.count(n) > 1 else n for at, n in enumerate(ns)] for ns in plain]
+
+
+def index_of(benchmark: Any, label: str) -> int:
+    """Return the place of a label's parameters: it changes with a project that lists them, or a suite's set of them."""
+    labels = [f"{benchmark.name}({', '.join(values)})" for values in itertools.product(*names_of(benchmark))]
+    if label not in labels:
+        raise LookupError("the benchmark has no such parameters here")
+    return labels.index(label)
 
 
 def make_cache(request: Answer) -> Answer:
@@ -170,36 +186,23 @@ def measure(benchmark: Any, request: Answer) -> Answer:
     started = time.time_ns()
     if benchmark.type != "time":
         value = benchmark.do_run()
-        if benchmark.type == "peakmemory":
-            value = peak_rss_bytes()
-        return {
-            "value": number_of(value),
-            "canary_ns": low_end(canaries),
-            "start_ns": started,
-            "load": load_1min,
-            "steal_pct": steal_pct(ticks, cpu_ticks()),
-            "peak_rss_bytes": peak_rss_bytes(),
-        }
-    # timeraw has no timer: its statement runs in a process of its own for every sample.
-    answer = samples(benchmark, request, canaries) if hasattr(benchmark, "timer") else raw_samples(benchmark, request)
-    canaries += [canary_ns() for _ in range(4)]
-    # A timer of its own counts what the processor's speed says nothing of: a GPU's events, cycles, calls.
-    own_timer = getattr(benchmark, "timer", time.perf_counter) is not time.perf_counter
-    answer.update(
-        canary_ns=0 if own_timer else low_end(canaries),
-        canary_of=sys.version,
-        start_ns=started,
-        load=load_1min,
-        steal_pct=steal_pct(ticks, cpu_ticks()),
-    )
-    return {**answer, "peak_rss_bytes": peak_rss_bytes()}
+        value = peak_rss_bytes() if benchmark.type == "peakmemory" else value
+        answer: Answer = {"value": number_of(value), "canary_ns": low_end(canaries)}
+    else:
+        # timeraw has no timer: its statement runs in a process of its own for every sample.
+        timed = hasattr(benchmark, "timer")
+        answer = samples(benchmark, request, canaries) if timed else raw_samples(benchmark, request)
+        canaries += [canary_ns() for _ in range(4)]
+        # A timer of its own counts what the processor's speed says nothing of: a GPU's events, cycles, calls.
+        own_timer = timed and benchmark.timer is not time.perf_counter
+        answer.update(canary_ns=0 if own_timer else low_end(canaries), canary_of=sys.version)
+    steal = steal_pct(ticks, cpu_ticks())
+    facts = {"start_ns": started, "load": load_1min, "steal_pct": steal, "peak_rss_bytes": peak_rss_bytes()}
+    return {**answer, **facts}
 
 
 def cpu_ticks() -> list[int]:
-    """Return the machine's CPU time so far by kind (/proc/stat: user, nice, system, idle, iowait, irq, softirq, steal).
-
-    Empty where there is no /proc.
-    """
+    """Return the machine's CPU time so far by kind, the last of eight being steal; empty where there is no /proc."""
     try:
         with Path("/proc/stat").open() as file:
             return [int(part) for part in file.readline().split()[1:9]]
@@ -215,11 +218,7 @@ def steal_pct(before: list[int], after: list[int]) -> float:
 
 
 def number_of(value: Any) -> float:
-    """Return a benchmark's value as a float.
-
-    Raises:
-        TypeError: When it is not one number.
-    """
+    """Return a benchmark's value as a float; an error says what else it is."""
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise TypeError(f"the benchmark returned {type(value).__name__}, not a number")
     number = float(value)
@@ -327,10 +326,10 @@ def samples(benchmark: Any, request: Answer, canaries: list[int]) -> Answer:
     gc.disable()
     try:
         number = request.get("number") or 0
-        one = warm_up(sampler)
+        one, whole = warm_up(sampler)
         if not number:
-            number = choose_number(sampler, benchmark, one, request["sample_ns"])
-        count = request.get("count") or choose_count(one, sampler, number, request["budget_ns"])
+            number = choose_number(sampler, benchmark, one, whole, request["sample_ns"])
+        count = request.get("count") or choose_count(sampler, whole * number, number, request)
         rows, states = [], []
         for _ in range(count):
             rows.append(sampler.sample(number))
@@ -351,36 +350,40 @@ def samples(benchmark: Any, request: Answer, canaries: list[int]) -> Answer:
     }
 
 
-def warm_up(sampler: Sampler) -> int:
-    """Call for a while (at least once) and return the shortest wall time of one call in ns."""
-    best = 0
-    started = time.perf_counter_ns()
+def warm_up(sampler: Sampler) -> tuple[int, int]:
+    """Call for a while (at least once); return the shortest wall time of one call in ns, and of one with its set-up."""
+    best = whole = 0
+    started = before = time.perf_counter_ns()
     while True:
-        wall = max(sampler.sample(1)[0], 1)
+        wall, now = max(sampler.sample(1)[0], 1), time.perf_counter_ns()
         best = min(best, wall) if best else wall
-        if time.perf_counter_ns() - started >= WARMUP_NS:
-            return best
+        whole = min(whole, now - before) if whole else now - before
+        if now - started >= WARMUP_NS:
+            return best, (max(whole, best) if sampler.fresh else best)
+        before = now
 
 
-def choose_number(sampler: Sampler, benchmark: Any, one: int, sample_ns: int) -> int:
+def choose_number(sampler: Sampler, benchmark: Any, one: int, whole: int, sample_ns: int) -> int:
     """Return the calls of one sample: enough for ``sample_ns``, and not fewer than the benchmark's own number."""
     number = max(1, math.ceil(sample_ns / one))
     if sampler.fresh:
+        number = min(number, SAMPLE_LIMIT_NS // whole)
+    elif number > 1:
+        # The first guess counts the loop's and the clock's own overhead: one measured batch corrects it.
+        per_call = min(sampler.sample(number)[0] for _ in range(2)) / number
+        number = math.ceil(sample_ns / max(per_call, 1.0))
+    return max(int(benchmark.number), 1, number)
+
+
+def choose_count(sampler: Sampler, cost: int, number: int, request: Answer) -> int:
+    """Return how many samples fit in the budget of a launch: 4 to 12, fewer where half of the time limit ends first."""
+    if 4 * cost < request["budget_ns"]:  # a sample more costs nothing then, and tells better
         start = time.perf_counter_ns()
-        sampler.sample(1)
-        with_setup = max(time.perf_counter_ns() - start, 1)
-        return max(int(benchmark.number), 1, min(number, SAMPLE_LIMIT_NS // with_setup))
-    # The first guess counts the loop's and the clock's own overhead: one measured batch corrects it.
-    per_call = min(sampler.sample(number)[0] for _ in range(2)) / number
-    return max(int(benchmark.number), 1, math.ceil(sample_ns / max(per_call, 1.0)))
-
-
-def choose_count(one: int, sampler: Sampler, number: int, budget_ns: int) -> int:
-    """Return how many samples fit in the budget of a launch: 4 to 12."""
-    start = time.perf_counter_ns()
-    sampler.sample(number)
-    cost = max(time.perf_counter_ns() - start, one * number, 1)
-    return int(max(4, min(12, budget_ns // cost)))
+        sampler.sample(number)
+        cost = max(time.perf_counter_ns() - start, cost, 1)
+    # The other half is for the warm-up, a slower side and a busy machine.
+    most = request.get("limit_ns", math.inf) // 2 // cost - 1
+    return int(max(1, min(most, max(4, min(12, request["budget_ns"] // cost)))))
 
 
 def raw_samples(benchmark: Any, request: Answer) -> Answer:

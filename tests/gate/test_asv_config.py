@@ -6,12 +6,13 @@ from rocattn_profiling.measure.asv_config import SuiteError, read_config
 
 
 def test_the_configuration_is_read_as_asv_reads_it(tmp_path):
-    """Comments and trailing commas are allowed; single-valued variables of the matrix are kept, lists are not."""
+    """JSON 5, whose comments asv's users write; single-valued variables of the matrix are kept, lists are not."""
     (tmp_path / "perf" / "suite").mkdir(parents=True)
     text = """{
         // comment with "quotes" and https://example.org
         "benchmark_dir": "suite", /* block */
-        "show_commit_url": "https://example.org/commit/",
+        "show_commit_url": 'https://example.org/commit/',
+        project: "bare",
         "default_benchmark_timeout": 90,
         "matrix": {"env_nobuild": {"OMP_NUM_THREADS": ["2"], "MANY": ["1", "2"]}, "env": {"ONE": "x"},},
     }"""
@@ -21,6 +22,7 @@ def test_the_configuration_is_read_as_asv_reads_it(tmp_path):
         assert config.benchmark_dir == "perf/suite"
         assert config.environment == {"OMP_NUM_THREADS": "2", "ONE": "x"}
         assert config.timeout_s == 90
+        assert config.recipe.project == "bare"
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,7 @@ def test_the_configuration_is_read_as_asv_reads_it(tmp_path):
     [
         (None, "no asv.conf.json"),
         ("{", "cannot read"),
+        ("[]", "cannot read asv.conf.json: it holds no object"),
         ('{"benchmark_dir": "nowhere"}', "'nowhere'"),
         ('{"benchmark_dir": "../outside"}', "outside"),
     ],

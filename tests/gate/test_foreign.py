@@ -10,6 +10,7 @@ from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.measure import asv_config, environments, revisions
 from rocattn_profiling.measure.asv_config import Recipe, SuiteError, read_config
+from rocattn_profiling.measure.asv_store import AsvStore
 from rocattn_profiling.measure.building import BuildError
 
 pytestmark = pytest.mark.slow
@@ -305,7 +306,16 @@ def test_the_matrix_is_read_old_and_new(tmp_path, matrix, requirements, left_out
 
 @pytest.mark.parametrize(
     "settings",
-    [{"build_command": 3}, {"build_command": ["a", 1]}, {"project": ["x"]}, {"benchmark_dir": 1}],
+    [
+        {"build_command": 3},
+        {"build_command": ["a", 1]},
+        {"project": ["x"]},
+        {"benchmark_dir": 1},
+        {"default_benchmark_timeout": "2 min"},
+        {"default_benchmark_timeout": None},
+        {"matrix": ["numpy"]},
+        {"matrix": {"req": ["numpy"]}},
+    ],
 )
 def test_settings_of_the_wrong_kind_are_one_line(tmp_path, settings):
     """The line names the file and the key."""
@@ -326,6 +336,12 @@ def test_the_usual_places_of_a_configuration_are_looked_into(tmp_path):
         read_config(tmp_path, None)
     (tmp_path / "asv.conf.json").write_text('{"benchmark_dir": "benchmarks"}')
     assert read_config(tmp_path, None).benchmark_dir == "benchmarks"
+    (tmp_path / "asv.conf.jsonc").write_text('{"version": 1, "repo": "."}')
+    with pytest.raises(SuiteError, match=r"asv\.conf\.json and asv\.conf\.jsonc in one folder"):
+        read_config(tmp_path, None)
+    (tmp_path / "asv.conf.json").unlink()
+    assert read_config(tmp_path, None).benchmark_dir == "benchmarks"
+    assert AsvStore(tmp_path).config_path == tmp_path / "asv.conf.jsonc"
     assert asv_config.FILE == "asv.conf.json"
 
 

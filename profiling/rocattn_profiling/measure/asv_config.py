@@ -13,6 +13,7 @@ from rocattn.errors import RocattnError
 
 DEFAULT_TIMEOUT_S = 60.0  # asv's default_benchmark_timeout
 FILE = "asv.conf.json"
+_FILES = (FILE, "asv.conf.jsonc")  # as asv looks for them
 OUR_RESULTS, ASV_RESULTS = ".asv/results", "results"  # without an asv.conf.json, and where one names no results_dir
 USUAL_FOLDERS = ("benchmarks/", "asv_bench/", "asv_benchmarks/", "benchmark/", "asv/", "perf/")
 
@@ -81,11 +82,11 @@ def read_config(tree: Path, suite: str | None) -> Config:
         SuiteError: When there is none, or it cannot be parsed.
     """
     given = tree / (suite or _usual_place(tree))
-    if given.is_dir() and not (given / FILE).exists():
-        path = next((p for p in _above(given, tree) if p.is_file()), None)
+    if given.is_dir() and not _file_in(given):
+        path = next((found for folder in _above(given, tree) if (found := _file_in(folder))), None)
         return _config(_parse(path) if path else {}, path.parent if path else tree, given, tree)
-    path = given / FILE if given.is_dir() else given
-    if not path.is_file():
+    path = _file_in(given) if given.is_dir() else given
+    if path is None or not path.is_file():
         raise SuiteError(f"there is no {suite or FILE}: name a benchmark folder or an asv.conf.json with --suite")
     settings = _parse(path)
     name = _text(settings, "benchmark_dir", "benchmarks", path)
@@ -97,18 +98,36 @@ def read_config(tree: Path, suite: str | None) -> Config:
 
 
 def _usual_place(tree: Path) -> str:
-    found = [f"{folder}{FILE}" for folder in ("", *USUAL_FOLDERS) if (tree / folder / FILE).is_file()]
-    if not found or found[0] == FILE:
+    found = [path.relative_to(tree).as_posix() for path in usual_files(tree)]
+    if not found:
         return FILE
     if len(found) > 1:
         raise SuiteError(f"there are {' and '.join(found)}: choose one with --suite")
     return found[0]
 
 
+def usual_files(tree: Path) -> list[Path]:
+    """Return the one configuration at the top, else those in the folders where asv's users keep it."""
+    found = [path for folder in ("", *USUAL_FOLDERS) if (path := _file_in(tree / folder))]
+    return found[:1] if found and found[0].parent == tree else found
+
+
 def _above(folder: Path, tree: Path) -> list[Path]:
     """Return where the configuration of a benchmark folder may be: beside it, and above it up to the tree."""
     parents = list(folder.parents)
-    return [parent / FILE for parent in (parents[: parents.index(tree) + 1] if tree in parents else parents[:1])]
+    return parents[: parents.index(tree) + 1] if tree in parents else parents[:1]
+
+
+def _file_in(folder: Path) -> Path | None:
+    """Return the configuration that a folder holds.
+
+    Raises:
+        SuiteError: When there are two; asv takes neither.
+    """
+    found = [folder / name for name in _FILES if (folder / name).is_file()]
+    if len(found) > 1:
+        raise SuiteError(f"there are {' and '.join(_FILES)} in one folder: remove one, or choose with --suite")
+    return found[0] if found else None
 
 
 def _inside(path: Path, tree: Path) -> bool:
@@ -137,7 +156,7 @@ def _config(settings: dict[str, Any], conf_dir: Path, folder: Path, tree: Path) 
     return Config(
         benchmark_dir=_relative(folder, tree),
         environment=environment,
-        timeout_s=float(settings.get("default_benchmark_timeout", DEFAULT_TIMEOUT_S)),
+        timeout_s=_seconds(settings, "default_benchmark_timeout", where),
         results_dir=os.path.normpath(Path(recipe.conf_dir, results)),
         recipe=recipe,
         left_out=[*left_out, *more],
@@ -145,14 +164,16 @@ def _config(settings: dict[str, Any], conf_dir: Path, folder: Path, tree: Path) 
 
 
 def _parse(path: Path) -> dict[str, Any]:
+    """Read a configuration as asv does: JSON 5, so comments, trailing commas, single quotes and bare keys."""
+    from asv.util import load_json
+
     try:
-        text = path.read_text()
-        # asv allows // comments and trailing commas; strings (which may hold "//") are matched first and kept.
-        text = re.sub(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', lambda m: m.group(1) or "", text, flags=re.DOTALL)
-        text = re.sub(r'("(?:\\.|[^"\\])*")|,(?=\s*[\]}])', lambda m: m.group(1) or "", text)
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-        raise SuiteError(f"cannot read {path.name}: {error}") from error
+        settings = load_json(str(path), js_comments=True)
+    except (OSError, ValueError, RecursionError) as error:
+        raise SuiteError(f"cannot read {path.name}: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, dict):
+        raise SuiteError(f"cannot read {path.name}: it holds no object")
+    return settings
 
 
 def _text(settings: dict[str, Any], key: str, default: str, path: Path) -> str:
@@ -162,6 +183,13 @@ def _text(settings: dict[str, Any], key: str, default: str, path: Path) -> str:
     if not isinstance(value, str):
         raise SuiteError(f"{path.name}: {key!r} is not a text")
     return value
+
+
+def _seconds(settings: dict[str, Any], key: str, path: Path) -> float:
+    value = settings.get(key, DEFAULT_TIMEOUT_S)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise SuiteError(f"{path.name}: {key!r} is not a number of seconds")
+    return float(value)
 
 
 def _commands(settings: dict[str, Any], key: str, path: Path) -> list[str] | None:
@@ -175,9 +203,18 @@ def _commands(settings: dict[str, Any], key: str, path: Path) -> list[str] | Non
 
 
 def _matrix(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the matrix in its present form: older files list requirements at its top."""
-    matrix: dict[str, Any] = settings.get("matrix") or {}
-    return matrix if not matrix or {"req", "env", "env_nobuild"} & matrix.keys() else {"req": matrix}
+    """Return the matrix in its present form: older files list requirements at its top.
+
+    Raises:
+        SuiteError: When it, or a part of it, is no object.
+    """
+    matrix = settings.get("matrix") or {}
+    kinds = ("req", "env", "env_nobuild")
+    if isinstance(matrix, dict) and matrix and not matrix.keys() & set(kinds):
+        matrix = {"req": matrix}
+    if not isinstance(matrix, dict) or not all(isinstance(matrix.get(kind) or {}, dict) for kind in kinds):
+        raise SuiteError(f"{FILE}: 'matrix' is not an object of objects (req, env, env_nobuild)")
+    return matrix
 
 
 def _values(value: Any) -> list[Any]:

@@ -19,7 +19,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.files import write_text
-from rocattn_profiling.measure.asv_config import FILE, OUR_RESULTS, USUAL_FOLDERS
+from rocattn_profiling.measure.asv_config import OUR_RESULTS, usual_files
 from rocattn_profiling.measure.asv_entry import Entry, add_result, record_value, united
 from rocattn_profiling.measure.asv_series import Point, Series, guess_unit, place_of, points_of, readable
 
@@ -57,9 +57,8 @@ class AsvStore:
 
     def __init__(self, repo_root: Path, results_dir: Path | None = None) -> None:
         self.repo_root = Path(repo_root).resolve()
-        paths = [self.repo_root / folder / FILE for folder in ("", *USUAL_FOLDERS)]
-        found = [path for path in paths if path.is_file()]
-        self.config_path = found[0] if found[:1] == paths[:1] or len(found) == 1 else None
+        found = usual_files(self.repo_root)
+        self.config_path = found[0] if len(found) == 1 else None
         config = read_config(self.config_path) if self.config_path else None
         configured = (
             self.config_path.parent / str(config.results_dir)

@@ -259,6 +259,18 @@ def test_a_suite_outside_the_repository_is_used_for_both(repo, offline, tmp_path
     assert repo.git("status", "--porcelain") == ""
 
 
+def test_a_suite_of_another_repository_says_what_to_clone(repo, offline):
+    """Benchmarks kept apart, with the project's address in asv.conf.json: what is here cannot be built."""
+    conf = {"version": 1, "repo": "https://example.org/srclib.git", "build_command": ["python -m build {build_dir}"]}
+    repo.put("asv.conf.json", json.dumps(conf))
+    repo.commit("suite only", **{"benchmarks/__init__.py": ""})
+    recipe = read_config(repo.root, None).recipe
+    with pytest.raises(
+        BuildError, match=r"benchmarks https://example\.org/srclib\.git: clone that, and name the clone with --repo"
+    ):
+        environments.build(repo.root, revisions.resolve(repo.root, "HEAD"), recipe)
+
+
 def test_a_shallow_clone_without_tags_is_built(repo, offline, tmp_path):
     """What CI checks out: two commits deep, no tags."""
     repo.commit("old", **{"pyproject.toml": hatchling("lib", "lib"), "lib/__init__.py": LIBRARY})

@@ -32,6 +32,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         requirements: What the matrix adds (``req``), as pip takes it: ``"numpy==2.4.6"``.
         build, install: asv's ``build_command`` and ``install_command``; None for what the file does not say.
         environment: Variables of the matrix's ``env``, which asv also sets while it builds.
+        repo: What asv benchmarks: "." or another local path, or an address.
         python: The interpreter that the environment is made with, and its version; "" for the running one.
     """
 
@@ -42,6 +43,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     build: list[str] | None = None
     install: list[str] | None = None
     environment: dict[str, str] = {}
+    repo: str = ""
     python: tuple[str, str] = ("", "")
 
     @property
@@ -152,6 +154,7 @@ def _config(settings: dict[str, Any], conf_dir: Path, folder: Path, tree: Path) 
         build=_commands(settings, "build_command", where),
         install=_commands(settings, "install_command", where),
         environment={k: v for k, v in environment.items() if k in (_matrix(settings).get("env") or {})},
+        repo=_text(settings, "repo", "", where),
     )
     return Config(
         benchmark_dir=_relative(folder, tree),

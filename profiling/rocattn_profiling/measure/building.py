@@ -50,6 +50,7 @@ _WRAPPER = re.compile(
     r"|Encountered error while generating|likely not a problem with pip"
 )
 _OTHER_PYTHON = re.compile(r"requires a different Python|does not satisfy Python")
+_PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 _ASV_TOOLS = ("pip", "setuptools", "wheel", "build")  # what asv's environments hold before any requirement
 
 
@@ -96,6 +97,11 @@ class Build:
         """
         if not self.project.is_dir():
             raise self._unbuildable(f"it has no folder {self.recipe.subdir!r}, which asv.conf.json builds")
+        if not any((self.project / name).is_file() for name in _PROJECT_FILES) and ":" in self.recipe.repo:
+            raise self._unbuildable(
+                f"it has no pyproject.toml and no setup.py, and its asv.conf.json benchmarks {self.recipe.repo}: "
+                "clone that, and name the clone with --repo and this suite with --suite"
+            )
         if self.offline and self.maker != sys.executable:
             raise self._unbuildable("no package index is used, and the packages here are not those of --python")
         self.wheels.mkdir(exist_ok=True)
@@ -213,7 +219,7 @@ class Build:
         try:
             tables = tomllib.loads((self.project / "pyproject.toml").read_text())
         except FileNotFoundError:
-            if any((self.project / name).is_file() for name in ("setup.py", "setup.cfg")):
+            if any((self.project / name).is_file() for name in _PROJECT_FILES):
                 return _LEGACY_BACKEND, []
             raise self._unbuildable("it has no pyproject.toml and no setup.py") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

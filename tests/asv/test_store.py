@@ -154,6 +154,19 @@ def test_broken_files_are_named_and_the_rest_is_read(store):
     assert sum(any(name in line for line in problems) for name in ("cut-off", "list", "odd", "nobody")) == 4
 
 
+def test_files_of_an_old_asv_are_one_line_that_says_what_to_do(store):
+    """A store may hold thousands of them."""
+    folder = store.results_dir / "old_box"
+    folder.mkdir(parents=True)
+    for name in ("machine", "a", "b", "c"):
+        (folder / f"{name}.json").write_text('{"version": 1}')
+    problems = []
+    assert store.read(problems.append) == []
+    (line,) = problems
+    assert line.startswith(f"passed over {folder / 'a.json'} and 2 more: it is stored in an old file format.")
+    assert "`asv update`" in line
+
+
 @pytest.mark.parametrize("value", [True, "hello"])
 def test_a_result_that_is_no_number_costs_its_benchmark_alone(store, value):
     """asv stores what a track_ benchmark returned: odd in every commit, it is one line, and the rest is read."""

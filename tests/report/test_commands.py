@@ -116,6 +116,13 @@ def test_site_needs_something_to_publish(repository, capsys):
     assert main(["site", "--repo", str(repository), "--out", str(repository / "site")]) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("rocattn site: nothing to publish")
+    old = repository / ".asv" / "results" / "box"
+    old.mkdir(parents=True)
+    for name in ("machine", "a", "b"):
+        (old / f"{name}.json").write_text('{"version": 1}')
+    assert main(["site", "--repo", str(repository), "--out", str(repository / "site")]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"no results that can be read (passed over {old / 'a.json'} and 1 more: it is stored in an old" in line
     assert main(["site", "--repo", str(repository.parent), "--out", str(repository / "site")]) == 4
     (line,) = capsys.readouterr().err.splitlines()
     assert "has no git history" in line

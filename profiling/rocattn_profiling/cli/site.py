@@ -66,10 +66,13 @@ def _run(arguments: argparse.Namespace) -> int:
     # asv takes as long as all of ours, and has a process of its own to be killed in: both at once.
     with ProcessPoolExecutor(1, get_context("spawn")) as beside:
         publishing = beside.submit(asv_pages.publish, store, history, out / "asv", offline=arguments.offline)
-        series = store.read(notes.append)
+        told: list[str] = []
+        series = store.read(told.append)
+        notes += told
         if not series and not records and gate is None:
+            found = f"{store.results_dir} has no results" + (f" that can be read ({told[0]})" if told else "")
             raise CommandError(
-                f"nothing to publish: {store.results_dir} has no results, and there are no records or verdict beside "
+                f"nothing to publish: {found}, and there are no records or verdict beside "
                 f"{out} (run `rocattn bench` or `asv run` first)",
                 NOT_MEASURED,
             )

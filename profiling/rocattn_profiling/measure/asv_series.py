@@ -10,6 +10,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from asv.results import Results
 
@@ -119,3 +120,22 @@ def guess_unit(name: str) -> str:
     """Return the unit that a method name of asv implies."""
     method = name.rsplit(".", 1)[-1]
     return "bytes" if method.startswith(("mem_", "peakmem_")) else "seconds" if method.startswith("time") else "unit"
+
+
+class PassedOver:
+    """Files that cannot be read, told in one line for each reason: a store of an old asv holds thousands of them."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, list[Path]] = {}
+
+    def add(self, path: Path, error: Exception) -> None:
+        """Remember a file; its own path is no part of the reason."""
+        why = " ".join(str(error).split()).replace(str(path.absolute()), "it")
+        self._paths.setdefault(why, []).append(path)
+
+    def notes(self) -> list[str]:
+        """Return the lines."""
+        return [
+            f"passed over {paths[0]}{f' and {len(paths) - 1} more' if paths[1:] else ''}: {why}"
+            for why, paths in self._paths.items()
+        ]

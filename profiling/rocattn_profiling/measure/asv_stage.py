@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.measure.asv_series import PassedOver
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -55,6 +56,7 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "benchmarks.json", {**benchmarks, "version": 2})
     unknown: set[str] = set()
+    passed_over = PassedOver()
     machines = store.machines()
     for path in store.result_files(staged.notes.append):
         try:
@@ -65,7 +67,7 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
                 continue
             changed = _clean(data, benchmarks)
         except (RocattnError, OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-            staged.notes.append(" ".join(f"passed over {path}: {error}".split()))
+            passed_over.add(path, error)
             continue
         if changed:
             staged.notes.append(f"{path.name}: {changed} values that asv cannot show were left out")
@@ -76,6 +78,7 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
         _write(folder / path.parent.name / path.name, data)
         staged.results += 1
         staged.commits.add(data["commit_hash"])
+    staged.notes += passed_over.notes()
     if unknown:
         staged.notes.append(f"{len(unknown)} measured commits are not in this clone: their points are left out")
     return staged

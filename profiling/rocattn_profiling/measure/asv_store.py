@@ -21,7 +21,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.files import write_text
 from rocattn_profiling.measure.asv_config import OUR_RESULTS, usual_files
 from rocattn_profiling.measure.asv_entry import Entry, add_result, record_value, united
-from rocattn_profiling.measure.asv_series import Point, Series, guess_unit, place_of, points_of, readable
+from rocattn_profiling.measure.asv_series import PassedOver, Point, Series, guess_unit, place_of, points_of, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -150,6 +150,7 @@ class AsvStore:
         found: dict[tuple[str, tuple[tuple[str, str], ...], str, str], list[Point]] = {}
         places: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
         odd: dict[str, Path] = {}
+        passed_over = PassedOver()
         for path in self.result_files(on_problem):
             try:
                 results = load_results(path)
@@ -167,7 +168,9 @@ class AsvStore:
                     for params, point in points:
                         found.setdefault((name, params, *where), []).append(point)
             except (RocattnError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-                on_problem(_one_line(f"passed over {path}: {error}"))
+                passed_over.add(path, error)
+        for note in passed_over.notes():
+            on_problem(note)
         for what, path in odd.items():
             on_problem(_one_line(f"{what}, first in {path}"))
         return [

@@ -18,6 +18,7 @@ from rocattn.threads import thread_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from types import UnionType
 
     from rocattn.config import AttentionConfig
 
@@ -113,7 +114,9 @@ class Thresholds:
         if values["schema"] != SCHEMA:
             raise ValueError(f"its schema is {values['schema']!r}, this rocattn reads {SCHEMA}")
         cells = tuple(_cell(entry) for entry in values["cells"])
-        return cls(machine=values["machine"], threads=int(values["threads"]), cells=cells, about=values["about"])
+        machine = {str(name): str(value) for name, value in dict(values["machine"]).items()}
+        _check({"threads": values["threads"]}, int)
+        return cls(machine=machine, threads=values["threads"], cells=cells, about=values["about"])
 
     def rules(self) -> Rules:
         """Return what a selection asks."""
@@ -202,7 +205,7 @@ def load_thresholds(path: Path, *, force: bool = False) -> Thresholds:
         found = Thresholds.from_dict(json.loads(Path(path).read_bytes()))
     except OSError as error:
         raise ThresholdsError(f"cannot read thresholds from {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ThresholdsError(f"{path} holds no thresholds of `rocattn bench --crossover`: {what}") from error
     if not force and (problem := foreign(found)):
@@ -225,4 +228,20 @@ def foreign(found: Thresholds) -> str:
 def _cell(entry: Mapping[str, Any]) -> Cell:
     first, second = entry["backends"]
     made = {"backends": (str(first), str(second)), "ranges": tuple(Range(**each) for each in entry["ranges"])}
-    return Cell(**{**entry, **made, "evidence": tuple(entry["evidence"])})
+    cell = Cell(**{**entry, **made, "evidence": tuple(entry["evidence"])})
+    # A selection compares and looks up all of these: what is wrong is told now, not in some later call.
+    _check({name: getattr(cell, name) for name in ("dtype", "mask", "layout", "direction")}, str)
+    _check({name: getattr(cell, name) for name in ("head_dim", "batch", "num_heads", "num_kv_heads")}, int)
+    _check({"seq_q": cell.seq_q}, int | None)
+    for each in cell.ranges:
+        _check({"from_length": each.from_length}, int)
+        _check({"to_length": each.to_length}, int | None)
+        _check({"winner": each.winner}, str)
+    return cell
+
+
+def _check(values: Mapping[str, Any], kind: type | UnionType) -> None:
+    """Raise TypeError for a value that is of another kind."""
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is {value!r}")

@@ -196,6 +196,36 @@ def test_a_file_that_holds_no_thresholds_is_refused(registry, tmp_path, text, wo
         registry.use_thresholds(path)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"machine": None}, {"machine": [1]}, {"threads": 1e400}, {"threads": "2"}, {"threads": None}, {"cells": 3},
+        {"batch": "1"}, {"head_dim": [64]}, {"dtype": ["float32"]}, {"seq_q": "20"}, {"layout": {}},
+        {"ranges": [{"from_length": "1", "to_length": None, "winner": "slow"}]},
+        {"ranges": [{"from_length": 1, "to_length": [24], "winner": "slow"}]},
+        {"ranges": [{"from_length": 1, "to_length": None, "winner": ["slow"]}]},
+        {"ranges": [{}]}, {"backends": ["slow"]},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("force", [False, True])
+def test_a_value_of_another_kind_is_refused_when_the_file_is_read(registry, write, changes, force):
+    """Not by a TypeError in whichever call first compares it; forced or not."""
+    path = write(CELL)
+    values = json.loads(path.read_text())
+    (values if changes.keys() & values.keys() else values["cells"][0]).update(changes)
+    path.write_text(json.dumps(values))
+    with pytest.raises(ThresholdsError, match="holds no thresholds") as caught:
+        registry.use_thresholds(path, force=force)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_machine_of_numbers_is_another_machine(registry, write):
+    """Whatever the file says of it is shown."""
+    with pytest.raises(ThresholdsError, match=r"on another machine \(5; this is "):
+        registry.use_thresholds(write(CELL, machine={"cpu": 5}))
+
+
 def test_the_environment_names_a_file_for_a_registry_that_reads_it(write, monkeypatch):
     """Read at the first selection that has a choice; a wrong file is an error there, a call of ours outweighs it."""
     monkeypatch.setenv("SOME_THRESHOLDS", str(write(CELL)))

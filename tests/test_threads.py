@@ -1,6 +1,7 @@
 """How many threads the CPU kernels may use."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +51,41 @@ def test_a_cgroup_quota_is_read(tmp_path):
     (tmp_path / "cpu.cfs_quota_us").write_text("250000\n")
     (tmp_path / "cpu.cfs_period_us").write_text("100000\n")
     assert threads._quota_v1(tmp_path) == 3
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cpus"),
+    [
+        ("0::/jobs/7\n", {"jobs/7/cpu.max": "400000 100000", "jobs/cpu.max": "200000 100000"}, 2),
+        ("0::/jobs/7\n", {"jobs/7/cpu.max": "max 100000", "cpu.max": "300000 100000"}, 3),
+        ("0::/\n", {"cpu.max": "150000 100000"}, 2),
+        (
+            "8:cpu,cpuacct:/jobs/7\n4:memory:/a:b\n0::/\n",
+            {"cpu/jobs/7/cpu.cfs_quota_us": "300000", "cpu/jobs/7/cpu.cfs_period_us": "100000"},
+            3,
+        ),
+        ("8:cpu,cpuacct:/docker/1\n", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
+        ("4:memory:/\n", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1 << 20),
+        ("8:cpu:/\n", {"cpu/cpu.cfs_quota_us": "0", "cpu/cpu.cfs_period_us": "0"}, 1 << 20),
+        ("0::/\n", {}, 1 << 20),
+        (None, {"cpu.max": "100000 100000"}, 1 << 20),
+    ],
+)
+def test_the_quota_of_the_own_group_and_of_those_around_it_counts(monkeypatch, tmp_path, groups, files, cpus):
+    """Control groups 2 with every ancestor's limit, 1 of a host and of a container, and none."""
+    written = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in (written if groups is None else {**written, "proc/self/cgroup": groups}).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(threads, "Path", lambda text: Path(str(tmp_path) + text))
+    assert threads._cgroup_cpus.__wrapped__() == cpus
+
+
+@pytest.mark.parametrize(("set_to", "words"), [("", ""), ("3", ""), (" 4,2", ""), ("0", "is '0'"), ("many", "is 'many'")])
+def test_a_number_of_threads_that_is_none_is_told(monkeypatch, set_to, words):
+    """Calls pass over it; `rocattn doctor` has the sentence."""
+    assert threads.count_problem() == ""
+    monkeypatch.setenv("ROCATTN_NUM_THREADS", set_to)
+    problem = threads.count_problem()
+    assert words in problem
+    assert bool(problem) == bool(words)

@@ -93,6 +93,11 @@ def prepare(uv: Path) -> None:
         done = subprocess.run([uv, *step], cwd=ROOT, env=env, check=False)
         if done.returncode:
             sys.exit(f"dev.py: `uv {' '.join(step[:2])}` failed with status {done.returncode}; the lines above say why")
+    # As relative paths, so in ASCII: up to Python 3.12 the file is read in the locale's encoding, and with LC_ALL=C
+    # a letter like é in the checkout's path would keep every command of .venv from starting.
+    for listed in (ROOT / ".venv" / "lib").glob("python*/site-packages/_rocattn.pth"):
+        places = [os.path.relpath(line, listed.parent) for line in listed.read_text("utf-8").splitlines()]
+        listed.write_text("\n".join([*places, ""]))
     stamp.write_text(want)
 
 

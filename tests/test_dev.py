@@ -69,6 +69,21 @@ def test_the_environment_is_made_once_and_the_task_gives_its_status(checkout):
     assert (checkout / "calls").read_text().splitlines() == calls
 
 
+@pytest.mark.parametrize("name", ["plain", "a cl\u00f6ne"])
+def test_the_checkout_is_found_by_a_path_that_every_locale_can_read(checkout, name):
+    """LC_ALL=C and a checkout in a folder with a letter outside of ASCII: site.py would end with a traceback."""
+    home = checkout.rename(checkout.parent / name)
+    pth = home / ".venv/lib/python3.11/site-packages/_rocattn.pth"
+    pth.parent.mkdir(parents=True)
+    pth.write_text(f"{home}\n{home}/profiling", "utf-8")
+    uv = next(home.glob(".tools/*/bin/uv"))
+    uv.write_text("#!/bin/sh\n")
+    dev(home, "lint")
+    lines = pth.read_text("ascii").splitlines()
+    assert [(pth.parent / line).resolve() for line in lines] == [home, home / "profiling"]
+    assert not any(Path(line).is_absolute() for line in lines)
+
+
 @pytest.mark.parametrize(("cpus", "processes"), [(1, 0), (2, 2), (64, 4)])
 def test_all_tests_are_shared_out_among_the_cpus_and_a_part_is_not(checkout, cpus, processes):
     """Without arguments as many processes as CPUs, four at most, each with whole files; one CPU needs one process."""

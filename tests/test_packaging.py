@@ -143,14 +143,14 @@ def test_the_sdist_builds_the_same_wheel(built, tmp_path):
 def test_the_editable_install_reads_the_checkout():
     """Edits are seen at once: both packages come from this folder through a .pth of two lines."""
     site = Path(sysconfig.get_paths()["purelib"])
-    lines = [pth.read_text().split() for pth in site.glob("_*rocattn*.pth")]
+    lines = [pth.read_text("utf-8").splitlines() for pth in site.glob("_*rocattn*.pth")]
     if not lines:
         pytest.skip("rocattn is not installed as editable here")
-    assert [Path(line) for line in lines[0]] == [ROOT, ROOT / "profiling"]
+    assert [(site / line).resolve() for line in lines[0]] == [ROOT, ROOT / "profiling"]
     code = "import rocattn, rocattn_profiling; print(rocattn.__file__); print(rocattn_profiling.__file__)"
     done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=True)
     expected = [ROOT / "rocattn/__init__.py", ROOT / "profiling/rocattn_profiling/__init__.py"]
-    assert [Path(line) for line in done.stdout.split()] == expected
+    assert [Path(line) for line in done.stdout.splitlines()] == expected
 
 
 def test_profiling_is_not_a_package():

@@ -81,7 +81,9 @@ def test_the_quota_of_the_own_group_and_of_those_around_it_counts(monkeypatch, t
     assert threads._cgroup_cpus.__wrapped__() == cpus
 
 
-@pytest.mark.parametrize(("set_to", "words"), [("", ""), ("3", ""), (" 4,2", ""), ("0", "is '0'"), ("many", "is 'many'")])
+@pytest.mark.parametrize(
+    ("set_to", "words"), [("", ""), ("3", ""), (" 4,2", ""), ("0", "is '0'"), ("many", "is 'many'")]
+)
 def test_a_number_of_threads_that_is_none_is_told(monkeypatch, set_to, words):
     """Calls pass over it; `rocattn doctor` has the sentence."""
     assert threads.count_problem() == ""

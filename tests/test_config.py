@@ -65,7 +65,12 @@ def test_bytes_are_what_must_move():
         ({"num_kv_heads": 4}, "must be a multiple"),
         ({"dtype": "int8"}, "dtype 'int8' is not supported"),
         ({"layout": "SBHD"}, "layout 'SBHD' is not supported"),
+        ({"num_heads": 0, "num_kv_heads": 0}, "0 query heads cannot share 0 KV heads"),
         ({"window": (1, -2)}, "must be (left, right)"),
+        ({"window": (1, 2, 3)}, "must be (left, right)"),
+        ({"softcap": 9e-31}, "from 1e-30 to 1e+30"),
+        ({"softcap": 2e30}, "from 1e-30 to 1e+30"),
+        ({"scale": -2e30}, "from -1e+30 to 1e+30"),
         ({"softcap": 0.0}, "softcap is 0.0"),
         ({"mask": "bool"}, "contradict each other"),
         ({"mask": "bool", "mask_shape": (2, 6, 5, 8)}, "does not broadcast"),
@@ -77,6 +82,22 @@ def test_contradictions_are_refused_in_words(changes, said):
     with pytest.raises(ConfigError) as caught:
         make(**({"head_dim": 8} | changes))
     assert said in str(caught.value)
+
+
+def test_the_largest_factors_are_taken_and_what_is_left_out_follows_from_the_rest():
+    """The bounds themselves are inside; KV heads are the query heads, V's head dimension is D."""
+    config = AttentionConfig(batch=1, num_heads=6, seq_q=5, seq_k=7, head_dim=8, softcap=1e30, scale=-1e30)
+    assert (config.num_kv_heads, config.head_dim_v) == (6, 8)
+    assert config.replace(softcap=1e-30, scale=1e30).label == "b1-h6-q5-k7-d8-softcap1e-30-scale1e+30-float32"
+
+
+def test_a_side_too_wide_to_hide_anything_is_open():
+    """A window of Sk to the left or Sq to the right sees all of that side; one less may hide a key."""
+    config = make(head_dim=8)  # 5 queries, 7 keys
+    sides = [(7, 5), (6, 5), (7, 4), (6, 4), (-1, 1 << 60)]
+    assert [config.replace(window=each).band for each in sides] == [None, (6, -1), (-1, 4), (6, 4), None]
+    assert config.replace(window=(9, 9), causal=True).band == (-1, 0)
+    assert config.replace(window=(2, 9), causal=True).band == (2, 0)
 
 
 def test_a_config_survives_json_and_keeps_its_key():

@@ -163,6 +163,8 @@ def test_a_name_can_be_taken_once(registry):
 def test_unregistering_also_drops_the_default(registry):
     """A removed default does not linger; removing what is not there is fine."""
     registry.set_default("slow")
+    registry.unregister("another")
+    assert registry.default == "slow"
     registry.unregister("slow")
     registry.unregister("slow")
     assert registry.default is None

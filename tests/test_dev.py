@@ -1,6 +1,7 @@
 """dev.py, the two commands' engine: it needs nothing but the standard library and says what is wrong in one line."""
 
 import ast
+import shlex
 import shutil
 import subprocess
 import sys
@@ -139,7 +140,7 @@ def test_an_unknown_task_names_the_known_ones(checkout):
 def test_make_passes_the_task_and_its_arguments(checkout):
     """``make test ARGS=…`` is dev.py with the same arguments."""
     done = subprocess.run(
-        ["make", "test", f"PYTHON={sys.executable}", "ARGS=-k softmax"],
+        ["make", "test", f"PYTHON={shlex.quote(sys.executable)}", "ARGS=-k softmax"],
         cwd=checkout, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "ran -k softmax" in done.stdout

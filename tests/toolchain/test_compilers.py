@@ -1,5 +1,6 @@
 """Which compiler is chosen, and what is said about those that cannot be."""
 
+import shlex
 import sys
 from importlib.util import find_spec
 
@@ -147,7 +148,7 @@ def test_a_given_compiler_that_does_not_work_is_an_error(write_tool, tmp_path, m
 def test_other_environments_get_the_same_compiler(monkeypatch):
     """The variable names this interpreter's choice: its version, hence every cache key, is the same there."""
     mine = toolchain.choose_host_compiler()
-    for text in (toolchain.compiler_environment()["ROCATTN_COMPILER"], f"{sys.executable} -m ziglang c++"):
+    for text in (toolchain.compiler_environment()["ROCATTN_COMPILER"], f"{shlex.quote(sys.executable)} -m ziglang c++"):
         monkeypatch.setenv("ROCATTN_COMPILER", text)
         toolchain.choose_host_compiler.cache_clear()
         theirs = toolchain.choose_host_compiler()

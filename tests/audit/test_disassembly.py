@@ -1,7 +1,5 @@
 """Disassembling code objects: equal to the compiler's own assembly, and one clear line where no tool can."""
 
-import sys
-
 import pytest
 
 from rocattn.toolchain.code_object import read_elf
@@ -12,6 +10,7 @@ from rocattn_profiling.audit.disassembly import UNREADABLE, DisassemblyError, di
 from rocattn_profiling.audit.instructions import Unit
 from rocattn_profiling.audit.loops import find_loops
 
+from ..programs import python_program  # noqa: TID252 - tests are no package that an absolute import would find
 from .files import assemble, compile_text, pinned
 
 HAND_WRITTEN = """
@@ -77,7 +76,7 @@ def install(folder, name, monkeypatch, *, text="", status=0, errors=""):
     (folder / f"{name}.txt").write_text(text)
     tool = folder / name
     tool.write_text(
-        f"#!{sys.executable}\nimport pathlib, os, sys\n"
+        f"{python_program()}import pathlib, os, sys\n"
         f"sys.stdout.write(pathlib.Path({str(folder / name)!r} + '.txt').read_text())\n"
         f"sys.stderr.write({errors!r})\n"
         f"sys.exit({status}) if {status} >= 0 else os.abort()\n"

@@ -2,13 +2,14 @@
 
 import json
 import stat
-import sys
 
 import pytest
 
 from rocattn_profiling.audit.assembly import Instruction
 from rocattn_profiling.audit.disassembly import find_tools
 from rocattn_profiling.audit.llvm_mca import ITERATIONS, McaError, estimate
+
+from ..programs import python_program  # noqa: TID252 - tests are no package that an absolute import would find
 
 BODY = [
     Instruction("v_mfma_f32_32x32x8f16", "a[0:15], v[0:1], v[2:3], a[0:15]", 1),
@@ -35,7 +36,7 @@ def play(tmp_path, monkeypatch):
     def make(*lines):
         tool = tmp_path / "llvm-mca"
         head = [
-            f"#!{sys.executable}",
+            python_program().rstrip(),
             "import sys",
             "if '--version' in sys.argv: sys.exit(print('LLVM version 19.1.7'))",
         ]

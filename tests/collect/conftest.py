@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,8 @@ import pytest
 from rocattn_profiling.collect import find, hardware
 from rocattn_profiling.collect.assemble import Request, assemble
 from rocattn_profiling.collect.run import Session
+
+from ..programs import python_program  # noqa: TID252 - tests are no package that an absolute import would find
 
 FAKES = Path(__file__).parent / "fakes"
 ENTRY = {
@@ -48,7 +49,7 @@ class Machine:
         module, function = ENTRY[name].split(".")
         path = self.bin / (program or name)
         path.write_text(
-            f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(FAKES)!r})\n"
+            f"{python_program('-IS')}import sys\nsys.path.insert(0, {str(FAKES)!r})\n"
             f"from {module} import {function}\nsys.exit({function}({str(self.root / 'settings.json')!r}))\n"
         )
         path.chmod(0o755)

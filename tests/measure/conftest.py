@@ -37,7 +37,7 @@ def slurm(monkeypatch, tmp_path):
     commands.mkdir()
     for name in ("sbatch", "squeue", "scancel", "sacct", "srun"):
         path = commands / name
-        path.write_text(f'#!/bin/sh\nexec {sys.executable} -S {HERE / "fake_slurm.py"} {name} "$@"\n')
+        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{HERE / "fake_slurm.py"}" {name} "$@"\n')
         path.chmod(0o755)
     monkeypatch.setenv("FAKE_SLURM", str(root))
     monkeypatch.setenv("PATH", str(commands), prepend=":")

@@ -6,6 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from ..programs import python_program  # noqa: TID252 - tests are no package that an absolute import would find
+
 PROFILERS = Path(__file__).resolve().parents[1] / "collect" / "fakes"
 SMI = """
 import json, sys
@@ -82,7 +84,7 @@ def install_rocprofv3(root, **settings):
     (root / "profiler.json").write_text(json.dumps(found))
     path = root / "bin" / "rocprofv3"
     path.write_text(
-        f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(PROFILERS)!r})\n"
+        f"{python_program('-IS')}import sys\nsys.path.insert(0, {str(PROFILERS)!r})\n"
         f"from rocprofv3_fake import main\nsys.exit(main({str(root / 'profiler.json')!r}))\n"
     )
     path.chmod(0o755)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -378,7 +379,8 @@ def test_a_refused_job_does_not_go_on_with_its_always_steps(tmp_path, event, let
     runner = tmp_path / "Runner.Worker"
     runner.symlink_to(shutil.which("bash"))
     told = {"GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_EVENT_NAME": event, "PATH": os.environ["PATH"]}
-    job = f"sh -c '{sys.executable} -I {SCRIPTS / 'job_started.py'}; exit $?'; touch {tmp_path / 'always'}"
+    hook = shlex.join([sys.executable, "-I", str(SCRIPTS / "job_started.py")])
+    job = f"sh -c {shlex.quote(f'{hook}; exit $?')}; touch {tmp_path / 'always'}"
     names = {"ROCATTN_RUNNER_FOR": "we/rocattn", "GITHUB_REPOSITORY": "we/rocattn"}
     done = subprocess.run([runner, "-c", job], env=told | names, capture_output=True, text=True, check=False)
     assert (tmp_path / "always").exists() == let_through

@@ -84,6 +84,26 @@ def test_cgroup_1_takes_the_tightest_limit_of_the_group_and_its_parents(version_
     assert cgroup.cpu_quota(version_1) == 0.5
 
 
+def test_cgroup_1_has_a_group_of_its_own_for_each_controller(version_1):
+    """Limits of the group that another controller has are not this process's; a period of 0 is no quota."""
+    write(version_1, proc__self__cgroup="8:cpu,cpuacct:/jobs/7\n4:memory:/big\n")
+    mounts = version_1 / "sys/fs/cgroup"
+    for group, quota, limit in (("jobs/7", 250000, 2 * GIB), ("big", 50000, 4 * GIB)):
+        write(mounts / "cpu,cpuacct" / group, **{"cpu.cfs_quota_us": f"{quota}\n", "cpu.cfs_period_us": "100000\n"})
+        write(mounts / "memory" / group, **{"memory.limit_in_bytes": f"{limit}\n"})
+    assert cgroup.cpu_quota(version_1) == 2.5
+    assert cgroup.memory_limit_bytes(version_1) == 4 * GIB
+    write(mounts / "cpu,cpuacct/jobs/7", **{"cpu.cfs_period_us": "0\n"})
+    assert cgroup.cpu_quota(version_1) is None
+
+
+def test_a_group_above_its_limit_has_nothing_left(version_2):
+    """The kernel allows it for a moment."""
+    (version_2 / "sys/fs/cgroup/cpu").unlink()
+    write(version_2 / "sys/fs/cgroup", **{"memory.max": f"{GIB}\n", "memory.current": f"{GIB + 1}\n"})
+    assert cgroup.memory_left_bytes(version_2) == 0
+
+
 def test_a_system_without_control_groups_has_no_limits(tmp_path):
     """macOS, or /proc not mounted."""
     assert cgroup.cpu_quota(tmp_path) is None

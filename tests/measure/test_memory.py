@@ -96,6 +96,33 @@ def test_the_interval_of_an_exponent_covers_it_as_often_as_it_says():
     assert sorted(growth.high - growth.low for growth in found)[100] < 0.25
 
 
+def test_the_interval_ends_where_the_f_distribution_says():
+    """Of a profile of the sum of squares with three parameters: both ends, against scipy."""
+    import numpy as np
+    from scipy import stats
+
+    noise = [1.01, 0.98, 1.02, 0.99, 1.0, 1.015, 0.985]
+    lengths = np.array([*LENGTHS, 800.0])
+    sizes = (1e6 + 50 * lengths**2) * noise
+    growth = memory_model.fit_growth(lengths.astype(int).tolist(), sizes.tolist())
+
+    def squares(power):
+        basis = np.stack([np.ones_like(sizes), (lengths / 800) ** power], axis=1) / sizes[:, None]
+        return np.linalg.lstsq(basis, np.ones_like(sizes), rcond=None)[1].item()
+
+    limit = squares(growth.exponent) * (1 + stats.f.ppf(0.95, 1, 4) / 4)
+    assert [squares(end) for end in (growth.low, growth.high)] == pytest.approx([limit, limit], rel=1e-6)
+    assert growth.misfit_pct == pytest.approx(100 * math.sqrt(squares(growth.exponent) / 7))
+
+
+def test_what_is_fixed_is_never_less_than_nothing():
+    """Sizes that begin late: the best power through the origin, not one with memory given back."""
+    growth = memory_model.fit_growth(LENGTHS, [1000 * n - 90_000 for n in LENGTHS])
+    assert growth.fixed_bytes == 0
+    assert growth.exponent > 1
+    assert growth.factor > 0
+
+
 def test_a_linear_part_shows_in_the_exponent_and_its_interval():
     """Quadratic scores beside linear tensors are less than 2 at short lengths, and nearer to 2 at long ones."""
     short, long = ([n * scale for n in LENGTHS] for scale in (1, 16))

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import sys
-from importlib import util
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +14,8 @@ from rocattn_profiling.gate.explain import explain
 from rocattn_profiling.gate.pairs import Decision
 from rocattn_profiling.gate.verdict import Entry
 from rocattn_profiling.measure.asv_launch import Launcher
+
+from ..collect.conftest import Machine  # noqa: TID252 - tests are no package that an absolute import would find
 
 LABEL = "bench_work.time_work"
 
@@ -76,14 +76,33 @@ def test_counters_name_slower_kernels_what_moved_and_what_to_do():
     ]
 
 
+def test_no_more_than_three_metrics_of_a_kernel_are_told():
+    """The report has them in order, what moved most first."""
+    moves = [{"metric": name, "before": 1.0, "after": 2.0, "unit": ""} for name in "abcd"]
+    pair = {"kernel": "attn", "label": "", "only_in": None, "time_ratio": 1.021, "moved": moves}
+    (cause,) = explain_counters.causes_of({"kernels": [], "against": [pair, pair | {"time_ratio": 1.02}]})
+    assert cause.text == "the kernel attn takes 1.02 times as long: a 1 -> 2, b 1 -> 2, c 1 -> 2"
+
+
+def test_the_three_worst_that_may_use_the_gpu_are_profiled(project, machine):
+    """The one that names another backend has no kernel there; what passed or has no ratio is not asked for."""
+
+    def slower(label, ratio, status="regression", **params):
+        decision = Decision(id=label, verdict=status, ratio=ratio) if ratio else None
+        return Entry(label=label, name=label, unit="ns", metric="time", status=status, decision=decision, params=params)
+
+    entries = [
+        slower("least", 1.1), slower("third", 1.3, backend="'gpu'"), slower("cpu", 9.0, backend="'cpu-flash'"),
+        slower("first", 3.0, backend="gpu"), slower("second", 2.0, config="'x'"), slower("fine", 9.0, "pass"),
+        slower("exact", None),
+    ]  # fmt: skip
+    assert explain_counters.Counters(project, entries)._chosen == ["first", "second", "third"]
+
+
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """The pretend ROCm machine of the profilers' own tests, with one GPU and a rocprofv3."""
-    path = Path(__file__).resolve().parents[1] / "collect" / "conftest.py"
-    spec = util.spec_from_file_location("pretend_machine", path)
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made = module.Machine(tmp_path / "machine")
+    made = Machine(tmp_path / "machine")
     made.gpus("gfx942")
     made.install("rocprofv3")
     monkeypatch.setattr(find, "_places", lambda: [str(made.bin)])

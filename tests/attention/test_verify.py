@@ -261,7 +261,7 @@ def test_the_report_has_ulps_of_the_backend_and_of_the_naive_program(capsys, tmp
     assert status == 0
     report = json.loads(out)
     ((outcome,), edges) = report["outcomes"], report["ulp_edges"]
-    assert [tensor["what"] for tensor in outcome["tensors"]] == ["out", "lse"]
+    assert [(t["what"], t["dtype"]) for t in outcome["tensors"]] == [("out", "float16"), ("lse", "float32")]
     for tensor in outcome["tensors"]:
         assert tensor["ratio"] <= 1
         for program in ("mine", "naive"):

@@ -281,6 +281,26 @@ def test_records_of_another_identity_are_put_aside_and_named(tmp_path, monkeypat
     assert words.get(change, "commit" if harness.machine.measured_repo() else "outside git") in note
 
 
+@pytest.mark.usefixtures("_instant")
+@pytest.mark.parametrize("lost", [None, "no identity"])
+def test_records_whose_identity_is_not_known_are_put_aside(tmp_path, lost):
+    """session.json is gone or holds something else: whose the records are cannot be told."""
+    before, notes = bench(tmp_path, ["cpu"]), []
+    (tmp_path / "session.json").unlink() if lost is None else (tmp_path / "session.json").write_text(lost)
+    run_bench([CONFIG], ["cpu"], tmp_path, suite="t", settings=settings(), on_note=notes.append)
+    (aside,) = (tmp_path / "older").iterdir()
+    assert list(read_records(aside)) == before
+    assert any(note.endswith("they are of an unknown commit and machine") for note in notes)
+
+
+@pytest.mark.usefixtures("_instant")
+def test_another_time_limit_keeps_what_is_finished(tmp_path):
+    """As the sentence of a skipped config says, --time-limit is raised: that changes no sample that there is."""
+    before = bench(tmp_path, ["cpu"], time_limit_s=50.0)
+    assert bench(tmp_path, ["cpu"], time_limit_s=70.0) == before
+    assert not (tmp_path / "older").exists()
+
+
 def test_two_runs_into_one_folder_are_refused(tmp_path):
     """The second one says so at once."""
     with FileLock(tmp_path / ".lock"), pytest.raises(RocattnError, match="another bench is writing to"):

@@ -209,6 +209,8 @@ def test_ulps_are_distances_between_neighbours():
     counts = ulp_histogram(np.array([0, 0.4, 0.6, 3, 5000, np.inf]) * 2.0**-10, np.ones(6), "float16")
     assert counts == [2, 1, 0, 1, 0, 0, 0, 0, 0, 2]
     assert len(counts) == len(ULP_EDGES) + 1
+    # A bin's upper end belongs to it: 0.5 is a result rounded as well as can be.
+    assert ulp_histogram(np.array(ULP_EDGES) * 2.0**-10, np.ones(9), "float16") == [1] * 9 + [0]
 
 
 def test_a_large_case_is_judged_by_a_sample_of_its_rows():

@@ -10,6 +10,7 @@ by their LSE, which needs no gathered copy of K and V (float64 alone is gathered
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ class KVCache:
         dtype: Of k and v.
 
     Raises:
-        ConfigError: When a size is negative or no whole number, or attention does not take the dtype.
+        ConfigError: When a size is negative or no whole number, attention does not take the dtype, or memory is short.
     """
 
     def __init__(
@@ -53,8 +54,8 @@ class KVCache:
         head_dim_v = head_dim if head_dim_v is None else head_dim_v
         self.length, self.capacity, kept = 0, _count("capacity", capacity), _kept_dtype(dtype)
         rows = _count("batch", batch), self.capacity, _count("num_kv_heads", num_kv_heads)
-        self._k = np.empty((*rows, _count("head_dim", head_dim)), kept)
-        self._v = np.empty((*rows, _count("head_dim_v", head_dim_v)), kept)
+        self._k = _reserved((*rows, _count("head_dim", head_dim)), kept)
+        self._v = _reserved((*rows, _count("head_dim_v", head_dim_v)), kept)
 
     @property
     def keys(self) -> Array:
@@ -116,8 +117,8 @@ class PagedKVCache:
         dtype: Of k and v.
 
     Raises:
-        ConfigError: When a size is negative or no whole number, a block has no tokens, or attention does not take the
-            dtype.
+        ConfigError: When a size is negative or no whole number, a block has no tokens, attention does not take the
+            dtype, or memory is short.
     """
 
     def __init__(
@@ -128,8 +129,8 @@ class PagedKVCache:
         self.block_size, batch = _count("block_size", block_size, least=1), _count("batch", batch)
         num_blocks, kept = _count("num_blocks", num_blocks), _kept_dtype(dtype)
         rows = num_blocks * self.block_size, _count("num_kv_heads", num_kv_heads)
-        self._k = np.empty((*rows, _count("head_dim", head_dim)), kept)
-        self._v = np.empty((*rows, _count("head_dim_v", head_dim_v)), kept)
+        self._k = _reserved((*rows, _count("head_dim", head_dim)), kept)
+        self._v = _reserved((*rows, _count("head_dim_v", head_dim_v)), kept)
         self._free = list(range(num_blocks))[::-1]  # the lowest is taken first: fresh sequences get adjacent blocks
         self.tables: list[list[int]] = [[] for _ in range(batch)]
         self.lengths = [0] * batch
@@ -263,6 +264,15 @@ def _count(name: str, value: Any, *, least: int = 0) -> int:
     if isinstance(value, bool) or count < least:
         raise ConfigError(f"{name} is {value!r}: it must be a whole number, {least} or more")
     return count
+
+
+def _reserved(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return uninitialised memory, or raise: numpy has another error for each way in which it can be too much."""
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError):
+        size = math.prod(shape) * dtype.itemsize
+        raise ConfigError(f"there is no memory for {size / (1 << 30):.3g} GiB of keys or values: keep less") from None
 
 
 def _kept_dtype(dtype: DTypeLike) -> np.dtype[Any]:

@@ -119,6 +119,14 @@ def test_sizes_that_count_nothing_are_refused(kind, room):
         PagedKVCache(1, HKV, D, num_blocks=2, block_size=0)
 
 
+@pytest.mark.parametrize(("kind", "room"), [(KVCache, "capacity"), (PagedKVCache, "num_blocks")])
+@pytest.mark.parametrize("size", [1 << 47, 1 << 62, 1 << 70])  # beyond this machine, numpy's sizes, 64 bits
+def test_a_cache_for_which_there_is_no_memory_is_refused(kind, room, size):
+    """Numpy refuses in three ways what no machine can reserve."""
+    with pytest.raises(ConfigError, match=r"there is no memory for [0-9.e+]+ GiB of keys or values: keep less"):
+        kind(batch=1, num_kv_heads=8, head_dim=128, **{room: size})
+
+
 @pytest.mark.parametrize(("kind", "room"), [(KVCache, {"capacity": 5}), (PagedKVCache, {"num_blocks": 4})])
 def test_caches_keep_only_what_attention_takes(kind, room):
     """A dtype that no call could read later is refused at once; "bfloat16" is known by its name."""

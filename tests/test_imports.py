@@ -26,7 +26,7 @@ HOMES = {
     "rocm": {"rocattn/gpu/driver.py"},
     "asv": {
         f"profiling/rocattn_profiling/measure/{name}.py"
-        for name in ("asv_store", "asv_entry", "asv_series", "asv_publish", "building")
+        for name in ("asv_config", "asv_store", "asv_entry", "asv_series", "asv_publish", "building")
     },
     "asv_runner": {f"profiling/rocattn_profiling/measure/{name}.py" for name in ("asv_worker", "asv_series")},
 }

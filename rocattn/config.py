@@ -17,6 +17,11 @@ MaskKind = Literal["none", "bool", "additive"]
 Direction = Literal["forward", "backward"]
 
 
+def _is_whole(value: object) -> bool:
+    """Whether a value is an int; True is none, and 2.0 would make another key than 2."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _clamped_ramp_sum(first: int, count: int, top: int) -> int:
     """Return the sum of min(max(x, 0), top) over x = first, first + 1, … (``count`` terms)."""
 
@@ -78,7 +83,7 @@ class AttentionConfig:
         if self.head_dim_v < 0:
             object.__setattr__(self, "head_dim_v", self.head_dim)
         for name in ("window", "mask_shape"):
-            if (value := getattr(self, name)) is not None:
+            if isinstance(value := getattr(self, name), list | tuple):
                 object.__setattr__(self, name, tuple(value))
         if problem := self._problem():
             raise ConfigError(problem)
@@ -86,7 +91,7 @@ class AttentionConfig:
     def _problem(self) -> str:
         for name in ("batch", "num_heads", "num_kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            if not _is_whole(value) or value < 0:
                 return f"{name} is {value!r}: it must be a whole number, 0 or more"
         if self.num_kv_heads == 0 or self.num_heads % self.num_kv_heads:
             return (
@@ -104,8 +109,12 @@ class AttentionConfig:
         return self._band_problem() or self._mask_problem()
 
     def _band_problem(self) -> str:
-        if self.window is not None and (len(self.window) != 2 or min(self.window) < -1):
-            return f"window {self.window!r} must be (left, right), each 0 or more, or -1 for open"
+        if self.window is not None and (
+            not isinstance(self.window, tuple)
+            or len(self.window) != 2
+            or any(not _is_whole(side) or side < -1 for side in self.window)
+        ):
+            return f"window {self.window!r} must be (left, right), whole numbers, each 0 or more, or -1 for open"
         if self.softcap is not None and not self.softcap > 0:
             return f"softcap is {self.softcap!r}: it must be greater than 0, or None for off"
         if self.softcap is not None and not 1 / _LARGEST <= self.softcap <= _LARGEST:
@@ -119,7 +128,9 @@ class AttentionConfig:
             return f"mask {self.mask!r} and mask_shape {self.mask_shape!r} contradict each other"
         full = self.scores_shape
         if self.mask_shape is not None and (
-            len(self.mask_shape) != 4 or any(m not in {1, f} for m, f in zip(self.mask_shape, full, strict=True))
+            not isinstance(self.mask_shape, tuple)
+            or len(self.mask_shape) != 4
+            or any(not _is_whole(m) or m not in {1, f} for m, f in zip(self.mask_shape, full, strict=True))
         ):
             return f"a mask of shape {self.mask_shape} does not broadcast to [B, H, Sq, Sk] = {list(full)}"
         return ""

@@ -36,6 +36,26 @@ def test_a_usage_error_is_one_line_and_status_4(arguments):
     assert "--help" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *([verb] for verb in cli.VERBS if verb not in {"kernels", "gate"}),
+        *(["kernels", action] for action in ("build", "audit", "occupancy")),
+        *(["gate", action] for action in ("run", "judge", "selftest", "show", "comment")),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_option_points_to_the_help_that_has_the_right_ones(command, capsys):
+    """A subcommand's wrong option is answered with the subcommand's --help: the command's lacks its options."""
+    needed = {"plan": ["--arch", "gfx942"], "judge": ["x"], "show": ["x"], "comment": ["x"]}.get(command[-1], [])
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command, *needed, "--no-such-option", "64"])
+    assert ended.value.code == 4
+    said = capsys.readouterr().err
+    assert said.startswith(f"rocattn {' '.join(command)}: unrecognized arguments: --no-such-option"), said
+    assert said.endswith(f"(see rocattn {' '.join(command)} --help)\n"), said
+
+
 def test_a_missing_command_is_all_that_is_asked_for(capsys):
     """``rocattn`` alone misses a command, and not also the arguments that some commands have."""
     with pytest.raises(SystemExit) as ended:

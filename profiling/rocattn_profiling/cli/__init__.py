@@ -53,6 +53,13 @@ class _VerbParser(_Parser):
         # Without a default, so that a subcommand leaves what its command was given as it is.
         self.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse what is not known here, where argparse hands it up to the command, whose --help lacks the options."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
 
 def _top_parser() -> argparse.ArgumentParser:
     lines = [f"  {verb:8} {text}" for verb, text in VERBS.items()]

@@ -303,6 +303,26 @@ def test_what_is_known_of_counters_stands_beside_all_that_is_made_of_them(arch, 
     assert values["l2_hit_pct"].flags == ()
 
 
+@pytest.mark.parametrize(("arch", "is_told"), [("gfx950", True), ("gfx942", False), ("gfx90a", False)])
+def test_a_hit_rate_that_no_profiler_defines_on_the_gpu_is_told_of(arch, is_told):
+    """gfx950's L2CacheHit read 0 in every launch of real files; counted hits and misses need no remark."""
+    by_name = kernels(profile([[("k", 1000, {"L2CacheHit": 0})]], MI300X | {"arch": arch}))["k"].values["l2_hit_pct"]
+    assert by_name.value == 0
+    assert any("L2CacheHit" in flag for flag in by_name.flags) == is_told
+    counted = {"TCC_HIT_sum": 0, "TCC_MISS_sum": 8}
+    assert kernels(profile([[("k", 1000, counted)]], MI300X | {"arch": arch}))["k"].values["l2_hit_pct"].flags == ()
+
+
+@pytest.mark.parametrize("banks", [None, 32])
+def test_gfx950_has_64_banks_whether_or_not_rocprof_compute_wrote_its_constant(banks):
+    """Its sysinfo.csv says 32 of every chip: conflicts of 40 cycles an access were impossible with it, and the rest."""
+    counted = {"SQ_LDS_IDX_ACTIVE": 41_000, "SQ_LDS_BANK_CONFLICT": 40_000}
+    mi350 = MI300X | {"arch": "gfx950", "cus": 256, "simds": 1024, "lds_banks": banks}
+    values = kernels(profile([[("k", 1000, counted)]], mi350))["k"].values
+    assert values["lds_conflicts_per_access"].value == 40
+    assert values["lds_gbps"].value == 128 * 1000 / 1000
+
+
 @pytest.mark.parametrize(("cus", "is_told"), [(84, True), (96, False)])
 def test_a_chip_with_disabled_wgps_is_told_what_profilers_made_of_them(cus, is_told):
     """48 instances were read of an RX 7900 XT's 42 WGPs; a share of two counters so read is a mean of WGPs still."""

@@ -81,6 +81,8 @@ def _device(row: dict[str, Any]) -> Device:
         # rocprof-compute's formula for HBM: 32 bytes a channel and clock, both edges in the clock's number.
         said["peak_gbps"] = row["max_memory_clock_mhz"] / 1000 * 32 * row["memory_channels"]
     known = _known(arch, row, said)
+    if known:
+        said.pop("lds_banks", None)  # a constant of rocprof-compute's own, and 32 on gfx950, which has 64
     device = _from_tables(known) if known else Device(arch, str(row.get("product", arch)), {}, {}, None)
     origin = device.origin | dict.fromkeys(said, "reported")
     if arch == "gfx908" and "xcds" not in said:

@@ -263,6 +263,37 @@ def test_kernels_shorter_than_the_counted_cycles_are_flagged():
     assert TOO_SHORT in flag
 
 
+@pytest.mark.parametrize(
+    ("agent", "is_flagged"),
+    [
+        (
+            {"arch": "gfx1201", "product": "AMD Radeon RX 9070 XT", "cus": 64, "simds": 128, "max_clock_mhz": 2460},
+            False,
+        ),
+        ({"arch": "gfx1201", "product": "AMD Radeon Graphics", "cus": 64, "simds": 128, "max_clock_mhz": 2460}, False),
+        ({"arch": "gfx1030", "product": "AMD Radeon RX 6900 XT", "cus": 80, "simds": 160, "max_clock_mhz": 2460}, True),
+        ({"arch": "gfx942", "product": "AMD Instinct MI300X", "cus": 304, "simds": 1216, "max_clock_mhz": 2460}, True),
+    ],
+    ids=lambda each: each["product"] if isinstance(each, dict) else "",
+)
+def test_a_card_that_boosts_past_the_clock_its_driver_reports_is_not_flagged(agent, is_flagged):
+    """2900 cycles in 1000 ns: an RX 9070 XT that boosts, reported with its game clock; elsewhere the profiler's own."""
+    counted = {"SQ_WAVE_CYCLES": 2_900_000, "GRBM_GUI_ACTIVE": 2_900}
+    card = {"number": 0, "max_waves_per_cu": 32, "xccs": 1} | agent
+    flags = kernels(profile([[("k", 1000, counted)]], card))["k"].values["achieved_occupancy_pct"].flags
+    assert any(TOO_SHORT in flag for flag in flags) == is_flagged
+
+
+def test_a_bandwidth_is_impossible_above_the_boost_clock_only():
+    """64 CUs ask for 64 bytes a cycle: 10.1 TB/s at the game clock, 12.2 at the boost clock."""
+    card = RX_9060_XT | {
+        "arch": "gfx1201", "product": "AMD Radeon RX 9070 XT", "cus": 64, "simds": 128, "max_clock_mhz": 2460,
+    }  # fmt: skip
+    reads = [{"GL2C_EA_RDREQ_sum": gbps * 1000 / 256} for gbps in (11_000, 12_500)]
+    shown = ["read_gbps" in kernels(profile([[("k", 1000, each)]], card))["k"].values for each in reads]
+    assert shown == [True, False]
+
+
 def test_nothing_is_made_up_where_the_gpu_is_not_known():
     """A file without its GPU: no arch, so no formula applies, and the reason is given."""
     made = profile([[("k", 1000, {"TCC_HIT_sum": 5, "TCC_MISS_sum": 5})]])

@@ -154,11 +154,19 @@ def test_real_machines_report_what_the_tables_say_of_their_architecture(row):
 
 def test_what_a_machine_reports_goes_before_the_tables():
     """The driver's clock takes the place of the data sheet's; the rest of the product stays."""
-    found = with_reported(RX9070XT)
-    assert (found.name, found.clock_mhz, found.bandwidth_gbps) == ("Radeon RX 9070 XT", 2460, 640)
+    found = with_reported(MI355X | {"Max_Engine_Clk_Fcompute": "2000"}, product("MI355X"))
+    assert (found.name, found.clock_mhz, found.bandwidth_gbps) == ("Instinct MI355X", 2000, 8000)
     assert "clock_mhz" in found.reported
     assert "bandwidth_gbps" not in found.reported
-    assert found.peak_tflops("fp16") == pytest.approx(194.642 * 2460 / 2970, rel=1e-4)
+    assert found.peak_tflops("fp16") == pytest.approx(2516.58 * 2000 / 2400, rel=1e-4)
+
+
+@pytest.mark.parametrize(("reported", "clock"), [("2460", 2970), ("3100", 3100)])
+def test_a_game_clock_does_not_limit_a_card_that_boosts(reported, clock):
+    """RDNA 4's driver reports 2460 MHz of a card that AMD sells with 2970; one that is overclocked says so."""
+    found = with_reported(RX9070XT | {"Max_Engine_Clk_Fcompute": reported})
+    assert (found.name, found.clock_mhz) == ("Radeon RX 9070 XT", clock)
+    assert ("clock_mhz" in found.reported) == (clock == int(reported))
 
 
 def test_a_partition_is_what_it_reports_and_claims_no_bandwidth():
@@ -171,7 +179,7 @@ def test_a_partition_is_what_it_reports_and_claims_no_bandwidth():
 def test_hip_counts_wgps_and_rocminfo_writes_hexadecimals_beside():
     """48 multiprocessors of an RX 7900 XTX are 96 CUs; "32(0x20)" is 32."""
     hip = {"name": "AMD Radeon RX 7900 XTX", "gcnArchName": "gfx1100", "multiProcessorCount": 48, "clockRate": 2482000}
-    assert (with_reported(hip).cus, with_reported(hip).clock_mhz) == (96, 2482)
+    assert (with_reported(hip).cus, with_reported(hip).clock_mhz) == (96, 2500)
     rocminfo = {
         "Name": "gfx1100", "Marketing Name": "AMD Radeon RX 7900 XTX", "Compute Unit": "96(0x60)",
         "Max Clock Freq. (MHz)": "2482(0x9b2)", "SIMDs per CU": "2", "Max Waves Per CU": "32(0x20)",

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from rocattn.gpu.errors import ArchError
-from rocattn_profiling.metrics.gpus import GpuFactsError, Product, architectures, product, with_reported
+from rocattn_profiling.metrics.gpus import (
+    LABELLED_CLOCK,
+    GpuFactsError,
+    Product,
+    architectures,
+    product,
+    with_reported,
+)
 
 if TYPE_CHECKING:
     from rocattn_profiling.ingest.table import Profile
@@ -83,12 +90,17 @@ def _device(row: dict[str, Any]) -> Device:
     known = _known(arch, row, said)
     if known:
         said.pop("lds_banks", None)  # a constant of rocprof-compute's own, and 32 on gfx950, which has 64
+        if "clock_mhz" not in known.reported:
+            said.pop("clock_mhz", None)
     device = _from_tables(known) if known else Device(arch, str(row.get("product", arch)), {}, {}, None)
     origin = device.origin | dict.fromkeys(said, "reported")
     if arch == "gfx908" and "xcds" not in said:
         said["xcds"], origin["xcds"] = 1.0, "an MI100 is one die"  # in no table: there are no kernels for it
     folder = str(Path(str(row.get("file", ""))).parent)
-    return replace(device, constants=device.constants | said, origin=origin, folder=folder)
+    constants = device.constants | said
+    if known and known.name == arch and arch in LABELLED_CLOCK:
+        del constants["clock_mhz"], origin["clock_mhz"]  # of a card that is not in the tables the highest is not known
+    return replace(device, constants=constants, origin=origin, folder=folder)
 
 
 def _known(arch: str, row: dict[str, Any], said: dict[str, float]) -> Product | None:

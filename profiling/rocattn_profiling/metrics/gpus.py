@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+LABELLED_CLOCK = frozenset({"gfx1100", "gfx1101", "gfx1102", "gfx1200", "gfx1201"})
+"""Targets whose driver reports, as the highest clock, what every card reaches: the game clock, which they pass.
+
+Linux, drivers/gpu/drm/amd/pm/swsmu, smu_v13_0_0_ppt.c, smu_v13_0_7_ppt.c and smu_v14_0_2_ppt.c: the top level of the
+shader clock is cut to DriverReportedClocks.GameClockAc, which the real clock may exceed. RDNA 2's and the APUs' is not.
+"""
+
+
 class GpuFactsError(RocattnError, ValueError):
     """Raised for a product that is not known, and for a machine's report that cannot be used."""
 
@@ -86,7 +94,7 @@ class Product:
         name: As AMD calls it, without "AMD".
         arch: What it shares with its siblings.
         cus: Compute units.
-        clock_mhz: Its highest clock.
+        clock_mhz: Its highest clock; of an unknown product, the reported one (see `LABELLED_CLOCK`).
         bandwidth_gbps: Peak of its DRAM in 1e9 bytes/s; None if that depends on the system or is not known.
         xcds: Dies that a grid is spread over.
         sources, unverified: As in `Architecture`.
@@ -153,7 +161,8 @@ def products() -> tuple[str, ...]:
 def with_reported(reported: Mapping[str, object], known: Product | None = None) -> Product:
     """Return a GPU as its machine reports it; what is not reported is as in the tables.
 
-    A device is often less than its product (a partition of an MI300X has 38 CUs), so that the machine is right.
+    A device is often less than its product (a partition of an MI300X has 38 CUs), so that the machine is right. But a
+    clock below the product's is no limit where drivers report the game clock (`LABELLED_CLOCK`).
 
     Args:
         reported: A row of rocprofv3's agent_info.csv, an agent of rocminfo as a dict of its lines, or the fields of
@@ -184,9 +193,12 @@ def with_reported(reported: Mapping[str, object], known: Product | None = None) 
         if missing := [name for name in ("cus", "clock_mhz") if name not in own]:
             raise GpuFactsError(f"this {arch.name} is no known product, and the report lacks {' and '.join(missing)}")
         known = Product(arch.name, arch, 0, 0, None, 1, {}, ())
-    elif own.get("cus", known.cus) != known.cus:
-        # A partition, or another bin: how much of the memory's bandwidth is its own is not known.
-        known = replace(known, bandwidth_gbps=None)
+    else:
+        if own.get("cus", known.cus) != known.cus:
+            # A partition, or another bin: how much of the memory's bandwidth is its own is not known.
+            known = replace(known, bandwidth_gbps=None)
+        if arch.name in LABELLED_CLOCK and own.get("clock_mhz", known.clock_mhz) < known.clock_mhz:
+            del own["clock_mhz"], numbers["clock_mhz"]
     return replace(known, arch=arch, reported=tuple(numbers), **own)
 
 

@@ -85,6 +85,7 @@ def test_register_files_hold_the_same_bits_for_both_wave_sizes():
         ("MI300X", "fp16", 1307.4), ("MI300X", "fp8", 2614.9), ("MI300X", "vector-fp32", 163.4),
         ("MI300X", "tf32", 653.7), ("MI300X", "vector-fp64", 81.7), ("MI300A", "bf16", 980.6),
         ("MI355X", "fp16", 2516.6), ("MI355X", "fp64", 78.6), ("MI355X", "fp8", 5033.2), ("MI350X", "fp16", 2306.9),
+        ("MI300A", "fp8", 1961.2), ("MI325X", "fp8", 2614.9), ("MI350X", "fp8", 4613.7), ("MI355X", "fp4", 10066.3),
         ("RX 7900 XTX", "vector-fp32", 61.4), ("RX 7900 XTX", "fp16", 122.9), ("RX 7900 XT", "vector-fp32", 51.6),
         ("RX 9070 XT", "vector-fp32", 48.7), ("RX 9070 XT", "fp16", 194.6), ("RX 9070 XT", "fp8", 389.3),
         ("RX 6900 XT", "vector-fp32", 23.0),

@@ -81,6 +81,40 @@ def test_the_page_needs_nothing_from_elsewhere():
     assert '<a href="#k1" aria-label="1. attention: 51.2 TFLOP/s at 19.5 FLOP/byte">' in page
 
 
+@pytest.mark.parametrize(
+    ("agent", "drawn", "not_drawn"),
+    [
+        ({}, ["FP16 1,307", "FP8 2,615"], ["FP6"]),
+        ({"arch": "gfx950", "product": "MI355X", "cus": 256, "simds": 1024, "max_clock_mhz": 2400},
+         ["FP16 2,517", "FP8 5,033", "FP6 and FP4 10,066"], []),
+        ({"arch": "gfx90a", "product": "MI210", "cus": 104, "simds": 416, "xccs": 1, "max_clock_mhz": 1700},
+         ["FP16 181"], ["FP8", "FP6"]),
+    ],
+    ids=["MI300X", "MI355X", "MI210"],
+)  # fmt: skip
+def test_each_type_that_the_matrix_units_multiply_has_its_roof(agent, drawn, not_drawn):
+    """A kernel of FP8 products stood above "matrix units, FP16", the highest roof there was."""
+    made = profile(("attention", 100_000))
+    made.agents = pd.DataFrame([MI300X | agent]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+    (kernel,) = (report := profile_report.build(made)).kernels
+    shown = replace(kernel.values["l2_hit_pct"], value=2000.0)
+    kernel.values.update({"tflops": shown, "arithmetic_intensity": shown})
+    page = profile_pages.profile_html(report, 0)
+    for roof in drawn:
+        assert f"matrix units, {roof} TFLOP/s (peak)" in page
+    for roof in not_drawn:
+        assert f"matrix units, {roof}" not in page
+
+
+def test_measured_roofs_of_small_types_are_drawn_beside_the_peaks():
+    """rocprof-compute's roofline.csv has them as MFMAF8Flops, MFMAF6Flops and MFMAF4Flops."""
+    made = profile(("attention", 100_000))
+    roof = {"device": 0, "roof": "MFMA F8", "unit": "GFLOP/s", "mean": 1.9e6, "file": "run/roofline.csv"}
+    made.roofs = pd.concat([made.roofs, pd.DataFrame([roof])])[list(ROOF_DTYPES)].astype(ROOF_DTYPES)
+    page = profile_pages.profile_html(profile_report.build(made), 0)
+    assert "MFMA F8 1,900 TFLOP/s (measured)" in page
+
+
 def test_a_flagged_occupancy_is_marked_like_any_other_flagged_metric():
     """With a star in both tables; one without remarks has none."""
     made = profile_report.build(profile(("attention", 100_000)))

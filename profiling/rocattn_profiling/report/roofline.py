@@ -22,8 +22,11 @@ WIDTH, HEIGHT = 860.0, 430.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, WIDTH - 16.0, 14.0, HEIGHT - 48.0
 # Measured roofs that belong into this picture, by rocprof-compute's names: traffic here is that of the memory.
 _MEASURED_MEMORY = ("HBM", "MALL")
-_MEASURED_COMPUTE = ("FP32", "MFMA F16", "MFMA BF16", "MFMA F32")
-_PEAKS = {"fp16": "matrix units, FP16", "fp32": "matrix units, FP32", "vector-fp32": "vector units, FP32"}
+_MEASURED_COMPUTE = ("FP32", "MFMA F16", "MFMA BF16", "MFMA F32", "MFMA F8", "MFMA F6", "MFMA F4")
+_PEAKS = {
+    "fp16": "matrix units, FP16", "fp32": "matrix units, FP32", "vector-fp32": "vector units, FP32",
+    "fp8": "matrix units, FP8", "fp4": "matrix units, FP6 and FP4",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

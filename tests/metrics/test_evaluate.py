@@ -344,11 +344,11 @@ def test_a_hit_rate_that_no_profiler_defines_on_the_gpu_is_told_of(arch, is_told
     assert kernels(profile([[("k", 1000, counted)]], MI300X | {"arch": arch}))["k"].values["l2_hit_pct"].flags == ()
 
 
-@pytest.mark.parametrize("banks", [None, 32])
-def test_gfx950_has_64_banks_whether_or_not_rocprof_compute_wrote_its_constant(banks):
+@pytest.mark.parametrize(("banks", "clock"), [(None, 2400), (32, 2400), (32, None)])
+def test_gfx950_has_64_banks_whether_or_not_rocprof_compute_wrote_its_constant(banks, clock):
     """Its sysinfo.csv says 32 of every chip: conflicts of 40 cycles an access were impossible with it, and the rest."""
     counted = {"SQ_LDS_IDX_ACTIVE": 41_000, "SQ_LDS_BANK_CONFLICT": 40_000}
-    mi350 = MI300X | {"arch": "gfx950", "cus": 256, "simds": 1024, "lds_banks": banks}
+    mi350 = MI300X | {"arch": "gfx950", "cus": 256, "simds": 1024, "lds_banks": banks, "max_clock_mhz": clock}
     values = kernels(profile([[("k", 1000, counted)]], mi350))["k"].values
     assert values["lds_conflicts_per_access"].value == 40
     assert values["lds_gbps"].value == 128 * 1000 / 1000

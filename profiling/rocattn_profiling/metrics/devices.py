@@ -14,6 +14,7 @@ from rocattn_profiling.metrics.gpus import (
     LABELLED_CLOCK,
     GpuFactsError,
     Product,
+    architecture,
     architectures,
     product,
     with_reported,
@@ -88,12 +89,12 @@ def _device(row: dict[str, Any]) -> Device:
         # rocprof-compute's formula for HBM: 32 bytes a channel and clock, both edges in the clock's number.
         said["peak_gbps"] = row["max_memory_clock_mhz"] / 1000 * 32 * row["memory_channels"]
     known = _known(arch, row, said)
-    if known:
-        said.pop("lds_banks", None)  # a constant of rocprof-compute's own, and 32 on gfx950, which has 64
-        if "clock_mhz" not in known.reported:
-            said.pop("clock_mhz", None)
+    if known and "clock_mhz" not in known.reported:
+        said.pop("clock_mhz", None)
     device = _from_tables(known) if known else Device(arch, str(row.get("product", arch)), {}, {}, None)
     origin = device.origin | dict.fromkeys(said, "reported")
+    if arch in architectures():  # what a file says is a constant of rocprof-compute's own: 32 of gfx950, which has 64
+        said["lds_banks"], origin["lds_banks"] = float(architecture(arch).lds_banks), f"tables: {arch}"
     if arch == "gfx908" and "xcds" not in said:
         said["xcds"], origin["xcds"] = 1.0, "an MI100 is one die"  # in no table: there are no kernels for it
     folder = str(Path(str(row.get("file", ""))).parent)

@@ -158,6 +158,7 @@ def test_a_change_of_the_thresholds_is_named(tmp_path):
         ('benchmark = "a"\nmin_effect = 0', "min_effect must be"),
         ('benchmark = "a"\nmin_effect = nan', "min_effect must be"),
         ('benchmark = "a"\nmin_effect = true', "min_effect must be"),
+        (f'benchmark = "a"\nmin_effect = 1{"0" * 400}', "min_effect must be"),
         ('benchmark = "a"\nrounds = 0', "rounds must be a whole number from 1 to 200"),
         ('benchmark = "a"\nrounds = 201', "rounds must be"),
         ('benchmark = "a"\nrounds = 3.5', "rounds must be"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ def read(tree: Path, file: str, name: str, error: type[RocattnError]) -> list[tu
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         raise error(f"{file}: {problem}") from problem
+    except (ValueError, RecursionError) as problem:  # brackets without end, or a number of thousands of digits
+        raise error(f"{file} cannot be read: a value in it is too long or too deep") from problem
     rows = content.pop(name, [])
     if content:
         raise error(f"{file}: {next(iter(content))!r} is unknown: the file is a list of [[{name}]] tables")
@@ -63,6 +66,14 @@ def check_keys(
         raise error(f"{source}: {unknown[0]!r} is unknown; known are {', '.join(known)}")
     if lacking := [key for key in needed if key not in row]:
         raise error(f"{source}: {lacking[0]} is missing; needed are {', '.join(needed)}")
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number that a float can hold; TOML's whole numbers have no limit, and true is none."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+    except OverflowError:
+        return False
 
 
 def check_metric(metric: str, source: str, error: type[RocattnError]) -> None:

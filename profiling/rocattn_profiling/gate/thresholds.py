@@ -179,7 +179,7 @@ def _threshold(row: dict[str, Any], source: str) -> Threshold:
     if "metric" in row:
         tables.check_metric(row["metric"], source, ThresholdError)
     effect = row.get("min_effect")
-    if effect is not None and not (_is_number(effect) and MIN_EFFECT[0] <= effect <= MIN_EFFECT[1]):
+    if effect is not None and not (tables.is_number(effect) and MIN_EFFECT[0] <= effect <= MIN_EFFECT[1]):
         low, high = MIN_EFFECT
         raise ThresholdError(f"{source}: min_effect must be a part of the value from {low:g} to {high:g} (0.05 is 5 %)")
     rounds = row.get("rounds", MOST_ROUNDS)
@@ -192,10 +192,6 @@ def _threshold(row: dict[str, Any], source: str) -> Threshold:
         benchmark=row["benchmark"], metric=row.get("metric", ""), min_effect=effect, floor=floor, unit=unit,
         rounds=row.get("rounds", 0), gate=row.get("gate", True), source=source,
     )  # fmt: skip
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _floor(text: object, source: str) -> tuple[float, str]:

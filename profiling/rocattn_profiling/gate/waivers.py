@@ -241,7 +241,7 @@ def _waiver(row: dict[str, object], source: str) -> Waiver:
     expires, ceiling = row["expires"], row["ceiling"]
     if not isinstance(expires, dt.date) or isinstance(expires, dt.datetime):
         raise WaiverError(f"{source}: expires must be a date without quotes, as in expires = 2027-03-31")
-    if isinstance(ceiling, bool) or not isinstance(ceiling, (int, float)) or not ceiling > 1:
+    if not isinstance(ceiling, (int, float)) or not tables.is_number(ceiling) or not ceiling > 1:
         raise WaiverError(f"{source}: ceiling must be a ratio above 1 (1.10 accepts up to 10 % more), or inf")
     return Waiver(**{**row, "ceiling": float(ceiling), "source": source})  # type: ignore[arg-type]  # checked above
 

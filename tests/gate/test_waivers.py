@@ -179,6 +179,20 @@ def test_exact_metrics_that_were_not_read_are_not_unused(entry):
     assert "it did not get worse" in problems[0]
 
 
+def test_exact_metrics_that_failed_or_got_worse_everywhere_are_not_unused(entry):
+    """One failed entry stands for all that was not read; a regression alike on every architecture names none."""
+    beside = entry("b", "pass")
+    for metric, label, failed in (
+        ("plan", "select cpu-flash", "plans and backend choices"),
+        ("audit", "flash f16", "kernels"),
+    ):
+        mine = waiver(benchmark=label, metric=metric, arch="gfx942")
+        assert applied([entry(failed, "failed", metric=metric), beside], mine)[1] == []
+        assert applied([entry(label, "regression", 1.2, metric=metric), beside], mine)[1] == []
+        _, problems = applied([entry(label, "improvement", 0.8, metric=metric), beside], mine)
+        assert "it did not get worse" in problems[0]
+
+
 def test_what_another_rule_waived_stays_waived(entry):
     """An exact metric whose pin the change renewed arrives waived: neither touched nor called unused."""
     pinned = entry("flash f16", "waived", 1.3, metric="audit", arch="gfx942", waiver="its pin was renewed")

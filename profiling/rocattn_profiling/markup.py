@@ -41,8 +41,11 @@ def plain(text: str, most: int = 400) -> str:
 
 
 def terminal(text: str, most: int = 4000) -> str:
-    """Return text for one line of a terminal or a CI log: no escape sequences, no workflow commands."""
-    return re.sub("^::", ": :", plain(text, most)).replace("##[", "## [")
+    """Return text for one line of a terminal or a CI log: no escape sequences, no workflow commands.
+
+    GitHub reads ``::command::`` at a line's start and ``##[command]`` anywhere; others ``##vso[`` and ``##teamcity[``.
+    """
+    return re.sub(r"##(?=\w*\[)", "# #", re.sub("^::", ": :", plain(text, most)))
 
 
 def markdown(text: str, most: int = 400) -> str:

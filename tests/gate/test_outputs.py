@@ -71,10 +71,10 @@ def test_junit_is_red_exactly_when_the_gate_is(entry, result_of, status, beside)
 def test_a_traceback_in_junit_is_text_with_its_indentation(entry, result_of):
     """Marks that reorder text, and screens full of it, are not passed on; how far a line is indented is."""
     long = "\n".join(f"  line {number}" for number in range(5000))
-    traceback = f"{long}\n    raise X\nX: \u202eeno\x1b[2J"
+    traceback = f"{long}\n  ::error::x\n    raise X\nX: \u202eeno\x1b[2J"
     root = ET.fromstring(junit.to_xml(result_of([entry("a", "failed", traceback=traceback)])))  # noqa: S314 - our own
     (told,) = (element.text for element in root.iter("error") if element.text)
-    assert told.endswith("\n  line 4999\n    raise X\nX: \ufffdeno\ufffd[2J\n")
+    assert told.endswith("\n  line 4999\n  : :error::x\n    raise X\nX: \ufffdeno\ufffd[2J\n")
     assert "line 100\n" not in told
 
 
@@ -209,6 +209,8 @@ def test_workflow_commands_cannot_be_forged(hostile, rich):
     for line in forged.splitlines()[:-1]:
         assert re.fullmatch(r"::(error|warning)( (file|line|title)=[^:,]*(,(file|line|title)=[^:,]*)*)?::.*", line)
     assert sum(line.startswith("::warning") for line in forged.splitlines()) == 10
+    # The last line is no command of ours: GitHub would read one in the middle of it.
+    assert "##[" not in outputs.workflow_commands(hostile(text="##[stop-commands]x")).splitlines()[-1]
 
 
 def test_everything_is_written_from_one_verdict(rich, tmp_path):

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET  # writes only: nothing foreign is parse
 
 from rocattn_profiling.gate import render
 from rocattn_profiling.gate.pairs import TIMES
-from rocattn_profiling.markup import plain, xml
+from rocattn_profiling.markup import plain, terminal, xml
 
 if TYPE_CHECKING:
     from rocattn_profiling.gate.verdict import Entry, GateResult
@@ -65,7 +65,7 @@ def _traceback(text: str) -> list[str]:
     """Return the last lines of a traceback as text: what failed stands at its end."""
     lines = text[-_TRACEBACK:].splitlines()[-_LINES:]
     # The white space before a line is kept: Python's tracebacks are read by it.
-    return [line[: len(line) - len(line.lstrip(" "))][:40] + plain(line, 1000) for line in lines]
+    return [line[: len(line) - len(line.lstrip(" "))][:40] + terminal(line, 1000) for line in lines]
 
 
 def _element(group: str, name: str, tag: str, message: str, text: str) -> ET.Element:

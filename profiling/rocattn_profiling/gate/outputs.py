@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.files import write_text
 from rocattn_profiling.gate import junit, markdown, render, sarif, verdict
-from rocattn_profiling.markup import command_data, command_property, plain
+from rocattn_profiling.markup import command_data, command_property, plain, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -61,7 +61,7 @@ def workflow_commands(result: GateResult) -> str:
     """Return workflow commands that put regressions beside the lines that caused them, and a last line of text."""
     lines = [_annotation(kind, entry) for kind, entry in _worth(result)]
     lines += [_command("error", {}, problem) for problem in result.problems[:_MOST_ANNOTATIONS]]
-    return "\n".join([*lines, f"{result.verdict}: {plain(result.sentence)}"]) + "\n"
+    return "\n".join([*lines, f"{result.verdict}: {terminal(result.sentence, 600)}"]) + "\n"
 
 
 def _worth(result: GateResult) -> Iterator[tuple[str, Entry]]:

@@ -1,5 +1,6 @@
 """The verdict: what it concludes, its exit statuses, and its text."""
 
+import json
 import os
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import msgspec
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.gate import render, verdict
+from rocattn_profiling.gate import markdown, render, sarif, verdict
+from rocattn_profiling.gate.pairs import Decision
 from rocattn_profiling.measure.asv_launch import Benchmark, Case
 
 
@@ -127,6 +129,25 @@ def test_the_text_cuts_names_as_the_comment_does(entry, result_of):
     for status in verdict.ORDER:
         assert sum(f"{status}{'x' * (159 - len(status))}…" in line for line in lines) == 1
     assert max(map(len, lines)) < 700
+
+
+def test_a_long_name_leaves_the_sentence_its_end(entry, result_of):
+    """A parameter's repr may have pages: how much slower, and what else is wrong, still stands after it."""
+    long = f"a.time_x({'[1, 2], ' * 500})"
+    result = result_of([entry(long, "regression", 1.5), entry("lost", "failed", reason="no")])
+    assert "by 50 %, and 1 could not be measured on head." in render.text(result).splitlines()[0]
+    gone = result_of([entry(long, "missing", reason="it is gone")])
+    assert render.text(gone).splitlines()[0].endswith(": it is gone.")
+
+
+def test_a_value_of_nothing_shows_no_ratio(entry, result_of):
+    """Of 0 against 5 there is none: a ratio of 1 would be read as "no change"."""
+    none = Decision(id="a", verdict="inconclusive", rounds_used=5, reason="a value of 0 has no ratio to compare")
+    result = result_of([entry("a", "inconclusive", unit="things", base=0.0, head=5.0, decision=none)])
+    assert "0 things -> 5 things, ratio unknown after 5 rounds" in render.text(result)
+    assert "| 0 things | 5 things | unknown |  |" in markdown.comment(result)
+    (found,) = json.loads(sarif.to_sarif(result))["runs"][0]["results"]
+    assert "ratio" not in found["properties"]
 
 
 def test_broken_benchmarks_with_one_reason_share_it(entry, result_of):

@@ -14,6 +14,7 @@ from rocattn_profiling.markup import code, markdown, prose
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from rocattn_profiling.gate.pairs import Decision
     from rocattn_profiling.gate.verdict import Cause, Entry, GateResult, SideFacts, Status
 
 _T = TypeVar("_T")
@@ -127,10 +128,14 @@ def _row(entry: Entry) -> str:
         else f"{entry.status}{', likely slower' if entry.suspect else ''}",
         "" if entry.base is None else markdown(render.quantity(entry.base, entry.unit), 40),
         "" if entry.head is None else markdown(render.quantity(entry.head, entry.unit), 40),
-        "" if decision is None or entry.base is None else render.ratio(decision.ratio),
+        "" if decision is None or entry.base is None else _ratio(decision),
         markdown(render.interval(entry)),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _ratio(decision: Decision) -> str:
+    return render.ratio(decision.ratio) if render.has_ratio(decision) else "unknown"
 
 
 def _has_words(entry: Entry) -> bool:

@@ -12,7 +12,7 @@ from rocattn_profiling.files import open_regular, write_text
 from rocattn_profiling.gate.look import Policy  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.gate.noise_record import KnownNoise, NoiseSource, known_noise
 from rocattn_profiling.gate.pairs import Decision, PairLaunch  # noqa: TC001 - msgspec reads the annotations when it decodes
-from rocattn_profiling.markup import terminal
+from rocattn_profiling.markup import plain, terminal
 from rocattn_profiling.measure.records import Machine  # noqa: TC001 - as above
 from rocattn_profiling.measure.revisions import Revision  # noqa: TC001 - as above
 
@@ -37,6 +37,7 @@ ORDER: tuple[Status, ...] = (
 )  # fmt: skip
 JUDGED: tuple[Status, ...] = ("regression", "improvement", "pass", "inconclusive")
 METRICS = ("time", "mem", "peakmem", "track", "audit", "workspace", "plan")
+_NAME = 200  # characters of a label in the sentence, which goes on after it
 EXACT = frozenset({"audit", "workspace", "plan"})  # metrics that are read off, not measured
 
 
@@ -299,7 +300,8 @@ def conclude(entries: Sequence[Entry], invalid: str, problems: Sequence[str] = (
         return "regression", _worse(worse, entries, lost, problems)
     if lost:
         why = f": {lost[0].reason.rstrip('.')}" if lost[0].reason else ""
-        return "not measured", f"{_count(len(lost), 'benchmark')} did not run on head: {lost[0].label}{why}."
+        label = plain(lost[0].label, _NAME)
+        return "not measured", f"{_count(len(lost), 'benchmark')} did not run on head: {label}{why}."
     if nothing := _nothing_judged(entries, count):
         return "not measured", nothing
     if problems:
@@ -331,7 +333,7 @@ def _worse(worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], 
     beside = [f"{len(lost)} could not be measured on head"] if lost else []
     beside += [f"{_count(len(problems), 'waiver')} did not hold"] if problems else []
     more = f", and {', '.join(beside)}" if beside else ""
-    return f"{len(worse)} of {judged} {_noun(entries)} {verb}, {first.label}{where}{how}{more}."
+    return f"{len(worse)} of {judged} {_noun(entries)} {verb}, {plain(first.label, _NAME)}{where}{how}{more}."
 
 
 def badness(entry: Entry) -> float:

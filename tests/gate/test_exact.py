@@ -128,6 +128,8 @@ def test_a_backend_that_stops_being_selected_is_a_regression():
     assert "is not there any more" in gone["select cpu-flash", ""].reason
     slower = compared(selected="cpu")
     assert "base holds for slower" in slower["select cpu-flash", ""].reason
+    away = {"cpu": CPU, "cpu-flash": msgspec.structs.replace(TILED, available=False, why="no compiler")}
+    assert "cannot any more: no compiler" in compared(selected="cpu", backends=away)["select cpu-flash", ""].reason
     nobody = compared(selected="", backends={"cpu": msgspec.structs.replace(CPU, available=False), "cpu-flash": unable})
     assert "no backend is selected" in nobody["select cpu-flash", ""].reason
 
@@ -136,6 +138,9 @@ def test_another_backend_that_base_does_not_hold_for_slower_is_listed():
     """A backend that base does not know may be the faster one: the clock decides."""
     newer = {"cpu": CPU, "cpu-flash": TILED, "npu": msgspec.structs.replace(TILED, priority=5)}
     assert judged(compared(selected="npu", backends=newer)) == {("changed plans or choices", ""): "ungated"}
+    both = {"cpu": msgspec.structs.replace(CPU, priority=TILED.priority), "cpu-flash": TILED}
+    found = exact_plans.compare(answers(backends=both), answers(selected="cpu", backends=both), ARCHS)
+    assert [one.label for one in found if one.status != "pass"] == ["changed plans or choices"]
 
 
 def test_a_backend_that_is_not_selected_must_go_on_computing_a_problem():
@@ -144,13 +149,41 @@ def test_a_backend_that_is_not_selected_must_go_on_computing_a_problem():
     assert judged(compared(backends={"cpu": unable, "cpu-flash": TILED})) == {("support cpu", ""): "regression"}
     away = msgspec.structs.replace(CPU, available=False, why="no device")
     assert judged(compared(backends={"cpu": away, "cpu-flash": TILED})) == {}
+    found = exact_plans.compare(
+        answers(backends={"cpu": away, "cpu-flash": TILED}),
+        answers(backends={"cpu": msgspec.structs.replace(away, supports=False), "cpu-flash": TILED}), ARCHS,
+    )  # fmt: skip
+    assert "support cpu" in {one.label for one in found if one.status == "regression"}
 
 
-def test_a_problem_that_one_side_does_not_know_is_not_compared():
-    """An old revision lacks an option: nothing follows from that."""
+def test_a_problem_that_base_does_not_know_is_not_compared():
+    """An old revision lacks an option, or plans: nothing follows from that."""
     found = exact_plans.compare({"p": Answers(unknown="ConfigError")} | {"q": answers()["q"]}, answers(), ARCHS)
     assert {one.status for one in found} == {"pass"}
     assert all("1 problems" in one.reason for one in found)
+    absent = dict.fromkeys(ARCHS, Plan(absent="ImportError"))
+    assert {one.status for one in exact_plans.compare(answers(plans=absent), answers(), ARCHS)} == {"pass"}
+
+
+def test_what_head_alone_cannot_be_asked_is_a_regression():
+    """A configuration that it refuses, or a planner that cannot be imported any more: not measured is never passed."""
+    found = compared(plans=dict.fromkeys(ARCHS, Plan(absent="ImportError: no tiles")))
+    assert judged(found) == {("plans", ""): "regression"}
+    assert "no tiles" in found["plans", ""].reason
+    found = exact_plans.compare(answers(), {"p": Answers(unknown="ConfigError: D"), "q": answers()["q"]}, ARCHS)
+    assert [(one.label, one.status) for one in found if one.status != "pass"] == [("plans", "regression")]
+    assert "the library refuses the problem: ConfigError: D" in found[0].reason
+    none = dict.fromkeys(ARCHS, Plan(problem="ConfigError: D = 300 is too large"))
+    assert {one.status for one in exact_plans.compare(answers(plans=none), answers(plans=none), ARCHS)} == {"pass"}
+
+
+def test_what_is_gained_makes_up_for_no_loss():
+    """Of three problems one loses the flash path and one wins it: a regression, by what base had and has lost."""
+    one, won, lost = (dict.fromkeys(ARCHS, plan) for plan in (TAKEN, TAKEN, LEFT))
+    base = {"r": answers(plans=lost)["p"], **answers(plans=one)}
+    head = {"r": answers(plans=won)["p"], **answers(plans=lost)}
+    (entry,) = (one for one in exact_plans.compare(base, head, ARCHS) if one.label == "flash path")
+    assert (entry.status, entry.base, entry.head, entry.decision.ratio) == ("regression", 2, 2, 2)
 
 
 def context(tmp_path, base, head, said=None, quick=True):

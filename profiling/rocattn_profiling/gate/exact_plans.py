@@ -62,8 +62,13 @@ def compare(base: Mapping[str, Answers], head: Mapping[str, Answers], archs: Seq
         head: Head's.
         archs: For which plans were asked for.
     """
-    known = [key for key in head if key in base and not base[key].unknown and not head[key].unknown]
-    changes: list[_Change] = []
+    asked = [key for key in head if key in base and not base[key].unknown]
+    known = [key for key in asked if not head[key].unknown]
+    changes = [
+        _Change("regression", "plan", "plans", key, "", f"the library refuses the problem: {head[key].unknown}")
+        for key in asked
+        if head[key].unknown
+    ]
     for key in known:
         changes += _selection(key, base[key], head[key])
         changes += _host_workspaces(key, base[key], head[key])
@@ -84,13 +89,14 @@ def compare(base: Mapping[str, Answers], head: Mapping[str, Answers], archs: Seq
 
 
 def _plan(key: str, arch: str, old: Plan, new: Plan) -> Iterator[_Change]:
-    if old.absent or new.absent:
-        return
-    if old.problem or new.problem:
-        if not new.problem:
+    if old.absent:
+        return  # base is too old to have any
+    lost = new.problem or new.absent
+    if old.problem or lost:
+        if not lost:
             yield _Change("new", "plan", "plans", key, arch, f"base has none: {old.problem}")
         elif not old.problem:
-            text = f"there is none any more ({new.problem}); base launches {_names(old.launches)}"
+            text = f"there is none any more ({lost}); base launches {_names(old.launches)}"
             yield _Change("regression", "plan", "plans", key, arch, text)
         else:
             yield _Change("pass", "plan", "plans", key, arch, "neither side has one")
@@ -212,7 +218,8 @@ def _judged(changes: Sequence[_Change]) -> Entry | None:
     else:
         lost, gained = (sum(one.status in some for one in changes) for some in ({"regression"}, {"improvement", "new"}))
         unit, base, head = "problems", len(changes) - gained, float(len(changes) - lost)
-        ratio = _ratio(head, base)
+        # What else was gained makes up for nothing: a regression's ratio is of the problems that base had.
+        ratio = _ratio(base - lost, base) if status == "regression" else _ratio(head, base)
     decided = decision_of(first.group, status, ratio, reason) if ratio and status != "new" else None
     return Entry(
         label=first.group, name=first.group, metric=first.metric, arch=first.arch, status=status, unit=unit, base=base,

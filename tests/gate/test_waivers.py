@@ -143,11 +143,15 @@ def test_a_waiver_of_a_removed_benchmark_fails(entry):
     removed = entry("bench.Class.time_x", "removed")
     _, problems = applied([removed, entry("other", "pass")], waiver(), narrowed=True)
     assert "the suite no longer has it" in problems[0]
+    # Another one's name may begin with it.
+    _, problems = applied([entry("bench.Class.time", "removed"), entry("other", "pass")], waiver(), narrowed=True)
+    assert problems == []
 
 
 def test_a_module_that_cannot_be_imported_hides_its_benchmarks(entry):
     """Its waivers are not unused: nobody knows."""
-    assert applied([entry("bench", "failed", reason="ImportError"), entry("o", "pass")], waiver())[1] == []
+    for status in ("failed", "broken"):
+        assert applied([entry("bench", status, reason="ImportError"), entry("o", "pass")], waiver())[1] == []
 
 
 def test_exact_metrics_are_waived_by_architecture(entry):
@@ -267,8 +271,10 @@ def test_a_file_that_is_no_text_is_one_line(tmp_path):
         (f"S\n\n* squashed\n\nrocattn-accept: {LABEL} | time | 1.3 | why | really\n\nmore", (LABEL, "time", "", 1.3)),
         ("S\r\n\r\nRocattn-Accept: flash | audit gfx942 | inf | why\r\n", ("flash", "audit", "gfx942", float("inf"))),
         (f"S\n\nRocattn-Accept: {LABEL} | time\n  | 1.3 | a folded\n  reason\n", (LABEL, "time", "", 1.3)),
+        (f"S\r\n\r\nRocattn-Accept: {LABEL} | time\r\n  | 1.3 | why\r\n", (LABEL, "time", "", 1.3)),
+        (f"S\n\nRocattn-Accept: {LABEL} | time | 1.3 | as was x | mem | 9 | so\n", (LABEL, "time", "", 1.3)),
     ],
-    ids=["trailer", "squashed", "exact", "folded"],
+    ids=["trailer", "squashed", "exact", "folded", "folded by CRLF", "a reason like a trailer"],
 )  # fmt: skip
 def test_a_trailer_accepts_for_its_change(entry, message, accepted):
     """Label (bars and all), metric, architecture, ceiling and reason; in squashed messages, too."""
@@ -344,6 +350,9 @@ def test_trailers_come_from_the_commits_of_the_change_alone(repo):
     (one,) = waivers.load(None, messages).waivers
     assert (one.benchmark, one.reason) == (LABEL, "now")
     assert head.sha.startswith(messages[0][0])
+    repo.git("checkout", "--quiet", "-b", "other", base.sha)
+    repo.commit("three\n\nRocattn-Accept: other | time | 2 | on base's side", b="1")
+    assert waivers.commit_messages(repo.root, revisions.resolve(repo.root, "other"), head) == messages
     repo.put("a", "4")
     assert waivers.commit_messages(repo.root, base, revisions.resolve(repo.root, "WORKTREE")) == []
 

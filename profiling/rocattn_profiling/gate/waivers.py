@@ -153,19 +153,17 @@ def apply(
     Returns:
         The entries, and a line for each waiver that is expired or not needed.
     """
-    used: set[int] = set()
     after = []
     for entry in entries:
         mine = [w for w in found.waivers if w.key == (entry.label, entry.metric, entry.arch)]
         needed = entry.status == "regression" and bool(mine)
-        used |= {id(waiver) for waiver in mine if needed}
         after.append(_accept(entry, [w for w in mine if not _expired(w, today)]) if needed else entry)
     problems = [
         f"{w.source}: the waiver of {w.title} expired on {w.expires}" for w in found.waivers if _expired(w, today)
     ]
     for waiver in found.waivers:
         # A trailer is gone with the next change: it cannot rot, and a fix in a later commit must not turn the gate red.
-        if id(waiver) in used or waiver.expires is None or _expired(waiver, today):
+        if waiver.expires is None or _expired(waiver, today):
             continue
         if why := _unused(waiver, entries, narrowed=narrowed):
             problems.append(f"{waiver.source}: the waiver of {waiver.title} is not needed: {why}; take it out")
@@ -197,7 +195,7 @@ def _unused(waiver: Waiver, entries: Sequence[Entry], *, narrowed: bool) -> str:
     """Say why nothing needs a waiver; empty when this run cannot tell."""
     mine = [e for e in entries if (e.label, e.metric, e.arch) == waiver.key]
     if mine:
-        # What is undecided or could not be measured may still be slower.
+        # What got worse needs it; what is undecided or could not be measured may.
         return "it did not get worse" if mine[0].status in {"pass", "improvement"} else ""
     if any(e.status == "removed" and _belongs(waiver.benchmark, e.label) for e in entries):
         return "the suite no longer has it"

@@ -12,6 +12,8 @@ import pytest
 
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.sides import open_sides
 from rocattn_profiling.measure import facts
 
 SUITE = """\
@@ -198,6 +200,29 @@ def test_a_configuration_beside_the_suite_is_followed(place):
     assert main(["gate", "run", *pythons, "--suite", "perf", "--quick", "--out", "out"]) == 0
     result = verdict.read(Path("out/verdict.json"))
     assert [entry.label for entry in result.entries] == ["bench.track_wanted"]
+
+
+def test_settings_above_the_suite_count_and_its_files_make_the_session(place):
+    """The nearest ``.rocattn`` above the suite is the repository's own; an edited suite is another session's."""
+    options = Options(base_python="a", head_python="b", suite="suite")
+
+    def opened():
+        with open_sides(place, place / "out", options, lambda _: None) as sides:
+            return sides
+
+    before = opened()
+    assert (before.accepted.waivers, before.limits.rows, opened().identity) == ([], [], before.identity)
+    (place / ".rocattn").mkdir()
+    (place / ".rocattn/waivers.toml").write_text(
+        '[[waiver]]\nbenchmark = "b"\nmetric = "time"\nceiling = 2.0\nexpires = 2999-01-01\n'
+        'issue = "#1"\nreason = "r"\n'
+    )
+    (place / ".rocattn/thresholds.toml").write_text('[[threshold]]\nbenchmark = "*"\ngate = false\n')
+    with (place / "suite/bench.py").open("a") as file:
+        file.write("# edited\n")
+    after = opened()
+    assert (len(after.accepted.waivers), len(after.limits.rows)) == (1, 1)
+    assert after.identity != before.identity
 
 
 def works(python):

@@ -1,5 +1,7 @@
 """A gate that is stopped in the middle, and one that starts where another is at work."""
 
+import errno
+import fcntl
 import signal
 import subprocess
 import sys
@@ -40,6 +42,17 @@ def test_two_gates_do_not_share_a_folder(project, gate, capsys):
         assert "another gate is at work in out/gate: wait for it" in capsys.readouterr().err.splitlines()[-1]
         assert (out / "verdict.json").read_text() == "the first's"
     assert gate("--bench", r"\(100\)") == 0
+
+
+def test_a_file_system_without_locks_is_measured_on(tmp_path, monkeypatch):
+    """Some network file systems have none: that nobody can be kept out is no reason not to measure."""
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with alone(tmp_path / "out"):
+        assert (tmp_path / "out/.gitignore").exists()
 
 
 def start_and_stop(project, how, *arguments, after):

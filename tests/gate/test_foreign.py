@@ -8,6 +8,8 @@ import pytest
 
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.sides import open_sides
 from rocattn_profiling.measure import asv_config, environments, revisions
 from rocattn_profiling.measure.asv_config import Recipe, SuiteError, read_config
 from rocattn_profiling.measure.asv_store import AsvStore
@@ -257,6 +259,14 @@ def test_a_suite_outside_the_repository_is_used_for_both(repo, offline, tmp_path
     status, result = gate(apart, "--repo", str(repo.root), "--suite", "suite")
     assert (status, statuses(result)) == (1, {"bench.track_ticks": "regression"})
     assert repo.git("status", "--porcelain") == ""
+    # It is in no revision: an edit of it makes another session, whose launches are not mixed with the last one's.
+    identities = set()
+    for _ in range(2):
+        with open_sides(repo.root, tmp_path / "out", Options(suite=str(apart / "suite")), lambda _: None) as sides:
+            identities.add(tuple(sides.identity))
+        with (apart / "suite/bench.py").open("a") as file:
+            file.write("# edited\n")
+    assert len(identities) == 2
 
 
 def test_a_suite_of_another_repository_says_what_to_clone(repo, offline):

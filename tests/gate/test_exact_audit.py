@@ -2,6 +2,7 @@
 
 import shutil
 
+import msgspec
 import pytest
 
 from rocattn.sources import kernel_root
@@ -55,6 +56,8 @@ def test_only_what_can_differ_is_compiled(sides, monkeypatch):
     found = compare_kernels(*sides, jobs=1)
     assert asked == [2, 2]  # softmax is left out
     assert (found.same, found.comparison.findings) == ({"gfx1100": 1, "gfx90a": 1}, [])
+    macro = [msgspec.structs.replace(one, defines={**one.defines, "UNUSED": 1}) for one in sides[0].shipped]
+    assert compare_kernels(sides[0], sides[0]._replace(shipped=macro), jobs=1).same == {}
 
 
 def entries_of(sides):
@@ -94,6 +97,19 @@ def test_a_worsening_whose_pin_was_renewed_is_accepted(sides):
     assert waived
     assert "gfx1100.json" in waived[0].waiver
     assert not [one for one in found.values() if one.status == "regression"]
+    unmet = Audit(subject="base", rates=exact_audit.rates_version(), kernels=[
+        shipped_facts(one, sides[0].root) for one in sides[0].shipped
+    ])  # fmt: skip
+    renewed = pins_of(after)
+    others = [
+        pins_of(unmet),  # renewed, and not to what the kernel now is
+        [msgspec.structs.replace(one, compiler="another") for one in renewed],
+        [msgspec.structs.replace(one, rates="another") for one in renewed],
+    ]
+    for pins in others:
+        write_pins(sides[1].tree / exact_audit.PINS, pins)
+        assert not [one for one in entries_of(sides)[0].values() if one.status == "waived"]
+    write_pins(sides[1].tree / exact_audit.PINS, renewed)
     write_pins(sides[0].tree / exact_audit.PINS, pins_of(after))
     found, _ = entries_of(sides)
     assert [one for one in found.values() if one.status == "regression"]

@@ -13,7 +13,7 @@ from rocattn.config import DTYPE_BYTES
 from rocattn.errors import ConfigError
 from rocattn.gpu.arch import processor
 from rocattn.gpu.build import code_object_name
-from rocattn.gpu.launch import Buffer, BufferArg, Launch, LaunchPlan, WorkspaceArg
+from rocattn.gpu.launch import Buffer, BufferArg, Launch, LaunchPlan, ScalarArg, WorkspaceArg
 from rocattn.registry import YES, Support
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_GRID_YZ = 65535
 _GRID_LIMIT = 1 << 32  # hipModuleLaunchKernel: threads along one dimension stay below it
+_COUNT_LIMIT = 1 << 31  # loops over 32-bit counts step beyond their end
 Role = Literal["input", "output"]
 Path = Literal["flash", "standard"]
 
@@ -58,7 +59,7 @@ def plan(
     # An empty grid is an error of HIP's; what it would write is empty, too.
     launches = tuple(_named(launch, target) for launch in made if 0 not in launch.grid)
     for launch in launches:
-        _check_grid(launch, config)
+        _check_size(launch, config)
     return LaunchPlan(target, config.to_dict(), path, reason, buffers, launches, _workspaces(launches))
 
 
@@ -196,10 +197,15 @@ def _named(launch: Launch, arch: str) -> Launch:
     return replace(launch, code_object=code_object_name(launch.source, arch, launch.defines))
 
 
-def _check_grid(launch: Launch, config: AttentionConfig) -> None:
+def _check_size(launch: Launch, config: AttentionConfig) -> None:
     threads = (n * m for n, m in zip(launch.grid, launch.block, strict=True))
     if max(threads) >= _GRID_LIMIT or max(launch.grid[1:]) > MAX_GRID_YZ:
         raise ConfigError(f"{config.label} is too large: {launch.kernel} would need a grid of {launch.grid} blocks")
+    for arg in launch.args:
+        if isinstance(arg, ScalarArg) and arg.type == "u32" and float(arg.value) >= _COUNT_LIMIT:
+            raise ConfigError(
+                f"{config.label} is too large: {launch.kernel} counts up to 2^31 {arg.name}, not {arg.value}"
+            )
 
 
 def _workspaces(launches: tuple[Launch, ...]) -> dict[str, int]:

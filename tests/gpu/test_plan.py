@@ -191,6 +191,11 @@ def test_features_of_a_target_do_not_matter():
         ({"dtype": "float64"}, {}, "float64 has no GPU kernels"),
         ({"seq_k": 1 << 30}, {}, "positions are 32-bit"),
         ({"batch": 70_000}, {}, "at most 65535 batches"),
+        (
+            {"batch": 65_535, "num_heads": 66, "seq_q": 1000, "direction": "backward"},
+            {},
+            "too large: attention_backward_preprocess counts up to 2.31 rows, not 4325310000",
+        ),
         ({}, {"strides": {"q": (1, 2, 3, 2)}}, "q's last axis has stride 2: the kernels need it contiguous"),
         ({}, {"strides": {"q": (1, 2, 3)}}, "q has 4 axes, not 3 strides"),
         ({}, {"strides": {"bias": (1,)}}, "strides are given for 'bias'"),

@@ -15,7 +15,7 @@
 // Memory    16-byte loads; the next tile is on its way to registers (16 bits) while one is used. K and V are read once,
 //           Q and dO once a key tile and group (twice from cache); dK and dV are written once.
 // Numerics  products in DTYPE on the matrix units (float32: fused multiply-adds), sums in float32, P and dS rounded to
-//           DTYPE for the second product of each; exp2 with scale * log2 e folded in.
+//           DTYPE for the second product of each; exp2, with scale * log2 e folded in where scores have no options.
 //
 // Compile-time defines (rocattn/gpu/backward.py chooses): DTYPE (f16, bf16, f32), HEAD_DIM (D and Dv, padded), WAVES,
 // TEAM_WAVES (waves that share 16 keys), STREAM_ROWS (queries in LDS at a time), TWO_PHASES (they lie there first as

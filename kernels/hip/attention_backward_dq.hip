@@ -14,7 +14,7 @@
 // Memory    16-byte loads; the next tile is on its way to registers (16 bits) while one is used. Q and dO are read
 //           once, K and V once a query tile (K twice from cache); dQ is written once.
 // Numerics  products in DTYPE on the matrix units (float32: fused multiply-adds), sums in float32, P and dS rounded to
-//           DTYPE for the second product of each; exp2 with scale * log2 e folded in.
+//           DTYPE for the second product of each; exp2, with scale * log2 e folded in where scores have no options.
 //
 // Compile-time defines (rocattn/gpu/backward.py chooses): DTYPE (f16, bf16, f32), HEAD_DIM (D and Dv, padded), WAVES,
 // TEAM_WAVES (waves that share 16 queries), STREAM_ROWS (keys in LDS at a time), TWO_PHASES (they lie there first as
@@ -55,13 +55,13 @@ ROCATTN_KERNEL(attention_backward_dq, Shape::THREADS,
     Backward<Shape> backward(block);
     backward.load_resident({q + b * q_stride_b + h * q_stride_h, q_stride_s},
                            {dout + b * dout_stride_b + h * dout_stride_h, dout_stride_s});
-    backward.load_statistics(lse + head * seq_q, delta + head * seq_q);
     const BackwardScores<PLAIN_SCORES> scores{mask,          b * mask_stride_b + h * mask_stride_h,
                                 mask_stride_q, mask_stride_k,
                                 mask_kind,     scale,
                                 softcap,       alibi_slopes ? load(alibi_slopes + head) : 0.0f,
                                 seq_q,         seq_k,
                                 window_left,   window_right};
+    backward.load_statistics(scores, lse + head * seq_q, delta + head * seq_q);
     // The keys that some query of the block sees.
     const i64 shift = static_cast<i64>(seq_k) - seq_q, last_query = smaller(first_query + Shape::RESIDENT, seq_q) - 1;
     i64 start = window_left < 0 ? 0 : first_query + shift - window_left;

@@ -1,6 +1,7 @@
 """The backward kernels: executed by the stand-in GPU against float64, and read as code objects."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -162,6 +163,34 @@ def test_a_row_without_a_visible_key_has_no_gradient(standin):
     assert (dq[:, 32:] != 0).any()
     assert np.isfinite(dk.astype(np.float32)).all()
     assert np.isfinite(dv.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("value", [-1e9, -3e30, float(np.finfo(np.float32).min)], ids=str)
+@pytest.mark.parametrize(
+    ("arch", "dtype"), [("gfx90a", "float16"), ("gfx942", "bfloat16"), ("gfx1100", "float16"), ("gfx1201", "float32")]
+)
+def test_a_row_pushed_far_everywhere_has_the_gradients_of_its_lse(standin, arch, dtype, value):
+    """Its scores and its LSE are the mask's value: times log2(e) they would be off by many powers of 2, or infinite."""
+    config = AttentionConfig(
+        batch=1, num_heads=1, seq_q=37, seq_k=83, head_dim=32, dtype=dtype, direction="backward", layout="BHSD",
+        mask="additive", mask_shape=(1, 1, 37, 1),
+    )  # fmt: skip
+    mask = np.zeros(config.mask_shape, np.float32)
+    mask[:, :, 5:9] = value
+    inputs = replace(make_inputs(config), mask=mask)
+    found = run(standin(arch), config, inputs)
+
+    q, k, v, dout = (array[0, 0].astype(np.float64) for array in (inputs.q, inputs.k, inputs.v, inputs.dout))
+    scores = q @ k.T * config.softmax_scale
+    p = np.exp(scores - scores.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    delta = (dout * (p @ v)).sum(axis=1, keepdims=True)
+    delta[5:9] = (dout[5:9] * v.mean(axis=0)).sum(axis=1, keepdims=True)
+    p[5:9] = 1.0  # exp(value - LSE): beside such a value the logarithm of their number is nothing
+    ds = p * (dout @ v.T - delta) * config.softmax_scale
+    for mine, exact in zip(found, (ds @ k, ds.T @ q, p.T @ dout), strict=True):
+        near = (1e-5 if dtype == "float32" else 0.02) * np.abs(exact).max()
+        np.testing.assert_allclose(mine[0, 0].astype(np.float64), exact, atol=near)
 
 
 @pytest.mark.parametrize("empty", ["batch", "seq_q", "seq_k"])

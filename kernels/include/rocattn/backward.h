@@ -78,9 +78,9 @@ public:
     }
 
     // LSE and delta of this lane's query (queries resident).
-    ROCATTN_INLINE void load_statistics(const float* lse, const float* deltas) {
+    ROCATTN_INLINE void load_statistics(const Scores& scores, const float* lse, const float* deltas) {
         if (lane_row() >= block.resident_rows) return;
-        base = exponent_base(load(lse + lane_row())) - LIFT;
+        base = scores.exponent_base(load(lse + lane_row()), LIFT);
         delta = load(deltas + lane_row());
     }
 
@@ -102,7 +102,7 @@ public:
         const auto fetch_statistics = [&](u32 row) {
             const u32 mine = row + statistics_row();
             if (thread_id() >= S::STEP) return;
-            next_base = mine < rows ? exponent_base(load(lse + mine)) - LIFT : INF;
+            next_base = mine < rows ? scores.exponent_base(load(lse + mine), LIFT) : INF;
             next_delta = mine < rows ? load(deltas + mine) : 0.0f;
         };
         const auto fetch_rows = [&](u32 row) {
@@ -366,7 +366,7 @@ private:
         if (general)
             differentiate_general(scores, row + c * CHAIN_ROWS<M>, p, ds, bases, deltas);
         else
-            differentiate_plain(scores.scale * LOG2_E, p, ds, bases, deltas);
+            differentiate_plain(scores.score_scale(), p, ds, bases, deltas);
         if constexpr (LIFTS) lower(ds);
     }
 
@@ -411,13 +411,13 @@ private:
         for (u32 i = 0; i < S::RUN; ++i) {
             const u32 t = i / M::C_ROWS, r = i % M::C_ROWS, streamed = row + t * 16 + M::c_row(r);
             const float added = S::KEYS ? scores.added(streamed, lane_row()) : scores.added(lane_row(), streamed);
-            float score = p[t][r] * scores.scale, slope = 1.0f;
+            float score = p[t][r] * scores.score_scale(), slope = 1.0f;
             if (!S::PLAIN && scores.softcap != 0.0f) {
                 const float curve = tanh_accurate(p[t][r] * (scores.scale / scores.softcap));
                 score = scores.softcap * curve;
                 slope = 1.0f - curve * curve;
             }
-            const float probability = exp2_fast(__builtin_fmaf(score + added, LOG2_E, -bases[i]));
+            const float probability = exp2_fast(scores.exponent(score + added - bases[i], LIFT));
             p[t][r] = added == -INF ? 0.0f : probability;
             ds[t][r] = added == -INF ? 0.0f : probability * (ds[t][r] - deltas[i]) * slope;
         }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <rocattn/bias.h>
+#include <rocattn/hints.h>
 
 namespace rocattn {
 
@@ -31,6 +32,28 @@ struct BackwardScores {
                (window_left >= 0 && k_stop - 1 < q + shift() - window_left);
     }
 
+    // Plain scores are in log2 units, so that a probability is one fused multiply-add and one exp2. Others are in
+    // natural units: the LSE of a row that a mask pushes far everywhere, by -1e9 or by the lowest number, is as far, and
+    // its multiple by log2(e) would be off by more than exponents span, or infinite.
+    ROCATTN_INLINE float score_scale() const { return either(scale * LOG2_E, scale); }
+    // An LSE as what is subtracted from a score, for probabilities 2^lift times as large: infinite for a row that sees
+    // nothing.
+    ROCATTN_INLINE float exponent_base(float lse, float lift) const {
+        return lse == -INF ? INF : plain() ? lse * LOG2_E - lift : lse;
+    }
+    // What is left of a score after that as a power of 2. The units are chosen once, not for each score.
+    ROCATTN_INLINE float exponent(float difference, float lift) const {
+        if (IS_PLAIN) return difference;
+        const float power = difference * either(1.0f, LOG2_E);
+        return lift == 0.0f ? power : power + either(0.0f, lift);
+    }
+
+    // What plain scores take, or others; in a scalar register.
+    ROCATTN_INLINE float either(float for_plain, float for_others) const {
+        if (IS_PLAIN) return for_plain;
+        return __builtin_bit_cast(float, scalar(__builtin_bit_cast(u32, plain() ? for_plain : for_others)));
+    }
+
     // What is added to a score; -inf: hidden.
     ROCATTN_INLINE float added(u32 query, u32 key) const {
         const i32 distance = static_cast<i32>(key) - shift() - static_cast<i32>(query);
@@ -42,8 +65,5 @@ struct BackwardScores {
         return bias == -INF ? -INF : bias - slope * static_cast<float>(distance < 0 ? -distance : distance);
     }
 };
-
-// An LSE as the subtrahend in the exponent, in log2 units: of a row that sees nothing, every probability becomes 0.
-ROCATTN_INLINE float exponent_base(float lse) { return lse == -INF ? INF : lse * LOG2_E; }
 
 }  // namespace rocattn

@@ -114,7 +114,7 @@ class AttentionConfig:
             or len(self.window) != 2
             or any(not _is_whole(side) or side < -1 for side in self.window)
         ):
-            return f"window {self.window!r} must be (left, right), whole numbers, each 0 or more, or -1 for open"
+            return f"window {self.window!r} must be (left, right), each 0 or more, or -1 for open; whole numbers"
         if self.softcap is not None and not self.softcap > 0:
             return f"softcap is {self.softcap!r}: it must be greater than 0, or None for off"
         if self.softcap is not None and not 1 / _LARGEST <= self.softcap <= _LARGEST:

@@ -47,7 +47,7 @@ def code_object_name(source: str, arch: str, defines: Mapping[str, str | int]) -
 def _name(root: Path, source: str, arch: str, defines: tuple[tuple[str, str | int], ...], stamp: object) -> str:
     del stamp  # while no file changes there is nothing to hash again: plans of a growing KV cache are made one a token
     parts: list[str | bytes] = ["plan-1", arch, source, *(f"{name}={value}" for name, value in defines)]
-    parts += [part for entry in inputs_of(root / source, root / "include") for part in entry]
+    parts += [part for entry in inputs_of(root / "include", root / source) for part in entry]
     return f"{Path(source).stem}.{content_key(parts)[:_KEY_DIGITS]}.hsaco"
 
 

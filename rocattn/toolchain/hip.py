@@ -85,14 +85,14 @@ def compile_hip(
     options = [f"-mcode-object-version={code_object_version}", *define_options(defines or {})]
     if line_tables:
         options.append("-gline-tables-only")
-    inputs = inputs_of(path, headers)
+    inputs = inputs_of(headers, path)
     parts: list[str | bytes] = ["hip-1", compiler.version, arch, path.name, *_HIP_OPTIONS, *options]
     parts += [part for name_and_data in inputs for part in name_and_data]
     key = content_key(parts)
 
     def make() -> dict[str, bytes]:
         made = _three_steps(compiler, path, headers, arch, options)
-        if inputs_of(path, headers) != inputs:  # else the cache would hold another version under this key
+        if inputs_of(headers, path) != inputs:  # else the cache would hold another version under this key
             raise ToolchainError(f"{path.name} or a header changed while it was compiled: run it again")
         return made
 

@@ -11,7 +11,6 @@ import functools
 import os
 import platform
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,11 +140,13 @@ def compile_host(sources: Sequence[Path], *, isa: str | None = None, options: Se
 
 
 def _inputs(sources: Sequence[Path]) -> list[tuple[str, bytes]]:
-    found = [entry for source in sources for entry in inputs_of(source, source.parent)]
-    return list(dict.fromkeys(found))
+    folders = dict.fromkeys(source.parent for source in sources)
+    return [entry for folder in folders for entry in inputs_of(folder, *(s for s in sources if s.parent == folder))]
 
 
 def _build(compiler: Compiler, sources: Sequence[Path], options: Sequence[str]) -> bytes:
+    from concurrent.futures import ThreadPoolExecutor  # not where the library is in the cache: 5 ms
+
     driver = [*compiler.argv, *own_options(compiler)]
     try:
         with tempfile.TemporaryDirectory(prefix="rocattn-build-") as folder:

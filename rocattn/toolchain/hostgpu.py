@@ -95,13 +95,13 @@ def compile_hostgpu(
     compiler = choose_compiler()
     macros = (f"ROCATTN_HOSTGPU={arch}", *_TARGET_MACROS[arch])
     options = [*_OPTIONS, *ISA_OPTIONS[host_isa()], *(f"-D{name}" for name in macros), *define_options(defines or {})]
-    inputs = inputs_of(path, headers)
+    inputs = inputs_of(headers, path)
     parts: list[str | bytes] = ["hostgpu-1", compiler.version, platform.machine(), path.name, *options]
     parts += [part for name_and_data in inputs for part in name_and_data]
 
     def make() -> dict[str, bytes]:
         made = _build(compiler, path, headers, options)
-        if inputs_of(path, headers) != inputs:  # else the cache would hold another version under this key
+        if inputs_of(headers, path) != inputs:  # else the cache would hold another version under this key
             raise ToolchainError(f"{path.name} or a header changed while it was compiled: run it again")
         return {"code.so": made}
 

@@ -26,14 +26,14 @@ def content_key(parts: Iterable[str | bytes]) -> str:
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in encoded)).hexdigest()
 
 
-def inputs_of(source: Path, headers: Path) -> list[tuple[str, bytes]]:
-    """Return the source and every file it could include, by the name it is included by, as found without a compiler.
+def inputs_of(headers: Path, *sources: Path) -> list[tuple[str, bytes]]:
+    """Return sources and every file they could include, by the name it is included by, as found without a compiler.
 
     Conditions are not evaluated: a header inside ``#if 0`` counts too, which costs a rebuild at worst. A name that
     is found nowhere is listed empty, so that adding the file later changes the key; the compiler reports it.
     """
     found: dict[Path, tuple[str, bytes]] = {}
-    waiting = [source]
+    waiting = list(sources)
     while waiting:
         path = waiting.pop(0)
         if path in found:
@@ -41,13 +41,13 @@ def inputs_of(source: Path, headers: Path) -> list[tuple[str, bytes]]:
         name = (
             f"include/{path.relative_to(headers)}"
             if path.is_relative_to(headers)
-            else os.path.relpath(path, source.parent)
+            else os.path.relpath(path, sources[0].parent)
         )
         try:
             data = path.read_bytes()
         except OSError as error:
-            if path == source:
-                raise ToolchainError(f"cannot read the kernel source {source}: {error.strerror}") from error
+            if path in sources:
+                raise ToolchainError(f"cannot read the kernel source {path}: {error.strerror}") from error
             data = b""
         found[path] = name, data
         for quoted, angled, computed in _INCLUDE.findall(data.replace(b"\\\n", b"")):

@@ -43,6 +43,17 @@ def test_a_library_is_compiled_once_and_again_when_a_header_changes(source, tmp_
     assert answer_of(toolchain.compile_host([source]), tmp_path) == 43
 
 
+def test_what_several_sources_include_is_read_once(source, monkeypatch):
+    """A warm start of the CPU library is mostly this: its sources share nearly all of their headers."""
+    other = source.with_name("other.cpp")
+    other.write_text('#include "answer.h"\nint other(void) { return ANSWER; }\n')
+    toolchain.compile_host([source, other])
+    read, real = [], Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.name) or real(path))
+    toolchain.compile_host([source, other])
+    assert [read.count(name) for name in ("answer.cpp", "other.cpp", "answer.h")] == [1, 1, 1]
+
+
 def test_the_same_source_elsewhere_gives_the_same_bytes(source, tmp_path, monkeypatch):
     """No path of this machine enters the library."""
     first = toolchain.compile_host([source])

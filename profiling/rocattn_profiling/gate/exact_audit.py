@@ -105,7 +105,7 @@ class _Contents:
     def of(self, one: Shipped) -> str:
         """Return the hash of one compilation."""
         if one.source not in self._sources:
-            read = inputs_of(self._root / one.source, self._root / "include")
+            read = inputs_of(self._root / "include", self._root / one.source)
             self._sources[one.source] = content_key(part for entry in read for part in entry)
         macros = [f"{name}={value}" for name, value in sorted(one.defines.items())]
         return content_key([one.arch, one.source, one.symbol, *macros, self._sources[one.source]])

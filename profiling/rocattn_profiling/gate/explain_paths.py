@@ -141,7 +141,7 @@ class Paths:
         inside = set()
         for name in _ROOTS[direction]:
             try:
-                inside |= {f"{CPU_KERNELS}/{path}" for path, _ in inputs_of(folder / name, folder / "include")}
+                inside |= {f"{CPU_KERNELS}/{path}" for path, _ in inputs_of(folder / "include", folder / name)}
             except RocattnError:
                 continue  # a revision that names its sources otherwise: then none of them comes first
         for path, change in self.changes.items():
@@ -170,7 +170,7 @@ class Paths:
             folder = tree / "kernels"
             source = folder / "hip" / f"{entry.name}.hip"
             if source.is_file():
-                names = (name for name, _ in inputs_of(source, folder / "include"))
+                names = (name for name, _ in inputs_of(folder / "include", source))
                 near = {f"kernels/{name if name.startswith('include/') else f'hip/{name}'}" for name in names}
             far = {path for path in self._imports(["rocattn/gpu/plan.py"]) if path.startswith("rocattn/gpu/")}
         else:

@@ -54,6 +54,19 @@ def test_what_is_likely_slower_is_marked_and_rules_of_its_own_are_shown(entry, r
     assert "    rule: a change counts from 9 % (t.toml:3)\n" in shown
 
 
+def test_what_is_open_has_its_reason_and_one_reason_is_said_once(entry, result_of):
+    """A row that says "broken" and nothing else sends everyone to the log."""
+    broken = [entry(f"b.track_nan({i})", "broken", reason="nan is no value") for i in range(41)]
+    noisy = entry("n", "inconclusive")
+    text = markdown.comment(result_of([*broken, entry("b.other", "broken", reason="SystemExit: 3"), noisy]))
+    folded = re.findall(r"<details><summary>(.*)</summary>\n\n(.*)\n", text)
+    assert [(re.sub("</?code>", "", name), why) for name, why in folded[:-1]] == [
+        ("n inconclusive", "why"),
+        ("b.track_nan(0) and 40 more broken", "nan is no value"),
+        ("b.other broken", "SystemExit: 3"),
+    ]
+
+
 def test_the_comment_links_to_its_run_only_when_told(rich):
     """The address is the workflow's own; a verdict names none."""
     assert "http" not in markdown.comment(rich)

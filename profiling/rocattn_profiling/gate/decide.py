@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from rocattn_profiling.gate.launches import location
-from rocattn_profiling.gate.look import Look, Policy, examine, without_ratio
+from rocattn_profiling.gate.look import Look, Policy, by_rank, examine, has_zero, identical
 from rocattn_profiling.gate.pairs import Decision, Pair
 from rocattn_profiling.gate.together import mean_change
 from rocattn_profiling.gate.vetoes import canary_change
@@ -96,9 +96,9 @@ def decide_suite(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy] | 
     canary, invalid = _session(states, policy)
     decisions = [state.decision(invalid) for state in states]
     last = policy.looks[-1]
-    undecided = [s.id for s in states if not s.verdict and s.stored < last and not s.hopeless]
+    undecided = [s.id for s in states if not s.verdict and s.stored < last and not s.constant]
     levels = {state.id: found for state in states if (found := state.levels())}
-    shift, low, high = mean_change([s.last for s in states if s.last is not None and not s.hopeless])
+    shift, low, high = mean_change([s.last for s in states if s.last is not None and not s.constant])
     return SuiteDecision(decisions, levels, undecided, shift, canary, invalid, low, high, _listed(states))
 
 
@@ -134,7 +134,7 @@ class _State:
         self.id, self.stored = pair.id, pair.rounds
         self.policy = policies.get(pair.id, otherwise)
         self.verdict = ""
-        self.hopeless = ""
+        self.constant = ""
         self.p_up = self.p_down = 1.0
         self.rounds = 0
         self.last: Look | None = None
@@ -148,14 +148,14 @@ class _State:
     def look(self, planned: int, suite: Policy) -> None:
         """Take the first launches into account, unless the pair is decided or has no more of them."""
         rounds = min(planned, self.stored)
-        if self.verdict or self.hopeless or (rounds == self.rounds and self.last is not None):
+        if self.verdict or self.constant or (rounds == self.rounds and self.last is not None):
             return
         self.rounds = rounds
         part = self.pair.first(rounds)
-        if why := without_ratio(part):
-            self.hopeless = why
+        self.constant = identical(part)
+        if self.constant:
             return
-        self.last = examine(part, self.policy, shares=self._shares)
+        self.last = by_rank(part, self.policy) if has_zero(part) else examine(part, self.policy, shares=self._shares)
         leniency = suite.leniency(planned, adjusted=self.last.adjusted)
         self.p_up = min(self.p_up, self.last.p_up / leniency)
         self.p_down = min(self.p_down, self.last.p_down / leniency)
@@ -181,21 +181,21 @@ class _State:
     def decision(self, invalid: str) -> Decision:
         """Put the verdict into words."""
         seen = self.said or self.last
-        if self.hopeless:
-            same = self.hopeless.startswith("identical")
-            if same:
-                return Decision(
-                    id=self.id,
-                    verdict="pass",
-                    ratio_low=1.0,
-                    ratio_high=1.0,
-                    rounds_used=self.rounds,
-                    reason=self.hopeless,
-                )
-            return Decision(id=self.id, verdict="inconclusive", rounds_used=self.rounds, reason=self.hopeless)
-        if seen is None or seen.change is None:
-            reason = seen.reason if seen else "no launch on both sides"
-            return Decision(id=self.id, verdict="inconclusive", rounds_used=self.rounds, reason=reason)
+        if self.constant:
+            return Decision(
+                id=self.id,
+                verdict="pass",
+                ratio_low=1.0,
+                ratio_high=1.0,
+                rounds_used=self.rounds,
+                reason=self.constant,
+            )
+        if seen is None:
+            return Decision(
+                id=self.id, verdict="inconclusive", rounds_used=self.rounds, reason="no launch on both sides"
+            )
+        if seen.change is None:
+            return self._without_ratio(seen, invalid)
         verdict = self.verdict or "inconclusive"
         reason = _words(verdict, seen, self.policy) + (f"; {seen.note}" if seen.note else "")
         if invalid and verdict in {"regression", "improvement"}:
@@ -210,6 +210,18 @@ class _State:
             rounds_used=self.rounds,
             reason=reason,
         )
+
+    def _without_ratio(self, seen: Look, invalid: str) -> Decision:
+        verdict, reason = self.verdict or "inconclusive", seen.reason
+        levels = self.levels()
+        if self.verdict and levels is not None:
+            where = "above" if verdict == "regression" else "below"
+            from_to = f"from {levels[0]:g} to {levels[1]:g}"
+            reason = f"{from_to}: every launch of head is {where} every one of base; {reason}"
+        if invalid and self.verdict:
+            verdict, reason = "inconclusive", f"{invalid} (alone it reads: {reason})"
+        p = min(self.p_up, self.p_down, 1.0)
+        return Decision(id=self.id, verdict=verdict, p=p, rounds_used=self.rounds, reason=reason)
 
 
 def _words(verdict: str, seen: Look, policy: Policy) -> str:

@@ -266,7 +266,8 @@ def _opening(entry: Entry) -> str:
         return f"{entry.label} is worse: {_closed(entry.reason)}"
     change = f"{quantity(entry.base, entry.unit)} -> {quantity(entry.head, entry.unit)}"
     larger = "takes" if entry.metric == "time" else "is"
-    return f"{entry.label} {larger} {change} ({100 * (entry.decision.ratio - 1):+.1f} %)."
+    by = f" ({100 * (entry.decision.ratio - 1):+.1f} %)" if entry.decision.has_ratio else ""
+    return f"{entry.label} {larger} {change}{by}."
 
 
 def _paragraph(entry: Entry, causes: Sequence[Cause]) -> str:

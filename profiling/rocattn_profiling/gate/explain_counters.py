@@ -20,7 +20,7 @@ from rocattn_profiling.collect.assemble import Request, assemble
 from rocattn_profiling.collect.run import Session
 from rocattn_profiling.gate.explain_trace import TRACER, request_of
 from rocattn_profiling.gate.measure import SIDES
-from rocattn_profiling.gate.verdict import Cause
+from rocattn_profiling.gate.verdict import Cause, badness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ class Counters:
     def __init__(self, context: Context, entries: Sequence[Entry]) -> None:
         self._context = context
         slower = [entry for entry in entries if entry.status == "regression" and entry.decision is not None]
-        slower.sort(key=lambda entry: -(entry.decision.ratio if entry.decision else 0))
+        slower.sort(key=badness, reverse=True)
         # Of a benchmark that names its backend it is known whether it uses the GPU.
         able = [entry for entry in slower if entry.params.get("backend", "gpu").strip("'\"") == "gpu"]
         self._chosen = [entry.label for entry in able[:MOST]]

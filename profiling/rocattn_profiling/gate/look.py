@@ -8,14 +8,16 @@ the absolute floor. `rocattn_profiling.gate.vetoes` takes back what the machine 
 from __future__ import annotations
 
 import math
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from rocattn_profiling.gate import doubts, noise, readings, vetoes
-from rocattn_profiling.gate.launches import LEAST, cpu_bound, level, pushed_off, steady, usual_share
+from rocattn_profiling.gate.launches import LEAST, LOW_END, cpu_bound, level, pushed_off, steady, usual_share
 from rocattn_profiling.gate.pairs import TIMES
+from rocattn_profiling.measure.stats import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +112,7 @@ class Look(NamedTuple):
         p_up, p_down: That the change is not above (below) the margin; 1 when a condition fails that is not of chance.
         p_same: That the change is at least what must not be missed.
         base: Low end of base, in the pair's unit, in the quantity that ``reason`` names.
-        change: The change; None when nothing can be said.
+        change: The change; None when nothing can be said, or no ratio (`by_rank`).
         reason: "wall time", "CPU time" or "its value"; else why nothing can be said.
         note: What a reader must know beside it; else empty.
         clock: Time changed, and the GPU's cycles do not bear it out.
@@ -131,12 +133,33 @@ class Look(NamedTuple):
     shares: Array | None = None
 
 
-def without_ratio(pair: Pair) -> str:
-    """Say why a pair has no ratio: values of zero, or all alike."""
+def identical(pair: Pair) -> str:
+    """Say so if every sample of both sides is the same number."""
     values = {value for side in (pair.a, pair.b) for launch in side.launches for value in launch.samples}
-    if len(values) == 1:
-        return f"identical: every sample of both sides is {next(iter(values)):g}"
-    return "a value of 0 has no ratio to compare" if 0.0 in values else ""
+    return f"identical: every sample of both sides is {next(iter(values)):g}" if len(values) == 1 else ""
+
+
+def has_zero(pair: Pair) -> bool:
+    """Whether a sample is 0, of which there is no ratio and no logarithm."""
+    return any(0.0 in launch.samples for side in (pair.a, pair.b) for launch in side.launches)
+
+
+def by_rank(pair: Pair, policy: Policy) -> Look:
+    """Look at a pair that holds zeros: it changed if every launch of one side is above every one of the other.
+
+    Of launches in random order that happens with a probability of one over the ways to choose a side's among all. The
+    sizes that count hold here too: the absolute floor, and the smallest relative change where neither side is at 0.
+
+    Args:
+        pair: Finite samples, none below 0.
+        policy: The rule.
+    """
+    a, b = ([quantile(launch.samples, LOW_END) for launch in side.launches] for side in (pair.a, pair.b))
+    middles = (median(a), median(b))
+    least = max(_floor(pair, policy), math.expm1(policy.least) * min(middles))
+    chance = 1 / math.comb(len(a) + len(b), len(a)) if abs(middles[1] - middles[0]) >= least else 1.0
+    p_up, p_down = (chance if apart else 1.0 for apart in (min(b) > max(a), max(b) < min(a)))
+    return Look(p_up, p_down, 1.0, middles[0], None, "a value of 0 has no ratio to compare")
 
 
 def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
@@ -201,9 +224,9 @@ def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
 def launch_noise(pair: Pair, policy: Policy) -> float:
     """Return the launch-to-launch noise of a pair in the quantity that decides it, in logs.
 
-    The prior's where too few launches tell, and 0 for a value that is always the same.
+    The prior's where too few launches tell, and 0 for a value that is always the same or has no ratio.
     """
-    if without_ratio(pair):
+    if identical(pair) or has_zero(pair):
         return 0.0
     seen = examine(pair, policy).change
     return policy.prior_noise if seen is None else seen.noise

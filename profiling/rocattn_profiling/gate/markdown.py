@@ -27,7 +27,8 @@ _ROWS: tuple[Status, ...] = (
     "regression", "failed", "missing", "inconclusive", "waived", "broken", "improvement", "new", "removed",
 )  # fmt: skip
 _BAD = frozenset({"regression", "failed", "missing"})
-_EXPLAINED = _BAD | {"waived"}
+_OPEN = frozenset({"inconclusive", "broken"})  # many at once often have one reason
+_EXPLAINED = _BAD | _OPEN | {"waived"}
 _ROWS_SHARE = 0.6  # of the room: the rest is for the reasons
 _MOST_CAUSES = 8
 _LIST_BYTES = 8000  # of a list of problems, packages or notes
@@ -58,7 +59,7 @@ def summary(result: GateResult, *, run_url: str = "", remark: str = "", limit: i
     room = limit - len(head.encode()) - len(foot.encode()) - 1000  # the table's own lines, and what is said of the rest
     rows = [entry for status in _ROWS for entry in result.entries if entry.status == status]
     table, shown = _fitting(rows, int(room * _ROWS_SHARE), _row)
-    explained = [entry for entry in rows if entry.status in _EXPLAINED and _has_words(entry)]
+    explained = _alike([entry for entry in rows if entry.status in _EXPLAINED and _has_words(entry)])
     room -= sum(len(line.encode()) + 1 for line in table)
     details, told = _fitting(explained, room, _detail, _brief)
     parts = [head]
@@ -70,7 +71,7 @@ def summary(result: GateResult, *, run_url: str = "", remark: str = "", limit: i
         ]
         parts += table
     left = [f"{len(rows) - shown} more rows"] if shown < len(rows) else []
-    left += [f"the reasons of {len(explained) - told} more"] if told < len(explained) else []
+    left += [f"the reasons of {sum(map(len, explained[told:]))} more"] if told < len(explained) else []
     if left:
         parts += ["", f"**Cut to size:** {' and '.join(left)} did not fit here; the verdict's file has everything."]
     parts += ["", *details] if details else []
@@ -135,16 +136,27 @@ def _row(entry: Entry) -> str:
 
 
 def _ratio(decision: Decision) -> str:
-    return render.ratio(decision.ratio) if render.has_ratio(decision) else "unknown"
+    return render.ratio(decision.ratio) if decision.has_ratio else "unknown"
 
 
 def _has_words(entry: Entry) -> bool:
     return bool(entry.explanation or entry.causes or entry.waiver or render.reasons(entry))
 
 
-def _detail(entry: Entry, *, brief: bool = False) -> str:
+def _alike(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Return the entries in their order, those that are open for one and the same reason together."""
+    groups: dict[object, list[Entry]] = {}
+    for place, entry in enumerate(entries):
+        same = (entry.status, *render.reasons(entry), entry.rule) if entry.status in _OPEN else place
+        groups.setdefault(same, []).append(entry)
+    return list(groups.values())
+
+
+def _detail(entries: Sequence[Entry], *, brief: bool = False) -> str:
     """Return why, folded; with blank lines inside the element, so that Markdown is read there."""
-    lines = [f"<details><summary>{code(render.title(entry))} {entry.status}</summary>", ""]
+    entry = entries[0]
+    more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
+    lines = [f"<details><summary>{code(render.title(entry))}{more} {entry.status}</summary>", ""]
     if entry.waiver:
         lines += [f"waived: {markdown(entry.waiver, 400)}", ""]
     if entry.explanation:
@@ -156,8 +168,8 @@ def _detail(entry: Entry, *, brief: bool = False) -> str:
     return "\n".join([*lines, "</details>"])
 
 
-def _brief(entry: Entry) -> str:
-    return _detail(entry, brief=True)
+def _brief(entries: Sequence[Entry]) -> str:
+    return _detail(entries, brief=True)
 
 
 def _cause(cause: Cause) -> str:

@@ -166,3 +166,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     p: float = 1.0
     rounds_used: int = 0
     reason: str = ""
+
+    @property
+    def has_ratio(self) -> bool:
+        """Whether a ratio is known: of 0 against 5 there is none, and 1 would read as "no change"."""
+        return (self.ratio, self.ratio_low, self.ratio_high) != (1.0, 0.0, None)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rocattn_profiling.gate.noise_record import NoiseSource
-    from rocattn_profiling.gate.pairs import Decision
     from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
 
 _SCALES = {
@@ -163,13 +162,8 @@ def change(entry: Entry) -> str:
         return values
     if not decision.rounds_used:  # an exact metric: it has no interval
         return f"{values}, {ratio(decision.ratio)}"
-    shown = f"{ratio(decision.ratio)} {interval(entry)}" if has_ratio(decision) else "ratio unknown"
+    shown = f"{ratio(decision.ratio)} {interval(entry)}" if decision.has_ratio else "ratio unknown"
     return f"{values}, {shown} after {decision.rounds_used} rounds"
-
-
-def has_ratio(decision: Decision) -> bool:
-    """Whether a ratio is known: of 0 against 5 there is none, and the decision's 1 would read as "no change"."""
-    return (decision.ratio, decision.ratio_low, decision.ratio_high) != (1.0, 0.0, None)
 
 
 def ratio(value: float) -> str:
@@ -184,7 +178,7 @@ def _decimals(value: float) -> str:
 def interval(entry: Entry) -> str:
     """Return the 95 % interval of the ratio; empty for exact metrics, and without a decision or a ratio."""
     decision = entry.decision
-    if decision is None or not decision.rounds_used or not has_ratio(decision):
+    if decision is None or not decision.rounds_used or not decision.has_ratio:
         return ""
     high = "inf" if decision.ratio_high is None else _decimals(decision.ratio_high)
     return f"[{_decimals(decision.ratio_low)}, {high}]"

@@ -181,7 +181,7 @@ def _numbers(entry: Entry) -> dict[str, Any]:
     """Return what a program may want to sort by."""
     known: dict[str, Any] = {"status": entry.status, "metric": entry.metric, "unit": entry.unit}
     known |= {"base": entry.base, "head": entry.head} if entry.base is not None and entry.head is not None else {}
-    if entry.decision is not None and render.has_ratio(entry.decision):
+    if entry.decision is not None and entry.decision.has_ratio:
         decision = entry.decision
         known |= {"ratio": decision.ratio, "ratioLow": decision.ratio_low, "ratioHigh": decision.ratio_high}
     return known | ({"arch": entry.arch} if entry.arch else {})

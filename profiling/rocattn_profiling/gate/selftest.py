@@ -13,7 +13,7 @@ import msgspec
 
 from rocattn_profiling.files import write_text
 from rocattn_profiling.gate.decide import decide_suite
-from rocattn_profiling.gate.look import Policy, without_ratio
+from rocattn_profiling.gate.look import Policy, has_zero, identical
 from rocattn_profiling.gate.measure import SIDES, Line
 from rocattn_profiling.gate.noise_record import Known, NoiseSource
 from rocattn_profiling.gate.options import Options
@@ -169,8 +169,8 @@ def judge_gate(result: GateResult, pairs: Sequence[Pair], policy: Policy, draws:
         policy: The rule to be tested.
         draws: Relabelled runs for each rate.
     """
-    exact = [pair.id for pair in pairs if without_ratio(pair)]
-    pairs = [pair for pair in pairs if not without_ratio(pair)]
+    exact = [pair.id for pair in pairs if identical(pair) or has_zero(pair)]
+    pairs = [pair for pair in pairs if pair.id not in exact]
     seen = [sensitivity(pair, policy, draws=draws) for pair in pairs]
     told = decide_suite(pairs, policy).decisions
     return Selftest(

@@ -328,7 +328,8 @@ def _worse(worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], 
     judged = sum(entry.status in JUDGED for entry in entries)
     first = max(worse, key=badness)
     where = f" on {first.arch}" if first.arch else ""
-    how = f" by {(first.decision.ratio - 1) * 100:.0f} %" if first.decision is not None else ""
+    change = first.decision if first.decision is not None and first.decision.has_ratio else None
+    how = f" by {(change.ratio - 1) * 100:.0f} %" if change is not None else ""
     verb = "became slower or larger" if first.metric not in EXACT else "got worse"
     beside = [f"{len(lost)} could not be measured on head"] if lost else []
     beside += [f"{_count(len(problems), 'waiver')} did not hold"] if problems else []
@@ -338,7 +339,7 @@ def _worse(worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], 
 
 def badness(entry: Entry) -> float:
     """Return a key by which the worst comes last: the ratio, and infinity for a worsening that has none (0 to 43)."""
-    if entry.decision is not None:
+    if entry.decision is not None and entry.decision.has_ratio:
         return entry.decision.ratio
     return math.inf if entry.status == "regression" else 0.0
 

@@ -8,6 +8,7 @@ is shown. One that is expired, or that nothing needs any more, fails the gate: a
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -174,10 +175,10 @@ def _accept(entry: Entry, waivers: list[Waiver]) -> Entry:
     if not waivers:
         return msgspec.structs.replace(entry, reason=_and(entry.reason, "its waiver has expired"))
     best = max(waivers, key=lambda w: w.ceiling)
-    ratio = entry.decision.ratio if entry.decision is not None else float("inf")
+    ratio = entry.decision.ratio if entry.decision is not None and entry.decision.has_ratio else math.inf
     if ratio <= best.ceiling:
         return msgspec.structs.replace(entry, status="waived", waiver=best.text())
-    what = f"x{ratio:.3f} is" if entry.decision is not None else "a change without a ratio is"
+    what = f"x{ratio:.3f} is" if ratio < math.inf else "a change without a ratio is"
     return msgspec.structs.replace(
         entry, reason=_and(entry.reason, f"{what} above its waiver's ceiling of x{best.ceiling:g} ({best.source})")
     )

@@ -129,9 +129,11 @@ def _row(entry: Entry) -> GateRow:
         tone=TONES.get(entry.status, ""),
         base=_value(entry, entry.base),
         head=_value(entry, entry.head),
-        ratio=f"{digits(decision.ratio, 4)}x" if decision else "",
+        ratio="" if decision is None else f"{digits(decision.ratio, 4)}x" if decision.has_ratio else "unknown",
         # What was read off has no interval, and took no rounds.
-        interval=f"[{digits(decision.ratio_low, 4)}, {high}]" if decision and decision.rounds_used else "",
+        interval=f"[{digits(decision.ratio_low, 4)}, {high}]"
+        if decision and decision.has_ratio and decision.rounds_used
+        else "",
         rounds=decision.rounds_used if decision else 0,
         reasons=[word for word in dict.fromkeys(words) if word],
         traceback=entry.traceback,

@@ -1,0 +1,88 @@
+"""Values of 0, of which there is no ratio: judged by the order of the launches, and said without one."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rocattn_profiling.gate import markdown, render
+from rocattn_profiling.gate.decide import decide, decide_suite
+from rocattn_profiling.gate.look import Policy
+from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+
+
+def pair_of(a, b, unit="misses", name="c"):
+    """A pair of values, one for each launch."""
+    sides = [[PairLaunch(round=r, samples=[float(value)]) for r, value in enumerate(values)] for values in (a, b)]
+    return Pair(id=name, a=Side(launches=sides[0], unit=unit), b=Side(launches=sides[1], unit=unit))
+
+
+def test_zero_on_both_sides_is_identical():
+    """No noise, no change."""
+    decision = decide(pair_of([0] * 5, [0] * 5))
+    assert (decision.verdict, decision.reason) == ("pass", "identical: every sample of both sides is 0")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),
+    [
+        ([0] * 5, [5] * 5, "regression"),
+        ([5] * 5, [0] * 5, "improvement"),
+        ([0, 1, 0, 0, 0], [7, 3, 9, 4, 5], "regression"),
+        ([0, 1, 0, 3, 0], [7, 3, 9, 4, 5], "inconclusive"),  # one launch of head is not above all of base
+        ([0, 1, 0, 1, 0], [1, 0, 1, 0, 1], "inconclusive"),
+        ([0] * 4, [5] * 4, "inconclusive"),  # 1 of 70 ways, and few launches are not treated leniently
+    ],
+)
+def test_a_change_is_every_launch_beyond_every_other(a, b, verdict):
+    """What grew from nothing to something must not stay open because it has no ratio."""
+    decision = decide(pair_of(a, b))
+    assert decision.verdict == verdict
+    assert not decision.has_ratio
+    assert decision.reason.endswith("a value of 0 has no ratio to compare")
+    if verdict != "inconclusive":
+        assert decision.p == pytest.approx(1 / 252 / 2.5)  # of the ways to choose five of ten; the last look is lenient
+        assert decision.reason.startswith("from 0 to " if verdict == "regression" else "from 5 to 0: every launch")
+
+
+@pytest.mark.parametrize(("unit", "a", "b"), [("ns", 0, 8), ("us", 0, 0.2), ("bytes", 0, 9000)])
+def test_the_absolute_floor_holds_here_too(unit, a, b):
+    """A timer that reads 0, or 8 ns, saw nothing; nor do a few kilobytes count."""
+    assert decide(pair_of([a] * 5, [b] * 5, unit)).verdict == "inconclusive"
+    assert decide(pair_of([a] * 5, [b * 1000] * 5, unit)).verdict == "regression"
+
+
+def test_one_launch_at_zero_does_not_make_a_small_change_count():
+    """Where the middles of both sides have a ratio, the change must be as large as any other must."""
+    a = [0, 100, 100, 100, 100]
+    assert decide(pair_of(a, [101] * 5)).verdict == "inconclusive"
+    assert decide(pair_of(a, [103] * 5)).verdict == "regression"
+
+
+def test_a_large_suite_asks_for_more_rounds():
+    """One of 252 is not enough among twenty benchmarks; ten launches a side are."""
+    others = [pair_of([1] * 10, [1] * 10, name=str(i)) for i in range(19)]
+    changed = pair_of([0] * 10, [5] * 10)
+    early = decide_suite([*others, changed.first(5)], Policy())
+    assert (early.decisions[-1].verdict, early.undecided) == ("inconclusive", ["c"])
+    assert decide_suite([*others, changed], Policy()).decisions[-1].verdict == "regression"
+
+
+def test_equal_counts_are_called_changed_as_rarely_as_the_order_says():
+    """Of all ways to deal ten different launches, one in 252 is called up and one down, and no other."""
+    values = np.arange(10)
+    told = []
+    for chosen in itertools.combinations(range(10), 5):
+        rest = [v for v in values if v not in chosen]
+        told.append(decide(pair_of(list(chosen), rest)).verdict)
+    assert (told.count("regression"), told.count("improvement"), len(told)) == (1, 1, 252)
+
+
+def test_the_verdict_says_it_without_a_ratio(entry, result_of):
+    """No "by 0 %", and the worst comes first: what grew from nothing has no bound."""
+    grown = entry("a", "regression", unit="things", base=0.0, head=5.0, decision=decide(pair_of([0] * 5, [5] * 5)))
+    result = result_of([entry("b", "regression", 1.5), grown])
+    assert result.sentence == "2 of 2 benchmarks became slower or larger, a."
+    assert "0 things -> 5 things, ratio unknown after 5 rounds" in render.text(result)
+    rows = [line for line in markdown.comment(result).splitlines() if line.startswith("| <code>")]
+    assert rows[0].startswith("| <code>a</code> | **regression** | 0 things | 5 things | unknown |  |")

@@ -9,7 +9,7 @@ import pytest
 from rocattn_profiling.gate.decide import decide, decide_suite
 from rocattn_profiling.gate.look import Policy
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
-from rocattn_profiling.gate.vetoes import in_cycles
+from rocattn_profiling.gate.vetoes import drift, in_cycles
 
 
 def in_sequence(pair, gap_us=1e6):
@@ -40,6 +40,19 @@ def test_a_drift_from_one_side_to_the_other_is_no_regression(rounds):
     found = [decide(drifting(rng, rounds, 0.01)) for _ in range(40)]
     assert "regression" not in {decision.verdict for decision in found}
     assert all("all launches of one side ran before the other's" in decision.reason for decision in found)
+
+
+def test_a_drift_is_the_trend_and_its_error_carried_to_the_other_side():
+    """Two straight lines carry their slope alone; what scatters around them adds two standard errors of it."""
+    starts = [np.arange(5.0), np.arange(10.0, 15.0)]
+    sides = [[PairLaunch(round=i, start_us=t, samples=[1.0]) for i, t in enumerate(side)] for side in starts]
+    straight = [0.01 * side for side in starts]
+    assert drift(sides, straight) == pytest.approx(10 * 0.01)
+    bumps = np.array([1.0, -2.0, 2.0, -2.0, 1.0]) * 1e-3  # orthogonal to the line
+    error = math.sqrt(2 * 14e-6 / 7 / 20)  # 7 degrees of freedom, 20 = the sum of squared times
+    assert drift(sides, [side + bumps for side in straight]) == pytest.approx(10 * (0.01 + 2 * error))
+    assert drift(sides[::-1], straight[::-1]) == pytest.approx(0.1)
+    assert drift([sides[0], sides[0]], straight) == 0.0
 
 
 def test_sides_in_sequence_are_judged_where_nothing_drifts():

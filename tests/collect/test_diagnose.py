@@ -45,6 +45,19 @@ TEXTS = [
             "no counter metrics found."
         ), -6, "arch_without_counters", True,
     ),
+    (
+        (
+            "W metadata.cpp:330] rocprofiler_iterate_agent_supported_counters failed for agent 2 (gfx1036) :: Agent HW "
+            "architecture is not supported, no counter metrics found.\nterminate called after throwing an instance of "
+            "'std::out_of_range'\n  what():  unordered_map::at\n"
+        ), -6, "arch_without_counters", True,
+    ),
+    (
+        (
+            "W metadata.cpp:330] rocprofiler_iterate_agent_supported_counters failed for agent 1 (gfx1100) :: Agent HW "
+            "architecture is not supported, no counter metrics found.\n"
+        ), 0, "arch_without_counters", True,
+    ),
     ("ERROR Cannot find a supported arch in rocminfo: gfx1100", 1, "arch_unsupported", True),
     ("ROCProfiler: input metric 'SQ_WAVEZ' is not found", -6, "unknown_counter", False),
     ("Unable to open /dev/kfd read-write: Permission denied", 1, "no_permission", True),
@@ -96,7 +109,7 @@ def test_a_warning_of_the_profiler_does_not_cost_the_pass(text, code):
     assert [(found.code, found.level, found.stops) for found in findings(text)] == [(code, "warning", False)]
 
 
-@pytest.mark.parametrize(("text", "_status", "code", "_stops"), TEXTS[8:9] + TEXTS[14:16])
+@pytest.mark.parametrize(("text", "_status", "code", "_stops"), TEXTS[10:11] + TEXTS[16:18])
 def test_an_alarming_text_does_not_cost_a_pass_that_has_everything(text, _status, code, _stops):
     """Another profiler's presence is a warning when the counters are there, and so is what the application prints."""
     assert [(found.code, found.level, found.stops) for found in findings(text)] == [(code, "warning", False)]
@@ -117,7 +130,31 @@ def test_unknown_counters_are_named_in_both_forms_of_the_text():
     """Releases of 2025 list what was found, later ones also what is missing."""
     base = "W tool.cpp:1176] Unable to find all counters for agent 1 (gpu-0, gfx1201) in [A, B, C]. Found: [A]"
     for text in (base, f"{base}. Missing: [B, C]"):
-        assert findings(text)[0].what == "this profiler does not know all of the counters on gfx1201: B, C"
+        (found,) = findings(text, arch="gfx1201")
+        assert found.what == "this profiler does not know all of the counters on gfx1201: B, C"
+
+
+def test_what_is_said_of_another_gpu_of_the_machine_is_no_finding():
+    """rocprofv3 speaks of every GPU: of the one inside the processor, too, which the passes do not mean."""
+    text = (
+        "W metadata.cpp:330] rocprofiler_iterate_agent_supported_counters failed for agent 2 (gfx1036) :: Agent HW "
+        "architecture is not supported, no counter metrics found.\n"
+        "W tool.cpp:1176] Unable to find all counters for agent 3 (gpu-2, gfx90c) in [A, B]. Found: [A]\n"
+    )
+    assert findings(text) == []
+    lacking = Arrived(("x.csv",), 6, 2, {"SQ_WAVES": 6, "GRBM_GUI_ACTIVE": 6})
+    assert [found.code for found in findings(text, arrived=lacking)] == ["missing_counters"]
+    own = "W tool.cpp:1176] Unable to find all counters for agent 1 (gpu-0, gfx1100) in [A, C]. Found: [A]\n"
+    assert findings(text + own)[0].what.endswith("on gfx1100: C")
+
+
+def test_unknown_counters_are_named_without_the_gpus_they_were_asked_for_on():
+    """A counter that is asked for on two GPUs is printed twice, and found on the one that the line is about."""
+    text = (
+        "W tool.cpp:1176] Unable to find all counters for agent 2 (gpu-1, gfx1100) in [A:device=1, A:device=2, "
+        "B:device=1, B:device=2]. Found: [A:device=1]"
+    )
+    assert findings(text)[0].what == "this profiler does not know all of the counters on gfx1100: B"
 
 
 def test_where_an_unknown_counter_ends_the_application_it_is_the_reason():

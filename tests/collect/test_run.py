@@ -234,7 +234,7 @@ def test_two_collections_in_one_folder_are_refused(machine):
 
 
 def test_only_the_gpus_of_the_architecture_are_shown_to_the_application(machine):
-    """An iGPU without counters beside the dGPU ends the application: it is hidden, and that is noted."""
+    """An iGPU beside the dGPU may come first: it is hidden, and that is noted."""
     machine.gpus("gfx1036", "gfx1100", level="profile_standard")
     machine.set(arch="gfx1100")
     machine.install("rocprofv3")
@@ -242,6 +242,20 @@ def test_only_the_gpus_of_the_architecture_are_shown_to_the_application(machine)
     assert collection.complete
     assert {call["env"]["ROCR_VISIBLE_DEVICES"] for call in machine.called()} == {"1"}
     assert any("gfx1036 hidden" in note for note in collection.notes)
+
+
+@pytest.mark.parametrize("cards", [1, 2])
+def test_a_gpu_without_counter_definitions_does_not_end_the_collection(machine, cards):
+    """rocprofv3 of ROCm 7.0 to 7.2 makes counters for hidden GPUs, too, and aborts: each counter names its GPUs."""
+    machine.gpus("gfx1036", *["gfx1100"] * cards, level="profile_standard")
+    machine.set(arch="gfx1100", release="7.1.1", undefined={"0": "gfx1036"}, limits={"SQ": 2})
+    machine.install("rocprofv3")
+    collection = machine.collect(arch="gfx1100", wanted=("SQ_INSTS_VALU", "SQ_INSTS_LDS"))
+    assert collection.complete
+    assert [result.status for result in collection.passes] == ["done", "split", "done", "done"]
+    for call in machine.called()[1:]:
+        asked = {word.partition(":device=")[::2] for word in call["argv"] if word.startswith("SQ_")}
+        assert {device for _, device in asked} == {str(number) for number in range(1, cards + 1)}
 
 
 def test_a_path_that_rocprof_cannot_take_is_refused_before_it_runs(machine):

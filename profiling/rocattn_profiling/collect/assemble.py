@@ -66,7 +66,12 @@ def assemble(request: Request, found: Hardware) -> Job:
     plan = collector.plan(plan_passes(request.wanted, arch, tool.release, tool.name))
     environment, removed = clean(os.environ, request.keep_env)
     notes = list(plan.notes)
-    if (numbers := visible(found, arch)) and not any(name in environment for name in _CHOOSES_GPU):
+    numbers = visible(found, arch)
+    if numbers:
+        devices = tuple(map(int, numbers.split(",")))
+        only = tuple(msgspec.structs.replace(of_pass, devices=devices) for of_pass in plan.passes)
+        plan = msgspec.structs.replace(plan, passes=only)
+    if numbers and not any(name in environment for name in _CHOOSES_GPU):
         environment["ROCR_VISIBLE_DEVICES"] = numbers
         others = ", ".join(other for other in found.archs if other != arch)
         notes.append(f"the application sees only the GPUs of {arch} (ROCR_VISIBLE_DEVICES={numbers}): {others} hidden")

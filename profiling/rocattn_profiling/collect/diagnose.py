@@ -69,7 +69,7 @@ class Evidence:
 
 def diagnose(evidence: Evidence) -> list[Finding]:
     """Return everything that is wrong with a pass, what explains most first; empty when nothing is."""
-    told = list(_told(evidence.text))
+    told = list(_told(evidence))
     if _whole(evidence):  # then an alarming line is a warning, or the application's own talk
         told = [msgspec.structs.replace(finding, level="warning", stops=False) for finding in told]
     explained = any(finding.level == "error" for finding in told)
@@ -92,22 +92,28 @@ def needs_control(evidence: Evidence) -> bool:
     """Say whether only a run without the profiler can tell whose failure it is."""
     if evidence.ended.status == 0 or evidence.control is not None:
         return False
-    return not any(finding.level == "error" for finding in _told(evidence.text))
+    return not any(finding.level == "error" for finding in _told(evidence))
 
 
-def _told(text: str) -> Iterator[Finding]:
+def _told(evidence: Evidence) -> Iterator[Finding]:
     """Return what the printed text says, each situation once."""
     seen = set()
     for rule in SYMPTOMS:
-        match = re.search(rule.pattern, text)
+        matches = re.finditer(rule.pattern, evidence.text)
+        match = next((one for one in matches if not rule.of_arch or one[1] == evidence.arch), None)
         if match is None or rule.code in seen:
             continue
         seen.add(rule.code)
         what = rule.what.format(match[0], *(group or "" for group in match.groups()))
         if rule.code == UNKNOWN and match.lastindex == 3:
-            known = match[3].split(", ")
-            what = f"{what}: {', '.join(name for name in match[2].split(', ') if name not in known)}"
+            asked, known = _counters_in(match[2]), _counters_in(match[3])
+            what = f"{what}: {', '.join(name for name in asked if name not in known)}"
         yield Finding(rule.code, what, rule.remedy, rule.level, rule.stops)
+
+
+def _counters_in(text: str) -> list[str]:
+    """Return the counters of a list that rocprofv3 printed, each once and without the GPU that it was asked for on."""
+    return list(dict.fromkeys(name.partition(":device=")[0] for name in text.split(", ")))
 
 
 def _ending(evidence: Evidence, *, explained: bool) -> Iterator[Finding]:

@@ -105,7 +105,7 @@ def examine(root: Path = Path("/")) -> Hardware:
 def visible(hardware: Hardware, arch: str) -> str:
     """Return what ROCR_VISIBLE_DEVICES has to be for only the GPUs of an architecture to be seen; "" if all are.
 
-    A GPU without counter definitions beside the one that is meant (an iGPU) ends the profiled application.
+    An application takes the first GPU that it sees, which may be the processor's own.
     """
     chosen = [str(number) for number, gpu in enumerate(hardware.gpus) if gpu.arch == arch]
     return ",".join(chosen) if chosen and len(chosen) < len(hardware.gpus) else ""

@@ -34,12 +34,14 @@ _COUNTER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 class Pass(msgspec.Struct, frozen=True):
     """One run of the application: its counters, or none for the undisturbed timing run (a kernel trace).
 
-    ``opaque`` marks the single pass of a profiler that plans its own (rocprof-compute).
+    ``opaque`` marks the single pass of a profiler that plans its own (rocprof-compute). ``devices`` are the numbers of
+    the GPUs that are counted, among all of the machine; empty for every one.
     """
 
     name: str
     counters: tuple[str, ...] = ()
     opaque: bool = False
+    devices: tuple[int, ...] = ()
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -120,8 +122,8 @@ def split(too_big: Pass) -> tuple[Pass, Pass] | None:
     anchor = tuple(name for name in too_big.counters if name not in wanted)
     middle = (len(wanted) + 1) // 2
     return (
-        Pass(f"{too_big.name}a", (*anchor, *wanted[:middle])),
-        Pass(f"{too_big.name}b", (*anchor, *wanted[middle:])),
+        Pass(f"{too_big.name}a", (*anchor, *wanted[:middle]), devices=too_big.devices),
+        Pass(f"{too_big.name}b", (*anchor, *wanted[middle:]), devices=too_big.devices),
     )
 
 

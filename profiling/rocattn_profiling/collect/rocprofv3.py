@@ -4,6 +4,10 @@ Facts from its own script, source/bin/rocprofv3.py of rocprofiler-sdk: releases 
 (``-i``), one ``pmc:`` line a pass, and put that pass's files into ``pmc_1/``; from 7.0 on ``--pmc`` is a pass and the
 default format is rocpd, so the format is always named. A name without ``%pid%`` lets the second process of the
 application overwrite the first one's files. ROCPROF_TMPDIR keeps its temporary files out of the working directory.
+
+From 7.0 on it makes a set of counters for every GPU of the machine, whatever ROCR_VISIBLE_DEVICES says, and up to 7.2
+ends the application where one has no counter definitions, as the GPU inside a Ryzen (rocprofiler-sdk issue 148,
+`construct_counter_collection_profile` in tool.cpp). ``NAME:device=N`` asks for a counter on one GPU alone.
 """
 
 from __future__ import annotations
@@ -43,7 +47,8 @@ class Rocprofv3:
             files["counters.txt"] = f"pmc: {' '.join(of_pass.counters)}\n"
             what = ("-i", str(folder / "counters.txt"))
         else:
-            what = ("--pmc", *of_pass.counters)
+            where_counted = [f":device={number}" for number in of_pass.devices] or [""]
+            what = ("--pmc", *(name + device for name in of_pass.counters for device in where_counted))
         return Launch(
             argv=(tool.path, *what, *where, "--", *command),
             env={"ROCPROF_TMPDIR": str(folder / "tmp")},

@@ -42,7 +42,11 @@ class Finding(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Symptom:
-    """A text that tells a situation; ``{1}`` in ``what`` is its first group."""
+    """A text that tells a situation; ``{1}`` in ``what`` is its first group.
+
+    ``of_arch``: that group is an architecture, and only a text about the profiled one tells anything: rocprofv3 speaks
+    of every GPU of the machine.
+    """
 
     code: str
     pattern: str
@@ -50,10 +54,13 @@ class Symptom:
     remedy: str
     level: Level = "error"
     stops: bool = True
+    of_arch: bool = False
 
 
 # Its groups: the architecture, what was asked for, what is known of it.
 _NOT_ALL = r"Unable to find all counters for agent \d+ \([^)]*?(gfx\w+)\) in \[([^\]]*)\]\. Found: \[([^\]]*)\]"
+# What rocprofv3 of ROCm 6.4 and later prints of every GPU without counter definitions, of hidden ones, too.
+_NO_DEFINITIONS = r"for agent \d+ \((gfx\w+)\) :: Agent HW architecture is not supported"
 SYMPTOMS = (
     Symptom(
         OVER_SUBSCRIBED,
@@ -78,6 +85,7 @@ SYMPTOMS = (
         "see rocprofv3 --list-avail; the rest was measured",
         level="warning",
         stops=False,
+        of_arch=True,
     ),
     Symptom(
         UNKNOWN,
@@ -88,9 +96,25 @@ SYMPTOMS = (
     ),
     Symptom(
         "arch_without_counters",
-        r"Agent HW architecture is not supported, no counter metrics found",
-        "a GPU of this machine has no counter definitions",
-        "show the application only the other one: ROCR_VISIBLE_DEVICES=0 (or its number)",
+        # ROCm 7.0 to 7.2: rocprofiler-sdk issue 148; mended by pull request 5294 of ROCm/rocm-systems. libstdc++ has
+        # either name.
+        rf"(?s){_NO_DEFINITIONS}.*(?:unordered_map|_Map_base)::at",
+        "rocprofv3 has no counter definitions for {1}, a GPU of this machine, and ends the application for it",
+        "use a rocprofv3 from after April 2026; a GPU that is not meant can be switched off in the firmware's settings",
+    ),
+    Symptom(
+        "arch_without_counters",
+        # ROCm 6.2 and 6.3 look at every GPU, whatever ROCR_VISIBLE_DEVICES says.
+        r"error code \d+: Agent HW architecture is not supported",
+        "a GPU of this machine has no counter definitions, and rocprofv3 ends the application for it",
+        "use rocprofv3 of ROCm 6.4 or later; a GPU that is not meant can be switched off in the firmware's settings",
+    ),
+    Symptom(
+        "arch_without_counters",
+        _NO_DEFINITIONS,
+        "this profiler has no counter definitions for {1}",
+        "use a newer release",
+        of_arch=True,
     ),
     Symptom(
         "arch_unsupported",

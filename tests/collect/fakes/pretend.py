@@ -5,6 +5,7 @@ Settings (a JSON file beside the fake program):
     arch          gfx942
     limits        block -> counters a pass; the real hardware's, which may be less than the tables say
     unknown       counters that this release does not know
+    undefined     number -> architecture of the other GPUs, which have no counter definitions
     zeros         everything but SQ_WAVES reads 0, as on a Radeon at performance level auto
     says          text printed to stderr before the application runs
     fails         "" or: hangs, writes nothing, breaks the application, orphan (aborts and leaves a worker), full (disk)

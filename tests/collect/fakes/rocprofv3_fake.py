@@ -115,6 +115,17 @@ def one(found, version, counters, command, out, arguments, formats):
     pretend.say("W20260815 22:01:04.144790 9 simple_timer.cpp:55] [rocprofv3] tool initialization :: 0.0906 sec")
     if found.says:
         pretend.say(found.says)
+    asked_where = [name.partition(":device=")[::2] for name in counters]
+    counters = list(dict.fromkeys(name for name, _ in asked_where))
+    for number, arch in (found.undefined or {}).items() if counters else ():
+        pretend.say(
+            f"W20260815 22:01:04.2 9 metadata.cpp:330] rocprofiler_iterate_agent_supported_counters failed for agent "
+            f"{int(number) + 1} ({arch}) :: Agent HW architecture is not supported, no counter metrics found."
+        )
+        if (7, 0) <= version < (7, 13) and any(device in {"", number} for _, device in asked_where):
+            pretend.say("terminate called after throwing an instance of 'std::out_of_range'")
+            pretend.say("  what():  unordered_map::at")
+            pretend.abort()
     known = [name for name in counters if name not in (found.unknown or [])]
     if known != counters:
         asked, have = ", ".join(counters), ", ".join(known)

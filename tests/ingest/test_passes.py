@@ -53,6 +53,19 @@ def test_the_process_id_in_a_name_is_no_part_of_the_pass(tmp_path):
     assert passes(ingest.read([tmp_path])) == ["other", "run"]
 
 
+def test_a_rank_that_repeats_another_is_not_left_out_in_silence(tmp_path):
+    """Ranks in folders of their own are passes that measured the same: one is reported, and a line says so."""
+    for rank, size in ((0, 2), (1, 3), (2, 2)):
+        made = g.launches(size, counters=("SQ_WAVES",), process=70 + rank)
+        g.v3_counters(tmp_path / f"rank{rank}" / "out_counter_collection.csv", made)
+    (line,) = find_launches(ingest.read([tmp_path])).problems
+    assert line.startswith("pass rank1/out measured what pass rank0/out did, whose values are reported; 1 more")
+    other = [g.Launch(1, "other", counters={"SQ_WAVES": 1.0}), g.Launch(2, "b", counters={"SQ_WAVES": 1.0})]
+    g.v3_counters(tmp_path / "two" / "a_counter_collection.csv", other[:1])
+    g.v3_counters(tmp_path / "two" / "b_counter_collection.csv", other[1:])
+    assert find_launches(ingest.read([tmp_path / "two"])).problems == []
+
+
 def test_launches_are_joined_by_kernel_grid_and_ordinal(tmp_path):
     """The order of the dispatches differs between the passes, and one pass misses some: nothing is mixed up."""
     first = [

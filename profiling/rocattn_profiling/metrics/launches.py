@@ -134,14 +134,37 @@ def find_launches(profile: Profile) -> Launches:
         name = str(counters["counter"].cat.categories[column[run[0]]])
         found.setdefault(int(of_row[at_row[run[0]]]), {})[name] = values
     undisturbed, passes = np.full(count, np.nan), []
+    alike: dict[frozenset[str], list[tuple[str, NDArray[np.int64]]]] = {}
     for code in dict.fromkeys(of_row.tolist()):
         duration = np.full(count, np.nan)
-        duration[launch[of_row == code]] = time[of_row == code]
+        here = launch[of_row == code]
+        duration[here] = time[of_row == code]
+        alike.setdefault(frozenset(found.get(code, ())), []).append((str(pass_names[code]), here))
         if code in found:
             passes.append(Pass(str(pass_names[code]), found[code], duration))
         else:
             undisturbed = np.where(np.isnan(undisturbed), duration, undisturbed)
-    return Launches(table, passes, undisturbed)
+    return Launches(table, passes, undisturbed, _repeated(alike.values()))
+
+
+def _repeated(alike: Iterable[Sequence[tuple[str, NDArray[np.int64]]]]) -> list[str]:
+    """Say where passes measured the same of the same launches, as several ranks and repeated runs do: one is reported.
+
+    Args:
+        alike: Passes with the same counters, each with the numbers of its launches.
+    """
+    again = [
+        (name, first) for (first, launches), *others in alike for name, here in others if np.isin(here, launches).any()
+    ]
+    if not again:
+        return []
+    (name, first), more = again[0], f"; {len(again) - 1} more likewise" if len(again) > 1 else ""
+    line = (
+        f"pass {name} measured what pass {first} did, whose values are reported{more}: for another rank or run name "
+        "its files; processes of one run count together where their files lie in one folder and their names differ in "
+        "the process id alone (-o NAME_%pid%)"
+    )
+    return [line]
 
 
 def take_out(launches: Launches, checks: Iterable[Check], archs: Sequence[str]) -> None:

@@ -163,6 +163,27 @@ def test_files_of_other_kinds_are_named_with_the_reason(tmp_path):
     assert found["log.txt"].source.tool == "rocprof"
 
 
+def test_other_files_of_rocprofv3_are_called_what_they_are(tmp_path):
+    """PC samples and thread traces are a profiler's layout, if none that a report can use."""
+    (tmp_path / "1_pc_sampling_host_trap.csv").write_text(
+        '"Sample_Timestamp","Exec_Mask","Dispatch_Id","Instruction","Instruction_Comment","Correlation_Id"\n'
+        '7,1,1,"s_nop 0","a.cpp:3",1\n'
+    )
+    (tmp_path / "stats_ui_output_agent_1_dispatch_1.csv").write_text(
+        'CodeObj,Vaddr,Instruction,Hitcount,Latency,Stall,Idle,Source\n1,2,"s_nop 0",1,4,0,0,a.cpp:3\n'
+    )
+    assert [one.source.tool for one in ingest.describe([tmp_path])] == ["rocprofv3", "rocprofv3"]
+    assert all("it holds no counters" in one.source.skipped for one in ingest.describe([tmp_path]))
+
+
+def test_what_could_not_be_read_uncompressed_either_is_not_to_be_decompressed(tmp_path):
+    """torch's profiler writes trace.json.gz: unpacking it helps nobody."""
+    (tmp_path / "trace.json.gz").write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": []}'))
+    (found,) = ingest.describe([tmp_path])
+    assert found.source.skipped == "a Chrome trace that rocprof v1 did not write"
+    assert not found.problems
+
+
 def test_detection_does_not_believe_names(tmp_path):
     """A counter file called notes.txt is a counter file."""
     path = g.v3_counters(tmp_path / "x.csv", MADE).rename(tmp_path / "notes.txt")

@@ -90,12 +90,13 @@ def _by_content(path: Path, shown: str) -> Found:
         if magic == b"SQLite format 3\0":
             return _sqlite(path, shown)
         text = head.lstrip()
-        is_json = re.match(rb"\{|\[\s*[\[{\"]", text) is not None
-        if stream.is_compressed and (is_json or head.startswith(b"SQLite format 3")):
+        found = _json(path, shown, head) if re.match(rb"\{|\[\s*[\[{\"]", text) else None
+        is_read = found is not None and found.reader is not None
+        if stream.is_compressed and (is_read or head.startswith(b"SQLite format 3")):
             why = "compressed, which is read of tables (CSV) only: decompress it with gunzip"
             return _nothing(path, shown, why, kind="broken")
-        if is_json:
-            return _json(path, shown, head)
+        if found is not None:
+            return found
         while b"\n" not in head and len(head) < HEADER_BYTES and (more := stream.read(HEAD_BYTES)):
             head += more
     finally:
@@ -200,6 +201,16 @@ _DERIVED = (
     ({"kind", "direction"}, V3, "a trace of memory copies: it holds no kernel dispatches"),
     ({"kind", "operation", "address"}, V3, "a trace of memory allocations: it holds no kernel dispatches"),
     ({"kind", "operation", "alloc_flags"}, V3, "a trace of scratch memory: it holds no kernel dispatches"),
+    (
+        {"sample_timestamp", "exec_mask"},
+        V3,
+        "samples of the program counter: it holds no counters and no times of kernels",
+    ),
+    (
+        {"codeobj", "vaddr", "hitcount"},
+        V3,
+        "instructions of a thread trace: it holds no counters and no times of kernels",
+    ),
 )
 
 

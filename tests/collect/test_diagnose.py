@@ -209,6 +209,18 @@ def test_no_file_at_all_although_it_ended_well(kfd, code):
     assert ("/dev/kfd" in found.line) == (kfd != "ok")
 
 
+def test_a_signal_without_a_name_is_told_by_its_number():
+    """Of the real-time signals Python names the first and the last."""
+    assert Ended(-40, 1.0).how == "killed by signal 40"
+    assert Ended(-6, 1.0).how == "killed by SIGABRT"
+
+
+def test_no_data_because_of_a_file_that_is_not_read_says_so():
+    """The command did launch kernels; what became of them is what the reader says."""
+    (found,) = findings(arrived=Arrived(problems=("x.csv: a line longer than 4 MiB; this is no table",)))
+    assert (found.code, found.remedy) == ("no_data", "x.csv: a line longer than 4 MiB; this is no table")
+
+
 def test_no_data_with_two_rocm_releases_points_at_them():
     """The profiler's release and that of the application's torch differ."""
     found = findings(arrived=Arrived(), torch_rocm="6.4")[0]

@@ -176,6 +176,25 @@ def test_other_files_of_rocprofv3_are_called_what_they_are(tmp_path):
     assert all("it holds no counters" in one.source.skipped for one in ingest.describe([tmp_path]))
 
 
+def test_the_three_files_of_rocprof_computes_own_tool_are_named_with_what_joins_them(tmp_path):
+    """Counters without a kernel's name say nothing; its analyze writes one table of them."""
+    texts = {
+        "counters": (
+            "dispatch_id,gpu_id,kernel_id,lds_per_workgroup,counter_id,counter_name,counter_value\n1,4,1,0,9,SQ_WAVES,8\n"
+        ),
+        "dispatch": (
+            "dispatch_id,gpu_id,kernel_id,grid_size,workgroup_size,lds_per_workgroup,scratch_per_workitem,"
+            "start_timestamp,end_timestamp,correlation_id\n1,4,1,64,64,0,0,100,200,1\n"
+        ),
+        "kernel_symbols": 'kernel_id,kernel_name,kernel_short_name,arch_vgpr,accum_vgpr,sgpr\n1,"k(int)","k",8,0,16\n',
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}_pmc_perf_0_71.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (problem,) = ingest.read([tmp_path]).problems
+    assert f"rocprof-compute analyze -p {tmp_path} joins them" in problem.what
+    assert {one.source.tool for one in ingest.describe([tmp_path])} == {"rocprof-compute"}
+
+
 def test_what_could_not_be_read_uncompressed_either_is_not_to_be_decompressed(tmp_path):
     """torch's profiler writes trace.json.gz: unpacking it helps nobody."""
     (tmp_path / "trace.json.gz").write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": []}'))

@@ -7,12 +7,12 @@ looked at together; where that does not tell whose failure it is, the applicatio
 from __future__ import annotations
 
 import re
-import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rocattn_profiling.collect.process import signal_name
 from rocattn_profiling.collect.symptoms import (
     ALL_ZERO,
     APP_FAILED,
@@ -148,7 +148,7 @@ def _ending(evidence: Evidence, *, explained: bool) -> Iterator[Finding]:
         )  # fmt: skip
     elif control is not None:
         signals = re.findall(r"rocprofv3(?:_error_signal_handler)? caught signal (\d+)", evidence.text)
-        by = f" (the profiler caught signal {signals[-1]}, {_signal_name(int(signals[-1]))})" if signals else ""
+        by = f" (the profiler caught signal {signals[-1]}, {signal_name(int(signals[-1]))})" if signals else ""
         clash = _release_clash(evidence)
         yield Finding(
             MIXED if clash else PROFILER_BREAKS,
@@ -186,7 +186,8 @@ def _data(evidence: Evidence, *, unknown: bool) -> Iterator[Finding]:
         if unknown:
             yield Finding(NO_DATA, f"{wrote}: it knows none of these counters", "name others, or use a newer release")
         else:
-            why = clash or "check that the command launches a kernel on this GPU, and waits for it"
+            unreadable = next(iter(arrived.problems), "")
+            why = clash or unreadable or "check that the command launches a kernel on this GPU, and waits for it"
             yield Finding(MIXED if clash else NO_DATA, wrote, why, stops=bool(clash) or not of_pass.counters)
         return
     missing = [name for name in of_pass.counters if not arrived.has(name)]
@@ -244,10 +245,3 @@ def _release_clash(evidence: Evidence) -> str:
         f"{evidence.tool.name} is of ROCm {ours} but the application's torch brings ROCm {evidence.torch_rocm}: "
         f"use a profiler of ROCm {evidence.torch_rocm}"
     )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"

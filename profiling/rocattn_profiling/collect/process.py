@@ -25,6 +25,14 @@ class StartError(RocattnError, RuntimeError):
     """Raised when a program cannot be started at all."""
 
 
+def signal_name(number: int) -> str:
+    """Return a signal's name; Python has none for most of the real-time ones."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a program ended.
@@ -43,7 +51,7 @@ class Ended:
         if self.status is None:
             return f"still running after {self.seconds:.0f} s, and was killed"
         if self.status < 0:
-            return f"killed by {signal.Signals(-self.status).name}"
+            return f"killed by {signal_name(-self.status)}"
         return f"exit status {self.status}"
 
 

@@ -161,6 +161,9 @@ def _csv(path: Path, shown: str, header: Header, head: bytes) -> Found | None:
                 facts, reader = found, small
                 break
         else:
+            if names >= _APART:
+                why = f"its kernels stand in another file: rocprof-compute analyze -p {path.parent} joins them"
+                return _nothing(path, shown, why, tool=COMPUTE, kind="broken")
             return _derived(path, shown, names)
     tool, generation, kind, evidence = facts
     source = Source(shown, tool, generation, kind, evidence)
@@ -185,6 +188,10 @@ _SMALL: tuple[tuple[set[str], Facts, Callable[[Path, Header, Part], Part]], ...]
 )
 
 
+# Counters as rocprof-compute's own tool writes them since 2026 (src/lib/rocprofiler_compute_tool): kernels by number.
+_APART = {"dispatch_id", "kernel_id", "counter_id", "counter_name", "counter_value"}
+
+
 def _derived(path: Path, shown: str, names: set[str]) -> Found | None:
     for needed, tool, why in _DERIVED:
         if needed <= names:
@@ -201,6 +208,8 @@ _DERIVED = (
     ({"kind", "direction"}, V3, "a trace of memory copies: it holds no kernel dispatches"),
     ({"kind", "operation", "address"}, V3, "a trace of memory allocations: it holds no kernel dispatches"),
     ({"kind", "operation", "alloc_flags"}, V3, "a trace of scratch memory: it holds no kernel dispatches"),
+    ({"dispatch_id", "kernel_id", "scratch_per_workitem"}, COMPUTE, "the launches of the counters beside it"),
+    ({"kernel_id", "kernel_short_name"}, COMPUTE, "the kernels' names for the counters beside it"),
     (
         {"sample_timestamp", "exec_mask"},
         V3,

@@ -209,6 +209,19 @@ def test_no_file_at_all_although_it_ended_well(kfd, code):
     assert ("/dev/kfd" in found.line) == (kfd != "ok")
 
 
+def test_an_applications_own_usage_error_is_not_the_profilers():
+    """argparse speaks for both: a wrong option of the profiled program is found by a run without the profiler."""
+    text = "usage: train.py [-h] [--layers N]\ntrain.py: error: unrecognized arguments: --layer 3\n"
+    evidence = diagnose.Evidence(
+        tool=Tool("rocprofv3", "rocprofv3", rocm="7.0"), of_pass=Pass("counters-1", COUNTERS), arch="gfx1100",
+        ended=Ended(2, 1.0), text=text, arrived=Arrived(), hardware=machine(),
+    )  # fmt: skip
+    assert diagnose.needs_control(evidence)
+    assert findings(text, 2, arrived=Arrived(), control=Ended(2, 1.0))[0].code == "application_failed"
+    for said in ("rocprof-compute profile: error: argument -b: invalid choice", "rocprofv3: error: argument -f: bad"):
+        assert findings(f"usage: x\n{said}\n", 2, arrived=Arrived())[0].code == "tool_usage"
+
+
 def test_a_signal_without_a_name_is_told_by_its_number():
     """Of the real-time signals Python names the first and the last."""
     assert Ended(-40, 1.0).how == "killed by signal 40"

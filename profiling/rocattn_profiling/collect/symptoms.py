@@ -213,7 +213,9 @@ SYMPTOMS = (
     ),
     Symptom(
         "tool_usage",
-        r"(?:error: unrecognized arguments|Wrong option|Fatal error: Input file|conflicting value for)[^\n]*",
+        # The application may be a Python program with a parser of its own, so argparse's text counts by its program.
+        r"(?m)(?:^(?:rocprof|omniperf)[\w .-]*: error: (?:unrecognized arguments|argument )"
+        r"|Wrong option|Fatal error: Input file|conflicting value for)[^\n]*",
         "the profiler does not take our command line: its version is not what it seems",
         "name the program's ROCm folder with ROCM_PATH, and report the log of the pass",
     ),

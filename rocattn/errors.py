@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,3 +40,11 @@ class ToolchainError(RocattnError, RuntimeError):
         self.output = output
         if command:
             self.add_note(f"command: {shlex.join(command)}\n{output}".rstrip())
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name; Python has none for most of the real-time ones."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 
+from rocattn.errors import signal_name
 from rocattn.gpu.driver import GpuDevice, Hip, import_bindings
 from rocattn.gpu.errors import GpuError, NoDeviceError, NoRuntimeError
 
@@ -61,7 +61,7 @@ def _death(status: int, output: str) -> str:
     last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
     if status > 0:
         return f"looking for GPUs failed: {last}"
-    name = signal.Signals(-status).name
+    name = signal_name(-status)
     return f"the HIP runtime crashed ({name}) while it was asked for devices; bindings and ROCm may not match: {last}"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.collect.process import signal_name
+from rocattn.errors import signal_name
 from rocattn_profiling.collect.symptoms import (
     ALL_ZERO,
     APP_FAILED,

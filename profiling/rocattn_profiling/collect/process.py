@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from rocattn.errors import RocattnError
+from rocattn.errors import RocattnError, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,14 +23,6 @@ _SAID_BYTES = 1 << 20
 
 class StartError(RocattnError, RuntimeError):
     """Raised when a program cannot be started at all."""
-
-
-def signal_name(number: int) -> str:
-    """Return a signal's name; Python has none for most of the real-time ones."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from rocattn.errors import signal_name
 from rocattn.toolchain import compiler_environment
 from rocattn_profiling.measure import detached
 from rocattn_profiling.measure.asv_config import DEFAULT_TIMEOUT_S, SuiteError
@@ -327,10 +328,6 @@ def _tail(log: Path) -> str:
 
 def _death(status: int, said: str) -> str:
     if status < 0:
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:
-            name = f"signal {-status}"
-        return f"the process was killed by {name}"
+        return f"the process was killed by {signal_name(-status)}"
     last = (said.strip().splitlines() or ["it printed nothing"])[-1]
     return f"the process ended with status {status} before it had an answer: {last[-1000:]}"

@@ -14,6 +14,7 @@ from typing import IO
 
 import msgspec
 
+from rocattn.errors import signal_name
 from rocattn_profiling.measure.sample_worker import Job, Result
 from rocattn_profiling.measure.worker_process import STATE_BYTES
 
@@ -120,7 +121,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _how_it_ended(status: int, said: str) -> str:
     """Put an exit status, and the last words of the process, into one line."""
     if status < 0:
-        name = signal.Signals(-status).name
+        name = signal_name(-status)
         hint = ", as the kernel does when memory runs out" if -status == signal.SIGKILL else ""
         return f"it was killed by {name}{hint}"
     lines = said.splitlines()

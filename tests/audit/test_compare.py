@@ -52,6 +52,8 @@ def test_scalar_spills_count_when_they_begin_and_end(before, after, severity):
     """SGPRs are kept in lanes of a VGPR: more of them are judged by the cycles that it takes."""
     kinds, _ = findings(facts(sgpr_spills=before), facts(sgpr_spills=after))
     assert kinds == [(severity, "spills")]
+    (one,) = compare(audit(facts(sgpr_spills=before)), audit(facts(sgpr_spills=after))).findings
+    assert (one.before, one.after) == (before, after)
 
 
 def test_scratch_without_spills_is_worse():
@@ -215,6 +217,16 @@ def test_a_kernel_that_no_longer_compiles_is_worse_with_the_reason():
     (one,) = compare(audit(facts()), after).findings
     assert (one.severity, one.metric) == ("worse", "kernel")
     assert one.sentence == "flash_attention f16 D=128 on gfx1100: it does not compile any more: too much LDS"
+
+
+def test_a_new_kernel_that_did_not_compile_before_says_so():
+    """That only head has it would be wrong: base has its source."""
+    before = msgspec.structs.replace(audit(subject="base"), problems=["flash_attention f16 D=128 on gfx1100: no LDS"])
+    (one,) = compare(before, audit(facts())).findings
+    assert one.severity == "new"
+    assert one.sentence.endswith("in base it does not compile: no LDS")
+    (one,) = compare(audit(subject="base"), audit(facts())).findings
+    assert one.sentence.endswith("only head has it")
 
 
 def test_findings_come_gravest_first():

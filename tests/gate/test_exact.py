@@ -300,6 +300,46 @@ def test_a_head_that_cannot_be_asked_is_not_passed(tmp_path, checkout, monkeypat
     assert [line.partition(":")[0] for line in said] == [
         "plans and workspaces are left out", "the machine code is not compared",
     ]  # fmt: skip
+    assert turned.notes == said  # readers of the verdict did not see the run
+
+
+def break_listing(tree, arch):
+    """Let a checkout's build grid fail on one architecture."""
+    grid = tree / "profiling/rocattn_profiling/audit/kernel_build.py"
+    text, line = grid.read_text(), "        signatures = _signatures(arch)\n"
+    assert text.count(line) == 1
+    grid.write_text(text.replace(line, f'        if arch == "{arch}":\n            raise KeyError("planted")\n{line}'))
+
+
+def test_an_architecture_whose_kernels_head_does_not_list_is_not_passed(tmp_path, checkout, monkeypatch):
+    """They are not removed: nobody knows. Of a base that does not list them it is noted, also in the verdict."""
+    monkeypatch.setattr(exact, "TESTED", ("gfx1100", "gfx942"))
+    monkeypatch.setattr(exact, "is_quick", lambda one: one.kernel == "scale")
+    base, head = checkout("base"), checkout("head")
+    break_listing(head, "gfx942")
+    found = [one for one in exact.entries(context(tmp_path, base, head)) if one.metric == "audit"]
+    assert [(one.label, one.arch, one.status) for one in found] == [
+        ("kernels", "gfx942", "failed"), ("1 kernels", "gfx1100", "pass"),
+    ]  # fmt: skip
+    assert found[0].reason == "head does not list its kernels for gfx942: 'planted'"
+    said = []
+    turned = context(tmp_path, head, base, said)
+    assert "failed" not in {one.status for one in exact.entries(turned)}
+    assert turned.notes == ["base's machine code for gfx942 is not compared: 'planted'"]
+    assert set(turned.notes) <= set(said)
+
+
+def test_other_compiler_options_are_not_compared_and_that_is_said(tmp_path, checkout, monkeypatch):
+    """Both sides are compiled with those of the rocattn that runs: only the pins tell."""
+    monkeypatch.setattr(exact, "TESTED", ("gfx1100",))
+    base, head = checkout("base"), checkout("head")
+    options = head / exact.OPTIONS_FROM
+    assert '"-O3"' in options.read_text()
+    options.write_text(options.read_text().replace('"-O3"', '"-O1"'))
+    made = context(tmp_path, base, head)
+    assert {one.status for one in exact.entries(made)} == {"pass"}
+    assert [note.partition(",")[0] for note in made.notes] == [f"{exact.OPTIONS_FROM} differs"]
+    assert "--check-pins" in made.notes[0]
 
 
 def test_an_old_revision_without_plans_is_no_error(tmp_path):

@@ -7,11 +7,14 @@ import pytest
 
 from rocattn.sources import kernel_root
 from rocattn_profiling.audit.audit import Audit
+from rocattn_profiling.audit.compare import compare
 from rocattn_profiling.audit.pins import pin_of, pins_of, write_pins
 from rocattn_profiling.audit.shipped import shipped_facts, shipped_kernels
 from rocattn_profiling.gate import exact, exact_audit
-from rocattn_profiling.gate.exact_audit import Kernels, PinFiles, compare_kernels
+from rocattn_profiling.gate.exact_audit import Compared, Kernels, PinFiles, compare_kernels
 from rocattn_profiling.gate.measure import SIDES
+
+from ..audit.made_facts import audit, facts, loop  # noqa: TID252 - tests are no package that an absolute import finds
 
 SOFTMAX = "softmax f32->f16 BLOCK=64"
 
@@ -150,3 +153,49 @@ def test_what_crept_in_over_many_commits_is_held_against_the_pin(sides):
         write_pins(side.tree / exact_audit.PINS, pins)
     found, _ = entries_of(sides)
     assert [(one.label, one.arch) for one in found.values() if one.status == "regression"] == [key[::-1]]
+
+
+def entry_of(tmp_path, before, after):
+    """The entry of one kernel of gfx1100, of facts that no compiler made."""
+    key = "gfx1100", "flash_attention f16 D=128"
+    compared = Compared({}, compare(audit(before), audit(after)), {key: before}, {key: after}, {})
+    (made,) = (
+        one
+        for one in exact.audit_entries(compared, {}, Kernels(tmp_path, []), PinFiles(tmp_path, tmp_path))
+        if one.label == key[1]
+    )
+    return made
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ratio", "numbers"),
+    [
+        ({"vgpr_spills": 20}, {"vgpr_spills": 22, "cost": loop(plain=900)}, 1956 / 1356, (1356, 1956, "cycles")),
+        ({"vgpr_spills": 2}, {"vgpr_spills": 8, "cost": loop(plain=900)}, 4, (2, 8, "spilled registers")),
+        ({}, {"vgpr_spills": 2, "cost": loop(plain=900)}, None, (0, 2, "spilled registers")),
+        ({}, {"cost": loop(plain=900), "scratch": 64}, None, (0, 64, "bytes of scratch a lane")),
+        ({}, {"sgpr_spills": 62}, None, (0, 62, "spilled registers")),
+        ({}, {"lds": 38416}, 2, (6, 3, "waves a SIMD")),
+        ({"vgpr_spills": 8, "cost": loop(plain=900)}, {"vgpr_spills": 4}, 0.5, (8, 4, "spilled registers")),
+    ],
+    ids=["cycles", "spills", "new spills", "new scratch", "scalar spills", "waves", "better"],
+)
+def test_the_ratio_of_a_kernel_is_that_of_what_grew_most(tmp_path, before, after, ratio, numbers):
+    """A waiver's ceiling is for all that got worse; what began at nothing has no ratio, whatever stands beside it."""
+    found = entry_of(tmp_path, facts(**before), facts(**after))
+    assert (found.base, found.head, found.unit) == numbers
+    assert (found.decision and found.decision.ratio) == (ratio and pytest.approx(ratio))
+
+
+def test_a_kernel_that_compiles_on_neither_side_is_listed(sides):
+    """It is not one of those that passed, and why is said."""
+    for side in sides:
+        with (side.root / "hip" / "scale.hip").open("a") as source:
+            source.write(f"#error planted for {side.tree.name}\n")
+    found, _ = entries_of(sides)
+    assert {arch: found["scale", arch].status for arch in ("gfx1100", "gfx90a")} == dict.fromkeys(
+        ("gfx1100", "gfx90a"), "broken"
+    )
+    assert "does not compile on either side" in found["scale", "gfx1100"].reason
+    assert "planted for head" in found["scale", "gfx1100"].reason
+    assert "1 kernels" in {label for label, _ in found}

@@ -94,7 +94,9 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
     unchanged = compared = 0
     for key, facts in after.items():
         if key not in before:
-            findings.append(_lonely("new", facts, f"only {head.subject} has it"))
+            problem = problem_of(base, facts.name, facts.arch)
+            why = f"in {base.subject} it does not compile: {problem}" if problem else f"only {head.subject} has it"
+            findings.append(_lonely("new", facts, why))
             continue
         compared += 1
         made = list(differences(pin_of(before[key]), facts, before[key]))
@@ -161,7 +163,8 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
         )  # fmt: skip
 
     if (spilled := now.vgpr_spills - pin.vgpr_spills) or (now.sgpr_spills and not pin.sgpr_spills):
-        yield found("spills", spilled or 1, (pin.vgpr_spills, now.vgpr_spills), words.spills())
+        was, kept = (one.vgpr_spills if spilled else one.sgpr_spills for one in (pin, now))
+        yield found("spills", spilled or 1, (was, kept), words.spills())
     elif now.sgpr_spills != pin.sgpr_spills:
         gone = 0 if now.sgpr_spills else -1  # more or fewer of them are judged by the cycles that they take
         yield found("spills", gone, (pin.sgpr_spills, now.sgpr_spills), words.spills())
@@ -287,13 +290,18 @@ def _lonely(severity: Severity, facts: KernelFacts, why: str) -> Finding:
 
 def _missing(arch: str, name: str, audit: Audit, why: str, *, file: str = "") -> Finding:
     """Report a kernel that is gone: worse if it is there but does not compile any more."""
-    start = problem_start(name, arch)
-    problem = next((text.removeprefix(start) for text in audit.problems if text.startswith(start)), "")
+    problem = problem_of(audit, name, arch)
     text = f"it does not compile any more: {problem}" if problem else why
     return Finding(
         severity="worse" if problem else "missing", metric="kernel", arch=arch, kernel=name,
         sentence=f"{name} on {arch}: {text}", file=file,
     )  # fmt: skip
+
+
+def problem_of(audit: Audit, name: str, arch: str) -> str:
+    """Return why an audit could not look at a kernel; "" if it says nothing of it."""
+    start = problem_start(name, arch)
+    return next((text.removeprefix(start) for text in audit.problems if text.startswith(start)), "")
 
 
 def _incomparable(before: str, after: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Context:
         quick: A short run is wanted: leave out what takes longer than it tells.
         say: Takes one line about every longer stage.
         again: The command that compares the same sides again, to which a reader adds ``--bench`` or ``--rounds``.
+        notes: What a reader of the verdict must know of what was left out.
     """
 
     repo: Path
@@ -39,3 +40,9 @@ class Context:
     quick: bool
     say: Callable[[str], None]
     again: str = "rocattn gate run"
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, line: str) -> None:
+        """Say a line now, and in the verdict."""
+        self.say(line)
+        self.notes.append(line)

@@ -8,6 +8,7 @@ pin to be renewed, so that the next change cannot eat it up.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ UNITS = {
 }  # fmt: skip
 PLANS_FROM = ("rocattn", KERNELS)
 KERNELS_FROM = (*PLANS_FROM, "profiling/rocattn_profiling/audit")
+OPTIONS_FROM = "rocattn/toolchain/hip.py"
 _LINE = re.compile(r"(\S+?):(\d+):")
 _SPILL = re.compile(r"\d+ instructions? saves? or restores?")
 _RATIOS: tuple[Status, ...] = ("regression", "improvement", "waived")
@@ -53,16 +55,16 @@ def entries(context: Context) -> list[Entry]:
     """Compare what can be compared without a clock.
 
     A project without GPU kernels of ours has none of this, and neither has a side without files; what is left out is
-    said through the context.
+    noted in the context.
     """
     if any(side not in context.trees for side in SIDES):
-        context.say("exact metrics are left out: an existing environment has no sources to compare")
+        context.note("exact metrics are left out: an existing environment has no sources to compare")
         return []
     base, head = (_ours(context.trees[side]) for side in SIDES)
     if base and not head:
         return [_failed("plan", "plans and kernels", RocattnError("head has no plans and kernels any more; base has"))]
     if head and not base:
-        context.say("exact metrics are left out: base is too old to have plans and kernels")
+        context.note("exact metrics are left out: base is too old to have plans and kernels")
     return [*_plans(context), *_audit(context)] if base and head else []
 
 
@@ -83,7 +85,7 @@ def _plans(context: Context) -> list[Entry]:
     try:
         base = ask(context, "base", problems, TESTED)
     except ProbeError as error:
-        context.say(f"plans and workspaces are left out: {error}")
+        context.note(f"plans and workspaces are left out: {error}")
         return []
     try:
         head = ask(context, "head", problems, TESTED)
@@ -92,9 +94,9 @@ def _plans(context: Context) -> list[Entry]:
     return exact_plans.compare(base, head, TESTED)
 
 
-def _failed(metric: str, label: str, error: RocattnError) -> Entry:
+def _failed(metric: str, label: str, error: RocattnError, arch: str = "") -> Entry:
     """Return the entry of what base says and head does not: not measured is never passed."""
-    return Entry(label=label, name=label, metric=metric, status="failed", reason=str(error))
+    return Entry(label=label, name=label, metric=metric, arch=arch, status="failed", reason=str(error))
 
 
 def _audit(context: Context) -> list[Entry]:
@@ -105,28 +107,41 @@ def _audit(context: Context) -> list[Entry]:
     try:
         choose_compiler()
     except ToolchainError as error:
-        context.say(f"the machine code is not compared: {error}")
+        context.note(f"the machine code is not compared: {error}")
         return []
     try:
-        base = _kernels(context, "base")
+        base, unlisted = _kernels(context, "base")
     except RocattnError as error:
-        context.say(f"the machine code is not compared: {error}")
+        context.note(f"the machine code is not compared: {error}")
         return []
+    if len({_content(context.trees[side] / OPTIONS_FROM) for side in SIDES}) > 1:
+        context.note(
+            f"{OPTIONS_FROM} differs, and both sides are compiled with the options of the rocattn that runs here: what "
+            "other options change is told by `rocattn kernels audit --check-pins` alone"
+        )
+    for arch, why in unlisted.items():
+        context.note(f"base's machine code for {arch} is not compared: {why}")
     try:
-        head = _kernels(context, "head")
+        head, unlisted = _kernels(context, "head")
+        failed = [
+            _failed("audit", "kernels", RocattnError(f"head does not list its kernels for {arch}: {why}"), arch)
+            for arch, why in unlisted.items()
+            if any(one.arch == arch for one in base.shipped)
+        ]
+        base = base._replace(shipped=[one for one in base.shipped if one.arch not in unlisted])
         compared = compare_kernels(base, head, say=context.say)
     except RocattnError as error:
         return [_failed("audit", "kernels", error)]
     shipped = {(one.arch, one.name): one for one in head.shipped}
-    return audit_entries(compared, shipped, head, PinFiles(base.tree, head.tree))
+    return [*failed, *audit_entries(compared, shipped, head, PinFiles(base.tree, head.tree))]
 
 
-def _kernels(context: Context, side: SideName) -> Kernels:
+def _kernels(context: Context, side: SideName) -> tuple[Kernels, dict[str, str]]:
+    """Return what a side ships, and why it does not say so of an architecture."""
     tree = context.trees[side]
     listed = list_kernels(tree, side, TESTED)
-    for problem in listed.problems:
-        context.say(f"{side}: {problem}")
-    return Kernels(tree, [one for one in listed.kernels if not context.quick or is_quick(one)])
+    unlisted = {arch: why for line in listed.problems for arch, _, why in [line.partition(": ")]}
+    return Kernels(tree, [one for one in listed.kernels if not context.quick or is_quick(one)]), unlisted
 
 
 def _differ(context: Context, folders: Sequence[str]) -> bool:
@@ -135,6 +150,10 @@ def _differ(context: Context, folders: Sequence[str]) -> bool:
         [_digest(context.trees[side] / folder) for folder in folders] for side in SIDES
     )  # fmt: skip
     return base != head
+
+
+def _content(file: Path) -> bytes:
+    return file.read_bytes() if file.is_file() else b""
 
 
 def _digest(folder: Path) -> str:
@@ -172,6 +191,7 @@ def audit_entries(
             count[0], count[1] = count[0] + 1, count[1] + bool(findings)
             continue
         made.append(_kernel_entry(key, findings, before, after, pins))
+    made += [_neither(arch, name, why) for (arch, name), why in compared.broken.items()]
     made.sort(key=lambda entry: (entry.status != "regression", entry.arch, entry.label))
     return [*_with_lines(made, shipped, head), *(_rest(arch, *count) for arch, count in sorted(quiet.items()))]
 
@@ -183,22 +203,23 @@ def _kernel_entry(
     after: KernelFacts | None,
     pins: PinFiles,
 ) -> Entry:
-    """Return the entry of a kernel by its gravest finding."""
+    """Return the entry of a kernel by its gravest findings; its numbers are those of what grew most."""
     arch, name = key
-    first = next((one for one in findings if one.severity != "note"), findings[0])
+    severity = next(one.severity for one in findings if one.severity != "note")
+    told = [one for one in findings if one.severity == severity]
     status: Status = {
         "worse": "regression",
         "better": "improvement",
         "incomparable": "ungated",
         "missing": "removed",
         "new": "new",
-        "note": "pass",
-    }[first.severity]  # type: ignore[assignment]  # all of them are statuses
-    told = [one for one in findings if one.severity == first.severity]
+    }[severity]  # type: ignore[assignment]  # all of them are statuses
     reason = "; ".join(_plain(one) for one in told)
-    waiver, base, worth, ratio = "", first.before, first.after, None
+    sized = [(one, cost_ratio(one, before, after) if before and after else None) for one in told]
+    # A waiver's ceiling must hold for each of them, and nothing bounds what has no ratio.
+    first, ratio = max(sized, key=lambda item: item[1] or math.inf) if status == "regression" else sized[0]
+    waiver, base, worth = "", first.before, first.after
     if before and after:
-        ratio = cost_ratio(first, before, after)
         if first.metric == "occupancy" and before.occupancy and after.occupancy:
             base, worth = before.occupancy.waves_per_simd, after.occupancy.waves_per_simd
         if status == "regression" and pins.accepts(after):
@@ -212,6 +233,14 @@ def _kernel_entry(
         label=name, name=name.partition(" ")[0], metric="audit", arch=arch, status=status, waiver=waiver,
         unit=UNITS.get(first.metric, ""), base=base, head=worth, reason=reason, decision=decided,
         causes=[Cause(kind="machine code", text=_plain(one), location=_source(one)) for one in told],
+    )  # fmt: skip
+
+
+def _neither(arch: str, name: str, why: str) -> Entry:
+    """Return the entry of a kernel that compiles on neither side: nobody knows what became of it."""
+    reason = f"it does not compile on either side: {why}"
+    return Entry(
+        label=name, name=name.partition(" ")[0], metric="audit", arch=arch, status="broken", reason=reason
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn.toolchain.inputs import content_key, inputs_of
 from rocattn_profiling.audit.audit import Audit
-from rocattn_profiling.audit.compare import Comparison, Finding, compare, differences, work_factor
+from rocattn_profiling.audit.compare import Comparison, Finding, compare, differences, problem_of, work_factor
 from rocattn_profiling.audit.pins import PinError, pin_of, read_pins
 from rocattn_profiling.audit.rates import rates_version
 from rocattn_profiling.audit.shipped import facts_of_all
@@ -47,14 +47,14 @@ class Compared(NamedTuple):
         same: Kernels of each architecture that are not compiled, being base's byte for byte.
         comparison: Of the others.
         before, after: Their facts by (architecture, name).
-        problems: What does not compile, a line each.
+        broken: Why head's does not compile, of kernels that do not compile on either side.
     """
 
     same: dict[str, int]
     comparison: Comparison
     before: dict[tuple[str, str], KernelFacts]
     after: dict[tuple[str, str], KernelFacts]
-    problems: list[str]
+    broken: dict[tuple[str, str], str]
 
 
 def compare_kernels(
@@ -88,7 +88,9 @@ def compare_kernels(
         facts, problems = facts_of_all(kernels, side.root, jobs=jobs) if kernels else ([], [])
         audits.append(Audit(subject=name, rates=rates_version(), kernels=facts, problems=problems))
     before, after = ({(facts.arch, facts.name): facts for facts in audit.kernels} for audit in audits)
-    return Compared(same, compare(*audits), before, after, [line for audit in audits for line in audit.problems])
+    neither = sorted((old.keys() & new.keys()) - left - before.keys() - after.keys())
+    broken = {(arch, name): problem_of(audits[1], name, arch) for arch, name in neither}
+    return Compared(same, compare(*audits), before, after, broken)
 
 
 def _key(one: Shipped) -> tuple[str, str]:

@@ -122,7 +122,7 @@ def _concluded(
     entries = limits.apply(entries)
     entries = explain.explain(entries, context)
     entries, problems = waivers.apply(entries, accepted, waivers.utc_today(), narrowed=narrowed)
-    notes = [*notes, *accepted.notes, *limits.notes(entries, narrowed=narrowed)]
+    notes = [*notes, *context.notes, *accepted.notes, *limits.notes(entries, narrowed=narrowed)]
     return result.result_of(sides, options, policy, seed, measured, entries, problems, notes)
 
 

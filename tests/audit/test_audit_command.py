@@ -152,6 +152,17 @@ def test_pins_of_another_compiler_are_not_measured(audit, tmp_path):
     assert "worse:" not in out
 
 
+def test_pins_that_cannot_be_read_are_told_before_anything_is_compiled(audit, tmp_path, monkeypatch):
+    """A conflict in one file ends it at once, in one line; the kernels of other architectures would take minutes."""
+    pins = tmp_path / "pins"
+    audit("--write-pins", "--pins", pins)
+    (pins / "gfx942.json").write_text("<<<<<<< HEAD\n")
+    monkeypatch.setattr(shipped, "facts_of_all", None)
+    status, _, err = audit("--check-pins", "--pins", pins)
+    assert (status, len(err.splitlines())) == (4, 1)
+    assert "gfx942.json holds the marks of a merge conflict" in err
+
+
 def test_a_quick_check_misses_no_kernel(audit, tmp_path):
     """Pins are of all kernels; --quick looks at some."""
     audit("--write-pins", "--pins", tmp_path / "pins")

@@ -128,6 +128,8 @@ def test_kernels_of_two_compilers_are_not_pinned():
         ('{"schema": 1}', "holds no pins"),
         ('{"schema": 2, "arch": "gfx1100", "compiler": "", "rates": "", "kernels": {}}', "of version 2"),
         ('{"schema": 1, "arch": "gfx942", "compiler": "", "rates": "", "kernels": {}}', "pins of gfx942"),
+        ('{"schema": 2, "arch": "gfx1100", "kernels": {}, "added later": 1}', "of version 2"),
+        ("[" * 100_000, "holds no pins"),
     ],
 )
 def test_a_file_that_holds_no_pins_is_refused_in_one_line(tmp_path, text, reason):
@@ -137,6 +139,60 @@ def test_a_file_that_holds_no_pins_is_refused_in_one_line(tmp_path, text, reason
     with pytest.raises(PinError, match=reason) as caught:
         read_pins(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('    "flash_attention f16 D=128"', '<<<<<<< HEAD\n    "flash_attention f16 D=128"', "marks of a merge"),
+        ('    "flash_attention f16 D=128"', '=======\n    "flash_attention f16 D=128"', "marks of a merge conflict"),
+        ("D=64", "D=128", "'flash_attention f16 D=128' is in it twice"),
+        ('"sgprs": 60,', '"sgprs": 60, "sgprs": 60,', "'sgprs' is in it twice"),
+        ('"lost_wave_slots"', '"lost_wave_slot"', "unknown field `lost_wave_slot`"),
+        ('"matrix_flops"', '"matrix_flop"', "unknown field `matrix_flop`"),
+        ('"rates"', '"note": "", "rates"', "unknown field `note`"),
+        ('"vgprs": 190', '"vgprs": -190', "Expected `int` >= 0"),
+        ('"vgprs": 190', '"vgprs": 190.5', "Expected `int`"),
+        ('"all"', '"al"', "the loop of flash_attention f16 D=64 has no cycles in all"),
+        ("{", "\ufeff{", "invalid character"),
+    ],
+)  # fmt: skip
+def test_pins_edited_by_hand_are_not_read_as_less_than_they_say(tmp_path, pinned, old, new, reason):
+    """Of two rows one would be without effect, and a name with a typo is a number that is never compared."""
+    path = tmp_path / "gfx1100.json"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(PinError, match=reason) as caught:
+        read_pins(path)
+    assert "--write-pins" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"lost_wave_slots": None}, "lost wave slots"),
+        ({"blocks": None}, "blocks"),
+        ({"loop": None}, "hot loop"),
+        ({"loop": {"bytes": 0}}, "hot loop's bytes"),
+        ({"loop": None, "blocks": None}, "blocks, hot loop"),
+    ],
+)
+def test_a_number_that_was_taken_out_of_a_pin_is_asked_for(pinned, changed, said):
+    """Without it that quantity is not held to anything; a number that the kernel has not either is not asked for."""
+    name = "flash_attention f16 D=64"
+    pin = pinned.kernels[name]
+    if isinstance(changed.get("loop"), dict):
+        changed = {"loop": msgspec.structs.replace(pin.loop, **changed["loop"])}
+    less = msgspec.structs.replace(
+        pinned, kernels={**pinned.kernels, name: msgspec.structs.replace(pin, **changed)}
+    )  # fmt: skip
+    found = check_pins([less], audit(facts(), facts(variant="f16 D=64")))
+    assert severities(found) == [("new", "kernel", name)]
+    assert found.findings[0].sentence.endswith(f"its pin does not have its {said}")
+    assert found.unchanged == 1
+    without = facts(occupancy=None, loop=None, loop_bytes=None)
+    assert check_pins(pins_of(audit(without)), audit(without)).findings == []
 
 
 def test_missing_pins_say_how_to_make_them(tmp_path):

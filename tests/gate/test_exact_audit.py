@@ -187,6 +187,44 @@ def test_the_ratio_of_a_kernel_is_that_of_what_grew_most(tmp_path, before, after
     assert (found.decision and found.decision.ratio) == (ratio and pytest.approx(ratio))
 
 
+def test_pins_that_cannot_be_compared_are_noted_once(tmp_path):
+    """A conflict, another compiler, another table of cycles: they accept nothing, and the verdict says why."""
+    after = facts(vgpr_spills=12, scratch=64)
+    rates = exact_audit.rates_version()
+    (path,) = write_pins(tmp_path / "head" / exact_audit.PINS, pins_of(audit(after, rates=rates)))
+    good = path.read_text()
+    pin = good[: good.rindex("  }\n}")].partition('"kernels": {')[2]
+    for text, why in (
+        (good, ""),
+        (
+            good.replace(after.compiler, "clang version 99"),
+            "they are of clang version 99, and the kernels are compiled",
+        ),
+        (good.replace(rates, "older"), "their cycles are of another table of rates"),
+        (good.replace('  "kernels"', '>>>>>>> theirs\n  "kernels"'), "benchmarks/pins/gfx1100.json holds the marks of"),
+        (good.replace(pin, f"{pin.rstrip()},{pin}"), "is in it twice"),
+    ):
+        path.write_text(text)
+        noted = []
+        pins = PinFiles(tmp_path / "base", tmp_path / "head", noted.append)
+        assert (pins.accepts(after), pins.accepts(after)) == ((True,) * 2 if not why else (False,) * 2)
+        assert len(noted) == bool(why)
+        assert all(line.startswith("the pins of gfx1100 neither accept") and why in line for line in noted)
+        assert str(tmp_path) not in "".join(noted)
+    # What is wrong with base's, head has mended.
+    write_pins(tmp_path / "base" / exact_audit.PINS, pins_of(audit(after, rates="older")))
+    path.write_text(good)
+    noted = []
+    assert PinFiles(tmp_path / "base", tmp_path / "head", noted.append).accepts(after)
+    assert noted == []
+    # A pin without its hot loop would accept any.
+    (only,) = pins_of(audit(after, rates=rates))
+    name = "flash_attention f16 D=128"
+    less = msgspec.structs.replace(only, kernels={name: msgspec.structs.replace(only.kernels[name], loop=None)})
+    write_pins(tmp_path / "head" / exact_audit.PINS, [less])
+    assert not PinFiles(tmp_path / "base", tmp_path / "head").accepts(after)
+
+
 def test_a_kernel_that_compiles_on_neither_side_is_listed(sides):
     """It is not one of those that passed, and why is said."""
     for side in sides:

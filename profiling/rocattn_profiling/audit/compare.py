@@ -130,8 +130,10 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
             findings.append(_lonely("new", facts, "it has no pin yet"))
             continue
         compared += 1
+        if lacking := lacking_in(pin, pin_of(facts)):
+            findings.append(_lonely("new", facts, f"its pin does not have its {', '.join(lacking)}"))
         made = list(differences(pin, facts))
-        unchanged += not made
+        unchanged += not made and not lacking
         why = _incomparable(pinned.compiler, facts.compiler)
         made = [_put_aside(one, why) for one in made] if why else made
         findings += _without_cycles(made) if pinned.rates != audit.rates else made
@@ -142,6 +144,18 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
                 if (one.arch, name) not in have:
                     findings.append(_missing(one.arch, name, audit, "it is pinned, but not built any more"))
     return _sorted("the pins", audit.subject, compared, unchanged, findings)
+
+
+def lacking_in(pin: Pin, now: Pin) -> list[str]:
+    """Return what a kernel has and its pin does not: that would never be compared."""
+    old, new = pin.loop, now.loop
+    pairs = {
+        "lost wave slots": (pin.lost_wave_slots, now.lost_wave_slots),
+        "blocks": (pin.blocks, now.blocks),
+        "hot loop": (old, new),
+        "hot loop's bytes": (old.bytes or None, new.bytes or None) if old and new else (None, None),
+    }
+    return [what for what, (was, has) in pairs.items() if was is None and has is not None]
 
 
 def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> Iterator[Finding]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -19,13 +20,19 @@ if TYPE_CHECKING:
     from rocattn_profiling.audit.facts import KernelFacts
 
 SCHEMA = 1
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+
+
+_CONFLICT = re.compile(rb"^(<{7} |={7}$|>{7} )", re.MULTILINE)
 
 
 class PinError(RocattnError):
     """Raised when a file of pins cannot be read; one line."""
 
 
-class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+# A number under a name with a typo would be one that is never compared: unknown names are refused.
+class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One iteration of the hot loop, of one wave.
 
     Attributes:
@@ -35,33 +42,33 @@ class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         bytes: About how much code it is.
     """
 
-    cycles: dict[str, float]
-    matrix_flops: int = 0
-    vector_flops: int = 0
-    global_bytes: int = 0
-    loads: dict[int, int] = {}
-    bytes: int = 0
+    cycles: dict[str, Amount]
+    matrix_flops: Count = 0
+    vector_flops: Count = 0
+    global_bytes: Count = 0
+    loads: dict[int, Count] = {}
+    bytes: Count = 0
 
 
-class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One kernel: the numbers that are compared, as in `KernelFacts`; ``blocks`` are those on a CU or WGP."""
 
     choices: str = ""
-    vgprs: int
-    agprs: int = 0
-    sgprs: int
-    vgpr_spills: int = 0
-    sgpr_spills: int = 0
-    scratch_bytes: int = 0
-    lds_bytes: int = 0
-    block: int
+    vgprs: Count
+    agprs: Count = 0
+    sgprs: Count
+    vgpr_spills: Count = 0
+    sgpr_spills: Count = 0
+    scratch_bytes: Count = 0
+    lds_bytes: Count = 0
+    block: Count
     lost_wave_slots: float | None = None
-    blocks: int | None = None
+    blocks: Count | None = None
     loop: LoopPin | None = None
-    code_bytes: int = 0
+    code_bytes: Count = 0
 
 
-class Pins(msgspec.Struct, frozen=True, kw_only=True):
+class Pins(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The pins of one architecture.
 
     Attributes:
@@ -76,6 +83,10 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True):
     compiler: str
     rates: str
     kernels: dict[str, Pin]
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    schema: int = SCHEMA
 
 
 def pin_of(facts: KernelFacts) -> Pin:
@@ -170,12 +181,28 @@ def read_pins(path: Path) -> Pins:
         raise PinError(f"there are no pins for {path.stem} ({path}): {remedy}") from error
     except OSError as error:
         raise PinError(f"cannot read {path}: {error.strerror}") from error
+    anew = "write them anew with `rocattn kernels audit --write-pins`"
+    if _CONFLICT.search(data):
+        raise PinError(f"{path} holds the marks of a merge conflict: take either side, then {anew}")
     try:
+        # First, because a file of another version may have other names in it.
+        schema = msgspec.json.decode(data, type=_Schema).schema
+        if schema != SCHEMA:
+            raise PinError(f"{path} holds pins of version {schema}, this tool reads {SCHEMA}: write them anew")
         pins = msgspec.json.decode(data, type=Pins)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise PinError(f"{path} holds no pins: {error}") from error
-    if pins.schema != SCHEMA:
-        raise PinError(f"{path} holds pins of version {pins.schema}, this tool reads {SCHEMA}: write them anew")
+        json.loads(data, object_pairs_hook=_once)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise PinError(f"{path} holds no pins: {error}: {anew}") from error
     if pins.arch != path.stem:
         raise PinError(f"{path} holds the pins of {pins.arch}: its name must say so")
+    for name, pin in pins.kernels.items():
+        if pin.loop is not None and not pin.loop.cycles.get("all"):
+            raise PinError(f"{path} holds no pins: the loop of {name} has no cycles in all: {anew}")
     return pins
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse a name that is there twice, as a merge may leave it: the first would be without effect."""
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise ValueError(f"{twice!r} is in it twice")

@@ -98,6 +98,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise CommandError("--block and --dynamic-lds say how the kernels of a FILE are launched: name one")
     if arguments.write_pins and arguments.quick:
         raise CommandError("pins are of all kernels: leave out --quick")
+    if arguments.check_pins:
+        _check_pin_files(arguments)
 
 
 def _audit(arguments: argparse.Namespace) -> Audit:
@@ -119,6 +121,20 @@ def _jobs(arguments: argparse.Namespace) -> int:
     return int(arguments.jobs or len(os.sched_getaffinity(0)))
 
 
+def _check_pin_files(arguments: argparse.Namespace) -> None:
+    """Refuse pins that cannot be read before the kernels are compiled, which may take minutes."""
+    from rocattn.gpu.arch import TESTED, processor
+    from rocattn_profiling.audit.pins import read_pins
+
+    paths = [_pin_file(arguments, processor(arch)) for arch in arguments.arch or TESTED]
+    for path in [path for path in paths if path.is_file()] or paths:
+        read_pins(path)
+
+
+def _pin_file(arguments: argparse.Namespace, arch: str) -> Path:
+    return pins_folder(arguments.pins) / f"{arch}.json"
+
+
 def _compared(arguments: argparse.Namespace, audit: Audit) -> Comparison | None:
     """Compare as asked for."""
     from rocattn_profiling.audit.audit import read_audit
@@ -126,8 +142,8 @@ def _compared(arguments: argparse.Namespace, audit: Audit) -> Comparison | None:
     from rocattn_profiling.audit.pins import read_pins
 
     if arguments.check_pins:
-        folder = pins_folder(arguments.pins)
-        return check_pins([read_pins(folder / f"{arch}.json") for arch in audit.archs], audit, partial=arguments.quick)
+        pins = [read_pins(_pin_file(arguments, arch)) for arch in audit.archs]
+        return check_pins(pins, audit, partial=arguments.quick)
     if not arguments.against:
         return None
     if (path := Path(arguments.against)).is_file():

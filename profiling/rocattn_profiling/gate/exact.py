@@ -133,7 +133,7 @@ def _audit(context: Context) -> list[Entry]:
     except RocattnError as error:
         return [_failed("audit", "kernels", error)]
     shipped = {(one.arch, one.name): one for one in head.shipped}
-    return [*failed, *audit_entries(compared, shipped, head, PinFiles(base.tree, head.tree))]
+    return [*failed, *audit_entries(compared, shipped, head, PinFiles(base.tree, head.tree, context.note))]
 
 
 def _kernels(context: Context, side: SideName) -> tuple[Kernels, dict[str, str]]:

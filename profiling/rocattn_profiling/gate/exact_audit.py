@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn.toolchain.inputs import content_key, inputs_of
 from rocattn_profiling.audit.audit import Audit
-from rocattn_profiling.audit.compare import Comparison, Finding, compare, differences, problem_of, work_factor
+from rocattn_profiling.audit.compare import (
+    Comparison,
+    Finding,
+    compare,
+    differences,
+    lacking_in,
+    problem_of,
+    work_factor,
+)
 from rocattn_profiling.audit.pins import PinError, pin_of, read_pins
 from rocattn_profiling.audit.rates import rates_version
 from rocattn_profiling.audit.shipped import facts_of_all
@@ -134,16 +142,24 @@ def _waves(facts: KernelFacts) -> float | None:
 
 
 class PinFiles:
-    """The pins of both checkouts: whether a change was accepted in the reviewed way, or crept in over many commits."""
+    """The pins of both checkouts: whether a change was accepted in the reviewed way, or crept in over many commits.
 
-    def __init__(self, base: Path, head: Path) -> None:
+    Args:
+        base, head: The checkouts.
+        note: Told why head's pins of an architecture do neither.
+    """
+
+    def __init__(self, base: Path, head: Path, note: Callable[[str], None] = lambda _: None) -> None:
         self._trees = {"base": base, "head": head}
+        self._note = note
         self._read: dict[tuple[str, str], Pins | None] = {}
 
     def accepts(self, after: KernelFacts) -> bool:
         """Whether this change renewed the kernel's pin, and meets it."""
         new = self._pin("head", after)
-        return new is not None and new != self._pin("base", after) and not _worse(new, after)
+        if new is None or new == self._pin("base", after) or lacking_in(new, pin_of(after)):
+            return False
+        return not _worse(new, after)
 
     def crept(self, before: KernelFacts, after: KernelFacts) -> list[Finding]:
         """Return what is worse than the pin though not than base, which meets the pin."""
@@ -157,19 +173,36 @@ class PinFiles:
 
     def _pin(self, side: str, facts: KernelFacts) -> Pin | None:
         """Return a kernel's pin; None where there is none, or it is of another compiler or table of rates."""
-        pins = self._pins(side, facts.arch)
-        if pins is None or pins.compiler != facts.compiler or pins.rates != rates_version():
-            return None
-        return pins.kernels.get(facts.name)
+        pins = self._pins(side, facts)
+        return pins.kernels.get(facts.name) if pins else None
 
-    def _pins(self, side: str, arch: str) -> Pins | None:
-        if (side, arch) not in self._read:
-            path = self._trees[side] / PINS / f"{arch}.json"
+    def _pins(self, side: str, facts: KernelFacts) -> Pins | None:
+        """Return the pins of a kernel's architecture, if they can be compared with it."""
+        if (side, facts.arch) not in self._read:
             try:
-                self._read[side, arch] = read_pins(path) if path.is_file() else None
-            except PinError:
-                self._read[side, arch] = None  # `rocattn kernels audit --check-pins` says what is wrong with it
-        return self._read[side, arch]
+                self._read[side, facts.arch] = self._comparable(side, facts)
+            except PinError as error:
+                self._read[side, facts.arch] = None
+                if side == "head":
+                    place = str(error).replace(f"{self._trees[side]}/", "")
+                    self._note(f"the pins of {facts.arch} neither accept nor remember anything: {place}")
+        return self._read[side, facts.arch]
+
+    def _comparable(self, side: str, facts: KernelFacts) -> Pins | None:
+        """Read pins.
+
+        Raises:
+            PinError: When they cannot be read, or are of another compiler or table of rates.
+        """
+        path = self._trees[side] / PINS / f"{facts.arch}.json"
+        if not path.is_file():
+            return None
+        pins = read_pins(path)
+        if pins.compiler != facts.compiler:
+            raise PinError(f"they are of {pins.compiler}, and the kernels are compiled by {facts.compiler}")
+        if pins.rates != rates_version():
+            raise PinError("their cycles are of another table of rates: `rocattn kernels audit --write-pins`")
+        return pins
 
 
 def _worse(pin: Pin, facts: KernelFacts) -> list[Finding]:

@@ -51,6 +51,9 @@ floor = "3 us"
         ("b.C.time_x", "b.C.time_x(1)", False),
         ("b.c.*", "b.C.time_x(1)", False),
         ("b.C.time_?", "b.C.time_x", True),
+        ("b.C.time_x([1, 2], *)", "b.C.time_x([1, 2], 'a')", True),
+        ("b.C.time_x([1]*", "b.C.time_x(1, 'a')", False),
+        ("b.[C].*", "b.C.time_x", False),
     ],
 )
 def test_a_label_matches_itself_and_patterns_match_whole_labels(tmp_path, pattern, label, matches):
@@ -95,6 +98,15 @@ def test_the_rule_that_was_used_stands_in_the_entry(tmp_path, entry):
     assert rules == [
         f"a change counts from 3 % and 5 us, 9 rounds at most ({FILE}:1)", "", f"as every other ({FILE}:6)", ""
     ]  # fmt: skip
+
+
+def test_an_exact_metric_has_no_rule_but_that_it_is_judged(tmp_path, entry):
+    """Nothing of it is a matter of size: a pattern for all benchmarks must not be shown as if it had been used."""
+    found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nmin_effect = 0.3\n')
+    exact, timed = entry("flash", "regression", metric="audit", arch="gfx942"), entry("b", "pass")
+    assert [one.rule for one in found.apply([exact, timed])] == ["", f"a change counts from 30 % ({FILE}:1)"]
+    found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nmetric = "audit"\ngate = false\n')
+    assert [one.status for one in found.apply([exact, timed])] == ["ungated", "pass"]
 
 
 def test_units_of_a_floor_are_the_benchmarks(tmp_path):
@@ -154,6 +166,9 @@ def test_a_change_of_the_thresholds_is_named(tmp_path):
         ('benchmark = "a"\nround = 3', "'round' is unknown; known are"),
         ('benchmark = "a"\nrounds = 3\nmetric = "tme"', "metric 'tme' is unknown; known are time, mem, peakmem"),
         ('benchmark = "a"\nrounds = 3\nmetric = ""', "metric must be text that is not empty"),
+        ('benchmark = "a"\nmin_effect = 0.1\nmetric = "audit"', "min_effect is for what is measured: audit is exact"),
+        ('benchmark = "a"\nfloor = "1 MiB"\nmetric = "workspace"', "floor is for what is measured: workspace is exact"),
+        ('benchmark = "a"\nrounds = 3\nmetric = "plan"\ngate = true', "rounds is for what is measured: plan is exact"),
         ('benchmark = "a"\nmin_effect = 5', "min_effect must be a part of the value from 0.005 to 1"),
         ('benchmark = "a"\nmin_effect = 0', "min_effect must be"),
         ('benchmark = "a"\nmin_effect = nan', "min_effect must be"),

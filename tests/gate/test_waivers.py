@@ -252,6 +252,13 @@ def test_a_malformed_file_is_one_line_with_its_place(tmp_path, text, said):
     assert "\n" not in str(error.value)
 
 
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    """Some editors write one."""
+    tree = write(tmp_path, GOOD)
+    (tree / FILE).write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
+    assert [w.source for w in waivers.load(tree).waivers] == [f"{FILE}:2", f"{FILE}:11"]
+
+
 def test_a_file_that_is_no_text_is_one_line(tmp_path):
     """A folder, or bytes."""
     (tmp_path / FILE).mkdir(parents=True)

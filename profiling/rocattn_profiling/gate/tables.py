@@ -26,7 +26,7 @@ def read(tree: Path, file: str, name: str, error: type[RocattnError]) -> list[tu
         error: Raised, with one line, when the file is not that.
     """
     try:
-        text = (tree / file).read_text(encoding="utf-8")
+        text = (tree / file).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         return []
     except OSError as problem:

@@ -71,8 +71,8 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it is about this benchmark."""
         if self.metric not in {"", metric}:
             return False
-        # Labels hold brackets and quotes, which a pattern may read as its own: the exact label always matches.
-        return label == self.benchmark or fnmatchcase(label, self.benchmark)
+        # Labels hold brackets, which stand for themselves in a pattern, too; one with a star always matches itself.
+        return label == self.benchmark or fnmatchcase(label, self.benchmark.replace("[", "[[]"))
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +117,8 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
         row = self.find(entry.label, entry.metric)
         if row is None or entry.status not in JUDGED:
             return entry
-        if row.gate:
-            return msgspec.structs.replace(entry, rule=row.text())
+        if row.gate:  # of what is exact it sets nothing
+            return entry if entry.metric in EXACT else msgspec.structs.replace(entry, rule=row.text())
         return msgspec.structs.replace(
             entry, status="ungated", reason=f"shown, not judged: {row.source} has gate = false"
         )
@@ -178,6 +178,9 @@ def _threshold(row: dict[str, Any], source: str) -> Threshold:
             raise ThresholdError(f"{source}: {key} must be text that is not empty")
     if "metric" in row:
         tables.check_metric(row["metric"], source, ThresholdError)
+        if row["metric"] in EXACT and (idle := [key for key in ("min_effect", "floor", "rounds") if key in row]):
+            why = f"{row['metric']} is exact, and takes gate alone"
+            raise ThresholdError(f"{source}: {idle[0]} is for what is measured: {why}")
     effect = row.get("min_effect")
     if effect is not None and not (tables.is_number(effect) and MIN_EFFECT[0] <= effect <= MIN_EFFECT[1]):
         low, high = MIN_EFFECT

@@ -31,6 +31,7 @@ FILE = ".rocattn/waivers.toml"
 _TEXTS = ("benchmark", "metric", "arch", "issue", "reason", "author")
 _NEEDED = ("benchmark", "metric", "ceiling", "expires", "issue", "reason")
 _TRAILER = re.compile(r"^rocattn-accept[ \t]*:[ \t]*(.*(?:\n[ \t]+\S.*)*)$", re.IGNORECASE | re.MULTILINE)
+_INDENTED = re.compile(r"^[ \t>]+rocattn-accept[ \t]*:", re.IGNORECASE | re.MULTILINE)
 # A label may hold " | " itself: its end is the first place from which the rest reads as metric, ceiling and reason.
 _ACCEPTED = re.compile(
     rf"(?P<label>.+?) \| (?P<metric>{'|'.join(METRICS)})(?: (?P<arch>gfx\w+))? \| (?P<ceiling>[\d.]+|inf) \|"
@@ -156,9 +157,12 @@ def apply(
     """
     after = []
     for entry in entries:
-        mine = [w for w in found.waivers if w.key == (entry.label, entry.metric, entry.arch)]
-        needed = entry.status == "regression" and bool(mine)
-        after.append(_accept(entry, [w for w in mine if not _expired(w, today)]) if needed else entry)
+        if entry.status != "regression":
+            after.append(entry)
+        elif mine := [w for w in found.waivers if w.key == (entry.label, entry.metric, entry.arch)]:
+            after.append(_accept(entry, [w for w in mine if not _expired(w, today)]))
+        else:
+            after.append(_passed_over(entry, found.waivers))
     problems = [
         f"{w.source}: the waiver of {w.title} expired on {w.expires}" for w in found.waivers if _expired(w, today)
     ]
@@ -184,6 +188,27 @@ def _accept(entry: Entry, waivers: list[Waiver]) -> Entry:
     )
 
 
+def _passed_over(entry: Entry, waivers: Sequence[Waiver]) -> Entry:
+    """Say of a regression which waiver was probably meant for it, and why it does not hold."""
+    meant = next((w for w in waivers if w.benchmark == entry.name or _alike(w.benchmark) == _alike(entry.label)), None)
+    if meant is None:
+        return entry
+    is_of, needs = (
+        f"{label} {metric} {arch or 'without an architecture'}"
+        if metric in EXACT
+        else f"{label} {metric} {arch}".rstrip()
+        for label, metric, arch in (meant.key, (entry.label, entry.metric, entry.arch))
+    )
+    return msgspec.structs.replace(
+        entry, reason=_and(entry.reason, f"not waived: {meant.source} is of {is_of}, this is {needs}")
+    )
+
+
+def _alike(label: str) -> str:
+    """Return a label without what is easily written in another way."""
+    return re.sub(r"[\s'\"]", "", label).casefold()
+
+
 def _and(reason: str, more: str) -> str:
     return f"{reason}; {more}" if reason else more
 
@@ -205,11 +230,12 @@ def _unused(waiver: Waiver, entries: Sequence[Entry], *, narrowed: bool) -> str:
     if waiver.metric in EXACT:
         # Only what changed has an entry of its own; what is alike on every architecture names none. A run without a
         # compiler has no entries at all.
-        seen = [e for e in entries if e.metric == waiver.metric and e.arch in {"", waiver.arch}]
+        seen = [e for e in entries if e.metric == waiver.metric and (not waiver.arch or e.arch in {"", waiver.arch})]
         # One that failed stands for all that it would have read; one of this label is about every architecture.
         untold = any(e.status == "failed" or (e.label == waiver.benchmark and e.status == "regression") for e in seen)
         return "it did not get worse" if seen and not untold else ""
-    return "no benchmark of the suite has this name, parameters and metric"
+    also = ", with an arch, which only exact metrics have" if waiver.arch else ""
+    return f"no benchmark of the suite has this name, parameters and metric{also}"
 
 
 def _belongs(label: str, part: str) -> bool:
@@ -260,6 +286,11 @@ def _trailers(messages: Iterable[tuple[str, str]]) -> tuple[list[Waiver], list[s
     """Return what commits accept, and a line for each trailer that cannot be read."""
     accepted, notes = [], []
     for sha, message in messages:
+        if _INDENTED.search(message):
+            notes.append(
+                f"commit {sha}: an indented Rocattn-Accept accepts nothing: begin a line with it "
+                "(git merge --squash indents what it quotes)"
+            )
         for trailer in _TRAILER.findall(message.replace("\r\n", "\n")):
             text = re.sub(r"\n[ \t]+", " ", trailer).strip()
             match = _ACCEPTED.fullmatch(text)

@@ -1,0 +1,170 @@
+"""Plans, workspaces and backends of both sides, compared: what fails by its consequence, and what is only listed."""
+
+import msgspec
+import pytest
+
+from rocattn_profiling.gate import exact_plans
+from rocattn_profiling.gate.exact_sides import Answers, BackendAnswer, Launch, Plan
+
+ARCHS = ("gfx1100", "gfx942")
+FLASH = Launch("flash_attention_causal", "hip/x.hip", "x", {"KEY_TILE": 32}, (2, 4, 1), (128, 1, 1))
+PARTS = tuple(msgspec.structs.replace(FLASH, kernel=name) for name in ("qk_matmul", "softmax", "pv_matmul"))
+TAKEN = Plan(path="flash", launches=(FLASH,), hash="a")
+LEFT = Plan(path="standard", reason="windows are not allowed", launches=PARTS, workspaces={"scores": 8192}, hash="b")
+CPU, TILED = BackendAnswer(True, True, 0, workspace_bytes=8192), BackendAnswer(True, True, 10, workspace_bytes=0)
+
+
+def answers(**changes):
+    """One side's answers to two problems, "p" and "q"; what is given is p's."""
+    usual = {
+        "selected": "cpu-flash",
+        "backends": {"cpu": CPU, "cpu-flash": TILED},
+        "plans": dict.fromkeys(ARCHS, TAKEN),
+    }
+    return {"p": Answers(**(usual | changes)), "q": Answers(**usual)}
+
+
+def compared(**changes):
+    """(label, architecture) -> entry, of a head that differs from base in the answers to p."""
+    return {(one.label, one.arch): one for one in exact_plans.compare(answers(), answers(**changes), ARCHS)}
+
+
+def judged(entries):
+    """(label, architecture) -> status, but for what passes."""
+    return {key: one.status for key, one in entries.items() if one.status != "pass"}
+
+
+def test_what_is_as_in_base_passes_and_is_counted():
+    """Six plans and choices of each problem, and workspaces; nothing else is said."""
+    found = exact_plans.compare(answers(), answers(), ARCHS)
+    assert {one.status for one in found} == {"pass"}
+    assert {one.metric for one in found} == {"plan", "workspace"}
+    assert all("2 problems" in one.reason for one in found)
+
+
+def test_a_lost_flash_path_is_a_regression_with_its_reason():
+    """On one architecture it is that one's; on all of them it is said once. The reason and both paths are named."""
+    found = compared(plans={"gfx1100": LEFT, "gfx942": TAKEN})
+    assert judged(found) == {("flash path", "gfx1100"): "regression"}
+    entry = found["flash path", "gfx1100"]
+    assert (entry.metric, entry.base, entry.head, entry.unit, entry.decision.ratio) == ("plan", 2, 1, "problems", 2)
+    assert "qk_matmul + softmax + pv_matmul" in entry.reason
+    assert "windows are not allowed" in entry.reason
+    assert entry.causes[0].kind == "backend"
+    everywhere = compared(plans=dict.fromkeys(ARCHS, LEFT))
+    assert judged(everywhere) == {("flash path", ""): "regression"}
+
+
+def test_a_won_flash_path_is_an_improvement():
+    """The same the other way round."""
+    found = exact_plans.compare(answers(plans=dict.fromkeys(ARCHS, LEFT)), answers(), ARCHS)
+    assert [(one.label, one.status) for one in found if one.status != "pass"] == [("flash path", "improvement")]
+
+
+def test_a_lost_plan_is_a_regression_and_a_won_one_is_new():
+    """A problem that the kernels do not compute any more; the other way round base could not say anything."""
+    none = Plan(problem="ConfigError: D = 300 is too large")
+    assert judged(compared(plans=dict.fromkeys(ARCHS, none))) == {("plans", ""): "regression"}
+    found = exact_plans.compare(answers(plans=dict.fromkeys(ARCHS, none)), answers(), ARCHS)
+    assert [(one.label, one.status) for one in found if one.status != "pass"] == [("plans", "new")]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"grid": (4, 4, 1)}, "grid 2 x 4 x 1 -> 4 x 4 x 1"),
+        ({"block": (64, 1, 1)}, "block 128 x 1 x 1 -> 64 x 1 x 1"),
+        ({"defines": {"KEY_TILE": 64, "SLICES": 2}}, "KEY_TILE 32 -> 64, SLICES unset -> 2"),
+        ({"kernel": "flash_decode"}, "launches flash_decode instead of flash_attention_causal"),
+        ({}, "other arguments of the same launches"),
+    ],
+)
+def test_another_geometry_is_listed_and_not_judged(changed, says):
+    """A tile or a grid is for the clock to judge: it is shown with what changed."""
+    other = msgspec.structs.replace(TAKEN, launches=(msgspec.structs.replace(FLASH, **changed),), hash="c")
+    found = compared(plans=dict.fromkeys(ARCHS, other))
+    assert judged(found) == {("changed plans or choices", ""): "ungated"}
+    assert says in found["changed plans or choices", ""].causes[0].text
+
+
+def test_a_workspace_that_grows_by_a_page_is_a_regression():
+    """With its ratio; less than a page is listed; of a workspace out of nothing there is no ratio."""
+    grown = msgspec.structs.replace(TAKEN, workspaces={"partials": 4096}, hash="c")
+    found = compared(plans=dict.fromkeys(ARCHS, grown))
+    entry = found["workspace gpu", ""]
+    assert (entry.status, entry.base, entry.head, entry.decision) == ("regression", 0, 4096, None)
+    bigger = {"cpu": msgspec.structs.replace(CPU, workspace_bytes=12288), "cpu-flash": TILED}
+    entry = compared(backends=bigger)["workspace cpu", ""]
+    assert (entry.status, entry.decision.ratio, entry.unit) == ("regression", 1.5, "bytes")
+    little = {"cpu": msgspec.structs.replace(CPU, workspace_bytes=8200), "cpu-flash": TILED}
+    assert judged(compared(backends=little)) == {("changed workspaces", ""): "ungated"}
+    smaller = {"cpu": msgspec.structs.replace(CPU, workspace_bytes=0), "cpu-flash": TILED}
+    assert judged(compared(backends=smaller)) == {("workspace cpu", ""): "improvement"}
+
+
+def test_a_backend_that_stops_being_selected_is_a_regression():
+    """Because it cannot any more, because it is gone, or because a slower one is preferred; each says which."""
+    unable = msgspec.structs.replace(TILED, supports=False, why="no causal masks")
+    found = compared(selected="cpu", backends={"cpu": CPU, "cpu-flash": unable})
+    assert judged(found) == {("select cpu-flash", ""): "regression"}
+    assert "no causal masks" in found["select cpu-flash", ""].reason
+    gone = compared(selected="cpu", backends={"cpu": CPU})
+    assert "is not there any more" in gone["select cpu-flash", ""].reason
+    slower = compared(selected="cpu")
+    assert "base holds for slower" in slower["select cpu-flash", ""].reason
+    away = {"cpu": CPU, "cpu-flash": msgspec.structs.replace(TILED, available=False, why="no compiler")}
+    assert "cannot any more: no compiler" in compared(selected="cpu", backends=away)["select cpu-flash", ""].reason
+    nobody = compared(selected="", backends={"cpu": msgspec.structs.replace(CPU, available=False), "cpu-flash": unable})
+    assert "no backend is selected" in nobody["select cpu-flash", ""].reason
+
+
+def test_another_backend_that_base_does_not_hold_for_slower_is_listed():
+    """A backend that base does not know may be the faster one: the clock decides."""
+    newer = {"cpu": CPU, "cpu-flash": TILED, "npu": msgspec.structs.replace(TILED, priority=5)}
+    assert judged(compared(selected="npu", backends=newer)) == {("changed plans or choices", ""): "ungated"}
+    both = {"cpu": msgspec.structs.replace(CPU, priority=TILED.priority), "cpu-flash": TILED}
+    found = exact_plans.compare(answers(backends=both), answers(selected="cpu", backends=both), ARCHS)
+    assert [one.label for one in found if one.status != "pass"] == ["changed plans or choices"]
+
+
+def test_a_backend_that_is_not_selected_must_go_on_computing_a_problem():
+    """Who names it in a call needs it, selected or not; that it does not run on this machine is no loss."""
+    unable = msgspec.structs.replace(CPU, supports=False, why="no windows")
+    assert judged(compared(backends={"cpu": unable, "cpu-flash": TILED})) == {("support cpu", ""): "regression"}
+    away = msgspec.structs.replace(CPU, available=False, why="no device")
+    assert judged(compared(backends={"cpu": away, "cpu-flash": TILED})) == {}
+    found = exact_plans.compare(
+        answers(backends={"cpu": away, "cpu-flash": TILED}),
+        answers(backends={"cpu": msgspec.structs.replace(away, supports=False), "cpu-flash": TILED}), ARCHS,
+    )  # fmt: skip
+    assert "support cpu" in {one.label for one in found if one.status == "regression"}
+
+
+def test_a_problem_that_base_does_not_know_is_not_compared():
+    """An old revision lacks an option, or plans: nothing follows from that."""
+    found = exact_plans.compare({"p": Answers(unknown="ConfigError")} | {"q": answers()["q"]}, answers(), ARCHS)
+    assert {one.status for one in found} == {"pass"}
+    assert all("1 problems" in one.reason for one in found)
+    absent = dict.fromkeys(ARCHS, Plan(absent="ImportError"))
+    assert {one.status for one in exact_plans.compare(answers(plans=absent), answers(), ARCHS)} == {"pass"}
+
+
+def test_what_head_alone_cannot_be_asked_is_a_regression():
+    """A configuration that it refuses, or a planner that cannot be imported any more: not measured is never passed."""
+    found = compared(plans=dict.fromkeys(ARCHS, Plan(absent="ImportError: no tiles")))
+    assert judged(found) == {("plans", ""): "regression"}
+    assert "no tiles" in found["plans", ""].reason
+    found = exact_plans.compare(answers(), {"p": Answers(unknown="ConfigError: D"), "q": answers()["q"]}, ARCHS)
+    assert [(one.label, one.status) for one in found if one.status != "pass"] == [("plans", "regression")]
+    assert "the library refuses the problem: ConfigError: D" in found[0].reason
+    none = dict.fromkeys(ARCHS, Plan(problem="ConfigError: D = 300 is too large"))
+    assert {one.status for one in exact_plans.compare(answers(plans=none), answers(plans=none), ARCHS)} == {"pass"}
+
+
+def test_what_is_gained_makes_up_for_no_loss():
+    """Of three problems one loses the flash path and one wins it: a regression, by what base had and has lost."""
+    one, won, lost = (dict.fromkeys(ARCHS, plan) for plan in (TAKEN, TAKEN, LEFT))
+    base = {"r": answers(plans=lost)["p"], **answers(plans=one)}
+    head = {"r": answers(plans=won)["p"], **answers(plans=lost)}
+    (entry,) = (one for one in exact_plans.compare(base, head, ARCHS) if one.label == "flash path")
+    assert (entry.status, entry.base, entry.head, entry.decision.ratio) == ("regression", 2, 2, 2)

@@ -7,6 +7,7 @@ import pytest
 
 from rocattn_profiling.gate import waivers
 from rocattn_profiling.gate.waivers import FILE, Found, Waiver
+from rocattn_profiling.measure import revisions
 
 LABEL = "bench.Class.time_x(1024, 'cpu | two')"
 KERNEL = "flash_attention f16 D=128"
@@ -77,3 +78,16 @@ def test_an_indented_trailer_is_told(indent):
     (note,) = found.notes
     assert note.startswith("commit abc1234: an indented Rocattn-Accept accepts nothing: begin a line with it")
     assert waivers.load(None, [("abc1234", "S\n\n    rocattn-accept is documented\n")]) == Found()
+
+
+def test_a_trailer_is_read_whatever_encoding_git_is_set_to_write(repo):
+    """Its letters must be those of the label; a merge brings the trailers of what it merges."""
+    repo.commit("one", a="1")
+    base = revisions.resolve(repo.root, "HEAD")
+    repo.git("checkout", "--quiet", "-b", "side")
+    repo.commit("two\n\nRocattn-Accept: bench.time_x('café') | time | 1.3 | why", a="2")
+    repo.git("checkout", "--quiet", "main")
+    repo.git("merge", "--quiet", "--no-ff", "-m", "Merge\n\nRocattn-Accept: b | mem | 2 | both", "side")
+    repo.git("config", "i18n.logOutputEncoding", "ISO-8859-1")
+    messages = waivers.commit_messages(repo.root, base, revisions.resolve(repo.root, "HEAD"))
+    assert {one.benchmark for one in waivers.load(None, messages).waivers} == {"b", "bench.time_x('café')"}

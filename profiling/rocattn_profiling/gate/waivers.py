@@ -136,7 +136,9 @@ def commit_messages(repo: Path, base: Revision, head: Revision) -> list[tuple[st
     """
     if head.dirty:
         return []
-    listed = git(repo, "log", "--no-show-signature", "--format=%h%n%B%x00", f"{base.sha}..{head.sha}")
+    listed = git(
+        repo, "log", "--no-show-signature", "--encoding=UTF-8", "--format=%h%n%B%x00", f"{base.sha}..{head.sha}"
+    )
     parts = [part.strip("\n") for part in listed.split("\0")]
     return [(sha, message) for part in parts if part for sha, _, message in [part.partition("\n")]]
 

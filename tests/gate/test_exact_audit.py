@@ -176,9 +176,21 @@ def entry_of(tmp_path, before, after):
         ({}, {"cost": loop(plain=900), "scratch": 64}, None, (0, 64, "bytes of scratch a lane")),
         ({}, {"sgpr_spills": 62}, None, (0, 62, "spilled registers")),
         ({}, {"lds": 38416}, 2, (6, 3, "waves a SIMD")),
+        ({}, {"cost": loop(loads=((4, 32),))}, 4, (16, 4, "bytes a load")),
+        ({}, {"choices": "WAVES=8", "cost": loop(plain=2334, flops=524288)}, 1.25, (1356, 3390, "cycles")),
         ({"vgpr_spills": 8, "cost": loop(plain=900)}, {"vgpr_spills": 4}, 0.5, (8, 4, "spilled registers")),
     ],
-    ids=["cycles", "spills", "new spills", "new scratch", "scalar spills", "waves", "better"],
+    ids=[
+        "cycles",
+        "spills",
+        "new spills",
+        "new scratch",
+        "scalar spills",
+        "waves",
+        "loads",
+        "twice the work",
+        "better",
+    ],
 )
 def test_the_ratio_of_a_kernel_is_that_of_what_grew_most(tmp_path, before, after, ratio, numbers):
     """A waiver's ceiling is for all that got worse; what began at nothing has no ratio, whatever stands beside it."""

@@ -168,3 +168,55 @@ def test_what_is_gained_makes_up_for_no_loss():
     head = {"r": answers(plans=won)["p"], **answers(plans=lost)}
     (entry,) = (one for one in exact_plans.compare(base, head, ARCHS) if one.label == "flash path")
     assert (entry.status, entry.base, entry.head, entry.decision.ratio) == ("regression", 2, 2, 2)
+
+
+def with_cpu(*sizes):
+    """One side's answers to problems "0", "1", …, for which the CPU backend allocates so many bytes."""
+    return {
+        str(number): Answers(selected="cpu", backends={"cpu": msgspec.structs.replace(CPU, workspace_bytes=size)})
+        for number, size in enumerate(sizes)
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status", "numbers", "ratio"),
+    [
+        ((8192, 8192, 8192), (12288, 24576, 8192), "regression", (8192, 24576), 3),
+        ((8192, 0, 8192), (65536, 4096, 8192), "regression", (0, 4096), None),
+        ((8192, 8192, 8192), (4096, 2048, 8192), "improvement", (8192, 2048), 0.25),
+        ((8192, 8192, 8192), (4096, 0, 8192), "improvement", (8192, 0), None),
+        ((8192, 8192, 8192), (4096, 12288, 8192), "regression", (8192, 12288), 1.5),
+        ((8192, 8192, 8192), (4096, 8192, 8192), "improvement", (8192, 4096), 0.5),
+    ],
+    ids=["worst", "from nothing", "best", "to nothing", "both", "a page less"],
+)
+def test_a_workspace_is_told_by_the_problem_that_changed_most(before, after, status, numbers, ratio):
+    """A waiver's ceiling is for all of them: the largest growth decides, and what began at nothing has no ratio."""
+    found = exact_plans.compare(with_cpu(*before), with_cpu(*after), ARCHS)
+    (entry,) = (one for one in found if one.status not in {"pass", "ungated"})
+    assert (entry.label, entry.status, (entry.base, entry.head)) == ("workspace cpu", status, numbers)
+    assert (entry.decision and entry.decision.ratio) == ratio
+    alike = sum(
+        (one > two) == (numbers[0] > numbers[1]) and abs(one - two) >= exact_plans.PAGE_BYTES
+        for one, two in zip(before, after, strict=True)
+    )
+    assert f"{numbers[0]} -> {numbers[1]} bytes of workspace of " in entry.reason
+    assert (f"and {alike - 1} more problems" in entry.reason) == (alike > 1)
+
+
+def test_what_some_architectures_lose_is_theirs_and_the_most_frequent_cause_comes_first():
+    """Two of three are two entries; of three problems the cause of two is named before that of one."""
+    archs = ("gfx1030", *ARCHS)
+    base = {key: Answers(plans=dict.fromkeys(archs, TAKEN)) for key in "abc"}
+    rare = msgspec.structs.replace(LEFT, reason="it is Tuesday")
+    head = {
+        key: Answers(plans={"gfx1030": TAKEN, **dict.fromkeys(ARCHS, plan)})
+        for key, plan in zip("abc", (rare, LEFT, LEFT), strict=True)
+    }
+    lost = [one for one in exact_plans.compare(base, head, archs) if one.status == "regression"]
+    assert [(one.label, one.arch) for one in lost] == [("flash path", arch) for arch in ARCHS]
+    first, second = lost[0].causes
+    assert first.text.endswith("windows are not allowed (b and 1 more)")
+    assert second.text.endswith("it is Tuesday (a)")
+    assert lost[0].reason.startswith("3 of 3 problems: ")
+    assert lost[0].reason.endswith("; 1 more kinds of change")

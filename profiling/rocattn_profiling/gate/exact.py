@@ -110,7 +110,7 @@ def _audit(context: Context) -> list[Entry]:
         context.note(f"the machine code is not compared: {error}")
         return []
     try:
-        base, unlisted = _kernels(context, "base")
+        base, unknown = _kernels(context, "base")
     except RocattnError as error:
         context.note(f"the machine code is not compared: {error}")
         return []
@@ -119,7 +119,7 @@ def _audit(context: Context) -> list[Entry]:
             f"{OPTIONS_FROM} differs, and both sides are compiled with the options of the rocattn that runs here: what "
             "other options change is told by `rocattn kernels audit --check-pins` alone"
         )
-    for arch, why in unlisted.items():
+    for arch, why in unknown.items():
         context.note(f"base's machine code for {arch} is not compared: {why}")
     try:
         head, unlisted = _kernels(context, "head")
@@ -128,7 +128,10 @@ def _audit(context: Context) -> list[Entry]:
             for arch, why in unlisted.items()
             if any(one.arch == arch for one in base.shipped)
         ]
-        base = base._replace(shipped=[one for one in base.shipped if one.arch not in unlisted])
+        base, head = (
+            side._replace(shipped=[one for one in side.shipped if one.arch not in unlisted.keys() | unknown.keys()])
+            for side in (base, head)
+        )
         compared = compare_kernels(base, head, say=context.say)
     except RocattnError as error:
         return [_failed("audit", "kernels", error)]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rocattn_profiling.cli import main
-from rocattn_profiling.gate import thresholds, verdict, waivers
+from rocattn_profiling.gate import exact, thresholds, verdict, waivers
 from rocattn_profiling.measure import environments
 
 # Counts loops instead of time; only the larger size can be made slower.
@@ -68,12 +68,14 @@ def test_a_trailer_holds_for_its_commit_and_an_old_waiver_fails(slower):
     assert "for once (up to x2.5, for this change, added by this change, commit " in result.entries[0].waiver
 
 
-def test_above_its_ceiling_a_regression_fails(slower):
-    """A waiver for ten percent does not cover a doubling."""
+def test_above_its_ceiling_a_regression_fails(slower, monkeypatch):
+    """A waiver for ten percent does not cover a doubling; what exact metrics leave out is a note beside it."""
+    monkeypatch.setattr(exact, "entries", lambda context: context.note("the machine code is not compared: why") or [])
     status, result = slower(**{waivers.FILE: WAIVER.replace("2.5", "1.1")})
     assert status == 1
     assert result.entries[0].status == "regression"
     assert "x2.000 is above its waiver's ceiling of x1.1" in result.entries[0].reason
+    assert "the machine code is not compared: why" in result.notes
 
 
 def test_thresholds_of_the_repository_count(slower):

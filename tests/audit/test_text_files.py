@@ -6,6 +6,7 @@ from rocattn.errors import ToolchainError
 from rocattn.toolchain import choose_compiler, compile_hip
 from rocattn.toolchain.code_object import kernels_of
 from rocattn_profiling.audit.assembly import parse_assembly
+from rocattn_profiling.audit.foreign import Launch, facts_of_file
 from rocattn_profiling.audit.text_files import compiler_of, kernels_of_text
 
 HEAD = '\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n\t.type k,@function\nk:\n\ts_endpgm\n.Lend:\n\t.size k, .Lend-k\n'
@@ -90,3 +91,74 @@ def test_hostile_text_takes_no_longer_than_any(text):
     """Patterns that start at every line must not look at all the rest each time: these would take minutes."""
     assert read(text) == {}
     assert compiler_of(text) in {"", ".ident "}
+
+
+FIELDS = "  - .name: k\n    .vgpr_count: {}\n    .max_flat_workgroup_size: 256\n    .wavefront_size: 64\n"
+WHOLE = HEAD + DESCRIPTOR + f"\t.amdgpu_metadata\n---\namdhsa.kernels:\n{FIELDS}...\n\t.end_amdgpu_metadata\n"
+
+
+def facts(folder, content, **launch):
+    """Return the facts of a file with this text."""
+    path = folder / "k.s"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    found, problems = facts_of_file(path, Launch(**launch))
+    assert problems == []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("said", "arch"),
+    [
+        ("gfx11-generic", "gfx11-generic"),
+        ("gfx9-4-generic:xnack-", "gfx9-4-generic"),
+        ("gfx90a:sramecc+:xnack-", "gfx90a"),
+    ],
+)
+def test_the_target_is_read_as_a_whole(said, arch, tmp_path):
+    """A generic processor has hyphens in its name, and features follow it, as in a code object."""
+    (one,) = facts(tmp_path, WHOLE.format(8, 8).replace("gfx942", said))
+    assert (one.target, one.arch) == (said, arch)
+
+
+@pytest.mark.parametrize(("line_end", "encoding"), [("\r\n", "utf-8"), ("\n", "utf-8-sig")])
+def test_line_ends_and_byte_order_marks_hide_nothing(line_end, encoding, tmp_path):
+    """What git and editors on Windows make of a text says the same."""
+    text = WHOLE.format(8, 8)
+    assert facts(tmp_path, text.replace("\n", line_end).encode(encoding)) == facts(tmp_path, text)
+
+
+def test_several_targets_in_one_text_are_told_apart(tmp_path):
+    """A driver that compiles for several targets with -S bundles their texts: equal names are different kernels."""
+    parts = [
+        WHOLE.format(8, 8),
+        WHOLE.format(96, 96).replace("gfx942", "gfx90a").replace("s_endpgm", "s_nop 0\n\ts_endpgm"),
+    ]
+    start = "# __CLANG_OFFLOAD_BUNDLE____START__ hip-amdgcn-amd-amdhsa--x\n"
+    text = "".join(start + part for part in parts)
+    found = facts(tmp_path, text)
+    assert [(one.arch, one.vgprs, one.instructions, one.file.rpartition("/")[2]) for one in found] == [
+        ("gfx942", 8, 1, "k.s[gfx942]"), ("gfx90a", 96, 2, "k.s[gfx90a]"),
+    ]  # fmt: skip
+    assert found[1].loop.line == text.splitlines().index("\ts_nop 0") + 1
+    twice = facts(tmp_path, 2 * parts[0])
+    assert [one.file.rpartition("/")[2] for one in twice] == ["k.s[gfx942]", "k.s[gfx942]#2"]
+
+
+def test_registers_asked_for_to_limit_the_waves_count(tmp_path):
+    """With amdgpu_waves_per_eu a launch takes more VGPRs than the code uses; the code object has as many waves."""
+    (one,) = facts(tmp_path, WHOLE.format(169, 8))
+    assert (one.vgprs, one.occupancy.waves_per_simd) == (8, 2)
+
+
+def test_no_occupancy_is_made_of_what_is_not_known(tmp_path):
+    """A kernel whose registers nothing says is not one without registers."""
+    (one,) = facts(tmp_path, HEAD + DESCRIPTOR.format("max(3, k.num_vgpr)"))
+    assert one.occupancy is None
+    assert "no occupancy: nothing says how many VGPRs it has" in one.unknown
+
+
+def test_a_block_that_the_kernel_is_not_compiled_for_has_no_occupancy(tmp_path):
+    """The launch would fail."""
+    (one,) = facts(tmp_path, WHOLE.format(8, 8), block=512)
+    assert one.occupancy is None
+    assert "no occupancy: blocks of 512 threads cannot be: it is compiled for 256 at most" in one.unknown

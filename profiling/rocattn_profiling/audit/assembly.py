@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from sys import intern
 from typing import TYPE_CHECKING
@@ -28,7 +28,13 @@ from rocattn_profiling.audit.instructions import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_STACK = re.compile(r"\bs\[0:3\],\s*s3[23]\b")  # how targets without scratch_* instructions reach the stack
+# How targets without scratch_* instructions reach the stack: functions that are called always so, kernels by a buffer
+# that is handed to them in s[0:3] and of which LLVM makes this wave's part, there or in a copy, before anything else.
+_STACK = re.compile(r"\bs\[0:3\],\s*s3[23]\b")
+_BUFFER_STACK = re.compile(r"gfx(?:90|9-generic|10)")
+_BUFFER_COPY = re.compile(r"s\[(\d+):\d+\],\s*s\[0:1\]$")
+_BUFFER_START = re.compile(r"s(\d+),\s*s\1,\s*s\d+$")
+_BUFFER_CARRY = re.compile(r"s(\d+),\s*s\1,\s*0$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,7 @@ class Instruction:
         line: Line of the assembly text, from 1.
         source: File and line of the line table ("flash.h:210"), or "".
         spill: Whether the compiler notes that it saves or restores a spilled register.
+        stack: Whether it is a buffer instruction with the buffer that the kernel has for its stack.
     """
 
     mnemonic: str
@@ -47,6 +54,7 @@ class Instruction:
     line: int
     source: str = ""
     spill: bool = False
+    stack: bool = False
 
     @property
     def mnemonics(self) -> tuple[str, ...]:
@@ -64,7 +72,7 @@ class Instruction:
         found = classify(self.mnemonic)
         if found.unit is Unit.VECTOR and found.role is not Role.CROSS_LANE and has_lane_exchange(self.operands):
             return (Operation(Unit.VECTOR, Role.CROSS_LANE),)
-        if found.unit is Unit.GLOBAL and self.mnemonic.startswith("buffer_") and self._is_stack():
+        if found.unit is Unit.GLOBAL and self.on_stack:
             return (Operation(Unit.SCRATCH, access=found.access, width=found.width),)
         return (found,)
 
@@ -83,9 +91,12 @@ class Instruction:
         """Whether the next instruction may follow."""
         return not ends_flow(self.mnemonic)
 
-    def _is_stack(self) -> bool:
-        """Whether a buffer instruction reaches the stack (targets without scratch_* use s[0:3] and s32 or s33)."""
-        return self.spill or bool(_STACK.search(self.operands))
+    @property
+    def on_stack(self) -> bool:
+        """Whether it is a buffer instruction that reaches the stack."""
+        return self.mnemonic.startswith("buffer_") and (
+            self.spill or self.stack or _STACK.search(self.operands) is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -114,7 +125,7 @@ class Function:
 
     Attributes:
         name: Its symbol.
-        target: The processor of the file: "gfx942"; "" if the text does not say.
+        target: The processor of the file, with its features: "gfx90a:xnack-"; "" if the text does not say.
         blocks: In order of the text; the first is the entry. Empty for a function without instructions.
         descriptor: The ``.amdhsa_`` directives by name without that prefix; empty for a function that is no kernel.
         unknown_targets: Labels that branches name and the function does not have.
@@ -223,19 +234,23 @@ _FUNCTION = re.compile(
 )
 _LABEL = re.compile(r"\s*([^\s:;\"]+):(?!:)")
 _INSTRUCTION = re.compile(r"\s*([a-z][a-z0-9]*_\w+)(?:\s+(.*))?$")
-_TARGET = re.compile(r"gfx\w+")
+_TARGET = re.compile(r"gfx[0-9][0-9a-z-]*(?::[a-z]+[+-])*")
 _LOCATION = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
 _FILE = re.compile(r"\s*\.file\s+(\d+)\s+(?:\"[^\"]*\"\s+)?\"([^\"]*)\"")
 _SPILL = re.compile(r"Folded (?:Spill|Reload)")
 
 
-def parse_assembly(text: str) -> tuple[Function, ...]:
-    """Split assembly text into its functions, in their order.
+def parse_assembly(text: str, first_line: int = 1) -> tuple[Function, ...]:
+    """Split assembly text of one target into its functions, in their order.
 
     Lines that are no AMDGPU assembly are passed over: text of any other kind has no functions.
+
+    Args:
+        text: The text.
+        first_line: The number of its first line, where it is a part of a file.
     """
     reader = _Reader({one or other for one, other in _FUNCTION.findall(text)})
-    reader.read(text)
+    reader.read(text, first_line)
     return reader.functions()
 
 
@@ -251,10 +266,10 @@ class _Reader:
         self._body: list[str | Instruction] | None = None
         self._descriptor: dict[str, str] | None = None
 
-    def read(self, text: str) -> None:
+    def read(self, text: str, first_line: int) -> None:
         """Take in all of the text."""
         usual = _USUAL.match
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.splitlines(), first_line):
             if self._body is not None and (found := usual(line)):
                 mnemonic, operands, comment = found.groups("")
                 spill = bool(comment) and _SPILL.search(comment) is not None
@@ -312,9 +327,39 @@ class _Reader:
         """Return what was read."""
         made = []
         for name, body in self._bodies.items():
-            blocks, unknown = _basic_blocks(body)
-            made.append(Function(name, self._target, blocks, self._descriptors.get(name, {}), unknown))
+            descriptor = self._descriptors.get(name, {})
+            through_buffer = (
+                _BUFFER_STACK.match(self._target) and descriptor.get("private_segment_fixed_size", "0") != "0"
+            )
+            blocks, unknown = _basic_blocks(_with_stack(body) if through_buffer else body)
+            made.append(Function(name, self._target, blocks, descriptor, unknown))
         return tuple(made)
+
+
+def _with_stack(body: list[str | Instruction]) -> list[str | Instruction]:
+    """Return the body of a kernel that has scratch memory, with the accesses to it marked."""
+    copies, started = {"0"}, set()
+    for one in body:
+        if isinstance(one, str):
+            continue
+        if one.mnemonic == "s_mov_b64" and (found := _BUFFER_COPY.match(one.operands)):
+            copies.add(found[1])
+        elif one.mnemonic == "s_add_u32" and (found := _BUFFER_START.match(one.operands)) and found[1] in copies:
+            started.add(int(found[1]))
+        elif (
+            one.mnemonic == "s_addc_u32"
+            and (found := _BUFFER_CARRY.match(one.operands))
+            and (first := int(found[1]) - 1) in started
+        ):
+            return [_marked(each, f" s[{first}:{first + 3}],") for each in body]
+    return body
+
+
+def _marked(one: str | Instruction, stack: str) -> str | Instruction:
+    """Return an instruction that knows whether its buffer is the stack's."""
+    if isinstance(one, str) or not one.mnemonic.startswith("buffer_") or stack not in one.operands:
+        return one
+    return replace(one, stack=True)
 
 
 def _basic_blocks(body: list[str | Instruction]) -> tuple[tuple[Block, ...], tuple[str, ...]]:

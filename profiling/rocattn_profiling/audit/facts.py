@@ -11,7 +11,8 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.audit.cost import LoopCost, hot_path, loop_cost
 from rocattn_profiling.audit.llvm_mca import Estimate, estimate
 from rocattn_profiling.audit.loops import counts_of, hot_loop
-from rocattn_profiling.audit.occupancy import Occupancy, occupancy
+from rocattn_profiling.audit.occupancy import Occupancy, OccupancyError, occupancy
+from rocattn_profiling.audit.text_files import number
 
 if TYPE_CHECKING:
     from rocattn.toolchain.code_object import KernelInfo
@@ -145,8 +146,12 @@ def kernel_facts(
     threads, lds = block or info.block, info.lds_bytes + dynamic_lds_bytes
     waves = None
     try:
+        if not info.vgprs and "vgprs" in info.unknown:
+            raise OccupancyError("nothing says how many VGPRs it has")
+        if 0 < info.block < threads:
+            raise OccupancyError(f"blocks of {threads} threads cannot be: it is compiled for {info.block} at most")
         waves = occupancy(
-            arch, wave_size=info.wave_size, vgprs=_allocated(info), sgprs=info.sgprs, lds_bytes=lds,
+            arch, wave_size=info.wave_size, vgprs=_allocated(info, function), sgprs=info.sgprs, lds_bytes=lds,
             block=threads or None, wgp_mode=_wgp_mode(info, function),
         )  # fmt: skip
     except RocattnError as error:
@@ -185,9 +190,12 @@ def _scratch_accesses(loop: LoopCost | None) -> int | None:
     return sum(work.instructions for kind, work in loop.kinds.items() if kind.startswith("scratch_"))
 
 
-def _allocated(info: KernelInfo) -> int:
+def _allocated(info: KernelInfo, function: Function | None) -> int:
     """Return the VGPRs that a launch takes: those used, or more if the compiler asks for more to limit the waves."""
-    asked = info.descriptor.vgprs if info.descriptor else 0
+    if info.descriptor is None:
+        asked = number(function.descriptor.get("next_free_vgpr", "")) if function else None
+        return max(asked or 0, info.vgprs)
+    asked = info.descriptor.vgprs
     return asked if asked - info.vgprs >= _DESCRIPTOR_GRANULE else info.vgprs
 
 

@@ -6,6 +6,7 @@ assembly of the same build (``.s``, ``.amdgcn``) has the instructions where no d
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from rocattn_profiling.audit.assembly import parse_assembly
 from rocattn_profiling.audit.code_objects import read_objects
 from rocattn_profiling.audit.disassembly import DisassemblyError, disassemble
 from rocattn_profiling.audit.facts import KernelFacts, kernel_facts
-from rocattn_profiling.audit.text_files import compiler_of, kernels_of_text
+from rocattn_profiling.audit.text_files import compiler_of, decoded, kernels_of_text, texts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +59,7 @@ def facts_of_file(path: Path, launch: Launch) -> tuple[list[KernelFacts], list[s
     reader = _Reader(path, _said_beside(path, launch))
     try:
         if path.suffix in _TEXT or _is_text(data):
-            return reader.of_text(data.decode(errors="replace"))
+            return reader.of_text(decoded(data))
         found: list[KernelFacts] = []
         problems: list[str] = []
         for device in read_objects(data, str(path)):
@@ -110,18 +111,24 @@ class _Reader:
         self._path, self._launch = path, launch
 
     def of_text(self, text: str) -> tuple[list[KernelFacts], list[str]]:
-        """Return the facts of assembly text."""
-        functions = parse_assembly(text)
-        infos = kernels_of_text(text, functions)
-        if not infos:
-            what = "functions but no kernel" if functions else "no AMD GPU assembly"
-            return [], [f"{self._path}: there is {what} in it"]
-        by_name = {function.name: function for function in functions}
-        compiler = compiler_of(text)
-        return [
-            self._facts(info, by_name[symbol].target, by_name[symbol], str(self._path), compiler)
-            for symbol, info in infos.items()
-        ], []
+        """Return the facts of assembly text, which may be of several targets."""
+        found: list[KernelFacts] = []
+        texts = list(texts_of(text))
+        targets: Counter[str] = Counter()
+        any_function = False
+        for line, part in texts:
+            functions = {function.name: function for function in parse_assembly(part, line)}
+            any_function = any_function or bool(functions)
+            compiler, infos = compiler_of(part), kernels_of_text(part, tuple(functions.values()))
+            target = next((functions[symbol].target for symbol in infos), "")
+            targets[target] += 1
+            place = f"[{target}]" + (f"#{targets[target]}" if targets[target] > 1 else "") if len(texts) > 1 else ""
+            for symbol, info in infos.items():
+                found.append(self._facts(info, target, functions[symbol], f"{self._path}{place}", compiler))
+        if found:
+            return found, []
+        what = "functions but no kernel" if any_function else "no AMD GPU assembly"
+        return [], [f"{self._path}: there is {what} in it"]
 
     def of_device(self, device: DeviceObject) -> list[KernelFacts]:
         """Return the facts of a code object, with its code where a disassembler is here or assembly is beside it."""
@@ -142,14 +149,15 @@ class _Reader:
         """Return the functions of assembly text beside the file, if it says the same of its kernels."""
         for suffix in _TEXT:
             try:
-                text = self._path.with_suffix(suffix).read_text(errors="replace")
+                texts = texts_of(decoded(self._path.with_suffix(suffix).read_bytes()))
             except OSError:
                 continue
-            functions = parse_assembly(text)
-            said = kernels_of_text(text, functions)
             kernels = {info.symbol: info for info in device.kernels}
-            if said.keys() == kernels.keys() and all(_same(said[name], kernels[name]) for name in said):
-                return {function.name: function for function in functions}
+            for line, text in texts:
+                functions = parse_assembly(text, line)
+                said = kernels_of_text(text, functions)
+                if said.keys() == kernels.keys() and all(_same(said[name], kernels[name]) for name in said):
+                    return {function.name: function for function in functions}
         return {}
 
     def _facts(

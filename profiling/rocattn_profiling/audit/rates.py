@@ -111,7 +111,8 @@ class Rates:
 
     def cost(self, instruction: Instruction) -> Cost:
         """Return what an instruction takes."""
-        key = (instruction.mnemonic, _traits(instruction.mnemonic, instruction.operands), instruction.mnemonics[1:])
+        traits = _traits(instruction.mnemonic, instruction.operands)
+        key = (instruction.mnemonic, traits, instruction.mnemonics[1:], instruction.on_stack)
         found = self._costs.get(key)
         if found is None:
             found = self._costs[key] = self._cost(instruction)
@@ -303,8 +304,6 @@ def _traits(mnemonic: str, operands: str) -> str | bool:
         return operands if mnemonic == "s_nop" else ""
     if mnemonic.startswith("v_"):
         return operands if "f8f6f4" in mnemonic else has_lane_exchange(operands)
-    if mnemonic.startswith("buffer_"):
-        return operands  # may be the stack
     return _NO_SCALAR_ADDRESS.search(operands) is not None
 
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 from rocattn.toolchain.code_object import KernelInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rocattn_profiling.audit.assembly import Function
 
 _KERNEL = re.compile(r"^ {2}- ", re.MULTILINE)
 _FIELD = re.compile(r"^(?: {4}| {2}- )(\.\w+):[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
+_TARGET = re.compile(r"^[ \t]*\.amdgcn_target[ \t]", re.MULTILINE)
 _CODE_BYTES = re.compile(r"^[ \t]*\.amdhsa_kernel[ \t]+(\S+)|^; Kernel info:\n; codeLenInByte = (\d+)$", re.MULTILINE)
 _DIGITS = re.compile(r"[0-9]{1,10}")
 _COMPILER = re.compile(r'^[ \t]*\.ident[ \t]+"([^"]*)"', re.MULTILINE)
@@ -28,6 +31,21 @@ _NUMBERS = {
     "scratch_bytes": ("private_segment_fixed_size", "private_segment_fixed_size"),
     "kernarg_bytes": ("kernarg_segment_size", "kernarg_size"),
 }
+
+
+def decoded(data: bytes) -> str:
+    """Return a file's text, however an editor or git ends its lines and marks its encoding."""
+    return data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
+
+
+def texts_of(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the assembly text of each target, and its first line's number: a driver bundles several in one file."""
+    starts = [found.start() for found in _TARGET.finditer(text)]
+    line, at = 1, 0
+    for start in starts[1:]:
+        yield line, text[at:start]
+        line, at = line + text.count("\n", at, start), start
+    yield line, text[at:]
 
 
 def compiler_of(text: str) -> str:
@@ -75,11 +93,11 @@ def _info(function: Function, fields: dict[str, str], code_bytes: int) -> Kernel
     values: dict[str, Any] = {"wave_size": function.wave_size}
     unknown = []
     for name, (key, directive) in _NUMBERS.items():
-        number = _number(fields.get(key, ""))
-        if number is None:
-            number = _number(function.descriptor.get(directive, ""))
-        if number is not None:
-            values[name] = number
+        value = number(fields.get(key, ""))
+        if value is None:
+            value = number(function.descriptor.get(directive, ""))
+        if value is not None:
+            values[name] = value
         elif name not in values:
             values[name] = 0
             if name != "agprs":  # older metadata leaves out what a processor does not have
@@ -87,6 +105,6 @@ def _info(function: Function, fields: dict[str, str], code_bytes: int) -> Kernel
     return KernelInfo(symbol=function.name, args=(), unknown=tuple(unknown), code_bytes=code_bytes, **values)
 
 
-def _number(text: str) -> int | None:
+def number(text: str) -> int | None:
     """Return a number of 32 bits; None for an expression, as newer compilers write, and for nonsense."""
     return int(text) if _DIGITS.fullmatch(text) and int(text) < 1 << 32 else None

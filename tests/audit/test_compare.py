@@ -7,6 +7,8 @@ import pytest
 
 from rocattn_profiling.audit.audit import AuditFileError, read_audit
 from rocattn_profiling.audit.compare import compare
+from rocattn_profiling.audit.cost import LineCost
+from rocattn_profiling.audit.source_lines import with_lines
 
 from .made_facts import audit, facts, loop
 
@@ -243,6 +245,50 @@ def test_files_with_a_kernel_of_the_same_name_are_told_apart():
     after = audit(facts(file="y/b.hsaco", vgprs=241), facts(file="y/a.hsaco"))
     found = compare(before, after)
     assert [(one.severity, one.metric, one.file) for one in found.findings] == [("worse", "occupancy", "y/b.hsaco")]
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders():
+    """Triton's cache has a folder for each variant of a kernel, and the same file name in each: none is left out."""
+    before = audit(facts(file="old/h1/k.hsaco"), facts(file="old/h2/k.hsaco"))
+    after = audit(facts(file="new/h1/k.hsaco", vgprs=241), facts(file="new/h2/k.hsaco"))
+    found = compare(before, after)
+    assert (found.compared, found.unchanged) == (2, 1)
+    assert [(one.severity, one.metric, one.file) for one in found.findings] == [
+        ("worse", "occupancy", "new/h1/k.hsaco")
+    ]
+    assert found.findings[0].sentence.startswith("flash_attention f16 D=128 on gfx1100 (new/h1/k.hsaco): 6 -> 5")
+
+
+def test_the_one_of_several_that_has_another_path_is_still_found():
+    """A changed kernel of Triton has another folder; it is the one that is left."""
+    before = audit(facts(file="c/h1/k.hsaco"), facts(file="c/h2/k.hsaco"))
+    after = audit(facts(file="c/h3/k.hsaco", vgprs=241), facts(file="c/h2/k.hsaco"))
+    found = compare(before, after)
+    assert [(one.severity, one.metric, one.file) for one in found.findings] == [("worse", "occupancy", "c/h3/k.hsaco")]
+
+
+def test_a_kernel_that_more_files_have_now_is_compared_with_its_own():
+    """The file that was there is compared; the one that has come is new."""
+    before = audit(facts(file="x/a.hsaco"), subject="base")
+    found = compare(before, audit(facts(file="y/b.hsaco"), facts(file="y/a.hsaco", vgprs=241)))
+    assert [(one.severity, one.file) for one in found.findings] == [("worse", "y/a.hsaco"), ("new", "y/b.hsaco")]
+
+
+def test_no_pair_is_guessed():
+    """Of two files that could be the one before, neither is; nothing is silently left out."""
+    before = audit(facts(file="c/h1/k.hsaco"), facts(file="c/h2/k.hsaco"))
+    found = compare(before, audit(facts(file="c/h3/k.hsaco", vgprs=241), facts(file="c/h4/k.hsaco")))
+    assert (found.compared, [one.severity for one in found.findings]) == (0, ["missing", "missing", "new", "new"])
+
+
+def test_lines_are_those_of_the_file_that_got_worse():
+    """Where several files have the kernel, the source lines are of the one that the finding names."""
+    names = ("h1", "h2")
+    loops = [dataclasses.replace(loop(), lines=(LineCost(f"{name}.py:7", 4, 9.0),)) for name in names]
+    before = audit(*(facts(file=f"{name}/k", cost=cost) for name, cost in zip(names, loops, strict=True)))
+    after = audit(*(facts(file=f"{name}/k", cost=cost, vgprs=241) for name, cost in zip(names, loops, strict=True)))
+    found = with_lines(compare(before, after), after, None)
+    assert [one.lines[0].partition(":")[0] for one in found.findings] == ["h1.py", "h2.py"]
 
 
 def test_an_audit_survives_its_file(tmp_path):

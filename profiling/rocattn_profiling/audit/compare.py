@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from rocattn_profiling.audit import sentences
+from rocattn_profiling.audit.pairs import pairs_of
 from rocattn_profiling.audit.pins import pin_of
 from rocattn_profiling.audit.shipped import natural, problem_start
 from rocattn_profiling.metrics.gpus import architecture
@@ -82,35 +83,34 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
     """Compare two audits.
 
-    Kernels are the same if architecture and name are; of other people's files the symbol is the name.
+    Kernels are the same if architecture and name are (`pairs_of`); of other people's files the symbol is the name.
 
     Args:
         base: Before.
         head: Now.
         partial: Whether the second looked at some kernels only, so that none counts as missing.
     """
-    before, after = _by_key(base), _by_key(head)
+    pairs = pairs_of(base, head)
     findings: list[Finding] = []
-    unchanged = compared = 0
-    for key, facts in after.items():
-        if key not in before:
-            problem = problem_of(base, facts.name, facts.arch)
-            why = f"in {base.subject} it does not compile: {problem}" if problem else f"only {head.subject} has it"
-            findings.append(_lonely("new", facts, why))
-            continue
-        compared += 1
-        made = list(differences(pin_of(before[key]), facts, before[key]))
+    unchanged = 0
+    for before, facts in pairs.both:
+        made = list(differences(pin_of(before), facts, before))
         unchanged += not made
-        why = _incomparable(before[key].compiler, facts.compiler)
+        why = _incomparable(before.compiler, facts.compiler)
         findings += [_put_aside(one, why) for one in made] if why else made
-    findings += [
-        _missing(facts.arch, facts.name, head, f"{head.subject} has it no more", file=facts.file)
-        for key, facts in before.items()
-        if key not in after and not partial
-    ]
+    for facts in pairs.new:
+        problem = problem_of(base, facts.name, facts.arch)
+        why = f"in {base.subject} it does not compile: {problem}" if problem else f"only {head.subject} has it"
+        findings.append(_lonely("new", facts, why))
+    if not partial:
+        findings += [
+            _missing(facts.arch, facts.name, head, f"{head.subject} has it no more", file=facts.file)
+            for facts in pairs.missing
+        ]
+    findings = [_with_file(one) if (one.arch, one.kernel) in pairs.several else one for one in findings]
     if base.rates != head.rates:
         findings = _without_cycles(findings)
-    return _sorted(base.subject, head.subject, compared, unchanged, findings)
+    return _sorted(base.subject, head.subject, len(pairs.both), unchanged, findings)
 
 
 def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> Comparison:
@@ -281,18 +281,10 @@ def _change(before: float | None, after: float | None) -> float:
     return 0 if before is None or after is None else after - before
 
 
-def _by_key(audit: Audit) -> dict[tuple[str, ...], KernelFacts]:
-    """Return an audit's kernels by architecture and name; where several files have one, by file, too."""
-    found: dict[tuple[str, ...], list[KernelFacts]] = {}
-    for facts in audit.kernels:
-        found.setdefault((facts.arch, facts.name), []).append(facts)
-    made: dict[tuple[str, ...], KernelFacts] = {}
-    for key, several in found.items():
-        if len(several) == 1:
-            made[key] = several[0]
-        else:
-            made.update({(*key, facts.file.rpartition("/")[2]): facts for facts in several})
-    return made
+def _with_file(finding: Finding) -> Finding:
+    """Name the file where the kernel's name does not say which it is."""
+    start = f"{finding.kernel} on {finding.arch}"
+    return msgspec.structs.replace(finding, sentence=f"{start} ({finding.file}){finding.sentence.removeprefix(start)}")
 
 
 def _lonely(severity: Severity, facts: KernelFacts, why: str) -> Finding:

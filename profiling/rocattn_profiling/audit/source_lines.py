@@ -139,18 +139,20 @@ def with_lines(comparison: Comparison, audit: Audit, root: Path | None) -> Compa
         audit: Of what got worse.
         root: Where the sources of shipped kernels are; None for files, whose own line tables are taken.
     """
-    facts = {(one.arch, one.name): one for one in audit.kernels}
-    worse = list(dict.fromkeys((one.arch, one.kernel) for one in comparison.of("worse")))[:MOST]
+    facts = {(one.arch, one.name, one.file): one for one in audit.kernels}
+    worse = list(dict.fromkeys((one.arch, one.kernel, one.file) for one in comparison.of("worse")))[:MOST]
     lines = {}
     shipped = {} if root is None else {(one.arch, one.name): one for one in shipped_kernels(audit.archs)}
     for key in worse:
         if root is None:
             lines[key] = lines_of_loop(facts[key].loop)
-        elif key in shipped:
-            lines[key] = lines_of_shipped(shipped[key], root)
+        elif key[:2] in shipped:
+            lines[key] = lines_of_shipped(shipped[key[:2]], root)
     findings = [
         # Once for each kernel: its first finding takes them.
-        msgspec.structs.replace(one, lines=lines.pop((one.arch, one.kernel), [])) if one.severity == "worse" else one
+        msgspec.structs.replace(one, lines=lines.pop((one.arch, one.kernel, one.file), []))
+        if one.severity == "worse"
+        else one
         for one in comparison.findings
     ]
     return msgspec.structs.replace(comparison, findings=findings)

@@ -59,7 +59,7 @@ def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
         say("each line is of several variants, as smallest to largest; every kernel is in the files written")
     if lines:
         for facts in audit.kernels:
-            for line in _loop_lines(facts):
+            for line in _loop_lines(facts, named=files):
                 say(line)
     unknown: dict[str, list[str]] = {}
     for facts in audit.kernels:
@@ -124,12 +124,12 @@ def _span(values: Iterable[float]) -> str:
     return f"{found[0]:g}" if len(found) == 1 else f"{found[0]:g}-{found[-1]:g}"
 
 
-def _loop_lines(facts: KernelFacts) -> Iterator[str]:
+def _loop_lines(facts: KernelFacts, *, named: bool) -> Iterator[str]:
     from rocattn_profiling.audit.source_lines import lines_of_loop
 
     found = lines_of_loop(facts.loop)
     if found:
-        yield f"{facts.name} {facts.arch}:"
+        yield f"{facts.name} {facts.arch}{f' ({facts.file})' if named else ''}:"
         yield from (f"  {line}" for line in found)
 
 
@@ -141,7 +141,7 @@ def text(comparison: Comparison, *, pinned: bool, notes: bool = False) -> str:
 def headline(comparison: Comparison) -> str:
     """Return a comparison in one sentence."""
     counts = Counter(finding.severity for finding in comparison.findings)
-    kernels = {(finding.arch, finding.kernel) for finding in comparison.of("worse")}
+    kernels = {(finding.arch, finding.kernel, finding.file) for finding in comparison.of("worse")}
     parts = [f"{len(kernels)} worse"] if kernels else []
     parts += [
         f"{counts[name]} {_TITLES[name]}" for name in ("better", "incomparable", "missing", "new") if counts[name]

@@ -135,6 +135,18 @@ def test_products_computed_twice_are_no_more_work():
     assert kinds == [("worse", "issue cycles")]
 
 
+@pytest.mark.parametrize(("factor", "kinds"), [(2, []), (2.2, ["issue cycles"])])
+def test_another_tile_of_a_kernel_of_others_is_compared_for_the_same_work(factor, kinds):
+    """Triton's BLOCK_M: twice the products for the same K and V; nothing but the FLOPs says that the tile is larger."""
+    changes = {"variant": "", "choices": ""}
+    larger = loop(plain=round(300 * factor), matrix=round(64 * factor), flops=524288)
+    before = facts(cost=loop(), loop_bytes=5000, **changes)
+    found = compare(audit(before), audit(facts(cost=larger, loop_bytes=10_000, **changes))).findings
+    assert [one.metric for one in found if one.severity == "worse"] == kinds
+    (cycles,) = (one.sentence for one in found if one.metric == "issue cycles")
+    assert "which does 2 times the work" in cycles
+
+
 def test_narrower_loads_are_worse_and_said_as_such():
     """The same bytes by four times the instructions."""
     kinds, text = findings(facts(), facts(cost=loop(loads=((4, 32),))))

@@ -197,7 +197,7 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
         if pin.lds_bytes != now.lds_bytes:
             yield found("LDS", 0, (pin.lds_bytes, now.lds_bytes), words.lds())
     if pin.loop and now.loop:
-        for metric, change, numbers, sentence in _in_loop(pin, now, facts.arch, words):
+        for metric, change, numbers, sentence in _in_loop(pin, now, facts, words):
             yield found(metric, change, numbers, sentence)
     if pin.code_bytes != now.code_bytes:
         yield found("code", 0, (pin.code_bytes, now.code_bytes), words.code())
@@ -206,7 +206,7 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
 _LoopChange = tuple[str, float, tuple[float | None, float | None], str]
 
 
-def _in_loop(pin: Pin, now: Pin, arch: str, words: sentences.Words) -> Iterator[_LoopChange]:
+def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> Iterator[_LoopChange]:
     """Find what differs in the hot loop."""
     old, new = pin.loop, now.loop
     assert old is not None
@@ -214,7 +214,8 @@ def _in_loop(pin: Pin, now: Pin, arch: str, words: sentences.Words) -> Iterator[
     if bool(old.matrix_flops) != bool(new.matrix_flops):
         yield "matrix", 1 if old.matrix_flops else -1, (old.matrix_flops, new.matrix_flops), words.matrix()
         return
-    factor = work_factor(pin, now)
+    division_known = bool(facts.variant)
+    factor = work_factor(pin, now, division_known=division_known)
     expected = old.cycles["all"] * factor
     change = new.cycles["all"] / expected - 1 if expected else 0.0
     if new.cycles != old.cycles or factor != 1:
@@ -225,10 +226,10 @@ def _in_loop(pin: Pin, now: Pin, arch: str, words: sentences.Words) -> Iterator[
         yield "global loads", narrowed, (_width(old), _width(new)), words.loads(factor)
     if not old.bytes or not new.bytes:
         return
-    cache, sizes = architecture(arch).instruction_cache_bytes, (old.bytes, new.bytes)
+    cache, sizes = architecture(facts.arch).instruction_cache_bytes, (old.bytes, new.bytes)
     if old.bytes > cache >= new.bytes or new.bytes > max(cache, old.bytes * (1 if old.bytes <= cache else _LARGER)):
         yield "instruction cache", new.bytes - old.bytes, sizes, words.instruction_cache(cache)
-    elif _blown(pin, now) and abs(change) <= CYCLES_PCT / 100:
+    elif (division_known or factor == 1) and _blown(pin, now) and abs(change) <= CYCLES_PCT / 100:
         yield "loop code", 1, sizes, words.loop_code()
 
 
@@ -238,11 +239,17 @@ def _blown(pin: Pin, now: Pin) -> bool:
     return pin.choices == now.choices and after > before * _BLOWN and after - before > _BLOWN_BYTES
 
 
-def work_factor(pin: Pin, now: Pin) -> float:
+def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
     """Return how much more work an iteration does than before, so that cycles are compared for the same work.
 
     Where a kernel divides its problem in another way, FLOPs tell. Where it does not, more FLOPs alone are no more work
     but waste; only if they and the bytes loaded grew alike is the loop taken as unrolled.
+
+    Args:
+        pin: Before.
+        now: Now.
+        division_known: Whether the kernel's choices say how it divides its problem. Of other people's kernels nothing
+            does: there another number of matrix products is taken for another tile (Triton's BLOCK_M).
     """
     old, new = pin.loop, now.loop
     assert old is not None
@@ -253,7 +260,7 @@ def work_factor(pin: Pin, now: Pin) -> float:
     if not before or not after or before == after:
         return 1.0
     factor = after / before
-    if pin.choices != now.choices:
+    if pin.choices != now.choices or (old.matrix_flops and not division_known):
         return factor
     loaded = new.global_bytes / old.global_bytes if old.global_bytes else 0.0
     return loaded if abs(loaded / factor - 1) < _SAME_WORK else 1.0

@@ -301,6 +301,13 @@ def test_the_launch_of_a_file_can_be_said(audit, code):
     assert "not known" not in err
 
 
+def test_a_choice_of_architectures_that_leaves_nothing_says_what_there_is(audit, code):
+    """A file for another processor is not an empty one."""
+    status, _, err = audit(*code, "--arch", "gfx942", "gfx950")
+    assert status == 3
+    assert "no kernel is for gfx942 or gfx950: they are for gfx1100" in err
+
+
 def test_a_file_is_compared_with_its_older_self(audit, code, tmp_path):
     """The ratchet works for everyone's kernels."""
     text = code[1]

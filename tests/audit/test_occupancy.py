@@ -79,6 +79,13 @@ def test_sgprs_may_be_what_a_wave_is_given():
         occupancy("gfx942", wave_size=64, vgprs=64, sgprs=113)
 
 
+def test_registers_as_given_are_not_over_any_step():
+    """112 SGPRs are what 97 to 108 are rounded up to: nothing to shrink by 4, and no slack below 0."""
+    made = occupancy("gfx942", wave_size=64, vgprs=256, sgprs=112, block=256)
+    assert made.sentence == "VGPRs bind at 2 waves of 8: 88 VGPRs over the step to 3 waves"
+    assert made.slack == {"VGPRs": 0, "SGPRs": 0, "LDS": 32768}
+
+
 def test_steps_are_those_of_llvms_calculator():
     """What llvm-calc-occupancy's own test expects for the next step, and the registers of its table of limits."""
     over = occupancy("gfx950", wave_size=64, vgprs=250, block=64)

@@ -109,6 +109,9 @@ def audit_files(files: Sequence[Path], *, archs: Sequence[str] = (), launch: Lau
         problems += lines
     wanted = {arch.partition(":")[0] for arch in archs}
     kept = [facts for facts in found if not wanted or facts.arch in wanted]
+    if found and not kept:
+        there = ", ".join(sorted({facts.arch or "an unknown processor" for facts in found}))
+        problems.append(f"no kernel is for {' or '.join(sorted(wanted))}: they are for {there}")
     subject = ", ".join(map(str, files)) if len(files) <= _NAMED else f"{len(files)} files"
     return Audit(subject=subject, rates=rates_version(), kernels=kept, problems=problems)
 

@@ -247,7 +247,7 @@ def _most(kernel: _Kernel, blocks: int | None, waves: int) -> dict[str, int]:
     most = {_VGPRS: most_vgprs}
     if arch.sgprs:
         sgprs = (arch.sgprs // waves - arch.trap_sgprs) // arch.sgpr_granule * arch.sgpr_granule
-        most[_SGPRS] = min(sgprs, arch.max_sgprs)
+        most[_SGPRS] = min(sgprs, max(arch.max_sgprs, kernel.sgprs))  # a wave may be given more than code can name
     if blocks is not None:
         lds = kernel.cus * arch.lds_bytes // blocks // arch.lds_granule_bytes * arch.lds_granule_bytes
         most[_LDS] = min(lds, arch.lds_block_bytes)

@@ -308,6 +308,21 @@ def test_a_choice_of_architectures_that_leaves_nothing_says_what_there_is(audit,
     assert "no kernel is for gfx942 or gfx950: they are for gfx1100" in err
 
 
+def test_what_the_cycles_leave_out_is_said(audit, tmp_path):
+    """A loop that calls a function costs more than its own instructions; one without a loop is what it says."""
+    kernel = "\t.type {0},@function\n{0}:\n.L{0}:\n{1}\ts_endpgm\n\t.size {0}, 1\n"
+    kernel += "\t.amdhsa_kernel {0}\n\t\t.amdhsa_next_free_vgpr 8\n\t.end_amdhsa_kernel\n"
+    calls = kernel.format("calls", "\ts_swappc_b64 s[30:31], s[4:5]\n\ts_cbranch_scc1 .Lcalls\n")
+    path = tmp_path / "two.s"
+    path.write_text(f'\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n{calls}{kernel.format("plain", "")}')
+    status, _, err = audit(path)
+    assert status == 0
+    said = "cycles: it calls or jumps to addresses in registers: what runs there is not counted"
+    assert f"not known of calls: {said}" in err
+    assert f"- calls: {said}" in (tmp_path / "out/audit.md").read_text()
+    assert "no loop" not in err
+
+
 def test_a_file_is_compared_with_its_older_self(audit, code, tmp_path):
     """The ratchet works for everyone's kernels."""
     text = code[1]

@@ -115,6 +115,11 @@ class LoopCost:
     lines: tuple[LineCost, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Those of the notes that say what the numbers leave out, or count otherwise than it runs."""
+        return tuple(note for note in self.notes if note not in {_NO_LOOP, _OVERLAP})
+
     def cycles_per(self, flops: float) -> float | None:
         """Return the issue cycles for so many FLOPs, of matrix products if there are any; None where there are none.
 
@@ -122,6 +127,10 @@ class LoopCost:
         """
         done = self.matrix_flops or self.vector_flops
         return self.issue_cycles * flops / done if done else None
+
+
+_NO_LOOP = "no loop: all of its code, run through once, is counted"
+_OVERLAP = "matrix and vector instructions overlap only with two or more waves on a SIMD, or interleaved in one"
 
 
 def loop_cost(function: Function, arch: str) -> LoopCost | None:
@@ -246,16 +255,14 @@ def _notes(
     """Return what a reader of the numbers must know about this function."""
     notes = []
     if loop is None:
-        notes.append("no loop: all of its code, run through once, is counted")
+        notes.append(_NO_LOOP)
     else:
         inner = {each.header for each in loops if each.header != loop.header and each.header in loop.blocks}
         if met := inner.intersection(path):
             notes.append(f"inner loops on the way ({len(met)}) are counted as run through once")
     units = {classify(one.mnemonic).unit for block in path for one in function.blocks[block].instructions}
     if table.family.startswith("cdna") and {Unit.MATRIX, Unit.VECTOR} <= units:
-        notes.append(
-            "matrix and vector instructions overlap only with two or more waves on a SIMD, or interleaved in one"
-        )
+        notes.append(_OVERLAP)
     if irregular_blocks(function, loops):
         notes.append("some cycles of branches can be entered at several places: they are no loops here")
     if any(is_indirect(one.mnemonic) for block in path for one in function.blocks[block].instructions):

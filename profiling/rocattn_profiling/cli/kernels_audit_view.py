@@ -61,13 +61,20 @@ def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
         for facts in audit.kernels:
             for line in _loop_lines(facts, named=files):
                 say(line)
-    unknown: dict[str, list[str]] = {}
+    said: dict[str, list[str]] = {}
     for facts in audit.kernels:
-        for line in facts.unknown:
-            unknown.setdefault(line, []).append(facts.name)
-    for line, names in unknown.items():
+        for line in _unsaid(facts):
+            said.setdefault(line, []).append(facts.name)
+    for line, names in said.items():
         of_whom = "" if len(names) == len(audit.kernels) else f" of {names[0] if len(names) == 1 else len(names)}"
         say(f"not known{of_whom}: {line}")
+
+
+def _unsaid(facts: KernelFacts) -> Iterator[str]:
+    """Return what is not known of a kernel, and what its cycles leave out."""
+    yield from facts.unknown
+    if facts.loop:
+        yield from (f"cycles: {note}" for note in facts.loop.gaps)
 
 
 def row(facts: KernelFacts) -> list[str]:
@@ -210,7 +217,7 @@ def markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool) -> st
     lines += ["", f"{_LEGEND[0].upper()}{_LEGEND[1:]}.", ""]
     lines += [_cells(COLUMNS), _cells("-" if at < 2 else "-:" for at in range(len(COLUMNS)))]
     lines += [_cells(map(_escaped, row(facts))) for facts in audit.kernels]
-    unknown = dict.fromkeys(f"{facts.name}: {line}" for facts in audit.kernels for line in facts.unknown)
+    unknown = dict.fromkeys(f"{facts.name}: {line}" for facts in audit.kernels for line in _unsaid(facts))
     if unknown or audit.problems:
         lines += ["", "## Not known", "", *(f"- {_escaped(line)}" for line in [*unknown, *audit.problems])]
     return "\n".join(lines) + "\n"

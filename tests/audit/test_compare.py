@@ -40,6 +40,12 @@ def spilled(of, instructions):
     return msgspec.structs.replace(of.spills, instructions=instructions)
 
 
+def test_spills_into_agprs_are_said_as_such():
+    """On CDNA a VGPR may be kept in an AGPR: no memory is accessed then, and nothing is said of scratch."""
+    _, text = findings(facts(), facts(vgpr_spills=1, agprs=55))
+    assert "on gfx1100: 1 VGPR is spilled (into AGPRs); it has 190 VGPRs" in text
+
+
 def test_fewer_spills_are_better():
     """The other way round it is an improvement."""
     kinds, text = findings(facts(vgpr_spills=12, scratch=52), facts())
@@ -63,6 +69,13 @@ def test_scratch_without_spills_is_worse():
     kinds, text = findings(facts(), facts(scratch=64))
     assert kinds == [("worse", "scratch")]
     assert "0 -> 64 bytes of scratch a lane without new spills: an array" in text
+
+
+def test_an_array_in_scratch_is_worse_though_spills_are_gone():
+    """Fewer spills do not explain more memory."""
+    kinds, text = findings(facts(vgpr_spills=12, scratch=52), facts(scratch=4096))
+    assert kinds == [("worse", "scratch"), ("better", "spills")]
+    assert "52 -> 4096 bytes of scratch a lane without new spills: an array" in text
 
 
 def test_one_register_over_a_step_is_worse_and_says_which_step():

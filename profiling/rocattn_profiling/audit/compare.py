@@ -183,7 +183,7 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
         gone = 0 if now.sgpr_spills else -1  # more or fewer of them are judged by the cycles that they take
         yield found("spills", gone, (pin.sgpr_spills, now.sgpr_spills), words.spills())
     scratch = now.scratch_bytes - pin.scratch_bytes
-    if scratch and not spilled:  # else the spills are what the scratch memory is for
+    if scratch and (not spilled or scratch > 0 > spilled):  # else the spills are what the scratch memory is for
         yield found("scratch", scratch, (pin.scratch_bytes, now.scratch_bytes), words.scratch())
     lost = _change(pin.lost_wave_slots, now.lost_wave_slots)
     blocks = -_change(pin.blocks, now.blocks) if pin.block == now.block else 0.0

@@ -23,10 +23,10 @@ _LOAD = re.compile(r"global_load_(\d+)B")
 
 
 class Spills(msgspec.Struct, frozen=True, kw_only=True):
-    """Registers of a kernel that live in memory.
+    """Registers of a kernel that live elsewhere.
 
     Attributes:
-        vgprs, sgprs: How many; SGPRs are kept in lanes of a VGPR or in memory.
+        vgprs, sgprs: How many; VGPRs are kept in memory or in AGPRs, SGPRs in lanes of a VGPR or in memory.
         instructions: Of the hot loop's iteration, those that access scratch memory; None where the code is not known.
     """
 
@@ -48,7 +48,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
         compiler: What compiled it; "" where the file does not say.
         wave_size, block: Lanes of a wave, and threads of the block that occupancy is for.
         vgprs, agprs, sgprs: Registers of a wave; on gfx90a and later ``vgprs`` counts the AGPRs, too.
-        spills: Registers kept in memory for want of room.
+        spills: Registers kept elsewhere for want of room.
         scratch_bytes: Private memory of a lane.
         lds_bytes: LDS of a block, what is asked for at launch included.
         kernarg_bytes: Size of the argument block.

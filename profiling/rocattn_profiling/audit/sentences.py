@@ -31,8 +31,10 @@ class Words:
     def spills(self) -> str:
         """Registers kept in memory."""
         parts = []
+        in_agprs = bool(self.new.vgpr_spills and self.new.agprs and not self.new.scratch_bytes)
         if self.old.vgpr_spills != self.new.vgpr_spills:
-            parts.append(_count(self.old.vgpr_spills, self.new.vgpr_spills, "VGPR"))
+            where = " (into AGPRs)" if in_agprs else ""
+            parts.append(_count(self.old.vgpr_spills, self.new.vgpr_spills, "VGPR") + where)
         if self.old.sgpr_spills != self.new.sgpr_spills:
             where = " (into lanes of a VGPR)" if self.new.sgpr_spills and not self.new.scratch_bytes else ""
             parts.append(_count(self.old.sgpr_spills, self.new.sgpr_spills, "SGPR") + where)
@@ -40,7 +42,7 @@ class Words:
         if self.old.scratch_bytes != self.new.scratch_bytes:
             text += f", {_arrow(self.old.scratch_bytes, self.new.scratch_bytes)} bytes of scratch a lane"
         if self.new.vgpr_spills:
-            count = self.facts.spills.instructions
+            count = None if in_agprs else self.facts.spills.instructions
             if count:
                 text += f"; its hot loop accesses scratch with {count} instructions an iteration"
             elif count == 0:

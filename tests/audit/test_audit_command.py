@@ -1,6 +1,7 @@
 """``rocattn kernels audit``: statuses, files, pins, and other people's files."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -306,6 +307,16 @@ def test_a_choice_of_architectures_that_leaves_nothing_says_what_there_is(audit,
     status, _, err = audit(*code, "--arch", "gfx942", "gfx950")
     assert status == 3
     assert "no kernel is for gfx942 or gfx950: they are for gfx1100" in err
+
+
+def test_any_file_name_can_be_audited_and_once_is_enough(audit, code, tmp_path):
+    """Names are bytes, which need not be text; a file that is named twice is one."""
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\n.s"))
+    shutil.copy(code[1], path)
+    status, out, err = audit(path, path, "--json")
+    (one,) = json.loads(out)["audit"]["kernels"]
+    assert (status, one["file"].rpartition("/")[2]) == (0, r"\udcff\n.s")
+    assert "1 kernels of" in err
 
 
 def test_what_the_cycles_leave_out_is_said(audit, tmp_path):

@@ -12,7 +12,7 @@ from rocattn.sources import kernel_root
 from rocattn.toolchain.compilers import choose_compiler
 from rocattn_profiling.audit import shipped
 from rocattn_profiling.audit.facts import KernelFacts  # noqa: TC001 - msgspec reads the annotations when it decodes
-from rocattn_profiling.audit.foreign import Launch, facts_of_file
+from rocattn_profiling.audit.foreign import Launch, facts_of_file, name_of
 from rocattn_profiling.audit.rates import rates_version
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def audit_files(files: Sequence[Path], *, archs: Sequence[str] = (), launch: Lau
     """
     found: list[KernelFacts] = []
     problems: list[str] = []
+    files = list(dict.fromkeys(files))
     for path in files:
         facts, lines = facts_of_file(path, launch or Launch())
         found += facts
@@ -112,7 +113,7 @@ def audit_files(files: Sequence[Path], *, archs: Sequence[str] = (), launch: Lau
     if found and not kept:
         there = ", ".join(sorted({facts.arch or "an unknown processor" for facts in found}))
         problems.append(f"no kernel is for {' or '.join(sorted(wanted))}: they are for {there}")
-    subject = ", ".join(map(str, files)) if len(files) <= _NAMED else f"{len(files)} files"
+    subject = ", ".join(map(name_of, files)) if len(files) <= _NAMED else f"{len(files)} files"
     return Audit(subject=subject, rates=rates_version(), kernels=kept, problems=problems)
 
 

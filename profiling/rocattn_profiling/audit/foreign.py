@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn.toolchain.elf import Elf
+from rocattn.toolchain.elf import Elf, shown
 from rocattn_profiling.audit.assembly import parse_assembly
 from rocattn_profiling.audit.code_objects import read_objects
 from rocattn_profiling.audit.disassembly import DisassemblyError, disassemble
@@ -52,25 +52,31 @@ def facts_of_file(path: Path, launch: Launch) -> tuple[list[KernelFacts], list[s
         path: A code object, a bundle, a program or library with kernels in it, or assembly text.
         launch: As it was said; what was not may be beside the file.
     """
+    name = name_of(path)
     try:
         data = path.read_bytes()
     except OSError as error:
-        return [], [f"cannot read {path}: {error.strerror}"]
+        return [], [f"cannot read {name}: {error.strerror}"]
     reader = _Reader(path, _said_beside(path, launch))
     try:
         if path.suffix in _TEXT or _is_text(data):
             return reader.of_text(decoded(data))
         found: list[KernelFacts] = []
         problems: list[str] = []
-        for device in read_objects(data, str(path)):
+        for device in read_objects(data, name):
             problems += [f"{device.name}: {line}" for line in device.problems]
             found += reader.of_device(device)
             if not device.kernels:
                 problems.append(f"{device.name}: there is no kernel in it")
     except RocattnError as error:
         text = str(error)
-        return [], [text if str(path) in text else f"{path}: {text}"]
+        return [], [text if name in text else f"{name}: {text}"]
     return found, problems
+
+
+def name_of(path: Path) -> str:
+    """Return a file's name as it may stand in a line of text and in JSON, whatever bytes it is made of."""
+    return shown(str(path), 4096)
 
 
 def _is_text(data: bytes) -> bool:
@@ -124,11 +130,11 @@ class _Reader:
             targets[target] += 1
             place = f"[{target}]" + (f"#{targets[target]}" if targets[target] > 1 else "") if len(texts) > 1 else ""
             for symbol, info in infos.items():
-                found.append(self._facts(info, target, functions[symbol], f"{self._path}{place}", compiler))
+                found.append(self._facts(info, target, functions[symbol], f"{name_of(self._path)}{place}", compiler))
         if found:
             return found, []
         what = "functions but no kernel" if any_function else "no AMD GPU assembly"
-        return [], [f"{self._path}: there is {what} in it"]
+        return [], [f"{name_of(self._path)}: there is {what} in it"]
 
     def of_device(self, device: DeviceObject) -> list[KernelFacts]:
         """Return the facts of a code object, with its code where a disassembler is here or assembly is beside it."""

@@ -16,10 +16,10 @@ LOAD, STORE = Access.LOAD, Access.STORE
 WMMA = "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], v[0:7]"
 
 
-def read(body, name="k", directives="\t.amdhsa_wavefront_size32 1\n"):
+def read(body, name="k", directives="\t.amdhsa_wavefront_size32 1\n", arch="gfx1100"):
     """Return the one function of a kernel with this body, laid out as clang does."""
     text = (
-        f'\t.amdgcn_target "amdgcn-amd-amdhsa--gfx1100"\n\t.text\n\t.globl\t{name}\n\t.type\t{name},@function\n'
+        f'\t.amdgcn_target "amdgcn-amd-amdhsa--{arch}"\n\t.text\n\t.globl\t{name}\n\t.type\t{name},@function\n'
         f"{name}:                                  ; @{name}\n; %bb.0:\n{body}\n\ts_endpgm\n"
         f'\t.section\t.rodata,"a",@progbits\n\t.amdhsa_kernel {name}\n{directives}\t.end_amdhsa_kernel\n\t.text\n'
         f".Lfunc_end0:\n\t.size\t{name}, .Lfunc_end0-{name}\n"
@@ -71,6 +71,15 @@ class TestCounts:
         }
         assert (counts.spills, counts.units) == (2, {Unit.SCRATCH: 3, Unit.GLOBAL: 1})
 
+    @pytest.mark.parametrize(
+        ("arch", "directive", "lanes"), [("gfx1100", "", 32), ("gfx11-generic", "", 32), ("gfx942", "", 64),
+                                         ("gfx1100", "\t.amdhsa_wavefront_size32 0\n", 64)],
+    )  # fmt: skip
+    def test_without_a_word_the_wave_is_what_the_assembler_makes_it(self, arch, directive, lanes):
+        """Compilers always say it; who writes assembly by hand leaves it out."""
+        directives = f"\t.amdhsa_next_free_vgpr 8\n{directive}"
+        assert read("\ts_nop 0", directives=directives, arch=arch).wave_size == lanes
+
     def test_counts_add_up(self):
         """The sum of two halves is what the whole holds: instructions, bytes, FLOPs, barriers."""
         first = ["\tds_load_b128 v[0:3], v9", "\ts_waitcnt lgkmcnt(0)", "\ts_barrier", f"\t{WMMA}"]
@@ -88,10 +97,10 @@ class TestText:
     """Functions and blocks."""
 
     def test_what_the_file_says_of_a_kernel_is_kept(self):
-        """Name, target, descriptor and wave size; a descriptor without wave32 is one of wave64."""
+        """Name, target, descriptor and wave size; a descriptor of gfx1100 that does not say it is one of wave32."""
         function = read("\tv_mov_b32_e32 v0, 0", "attention", "\t.amdhsa_next_free_vgpr 88\n")
         assert (function.name, function.target, function.is_kernel) == ("attention", "gfx1100", True)
-        assert (function.descriptor, function.wave_size) == ({"next_free_vgpr": "88"}, 64)
+        assert (function.descriptor, function.wave_size) == ({"next_free_vgpr": "88"}, 32)
         assert read("").wave_size == 32
         assert [one.mnemonic for one in function.blocks[0].instructions] == ["v_mov_b32_e32", "s_endpgm"]
 

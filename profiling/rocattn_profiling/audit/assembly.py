@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # How targets without scratch_* instructions reach the stack: functions that are called always so, kernels by a buffer
 # that is handed to them in s[0:3] and of which LLVM makes this wave's part, there or in a copy, before anything else.
 _STACK = re.compile(r"\bs\[0:3\],\s*s3[23]\b")
+_WAVE32 = re.compile(r"gfx1\d")  # gfx10 and later
 _BUFFER_STACK = re.compile(r"gfx(?:90|9-generic|10)")
 _BUFFER_COPY = re.compile(r"s\[(\d+):\d+\],\s*s\[0:1\]$")
 _BUFFER_START = re.compile(r"s(\d+),\s*s\1,\s*s\d+$")
@@ -144,8 +145,9 @@ class Function:
 
     @property
     def wave_size(self) -> int:
-        """Lanes of a wave: as the descriptor says, else 64 (gfx9 has no other)."""
-        return 32 if self.descriptor.get("wavefront_size32") == "1" else 64
+        """Lanes of a wave: as the descriptor says, else what the assembler takes; 64 of what is no kernel."""
+        otherwise = "1" if self.is_kernel and _WAVE32.match(self.target) else "0"
+        return 32 if self.descriptor.get("wavefront_size32", otherwise) == "1" else 64
 
     @property
     def has_indirect_branches(self) -> bool:

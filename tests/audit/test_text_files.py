@@ -150,6 +150,13 @@ def test_registers_asked_for_to_limit_the_waves_count(tmp_path):
     assert (one.vgprs, one.occupancy.waves_per_simd) == (8, 2)
 
 
+def test_registers_padded_to_what_lds_allows_bind_nothing(tmp_path):
+    """LLVM takes 129 VGPRs for a kernel of 58 where 20000 bytes of LDS leave 3 waves: it is the LDS that binds."""
+    (one,) = facts(tmp_path, WHOLE.format(129, 58), dynamic_lds_bytes=20000)
+    assert (one.occupancy.waves_per_simd, one.occupancy.bound_by) == (3, ("LDS",))
+    assert one.occupancy.slack["VGPRs"] == 168 - 58
+
+
 def test_no_occupancy_is_made_of_what_is_not_known(tmp_path):
     """A kernel whose registers nothing says is not one without registers."""
     (one,) = facts(tmp_path, HEAD + DESCRIPTOR.format("max(3, k.num_vgpr)"))

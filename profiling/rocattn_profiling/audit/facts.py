@@ -150,10 +150,7 @@ def kernel_facts(
             raise OccupancyError("nothing says how many VGPRs it has")
         if 0 < info.block < threads:
             raise OccupancyError(f"blocks of {threads} threads cannot be: it is compiled for {info.block} at most")
-        waves = occupancy(
-            arch, wave_size=info.wave_size, vgprs=_allocated(info, function), sgprs=info.sgprs, lds_bytes=lds,
-            block=threads or None, wgp_mode=_wgp_mode(info, function),
-        )  # fmt: skip
+        waves = _waves(arch, info, function, lds, threads)
     except RocattnError as error:
         missing.append(f"no occupancy: {error}")
     loop = instructions = loop_bytes = None
@@ -188,6 +185,22 @@ def _scratch_accesses(loop: LoopCost | None) -> int | None:
     if loop is None:
         return None
     return sum(work.instructions for kind, work in loop.kinds.items() if kind.startswith("scratch_"))
+
+
+def _waves(arch: str, info: KernelInfo, function: Function | None, lds_bytes: int, block: int) -> Occupancy:
+    """Return how many waves fit, by what a launch takes.
+
+    Where LDS limits the waves the compiler pads the VGPRs to as few waves. That binds nothing: with less LDS it pads
+    less. Only what is taken to limit the waves further (amdgpu_waves_per_eu) is a limit of its own.
+    """
+    used, taken = (
+        occupancy(
+            arch, wave_size=info.wave_size, vgprs=vgprs, sgprs=info.sgprs, lds_bytes=lds_bytes, block=block or None,
+            wgp_mode=_wgp_mode(info, function),
+        )
+        for vgprs in (info.vgprs, _allocated(info, function))
+    )  # fmt: skip
+    return taken if taken.waves_per_simd < used.waves_per_simd else used
 
 
 def _allocated(info: KernelInfo, function: Function | None) -> int:

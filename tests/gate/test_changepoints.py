@@ -78,6 +78,44 @@ def test_new_confirmed_and_recovered_are_told_apart():
     assert states == [("recovered", True), ("confirmed", False)]
 
 
+@pytest.mark.parametrize("second", [0.1, 0.3, 3.0])
+def test_a_step_that_a_later_one_takes_back_or_more_is_recovered(second):
+    """Up by a quarter, then to or below the level before it: no regression is open in a line that got faster."""
+    rng = np.random.default_rng(13)
+    y = stepped(rng, 40, 60, 0.25, 0.01)
+    y[70:] /= 1 + second
+    assert [(c.state, c.ratio > 1) for c in change_points(y.tolist())] == [
+        ("recovered" if second > 0.1 else "confirmed", True),
+        ("confirmed", False),
+    ]
+
+
+@pytest.mark.parametrize("noisy", [slice(100, 200), slice(0)])
+def test_the_interval_of_a_size_is_of_the_noise_around_it(noisy):
+    """Where a line is noisy elsewhere, a step in its quiet part keeps an interval that holds 5 % and is narrow."""
+    rng = np.random.default_rng(14)
+    sized = 0
+    for _ in range(20):
+        y = rng.normal(0, 0.01, 200)
+        y[noisy] *= 12
+        y += math.log(1.05) * (np.arange(200) >= 50) - 0.3 * (np.arange(200) >= 100)
+        change = min(change_points(np.exp(y).tolist()), key=lambda c: abs(c.index - 50))
+        sized += change.ratio_low <= 1.05 <= change.ratio_high < change.ratio_low + 0.02
+    assert sized >= 18
+
+
+@pytest.mark.parametrize("at", [0, 90])
+@pytest.mark.parametrize("size", [0.4, -7.0])
+@pytest.mark.parametrize("count", [2, 3])
+def test_outliers_that_came_together_hide_no_step(at, size, count):
+    """Two or three points far off, at the beginning or in the middle, leave a 10 % step elsewhere where it was."""
+    rng = np.random.default_rng(15)
+    for _ in range(10):
+        y = np.log(stepped(rng, 60, 60, 0.1, 0.02))
+        y[at : at + count] += size
+        assert any(abs(change.index - 60) <= 2 for change in change_points(np.exp(y).tolist()))
+
+
 def test_a_single_outlier_is_no_change():
     """One commit at twice the time, in the middle or at the end, changes nothing."""
     rng = np.random.default_rng(5)

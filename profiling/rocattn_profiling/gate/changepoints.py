@@ -37,7 +37,7 @@ _DRAWS, _FEWEST_DRAWS = 200, 60
 _DRAWN = 60_000  # points of all draws together: long series get fewer draws
 _PLAIN = 100.0  # t squared of independent points that no stable series reaches: outliers were held before
 _CLIP = 2.5  # noise scales from the running median at which an outlier is held
-_WINDOW = 5
+_WINDOW = 2 * CONFIRMED - 1
 _FLOOR = 1e-3  # noise in logs that even a constant series is credited with
 _MOST_CORRELATED = 0.8
 _EULER = 0.5772156649
@@ -126,17 +126,20 @@ def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[Change
     cuts = _lasting(logs, _pruned(y, sorted(set(_cuts(y, 0, len(y), level))), level))
     if not cuts:
         return []
-    noise = _noise(y, cuts)
     edges = [0, *cuts, len(y)]
     means = [float(y[a:b].mean()) for a, b in itertools.pairwise(edges)]
     changes = []
     for number, cut in enumerate(cuts):
         start, end = edges[number], edges[number + 2]
+        # Of both neighbours only, as the change was judged: a line that is quiet here may be noisy elsewhere.
+        noise = _noise(y[start:end], [cut - start])
         first, last = _interval(y[start:end], cut - start, noise)
         shift = means[number + 1] - means[number]
         error = noise.scale * math.sqrt(noise.inflation * (1 / (cut - start) + 1 / (end - cut)))
-        reach = student_t_quantile(0.975, max(1, len(y) - len(cuts) - 1)) * error
-        undone = any(abs(later - means[number]) <= max(LEAST, 0.2 * abs(shift)) for later in means[number + 2 :])
+        reach = student_t_quantile(0.975, end - start - 2) * error
+        # Back at the old level, or beyond it: no step up is open in a line that is lower than before it.
+        left = ((later - means[number]) * math.copysign(1.0, shift) for later in means[number + 2 :])
+        undone = any(rest <= max(LEAST, 0.2 * abs(shift)) for rest in left)
         changes.append(
             ChangePoint(
                 index=int(places[cut]),
@@ -153,12 +156,16 @@ def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[Change
 
 
 def _held(y: Array) -> Array:
-    """Draw outliers in towards the running median; a step that lasts longer than half a window is none."""
-    half = _WINDOW // 2
-    middle = np.empty(len(y))
-    middle[half : len(y) - half] = np.median(np.lib.stride_tricks.sliding_window_view(y, _WINDOW), axis=1)
-    for i in (*range(half), *range(len(y) - half, len(y))):
-        middle[i] = np.median(y[max(0, i - half) : i + half + 1])
+    """Draw outliers in towards the running median, also those that came together; a run that may be a level is none."""
+    count = len(y)
+    # Points of a run of `CONFIRMED` are most of any window of twice as many that they stand in: what is shorter is not.
+    middle = np.full(count, np.median(y[:_WINDOW]))
+    if count > _WINDOW:
+        half = _WINDOW // 2
+        middle[half : count - half] = np.median(np.lib.stride_tricks.sliding_window_view(y, _WINDOW), axis=1)
+    # At the end three points may be news.
+    for i in range(max(0, count - CONFIRMED + 1), count):
+        middle[i] = np.median(y[max(0, i - _SHORTEST + 1) : i + _SHORTEST])
     # Normal noise has a mean step of 1.128 scales. A tenth is left out for outliers.
     steps = np.sort(np.abs(np.diff(y)))
     scale = max(float(np.mean(steps[: math.ceil(0.9 * len(steps))])) / 0.9, _FLOOR)

@@ -81,3 +81,25 @@ def test_another_project_s_site_is_its_own(history):
     (root / "perf").mkdir()
     shutil.copy(root / "benchmarks/asv.conf.json", root / "perf")  # nobody says which of the two
     assert AsvStore(root).results_dir == root.resolve() / ".asv/results"
+
+
+def test_results_kept_apart_from_the_project_need_its_clone(history, tmp_path, capsys):
+    """In the repository of the results alone nothing is searched, and it is said how; with the clone they are shown."""
+    root, _ = history
+    (root / "asv.conf.json").unlink()
+    apart = tmp_path / "apart"
+    shutil.copytree(root / ".asv/results", apart / ".asv/results")
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init", "--quiet"], [*who, "commit", "--quiet", "--allow-empty", "-m", "Results"]):
+        subprocess.run(["git", "-C", str(apart), *command], check=True, capture_output=True)
+    store, out = apart / ".asv/results", tmp_path / "out/site"
+    assert main(["site", "--repo", str(apart), "--out", str(out), "--offline"]) == 0
+    said = capsys.readouterr().err
+    assert f"none of the 12 measured commits is in {apart}: no change is sought" in said
+    assert f"--repo CLONE --store {store}" in said
+    assert "not searched" in (out / "index.html").read_text()
+    assert main(["site", "--repo", str(root), "--store", str(store), "--out", str(out), "--offline"]) == 0
+    assert "none of the" not in capsys.readouterr().err
+    text = (out / "index.html").read_text()
+    assert f"<h1>{root.name}, measured commit by commit</h1>" in text
+    assert "not searched" not in text

@@ -49,6 +49,18 @@ def test_a_step_is_a_change_with_its_commit_size_and_state(series_of, long_histo
     assert brought == [f"commits/{change.likeliest}.html"]
 
 
+def test_a_history_of_another_repository_is_not_called_quiet(series_of, long_history):
+    """Without a measured commit on the branch nothing was searched, and no page says that nothing is open."""
+    strange = History({"f" * 40: CommitInfo("f" * 40, 1, "Other", 0, on_branch=True)}, "main", "f" * 40)
+    changes, pages = site_of([series_of(STEP)], strange)
+    assert changes.found == []
+    assert '<div class="value">not searched</div>' in pages["index.html"]
+    assert "20 commits on box, none of them on main" in pages["index.html"]
+    assert "Nothing was searched: no measured commit is on main of this clone" in pages["changes.html"]
+    _, pages = site_of([series_of(STEP)], long_history)
+    assert "of them on main" not in pages["index.html"]
+
+
 def test_an_improvement_and_a_rise_of_a_rate_are_no_regressions(series_of, long_history):
     """Down is better for times; for GB/s up is better."""
     faster = series_of([1 / value for value in STEP])

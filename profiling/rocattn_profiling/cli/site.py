@@ -50,7 +50,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.measure.asv_store import AsvStore
     from rocattn_profiling.report import asv_pages, bench_report
     from rocattn_profiling.report.commits import commit_url, read_history
-    from rocattn_profiling.report.pages import GENERATOR, PROJECT
+    from rocattn_profiling.report.pages import GENERATOR
     from rocattn_profiling.report.site import Site, write_site
     from rocattn_profiling.report.state import read_standing
 
@@ -76,6 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 f"{out} (run `rocattn bench` or `asv run` first)",
                 NOT_MEASURED,
             )
+        notes += _strangers(series, history, repo, store.results_dir)
         changes = _changes(series, history, repo, notes)
         asv = publishing.result()
     report = bench_report.build(records) if records else None
@@ -84,7 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
     site = Site(
         series, history, store.machines(), report, gate, asv, notes, changes=changes, standing=standing,
         baselines=_baselines(results / "baselines", notes), url=arguments.url,
-        commit_url=commit_url(repo, store.commit_url), project=store.project or PROJECT,
+        commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
     )  # fmt: skip
     written = write_site(out, site)
     for note in [*notes, *asv.notes]:
@@ -109,6 +110,18 @@ def _run(arguments: argparse.Namespace) -> int:
         say(f"{len(changes.open)} regressions are open in the history: {out / 'changes.html'}")
     say(f"The site is at {written[0]}")
     return OK
+
+
+def _strangers(series: list[Series], history: History, repo: Path, store: Path) -> list[str]:
+    """Return a note when no result is of a commit of the repository: then no change can be sought."""
+    measured = {point.sha for one in series for point in one.points}
+    if not measured or measured & history.commits.keys():
+        return []
+    note = (
+        f"none of the {len(measured)} measured commits is in {repo}: no change is sought. Where results are kept apart "
+        f"from the project, name a clone of it: --repo CLONE --store {store}. Of a shallow clone fetch the history."
+    )
+    return [note]
 
 
 def _changes(series: list[Series], history: History, repo: Path, notes: list[str]) -> Changes:

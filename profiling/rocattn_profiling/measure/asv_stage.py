@@ -80,7 +80,7 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
         staged.commits.add(data["commit_hash"])
     staged.notes += passed_over.notes()
     if unknown:
-        staged.notes.append(f"{len(unknown)} measured commits are not in this clone: their points are left out")
+        staged.notes.append(f"{len(unknown)} measured commits are not in this clone: asv's graphs leave them out")
     return staged
 
 

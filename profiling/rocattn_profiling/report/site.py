@@ -112,13 +112,14 @@ def pages_of(site: Site) -> dict[str, str]:
     gate = gate_view.view(site.gate) if site.gate else None
     places = places_of(found)
     homes = {change.id: places.get((change.label, change.where), "changes.html") for change in site.changes.found}
+    measured = {point.sha for one in series for point in one.points}
     common: dict[str, Any] = {
+        "searched": sum(commits[sha].on_branch for sha in measured & commits.keys()),
         "links": _navigation(site, bool(kernels), bool(moved)), "project": site.project, "version": rocattn.__version__,
         "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
         "commit_pages": paths, "limit": LISTED_CHANGES, "asv": site.asv,
         "feed": bool(site.series), "commit_url": site.commit_url,
     }  # fmt: skip
-    measured = {point.sha for one in series for point in one.points}
     pages: dict[str, str] = {}
 
     def page(path: str, template: str, title: str, **values: Any) -> None:

@@ -69,8 +69,22 @@ def test_an_improvement_and_a_rise_of_a_rate_are_no_regressions(series_of, long_
     assert [(c.worse, c.tone) for c in changes.found] == [(False, "good")] * 2
     assert changes.open == []
     assert "0 regressions open" in pages["index.html"]
+    assert "over 20 commits. Higher is better." in pages["history/suite-track-gbps.html"]
+    assert "over 20 commits. Lower is better." in pages["history/bench-inference.html"]
     assert larger_is_better("TFLOP/s")
     assert not larger_is_better("seconds")
+
+
+def test_pages_point_at_nothing_that_they_do_not_have(series_of):
+    """Without an audit no commit's page tells of machine code; a chart too full for dots is not said to have them."""
+    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", n, f"Commit {n}", n, on_branch=True) for n in range(90)}
+    history = History(commits, "main", f"{89:040x}")
+    audited = series_of([1.0] * 20, benchmark="bench_audit.K.track_vgprs", params={"arch": "gfx942", "kernel": "k"})
+    for points, more in ((20, []), (20, [audited]), (70, [])):
+        changes, pages = site_of([series_of([*wobble(1.0, 11), *wobble(1.3, points - 11, 11)]), *more], history)
+        (change,) = changes.found
+        assert ("machine code differs" in pages[f"commits/{change.likeliest}.html"]) == bool(more)
+        assert ("Point at a dot" in pages["history/bench-inference.html"]) == (points == 20)
 
 
 def test_a_level_that_came_back_is_recovered(series_of, long_history):

@@ -107,7 +107,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
         webbrowser.open(written[0].as_uri())
     if changes.open:
-        say(f"{len(changes.open)} regressions are open in the history: {out / 'changes.html'}")
+        is_open = "1 regression is" if len(changes.open) == 1 else f"{len(changes.open)} regressions are"
+        say(f"{is_open} open in the history: {out / 'changes.html'}")
     say(f"The site is at {written[0]}")
     return OK
 

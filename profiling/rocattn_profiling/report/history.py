@@ -12,7 +12,14 @@ import msgspec
 
 from rocattn_profiling.report.changes import where_of
 from rocattn_profiling.report.charts import sparklines
-from rocattn_profiling.report.history_charts import colour_of, geometric_mean, overview_charts, panel_chart, relative
+from rocattn_profiling.report.history_charts import (
+    better_of,
+    colour_of,
+    geometric_mean,
+    overview_charts,
+    panel_chart,
+    relative,
+)
 from rocattn_profiling.report.quantities import between, natural, percent, quantity, short_date
 from rocattn_profiling.report.thinning import thin
 
@@ -116,6 +123,7 @@ class HistoryPage:
         changes: Change points of its lines, newest first.
         boundaries: Where levels before and after are not compared.
         commits: How many are drawn; ``thinned`` says whether lines have fewer points than that.
+        better: Which values are: "lower", "higher" for rates, "" where lines are of both kinds.
         columns, rows: The newest values as a table.
     """
 
@@ -134,12 +142,18 @@ class HistoryPage:
     rows: list[Row]
     commits: int
     thinned: bool
+    better: str
     legend: list[tuple[str, int]]
 
     @property
     def open(self) -> int:
         """How many regressions stand."""
         return sum(change.open for change in self.changes)
+
+    @property
+    def dotted(self) -> bool:
+        """Whether points of the chart over all lines say what they are."""
+        return any(mark.title for line in self.overview.lines for mark in line.marks)
 
     def moved(self, direction: str) -> int:
         """How many lines went "up" or "down" at their newest commit."""
@@ -224,6 +238,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         rows=_table(columns, shas[-max(10, min(TABLE_ROWS, TABLE_CELLS // len(columns))) :], commits),
         commits=len(place),
         thinned=any(panel.chart.thinned for panel in shown),
+        better=better_of(family.lines),
         legend=[(name, colour_of(name, around.backends)) for name in dict.fromkeys(names)],
     )
 

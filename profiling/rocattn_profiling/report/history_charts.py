@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.report.changes import larger_is_better
 from rocattn_profiling.report.charts import Band, Trace, Value, line_chart, value_axis
 from rocattn_profiling.report.quantities import between, percent, percent_tick, quantity, short_date
 from rocattn_profiling.report.thinning import thin
@@ -64,6 +65,12 @@ def geometric_mean(values: Iterable[float | None]) -> float | None:
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
+def better_of(lines: Iterable[Line]) -> str:
+    """Return which values are better: "lower", "higher" for rates, "" where lines are of both kinds."""
+    rates = {larger_is_better(line.unit) for line in lines}
+    return "" if len(rates) > 1 else "higher" if True in rates else "lower"
+
+
 def overview_charts(
     lines: Sequence[Line], ratios: Sequence[Sequence[float | None]], place: Mapping[str, int], around: Around
 ) -> tuple[Chart, Chart]:
@@ -93,6 +100,7 @@ def overview_charts(
                 title = f"{now}\n{told_commit(shas[at], points[shas[at]], around.commits)}"
             values.append(Value(at, ratio, title, href=around.pages.get(shas[at], "")))
         traces.append(Trace(line.panel, colour_of(line.name, around.backends), values))
+    better = f", {better_of(lines)} is better" if better_of(lines) else ""
     axis = value_axis([v.y or 1.0 for trace in traces for v in trace.values], log=False, zero=False)
     standing = [change for line in lines for change in line.changes if change.open]
     bands = [_band(change, place, around) for change in standing[:OVERVIEW_BANDS]]
@@ -102,7 +110,7 @@ def overview_charts(
         return line_chart(
             traces,
             title="Every combination against its first measured commit",
-            description=f"{len(traces)} lines over {len(place)} commits; 0 % is a line's first point, lower is better",
+            description=f"{len(traces)} lines over {len(place)} commits; 0 % is a line's first point{better}",
             unit="",
             x_ticks=_commit_ticks(shas, ticks),
             x_label="commits, oldest to newest",

@@ -118,7 +118,7 @@ def pages_of(site: Site) -> dict[str, str]:
         "links": _navigation(site, bool(kernels), bool(moved)), "project": site.project, "version": rocattn.__version__,
         "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
         "commit_pages": paths, "limit": LISTED_CHANGES, "asv": site.asv,
-        "feed": bool(site.series), "commit_url": site.commit_url,
+        "feed": bool(site.series), "commit_url": site.commit_url, "audited": bool(kernels),
     }  # fmt: skip
     pages: dict[str, str] = {}
 

@@ -10,6 +10,7 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
+from rocattn_profiling.measure.asv_stage import stage
 from rocattn_profiling.measure.asv_store import AsvStore
 from rocattn_profiling.measure.records import Commit, Machine
 
@@ -183,6 +184,25 @@ def test_a_result_that_is_no_number_costs_its_benchmark_alone(store, value):
     assert len([p for s in series for p in s.points if p.value == 1.0]) == 2
     (problem,) = problems
     assert problem.startswith(f"passed over suite.Class.track_it ({type(value).__name__} in place of a number), ")
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 1e308, math.inf])
+def test_a_number_beyond_all_measure_is_not_available(store, tmp_path, value):
+    """What a float or a chart's arithmetic does not hold ends no reading and no copy; the rest is there."""
+    add(store, {(0, 0): [1.0]})
+    (path,) = [p for p in (store.results_dir / "a_b_box").glob("*.json") if p.name != "machine.json"]
+    data = json.loads(path.read_text())
+    (name,) = data["results"]
+    data["results"]["suite.Class.track_it"] = [[value], [], "1", 0, 1.0]
+    path.write_text(json.dumps(data))
+    listed = json.loads((store.results_dir / "benchmarks.json").read_text())
+    listed["suite.Class.track_it"] = {**listed[name], "name": "suite.Class.track_it", "params": [], "param_names": []}
+    (store.results_dir / "benchmarks.json").write_text(json.dumps(listed))
+    (tracked,) = [s for s in store.read() if s.benchmark == "suite.Class.track_it"]
+    assert math.isnan(tracked.points[0].value)
+    staged = stage(store, tmp_path / "copy", {data["commit_hash"]})
+    assert staged.results == 1
+    assert any("1 values that asv cannot show" in note for note in staged.notes)
 
 
 def test_a_broken_file_of_the_same_commit_is_never_overwritten(store):

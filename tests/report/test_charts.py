@@ -37,7 +37,7 @@ def test_numbers_keep_three_digits():
     assert sorted(["q1024", "q128", "q33"], key=natural) == ["q33", "q128", "q1024"]
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (3.61, 3.64), (-7, 1e6), (1e-9, 2.2e-9), (5, 5.0001)])
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (3.61, 3.64), (-7, 1e6), (1e-9, 2.2e-9), (5, 5.0001), (0, 3e-16)])
 def test_ticks_are_round_and_inside(low, high):
     """Two to ten ticks within the range, evenly spaced by 1, 2, 2.5 or 5 times a power of ten."""
     ticks = nice_ticks(low, high)
@@ -47,6 +47,12 @@ def test_ticks_are_round_and_inside(low, high):
     step = ticks[1] - ticks[0]
     mantissa = step / 10 ** math.floor(math.log10(step) + 1e-9)
     assert min(abs(mantissa - m) for m in (1, 2, 2.5, 5, 10)) < 1e-3
+
+
+def test_a_span_of_nothing_has_one_tick():
+    """Values that differ by less than a float can be parted into."""
+    assert nice_ticks(0.0, 5e-324) == [0.0]
+    assert nice_ticks(2.0, 2.0) == [2.0]
 
 
 def test_log_ticks_cover_the_range():

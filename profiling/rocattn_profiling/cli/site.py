@@ -81,7 +81,9 @@ def _run(arguments: argparse.Namespace) -> int:
         asv = publishing.result()
     report = bench_report.build(records) if records else None
     standing = read_standing(results, repo / "benchmarks" / "pins", GENERATOR, notes.append)
-    asv.notes = [note for note in asv.notes if note not in notes]
+    # A file that neither reading takes is told once, though each has its own words for it.
+    known = {note.partition(": ")[0] for note in notes}
+    asv.notes = [note for note in asv.notes if note.partition(": ")[0] not in known]
     site = Site(
         series, history, store.machines(), report, gate, asv, notes, changes=changes, standing=standing,
         baselines=_baselines(results / "baselines", notes), url=arguments.url,

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 PLACE_KEYS = ("cpu", "num_cpu", "os", "gpu", "gfx", "driver", "compiler")
 """What a benchmark ran on and with: where one of them changes, levels before and after are not compared."""
 
+LARGEST = 1e300
+"""Larger numbers are none: sums and spans of a few of them would be infinite."""
+
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The result of one commit.
@@ -103,12 +106,17 @@ def readable(value: str) -> str:
 
 
 def _number(value: object) -> float | None:
-    """Return a result as it is, NaN for an infinite one, None for None; ValueError for what is no number."""
+    """Return a result as it is, NaN for one beyond all measure, None for None; ValueError for what is no number."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{type(value).__name__} in place of a number")  # noqa: TRY004 - malformed data, not a caller's type
-    return math.nan if math.isinf(value) else float(value)
+    return math.nan if beyond_measure(value) else float(value)
+
+
+def beyond_measure(value: float) -> bool:
+    """Whether a number is infinite, or too large for a float or for arithmetic: a ``track_`` may return any."""
+    return abs(value) > LARGEST
 
 
 def _finite(value: object) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.measure.asv_series import PassedOver
+from rocattn_profiling.measure.asv_series import PassedOver, beyond_measure
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -42,7 +42,7 @@ class Staged:
 def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
     """Copy a store, leaving the original as it is.
 
-    Infinite values become n/a (they hang asv's step detection), containers become failures (they crash it), a
+    Infinite and huge values become n/a (they hang asv's step detection), containers become failures (they crash it), a
     benchmark list that asv rewrote gets ours back, an interpreter's path becomes "existing". What no page shows
     (samples, start times) is left out.
 
@@ -147,7 +147,7 @@ def _clean(data: dict[str, Any], benchmarks: dict[str, dict[str, Any]]) -> int:
         for at, value in enumerate(values or []):
             if isinstance(value, (dict, list, str, bool)):
                 values[at], changed = None, changed + 1
-            elif value is not None and math.isinf(value):
+            elif value is not None and beyond_measure(value):
                 values[at], changed = math.nan, changed + 1
         data["results"][name] = [row[at] for at in kept if at < len(row)]
     data["result_columns"] = [columns[at] for at in kept]

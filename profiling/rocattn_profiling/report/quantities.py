@@ -89,14 +89,15 @@ def short_date(date_ms: int) -> str:
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Return about ``count`` round numbers (1, 2, 2.5 or 5 times a power of ten) within [low, high]."""
     span = high - low
-    if not span > 0:
+    if not span > 1e-300:  # a part of it would be nothing
         return [low]
     raw = span / max(count - 1, 1)
-    power = 10.0 ** math.floor(math.log10(raw))
+    exponent = math.floor(math.log10(raw))
+    power = 10.0**exponent
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
-    return [round(n * step, 12) for n in range(first, last + 1)]
+    return [round(n * step, 3 - exponent) for n in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -324,6 +324,22 @@ def test_a_folder_of_somebody_else_is_left_alone(history, tmp_path):
     assert (tmp_path / "asv/precious.py").read_text() == "x = 1"
 
 
+def test_a_store_without_its_list_of_benchmarks_is_shown_again_and_again(history):
+    """Ours are made, asv's need the list and say so; asv's pages without a graph are asv's all the same."""
+    root, _ = history
+    for path in (root / ".asv/results").glob("benchmarks.json*"):
+        path.unlink()
+    asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+    assert not asv.published
+    assert "has no benchmarks.json" in asv.reason
+    other = {"version": 2, "gone.time_x": {"name": "gone.time_x", "params": [], "param_names": [], "version": "1"}}
+    (root / ".asv/results/benchmarks.json").write_text(json.dumps(other))
+    for _ in range(2):
+        asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
+        assert asv.published, asv.reason
+    assert not (root / "out/asv/graphs").exists()
+
+
 def test_links_between_pages_lead_somewhere(site):
     """Every relative link of every page of ours, asv's entry included, is a file."""
     out, _, _ = site

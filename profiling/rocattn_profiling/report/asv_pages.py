@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PUBLISH_TIMEOUT_S = 300.0
 DATA_LIMIT_BYTES = 24 << 20
+MADE = "graphdisplay.js"
+"""A file of every site of asv's, also of one without a graph."""
 _PLAIN_NAME = re.compile(r"[\w.][\w.+/-]*")
 _HEAD_END = "</head>"
 _NAV_START = '<ul class="nav navbar-nav navbar-left">'
@@ -80,7 +82,7 @@ def publish(
             ``reason`` says why.
     """
     pages = AsvPages()
-    if out.exists() and not (out / "graphs").is_dir() and any(out.iterdir()):
+    if out.exists() and not (out / MADE).is_file() and any(out.iterdir()):
         raise RocattnError(f"{out} is there and was not made by asv publish: choose another output folder")
     try:
         with tempfile.TemporaryDirectory(prefix="rocattn-asv-") as scratch:
@@ -104,6 +106,12 @@ def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) 
     pages.notes += staged.notes
     if not staged.results:
         pages.reason = "the store has no result of a commit of this repository"
+        return
+    if not store.benchmarks():
+        pages.reason = (
+            "the store has no benchmarks.json, without which asv shows nothing "
+            "(`asv run --bench just-discover` writes it)"
+        )
         return
     if off_branch := sum(not history.commits[sha].on_branch for sha in staged.commits):
         pages.notes.append(f"{off_branch} measured commits are not on {history.branch}: asv's graphs leave them out")

@@ -307,6 +307,10 @@ def _check_dtype(name: str, dtype: np.dtype[Any], wanted: str = "") -> None:
         raise ConfigError(f"{name} has dtype {_name(dtype)}, but {wanted} is needed: convert one of them")
     if _name(dtype) not in DTYPE_BYTES:
         raise ConfigError(f"{name} has dtype {_name(dtype)}: use one of {', '.join(DTYPE_BYTES)}")
+    _check_order(name, dtype)
+
+
+def _check_order(name: str, dtype: np.dtype[Any]) -> None:
     if not dtype.isnative:
         raise ConfigError(f"{name} has dtype {dtype.str}, not in this machine's byte order: convert it first")
 
@@ -328,6 +332,7 @@ def _checked_mask(given: Any, dtype: str) -> Array:
     if mask.dtype != bool and _name(mask.dtype) not in floating:
         allowed = f"bool (True = may attend) or {' or '.join(floating)} (added to the scores)"
         raise ConfigError(f"mask has dtype {_name(mask.dtype)}: use {allowed}")
+    _check_order("mask", mask.dtype)
     return mask
 
 
@@ -365,6 +370,7 @@ def _per_head(name: str, values: Any, config: AttentionConfig, shapes: tuple[tup
     if not isinstance(values, np.ndarray) or _name(values.dtype) not in DTYPE_BYTES:
         found = f"{_name(values.dtype)} array" if isinstance(values, np.ndarray) else type(values).__name__
         raise ConfigError(f"{name} must be a floating numpy array, not {found}")
+    require_array(name, values)
     if values.shape not in shapes:
         wanted = " or ".join(str(list(shape)) for shape in shapes)
         raise ConfigError(f"{name} has shape {values.shape}: it must be {wanted}")

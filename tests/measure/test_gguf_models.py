@@ -80,6 +80,9 @@ def test_a_gemma2_file_gives_windows_and_softcaps(write):
         ("gemma3", {}, [8, 8, 8, 8]),
         ("gemma3", {"block_count": 7}, [8, 8, 8, 8, 8, 0, 8]),
         ("cohere2", {}, [8, 8, 8, 0]),
+        ("smallthinker", {}, [0, 8, 8, 8]),
+        ("modern-bert", {}, [0, 8, 8, 0]),
+        ("modern-bert", {"attention__sliding_window_pattern": 2}, [0, 8, 0, 8]),
         ("gpt-oss", {}, [8, 0, 8, 0]),
         ("gpt-oss", {"attention__sliding_window_pattern": 4}, [8, 8, 8, 0]),
         ("olmo2", {"attention__sliding_window_pattern": [True, False, False, True]}, [8, 0, 0, 8]),
@@ -104,7 +107,12 @@ def test_options_of_other_architectures():
     assert not model_of(metadata("falcon"), "m").alibi
     assert model_of(metadata("granite", attention__scale=0.125), "m").scale == 0.125
     encoder = model_of(metadata("modern-bert", attention__causal=False, attention__sliding_window=6), "m")
-    assert next(iter(encoder.configs(9, 9))).window == (3, 3)
+    assert {config.window: count for config, count in encoder.configs(9, 9).items()} == {None: 2, (3, 3): 2}
+    assert model_of(metadata("jina-bert-v2"), "m").alibi
+    assert [model_of(metadata("baichuan", block_count=n), "m").alibi for n in (32, 40)] == [False, True]
+    assert model_of(metadata("llama4"), "m").notes == (
+        "layers that see chunks of 8192 tokens in llama.cpp are taken to see everything before them",
+    )
     keys = {"attention__key_length": 32, "attention__value_length": 24, "attention__key_length_swa": 8}
     pattern = {"attention__sliding_window": 4, "attention__sliding_window_pattern": 2}
     assert model_of(metadata("gemma4", **keys, **pattern), "m").layers[:2] == (
@@ -132,6 +140,16 @@ def test_blocks_without_attention_are_left_out():
         ({"attention__head_count_kv": [1, 2]}, "llama.attention.head_count_kv has 2 values, but there are 4 blocks"),
         ({"attention__head_count_kv": 4}, "6 heads, which 4 KV heads cannot share"),
         ({"attention__sliding_window": 8, "attention__sliding_window_pattern": []}, "sliding_window_pattern is empty"),
+        ({"attention__sliding_window": [8, 0, 8, 0]}, r"sliding_window is \[8, 0, 8, 0\], not a whole number"),
+        ({"attention__key_length": [16] * 90}, r"key_length is \[16, 16, .*…, not a whole number"),
+        ({"attention__key_length": 0}, "block 0 has heads without elements, by its key_length"),
+        ({"embedding_length": 3}, "block 0 has heads without elements, by its key_length"),
+        ({"attention__head_count": -2}, "attention.head_count is -2, not a whole number from 0"),
+        ({"attention__head_count": [6, 6, "six", 6]}, "attention.head_count is 'six', not a whole number"),
+        ({"block_count": "four"}, "block_count is 'four', not a whole number"),
+        ({"block_count": 1 << 32}, "block_count is 4294967296, not a whole number from 0 to 65536"),
+        ({"attention__scale": float("inf")}, "attention.scale is inf, not a finite number"),
+        ({"attn_logit_softcapping": -5.0}, "attn_logit_softcapping is -5.0, not a finite number, 0 or more"),
     ],
 )
 def test_a_missing_or_contradicting_key_is_named(changes, told):

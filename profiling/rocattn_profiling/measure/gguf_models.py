@@ -6,6 +6,7 @@ does not say, its architecture does. Sizes are read; weights are not.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
 
 WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "cohere2": 4, "gpt-oss": 2, "plamo3": 8}
 """Of so many layers the last sees everything, the others a window; a file's ``sliding_window_pattern`` outweighs it."""
+DENSE_FIRST = {"cohere2moe": 4, "modern-bert": 3, "smallthinker": 4}
+"""The same where the first of so many layers sees everything."""
 WINDOWS = {"gemma2": 4096}
 SOFTCAPS = {"gemma2": 50.0}
+MOST, MOST_BLOCKS = (1 << 32) - 1, 1 << 16
+"""What a whole number of a file is at most, and its number of blocks: each block is looked at."""
 WITHOUT_WINDOW = {"phi3": "llama.cpp runs phi3 without its window (its pull request 13676)"}
 WITH_SINKS = {"gpt-oss"}
-WITH_ALIBI = {"bloom", "refact"}
-"""Those whose ALiBi no key tells."""
+WITH_ALIBI = {"bloom", "jina-bert-v2", "refact"}
+"""Those whose ALiBi no key tells; of baichuan it is the model with `BAICHUAN_13B` blocks."""
+BAICHUAN_13B = 40
+CHUNKED = {"llama4": "layers that see chunks of 8192 tokens in llama.cpp are taken to see everything before them"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,25 +138,26 @@ def model_of(metadata: Mapping[str, Any], name: str) -> Model:
         RocattnError: When a key is missing or contradicts another; it names the keys.
     """
     keys = _Keys(metadata, name)
-    blocks, context = int(keys.need("block_count")), int(keys.need("context_length"))
-    notes: list[str] = []
+    blocks = keys.whole("block_count", keys.need("block_count"), MOST_BLOCKS)
+    context = keys.whole("context_length", keys.need("context_length"))
+    notes = [CHUNKED[keys.architecture]] if keys.architecture in CHUNKED else []
     slides, window = _windows(keys, blocks, notes)
     layers = [layer for at in range(blocks) if (layer := _layer(keys, at, blocks, window if slides[at] else 0))]
-    interval = int(keys.get("full_attention_interval", 0))
+    interval = keys.whole("full_attention_interval")
     if interval > 1:
         layers = [layer for at, layer in enumerate(layers, 1) if at % interval == 0]
     if not layers:
         raise RocattnError(f"{name}: the architecture {keys.architecture!r} has no layer of softmax attention")
     if len(layers) < blocks:
         notes.append(f"{blocks - len(layers)} of {blocks} blocks have no softmax attention: they are left out")
-    default_cap = SOFTCAPS.get(keys.architecture, 0.0)
+    alibi = keys.architecture in WITH_ALIBI or (keys.architecture == "baichuan" and blocks == BAICHUAN_13B)
     return Model(
         name=str(metadata.get("general.name") or name), architecture=keys.architecture, block_count=blocks,
         context_length=context, layers=tuple(layers),
-        softcap=float(keys.get("attn_logit_softcapping", default_cap)) or None,
-        final_softcap=float(keys.get("final_logit_softcapping", 0.0)) or None,
-        scale=float(keys.get("attention.scale", 0.0)) or None, causal=bool(keys.get("attention.causal", True)),
-        alibi=float(keys.get("attention.max_alibi_bias", 0.0)) > 0 or keys.architecture in WITH_ALIBI,
+        softcap=keys.size("attn_logit_softcapping", SOFTCAPS.get(keys.architecture, 0.0)) or None,
+        final_softcap=keys.size("final_logit_softcapping") or None,
+        scale=keys.size("attention.scale") or None, causal=bool(keys.get("attention.causal", True)),
+        alibi=alibi or keys.size("attention.max_alibi_bias") > 0,
         sinks=keys.architecture in WITH_SINKS, notes=tuple(notes),
     )  # fmt: skip
 
@@ -175,15 +183,36 @@ class _Keys:
         wanted = " or ".join(f"{self.architecture}.{key}" for key in keys)
         raise RocattnError(f"{self.name}: the key {wanted} is missing, and the sizes of attention need it")
 
+    def whole(self, key: str, value: Any = None, most: int = MOST) -> int:
+        """Return a key's value, or the one given for it, as a whole number; 0 for a key that is not there."""
+        value = self.get(key, 0) if value is None else value
+        if not isinstance(value, int) or not 0 <= value <= most:
+            found = f"{self.architecture}.{key} is {_shown(value)}"
+            raise RocattnError(f"{self.name}: {found}, not a whole number from 0 to {most}")
+        return value
+
+    def size(self, key: str, default: float = 0.0) -> float:
+        """Return a key's value as a finite number, 0 or more."""
+        value = self.get(key, default)
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            found = f"{self.architecture}.{key} is {_shown(value)}"
+            raise RocattnError(f"{self.name}: {found}, not a finite number, 0 or more")
+        return float(value)
+
     def of_layer(self, key: str, value: Any, layer: int, blocks: int) -> int:
         """Return a value that is one number for all blocks, or a list with one a block."""
         if not isinstance(value, list):
-            return int(value)
+            return self.whole(key, value)
         if len(value) != blocks:
             raise RocattnError(
                 f"{self.name}: {self.architecture}.{key} has {len(value)} values, but there are {blocks} blocks"
             )
-        return int(value[layer])
+        return self.whole(key, value[layer])
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _layer(keys: _Keys, at: int, blocks: int, window: int) -> Layer | None:
@@ -198,17 +227,22 @@ def _layer(keys: _Keys, at: int, blocks: int, window: int) -> Layer | None:
     def width(of: str) -> int:
         own = keys.get(f"attention.{of}_length_swa") if window else None
         value = keys.get(f"attention.{of}_length") if own is None else own
-        if value is not None:
-            return int(value)
-        keys.need(f"attention.{of}_length", "embedding_length")  # else the message names both
-        return int(keys.need("embedding_length")) // heads
+        if value is None:
+            keys.need(f"attention.{of}_length", "embedding_length")  # else the message names both
+            found = keys.whole("embedding_length") // heads
+        else:
+            found = keys.whole(f"attention.{of}_length{'' if own is None else '_swa'}", value)
+        if not found:
+            raise RocattnError(f"{keys.name}: block {at} has heads without elements, by its {of}_length")
+        return found
 
     return Layer(heads, kv_heads, width("key"), width("value"), window)
 
 
 def _windows(keys: _Keys, blocks: int, notes: list[str]) -> tuple[list[bool], int]:
     """Return which blocks slide, and the window in tokens; 0 without one."""
-    window = int(keys.get("attention.sliding_window", WINDOWS.get(keys.architecture, 0)))
+    usual = WINDOWS.get(keys.architecture)
+    window = keys.whole("attention.sliding_window", keys.get("attention.sliding_window", usual))
     if not window:
         return [False] * blocks, 0
     if keys.architecture in WITHOUT_WINDOW:
@@ -219,7 +253,9 @@ def _windows(keys: _Keys, blocks: int, notes: list[str]) -> tuple[list[bool], in
         if not pattern:
             raise RocattnError(f"{keys.name}: {keys.architecture}.attention.sliding_window_pattern is empty")
         return [bool(pattern[at % len(pattern)]) for at in range(blocks)], window
-    period = int(pattern) if pattern is not None else WINDOW_PERIODS.get(keys.architecture, 0)
+    usual = (WINDOW_PERIODS | DENSE_FIRST).get(keys.architecture)
+    period = keys.whole("attention.sliding_window_pattern", usual if pattern is None else pattern)
     if pattern is None and not period:
         notes.append(f"the file names no pattern of windows: every layer is taken to see {window} tokens")
-    return [period == 0 or at % period < period - 1 for at in range(blocks)], window
+    full = 0 if keys.architecture in DENSE_FIRST else period - 1
+    return [period == 0 or at % period != full for at in range(blocks)], window

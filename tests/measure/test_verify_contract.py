@@ -98,6 +98,16 @@ def test_a_right_output_has_no_symptom():
     assert symptom(config, inputs, np.ascontiguousarray(out.swapaxes(1, 2)), lse) == ""
 
 
+def test_a_mistake_that_does_not_show_is_not_named():
+    """In bfloat16 an LSE without the last key is within rounding of the right one: no other is called so."""
+    config = BASE.replace(dtype="bfloat16")
+    inputs = make_case_inputs(config, "normal")
+    out, lse = compute(config, inputs)
+    out = np.ascontiguousarray(out.swapaxes(1, 2))
+    spoilt = (lse + 0.012 * (1 + np.abs(lse))).astype(np.float32)
+    assert symptom(config, inputs, out, spoilt, what="lse") == ""
+
+
 def test_a_leak_is_named():
     """NaN in a row that does not see the poisoned keys is a leak, whatever else it looks like."""
     config = BASE.replace(causal=True, dtype="float32")

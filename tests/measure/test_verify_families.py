@@ -153,6 +153,43 @@ def test_reading_or_writing_outside_of_an_array_is_a_fault():
     assert "out has NaN or inf where float64 has none" in fault(case, Changed(before=read))
 
 
+class Writing(Changed):
+    """Right, but writes into what it is given to read."""
+
+    def backward(self, config, operands, dout, out, lse, dq, dk, dv):
+        """Turn the LSE to base 2 in place."""
+        super().backward(config, operands, dout, out, lse, dq, dk, dv)
+        lse /= np.float32(np.log(2))
+
+
+def test_writing_into_an_input_is_a_fault_of_who_wrote():
+    """The tensor is named, also if the output is right; the next backend gets what the first one got."""
+
+    def halve(config, operands):
+        operands.k[...] = operands.k / operands.k.dtype.type(2)
+        return config.replace(scale=config.softmax_scale * 2), operands
+
+    case = first("basics", direction="forward", dtype="float32")
+    written, right = verify([case], [Changed(before=halve), Changed()]).outcomes
+    assert written.fault == "Spilled: the backend wrote into k, which it is given to read"
+    assert right.ok
+    backward = first("basics", direction="backward", dtype="float32")
+    assert fault(backward, Writing()) == "Spilled: the backend wrote into lse, which it is given to read"
+    assert fault(backward, Changed()) == ""
+
+
+def test_slopes_of_another_sequence_are_a_fault():
+    """Sequences of a batch have slopes of their own, or a kernel could read those of the first for all."""
+
+    def shared(config, operands):
+        slopes = operands.alibi_slopes
+        return config, operands._replace(alibi_slopes=np.broadcast_to(slopes[:1], slopes.shape))
+
+    chosen = [case for case in cases("quick") if case.config.alibi and case.config.batch > 1]
+    assert any(not outcome.ok for outcome in verify(chosen, [Changed(before=shared)]).outcomes)
+    assert all(outcome.ok for outcome in verify(chosen, [Changed()]).outcomes)
+
+
 @pytest.mark.parametrize("data", STRESSES)
 def test_stressing_inputs_are_the_same_every_time_and_right_on_the_reference(data):
     """Each kind of data is reproducible, has no NaN but on purpose, and passes on both CPU backends at two seeds."""

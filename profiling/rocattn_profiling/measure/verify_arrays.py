@@ -5,7 +5,7 @@ NaN shows what a backend does not write, and, around the arrays, what it reads o
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,7 @@ _MARGIN = 3  # elements of NaN before and behind an array, along each axis
 
 
 class Spilled(Exception):  # noqa: N818 - it says what the backend did
-    """Raised when a backend wrote outside of an output; its text names the tensor."""
+    """Raised when a backend wrote outside of an output or into an input; its text names the tensor."""
 
 
 def laid_out(inputs: Inputs, storage: str) -> Inputs:
@@ -46,9 +46,11 @@ def compute(
         fill: What outputs hold before.
 
     Raises:
-        Spilled: When the backend wrote outside of an output.
+        Spilled: When the backend wrote outside of an output, or into an input, which then is as it was.
     """
     operands = inputs.operands(config)
+    given = {field.name: array for field in fields(inputs) if (array := getattr(inputs, field.name)) is not None}
+    before = {name: array.copy() for name, array in given.items()}
     wants_lse = config.return_lse or config.direction == "backward"
     rooms = {"out": _room(config, "out", storage, fill)}
     found = {"out": rooms["out"][1]}
@@ -65,11 +67,31 @@ def compute(
         heads = {"dq": config.num_heads, "dk": config.num_kv_heads, "dv": config.num_kv_heads}
         views = [heads_view(found[name], config.layout, count, name) for name, count in heads.items()]
         dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
+        given |= {"out": found["out"], "lse": lse}  # of the backward pass they are inputs too
+        before |= {"out": found["out"].copy(), "lse": lse.copy()}
         backend.backward(config, operands, dout, out_view, lse, *views)
+    _restore(given, before)
     for name, (buffer, inner) in rooms.items():
         if buffer is not inner and not _intact(buffer, inner, fill):
             raise Spilled(f"the backend wrote outside of {name}")
     return found
+
+
+def _restore(given: dict[str, Array], before: dict[str, Array]) -> None:
+    """Put back what a backend wrote into its inputs, or the judge and the next backend would take it for the problem.
+
+    Raises:
+        Spilled: When there was something.
+    """
+    written = [name for name, array in given.items() if _bits(array) != _bits(before[name])]
+    for name in written:
+        given[name][...] = before[name]
+    if written:
+        raise Spilled(f"the backend wrote into {', '.join(written)}, which it is given to read")
+
+
+def _bits(array: Array) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
 
 
 def _room(config: AttentionConfig, tensor: str, storage: str, fill: float) -> tuple[Array, Array]:

@@ -6,6 +6,7 @@ the same in every process.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,13 +34,15 @@ def make_case_inputs(config: AttentionConfig, data: str, seed: int = 0) -> Input
     Raises:
         ConfigError: For an unknown kind of data.
     """
-    if data in KINDS:
-        return make_inputs(config, data=data, seed=seed)
-    if data not in STRESSES:
+    if data not in KINDS and data not in STRESSES:
         raise ConfigError(f"data {data!r} is unknown: use one of {', '.join((*KINDS, *STRESSES))}")
-    inputs = make_inputs(config, seed=seed)
-    with np.errstate(all="ignore"):
-        STRESSES[data](config, inputs)
+    inputs = make_inputs(config, data=data if data in KINDS else "normal", seed=seed)
+    if inputs.alibi_slopes is not None and config.batch > 1:  # [B, H]: each sequence has slopes of its own
+        parts = np.arange(1, config.batch + 1, dtype=inputs.alibi_slopes.dtype)[:, None]
+        inputs = replace(inputs, alibi_slopes=inputs.alibi_slopes / parts)
+    if data in STRESSES:
+        with np.errstate(all="ignore"):
+            STRESSES[data](config, inputs)
     return inputs
 
 

@@ -169,6 +169,8 @@ def _lse_symptom(config: AttentionConfig, inputs: Inputs, lse: Array | None, exa
         ("the LSE is without the sink", Twist(sinks=False)),
     ):
         _, other = attend(config, inputs, twist)
+        if bool(np.all((exact == other) | (np.abs(exact - other) <= tolerance))):
+            continue  # the mistake does not show in this case
         if bool(np.all((got == other) | (np.abs(got - other) <= tolerance * 2))):
             return words
     blank = np.isneginf(exact)

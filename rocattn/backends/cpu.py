@@ -163,6 +163,8 @@ class CpuBackend(Backend):
         """
         item = compute_dtype(config).itemsize
         nb, nh, group = self._chunk(config)
+        if not nb:  # an empty batch has no chunk
+            return 0
         backward = config.direction == "backward"
         scores = nb * nh * group * config.seq_q * config.seq_k * item
         q, k = group * config.seq_q * config.head_dim, config.seq_k * config.head_dim
@@ -193,7 +195,8 @@ class CpuBackend(Backend):
     def _chunk(config: AttentionConfig) -> tuple[int, int, int]:
         """Return how many batches and KV heads a chunk has at most, and how many query heads share a KV head."""
         group = config.num_heads // config.num_kv_heads
-        return *chunk_size(config, group * config.seq_q * config.seq_k, CHUNK_SCORES), group
+        batches, heads = chunk_size(config, group * config.seq_q * config.seq_k, CHUNK_SCORES)
+        return min(batches, config.batch), heads, group
 
     @staticmethod
     def _chunks(config: AttentionConfig) -> list[Heads]:

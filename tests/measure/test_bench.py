@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rocattn_profiling.cli import bench, bench_view, main
-from rocattn_profiling.measure import asv_store, harness, machine
+from rocattn_profiling.measure import asv_store, feasibility, harness, machine
 from rocattn_profiling.measure.records import Commit, read_records
 
 from .factory import make_record, make_sides
@@ -257,6 +257,22 @@ def test_a_number_of_threads_that_no_machine_has_is_refused(command, count, caps
         main([command, "--threads", count])
     assert ended.value.code == 4
     assert f"argument --threads: '{count}' is not a number of threads, 1 to 4096" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "-1", "0", "1e9", "long"])
+def test_a_time_limit_that_no_process_can_be_held_to_is_refused(limit, capsys):
+    """Before anything is measured: with NaN every config was skipped, and no timer takes inf."""
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", f"--time-limit={limit}"])
+    assert ended.value.code == 4
+    assert f"argument --time-limit: '{limit}' is not a number of seconds above 0" in capsys.readouterr().err
+
+
+def test_the_time_limit_that_is_named_is_enough():
+    """Also where the ceilings, which each run measures anew, are a little lower; rounded down it was not."""
+    text = feasibility.time_problem(60.4, 60.0)
+    assert text == "would take about 60 s, the limit is 60 s: raise it with --time-limit 91"
+    assert feasibility.time_problem(0.004, 0.001).startswith("would take about 0.004 s, the limit is 0.001 s")
 
 
 @pytest.mark.usefixtures("_instant")

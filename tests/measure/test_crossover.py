@@ -213,6 +213,15 @@ def test_what_a_backend_does_not_support_is_skipped(timed, tmp_path):
     assert timed["asked"] == []
 
 
+def test_what_does_not_fit_in_memory_is_not_begun(timed, tmp_path, monkeypatch):
+    """The longest length is measured too: without room for it the machine could end this process."""
+    monkeypatch.setattr(crossover.machine, "available_memory_bytes", lambda: 1_000_000)
+    _, cells = crossover.measure_crossover(PLAN, SETTINGS, tmp_path / "t.json", ABOUT)
+    assert all(cell.skipped.startswith("cpu: needs ") for cell in cells)
+    assert all(cell.skipped.endswith("available at 512 tokens: lower --lengths") for cell in cells)
+    assert timed["asked"] == []
+
+
 def test_a_stand_in_is_not_timed(timed, tmp_path, monkeypatch):
     """Times on what executes in place of the hardware say nothing about which backend is the faster one."""
     monkeypatch.setattr(BACKENDS.get("cpu-flash"), "is_stand_in", True, raising=False)

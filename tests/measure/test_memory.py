@@ -147,6 +147,20 @@ def test_extrapolation_keeps_what_is_straight_straight():
     assert memory_model.extrapolate(LENGTHS, parabola, 20_000) == pytest.approx(7000 * 2e4 + 32 * 4e8, rel=1e-3)
 
 
+def test_what_bends_down_is_not_continued():
+    """Steps of a workspace over short lengths: their parabola is below nothing a thousand lengths away."""
+    stepped = [1440 << 10, 1900 << 10, 2840 << 10, 3770 << 10, 5090 << 10]
+    assert memory_model.extrapolate((256, 362, 512, 724, 1024), stepped, 1_864_003) is None
+
+
+def test_an_empty_batch_takes_no_memory():
+    """As the allocators count it: there is no chunk of scores."""
+    config = AttentionConfig(batch=0, num_heads=8, num_kv_heads=1, seq_q=64, seq_k=64, head_dim=64, causal=True)
+    for direction in ("forward", "backward"):
+        empty = config.replace(direction=direction)
+        assert (BACKENDS.get("cpu").workspace_bytes(empty), BACKENDS.get("cpu").score_bytes(empty)) == (0, 0)
+
+
 def test_sizes_on_no_curve_are_not_continued(run_memory, counted):
     """Where cpu works through heads in chunks, memory stands still for a while: no power and no parabola is claimed."""
     words = ["--num-heads", "8", "--lengths", "300", "600", "1200", "1700", "2400", "--backend", "cpu", "--json"]
@@ -200,7 +214,7 @@ def test_sizes_are_read_as_people_write_them(text, count):
     assert byte_count(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "8 apples", "-1GiB", "0", "GiB", "8iB", "1e3"])
+@pytest.mark.parametrize("text", ["", "8 apples", "-1GiB", "0", "0.9", "9" * 400, "GiB", "8iB", "1e3"])
 def test_a_size_that_is_none_is_refused_in_one_line(run_memory, text):
     """Exit status 4, and how to write one."""
     status, _, err = run_memory("--budget", text or " ")

@@ -20,6 +20,7 @@ from rocattn_profiling.cli.shapes import (
     given,
     natural,
     positive,
+    seconds,
     thread_number,
 )
 from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
@@ -94,7 +95,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--samples", type=positive, metavar="N", help="samples a launch (default: 5 to 50 in about 1 s)")
     how.add_argument("--threads", type=thread_number, metavar="N", help="threads (default: the cores available)")
     how.add_argument(
-        "--time-limit", type=float, metavar="S",
+        "--time-limit", type=seconds, metavar="S",
         help="skip a config estimated to take longer than this many seconds (default 60)",
     )  # fmt: skip
     how.add_argument("--fresh", action="store_true", help="measure everything anew; older records are moved aside")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 from typing import TYPE_CHECKING
@@ -64,9 +65,10 @@ def byte_count(text: str) -> int:
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?)B?", text, re.IGNORECASE)
     unit = "" if found is None else found[2][:1].upper() + found[2][1:].lower()
-    if found is None or unit not in _UNITS or float(found[1]) <= 0:
+    size = float(found[1]) * _UNITS[unit] if found is not None and unit in _UNITS else 0
+    if not 1 <= size < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: write it as 8GiB or 500MB")
-    return int(float(found[1]) * _UNITS[unit])
+    return int(size)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,27 +18,39 @@ SIZES = {
 }
 BAND = ("causal", "window", "softcap")
 MOST_THREADS = 4096
+MOST_SECONDS = 1e7
 
 
 def natural(text: str) -> int:
     """Parse a whole number, 0 or more."""
-    if not text.isdigit():
+    if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
     return int(text)
 
 
 def positive(text: str) -> int:
     """Parse a whole number, 1 or more."""
-    if not text.isdigit() or int(text) == 0:
+    if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
     return int(text)
 
 
 def thread_number(text: str) -> int:
     """Parse a number of threads; with more than any machine has, measuring would not end."""
-    if not text.isdigit() or not 1 <= int(text) <= MOST_THREADS:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_THREADS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads, 1 to {MOST_THREADS}")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """Parse a time: no process can be waited for longer than some 10^9 seconds, and none for NaN."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0, at most {MOST_SECONDS:.0f}")
+    return value
 
 
 def flag(name: str) -> str:

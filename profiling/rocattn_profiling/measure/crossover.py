@@ -20,6 +20,8 @@ from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn.thresholds import Cell, Range, Thresholds, ThresholdsError, foreign, load_thresholds, machine_identity
 from rocattn_profiling.files import write_text
+from rocattn_profiling.measure import machine
+from rocattn_profiling.measure.feasibility import memory_problem
 from rocattn_profiling.measure.side_by_side import measure_side_by_side
 from rocattn_profiling.measure.stats import Speedup, compare_launches
 
@@ -140,6 +142,9 @@ def measure_cell(cell: Cell, shortest: int, longest: int, settings: Settings, on
         backend = BACKENDS.get(name)
         answer = BACKENDS.supports(backend, config_of_cell(cell, shortest))
         problem = answer.reason if not answer else "it runs on the stand-in GPU" if backend.is_stand_in else ""
+        if not problem and (largest := config_of_cell(cell, longest)) and BACKENDS.supports(backend, largest):
+            problem = memory_problem(largest, backend, len(cell.backends), machine.available_memory_bytes())
+            problem += f" at {longest} tokens: lower --lengths" if problem else ""
         if problem:
             return replace(cell, skipped=f"{name}: {problem}")
 

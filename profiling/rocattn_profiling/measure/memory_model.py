@@ -156,7 +156,7 @@ def extrapolate(lengths: Sequence[int], sizes: Sequence[float], length: int) -> 
 
     A straight line in S if that is within `LINEAR_PCT` of every size, else a parabola, by relative least squares. A
     power law bends where a linear and a quadratic part meet, a polynomial does not; but a parabola through what is
-    straight lets a byte too much grow without bounds.
+    straight lets a byte too much grow without bounds, and one that bends down (steps do that) ends below nothing.
     """
     if len(set(lengths)) < MIN_LENGTHS:
         return None
@@ -167,7 +167,7 @@ def extrapolate(lengths: Sequence[int], sizes: Sequence[float], length: int) -> 
         misfit = float(np.abs(basis @ factors - 1).max())
         if misfit <= LINEAR_PCT / 100:
             break
-    return float(factors.sum()) if misfit <= PARABOLA_PCT / 100 else None
+    return float(factors.sum()) if misfit <= PARABOLA_PCT / 100 and factors[-1] >= 0 else None
 
 
 def largest_sequence(total: Callable[[int], int], budget_bytes: int) -> int:

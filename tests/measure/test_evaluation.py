@@ -208,6 +208,10 @@ def test_nan_or_inf_anywhere_is_caught_even_in_rows_not_compared(bad):
     assert not check.ok
     assert check.rows_checked < check.rows
     assert msgspec.json.decode(msgspec.json.encode(check), type=Check) == check
+    out, lse = solve(config, inputs)
+    lse[0, 0, row] = bad
+    check = check_output(config, inputs, out, lse, max_flops=budget)
+    assert (check.ok, check.what) == (False, "lse")
 
 
 @pytest.mark.parametrize("name", ["dq", "dk", "dv"])
@@ -271,6 +275,13 @@ def test_sampling_keeps_to_its_budget_and_takes_the_edges(config):
         if config.seq_q > 1:
             assert any(row % EDGE in {0, EDGE - 1} for row in chosen[1:-1])
     assert [r.tolist() for *_, r in plan] == [r.tolist() for *_, r in sample_rows(config, budget, seed=1)]
+
+
+def test_all_tile_edges_are_among_the_rows_where_the_budget_has_room():
+    """Half of a head's rows are kept for them: both sides of every multiple of the smallest tile."""
+    config = LONG.replace(num_heads=1, num_kv_heads=1, seq_q=16 * EDGE)
+    ((_, _, chosen),) = sample_rows(config, 80 * 2 * config.seq_k * (config.head_dim + config.head_dim_v), seed=1)
+    assert {row for edge in range(EDGE, config.seq_q, EDGE) for row in (edge - 1, edge)} <= set(chosen.tolist())
 
 
 def test_sampled_check_still_catches_faults():

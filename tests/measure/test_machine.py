@@ -10,7 +10,7 @@ import pytest
 
 from rocattn.gpu.driver import GpuDevice
 from rocattn.gpu.probe import GpuProbe
-from rocattn_profiling.measure import cgroup, machine
+from rocattn_profiling.measure import ceilings, cgroup, machine
 from rocattn_profiling.measure.ceilings import last_level_cache_bytes, measure_ceilings
 
 GIB = 2**30
@@ -222,6 +222,18 @@ def test_ceilings_are_positive_and_consistent():
     assert set(found) == {
         "gemm_tflops", "gemm_float64_tflops", "memory_gbps", "memory_read_gbps", "memory_copy_gbps",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_product_of_the_ceiling_is_short(quick, monkeypatch, capsys):
+    """Under a millisecond on any CPU: other processes interrupt a longer one, and attention exceeded it."""
+    asked = []
+    monkeypatch.setattr(ceilings, "_gemm_tflops", lambda _dtype, sizes, _s: asked.extend(sizes) or 1.0)
+    monkeypatch.setattr(ceilings, "_memory_gbps", lambda *_: (1.0, 2.0))
+    ceilings._main(1, quick)
+    assert min(asked) <= 256
+    assert max(asked) >= 1024
+    assert '"memory_gbps": 2.0' in capsys.readouterr().out
 
 
 def test_every_thread_pool_is_held_to_the_number_asked_for():

@@ -94,6 +94,8 @@ def test_percentages_are_absent_without_ceilings_and_cpu_use_without_cpu_time():
     assert summary.gemm_pct is None
     assert summary.memory_pct is None
     assert summary.cores_used is None
+    half = Launch(start_ns=0, pos=0, number=1, samples_ns=[10.0, 30.0], cpu_ns=[20.0])
+    assert stats.summarize(make_record([], launches=[half])).cores_used is None
 
 
 def test_a_gpu_is_not_judged_by_the_cpus_ceilings():
@@ -160,6 +162,8 @@ def test_records_not_measured_together_are_not_compared():
         stats.speedup(make_record([[1.0]], pair="a"), make_record([[1.0]], pair="b"))
     with pytest.raises(RocattnError, match="side by side"):
         stats.speedup(make_record([[1.0]], pair=""), make_record([[1.0]], pair=""))
+    with pytest.raises(RocattnError, match="side by side"):
+        stats.speedup(make_record([[1.0]], host="n1"), make_record([[1.0]], host="n2"))
 
 
 def test_launches_are_matched_by_position():

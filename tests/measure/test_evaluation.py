@@ -239,6 +239,17 @@ def test_a_gradient_that_is_no_number_is_caught_also_where_nothing_is_sampled(he
     assert (check.ok, check.what) == (False, "dk")
 
 
+@pytest.mark.parametrize("left", ["dk", "dv"])
+def test_gradients_of_keys_that_no_row_reads_must_be_zero(left):
+    """Without query rows nothing is compared but this: what lay in memory is no gradient."""
+    config = LONG.replace(seq_q=0, direction="backward", return_lse=False)
+    inputs = make_inputs(config)
+    found = dict(zip(("dq", "dk", "dv"), differentiate(config, inputs), strict=True))
+    assert check_gradients(config, inputs, **found).ok
+    found[left][0, 0, 0, 0] = 1e-30
+    assert not check_gradients(config, inputs, **found).ok
+
+
 def test_gradients_without_the_last_rows_are_caught():
     """dk and dv that miss the last of 130 query rows are errors."""
     config = LONG.replace(direction="backward", return_lse=False, seq_k=131, causal=False)

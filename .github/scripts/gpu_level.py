@@ -3,7 +3,7 @@
 The level that was there is written to STATE before anything is set. A level that the GPU or this user's rights refuse
 is said and recorded, and the job goes on: the clocks are recorded beside every sample anyway. Restoring must succeed
 where setting did. Tools: amd-smi, else rocm-smi; through ``sudo -n`` unless root. ROCATTN_SMI_GPU names one GPU of
-several (as ``-g`` / ``-d`` take it). Standard library only: it also runs when nothing could be installed.
+several (as ``-g`` / ``-d`` take it), else all are set. Standard library only: it also runs when nothing is installed.
 """  # noqa: INP001 - a script of the workflows, in no package
 
 import json
@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 
 LEVELS = ("auto", "low", "high", "stable_std", "stable_peak", "stable_min_mclk", "stable_min_sclk")
-# tool -> (question, the words before a level, the option that names one GPU)
+# tool -> (question, the words before a level, the option that names one GPU, what names all of them)
+# amd-smi of ROCm up to 6.2 sets nothing unless it is told which GPUs; rocm-smi has no word for all.
 TOOLS = {
-    "amd-smi": (["metric", "--perf-level", "--json"], ["set", "--perf-level"], "-g"),
-    "rocm-smi": (["--showperflevel", "--json"], ["--setperflevel"], "-d"),
+    "amd-smi": (["metric", "--perf-level", "--json"], ["set", "--perf-level"], "-g", ["-g", "all"]),
+    "rocm-smi": (["--showperflevel", "--json"], ["--setperflevel"], "-d", []),
 }
 TIMEOUT_S = 60.0
 
@@ -81,7 +82,7 @@ def find_tool() -> str:
 
 def read(tool: str) -> str:
     """Return the level that all GPUs in question have, "mixed" where they differ, "" where the tool does not say."""
-    done = _run([_path(tool), *TOOLS[tool][0], *_one_gpu(tool)])
+    done = _run([_path(tool), *TOOLS[tool][0], *_gpus(tool)])
     if done is None or done.returncode:
         return ""
     found = re.findall(r'"(?:perf_level|Performance Level)":\s*"(?:AMDSMI_DEV_PERF_LEVEL_)?(\w+)"', done.stdout)
@@ -95,7 +96,7 @@ def change(tool: str, level: str) -> str:
     wanted = "auto" if level == "mixed" else level
     words = wanted.upper() if tool == "amd-smi" else wanted
     rights = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    done = _run([*rights, _path(tool), *TOOLS[tool][1], words, *_one_gpu(tool)])
+    done = _run([*rights, _path(tool), *TOOLS[tool][1], words, *_gpus(tool)])
     if done is None:
         return "it did not answer"
     # A line of a tool's output must not be taken for a workflow command.
@@ -107,9 +108,9 @@ def _path(tool: str) -> str:
     return shutil.which(tool) or shutil.which(tool, path="/opt/rocm/bin") or ""
 
 
-def _one_gpu(tool: str) -> list[str]:
+def _gpus(tool: str) -> list[str]:
     gpu = os.environ.get("ROCATTN_SMI_GPU", "")
-    return [TOOLS[tool][2], gpu] if gpu else []
+    return [TOOLS[tool][2], gpu] if gpu else TOOLS[tool][3]
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:

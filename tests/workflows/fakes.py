@@ -21,6 +21,8 @@ tool = Path(found["tool"]).name
 asked = {"amd-smi": ["set", "--perf-level"], "rocm-smi": ["--setperflevel"]}[tool]
 refused = False
 if words[: len(asked)] == asked:
+    if tool == "amd-smi" and "-g" not in words:  # as that of ROCm up to 6.2 says
+        sys.exit("amd-smi set: error: one of the arguments -g/--gpu is required")
     refused = bool(found["refuses"])
     if not refused:
         wanted = words[len(asked)]

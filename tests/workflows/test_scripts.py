@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -172,6 +173,21 @@ def test_one_gpu_of_several_is_named(tmp_path):
     smi = install_smi(tmp_path, "amd-smi", level="auto")
     run("gpu_level.py", "set", "high", "state", cwd=tmp_path, PATH=smi.path, ROCATTN_SMI_GPU="0000:c1:00.0")
     assert all(call[-2:] == ["-g", "0000:c1:00.0"] for call in smi.calls)
+
+
+def test_the_rights_that_the_document_gives_are_for_these_calls_alone(tmp_path):
+    """sudo compares the words, joined, with the expression between ^ and $; amd-smi writes files as root by --file."""
+    (rule,) = re.findall(r"NOPASSWD: /opt/rocm/bin/amd-smi \^(.*)\$'", (ROOT / "docs" / "runner.md").read_text())
+    allowed = re.compile(rule.replace("[:alnum:]", "A-Za-z0-9"))
+    smi = install_smi(tmp_path, "amd-smi", level="auto")
+    for gpu in ("", "1", "0000:c1:00.0", "4eff74a0-0000-1000-802d-0cf9d8b6d5f4"):
+        run("gpu_level.py", "set", "stable_std", "state", cwd=tmp_path, PATH=smi.path, ROCATTN_SMI_GPU=gpu)
+        run("gpu_level.py", "restore", "state", cwd=tmp_path, PATH=smi.path, ROCATTN_SMI_GPU=gpu)
+    calls = [" ".join(call) for call in smi.calls if call[0] == "set"]
+    assert len(calls) == 8
+    for call in calls:
+        assert allowed.fullmatch(call), call
+        assert not allowed.fullmatch(f"{call} --file /etc/cron.d/x")
 
 
 def test_without_a_tool_or_an_answer_nothing_is_set(tmp_path):

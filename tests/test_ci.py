@@ -278,6 +278,23 @@ def test_outside_a_checkout_what_needs_commits_is_skipped(tmp_path, monkeypatch,
     assert capsys.readouterr().err.count("SKIPPED: not a git checkout") == 3
 
 
+def test_a_checkout_that_git_refuses_is_not_skipped(repository, monkeypatch, fake_commands):
+    """Another user's, as in containers: the gate is asked, and its error is the job's; skipped would be green."""
+    commit("two")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    ran, statuses = fake_commands
+    statuses["gate"] = 4
+    assert cli.main(["ci", "--out", "o"]) == 4
+    assert ["gate", "run", "--out", "o/gate"] in ran
+
+
+def test_without_git_that_is_the_reason(repository, monkeypatch, fake_commands, capsys):
+    """Not that this is no checkout."""
+    monkeypatch.setenv("PATH", str(repository))
+    assert cli.main(["ci", "--out", "o"]) == 0
+    assert capsys.readouterr().err.count("SKIPPED: git is not installed") == 3
+
+
 def test_a_base_that_was_asked_for_is_not_skipped(tmp_path, monkeypatch, fake_commands):
     """Where git knows nothing, the gate is asked all the same, and its error is the job's."""
     monkeypatch.chdir(tmp_path)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from rocattn.errors import RocattnError
 from rocattn_profiling.measure import revisions
 from rocattn_profiling.measure.revisions import RevisionError
 
@@ -74,6 +75,29 @@ def test_a_folder_outside_any_repository_is_refused(git, tmp_path, monkeypatch):
         revisions.find_repository(tmp_path / "plain")
     with pytest.raises(RevisionError, match="not a folder"):
         revisions.find_repository(tmp_path / "nowhere")
+
+
+def test_another_user_s_checkout_is_said_with_git_s_remedy(repo, monkeypatch):
+    """In a container the checkout is often another user's: git refuses all of it, which is not "no repository"."""
+    from rocattn_profiling.report.commits import read_history
+
+    repo.commit("first", **{"a.txt": "1"})
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    why = f"git does not trust {repo.root}, .* run `git config --global --add safe.directory {repo.root}` if you do"
+    for ask in (revisions.find_repository, read_history):
+        with pytest.raises(RocattnError, match=why):
+            ask(repo.root)
+
+
+def test_a_git_that_does_not_start_is_one_line(tmp_path, monkeypatch):
+    """Nobody may execute it, or a part of PATH is a file."""
+    git = tmp_path / "git"
+    git.write_text("no program")
+    for path, why in ((tmp_path, "git does not start: Permission denied"), (git, "git is not installed")):
+        monkeypatch.setenv("PATH", str(path))
+        with pytest.raises(RevisionError, match=why):
+            revisions.find_repository(tmp_path)
 
 
 def test_a_snapshot_holds_changes_and_untracked_files_and_touches_nothing(repo):

@@ -85,7 +85,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
     grids = ["inference", "decode"] if arguments.quick else ["inference", "square", "gemma", "decode"]
     count = arguments.history or (4 if arguments.quick else 10)
     gate, why_no_gate = gate_arguments(arguments.base)
-    why_no_history = "" if _git("rev-parse", "--verify", "HEAD") else "not a git checkout with a commit"
+    why_no_history = why_no_commit()
     audit = ["--check-pins", *([] if why_no_history else ["--history", str(count)])]
     gate += [word for pattern in arguments.bench for word in ("--bench", pattern)]
     strict = ["--strict"] if arguments.strict else []
@@ -130,18 +130,34 @@ def gate_arguments(base: str | None) -> tuple[list[str], str]:
 
     A base that was asked for is always gated against: where that cannot be, the gate says why and fails.
     """
-    if base is None and not _git("rev-parse", "--verify", "HEAD"):
-        return [], "not a git checkout with a commit"
+    if base is None and (why := why_no_commit()):
+        return [], why
     dirty = bool(_git("status", "--porcelain"))
-    if base is None and not dirty and not _has_parent():
+    if base is None and not dirty and _is_first_commit():
         return [], "the first commit has no parent to compare with"
     revisions = ["--head", "WORKTREE"] if dirty else []
     return [*revisions, *(["--base", base] if base is not None else [])], ""
 
 
-def _has_parent() -> bool:
+def why_no_commit() -> str:
+    """Return why there is no commit here; "" if there is one, or a checkout that git refuses: no reason to skip."""
+    from rocattn_profiling.measure.revisions import RevisionError, distrust, git
+
+    try:
+        git(Path(), "rev-parse", "--verify", "HEAD")
+    except RevisionError as error:
+        # Another user's checkout, in a container: the steps are run, end with what git says to do, and are not green.
+        if distrust(str(error)):
+            return ""
+        missing = str(error).startswith(("git is not installed", "git does not start"))
+        return str(error) if missing else "not a git checkout with a commit"
+    return ""
+
+
+def _is_first_commit() -> bool:
     # From the commit object itself: a shallow clone has a parent, too, and the gate then says how to fetch it.
-    return "\nparent " in f"\n{_git('cat-file', '-p', 'HEAD')}"
+    commit = _git("cat-file", "-p", "HEAD")
+    return bool(commit) and "\nparent " not in f"\n{commit}"
 
 
 def _git(*arguments: str) -> str:

@@ -64,12 +64,22 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> st
     variables = {**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", **(env or {})}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables, errors="replace")
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise RevisionError("git is not installed: the gate compares git revisions and needs it") from error
+    except OSError as error:
+        raise RevisionError(f"git does not start: {error.strerror}") from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise RevisionError(f"git {arguments[0]} failed: {last}")
     return done.stdout.rstrip("\n")
+
+
+def distrust(said: str) -> str:
+    """Return what to do where git refuses a checkout for its owner, from its last line; "" where that is not why."""
+    _, command, folder = said.rpartition("git config --global --add safe.directory ")
+    if not command:
+        return ""
+    return f"git does not trust {folder}, which another user owns: run `{command}{folder}` if you do"
 
 
 def find_repository(start: Path) -> Path:
@@ -83,8 +93,10 @@ def find_repository(start: Path) -> Path:
     try:
         return Path(git(start, "rev-parse", "--show-toplevel"))
     except RevisionError as error:
-        if "git is not installed" in str(error):
+        if str(error).startswith(("git is not installed", "git does not start")):
             raise
+        if why := distrust(str(error)):
+            raise RevisionError(why) from error
         raise RevisionError(f"{start} is not inside a git repository: run this where the project was cloned") from error
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.measure.revisions import distrust
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,6 +79,8 @@ def _git(repo_root: Path, *arguments: str) -> str:
         raise RocattnError(f"git {arguments[0]} did not end within {GIT_TIMEOUT_S:.0f} s in {repo_root}") from None
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        if why := distrust(said):
+            raise RocattnError(why)
         raise RocattnError(f"{repo_root} has no git history to show: {said}")
     return done.stdout.rstrip("\n")
 

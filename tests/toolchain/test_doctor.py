@@ -117,6 +117,22 @@ def test_without_programs_each_is_missing_with_its_use(tmp_path, monkeypatch):
         assert rows[name].remedy
 
 
+def test_a_program_that_is_there_and_broken_is_no_version(tmp_path, monkeypatch, write_tool):
+    """amd-smi tells by a subcommand; its traceback has numbers of folders; what a signal ends is not all right."""
+    folder = tmp_path / "bin"
+    write_tool(folder / "amd-smi", '[ "$1" = version ] && echo "AMDSMI Tool: 24.6.3 | ROCm version: 6.2.1" || exit 2')
+    write_tool(folder / "npm", "kill -9 $$")
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.defpath}")
+    rows = {row.name: row for row in checks.tool_checks()}
+    assert (rows["amd-smi"].status, rows["amd-smi"].detail) == ("ok", f"24.6.3 ({folder / 'amd-smi'})")
+    assert (rows["npm"].status, rows["npm"].remedy) == ("warning", "repair or remove it")
+    assert "ends with status -9: it prints nothing" in rows["npm"].detail
+    write_tool(folder / "amd-smi", "echo '  File \"/opt/rocm-6.3.0/libexec/x.py\"' >&2; echo No amdsmi >&2; exit 1")
+    row = {row.name: row for row in checks.tool_checks()}["amd-smi"]
+    assert row.status == "warning"
+    assert row.detail.startswith("does not work, `version` ends with status 1: No amdsmi (")
+
+
 def test_gpus_are_listed_with_what_matters(tmp_path):
     """Name, target, compute units and memory stand in one row a device."""
     device = GpuDevice("AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 304, 192 << 30, 64)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from rocattn.toolchain import Compiler
     from rocattn_profiling.cli.doctor_report import Status
 
+_REPAIR = "repair or remove it"
+
 
 def examine() -> Report:
     """Look at everything; what starts other programs goes on side by side."""
@@ -218,7 +220,8 @@ def _tool(group: str, name: str, names: tuple[str, ...], absent: Status, remedy:
     if path is None:
         return Check(group, name, absent, "not found", remedy)
     told = tool_version(path)
-    return Check(group, name, "warning" if told.startswith("does not") else "ok", f"{told} ({path})")
+    broken = told.startswith("does not")
+    return Check(group, name, "warning" if broken else "ok", f"{told} ({path})", _REPAIR if broken else "")
 
 
 def profiler_checks() -> list[Check]:
@@ -239,7 +242,7 @@ def profiler_checks() -> list[Check]:
 
 def _profiler(group: str, tool: Tool) -> Check:
     if tool.problem:
-        return Check(group, tool.name, "warning", f"{tool.problem} ({tool.path})", "repair or remove it")
+        return Check(group, tool.name, "warning", f"{tool.problem} ({tool.path})", _REPAIR)
     known = ", ".join(part for part in (tool.version, tool.rocm and f"ROCm {tool.rocm}") if part)
     return Check(group, tool.name, "ok", f"{known or 'version unknown'} ({tool.path})")
 

@@ -8,7 +8,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from rocattn_profiling.markup import terminal
+
 _VERSION_TIMEOUT_S = 20.0
+_VERSION_QUESTIONS = {"amd-smi": "version"}
 
 
 def find_tool(*names: str) -> str | None:
@@ -19,10 +22,11 @@ def find_tool(*names: str) -> str | None:
 
 
 def tool_version(path: str) -> str:
-    """Return the version that a program prints, or why it does not."""
+    """Return the version that a program prints, or what it does not do: "does not …"."""
+    question = _VERSION_QUESTIONS.get(Path(path).name, "--version")
     try:
         done = subprocess.run(
-            [path, "--version"],
+            [path, question],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -33,6 +37,11 @@ def tool_version(path: str) -> str:
     except OSError as error:
         return f"does not start ({error.strerror})"
     except subprocess.TimeoutExpired:
-        return f"gives no version in {_VERSION_TIMEOUT_S:.0f} s"
-    found = re.search(r"\d+(?:\.\d+)+\S*", done.stdout + done.stderr)
+        return f"does not answer in {_VERSION_TIMEOUT_S:.0f} s"
+    said = done.stdout + done.stderr
+    if done.returncode:
+        # Its last line, and no number of it: a traceback has those of the folders that it goes through.
+        last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it prints nothing")
+        return f"does not work, `{question}` ends with status {done.returncode}: {terminal(last, 200)}"
+    found = re.search(r"\d+(?:\.\d+)+\S*", said)
     return found[0].rstrip(",)") if found else "gives no version"

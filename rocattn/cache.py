@@ -33,11 +33,17 @@ _PRUNED = "pruned"  # its time is the last look at all entries, of which there a
 
 def cache_folder() -> Path:
     """Return the folder for compiled kernels: ``ROCATTN_CACHE_DIR``, else the user's cache folder."""
-    if chosen := os.environ.get("ROCATTN_CACHE_DIR"):
-        return Path(chosen)
-    from platformdirs import user_cache_path
+    # Absolute, and a ~ read here: a variable file (a runner's .env, systemd's) is not read by a shell.
+    try:
+        if chosen := os.environ.get("ROCATTN_CACHE_DIR"):
+            return Path(chosen).expanduser().absolute()
+        from platformdirs import user_cache_path
 
-    return user_cache_path("rocattn")
+        return user_cache_path("rocattn")
+    except RuntimeError:
+        # A user without a name or HOME (a container's --user) has the home that containers give: nearly always one
+        # that takes no files, which everyone who writes there can handle.
+        return Path("/.cache/rocattn")
 
 
 def write_problem(folder: Path) -> str:

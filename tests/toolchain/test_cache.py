@@ -156,6 +156,17 @@ def test_the_folder_is_chosen_by_the_environment(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path / "xdg" / "rocattn"
 
 
+def test_a_tilde_and_a_missing_home_are_no_folder_of_that_name(monkeypatch, tmp_path):
+    """No shell has read a variable file; and a container's user may have neither a name nor HOME."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ROCATTN_CACHE_DIR", "~/kept")
+    assert cache_folder() == tmp_path / "kept"
+    for name in ("HOME", "XDG_CACHE_HOME", "ROCATTN_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: {}[0])
+    assert cache_folder() == Path("/.cache/rocattn")
+
+
 def test_whether_a_folder_takes_files_is_found_by_trying(tmp_path, monkeypatch):
     """Empty when it does, the system's words when it does not."""
     assert write_problem(tmp_path / "new") == ""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn import cache_limit
+from rocattn.cache import cache_folder
 from rocattn.errors import RocattnError
 from rocattn_profiling.files import locked
 from rocattn_profiling.measure import revisions
@@ -63,12 +64,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 def cache_root() -> Path:
     """Return the gate's cache folder: ``$ROCATTN_CACHE_DIR`` or the user's cache folder."""
-    given = os.environ.get("ROCATTN_CACHE_DIR")
-    if given:
-        return Path(given).expanduser().absolute() / "gate"
-    import platformdirs
-
-    return platformdirs.user_cache_path("rocattn") / "gate"
+    return cache_folder() / "gate"
 
 
 def find_uv() -> str | None:

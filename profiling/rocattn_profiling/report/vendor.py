@@ -130,9 +130,9 @@ def localise(page: str) -> tuple[str, list[str]]:
 
 
 def _default_cache() -> Path:
-    from platformdirs import user_cache_path
+    from rocattn.cache import cache_folder
 
-    return user_cache_path("rocattn") / "asv-scripts"
+    return cache_folder() / "asv-scripts"
 
 
 def _cached(folder: Path, asset: Asset) -> bytes | None:

@@ -1,11 +1,16 @@
 """``rocattn ci``: which steps it plans, how it goes on after a failure, and which status it ends with."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
+import psutil
 import pytest
 
 from rocattn_profiling import cli
@@ -303,6 +308,45 @@ def test_a_base_that_was_asked_for_is_not_skipped(tmp_path, monkeypatch, fake_co
     statuses["gate"] = 4
     assert cli.main(["ci", "--base", "main", "--out", "o"]) == 4
     assert ["gate", "run", "--base", "main", "--out", "o/gate"] in ran
+
+
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_job_that_is_ended_ends_its_step(tmp_path, how, status):
+    """Nothing goes on measuring; and an earlier job's status does not stand for this one."""
+    ready, npm, summary = tmp_path / "ready", tmp_path / "bin" / "npm", tmp_path / "o" / "ci.json"
+    os.mkfifo(ready)
+    npm.parent.mkdir()
+    npm.write_text(f'#!/bin/sh\necho $PPID > "{ready}"\nexec cat "{ready}"\n')  # a program that doctor starts
+    npm.chmod(0o755)
+    summary.parent.mkdir()
+    summary.write_text('{"status": 0}')
+    command = [sys.executable, "-m", "rocattn_profiling.cli", "ci", "--out", "o", "--skip", *ci.STEPS[1:]]
+    path = {"PATH": os.pathsep.join([str(npm.parent), os.environ["PATH"]])}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=os.environ | path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        with ready.open() as told:
+            doctor = psutil.Process(int(told.readline()))
+        process.send_signal(how)
+        process.wait()
+        left = doctor.is_running() and doctor.status() != psutil.STATUS_ZOMBIE
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # what has no handler may leave its own
+            os.killpg(process.pid, signal.SIGKILL)
+        said = process.communicate()[1]
+    assert process.returncode == status, said
+    assert not left
+    assert "what was finished is kept" in said
+    assert json.loads(summary.read_text())["status"] == 3
+
+
+def test_a_folder_that_takes_no_files_is_said_before_anything_is_measured(repository, fake_commands, capsys):
+    """One line, and no step was run for nothing."""
+    ran, _ = fake_commands
+    assert cli.main(["ci", "--out", "file/o"]) == 4
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not ran
 
 
 def test_skipped_steps_are_named_and_nothing_run_is_not_green(repository, fake_commands):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from rocattn_profiling.files import write_text
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable
+    from types import FrameType
 
     from rocattn_profiling.gate.verdict import Entry
 
@@ -73,7 +76,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the steps in order, summarise them, and return the worst status."""
     out = Path(arguments.out)
-    steps = plan(arguments, out)
+    steps = plan(arguments, out)  # before there are files of ours, which would be changes of the checkout
+    # Before anything is measured: whether the folder takes files, and no older job's status for one that is ended.
+    write_text(out / "ci.json", json.dumps({"status": NOT_MEASURED, "steps": []}) + "\n")
+    signal.signal(signal.SIGTERM, _terminated)
     execute(steps, _run_command, out, arguments.gpu or "")
     status = worst(step.status for step in steps if not step.skipped)
     return _finish(arguments, out, steps, status)
@@ -239,7 +245,24 @@ def on_gpu(entry: Entry) -> bool:
 def _run_command(command: list[str]) -> int:
     # Its stdout joins stderr: ours is for --json alone.
     full = [sys.executable, "-m", "rocattn_profiling.cli", *command]
-    return subprocess.run(full, stdout=sys.stderr.fileno(), check=False).returncode
+    with subprocess.Popen(full, stdout=sys.stderr.fileno()) as process:
+        try:
+            return process.wait()
+        except BaseException as ended:
+            # No measuring goes on without us. Asked first, and before that waited for where it has had the terminal's
+            # Ctrl-C as well: a command that ends by itself ends its workers, too, and keeps what it has.
+            for how, patience_s in ((None, 3.0), (signal.SIGTERM, 30.0), (signal.SIGKILL, None)):
+                if how is not None:
+                    process.send_signal(how)
+                if how is not None or isinstance(ended, KeyboardInterrupt):
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(patience_s)
+            raise
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> None:
+    say("rocattn ci: terminated; what was finished is kept")
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def worst(statuses: Iterable[int]) -> int:

@@ -301,6 +301,57 @@ def test_the_line_to_look_at_is_code_in_a_function_that_ran(tmp_path):
     assert made.counts == "+4 -2"
 
 
+KEPT = """\
+SEEN = {}
+
+
+def work(n):
+    if n in SEEN:
+        return
+    SEEN[n] = 1
+
+
+def other(a):
+    return a
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("    SEEN[n] = 1\n", "", 7),  # nothing of the function follows what is gone
+        ("    SEEN[n] = 1\n", "    # SEEN[n] = 1\n", 7),  # what became a comment ran before
+        ("    if n in SEEN:\n        return\n", "", 5),
+        ("        return\n    SEEN[n] = 1\n\n\ndef other(a):\n    return a\n",
+         "        return None\n\n\ndef other(b):\n    return b\n", 6),  # one hunk over both functions
+    ],
+)  # fmt: skip
+def test_a_function_is_changed_by_lines_that_are_gone(tmp_path, old, new, line):
+    """By its last line, by one that became a comment, and by a hunk that begins before it."""
+    assert old in KEPT
+    made = change(tmp_path, KEPT, KEPT.replace(old, new))
+    assert made.touches([4])
+    assert made.cause([4]).location.line == line
+    other = next(at for at, text in enumerate(KEPT.replace(old, new).splitlines(), 1) if text.startswith("def other"))
+    assert made.touches([other]) == ("other" in new)
+    assert made.cause([other]).location.line == (other if "other" in new else line)
+    assert not made.outside
+
+
+def test_a_function_that_only_reads_otherwise_is_not_changed(tmp_path):
+    """Its place in the file, its layout, its comments and its docstring; a constant is code outside of functions."""
+    moved = KEPT.replace("SEEN = {}", "SEEN = dict()").replace("def other(a):\n    return a\n", "")
+    moved = moved.replace(
+        "def work(n):\n", 'def other(a):\n    return (\n        a)\n\n\ndef work(n):\n    """Do."""\n'
+    )
+    made = change(tmp_path, KEPT, moved)
+    assert not made.touches(range(1, 20))
+    assert made.outside
+    assert made.cause(range(1, 20)).location.line == 1
+    words = change(tmp_path, KEPT, KEPT.replace("def work(n):\n", 'def work(n):\n    """Do."""\n'))
+    assert [hunk.is_code for hunk in words.hunks] == [False]
+
+
 def test_comments_and_brackets_are_no_code(tmp_path):
     """Of C++, preprocessor lines are code and what follows // is not; of Python, lines that begin with #."""
     before = "int a;\n}\nint b;\n#define N 1\nint c;\n"

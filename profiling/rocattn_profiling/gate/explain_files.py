@@ -29,14 +29,68 @@ class Hunk(NamedTuple):
         line: The first that is code, as head has it (from 1); else the first.
         text: What stands there; of deleted lines, what stood there.
         added, removed: How many lines.
-        is_code: Whether more than comments, brackets and blank lines may have changed.
+        after, before: Numbers of the lines that are code, as head and as base have them.
     """
 
     line: int
     text: str
     added: int
     removed: int
-    is_code: bool
+    after: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
+
+    @property
+    def is_code(self) -> bool:
+        """Whether more than comments, docstrings, brackets and blank lines may have changed."""
+        return bool(self.after or self.before)
+
+
+class _Function(NamedTuple):
+    """A function of a file: its name with those around it, its lines with decorators, and what it says."""
+
+    name: str
+    first: int
+    last: int
+    code: str
+
+    def holds(self, lines: Iterable[int]) -> bool:
+        """Whether any of some lines is one of its own."""
+        return any(self.first <= line <= self.last for line in lines)
+
+
+class _Parsed(NamedTuple):
+    """One side of a file; a file that is no Python has no functions."""
+
+    functions: tuple[_Function, ...] = ()
+    prose: frozenset[int] = frozenset()
+
+
+def _parsed(path: Path) -> _Parsed:
+    """Return the functions of a file, and the lines of its docstrings, which do nothing."""
+    try:
+        tree = ast.parse(path.read_bytes()) if path.suffix == ".py" else ast.Module([], [])
+    except (OSError, SyntaxError, ValueError):
+        return _Parsed()
+    prose: set[int] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if ast.get_docstring(node, clean=False) is not None:
+            text = node.body.pop(0)
+            prose |= set(range(text.lineno, (text.end_lineno or text.lineno) + 1))
+    return _Parsed(tuple(_functions(tree)), frozenset(prose))
+
+
+def _functions(node: ast.AST, inside: str = "") -> Iterator[_Function]:
+    for child in ast.iter_child_nodes(node):
+        name = inside
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = f"{inside}.{child.name}"
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([child.lineno, *(one.lineno for one in child.decorator_list)])
+            # The dump has no line numbers and no layout: what moved or was formatted is as it was.
+            yield _Function(name, first, child.end_lineno or first, ast.dump(child))
+        yield from _functions(child, name)
 
 
 def _is_code(line: str, *, native: bool) -> bool:
@@ -58,55 +112,75 @@ class Change:
         self.path, self.before, self.after = path, before, after
 
     @cached_property
-    def hunks(self) -> list[Hunk]:
-        """What differs, in the order of head's lines; empty where a side is not text."""
+    def _lines(self) -> tuple[list[str], list[str]]:
+        """Both sides' lines; none where a side is not text."""
         try:
             old, new = (path.read_text().splitlines() if path.is_file() else [] for path in (self.before, self.after))
         except (OSError, UnicodeDecodeError):
-            return []
-        found, native = [], Path(self.path).suffix in NATIVE
+            return [], []
+        return old, new
+
+    @cached_property
+    def hunks(self) -> list[Hunk]:
+        """What differs, in the order of head's lines; empty where a side is not text."""
+        (old, new), native = self._lines, Path(self.path).suffix in NATIVE
+
+        def code_of(lines: list[str], first: int, last: int, prose: frozenset[int]) -> tuple[int, ...]:
+            numbers = (number for number in range(first + 1, last + 1) if number not in prose)
+            return tuple(number for number in numbers if _is_code(lines[number - 1].strip(), native=native))
+
+        found = []
         for tag, i, j, k, m in difflib.SequenceMatcher(None, old, new).get_opcodes():
             if tag != "equal":
-                shown = [line.strip() for line in (new[k:m] or old[i:j])]
-                code = [at for at, line in enumerate(shown) if _is_code(line, native=native)]
-                first = code[0] if code else 0
-                line = min(k + 1 + (first if m > k else 0), max(len(new), 1))
-                found.append(Hunk(line, shown[first], m - k, j - i, bool(code)))
+                before = code_of(old, i, j, self._sides[0].prose)
+                after = code_of(new, k, m, self._sides[1].prose)
+                at = next(iter(after), k + 1) if m > k else min(k + 1, max(len(new), 1))
+                text = new[at - 1] if m > k else old[next(iter(before), i + 1) - 1]
+                found.append(Hunk(at, text.strip(), m - k, j - i, after, before))
         return found
 
+    @cached_property
+    def _sides(self) -> tuple[_Parsed, _Parsed]:
+        return _parsed(self.before), _parsed(self.after)
+
     def worth_a_look(self, ran: Iterable[int] = ()) -> Hunk | None:
-        """Return the hunk to look at first: in a function that ran, else the first that is no comment.
+        """Return the hunk to look at first: in a changed function that ran, else outside of functions, else any code.
 
         Args:
             ran: First lines of the functions of head's file that ran.
         """
-        wanted = set(ran)
+        changed = self._changed(ran)
+        old = [one for one in self._sides[0].functions if one.name in {other.name for other in changed}]
         code = [hunk for hunk in self.hunks if hunk.is_code]
-        inside = [hunk for hunk in code if wanted & set(self._around(hunk.line))] if wanted else []
-        return next(iter(inside or code or self.hunks), None)
+        for hunk in code:
+            lines = [line for line in hunk.after if any(one.holds([line]) for one in changed)]
+            if lines:
+                return hunk._replace(line=lines[0], text=self._lines[1][lines[0] - 1].strip())
+            if any(one.holds(hunk.before) for one in old):
+                return hunk
+        return next(iter([hunk for hunk in code if self._outside(hunk)] or code or self.hunks), None)
 
     def touches(self, ran: Iterable[int]) -> bool:
-        """Whether a function that ran has changed lines."""
-        wanted = set(ran)
-        return any(wanted & set(self._around(hunk.line)) for hunk in self.hunks if hunk.is_code)
+        """Whether a function that ran has changed, or is new."""
+        return bool(self._changed(ran))
 
-    def _around(self, line: int) -> Iterator[int]:
-        """Give the first lines, with decorators, of the functions around a line."""
-        for first, last in self._functions:
-            if first <= line <= last:
-                yield first
+    @property
+    def outside(self) -> bool:
+        """Whether code changed that is in no function: what a module does when it is imported, and its constants."""
+        return any(self._outside(hunk) for hunk in self.hunks if hunk.is_code)
 
-    @cached_property
-    def _functions(self) -> list[tuple[int, int]]:
-        try:
-            nodes = list(ast.walk(ast.parse(self.after.read_text())))
-        except (OSError, SyntaxError, ValueError):
-            return []
-        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        return [
-            (min([node.lineno, *(one.lineno for one in node.decorator_list)]), node.end_lineno or node.lineno)
-            for node in functions
-        ]
+    def _changed(self, ran: Iterable[int]) -> list[_Function]:
+        """Return the functions with these first lines that base does not have as they are."""
+        wanted, (before, after) = set(ran), self._sides
+        known = {(one.name, one.code) for one in before.functions}
+        return [one for one in after.functions if one.first in wanted and (one.name, one.code) not in known]
+
+    def _outside(self, hunk: Hunk) -> bool:
+        return any(
+            not any(one.holds([line]) for one in side.functions)
+            for side, lines in zip(self._sides, (hunk.before, hunk.after), strict=True)
+            for line in lines
+        )
 
     @property
     def counts(self) -> str:

@@ -2,16 +2,17 @@
 
 import sys
 
+import msgspec
 import pytest
 
 from rocattn_profiling.gate import explain_trace
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain import explain
-from rocattn_profiling.gate.explain_files import Change, changed_files, imports_of
 from rocattn_profiling.gate.explain_paths import Paths
-from rocattn_profiling.gate.explain_trace import Function, Trace, moves, trace
+from rocattn_profiling.gate.explain_trace import Function, Trace, trace
 from rocattn_profiling.gate.pairs import Decision
 from rocattn_profiling.gate.verdict import Entry
+from rocattn_profiling.measure import revisions
 from rocattn_profiling.measure.asv_launch import Launcher, Request
 
 LIBRARY = {
@@ -123,6 +124,62 @@ def test_what_is_loaded_but_did_not_run_is_said_to_be_that(project):
     (found,) = explained(project({"tinylib/parts.py": parts}))
     assert "No function that it runs was changed; files that it loads were: tinylib/parts.py." in found.explanation
     assert places(found) == [("tinylib/parts.py", 6)]
+
+
+def test_the_caller_that_calls_oftener_comes_before_what_it_calls(project):
+    """The time is in what is called; it has changed, too, but each call takes as long as before."""
+    (found,) = explained(project({
+        "tinylib/work.py": LIBRARY["tinylib/work.py"].replace("range(2)", "range(6)"),
+        "tinylib/parts.py": LIBRARY["tinylib/parts.py"].replace("return sum", "m = n\n    return sum"),
+    }))  # fmt: skip
+    assert [path for path, _ in places(found)] == ["tinylib/work.py", "tinylib/parts.py"]
+
+
+def test_a_module_that_only_base_loads_is_named(project):
+    """The fallback that takes its place has not changed, and neither has the import of it."""
+    work = f"try:\n    from tinylib.fast import part\nexcept ImportError:\n    {LIBRARY['tinylib/work.py']}"
+    context = project({"tinylib/work.py": work})
+    (context.trees["base"] / "tinylib/work.py").write_text(work)
+    (context.trees["base"] / "tinylib/fast.py").write_text("def part(n):\n    return n\n")
+    (found,) = explained(context)
+    assert [one.text for one in found.causes] == ["tinylib/fast.py is gone"]
+    assert "tinylib.parts.part (tinylib.fast.part in base) takes" in found.explanation
+
+
+def test_a_file_under_a_new_name_is_compared_with_what_it_was(repo, tmp_path):
+    """As git pairs them; one that only has a new name is no cause."""
+    base = repo.commit(
+        "base", **LIBRARY, **{"benchmarks/bench_work.py": SUITE, "tinylib/same.py": "def f():\n    pass\n"}
+    )
+    work = LIBRARY["tinylib/work.py"].replace("tinylib.parts", "tinylib.pieces")
+    repo.git("mv", "tinylib/parts.py", "tinylib/pieces.py")
+    repo.git("mv", "tinylib/same.py", "tinylib/equal.py")
+    parts = LIBRARY["tinylib/parts.py"].replace("sum(range(n))", "sum(range(9 * n))")
+    for path, text in {"tinylib/work.py": work, "tinylib/pieces.py": parts}.items():
+        repo.put(path, text)
+    head = repo.commit("head")
+    named = {side: revisions.resolve(repo.root, sha) for side, sha in (("base", base), ("head", head))}
+    with (
+        revisions.checkout(repo.root, named["base"], tmp_path) as base_tree,
+        revisions.checkout(repo.root, named["head"], tmp_path) as head_tree,
+    ):
+        trees = {"base": base_tree, "head": head_tree}
+        for tree, name in ((base_tree, "same"), (head_tree, "equal")):
+            (tree / "tinylib/__init__.py").write_text(f"from .work import work\nfrom .{name} import f\n")
+        launchers = {
+            side: Launcher(
+                sys.executable, head_tree / "benchmarks", tmp_path / "scratch" / side, {"PYTHONPATH": str(tree)}
+            )
+            for side, tree in trees.items()
+        }
+        (found,) = explained(Context(
+            repo=repo.root, out=tmp_path / "out", trees=trees, revisions=named, launchers=launchers, differing={},
+            quick=True, say=[].append,
+        ))  # fmt: skip
+    changed = "tinylib/pieces.py (tinylib/parts.py in base) changed (+1 -1), line 2: `return sum(range(9 * n))`"
+    assert found.causes[0].text == changed
+    assert places(found) == [("tinylib/pieces.py", 2), ("tinylib/work.py", 1)]
+    assert "tinylib.pieces.part (tinylib.parts.part in base) takes" in found.explanation
 
 
 def test_a_librarys_module_of_the_same_name_is_not_the_projects(project):
@@ -244,6 +301,27 @@ def test_benchmarks_of_one_class_are_traced_once(project, monkeypatch):
     assert [bool(places(one)) for one in found] == [True, True, True]  # the last by its imports
 
 
+def test_the_worst_is_the_one_that_is_traced(project, monkeypatch):
+    """Whatever their order; of another one of its class the paragraph says whose times it gives."""
+    ran = []
+    real = explain_trace.trace
+    monkeypatch.setattr(
+        explain_trace, "trace", lambda launcher, entry: ran.append(entry.label) or real(launcher, entry)
+    )
+    monkeypatch.setattr("rocattn_profiling.gate.explain_paths.MOST_TRACED", 1)
+    context = project({"tinylib/work.py": LIBRARY["tinylib/work.py"].replace("range(2)", "range(6)")})
+    labels = ["bench_work.Other.time_x(1)", "bench_work.Suite.time_work(100)", LABEL]
+    entries = [
+        msgspec.structs.replace(worse(label), decision=Decision(id=label, verdict="regression", ratio=ratio))
+        for label, ratio in zip(labels, (1.1, 1.2, 3.0), strict=True)
+    ]
+    found = explained(context, *entries)
+    assert ran == [LABEL] * 2
+    assert [one.label for one in found] == labels
+    assert f"Under a profiler, where {LABEL} was run, tinylib.parts.part" in found[1].explanation
+    assert "Under a profiler, tinylib.parts.part" in found[2].explanation
+
+
 def test_a_benchmark_with_a_cache_is_traced_in_its_folder(project):
     """The cache that the measurement made is the one that is used."""
     context = project({})
@@ -263,141 +341,6 @@ def test_a_benchmark_that_cannot_be_traced_is_still_explained(project):
     assert places(found) == [("tinylib/parts.py", 2)]
 
 
-def function(name, self_ns, calls=1.0, module="m"):
-    """A function of a trace."""
-    return Function(module=module, file="m.py", line=1, name=name, calls=calls, self_ns=self_ns, total_ns=self_ns)
-
-
-def test_added_time_is_shared_out_among_functions():
-    """Those with most of it first; a function with less than a tenth is not named, nor is one that got faster."""
-    base = Trace(status="ok", functions=(function("a", 100.0), function("b", 50.0), function("gone", 5.0)))
-    head = Trace(status="ok", functions=(function("a", 180.0), function("b", 52.0), function("new", 30.0, calls=3.0)))
-    found = moves(base, head)
-    assert [(one.function.name, round(one.share, 3)) for one in found] == [("a", 0.714), ("new", 0.268)]
-    assert found[0].sentence == "m.a takes 100 ns -> 180 ns in itself, native code included, 71 % of what was added"
-    assert "is called 0 -> 3 times a call of the benchmark" in found[1].sentence
-    assert moves(head, base) == []
-
-
-def change(tmp_path, before, after, name="x.py"):
-    """A change of one file."""
-    for side, text in (("a", before), ("b", after)):
-        (tmp_path / side).mkdir(exist_ok=True)
-        (tmp_path / side / name).write_text(text)
-    return Change(name, tmp_path / "a" / name, tmp_path / "b" / name)
-
-
-def test_the_line_to_look_at_is_code_in_a_function_that_ran(tmp_path):
-    """Not a comment above it, and not the first change in the file."""
-    before = "import a\n\n\ndef first():\n    return 1\n\n\n@cache\ndef second():\n    return 2\n"
-    after = f"# words\n{before}".replace("return 1", "return 10").replace(
-        "    return 2\n", "    # more words\n    return 20\n"
-    )
-    made = change(tmp_path, before, after)
-    assert made.cause().location.line == 6
-    assert made.cause(ran=[9]).location.line == 12  # a function's first line is its decorator's, for Python too
-    assert made.touches([9])
-    assert not made.touches([1])
-    assert made.counts == "+4 -2"
-
-
-KEPT = """\
-SEEN = {}
-
-
-def work(n):
-    if n in SEEN:
-        return
-    SEEN[n] = 1
-
-
-def other(a):
-    return a
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "line"),
-    [
-        ("    SEEN[n] = 1\n", "", 7),  # nothing of the function follows what is gone
-        ("    SEEN[n] = 1\n", "    # SEEN[n] = 1\n", 7),  # what became a comment ran before
-        ("    if n in SEEN:\n        return\n", "", 5),
-        ("        return\n    SEEN[n] = 1\n\n\ndef other(a):\n    return a\n",
-         "        return None\n\n\ndef other(b):\n    return b\n", 6),  # one hunk over both functions
-    ],
-)  # fmt: skip
-def test_a_function_is_changed_by_lines_that_are_gone(tmp_path, old, new, line):
-    """By its last line, by one that became a comment, and by a hunk that begins before it."""
-    assert old in KEPT
-    made = change(tmp_path, KEPT, KEPT.replace(old, new))
-    assert made.touches([4])
-    assert made.cause([4]).location.line == line
-    other = next(at for at, text in enumerate(KEPT.replace(old, new).splitlines(), 1) if text.startswith("def other"))
-    assert made.touches([other]) == ("other" in new)
-    assert made.cause([other]).location.line == (other if "other" in new else line)
-    assert not made.outside
-
-
-def test_a_function_that_only_reads_otherwise_is_not_changed(tmp_path):
-    """Its place in the file, its layout, its comments and its docstring; a constant is code outside of functions."""
-    moved = KEPT.replace("SEEN = {}", "SEEN = dict()").replace("def other(a):\n    return a\n", "")
-    moved = moved.replace(
-        "def work(n):\n", 'def other(a):\n    return (\n        a)\n\n\ndef work(n):\n    """Do."""\n'
-    )
-    made = change(tmp_path, KEPT, moved)
-    assert not made.touches(range(1, 20))
-    assert made.outside
-    assert made.cause(range(1, 20)).location.line == 1
-    words = change(tmp_path, KEPT, KEPT.replace("def work(n):\n", 'def work(n):\n    """Do."""\n'))
-    assert [hunk.is_code for hunk in words.hunks] == [False]
-
-
-def test_comments_and_brackets_are_no_code(tmp_path):
-    """Of C++, preprocessor lines are code and what follows // is not; of Python, lines that begin with #."""
-    before = "int a;\n}\nint b;\n#define N 1\nint c;\n"
-    after = "int a;\n}  // namespace x\nint b;\n#define N 2\nint c;\n"
-    made = change(tmp_path, before, after, "x.hip")
-    assert [hunk.is_code for hunk in made.hunks] == [False, True]
-    assert made.cause().text == "x.hip changed (+2 -2), line 4: `#define N 2`"
-    python = change(tmp_path, "a = 1\nb = 2\n", "# a\na = 1\n)\nb = 3\n")
-    assert [hunk.is_code for hunk in python.hunks] == [False, True]
-    assert python.cause().location.line == 4
-
-
-def test_changes_without_text_and_files_that_came_or_went_are_told(tmp_path):
-    """Bytes are said to differ; a deleted line is placed where it was."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    (tmp_path / "a/x.bin").write_bytes(b"\xff\xfe1")
-    (tmp_path / "b/x.bin").write_bytes(b"\xff\xfe2")
-    (tmp_path / "a/gone.py").write_text("x = 1\n")
-    (tmp_path / "b/new.py").write_text("x = 1\n")
-    (tmp_path / "a/less.py").write_text("x = 1\ny = 2\nz = 3\n")
-    (tmp_path / "b/less.py").write_text("x = 1\nz = 3\n")
-    found = {path: one.cause() for path, one in changed_files(tmp_path / "a", tmp_path / "b").items()}
-    assert found["x.bin"].text == "x.bin differs"
-    assert found["gone.py"].text == "gone.py is gone"
-    assert found["gone.py"].location is None
-    assert found["new.py"].text == "new.py is new"
-    assert (found["less.py"].location.line, found["less.py"].text) == (2, "less.py changed (+0 -1), line 2: `y = 2`")
-
-
-def test_imports_are_followed_through_packages_and_relative_names(tmp_path):
-    """Absolute, relative, of a package's own module, inside of functions; what is not in the tree is left out."""
-    files = {
-        "src/lib/__init__.py": "", "src/lib/a.py": "from . import b\nfrom .sub.c import x\nimport numpy\n",
-        "src/lib/b.py": "def f():\n    import lib.d as d\n", "src/lib/sub/__init__.py": "from ..e import y\n",
-        "src/lib/sub/c.py": "x = 1\n", "src/lib/d.py": "", "src/lib/e.py": "y = 1\n", "src/lib/never.py": "",
-        "benchmarks/bench.py": "from lib import a\n", "broken.py": "def\n",
-    }  # fmt: skip
-    for path, text in files.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    found = imports_of(tmp_path, ["benchmarks/bench.py", "broken.py", "missing.py"])
-    assert set(found) == set(files) - {"src/lib/never.py"}
-    assert found[0] == "benchmarks/bench.py"
-
-
 def test_another_extension_module_points_at_native_sources(project, tmp_path):
     """Where a compiled module that both sides load differs, changed C sources are causes; else they are not."""
     context = project({"native/fast.c": "int f(void) { return 2; }\n"})
@@ -405,7 +348,7 @@ def test_another_extension_module_points_at_native_sources(project, tmp_path):
     for side in ("base", "head"):
         built[side] = tmp_path / f"{side}.so"
         built[side].write_bytes(side.encode())
-    functions = (function("work", 10.0, module="tinylib.work"),)
+    functions = (Function("tinylib.work", "work.py", 1, "work", 1.0, 10.0, 10.0),)
     base, head = (Trace(status="ok", functions=functions, modules={"tinylib.fast": str(built[one])}) for one in built)
     paths = Paths(context)
     assert [one.change.path for one in paths.files(worse(), (base, head))] == ["native/fast.c"]

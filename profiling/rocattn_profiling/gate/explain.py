@@ -20,7 +20,7 @@ from rocattn_profiling.gate.explain_gpu import gpu_archs, machine_code
 from rocattn_profiling.gate.explain_paths import Paths
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.render import quantity
-from rocattn_profiling.gate.verdict import Cause, Entry
+from rocattn_profiling.gate.verdict import Cause, Entry, badness
 from rocattn_profiling.measure.workloads import GRIDS
 
 if TYPE_CHECKING:
@@ -67,7 +67,10 @@ def explain(entries: Sequence[Entry], context: Context) -> list[Entry]:
     except (RocattnError, OSError) as error:
         context.say(f"no causes are given: {error}")
         return list(entries)
-    return [_explained(explained, entry, context) if entry.status in WORSE else entry for entry in entries]
+    # The worst first: it is they that are run again where there are many, and of a class the worst stands for all.
+    order = sorted(range(len(entries)), key=lambda at: -badness(entries[at]))
+    found = {at: _explained(explained, entries[at], context) for at in order if entries[at].status in WORSE}
+    return [found.get(at, entry) for at, entry in enumerate(entries)]
 
 
 def _explained(explained: _Explainer, entry: Entry, context: Context) -> Entry:
@@ -200,7 +203,9 @@ class _Explainer:
         told = [cause for cause in causes if cause.kind in {"backend", "launch", "machine code", "counters"}]
         parts += [_closed(cause.text) for cause in told[:_NAMED]]
         if moved:
-            parts.append(_closed(f"Under a profiler, {'; '.join(move.sentence for move in moved)}"))
+            other = self._paths.traced(entry)
+            which = "" if other == entry.label else f"where {other} was run, "
+            parts.append(_closed(f"Under a profiler, {which}{'; '.join(move.sentence for move in moved)}"))
         near = [one.change.cause(one.ran).text for one in files if one.rank == 0]
         far = [one.change.path for one in files if one.rank > 0]
         packages = [cause.text for cause in causes if cause.kind == "environment"]

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocattn_profiling.gate.verdict import Cause, Location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rocattn_profiling.gate.measure import SideName
 
 _LEFT_OUT = {".git", "__pycache__", ".venv", "node_modules", "out", ".asv"}
 _MOST_BYTES = 2_000_000  # a larger file is no source that a person reads
@@ -106,10 +108,11 @@ class Change:
     Attributes:
         path: Relative to the trees' top folders.
         before, after: The file on each side; one of them may not be there.
+        was: Its path on base, where that is another one.
     """
 
-    def __init__(self, path: str, before: Path, after: Path) -> None:
-        self.path, self.before, self.after = path, before, after
+    def __init__(self, path: str, before: Path, after: Path, was: str = "") -> None:
+        self.path, self.before, self.after, self.was = path, before, after, was
 
     @cached_property
     def _lines(self) -> tuple[list[str], list[str]]:
@@ -193,35 +196,39 @@ class Change:
             return Cause(kind="source", text=f"{self.path} is gone")
         if not self.before.is_file():
             return Cause(kind="source", text=f"{self.path} is new", location=Location(path=self.path))
-        hunk = self.worth_a_look(ran)
+        hunk, name = self.worth_a_look(ran), self.path + (f" ({self.was} in base)" if self.was else "")
         if hunk is None:
-            return Cause(kind="source", text=f"{self.path} differs", location=Location(path=self.path))
+            return Cause(kind="source", text=f"{name} differs", location=Location(path=self.path))
         shown = hunk.text if len(hunk.text) <= _WIDTH else hunk.text[: _WIDTH - 1] + "…"
         where = Location(path=self.path, line=hunk.line)
-        return Cause(
-            kind="source", text=f"{self.path} changed ({self.counts}), line {hunk.line}: `{shown}`", location=where
-        )
+        return Cause(kind="source", text=f"{name} changed ({self.counts}), line {hunk.line}: `{shown}`", location=where)
 
 
 def changed_files(
-    base: Path, head: Path, *, without: Sequence[str] = (), among: Iterable[str] | None = None
+    base: Path, head: Path, *, without: Sequence[str] = (), among: Mapping[str, str] | None = None
 ) -> dict[str, Change]:
-    """Return the files that differ between two trees by their relative path.
+    """Return the files that differ between two trees by their relative path; of a file under a new name, by that.
+
+    One that has nothing but a new name is listed as gone, which it is for those that look for it under the old one.
 
     Args:
         base: Before.
         head: Now.
         without: Folders that both sides take from head, so that a change in them explains nothing.
-        among: The paths that can differ, where that is known; else both trees are read.
+        among: The paths that can differ, each with the one it had on base, where that is known; else both trees are
+            read.
     """
+    pairs = {path: path for path in _files(base) | _files(head)} if among is None else among
     found = {}
-    for path in sorted(_files(base) | _files(head) if among is None else among):
+    for path, was in sorted(pairs.items()):
         if any(path == folder or path.startswith(f"{folder}/") for folder in without):
             continue
-        before, after = base / path, head / path
+        before, after = base / was, head / path
         if before.is_file() and after.is_file() and before.read_bytes() == after.read_bytes():
+            if was != path:
+                found[was] = Change(was, before, head / was)
             continue
-        found[path] = Change(path, before, after)
+        found[path] = Change(path, before, after, was if was != path else "")
     return found
 
 
@@ -236,22 +243,25 @@ def _files(tree: Path) -> set[str]:
     return found
 
 
-def of_module(changes: dict[str, Change], module: str, file: str) -> Change | None:
-    """Return the change of the file that a module of head's was loaded from, wherever the tree keeps its packages.
+def of_module(changes: dict[str, Change], module: str, file: str, side: SideName = "head") -> Change | None:
+    """Return the change of the file that a module of a side was loaded from, wherever the tree keeps its packages.
 
     Names alone would take a library's ``random`` for the project's ``x/random.py``: the contents must be equal, too.
     """
     stem = module.replace(".", "/")
     for end in (f"{stem}.py", f"{stem}/__init__.py"):
-        for path, change in changes.items():
-            if (path == end or path.endswith(f"/{end}")) and _equal(change.after, Path(file)):
+        for change in changes.values():
+            own = change.after if side == "head" else change.before
+            path = (change.was or change.path) if side == "base" else change.path
+            if (path == end or path.endswith(f"/{end}")) and equal(own, Path(file)):
                 return change
     return None
 
 
-def _equal(one: Path, other: Path) -> bool:
+def equal(one: Path, other: Path) -> bool:
+    """Whether both files can be read and hold the same."""
     try:
-        return one.read_bytes() == other.read_bytes()
+        return one.stat().st_size == other.stat().st_size and one.read_bytes() == other.read_bytes()
     except OSError:
         return False
 

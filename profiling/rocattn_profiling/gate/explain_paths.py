@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocattn.errors import RocattnError
 from rocattn.toolchain.inputs import inputs_of
 from rocattn_profiling.gate import explain_trace
-from rocattn_profiling.gate.explain_files import NATIVE, Change, changed_files, imports_of, of_module
+from rocattn_profiling.gate.explain_files import NATIVE, Change, changed_files, equal, imports_of, of_module
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.verdict import Cause, Location
 from rocattn_profiling.measure import revisions
@@ -51,6 +51,7 @@ class Paths:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._traces: dict[tuple[str, str], tuple[Trace, Trace] | None] = {}
+        self._traced: dict[tuple[str, str], str] = {}
         self.trees = all(side in context.trees for side in SIDES)
         self.changes = self._changes() if self.trees else {}
         self._reached: dict[tuple[str, ...], list[str]] = {}
@@ -62,14 +63,19 @@ class Paths:
         without = [inside.as_posix()] if inside else []
         return changed_files(trees["base"], trees["head"], without=without, among=self._told_by_git())
 
-    def _told_by_git(self) -> list[str] | None:
-        """Return the paths that differ between both revisions; None where there are none to ask about."""
+    def _told_by_git(self) -> dict[str, str] | None:
+        """Return the paths that differ, each with the one it had on base; None where there are no revisions to ask."""
         sides = [self._context.revisions.get(side) for side in SIDES]
         shas = [revision.sha for revision in sides if revision is not None]
         if len(shas) < len(SIDES):
             return None
-        listed = revisions.git(self._context.repo, "diff", "--name-only", "--no-renames", "-z", *shas)
-        return [path for path in listed.split("\0") if path]
+        listed = revisions.git(self._context.repo, "diff", "--name-status", "--no-relative", "-M", "-z", *shas)
+        words, found = iter(listed.split("\0")), {}
+        for status in words:
+            if status:
+                was = next(words)
+                found[next(words) if status.startswith("R") else was] = was
+        return found
 
     def traces(self, entry: Entry) -> tuple[Trace, Trace] | None:
         """Return both sides of a benchmark under the profiler; None where it does not run there, or too many did."""
@@ -79,7 +85,12 @@ class Paths:
                 return None
             base, head = (explain_trace.trace(self._context.launchers[side], entry) for side in SIDES)
             self._traces[key] = (base, head) if base and head else None
+            self._traced[key] = entry.label
         return self._traces[key]
+
+    def traced(self, entry: Entry) -> str:
+        """Return the benchmark whose traces `traces` gives for one: of a class, the first that was asked for."""
+        return self._traced[entry.name, entry.params.get("backend", "")]
 
     def files(self, entry: Entry, traces: tuple[Trace, Trace] | None, direction: str = "forward") -> list[OnPath]:
         """Return the changed files that a benchmark runs or loads, those that ran first.
@@ -103,12 +114,18 @@ class Paths:
         return list(best.values())
 
     def _loaded(self, traces: tuple[Trace, Trace]) -> Iterator[OnPath]:
-        head = traces[1]
+        base, head = traces
         for module, file in head.modules.items():
             change = of_module(self.changes, module, file)
-            if change is None:
-                continue
-            yield _ranked(change, traces, module)
+            if change is not None:
+                yield _ranked(change, traces, module)
+        for module, file in base.modules.items():
+            # What only base loads made it fast, perhaps: a module that is gone, whose stand-in has not changed.
+            change = of_module(self.changes, module, file, "base") if module not in head.modules else None
+            renamed = change is not None and any(equal(change.before, Path(other)) for other in head.modules.values())
+            if change is not None and not change.after.is_file() and not renamed:
+                ran = any(one.module == module for one in base.functions)
+                yield OnPath(0 if ran else 2, change)
 
     def _imported(self, entry: Entry, direction: str) -> Iterator[OnPath]:
         """Give the changed files that the benchmark's module, or the backend that it names, imports."""
@@ -232,8 +249,8 @@ def _ranked(change: Change, traces: tuple[Trace, Trace], module: str) -> OnPath:
 
 def _share(traces: tuple[Trace, Trace], module: str, change: Change | None = None) -> float:
     """Return the part of the added time that is in a module's functions, or in those of them that changed."""
-    moved = [one for one in explain_trace.moves(*traces) if one.function.module == module]
-    return sum(one.share for one in moved if change is None or change.touches([one.function.line]))
+    added = [(one, share) for one, share in explain_trace.shares(*traces) if one.module == module]
+    return sum(share for one, share in added if change is None or change.touches([one.line]))
 
 
 def _extensions_differ(base: Trace, head: Trace) -> bool:

@@ -30,6 +30,7 @@ class Function(msgspec.Struct, frozen=True):
         calls: How often it is called.
         self_ns, total_ns: Time in it, without and with the Python functions that it calls; native code, be it a
             builtin or a library called through ctypes, counts as its caller's.
+        callees: Functions that it calls, by `key`, with how often.
     """
 
     module: str
@@ -39,6 +40,12 @@ class Function(msgspec.Struct, frozen=True):
     calls: float
     self_ns: float
     total_ns: float
+    callees: dict[str, float] = {}
+
+    @property
+    def key(self) -> str:
+        """What it is known by on both sides, whatever line it is on there."""
+        return f"{self.module or self.file}:{self.name}"
 
     @property
     def label(self) -> str:
@@ -80,7 +87,8 @@ class Move(NamedTuple):
         calls = f"{_number(before.calls if before else 0)} -> {_number(after.calls)} times"
         oftener = before is None or after.calls > before.calls * _OFTENER
         told = f"is called {calls} a call of the benchmark and takes {time}" if oftener else f"takes {time}"
-        return f"{after.label} {told}, {100 * self.share:.0f} % of what was added"
+        was = f" ({before.label} in base)" if before is not None and before.label != after.label else ""
+        return f"{after.label}{was} {told}, {100 * self.share:.0f} % of what was added"
 
 
 def trace(launcher: Launcher, entry: Entry) -> Trace | None:
@@ -120,17 +128,66 @@ def moves(base: Trace, head: Trace) -> list[Move]:
         base: Before.
         head: Now; of a side that is not slower under the profiler nothing is said.
     """
-    before = {(one.module or one.file, one.name): one for one in base.functions}
-    added = []
-    for one in head.functions:
-        old = before.get((one.module or one.file, one.name))
-        added.append((one.self_ns - (old.self_ns if old else 0.0), one, old))
-    total = sum(max(more, 0.0) for more, _, _ in added)
-    if sum(one.self_ns for one in head.functions) <= sum(one.self_ns for one in base.functions):
+    before, after = _by_key(base), _by_key(head)
+    if sum(one.self_ns for one in after.values()) <= sum(one.self_ns for one in before.values()):
         return []
+    pairs = [(one, _partner(one, before, after)) for one in after.values()]
+    added = [(one.self_ns - (old.self_ns if old else 0.0), one, old) for one, old in pairs]
+    total = sum(max(more, 0.0) for more, _, _ in added)
     added.sort(key=lambda item: -item[0])
     found = [Move(one, old, more / total) for more, one, old in added[:_MOST_MOVES]]
     return [move for move in found if move.share >= _SHARE]
+
+
+def shares(base: Trace, head: Trace) -> list[tuple[Function, float]]:
+    """Return each of head's functions with the part of the added time that is its own doing.
+
+    That is what it takes longer itself, and what it calls oftener. A function that is called oftener, or that calls
+    one which became slower, adds time without having changed.
+    """
+    before, after = _by_key(base), _by_key(head)
+    found = []
+    for one in after.values():
+        old = _partner(one, before, after)
+        more = one.self_ns - (old.self_ns / old.calls * one.calls if old and old.calls else 0.0)
+        for key, calls in one.callees.items():
+            callee = after.get(key)
+            if callee is None or not callee.calls or key == one.key:
+                continue
+            same = _partner(callee, before, after)
+            usual = (
+                old.callees.get(same.key if same else key, 0.0) / old.calls * one.calls if old and old.calls else 0.0
+            )
+            each = min(side.total_ns / side.calls for side in (callee, same) if side is not None and side.calls)
+            more += (calls - usual) * each
+        found.append((one, max(more, 0.0)))
+    total = sum(more for _, more in found)
+    return [(one, more / total) for one, more in found] if total else []
+
+
+def _by_key(trace: Trace) -> dict[str, Function]:
+    """Return a trace's functions by `Function.key`; those that share one (lambdas; methods on 3.10) are added up."""
+    found: dict[str, Function] = {}
+    for one in trace.functions:
+        known = found.get(one.key)
+        if known is None:
+            found[one.key] = one
+            continue
+        callees = known.callees | {key: calls + known.callees.get(key, 0.0) for key, calls in one.callees.items()}
+        found[one.key] = msgspec.structs.replace(
+            known, calls=known.calls + one.calls, self_ns=known.self_ns + one.self_ns,
+            total_ns=known.total_ns + one.total_ns, callees=callees,
+        )  # fmt: skip
+    return found
+
+
+def _partner(one: Function, before: dict[str, Function], after: dict[str, Function]) -> Function | None:
+    """Return what a function of head's was on base: the one of its key, or the only one of its name that moved."""
+    if one.key in before:
+        return before[one.key]
+    here = [other for key, other in after.items() if other.name == one.name and key not in before]
+    there = [other for key, other in before.items() if other.name == one.name and key not in after]
+    return there[0] if len(here) == len(there) == 1 else None
 
 
 def _ms(time_ns: float) -> str:

@@ -128,15 +128,26 @@ def called(benchmark: Any) -> Answer:
 def row(stat: Any, names: dict[Any, str], calls: int) -> Answer:
     """Describe one function, for each call of the benchmark."""
     code = stat.code
+    callees: dict[str, float] = {}
+    for called_ in stat.calls or ():
+        if not isinstance(called_.code, str):
+            key = f"{names.get(called_.code.co_filename) or called_.code.co_filename}:{name_of(called_.code)}"
+            callees[key] = callees.get(key, 0.0) + called_.callcount / calls
     return {
         "module": names.get(code.co_filename, ""),
         "file": code.co_filename,
         "line": code.co_firstlineno,
-        "name": getattr(code, "co_qualname", code.co_name),
+        "name": name_of(code),
         "calls": stat.callcount / calls,
         "self_ns": stat.inlinetime / calls * 1e9,
         "total_ns": stat.totaltime / calls * 1e9,
+        "callees": callees,
     }
+
+
+def name_of(code: Any) -> str:
+    """Return a function's name with its class's, where Python knows it (3.11 and later)."""
+    return str(getattr(code, "co_qualname", code.co_name))
 
 
 if __name__ == "__main__":

@@ -126,15 +126,6 @@ def test_what_is_loaded_but_did_not_run_is_said_to_be_that(project):
     assert places(found) == [("tinylib/parts.py", 6)]
 
 
-def test_the_caller_that_calls_oftener_comes_before_what_it_calls(project):
-    """The time is in what is called; it has changed, too, but each call takes as long as before."""
-    (found,) = explained(project({
-        "tinylib/work.py": LIBRARY["tinylib/work.py"].replace("range(2)", "range(6)"),
-        "tinylib/parts.py": LIBRARY["tinylib/parts.py"].replace("return sum", "m = n\n    return sum"),
-    }))  # fmt: skip
-    assert [path for path, _ in places(found)] == ["tinylib/work.py", "tinylib/parts.py"]
-
-
 def test_a_module_that_only_base_loads_is_named(project):
     """The fallback that takes its place has not changed, and neither has the import of it."""
     work = f"try:\n    from tinylib.fast import part\nexcept ImportError:\n    {LIBRARY['tinylib/work.py']}"
@@ -245,6 +236,48 @@ def test_a_package_that_it_loads_is_named(project):
     (found,) = explained(context)
     assert [(one.kind, one.text) for one in found.causes] == [("environment", "numpy 1.26.0 -> 2.1.0")]
     assert "The environments differ in numpy 1.26.0 -> 2.1.0." in found.explanation
+
+
+def test_packages_are_told_beside_a_changed_function(project):
+    """Either may be the cause; of many the paragraph names six."""
+    changed = LIBRARY["tinylib/work.py"].replace("range(2)", "range(6)")
+    context = project({"tinylib/work.py": f"import numpy\n{changed}"}, {"numpy": ("1.26.0", "2.1.0")})
+    (found,) = explained(context)
+    assert "line 6: `for _ in range(6):`. The environments differ in numpy 1.26.0 -> 2.1.0." in found.explanation
+
+
+def test_of_many_packages_six_are_named(project):
+    """A benchmark that fails may load any of them."""
+    context = project({}, {f"p{number}": ("1", "2") for number in range(8)})
+    (found,) = explained(context, worse(status="failed", reason="no"))
+    assert len(found.causes) == 8
+    assert "p4 1 -> 2, p5 1 -> 2 and 2 more packages." in found.explanation
+    assert "p6" not in found.explanation
+
+
+def test_a_constant_is_told_with_its_line(project):
+    """No function changed, but what one of them uses did."""
+    context = project(
+        {"tinylib/parts.py": "TIMES = 4\n" + LIBRARY["tinylib/parts.py"].replace("range(n)", "range(TIMES * n)")}
+    )
+    parts = (context.trees["head"] / "tinylib/parts.py").read_text()
+    (context.trees["base"] / "tinylib/parts.py").write_text(parts.replace("TIMES = 4", "TIMES = 1"))
+    (found,) = explained(context)
+    assert "files that it loads were: tinylib/parts.py (line 1: `TIMES = 4`)." in found.explanation
+
+
+def test_a_value_without_a_ratio_has_no_percentage(project):
+    """From 0 to 5 is no change of 0 %."""
+    decision = Decision(id=LABEL, verdict="regression", ratio=1.0, ratio_low=0.0, ratio_high=None)
+    entry = msgspec.structs.replace(worse(metric="track"), base=0.0, head=5.0, unit="x", decision=decision)
+    (found,) = explained(project({}), entry)
+    assert f"{LABEL} is 0 x -> 5 x. Nothing that it loads" in found.explanation
+
+
+def test_imports_that_were_read_are_said_to_be_that(project):
+    """What a benchmark that was not run loads is not known for sure."""
+    (found,) = explained(project({"other/data.py": "x = 1\n"}), worse("bench_work.time_needs_old"))
+    assert "Nothing that it was seen to import differs" in found.explanation
 
 
 def test_a_benchmark_that_fails_on_head_is_told_by_its_traceback(project):

@@ -1,9 +1,10 @@
 """What explanations are made of: changed lines and functions of files, imports, and where the added time is."""
 
+import msgspec
 import pytest
 
 from rocattn_profiling.gate.explain_files import Change, changed_files, imports_of
-from rocattn_profiling.gate.explain_trace import Function, Trace, moves
+from rocattn_profiling.gate.explain_trace import Function, Trace, moves, shares
 
 
 def function(name, self_ns, calls=1.0, module="m"):
@@ -20,6 +21,25 @@ def test_added_time_is_shared_out_among_functions():
     assert found[0].sentence == "m.a takes 100 ns -> 180 ns in itself, native code included, 71 % of what was added"
     assert "is called 0 -> 3 times a call of the benchmark" in found[1].sentence
     assert moves(head, base) == []
+
+
+def test_added_time_is_the_doing_of_who_calls_oftener():
+    """Not of what is called, each call of which takes as long as before, nor of who calls the caller."""
+
+    def made(times, each=10.0, inner=1.0):
+        part = function("part", each * times, times)
+        total = each * times
+        work = msgspec.structs.replace(function("work", inner), total_ns=inner + total, callees={"m:part": times})
+        outer = msgspec.structs.replace(function("outer", 2.0), total_ns=3.0 + total, callees={"m:work": 1.0})
+        return Trace(status="ok", functions=(part, work, outer))
+
+    assert {one.name: share for one, share in shares(made(2.0), made(6.0))} == {"part": 0.0, "work": 1.0, "outer": 0.0}
+    assert {one.name: share for one, share in shares(made(2.0), made(2.0, each=20.0))} == {
+        "part": 1.0, "work": 0.0, "outer": 0.0,
+    }  # fmt: skip
+    mixed = {one.name: round(share, 2) for one, share in shares(made(2.0), made(4.0, each=15.0))}
+    assert mixed == {"part": 0.5, "work": 0.5, "outer": 0.0}  # 4 calls that take 5 more, 2 more that take 10
+    assert shares(made(2.0), made(2.0)) == []
 
 
 def test_functions_of_one_name_are_added_up():

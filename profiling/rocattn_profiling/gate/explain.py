@@ -19,16 +19,16 @@ from rocattn_profiling.gate.exact_sides import ProbeError, ask
 from rocattn_profiling.gate.explain_gpu import gpu_archs, machine_code
 from rocattn_profiling.gate.explain_paths import Paths
 from rocattn_profiling.gate.measure import SIDES
-from rocattn_profiling.gate.render import quantity
+from rocattn_profiling.gate.render import has_ratio, quantity
 from rocattn_profiling.gate.verdict import Cause, Entry, badness
 from rocattn_profiling.measure.workloads import GRIDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rocattn.config import AttentionConfig
     from rocattn_profiling.gate.context import Context
-    from rocattn_profiling.gate.exact_sides import Answers
+    from rocattn_profiling.gate.exact_sides import Answers, Plan
     from rocattn_profiling.gate.explain_paths import OnPath
     from rocattn_profiling.gate.explain_trace import Move
 
@@ -130,7 +130,8 @@ class _Explainer:
         direction = config.direction if config else "backward" if "backward" in entry.name else "forward"
         traces = self._paths.traces(entry) if entry.status == "regression" else None
         moved = explain_trace.moves(*traces) if traces and entry.metric == "time" else []
-        files = self._paths.files(entry, traces, direction)
+        launched = [one for _, old, new in self._plans(entry) for one in self._paths.of_plans(old, new)]
+        files = self._paths.files(entry, traces, direction, launched)
         raised = self._paths.of_traceback(entry)
         causes += [raised] if raised else []
         near = [one.change.cause(one.ran) for one in files if one.rank == 0]
@@ -161,22 +162,26 @@ class _Explainer:
         text = f"{name} computes {config.label} on base and not on head: {why}{chosen}"
         return [Cause(kind="backend", text=text)]
 
-    def _gpu(self, entry: Entry) -> list[Cause]:
-        """Return what differs in the launches and the machine code of a benchmark of the GPU backend."""
+    def _plans(self, entry: Entry) -> Iterator[tuple[str, Plan, Plan]]:
+        """Give what both sides launch for a benchmark of the GPU backend on each of this machine's GPUs."""
         config = self._config(entry)
         if config is None or _backend(entry) != "gpu":
-            return []
-        found = []
+            return
         base, head = (answers.get(config.label) for answers in self._answers)
         for arch in self._archs:
             old, new = (answers.plans.get(arch) if answers else None for answers in (base, head))
-            if old is None or new is None or not old.launches or not new.launches:
-                continue
+            if old is not None and new is not None and old.launches and new.launches:
+                yield arch, old, new
+
+    def _gpu(self, entry: Entry) -> list[Cause]:
+        """Return what differs in the launches and the machine code of a benchmark of the GPU backend."""
+        found = []
+        for arch, old, new in self._plans(entry):
             if old.path != new.path:
-                text = f"on {arch}, the {old.path} path gives way to the {new.path} path: {new.reason}"
+                text = f"On {arch}, the {old.path} path gives way to the {new.path} path: {new.reason}"
                 found.append(Cause(kind="backend", text=text))
             elif old.hash != new.hash:
-                found.append(Cause(kind="launch", text=f"on {arch}, {geometry(old, new)}"))
+                found.append(Cause(kind="launch", text=f"On {arch}, {geometry(old, new)}"))
             if self._paths.trees:
                 found += machine_code(self._context, arch, old, new)
         return found
@@ -192,22 +197,24 @@ class _Explainer:
         where = f" on {entry.arch}" if entry.arch else ""
         sources = [cause.text for cause in causes if cause.kind == "source"][:_NAMED]
         changed = f" Changed in what it is made from: {'; '.join(sources)}." if sources else ""
-        return (
-            f"{entry.label}{where}: {_closed(entry.reason)}{changed} {_advice(f'{entry.unit} {entry.reason}')}".strip()
-        )
+        advice = _advice(entry.unit) or _advice(entry.reason)
+        return f"{entry.label}{where}: {_closed(entry.reason)}{changed} {advice}".strip()
 
     def _text(
         self, entry: Entry, causes: Sequence[Cause], moved: Sequence[Move], files: Sequence[OnPath], *, traced: bool
     ) -> str:
         parts = [_opening(entry)]
         told = [cause for cause in causes if cause.kind in {"backend", "launch", "machine code", "counters"}]
-        parts += [_closed(cause.text) for cause in told[:_NAMED]]
+        # Of each kind the first, before a second of any: counters come after all that the machine code shows.
+        first = list({cause.kind: cause for cause in reversed(told)}.values())[::-1]
+        named = sorted([*first, *(one for one in told if one not in first)][: max(_NAMED, len(first))], key=told.index)
+        parts += [_closed(cause.text) for cause in named]
         if moved:
             other = self._paths.traced(entry)
             which = "" if other == entry.label else f"where {other} was run, "
             parts.append(_closed(f"Under a profiler, {which}{'; '.join(move.sentence for move in moved)}"))
         near = [one.change.cause(one.ran).text for one in files if one.rank == 0]
-        far = [one.change.path for one in files if one.rank > 0]
+        far = [_loaded(one) if traced else one.change.path for one in files if one.rank > 0]
         packages = [cause.text for cause in causes if cause.kind == "environment"]
         if near:
             more = f", and {len(near) - _NAMED} more files" if len(near) > _NAMED else ""
@@ -216,18 +223,19 @@ class _Explainer:
             shown = ", ".join(far[:_MOST_FILES])
             loaded = "No function that it runs was changed; files that it loads were"
             parts.append(f"{loaded if traced else 'Of what it imports, these files changed'}: {shown}.")
-        if packages and not near:
-            parts.append(f"The environments differ in {', '.join(packages)}.")
+        if packages:
+            more = f" and {len(packages) - _MOST_FILES} more packages" if len(packages) > _MOST_FILES else ""
+            parts.append(f"The environments differ in {', '.join(packages[:_MOST_FILES])}{more}.")
         if not (told or near or far or packages):
             suspects = (
                 "suspect where code and data come to lie in memory, or the machine"
                 if entry.status == "regression"
                 else "look at the benchmark's own file, which both sides run as head has it, then at the machine"
             )
-            parts.append(
-                f"Nothing that it loads differs between base and head, neither files nor packages: {suspects}."
-            )
-        if advice := _advice(" ".join(cause.text for cause in told)):
+            loads = "it loads differs" if traced or not self._paths.changes else "it was seen to import differs"
+            parts.append(f"Nothing that {loads} between base and head, neither files nor packages: {suspects}.")
+        # Counters come with advice of their own, and may be of kernels that are not ours.
+        if advice := next((advice for one in named if one.kind != "counters" and (advice := _advice(one.text))), ""):
             parts.append(advice)
         return " ".join([*parts, self._next_step(entry, bool(near or told))])
 
@@ -271,8 +279,14 @@ def _opening(entry: Entry) -> str:
         return f"{entry.label} is worse: {_closed(entry.reason)}"
     change = f"{quantity(entry.base, entry.unit)} -> {quantity(entry.head, entry.unit)}"
     larger = "takes" if entry.metric == "time" else "is"
-    by = f" ({100 * (entry.decision.ratio - 1):+.1f} %)" if entry.decision.has_ratio else ""
-    return f"{entry.label} {larger} {change}{by}."
+    percent = f" ({100 * (entry.decision.ratio - 1):+.1f} %)" if entry.decision.has_ratio else ""
+    return f"{entry.label} {larger} {change}{percent}."
+
+
+def _loaded(one: OnPath) -> str:
+    """Return a file that a benchmark loads, with what changed of it outside of functions: what these may use."""
+    hunk = one.change.worth_a_look() if one.change.outside else None
+    return f"{one.change.path} (line {hunk.line}: `{hunk.shown}`)" if hunk else one.change.path
 
 
 def _paragraph(entry: Entry, causes: Sequence[Cause]) -> str:

@@ -46,6 +46,11 @@ class Hunk(NamedTuple):
         """Whether more than comments, docstrings, brackets and blank lines may have changed."""
         return bool(self.after or self.before)
 
+    @property
+    def shown(self) -> str:
+        """The text, cut to a readable width."""
+        return self.text if len(self.text) <= _WIDTH else self.text[: _WIDTH - 1] + "…"
+
 
 class _Function(NamedTuple):
     """A function of a file: its name with those around it, its lines with decorators, and what it says."""
@@ -199,9 +204,10 @@ class Change:
         hunk, name = self.worth_a_look(ran), self.path + (f" ({self.was} in base)" if self.was else "")
         if hunk is None:
             return Cause(kind="source", text=f"{name} differs", location=Location(path=self.path))
-        shown = hunk.text if len(hunk.text) <= _WIDTH else hunk.text[: _WIDTH - 1] + "…"
         where = Location(path=self.path, line=hunk.line)
-        return Cause(kind="source", text=f"{name} changed ({self.counts}), line {hunk.line}: `{shown}`", location=where)
+        return Cause(
+            kind="source", text=f"{name} changed ({self.counts}), line {hunk.line}: `{hunk.shown}`", location=where
+        )
 
 
 def changed_files(

@@ -22,7 +22,9 @@ def gpu_archs() -> list[str]:
 
 
 def machine_code(context: Context, arch: str, old: Plan, new: Plan) -> list[Cause]:
-    """Return what differs in the machine code of two plans' kernels, what costs most first.
+    """Return what got worse in the machine code of two plans' kernels, what costs most first; else what differs at all.
+
+    What got better is left out: it explains no regression.
 
     Args:
         context: With both trees.
@@ -42,10 +44,12 @@ def machine_code(context: Context, arch: str, old: Plan, new: Plan) -> list[Caus
     except RocattnError as error:
         context.say(f"the machine code is not compared: {error}")
         return []
+    findings = compared.comparison.findings
+    worse = [one for one in findings if one.severity == "worse"]
     return [
         Cause(
             kind="machine code", text=one.sentence, location=Location(path=f"kernels/{one.file}") if one.file else None
         )
-        for one in compared.comparison.findings
-        if one.severity not in {"new", "missing"}
+        for one in worse or findings
+        if one.severity not in {"new", "missing", "better"}
     ]

@@ -15,9 +15,10 @@ from rocattn_profiling.gate.verdict import Cause, Location
 from rocattn_profiling.measure import revisions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rocattn_profiling.gate.context import Context
+    from rocattn_profiling.gate.exact_sides import Plan
     from rocattn_profiling.gate.explain_trace import Trace
     from rocattn_profiling.gate.verdict import Entry
 
@@ -92,13 +93,20 @@ class Paths:
         """Return the benchmark whose traces `traces` gives for one: of a class, the first that was asked for."""
         return self._traced[entry.name, entry.params.get("backend", "")]
 
-    def files(self, entry: Entry, traces: tuple[Trace, Trace] | None, direction: str = "forward") -> list[OnPath]:
+    def files(
+        self,
+        entry: Entry,
+        traces: tuple[Trace, Trace] | None,
+        direction: str = "forward",
+        launched: Iterable[OnPath] = (),
+    ) -> list[OnPath]:
         """Return the changed files that a benchmark runs or loads, those that ran first.
 
         Args:
             entry: The benchmark.
             traces: Of it; without them, what its module imports is taken.
             direction: "forward" or "backward": which of the CPU kernels it is about, if it runs them.
+            launched: What its launches on a GPU are made from.
         """
         if traces is None:
             found = list(self._imported(entry, direction))
@@ -109,7 +117,7 @@ class Paths:
             elif _extensions_differ(*traces):
                 found += [OnPath(1, change) for path, change in self.changes.items() if Path(path).suffix in NATIVE]
         best: dict[str, OnPath] = {}
-        for one in sorted(found, key=lambda one: (one.rank, -one.share, one.change.path)):
+        for one in sorted([*launched, *found], key=lambda one: (one.rank, -one.share, one.change.path)):
             best.setdefault(one.change.path, one)
         return list(best.values())
 
@@ -165,6 +173,31 @@ class Paths:
             if path.startswith(f"{CPU_KERNELS}/"):
                 yield OnPath(0, change, (), share) if path in inside else OnPath(2, change)
 
+    def of_plans(self, old: Plan, new: Plan) -> Iterator[OnPath]:
+        """Give the changed files that launches on a GPU are made from: kernels, and what plans where plans differ."""
+        if not self.trees:
+            return
+        made = {path for launch in new.launches for path in self._kernel(launch.source)}
+        if old.hash != new.hash:
+            made |= self._planners()
+        for path, change in self.changes.items():
+            if path in made:
+                yield OnPath(0, change)
+
+    def _kernel(self, source: str) -> set[str]:
+        """Return the paths of head that a GPU kernel is compiled from; none where it is not as it is here."""
+        folder = self._context.trees["head"] / "kernels"
+        try:
+            names = [name for name, _ in inputs_of(folder / "include", folder / source)]
+        except RocattnError:
+            return set()
+        beside = source.rpartition("/")[0]
+        return {f"kernels/{name if name.startswith('include/') else f'{beside}/{name}'}" for name in names}
+
+    def _planners(self) -> set[str]:
+        """Return the paths of head that choose launches and tiles."""
+        return {path for path in self._imports(["rocattn/gpu/plan.py"]) if path.startswith("rocattn/gpu/")}
+
     def _imports(self, starts: Sequence[str], roots: Sequence[str] = ()) -> list[str]:
         """Return what files of head import, read once: hundreds of kernels may ask."""
         key = (*starts, *roots)
@@ -181,15 +214,8 @@ class Paths:
         """
         if not self.trees:
             return []
-        tree = self._context.trees["head"]
-        near: set[str] = set()
         if entry.metric == "audit":
-            folder = tree / "kernels"
-            source = folder / "hip" / f"{entry.name}.hip"
-            if source.is_file():
-                names = (name for name, _ in inputs_of(folder / "include", source))
-                near = {f"kernels/{name if name.startswith('include/') else f'hip/{name}'}" for name in names}
-            far = {path for path in self._imports(["rocattn/gpu/plan.py"]) if path.startswith("rocattn/gpu/")}
+            near, far = self._kernel(f"hip/{entry.name}.hip"), self._planners()
         else:
             # "select cpu-flash", "workspace gpu": the backend's own file comes first.
             own = f"rocattn/backends/{entry.label.rpartition(' ')[2].replace('-', '_')}.py"

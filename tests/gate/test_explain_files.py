@@ -1,15 +1,69 @@
 """What explanations are made of: changed lines and functions of files, imports, and where the added time is."""
 
+import sys
+
 import msgspec
 import pytest
 
+from rocattn_profiling.gate.context import Context
+from rocattn_profiling.gate.explain import explain
 from rocattn_profiling.gate.explain_files import Change, changed_files, imports_of
 from rocattn_profiling.gate.explain_trace import Function, Trace, moves, shares
+from rocattn_profiling.gate.pairs import Decision
+from rocattn_profiling.gate.render import entry_lines
+from rocattn_profiling.gate.verdict import Entry
+from rocattn_profiling.measure.asv_launch import Launcher
 
 
 def function(name, self_ns, calls=1.0, module="m"):
     """A function of a trace."""
     return Function(module=module, file="m.py", line=1, name=name, calls=calls, self_ns=self_ns, total_ns=self_ns)
+
+
+TABLED = """import json, pathlib
+TIMES = json.loads((pathlib.Path(__file__).parent / "table.json").read_text())["times"]
+
+
+def work(n):
+    sum(range(TIMES * n))
+"""
+
+
+def test_a_data_file_that_is_opened_is_on_the_path(tmp_path):
+    """Tables decide what code does; a file of the same kind that nobody reads does not."""
+    for side, times in (("base", 1), ("head", 9)):
+        for path, text in {
+            "lib/__init__.py": "", "lib/work.py": TABLED, "lib/table.json": f'{{"times": {times}}}',
+            "lib/other.json": f"{times}", "benchmarks/__init__.py": "",
+            "benchmarks/bench_t.py": "from lib.work import work\n\n\ndef time_work():\n    work(1000)\n",
+        }.items():  # fmt: skip
+            (tmp_path / side / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / side / path).write_text(text)
+    trees = {side: tmp_path / side for side in ("base", "head")}
+    launchers = {
+        side: Launcher(sys.executable, trees["head"] / "benchmarks", tmp_path / f"of-{side}", {"PYTHONPATH": str(tree)})
+        for side, tree in trees.items()
+    }
+    context = Context(
+        repo=trees["head"], out=tmp_path / "out", trees=trees, revisions={}, launchers=launchers, differing={},
+        quick=True, say=[].append,
+    )  # fmt: skip
+    name = "bench_t.time_work"
+    slower = Decision(id=name, verdict="regression", ratio=2.0)
+    (found,) = explain([Entry(label=name, name=name, status="regression", decision=slower, base=1, head=2)], context)
+    assert [one.location.path for one in found.causes] == ["lib/table.json"]
+    assert "files that it loads were: lib/table.json (line 1:" in found.explanation
+
+
+def test_a_command_in_an_explanation_is_on_one_line():
+    """A shell takes a line break in it for its end, and runs what stands before."""
+    command = f"`rocattn gate run --bench '{'a-b.*' * 30}'`"
+    entry = Entry(
+        label="x", name="x", status="regression", explanation=f"{'word ' * 18}alone: {command}, `if n:` well-known."
+    )
+    lines = [line.strip() for line in entry_lines(entry)]
+    assert sum(f"{command}," in line for line in lines) == 1
+    assert all(len(line) <= 100 for line in lines if command not in line)
 
 
 def test_added_time_is_shared_out_among_functions():

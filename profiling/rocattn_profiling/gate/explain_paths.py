@@ -134,6 +134,18 @@ class Paths:
             if change is not None and not change.after.is_file() and not renamed:
                 ran = any(one.module == module for one in base.functions)
                 yield OnPath(0 if ran else 2, change)
+        yield from self._opened(traces)
+
+    def _opened(self, traces: tuple[Trace, Trace]) -> Iterator[OnPath]:
+        """Give the changed files that a benchmark opens; of the CPU kernels' sources all are hashed, used or not."""
+        opened = [{Path(file) for file in trace.opened} for trace in traces]
+        for path, change in self.changes.items():
+            for own, files in zip((change.before, change.after), opened, strict=True):
+                # By content, since an installed copy may have been read; the path for files that both sides share.
+                if not path.startswith(f"{CPU_KERNELS}/") and any(
+                    file.name == own.name and equal(own, file) for file in files
+                ):
+                    yield OnPath(1, change)
 
     def _imported(self, entry: Entry, direction: str) -> Iterator[OnPath]:
         """Give the changed files that the benchmark's module, or the backend that it names, imports."""

@@ -62,6 +62,7 @@ class Trace(msgspec.Struct, frozen=True):
         functions: Those that ran, the longest first.
         modules: Name -> file of all that is loaded.
         packages: Distributions that something was loaded from.
+        opened: Files that Python opened, without its modules.
     """
 
     status: str
@@ -70,6 +71,7 @@ class Trace(msgspec.Struct, frozen=True):
     functions: tuple[Function, ...] = ()
     modules: dict[str, str] = {}
     packages: tuple[str, ...] = ()
+    opened: tuple[str, ...] = ()
 
 
 class Move(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -115,10 +116,17 @@ def entry_lines(entry: Entry) -> Iterator[str]:
     if entry.waiver:
         yield f"    waived: {terminal(entry.waiver)}"
     if entry.explanation:
-        yield from (f"    {terminal(line)}" for line in textwrap.wrap(plain(entry.explanation, 4000), _WIDTH))
+        yield from (f"    {terminal(line)}" for line in _wrapped(plain(entry.explanation, 4000)))
     for cause in entry.causes:
         place = f" ({terminal(where(cause))})" if where(cause) else ""
         yield f"    - {cause.kind}: {terminal(cause.text)}{place}"
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return a paragraph in lines: what stands in backticks, commands above all, stays whole, to be copied."""
+    whole = re.sub("`[^`]*`", lambda span: span[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(whole, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def _name(entry: Entry) -> str:

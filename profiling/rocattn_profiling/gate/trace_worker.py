@@ -26,6 +26,7 @@ MOST_CALLS = 50
 BATCHES = 4
 MOST_FUNCTIONS = 400
 PLAIN_CALLS = 4
+MOST_OPENED = 2000
 
 
 def main() -> None:
@@ -35,14 +36,24 @@ def main() -> None:
     if request.get("plain"):
         run_plainly(request)
         return
+    opened: set[str] = set()
+    sys.addaudithook(lambda event, values: note_opened(opened, event, values))
     try:
-        answer = trace(request)
+        answer = {**trace(request), "opened": sorted(opened)}
     except BaseException as error:  # noqa: BLE001 - also SystemExit of a benchmark only means that there is no trace
         answer = asv_worker.failure(error)
     asv_worker.write(request["answer"], answer)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def note_opened(opened: set[str], event: str, values: tuple[Any, ...]) -> None:
+    """Take down what is opened and is no Python module: tables and sources that are read are on the path, too."""
+    if event != "open" or not isinstance(values[0], str) or len(opened) >= MOST_OPENED:
+        return
+    if not values[0].endswith((".py", ".pyc")):
+        opened.add(str(Path(values[0]).absolute()))
 
 
 def run_plainly(request: Answer) -> None:

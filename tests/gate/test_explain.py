@@ -284,6 +284,9 @@ def test_a_benchmark_that_fails_on_head_is_told_by_its_traceback(project):
     """The innermost frame in a changed file is the place to look."""
     changed = {"tinylib/parts.py": "def part(n):\n    n += 1\n    raise ValueError('planted')\n"}
     context = project(changed)
+    place = '  File "/work/src-1/tree/tinylib/parts.py", line 3, in part\n    raise ValueError\n'
+    (beside,) = explained(context, worse(status="failed", reason="x", traceback=place))
+    assert places(beside)[0] == ("tinylib/parts.py", 3)
     trace_back = '  File "/env/lib/python3.11/site-packages/tinylib/parts.py", line 3, in part\n    raise ValueError\n'
     entry = worse(status="failed", reason="ValueError: planted", traceback=trace_back)
     (found,) = explained(context, entry)
@@ -387,3 +390,10 @@ def test_another_extension_module_points_at_native_sources(project, tmp_path):
     assert [one.change.path for one in paths.files(worse(), (base, head))] == ["native/fast.c"]
     built["head"].write_bytes(b"base")
     assert paths.files(worse(), (base, head)) == []
+    gone = msgspec.structs.replace(head, modules={})
+    assert [one.change.path for one in paths.files(worse(), (base, gone))] == ["native/fast.c"]
+    assert [one.text for one in paths.packages((base, gone))] == [
+        "tinylib.fast, a compiled module that head does not load"
+    ]
+    others = msgspec.structs.replace(base, modules={"numpy.fast": str(built["base"])})
+    assert paths.packages((others, gone)) == []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LEFT_OUT = {".git", "__pycache__", ".venv", "node_modules", "out", ".asv"}
 _MOST_BYTES = 2_000_000  # a larger file is no source that a person reads
 _WIDTH = 88  # of the source text shown
-_ROOTS = ("", "src", "profiling")
+ROOTS = ("", "src", "profiling")
 NATIVE = {".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".hip", ".cu", ".pyx", ".pxd", ".rs", ".f90", ".go"}
 
 
@@ -283,7 +283,7 @@ def imports_of(tree: Path, starts: Iterable[str], more_roots: Sequence[str] = ()
         more_roots: Folders of the tree from which modules are imported, beside the usual ones.
     """
     waiting, found = [path for path in starts if (tree / path).is_file()], []
-    roots = [tree / root for root in dict.fromkeys([*_ROOTS, *more_roots])]
+    roots = [tree / root for root in dict.fromkeys([*ROOTS, *more_roots])]
     while waiting:
         path = waiting.pop(0)
         if path in found:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocattn.errors import RocattnError
 from rocattn.toolchain.inputs import inputs_of
 from rocattn_profiling.gate import explain_trace
-from rocattn_profiling.gate.explain_files import NATIVE, Change, changed_files, equal, imports_of, of_module
+from rocattn_profiling.gate.explain_files import NATIVE, ROOTS, Change, changed_files, equal, imports_of, of_module
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.verdict import Cause, Location
 from rocattn_profiling.measure import revisions
@@ -27,6 +27,7 @@ MOST_TRACED = 10
 CPU_KERNELS = "kernels/cpu"
 CPU_FLASH = "rocattn.backends.cpu_flash"
 _ROOTS = {"forward": ("forward.cpp", "decode.cpp"), "backward": ("backward.cpp",)}
+_COMPILED = {".so", ".pyd"}
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -114,7 +115,7 @@ class Paths:
             found = list(self._loaded(traces) if self.trees else _differing(*traces, self._context.differing))
             if any(one.module == CPU_FLASH for one in traces[1].functions):
                 found += self.native(direction, _share(traces, CPU_FLASH))
-            elif _extensions_differ(*traces):
+            elif _extensions_differ(*traces) or self._lost_extensions(traces):
                 found += [OnPath(1, change) for path, change in self.changes.items() if Path(path).suffix in NATIVE]
         best: dict[str, OnPath] = {}
         for one in sorted([*launched, *found], key=lambda one: (one.rank, -one.share, one.change.path)):
@@ -241,17 +242,35 @@ class Paths:
     def packages(self, traces: tuple[Trace, Trace] | None) -> list[Cause]:
         """Return the packages whose version differs, of those that the benchmark loads, if that is known."""
         loaded = {_canonical(name) for trace in traces for name in trace.packages} if traces else None
-        found = []
+        lost = self._lost_extensions(traces) if traces else []
+        found = [Cause(kind="environment", text=f"{name}, a compiled module that head does not load") for name in lost]
         for name, (old, new) in self._context.differing.items():
             if loaded is None or name == "python" or _canonical(name) in loaded:
                 found.append(Cause(kind="environment", text=f"{name} {old or 'absent'} -> {new or 'absent'}"))
         return found
 
+    def _lost_extensions(self, traces: tuple[Trace, Trace]) -> list[str]:
+        """Return the project's own compiled modules that only base loads: slower Python may have taken their place."""
+        tree, (base, head) = self._context.trees.get("head"), traces
+        return [
+            name
+            for name, file in base.modules.items()
+            if tree is not None
+            and name not in head.modules
+            and Path(file).suffix in _COMPILED
+            and any((tree / root / name.partition(".")[0]).is_dir() for root in ROOTS)
+        ]
+
     def of_traceback(self, entry: Entry) -> Cause | None:
         """Return the innermost frame of an error that is in a file of head's, as a cause."""
         for file, line in reversed(_FRAME.findall(entry.traceback)):
             stem = file.rpartition("site-packages/")[2]
-            change = next((one for path, one in self.changes.items() if f"/{path}".endswith(f"/{stem}")), None)
+            found = (
+                one
+                for path, one in self.changes.items()
+                if f"/{path}".endswith(f"/{stem}") or file.endswith(f"/{path}")  # installed, or run where it lies
+            )
+            change = next(found, None)
             if change is not None:
                 where = Location(path=change.path, line=int(line))
                 return Cause(
@@ -295,7 +314,7 @@ def _extensions_differ(base: Trace, head: Trace) -> bool:
     """Whether a compiled module that both sides load is another one."""
     for module, file in head.modules.items():
         before, after = Path(base.modules.get(module, "")), Path(file)
-        if after.suffix not in {".so", ".pyd"} or before == after or not before.is_file() or not after.is_file():
+        if after.suffix not in _COMPILED or before == after or not before.is_file() or not after.is_file():
             continue
         if before.stat().st_size != after.stat().st_size or before.read_bytes() != after.read_bytes():
             return True

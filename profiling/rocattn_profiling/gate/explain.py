@@ -19,7 +19,7 @@ from rocattn_profiling.gate.exact_sides import ProbeError, ask
 from rocattn_profiling.gate.explain_gpu import gpu_archs, machine_code
 from rocattn_profiling.gate.explain_paths import Paths
 from rocattn_profiling.gate.measure import SIDES
-from rocattn_profiling.gate.render import has_ratio, quantity
+from rocattn_profiling.gate.render import quantity
 from rocattn_profiling.gate.verdict import Cause, Entry, badness
 from rocattn_profiling.measure.workloads import GRIDS
 

@@ -234,7 +234,7 @@ def test_a_slower_gpu_benchmark_is_explained_by_its_launches_and_its_machine_cod
     entry = worse("bench_gpu.Decode.time_decode('x', 'warm')", {"config": f"'{config.label}'", "cache": "'warm'"})
     (found,) = explaining.explain([entry], made)
     kinds = {one.kind: one for one in found.causes if one.kind in {"launch", "machine code"}}
-    assert kinds["launch"].text.startswith("on gfx1100, flash_decode: grid ")
+    assert kinds["launch"].text.startswith("On gfx1100, flash_decode: grid ")
     assert "flash_decode_combine" in kinds["machine code"].text
     assert kinds["machine code"].location.path == "kernels/hip/flash_decode_combine.hip"
     assert kinds["launch"].text in found.explanation

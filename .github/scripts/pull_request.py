@@ -8,6 +8,7 @@ Input comes in environment variables, never in arguments that YAML builds. Stand
 a process that has loaded anything else.
 """  # noqa: INP001 - a script of the workflows, in no package
 
+import http.client
 import io
 import json
 import os
@@ -21,7 +22,7 @@ import zipfile
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 SHA = re.compile(r"[0-9a-f]{40}")
 REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,200}")
@@ -38,6 +39,7 @@ BOT = "github-actions[bot]"
 MEMBER = "verdict.json"
 MAX_ARCHIVE_BYTES, MAX_VERDICT_BYTES, MAX_COMMENT_BYTES = 32 << 20, 16 << 20, 65_000
 TIMEOUT_S = 60.0
+Part = TypeVar("Part")
 
 
 class RefusedError(Exception):
@@ -50,7 +52,9 @@ class Api:
     def __init__(self) -> None:
         self.root = os.environ.get("GITHUB_API_URL", "https://api.github.com")
         self.repository = matching(REPOSITORY, "GITHUB_REPOSITORY")
-        self._token = os.environ["GITHUB_TOKEN"]
+        self._token = os.environ.get("GITHUB_TOKEN", "")
+        if re.fullmatch(r"[!-~]+", self._token) is None:
+            raise RefusedError("GITHUB_TOKEN is not set, or is no token")  # which is not shown
 
     def call(self, method: str, path: str, body: object = None, limit: int = MAX_ARCHIVE_BYTES) -> bytes:
         """Send one request below ``/repos/OWNER/NAME`` and return the answer's body.
@@ -73,17 +77,52 @@ class Api:
         return text
 
     def get(self, path: str) -> Any:
-        """Return a decoded JSON answer."""
-        return json.loads(self.call("GET", path))
+        """Return a decoded JSON answer.
 
-    def pages(self, path: str, most: int = 20) -> Iterator[Any]:
+        Raises:
+            RefusedError: When it is none, as a proxy's page of HTML is.
+        """
+        try:
+            return json.loads(self.call("GET", path))
+        except (ValueError, RecursionError) as error:
+            raise RefusedError(f"the answer to {path} is no JSON") from error
+
+    def pages(self, path: str, most: int = 20) -> Iterator[dict[str, Any]]:
         """Return the items of a list that comes in pages."""
         join = "&" if "?" in path else "?"
         for page in range(1, most + 1):
-            items = self.get(f"{path}{join}per_page=100&page={page}")
+            items = objects(self.get(f"{path}{join}per_page=100&page={page}"))
             yield from items
             if len(items) < 100:
                 return
+
+
+def part(answer: Any, name: str, kind: type[Part]) -> Part:
+    """Return what an answer of the API calls ``name``.
+
+    Raises:
+        RefusedError: When it has no such thing, or one of another kind.
+    """
+    found = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(found, kind):
+        raise RefusedError(f"an answer of the API has no {name} that is a {kind.__name__}")
+    return found
+
+
+def name_in(answer: Any, name: str) -> str:
+    """Return what an answer calls itself; nothing for one that was deleted, which is null."""
+    return str(answer.get(name, "")) if isinstance(answer, dict) else ""
+
+
+def objects(answer: Any) -> list[dict[str, Any]]:
+    """Return a list of objects that the API answered.
+
+    Raises:
+        RefusedError: When it is something else.
+    """
+    if not isinstance(answer, list) or not all(isinstance(one, dict) for one in answer):
+        raise RefusedError("an answer of the API is not the list that it must be")
+    return answer
 
 
 def matching(pattern: re.Pattern[str], name: str) -> str:
@@ -117,8 +156,8 @@ def admit() -> None:
         api, number = Api(), number_in("PULL_REQUEST")
         actor = matching(re.compile(r"[A-Za-z0-9-]{1,100}(?:\[bot\])?"), "LABELLED_BY")
         api_path = f"/collaborators/{urllib.parse.quote(actor)}/permission"
-        if (role := api.get(api_path).get("permission")) not in {"admin", "write"}:
-            raise RefusedError(f"{actor} has {str(role)!a} rights here; a maintainer gives the label")
+        if (role := part(api.get(api_path), "permission", str)) not in {"admin", "write"}:
+            raise RefusedError(f"{actor} has {role!a} rights here; a maintainer gives the label")
         take_label(api, number)
     output("sha", sha)
     output("base", base)
@@ -148,13 +187,13 @@ def fetch(folder: Path) -> None:
     """
     api, run = Api(), number_in("RUN_ID")
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = api.get(f"/actions/runs/{run}/jobs?per_page=100")["jobs"]
+    jobs = objects(part(api.get(f"/actions/runs/{run}/jobs?per_page=100"), "jobs", list))
     if matching(re.compile("test|gpu"), "WORKFLOW") == "gpu":
         owed = {name: (str(job["conclusion"]), job) for name, job in machines(jobs)}
     else:
         gate: dict[str, Any] = next((job for job in jobs if job.get("name") == GATE), {})
         owed = {"verdict": (matching(ENDED, "CONCLUSION"), gate)}
-    listed = api.get(f"/actions/runs/{run}/artifacts?per_page=100")["artifacts"]
+    listed = objects(part(api.get(f"/actions/runs/{run}/artifacts?per_page=100"), "artifacts", list))
     for name, (ended, job) in owed.items():
         text = b""
         try:
@@ -175,7 +214,7 @@ def newest(artifacts: list[dict[str, Any]], name: str, job: dict[str, Any]) -> d
     by the one before it. A job that is not run again keeps its old beginning.
     """
     began = moment(job.get("started_at"))
-    found = [(moment(one.get("created_at")), one) for one in artifacts if one["name"] == name]
+    found = [(moment(one.get("created_at")), one) for one in artifacts if one.get("name") == name]
     since = [(made, one) for made, one in found if began and made and made >= began]
     return max(since, key=lambda pair: pair[0], default=(None, None))[1]
 
@@ -191,7 +230,7 @@ def moment(text: Any) -> float:
 def machines(jobs: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name of the verdict and job for each job that a self-hosted machine ran."""
     for job in jobs:
-        labels = job.get("labels") or []
+        labels = [str(label) for label in part(job, "labels", list)]
         # A machine's name is there once it has taken the job: asking for its label is not enough.
         if "self-hosted" in labels and job.get("runner_name"):
             for label in sorted(set(labels) - COMMON_LABELS)[:1]:
@@ -207,9 +246,9 @@ def archive_of(api: Api, artifact: dict[str, Any] | None) -> bytes:
     """
     if artifact is None:
         raise RefusedError("its job left no verdict")
-    if int(artifact["size_in_bytes"]) > MAX_ARCHIVE_BYTES:
+    if part(artifact, "size_in_bytes", int) > MAX_ARCHIVE_BYTES:
         raise RefusedError(f"its archive is larger than {MAX_ARCHIVE_BYTES} bytes")
-    return api.call("GET", f"/actions/artifacts/{int(artifact['id'])}/zip")
+    return api.call("GET", f"/actions/artifacts/{part(artifact, 'id', int)}/zip")
 
 
 def verdict_of(archive: bytes) -> bytes:
@@ -258,9 +297,9 @@ def pull_request_of(api: Api, sha: str) -> int | None:
     wanted = (sha, os.environ.get("HEAD_REPOSITORY", ""), os.environ.get("HEAD_BRANCH", ""))
     numbers = []
     for pull in api.pages("/pulls?state=open"):
-        head = pull["head"]
-        if (head["sha"], (head.get("repo") or {}).get("full_name", ""), head["ref"]) == wanted:
-            numbers.append(int(pull["number"]))
+        head = part(pull, "head", dict)
+        if (head.get("sha"), name_in(head.get("repo"), "full_name"), head.get("ref")) == wanted:
+            numbers.append(part(pull, "number", int))
     if len(numbers) == 1:
         return numbers[0]
     print(f"no comment: {len(numbers)} open pull requests have {sha} as their head")
@@ -286,8 +325,8 @@ def upsert(api: Api, number: int, name: str, text: str) -> None:
     """Renew our comment of this name, or make it."""
     for one in api.pages(f"/issues/{number}/comments"):
         # Someone else's comment with our marker in it is not ours to change.
-        if (one.get("user") or {}).get("login") == BOT and str(one.get("body")).startswith(marker(name)):
-            api.call("PATCH", f"/issues/comments/{int(one['id'])}", {"body": text})
+        if name_in(one.get("user"), "login") == BOT and str(one.get("body")).startswith(marker(name)):
+            api.call("PATCH", f"/issues/comments/{part(one, 'id', int)}", {"body": text})
             print(f"{name}: comment renewed")
             return
     api.call("POST", f"/issues/{number}/comments", {"body": text})
@@ -307,7 +346,7 @@ def main(words: list[str]) -> int:
             case _:
                 print("usage: pull_request.py admit | fetch DIR | comment DIR", file=sys.stderr)
                 return 4
-    except (RefusedError, urllib.error.URLError, OSError) as error:
+    except (RefusedError, OSError, http.client.HTTPException) as error:
         print(f"pull_request.py: {error}", file=sys.stderr)
         return 1
     return 0

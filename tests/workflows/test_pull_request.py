@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -315,6 +316,49 @@ def test_a_refusing_api_is_one_line_and_red(hub, tmp_path):
         assert done.returncode == 1
         assert done.stderr == "pull_request.py: HTTP Error 403: Forbidden\n"
         assert "t0ken" not in done.stdout + done.stderr
+
+
+NOT_WHAT_IT_MUST_BE = {
+    "a proxy's page": b"<html>503 Service Unavailable</html>",
+    "cut off": b'{"jobs": [',
+    "not UTF-8": b'{"jobs": "\xff"}',
+    "nested": b"[" * 100_000,
+    "null": b"null",
+    "a number": b"7",
+    "a message": b'{"message": "Server Error"}',
+    "texts": b'["x"]',
+    "other kinds": b'{"jobs": {"x": 1}, "artifacts": "x", "permission": ["admin"]}',
+    "jobs without anything": b'{"jobs": [{}], "artifacts": [{}], "permission": null}',
+    "pulls without a head": b'[{"number": 7}]',
+}
+
+
+@pytest.mark.parametrize("what", NOT_WHAT_IT_MUST_BE)
+def test_an_answer_that_is_not_what_it_must_be_is_one_line_and_red(hub, tmp_path, what):
+    """Whatever comes in GitHub's place: no traceback, nothing admitted, nothing written that looks like a verdict."""
+    hub.answer = lambda *_: (200, NOT_WHAT_IT_MUST_BE[what])
+    (tmp_path / "v").mkdir()
+    tried = [call(hub, tmp_path, "comment", "v"), admit(hub, tmp_path)]
+    tried.append(call(hub, tmp_path, "fetch", "v", WORKFLOW="gpu"))
+    for done in tried:
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done
+        assert re.fullmatch(r"pull_request\.py: (the|an) answer (to|of) .* (is|has) no.*\n", done.stderr), done
+    assert [path.name for path in tmp_path.rglob("*")] == ["v"]
+
+
+def test_an_address_that_is_none_is_one_line(hub, tmp_path):
+    """What http.client raises is no OSError."""
+    (tmp_path / "v").mkdir()
+    done = call(hub, tmp_path, "comment", "v", GITHUB_API_URL="http://127.0.0.1:x")
+    assert (done.returncode, done.stderr) == (1, "pull_request.py: nonnumeric port: 'x'\n")
+
+
+@pytest.mark.parametrize("token", ["", "se\ncret", "s\u00e9cret"])
+def test_a_token_that_is_none_is_said_and_not_shown(hub, tmp_path, token):
+    """The step forgot it, or something else stands there."""
+    done = admit(hub, tmp_path, GITHUB_TOKEN=token)
+    assert (done.returncode, done.stderr) == (1, "pull_request.py: GITHUB_TOKEN is not set, or is no token\n")
+    assert hub.calls == []
 
 
 def test_the_script_needs_nothing_but_python():

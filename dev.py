@@ -111,8 +111,8 @@ def sharing() -> list[str]:
     return ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"] if workers > 1 else []
 
 
-def main() -> int:
-    """Prepare the environment, then run the task in it; arguments after the task go to its first command."""
+def main() -> None:
+    """Prepare the environment, then become the task in it; arguments after the task go to its first command."""
     task, *rest = sys.argv[1:] or ["run"]
     if task not in {*TASKS, "lock"}:
         sys.exit(f"dev.py: unknown task {task!r}: choose from {', '.join([*TASKS, 'lock'])}")
@@ -120,22 +120,23 @@ def main() -> int:
     uv = find_uv()
     if task == "lock":
         lock(uv, rest)
-        return 0
+        return
     prepare(uv)
     os.environ["VIRTUAL_ENV"] = str(ROOT / ".venv")
     os.environ["PATH"] = os.pathsep.join([str(BIN), str(uv.parent), os.environ.get("PATH", os.defpath)])
     if task == "test" and not rest:
         rest = sharing()
-    first, *more = TASKS[task]
-    for command in ([*first, *rest], *more):
+    *before, last = [*TASKS[task][0], *rest], *TASKS[task][1:]
+    for command in before:
         done = subprocess.run([BIN / command[0], *command[1:]], check=False)
         if done.returncode:
-            return done.returncode
-    return 0
+            sys.exit(done.returncode)
+    # In the place of this process: a signal that only this one gets is the command's, and nothing hurries its end.
+    os.execv(BIN / last[0], last)  # noqa: S606 - no shell is wanted
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        main()
     except KeyboardInterrupt:
         sys.exit(130)

@@ -3,6 +3,7 @@
 import ast
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,32 @@ def test_all_tests_are_shared_out_among_the_cpus_and_a_part_is_not(checkout, cpu
     ]
     shared = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"] if processes else []
     assert ran == [["ran", *shared], ["ran", "tests/attention"]]
+
+
+ENDING = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(f"kept after {sys.stdin.readline().strip()}"))
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(1)  # as long as benchmarks take to end
+    sys.exit(f"kept after {sys.stdin.readline().strip()}")
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT"])
+def test_a_signal_is_the_command_s_which_takes_the_time_that_it_needs(checkout, how):
+    """A runner's or a supervisor's SIGTERM comes to dev.py alone; what is being measured ends and is kept."""
+    dev(checkout, "test")
+    (checkout / "ending.py").write_text(ENDING)
+    (checkout / ".venv/bin/pytest").write_text(f"#!/bin/sh\nexec '{sys.executable}' '{checkout}/ending.py'\n")
+    command, pipe = [sys.executable, "-I", checkout / "dev.py", "test", "x"], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(getattr(signal, how))
+        assert process.communicate("it", timeout=30)[1] == "kept after it\n"
+    assert process.returncode == 1
 
 
 def test_a_changed_lock_makes_the_environment_again(checkout):

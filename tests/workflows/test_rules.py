@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .expressions import evaluate, fill, holds
-from .rules import PINS, ROOT, load, load_script, names, problems, pull_request
+from .rules import PINS, ROOT, load, load_script, names, problems, pull_request, triggers
 
 
 @pytest.mark.parametrize("name", names())
@@ -154,6 +154,40 @@ def test_every_run_that_ended_is_told_of(conclusion, told):
     """A job that takes longer than it may ends as cancelled, which is how a GPU that hangs looks."""
     run = {"event": "pull_request", "conclusion": conclusion}
     assert holds(load("comment")[0]["jobs"]["comment"]["if"], {"github": {"event": {"workflow_run": run}}}) == told
+
+
+def test_a_night_is_not_measured_and_published_in_forks():
+    """Their owner may have turned schedules on for something else; what they start by hand is their wish."""
+    jobs = load("nightly")[0]["jobs"]
+
+    def runs(event, fork, measured="success"):
+        github = {"event_name": event, "event": {"repository": {"fork": fork}}}
+        contexts = {"github": github, "needs": {"measure": {"result": measured}}}
+        return [holds(jobs[name]["if"], contexts, "success") for name in ("measure", "publish")]
+
+    assert [runs("schedule", fork=False)[0], runs("workflow_dispatch", fork=True)[0]] == [True, True]
+    assert not runs("schedule", fork=True)[0]
+    assert [runs("schedule", True, measured)[1] for measured in ("success", "failure", "skipped")] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_the_document_requires_the_checks_that_every_pull_request_and_the_merge_queue_have():
+    """By the names that GitHub shows; a job of `gpu` is skipped, and so passed, for any other label."""
+    (row,) = re.findall(r"required checks \| (.*);", (ROOT / "docs" / "runner.md").read_text())
+    test, shown = load("test")[0], []
+    for job in test["jobs"].values():
+        versions = job.get("strategy", {}).get("matrix", {}).get("python", [""])
+        shown += [fill(job["name"], {"matrix": {"python": version}}) for version in versions]
+    assert re.findall(r"`([^`]+)`", row) == shown
+    assert set(triggers(test)) == {"push", "pull_request", "merge_group"}
+    assert [
+        name for name, job in test["jobs"].items() if not holds(job.get("if"), {"github": pull_request("we/x")})
+    ] == []
+    queued = {"github": {"event_name": "merge_group"}}
+    assert [name for name, job in test["jobs"].items() if not holds(job.get("if"), queued)] == ["gate"]
 
 
 def test_the_scripts_and_the_workflow_mean_the_same_label_and_machines():

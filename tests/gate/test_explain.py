@@ -11,95 +11,16 @@ from rocattn_profiling.gate.explain import explain
 from rocattn_profiling.gate.explain_paths import Paths
 from rocattn_profiling.gate.explain_trace import Function, Trace, trace
 from rocattn_profiling.gate.pairs import Decision
-from rocattn_profiling.gate.verdict import Entry
 from rocattn_profiling.measure import revisions
 from rocattn_profiling.measure.asv_launch import Launcher, Request
 
-LIBRARY = {
-    "tinylib/__init__.py": "from .work import work\n",
-    "tinylib/work.py": "from tinylib.parts import part\n\n\ndef work(n):\n    for _ in range(2):\n        part(n)\n",
-    "tinylib/parts.py": "def part(n):\n    return sum(range(n))\n\n\ndef unused():\n    return 1\n",
-    "tinylib/apart.py": "def apart():\n    return 2\n",
-}
-SUITE = """\
-import tinylib
-
-
-class Suite:
-    params = [[100, 20000]]
-    param_names = ["n"]
-
-    def setup(self, n):
-        self.work = tinylib.work
-
-    def time_work(self, n):
-        self.work(n)
-
-
-def time_needs_old():
-    tinylib.old()
-
-
-def setup_cache_made():
-    return 7
-
-
-class Cached:
-    def setup_cache(self):
-        return 20000
-
-    def time_cached(self, n):
-        tinylib.work(n)
-"""
-LABEL = "bench_work.Suite.time_work(20000)"
+from .explaining import LABEL, LIBRARY, SUITE, explained, places, projects, worse
 
 
 @pytest.fixture
 def project(tmp_path):
-    """Return a function that makes a context of two trees: the library, and it with some files changed in head."""
-
-    def make(changed, differing=None, trees=True):
-        for side, files in (("base", LIBRARY), ("head", LIBRARY | changed)):
-            for path, text in files.items():
-                if text is not None:
-                    target = tmp_path / side / path
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_text(text)
-            (tmp_path / side / "benchmarks").mkdir()
-            (tmp_path / side / "benchmarks/__init__.py").write_text("")
-            (tmp_path / side / "benchmarks/bench_work.py").write_text(SUITE)
-        sides = {side: tmp_path / side for side in ("base", "head")}
-        launchers = {
-            side: Launcher(
-                sys.executable, sides["head"] / "benchmarks", tmp_path / "scratch" / side, {"PYTHONPATH": str(tree)}
-            )
-            for side, tree in sides.items()
-        }
-        return Context(
-            repo=sides["head"], out=tmp_path / "out", trees=sides if trees else {}, revisions={}, launchers=launchers,
-            differing=differing or {}, quick=True, say=[].append,
-        )  # fmt: skip
-
-    return make
-
-
-def worse(label=LABEL, status="regression", metric="time", **values):
-    """A worse entry."""
-    decision = Decision(id=label, verdict=status, ratio=2.0) if status == "regression" else None
-    return Entry(
-        label=label, name=label.partition("(")[0], unit="ns", metric=metric, status=status, decision=decision,
-        base=1000, head=2000, **values,
-    )  # fmt: skip
-
-
-def explained(context, *entries):
-    """The explained entries."""
-    return explain(entries or (worse(),), context)
-
-
-def places(entry):
-    """The (path, line) of an entry's causes in sources."""
-    return [(one.location.path, one.location.line) for one in entry.causes if one.kind == "source" and one.location]
+    """Return a function that makes both sides, with some files changed in head."""
+    return projects(tmp_path)
 
 
 def test_a_function_that_runs_oftener_is_named_with_its_line(project):
@@ -115,7 +36,7 @@ def test_a_function_that_runs_oftener_is_named_with_its_line(project):
     assert "tinylib/parts.py changed" not in found.explanation  # loaded, but what changed of it did not run
     assert "apart" not in str(found.causes)  # not even loaded
     assert "1 us -> 2 us (+100.0 %)" in found.explanation
-    assert "rocattn gate run --bench 'bench_work.Suite.time_work.*20000.*'" in found.explanation
+    assert "rocattn gate run --bench '^bench_work\\.Suite\\.time_work\\(20000\\)$'" in found.explanation
 
 
 def test_what_is_loaded_but_did_not_run_is_said_to_be_that(project):
@@ -200,7 +121,7 @@ def test_the_command_to_repeat_it_is_the_runs_own(project):
     again = "rocattn gate run --base main --suite perf"
     made = Context(**{name: getattr(context, name) for name in context.__slots__} | {"again": again})
     (found,) = explained(made)
-    assert f"`{again} --bench 'bench_work.Suite.time_work.*20000.*' --rounds 20`" in found.explanation
+    assert f"`{again} --bench '^bench_work\\.Suite\\.time_work\\(20000\\)$' --rounds 20`" in found.explanation
 
 
 def test_that_nothing_differs_is_said_too(project):

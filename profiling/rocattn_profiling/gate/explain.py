@@ -240,9 +240,7 @@ class _Explainer:
         return " ".join([*parts, self._next_step(entry, bool(near or told))])
 
     def _next_step(self, entry: Entry, known: bool) -> str:
-        # Loose, so that nothing in it needs a second kind of quotes.
-        pattern = re.sub(r"[^\w.-]+", ".*", entry.label)
-        command = f"`{self._context.again} --bench '{pattern}'`"
+        command = f"`{self._context.again} --bench '{_exactly(entry.label)}'`"
         if entry.status != "regression":
             return f"It counts as not measured until it runs again: {command} tries it alone."
         if known:
@@ -281,6 +279,14 @@ def _opening(entry: Entry) -> str:
     larger = "takes" if entry.metric == "time" else "is"
     percent = f" ({100 * (entry.decision.ratio - 1):+.1f} %)" if entry.decision.has_ratio else ""
     return f"{entry.label} {larger} {change}{percent}."
+
+
+def _exactly(label: str) -> str:
+    """Return the expression that finds one label alone, for between a shell's quotes and between backticks."""
+    escaped = re.sub(r"[.^$*+?()\[\]{}|\\]", r"\\\g<0>", label)
+    quotable = re.sub(r"['`]|[^\s -~]", ".", escaped)
+    on_one_line = re.sub(r"(?! \S)\s+", r"\\s+", quotable)
+    return f"^{on_one_line}$"
 
 
 def _loaded(one: OnPath) -> str:

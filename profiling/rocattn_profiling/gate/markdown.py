@@ -30,7 +30,6 @@ _BAD = frozenset({"regression", "failed", "missing"})
 _OPEN = frozenset({"inconclusive", "broken"})  # many at once often have one reason
 _EXPLAINED = _BAD | _OPEN | {"waived"}
 _ROWS_SHARE = 0.6  # of the room: the rest is for the reasons
-_MOST_CAUSES = 8
 _LIST_BYTES = 8000  # of a list of problems, packages or notes
 
 
@@ -162,7 +161,7 @@ def _detail(entries: Sequence[Entry], *, brief: bool = False) -> str:
     if entry.explanation:
         lines += [prose(entry.explanation, 300 if brief else 2000), ""]
     if entry.causes and not brief:
-        lines += [*_listed([_cause(cause) for cause in entry.causes], _MOST_CAUSES), ""]
+        lines += [*_listed([_cause(cause) for cause in entry.causes], render.MOST_CAUSES), ""]
     lines += [f"{markdown(reason, 200 if brief else 600)}\n" for reason in render.reasons(entry)]
     lines += [f"rule: {markdown(entry.rule, 200)}\n"] if entry.rule else []
     return "\n".join([*lines, "</details>"])

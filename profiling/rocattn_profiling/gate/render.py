@@ -24,6 +24,8 @@ _SHOWN_IN_FULL = {"regression", "failed", "missing", "inconclusive", "waived", "
 _NAME = 160  # characters of a label, as in the comment; the JSON has it whole
 _SENTENCE = 600
 _WIDTH = 100  # of an explanation: a paragraph, not a line of 600 characters
+MOST_CAUSES = 8
+"""Of an entry, of which all are in the JSON."""
 
 
 def text(result: GateResult) -> str:
@@ -117,9 +119,11 @@ def entry_lines(entry: Entry) -> Iterator[str]:
         yield f"    waived: {terminal(entry.waiver)}"
     if entry.explanation:
         yield from (f"    {terminal(line)}" for line in _wrapped(plain(entry.explanation, 4000)))
-    for cause in entry.causes:
+    for cause in entry.causes[:MOST_CAUSES]:
         place = f" ({terminal(where(cause))})" if where(cause) else ""
         yield f"    - {cause.kind}: {terminal(cause.text)}{place}"
+    if more := len(entry.causes[MOST_CAUSES:]):
+        yield f"    - {more} more"
 
 
 def _wrapped(text: str) -> list[str]:

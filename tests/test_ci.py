@@ -201,6 +201,20 @@ def test_an_older_verdict_is_not_profiled(repository, gated):
     assert [command[0] for command in ran].count("profile") == 3
 
 
+def test_an_older_verdict_is_not_in_the_report_of_a_job_without_a_gate(repository, fake_commands):
+    """Asked for or not: it would read as this job's. The older job's own file stays."""
+    ran, _ = fake_commands
+    for count, arguments in enumerate(([], ["--skip", "gate"])):  # the first commit has nothing to gate, then not asked
+        cli.main(["ci", "--out", "o", *arguments])
+        assert [command for command in ran if command[0] == "report"][-1] == [
+            "report", "--records", "o/bench", "--out", "o/report",
+        ]  # fmt: skip
+        if not count:
+            commit("two")
+    cli.main(["ci", "--out", "o"])
+    assert "--gate" in [command for command in ran if command[0] == "report"][-1]
+
+
 COUNTED = [
     msgspec.structs.replace(entry, causes=[Cause(kind="counters", text="L2 hits 80 % -> 20 %")]) for entry in REGRESSED
 ]

@@ -151,6 +151,27 @@ def test_whatever_cannot_be_printed_is_said_in_one_line(arguments, name, unbuffe
     assert done.returncode == 4
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize(("arguments", "status"), [(("kernels", "occupancy"), 4), (("ci", "--out", "o"), 4)])
+def test_a_full_stderr_leaves_the_status_as_it_is(tmp_path, arguments, status):
+    """1 is Python's own, and would read as a regression."""
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "rocattn_profiling.cli", *arguments]
+        done = subprocess.run(command, stderr=full, cwd=tmp_path, check=False)
+    assert done.returncode == status
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path):
+    """As a container's or a clean-up's is: relative paths lead nowhere."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = 'rmdir "$PWD" && exec "$@"'
+    command = ["sh", "-c", script, "sh", sys.executable, "-c", "from rocattn_profiling.cli import main; exit(main())"]
+    done = subprocess.run([*command, "ci"], cwd=gone, capture_output=True, text=True, check=False)
+    assert done.stderr == "rocattn ci: the folder that it was started in is gone: change to one that is there\n"
+    assert done.returncode == 4
+
+
 def test_an_interrupted_command_says_that_finished_work_is_kept(monkeypatch, capsys):
     """Ctrl-C ends with one line and the status shells expect."""
     import rocattn_profiling.cli.doctor as verb

@@ -10,6 +10,7 @@ import sys
 import traceback
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import rocattn
@@ -106,11 +107,11 @@ def main(argv: list[str] | None = None) -> int:
                 sys.stdout.flush()  # here, where an error has its line; not when the interpreter ends
     except RocattnError as error:
         if debug:
-            traceback.print_exc()
-        print(f"{name}: {error}", file=sys.stderr)
+            _complain(traceback.format_exc().rstrip())
+        _complain(f"{name}: {error}")
         return error.status if isinstance(error, CommandError) else USAGE
     except KeyboardInterrupt:
-        print(f"{name}: interrupted; what was finished is kept", file=sys.stderr)
+        _complain(f"{name}: interrupted; what was finished is kept")
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of our output (head, less) has gone: not an error of ours
         _drop_stdout()
@@ -131,8 +132,25 @@ def _unexpected(name: str, error: Exception, *, debug: bool) -> int:
             _drop_stdout()
         if not debug:
             where = error.filename or "what was asked for to stdout"
-            print(f"{name}: cannot write {where}: {error.strerror}", file=sys.stderr)
+            _complain(f"{name}: cannot write {where}: {error.strerror}")
             return USAGE
-    traceback.print_exc()
-    print(f"{name}: this is a bug in rocattn: please report the lines above", file=sys.stderr)
+    if isinstance(error, FileNotFoundError) and not debug and _is_nowhere():
+        _complain(f"{name}: the folder that it was started in is gone: change to one that is there")
+        return USAGE
+    _complain(traceback.format_exc().rstrip())
+    _complain(f"{name}: this is a bug in rocattn: please report the lines above")
     return NOT_MEASURED
+
+
+def _is_nowhere() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _complain(text: str) -> None:
+    """Print on stderr; where that takes nothing, as on a full disk, the status is still ours."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)

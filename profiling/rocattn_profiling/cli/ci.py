@@ -95,6 +95,8 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
     audit = ["--check-pins", *([] if why_no_history else ["--history", str(count)])]
     gate += [word for pattern in arguments.bench for word in ("--bench", pattern)]
     strict = ["--strict"] if arguments.strict else []
+    # An older job's verdict in the folder is none of this one.
+    gated = [] if why_no_gate or "gate" in arguments.skip else ["--gate", f"{out}/gate"]
     address = ["--url", arguments.site_url] if arguments.site_url else []
     doctor = ["doctor"]
     if arguments.gpu is not None:
@@ -108,7 +110,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
         Step("gate", [["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"]], skipped=why_no_gate),
         Step("profile"),  # of what the gate finds: its commands are known after that
         Step("history", [["bench", "--history", str(count)]], skipped=why_no_history),
-        Step("report", [["report", "--records", f"{out}/bench", "--gate", f"{out}/gate", "--out", f"{out}/report"]]),
+        Step("report", [["report", "--records", f"{out}/bench", *gated, "--out", f"{out}/report"]]),
         Step("site", [["site", *address, "--out", f"{out}/site"]], skipped=why_no_history),
     ]
     for step in steps:

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 from contextlib import closing
 
 import pytest
@@ -34,6 +35,16 @@ def test_secret_variables_are_told_by_their_names():
         (["app", "--password", "--api-key", "x"], ["app", "--password", "<scrubbed>", "x"]),
         (["pip", "https://me:pw@host/simple"], ["pip", "https://<scrubbed>@host/simple"]),
         (["app", "user@host", "a=b"], ["app", "user@host", "a=b"]),
+        (["psql", "postgres://me:p@w@host/d"], ["psql", "postgres://<scrubbed>@host/d"]),
+        (["get", "https://host/x?token=s3cr3t&n=1"], ["get", "https://host/x?token=<scrubbed>&n=1"]),
+        (["run", "--env=HF_TOKEN=s3cr3t", "app"], ["run", "--env=HF_TOKEN=<scrubbed>", "app"]),
+        (["srun", "--export=ALL,A_KEY=s3cr3t,N=1"], ["srun", "--export=ALL,A_KEY=<scrubbed>,N=1"]),
+        (
+            ["sh", "-c", "app --token  s3cr3t\n\tapp --key=k3y a"],
+            ["sh", "-c", "app --token  <scrubbed>\n\tapp --key=<scrubbed> a"],
+        ),
+        (["app", "--env=TOKENS=12,MAX_TOKEN=8"], ["app", "--env=TOKENS=12,MAX_TOKEN=8"]),
+        (["app", "a=" * 2000, "--env=PWD=/srv"], ["app", "a=" * 2000, "--env=PWD=/srv"]),
     ],
 )
 def test_command_lines_lose_secret_values_only(given, kept):
@@ -127,6 +138,21 @@ def test_logs_and_settings_are_scrubbed(tmp_path):
     assert "t0psecret" not in (tmp_path / "sysinfo.csv").read_text()
     data = (tmp_path / "stdout.txt").read_bytes()
     assert data == b"HF_TOKEN=<scrubbed>\n\xff\xfe not UTF-8, <scrubbed>\n"
+
+
+def test_a_secret_with_spaces_is_found_in_a_log(tmp_path):
+    """A passphrase is no single word."""
+    (tmp_path / "log.txt").write_text("fetch with correct horse battery, --heads\t8\n")
+    assert scrub.scrub_folder(tmp_path, ("correct horse battery",)) == []
+    assert (tmp_path / "log.txt").read_text() == "fetch with <scrubbed>, --heads\t8\n"
+
+
+def test_a_line_of_a_megabyte_takes_no_minutes():
+    """An application may print anything; an address was looked for from each of its letters to the end."""
+    line = "a" * 1_000_000
+    began = time.process_time()
+    assert scrub.scrub_command([f"x={line}", line]) == [f"x={line}", line]
+    assert time.process_time() - began < 20
 
 
 def test_a_file_that_cannot_be_read_is_removed_and_named(tmp_path):

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 SCRUBBED = "<scrubbed>"
 _TELLING = re.compile(r"(?:ROC|HSA|HIP|AMD_|GPU_|LD_|OMP_|MIOPEN_|TRITON_|PYTORCH_|NCCL_|RCCL_|ROCATTN_)\w*")
-_SECRET = re.compile(
-    r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|COOKIE|API_?KEY)$|(?:^|[_-])(?:KEY|AUTH|PAT|PWD)$",
-    re.IGNORECASE,
-)
+_NAME = r"(?:TOKEN|SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?|COOKIE|API_?KEY|_PASS|(?<![^\W_])(?:KEY|AUTH|PAT|PWD))"
+_SECRET = re.compile(rf"{_NAME}$", re.IGNORECASE)
 _NOT_SECRET = re.compile(r"^(?:OLD)?PWD$")  # the working directory
-_ADDRESS = re.compile(r"(\w+://)[^/\s@'\"]+@")
+_ADDRESS = re.compile(r"(?<=\w)://[^/\s'\"]+@")  # to the last @: a password may have one, too
 _OPTION = re.compile(r"(-{0,2}[\w-]+)=(.*)", re.DOTALL)
+# In an address's query, in `--env=NAME=VALUE,NAME=VALUE`: a secret's name with its value.
+_INSIDE = re.compile(rf"(?<![\w-])([\w-]*{_NAME})=([^&,;\s'\"]+)", re.IGNORECASE)
 _TEXT_SUFFIXES = {".txt", ".log", ".yaml", ".yml", ".stderr", ".stdout"}
 _ENVIRONMENTS = {"environment", "env", "environ"}
 _COMMANDS = {"command", "cmdline", "command_line", "argv", "remaining"}
@@ -62,7 +62,8 @@ def scrub_command(command: Sequence[str], secrets: Iterable[str] = ()) -> list[s
         elif option and is_secret(option[1].lstrip("-")) and not _COUNT.fullmatch(option[2]):
             result.append(f"{option[1]}={SCRUBBED}")
         else:
-            result.append(scrub_text(word, secrets))
+            inner = _spaced(word, secrets) if re.search(r"\s", word) else scrub_text(word, secrets)
+            result.append(_INSIDE.sub(_named, inner))
         hide_next = not hide_next and word.startswith("-") and option is None and is_secret(word.lstrip("-"))
     return result
 
@@ -71,7 +72,22 @@ def scrub_text(text: str, secrets: Iterable[str] = ()) -> str:
     """Return text without these secrets and without credentials in addresses."""
     for secret in secrets:
         text = text.replace(secret, SCRUBBED)
-    return _ADDRESS.sub(rf"\1{SCRUBBED}@", text)
+    return _ADDRESS.sub(f"://{SCRUBBED}@", text)
+
+
+def _named(found: re.Match[str]) -> str:
+    """Return NAME=VALUE without the value of a secret."""
+    kept = not is_secret(found[1].lstrip("-")) or _COUNT.fullmatch(found[2])
+    return found[0] if kept else f"{found[1]}={SCRUBBED}"
+
+
+def _spaced(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return a line of words, of a log or for a shell, scrubbed as a command line; its white space stays."""
+    for secret in secrets:
+        text = text.replace(secret, SCRUBBED)  # here, since it may have white space
+    parts = re.split(r"(\s+)", text)
+    parts[::2] = scrub_command(parts[::2], secrets)
+    return "".join(parts)
 
 
 def scrub_folder(folder: Path, secrets: Sequence[str] = ()) -> list[str]:
@@ -155,7 +171,7 @@ def _cell(column: str, value: str, secrets: Sequence[str]) -> str:
         if column in _ENVIRONMENTS and value:
             return SCRUBBED
         if column in _COMMANDS:
-            return " ".join(scrub_command(value.split(" "), secrets))
+            return _spaced(value, secrets)
         return scrub_text(value, secrets)
     return msgspec.json.encode(_value(column, decoded, secrets)).decode()
 
@@ -177,7 +193,7 @@ def _value(key: str, value: Any, secrets: Sequence[str]) -> Any:
         if isinstance(value, list) and all(isinstance(word, str) for word in value):
             return scrub_command(value, secrets)
         if isinstance(value, str):
-            return " ".join(scrub_command(value.split(" "), secrets))
+            return _spaced(value, secrets)
     if isinstance(value, dict):
         return {name: _value(name, inner, secrets) for name, inner in value.items()}
     if isinstance(value, list):
@@ -240,4 +256,4 @@ def _line(line: str, secrets: Sequence[str]) -> str:
     """Return a line of a log without secrets; NAME=VALUE and --option VALUE are taken word by word."""
     if "=" not in line and "-" not in line and "://" not in line and not secrets:
         return line
-    return " ".join(scrub_command(line.split(" "), secrets))
+    return _spaced(line, secrets)

@@ -177,9 +177,9 @@ def _cuts(y: Array, start: int, end: int, level: float) -> Iterator[int]:
     part = y[start:end]
     if len(part) < _FEWEST:
         return
-    (surprise,), (run,), (length,) = _surprise(part[None, :])
-    cuts = [int(cut) for cut in (run, run + length) if 0 < cut < len(part)]
-    if not cuts or _chance(part, cuts, float(surprise)) > level:
+    surprise, run, length = _surprise(part)
+    cuts = [cut for cut in (run, run + length) if 0 < cut < len(part)]
+    if not cuts or _chance(part, cuts, surprise) > level:
         return
     edges = [0, *cuts, len(part)]
     yield from (start + cut for cut in cuts)
@@ -196,31 +196,55 @@ def _lengths(count: int) -> list[int]:
     return lengths
 
 
-def _surprise(rows: Array) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
-    """Return each row's largest t of a run of points against the rest, and the run's start and length."""
-    count = rows.shape[1]
-    centred = rows - rows.mean(axis=1, keepdims=True)
-    sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(centred, axis=1)], axis=1)
-    where = np.zeros(len(rows), dtype=np.intp)
+def _surprise(part: Array) -> tuple[float, int, int]:
+    """Return a series' largest t of a run of points against the rest, and the run's start and length."""
+    count = len(part)
+    centred = part - part.mean()
+    sums = np.concatenate([[0.0], np.cumsum(centred)])
     # A step is a run that reaches an end; the run before it and the run after it are equally surprising. Only at the
     # end, where news is wanted soon, are fewer than `CONFIRMED` points a run: elsewhere outliers came together.
-    steps = np.arange(CONFIRMED, count - _SHORTEST + 1)
-    gain = sums[:, steps] ** 2 / (steps * (1 - steps / count))
-    at = gain.argmax(axis=1)
-    best, length = np.take_along_axis(gain, at[:, None], axis=1)[:, 0], steps[at]
+    gain = sums[CONFIRMED : count - _SHORTEST + 1] ** 2 / _step_weights(count)
+    at = int(gain.argmax())
+    best, where, length = float(gain[at]), 0, CONFIRMED + at
     for m in _lengths(count):
         # A run that leaves a point or two at an end would cut off an outlier.
         last = count - m - _SHORTEST
         if last < CONFIRMED:
             break
-        gain = (sums[:, CONFIRMED + m : last + m + 1] - sums[:, CONFIRMED : last + 1]) ** 2
-        at = gain.argmax(axis=1)
-        value = np.take_along_axis(gain, at[:, None], axis=1)[:, 0] / (m * (1 - m / count))
-        better = value > best
-        best[better], where[better], length[better] = value[better], CONFIRMED + at[better], m
+        gain = (sums[CONFIRMED + m : last + m + 1] - sums[CONFIRMED : last + 1]) ** 2
+        at = int(gain.argmax())
+        value = float(gain[at]) / (m * (1 - m / count))
+        if value > best:
+            best, where, length = value, CONFIRMED + at, m
+    left = max(float((centred**2).sum()) - best, count * _FLOOR**2)
+    return math.sqrt(best / (left / (count - 2))), where, length
+
+
+def _surprises(rows: Array) -> Array:
+    """Return of each row what `_surprise` returns first: all rows at once, each a column, so that memory is in order."""
+    count = rows.shape[1]
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    sums = np.zeros((count + 1, len(rows)))
+    np.cumsum(centred.T, axis=0, out=sums[1:])
+    best = (sums[CONFIRMED : count - _SHORTEST + 1] ** 2 / _step_weights(count)[:, None]).max(axis=0)
+    room = np.empty((count, len(rows)))
+    for m in _lengths(count):
+        last = count - m - _SHORTEST
+        if last < CONFIRMED:
+            break
+        gain = room[: last + 1 - CONFIRMED]
+        np.subtract(sums[CONFIRMED + m : last + m + 1], sums[CONFIRMED : last + 1], out=gain)
+        np.square(gain, out=gain)
+        np.maximum(best, gain.max(axis=0) / (m * (1 - m / count)), out=best)
     left = np.maximum((centred**2).sum(axis=1) - best, count * _FLOOR**2)
-    surprise: Array = np.sqrt(best / (left / (count - 2)))
-    return surprise, where, length
+    surprises: Array = np.sqrt(best / (left / (count - 2)))
+    return surprises
+
+
+def _step_weights(count: int) -> Array:
+    """Return what the square of the sum before a step is divided by, for each place where a step may be."""
+    steps = np.arange(CONFIRMED, count - _SHORTEST + 1)
+    return steps * (1 - steps / count)
 
 
 def _noise(y: Array, cuts: Sequence[int]) -> _Noise:
@@ -250,9 +274,13 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float) -> float:
         return 0.0
     source = np.random.default_rng(count)  # the same series is always judged the same
     draws = source.choice(noise.residuals, size=(max(_FEWEST_DRAWS, min(_DRAWS, _DRAWN // count)), count))
-    for i in range(1, count):
-        draws[:, i] = noise.correlation * draws[:, i - 1] + math.sqrt(1 - noise.correlation**2) * draws[:, i]
-    largest = _surprise(draws)[0] ** 2  # of normal maxima the squares have the exponential tail of Gumbel's law
+    if noise.correlation:
+        columns = np.ascontiguousarray(draws.T)
+        columns[1:] *= math.sqrt(1 - noise.correlation**2)
+        for before, after in itertools.pairwise(columns):
+            after += noise.correlation * before
+        draws = np.ascontiguousarray(columns.T)
+    largest = _surprises(draws) ** 2  # of normal maxima the squares have the exponential tail of Gumbel's law
     spread = max(float(largest.std()) * math.sqrt(6) / math.pi, 1e-9)
     centre = float(largest.mean()) - _EULER * spread
     return -math.expm1(-math.exp(min(50.0, -(surprise**2 - centre) / spread)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import lru_cache
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING
 
@@ -181,6 +182,7 @@ def student_t_cdf(t: float, dof: int) -> float:
     return 0.5 + (theta + (sin * total if dof > 1 else 0.0)) / math.pi
 
 
+@lru_cache(maxsize=4096)
 def student_t_quantile(p: float, dof: int) -> float:
     """Return the t with P(T <= t) = p, for 0.5 <= p < 1, by bisection.
 

@@ -57,3 +57,16 @@ def test_a_table_shows_labels_as_they_are(capsys):
     assert title == ["of", *label.split()]
     assert head == ["benchmark", "[i]n"]
     assert row == [*label.split(), "[3]"]
+
+
+def test_brief_work_is_told_only_once_it_lasts(capsys):
+    """What is over at once says nothing; what had to say how far it was also says that it is done."""
+    with console.progress("site", 2, brief=True) as shown:
+        shown.step()
+        shown.step()
+    assert capsys.readouterr().err == ""
+    shown = console.Progress("site", 2, quiet_s=0.0, brief=True)
+    shown.step()
+    shown._quiet_s = 60.0
+    shown.step()
+    assert [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()] == ["site: 1/2", "site: 2/2"]

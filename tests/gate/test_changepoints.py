@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate import changepoints
+from rocattn_profiling.gate import changepoints, spread
 from rocattn_profiling.gate.changepoints import change_points, changes_of
 from rocattn_profiling.measure.asv_series import Point, Series
 
@@ -210,3 +210,27 @@ def test_any_short_series_is_searched():
         found = [change.index for change in change_points(np.exp(y).tolist())]
         assert found == sorted(set(found))
         assert all(5 <= index <= len(y) - 3 for index in found[:1])
+
+
+def test_all_draws_at_once_surprise_as_each_alone():
+    """The search over many rows gives to the last bit what the search over one gives."""
+    rng = np.random.default_rng(11)
+    for count in (8, 13, 41, 100, 333):
+        rows = rng.normal(0, 0.03, (7, count))
+        alone = [changepoints._surprise(row)[0] for row in rows]
+        assert changepoints._surprises(rows).tolist() == alone
+
+
+def test_helper_processes_find_the_same(monkeypatch):
+    """Lines that other processes look through have the changes that this one finds, in the same order."""
+    rng = np.random.default_rng(12)
+    lined, starts = [], []
+    for number in range(20):
+        values = [*stepped(rng, 30, 20, size=0.1 * (number % 3)).tolist(), None, math.nan]
+        points = [Point(sha=f"c{i}", date_ms=i, value=value, samples=[1.0]) for i, value in enumerate(values)]
+        lined.append(Series(benchmark=f"b{number}", params={}, unit="s", machine="m", env_name="e", points=points))
+        starts.append({"c25"} if number % 4 == 0 else set())
+    here = list(spread.spread(changes_of, lined, starts, 2))
+    assert sum(map(len, here)) >= 8
+    monkeypatch.setattr(spread, "FEW_POINTS", 0)
+    assert list(spread.spread(changes_of, lined, starts, 2)) == here

@@ -69,12 +69,15 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 class Progress:
-    """Progress with an ETA: a live bar on a terminal, a line every few seconds elsewhere (CI logs)."""
+    """Progress with an ETA: a live bar on a terminal, a line every few seconds elsewhere (CI logs).
 
-    def __init__(self, title: str, total: int, *, quiet_s: float = 5.0) -> None:
+    What is ``brief`` has no last line when it was over before the first was due.
+    """
+
+    def __init__(self, title: str, total: int, *, quiet_s: float = 5.0, brief: bool = False) -> None:
         self.title, self.total, self.done = title, total, 0
         self._started = self._last = time.monotonic()
-        self._quiet_s = quiet_s
+        self._quiet_s, self._brief = quiet_s, brief
         self._bar: Any = None
         if sys.stderr.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -103,8 +106,8 @@ class Progress:
             self._bar.update(self._task, completed=self.done, what=what)
             return
         now = time.monotonic()
-        if now - self._last >= self._quiet_s or self.done >= self.total:
-            self._last = now
+        if now - self._last >= self._quiet_s or (self.done >= self.total and not self._brief):
+            self._last, self._brief = now, False
             left = (now - self._started) / max(self.done, 1) * (self.total - self.done)
             say(f"{self.title}: {self.done}/{self.total}, {left:.0f} s left{', ' + what if what else ''}")
 
@@ -115,9 +118,9 @@ class Progress:
 
 
 @contextmanager
-def progress(title: str, total: int) -> Iterator[Progress]:
+def progress(title: str, total: int, *, brief: bool = False) -> Iterator[Progress]:
     """Show progress for the length of a block."""
-    shown = Progress(title, total)
+    shown = Progress(title, total, brief=brief)
     try:
         yield shown
     finally:

@@ -10,17 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.cli.console import add_common, emit_json, say
+from rocattn_profiling.cli.console import add_common, emit_json, progress, say
 from rocattn_profiling.cli.sources import RECORDS, find_records, find_verdict
 from rocattn_profiling.cli.status import NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
 
+    from rocattn_profiling.cli.console import Progress
+    from rocattn_profiling.gate.changepoints import CommitChange
     from rocattn_profiling.measure.asv_series import Series
+    from rocattn_profiling.report.asv_pages import AsvPages
     from rocattn_profiling.report.bench_report import BenchReport
-    from rocattn_profiling.report.changes import Changes, Waived
+    from rocattn_profiling.report.changes import Changes, Finder, Waived
     from rocattn_profiling.report.commits import History
+
+_SILENT_S = 10.0
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +74,8 @@ def _run(arguments: argparse.Namespace) -> int:
     with ProcessPoolExecutor(1, get_context("spawn")) as beside:
         publishing = beside.submit(asv_pages.publish, store, history, out / "asv", offline=arguments.offline)
         told: list[str] = []
-        series = store.read(told.append)
+        with progress("site: reading results", 0, brief=True) as shown:
+            series = store.read(told.append, _counted(shown))
         notes += told
         if not series and not records and gate is None:
             found = f"{store.results_dir} has no results" + (f" that can be read ({told[0]})" if told else "")
@@ -78,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> int:
             )
         notes += _strangers(series, history, repo, store.results_dir)
         changes = _changes(series, history, repo, notes)
-        asv = publishing.result()
+        asv = _awaited(publishing)
     report = bench_report.build(records) if records else None
     standing = read_standing(results, repo / "benchmarks" / "pins", GENERATOR, notes.append)
     # A file that neither reading takes is told once, though each has its own words for it.
@@ -89,7 +97,8 @@ def _run(arguments: argparse.Namespace) -> int:
         baselines=_baselines(results / "baselines", notes), url=arguments.url,
         commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
     )  # fmt: skip
-    written = write_site(out, site)
+    with progress("site: pages", 0, brief=True) as shown:
+        written = write_site(out, site, _counted(shown))
     for note in [*notes, *asv.notes]:
         say(f"note: {note}")
     if not asv.published:
@@ -129,9 +138,42 @@ def _strangers(series: list[Series], history: History, repo: Path, store: Path) 
 
 def _changes(series: list[Series], history: History, repo: Path, notes: list[str]) -> Changes:
     from rocattn_profiling.gate.changepoints import changes_of
+    from rocattn_profiling.gate.spread import spread
+    from rocattn_profiling.measure.machine import available_cores
     from rocattn_profiling.report.changes import find_changes
 
-    return find_changes(series, history, changes_of, _waived(repo, notes))
+    with progress("site: change points", len(series), brief=True) as shown:
+
+        def run(find: Finder, lined: Sequence[Series], starts: Sequence[set[str]]) -> Iterator[Sequence[CommitChange]]:
+            for one, found in zip(lined, spread(find, lined, starts, available_cores()), strict=True):
+                shown.step(one.label)
+                yield found
+
+        return find_changes(series, history, changes_of, _waived(repo, notes), run)
+
+
+def _counted(shown: Progress) -> Callable[[int, str], None]:
+    """Return what counts steps of a work that knows by itself how many there will be."""
+
+    def step(total: int, what: str) -> None:
+        if shown.total != total:
+            shown.expect(total)
+        shown.step(what)
+
+    return step
+
+
+def _awaited(publishing: Future[AsvPages]) -> AsvPages:
+    """Wait for asv's pages, and say so: on a long history they take as long as they are let."""
+    from rocattn_profiling.report.asv_pages import PUBLISH_TIMEOUT_S
+
+    while True:
+        try:
+            return publishing.result(timeout=_SILENT_S)
+        except TimeoutError:
+            if publishing.done():
+                raise
+            say(f"site: waiting for asv publish, which has at most {PUBLISH_TIMEOUT_S:.0f} s")
 
 
 def _waived(repo: Path, notes: list[str]) -> Waived:

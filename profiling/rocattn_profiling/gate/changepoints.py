@@ -221,7 +221,7 @@ def _surprise(part: Array) -> tuple[float, int, int]:
 
 
 def _surprises(rows: Array) -> Array:
-    """Return of each row what `_surprise` returns first: all rows at once, each a column, so that memory is in order."""
+    """Return what `_surprise` returns first, of each row: a column each, so that memory is read in order."""
     count = rows.shape[1]
     centred = rows - rows.mean(axis=1, keepdims=True)
     sums = np.zeros((count + 1, len(rows)))
@@ -277,8 +277,8 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float) -> float:
     if noise.correlation:
         columns = np.ascontiguousarray(draws.T)
         columns[1:] *= math.sqrt(1 - noise.correlation**2)
-        for before, after in itertools.pairwise(columns):
-            after += noise.correlation * before
+        for i in range(1, count):
+            columns[i] += noise.correlation * columns[i - 1]
         draws = np.ascontiguousarray(columns.T)
     largest = _surprises(draws) ** 2  # of normal maxima the squares have the exponential tail of Gumbel's law
     spread = max(float(largest.std()) * math.sqrt(6) / math.pi, 1e-9)

@@ -139,19 +139,25 @@ class AsvStore:
             self._store(commit, machine, entries)
         return count
 
-    def read(self, on_problem: Callable[[str], None] = lambda _: None) -> list[Series]:
+    def read(
+        self,
+        on_problem: Callable[[str], None] = lambda _: None,
+        on_file: Callable[[int, str], None] = lambda _, __: None,
+    ) -> list[Series]:
         """Return every series of the store, asv's own results included; what cannot be read is passed over.
 
         Args:
             on_problem: Called with one line for each file passed over, and for each benchmark whose results are no
                 numbers: asv keeps what a `track_` returned, text and True included.
+            on_file: Called after each file with how many there are, and its name.
         """
         known = self.benchmarks(on_problem)
         found: dict[tuple[str, tuple[tuple[str, str], ...], str, str], list[Point]] = {}
         places: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
         odd: dict[str, Path] = {}
         passed_over = PassedOver()
-        for path in self.result_files(on_problem):
+        paths = list(self.result_files(on_problem))
+        for path in paths:
             try:
                 results = load_results(path)
                 where = (str(results.params.get("machine", "")), str(results.env_name))
@@ -169,6 +175,7 @@ class AsvStore:
                         found.setdefault((name, params, *where), []).append(point)
             except (RocattnError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
                 passed_over.add(path, error)
+            on_file(len(paths), path.name)
         for note in passed_over.notes():
             on_problem(note)
         for what, path in odd.items():

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     Waived = Callable[[str, str, str, float], str]
     Finder = Callable[[Series, set[str]], Sequence[CommitChange]]
+    Runner = Callable[[Finder, Sequence[Series], Sequence[set[str]]], Iterable[Sequence[CommitChange]]]
 
 State = Literal["new", "confirmed", "recovered", "waived"]
 OPEN: tuple[State, ...] = ("new", "confirmed")
@@ -132,7 +133,9 @@ def nothing_waived(_label: str, _metric: str, _arch: str, _ratio: float) -> str:
     return ""
 
 
-def find_changes(series: Iterable[Series], history: History, find: Finder, waived: Waived = nothing_waived) -> Changes:
+def find_changes(
+    series: Iterable[Series], history: History, find: Finder, waived: Waived = nothing_waived, run: Runner = map
+) -> Changes:
     """Find the changes of every series.
 
     Args:
@@ -141,21 +144,25 @@ def find_changes(series: Iterable[Series], history: History, find: Finder, waive
         find: Returns the changes of a series, given the commits that are boundaries.
         waived: Says why a regression is accepted ("" if it is not), by the gate's label, metric and architecture, and
             by its size: how many times the old cost the new one is.
+        run: Does what ``map`` does; a long history is worth more than one process.
     """
     changes = Changes()
     bounds: dict[tuple[str, str], list[Boundary]] = {}
     order = {sha: info.order for sha, info in history.commits.items() if info.on_branch}
+    lined: list[Series] = []
+    starts: list[set[str]] = []
     for one in series:
         where = (one.machine, one.env_name)
         if where not in bounds:
             bounds[where] = boundaries(one, order)
             changes.boundaries += bounds[where]
         points = sorted((p for p in one.points if p.sha in order), key=lambda p: order[p.sha])
-        lined = msgspec.structs.replace(one, points=points)
-        dates = {point.sha: point.date_ms for point in points}
-        starts = _starts([point.sha for point in points], bounds[where], order)
+        lined.append(msgspec.structs.replace(one, points=points))
+        starts.append(_starts([point.sha for point in points], bounds[where], order))
+    for one, moves in zip(lined, run(find, lined, starts), strict=True):
         lower = None if one.benchmark.endswith(NEITHER) else not larger_is_better(one.unit)
-        for found in find(lined, starts):
+        dates = {point.sha: point.date_ms for point in one.points} if moves else {}
+        for found in moves:
             worse = (found.change.ratio > 1) == lower
             cost = max(found.change.ratio, 1 / found.change.ratio)
             why = waived(*gate_names(one), cost) if worse else ""

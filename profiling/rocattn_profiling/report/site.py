@@ -21,13 +21,15 @@ from rocattn_profiling.report.pages import GENERATOR, PROJECT, environment, mome
 from rocattn_profiling.report.state import HEADLINE, Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from rocattn_profiling.gate.verdict import GateResult
     from rocattn_profiling.measure.asv_series import Series
     from rocattn_profiling.report.commits import History
-    from rocattn_profiling.report.history import Family
+    from rocattn_profiling.report.history import Family, HistoryPage
+
+    Step = Callable[[int, str], None]
 
 OPTIONAL = ("changes.html", "commits.html", "kernels.html", "bench.html", "gate.html")
 FOLDERS = ("history", "commits", "kernels", "baselines", "reports")
@@ -80,15 +82,20 @@ class Site:
     project: str = PROJECT
 
 
-def write_site(out: Path, site: Site) -> list[Path]:
+def write_site(out: Path, site: Site, on_step: Step = lambda _, __: None) -> list[Path]:
     """Write all pages of our own below ``out``; returns their paths, the front page first.
 
     Pages of ours that are not made any more are removed, so that no page is without a link to it.
 
+    Args:
+        out: Folder of the site.
+        site: What it shows.
+        on_step: Called after each piece of work with how many there are, and what it was.
+
     Raises:
         RocattnError: When the folder does not take them.
     """
-    written = [write_text(out / name, text) for name, text in pages_of(site).items()]
+    written = [write_text(out / name, text) for name, text in pages_of(site, on_step).items()]
     kept = set(written)
     found = [*(out / name for name in OPTIONAL), *(path for name in FOLDERS for path in (out / name).glob("*.html"))]
     for stale in found:
@@ -97,7 +104,7 @@ def write_site(out: Path, site: Site) -> list[Path]:
     return written
 
 
-def pages_of(site: Site) -> dict[str, str]:
+def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
     """Return each page's text by its path, the feed and the style sheet included; the front page comes first."""
     commits, by_series = site.history.commits, site.changes.by_series()
     series = in_commit_order(site.series, commits)
@@ -107,7 +114,8 @@ def pages_of(site: Site) -> dict[str, str]:
     paths = commit_paths(series, commits)
     around = Around(commits, backends, site.changes.boundaries, {sha: f"../{path}" for sha, path in paths.items()})
     kernels = kernel_pages(series, around, by_series)
-    histories = [history_page(family, around) for family in found]
+    steps = 2 * len(found) + len(kernels) + len(paths) + len(site.baselines)
+    histories = _laid_out(found, around, lambda what: on_step(steps, what))
     moved = commit_pages(series, site.history, site.changes.found, site.changes.boundaries, paths)
     gate = gate_view.view(site.gate) if site.gate else None
     places = places_of(found)
@@ -124,6 +132,8 @@ def pages_of(site: Site) -> dict[str, str]:
 
     def page(path: str, template: str, title: str, **values: Any) -> None:
         pages[path] = render(template, title, root="../" * path.count("/"), here=path, **common, **values)
+        if "/" in path:  # of those there are many
+            on_step(steps, path)
 
     page(
         "index.html", "index.html.j2", site.project, gate=gate, head=commits.get(site.history.head), report=site.report,
@@ -139,18 +149,11 @@ def pages_of(site: Site) -> dict[str, str]:
         page("commits.html", "commits.html.j2", f"Commits - {site.project}", pages=moved)
     if kernels:
         page("kernels.html", "kernels.html.j2", f"Kernels - {site.project}", pages=kernels)
-    if site.report:
-        page("bench.html", "bench.html.j2", f"Report - {site.project}", report=site.report, heading="Report", gate=None)
-    for name, report in site.baselines.items():
-        heading = f"Baseline: {name}"
-        page(
-            f"baselines/{name}.html",
-            "bench.html.j2",
-            f"{heading} - {site.project}",
-            report=report,
-            heading=heading,
-            gate=None,
-        )
+    reports = {"bench.html": ("Report", site.report)} if site.report else {}
+    reports |= {f"baselines/{name}.html": (f"Baseline: {name}", report) for name, report in site.baselines.items()}
+    for path, (heading, report) in reports.items():
+        title = f"{heading} - {site.project}"
+        page(path, "bench.html.j2", title, report=report, heading=heading, gate=None)
     if gate:
         page("gate.html", "gate.html.j2", f"Gate - {site.project}", gate=gate)
     for made in histories:
@@ -163,6 +166,14 @@ def pages_of(site: Site) -> dict[str, str]:
     pages["style.css"] = environment().get_template("style.css.j2").render()
     if site.series:
         pages["feed.xml"] = atom(site.changes.found, site.history, homes, site.made_ms, site.url, site.project)
+    return pages
+
+
+def _laid_out(found: Iterable[Family], around: Around, on_step: Callable[[str], None]) -> list[HistoryPage]:
+    pages = []
+    for family in found:
+        pages.append(history_page(family, around))
+        on_step(family.name)
     return pages
 
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from rocattn_profiling.gate.changepoints import changes_of
-from rocattn_profiling.report.changes import Boundary, _starts, find_changes, gate_names, larger_is_better
+from rocattn_profiling.report.changes import Boundary, _starts, find_changes, gate_names, larger_is_better, where_of
 from rocattn_profiling.report.commits import CommitInfo, History
 from rocattn_profiling.report.site import Site, pages_of
 
@@ -193,3 +193,20 @@ def test_hostile_text_stays_text_in_the_feed(series_of, long_history):
         ATOM + name for name in ("feed", "id", "title", "updated", "author", "name", "link", "entry", "summary")
     }
     assert "<script" not in "".join(pages.values())
+
+
+def test_lines_that_no_change_is_sought_in_are_counted_with_the_reason(series_of, long_history):
+    """A count that went from 0 to 3 and a line of three points: the front page says so beside its zero, and which."""
+    series = [
+        series_of([0.0] * 11 + [3.0] * 9, benchmark="suite.track_leaks", unit="leaks"),
+        series_of(STEP[:3], benchmark="suite.time_young"),
+        series_of(wobble(1.0, 20)),
+    ]
+    changes, pages = site_of(series, long_history)
+    assert (changes.found, changes.few, changes.zero) == ([], 1, [(series[0].label, where_of(series[0]))])
+    told = "1 line of fewer than 8 points and 1 line with values of zero or less"
+    assert f"not looked at: {told}</p>" in pages["index.html"]
+    assert f"Not looked at: {told}." in pages["changes.html"]
+    assert re.search(r'href="history/suite-track-leaks.html#p-\w+">suite', pages["changes.html"])
+    _, pages = site_of(series[2:], long_history)
+    assert "ot looked at" not in pages["index.html"] + pages["changes.html"]

@@ -163,6 +163,32 @@ def test_a_move_is_marked_at_the_commit_where_it_happens(series_of, history):
         assert (text.count("1 above the previous commit"), text.count("1 below the previous commit")) == expected
 
 
+def test_a_hint_warns_of_what_is_worse(series_of, history):
+    """Up is worse for times and down for rates: only that is in the colour of a warning, on both pages."""
+    for unit, values, worse in (
+        ("seconds", [4.0, 5.0], True), ("seconds", [5.0, 4.0], False), ("GB/s", [4.0, 5.0], False),
+        ("GB/s", [5.0, 4.0], True),
+    ):  # fmt: skip
+        made = pages_of(Site([series_of(values, benchmark="suite.track_x", unit=unit)], history))
+        assert ('<span class="tag warn">1 ' in made["index.html"]) == worse
+        assert ('<span class="tag warn" title="the intervals' in made["history/suite-track-x.html"]) == worse
+
+
+def test_values_below_zero_are_not_upside_down(series_of, history):
+    """A value that falls from -3 to -6 goes down in the sketch, and by no percentage that says it doubled."""
+    pages = pages_of(Site([series_of([-3.0, -6.0])], history))
+    first, last = re.search(r'class="spark".* points="([^"]+)"', pages["index.html"])[1].split()
+    assert float(last.split(",")[1]) > float(first.split(",")[1])  # y grows downwards
+    assert "+100" not in pages["history/bench-inference.html"]
+
+
+def test_a_combination_in_two_environments_is_one(series_of, history):
+    """What is measured in two places is counted once, and the places beside it."""
+    pages = pages_of(Site([series_of([1.0, 1.1]), series_of([1.2, 1.1], env="py3.12")], history))
+    assert "1 parameter combination in 2 places over 2 commits" in pages["history/bench-inference.html"]
+    assert "1 combination in 2 places, 2 commits" in pages["index.html"]
+
+
 def test_results_of_two_machines_or_environments_stay_apart(series_of, history):
     """Lines of different machines or environments are never joined: each gets a chart that names its place."""
     series = [

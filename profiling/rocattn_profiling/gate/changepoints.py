@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 State = Literal["new", "confirmed", "recovered"]
+Unsearched = Literal["few", "zero"]  # fewer than `FEWEST` points; values of zero or less, which have no ratios
 LEVEL = 0.007  # chance of a false change in a stable series, at every test
 LEAST = math.log1p(0.01)  # smaller steps are no news
 CONFIRMED = 5  # points on the new level
 _SHORTEST = 3  # points of the newest segment: one or two are outliers
-_FEWEST = CONFIRMED + _SHORTEST  # points without which nothing is said
+FEWEST = CONFIRMED + _SHORTEST  # points without which nothing is said
 _DRAWS, _FEWEST_DRAWS = 200, 60
 _DRAWN = 60_000  # points of all draws together: long series get fewer draws
 _PLAIN = 100.0  # t squared of independent points that no stable series reaches: outliers were held before
@@ -110,14 +111,34 @@ def change_points(
         boundaries: Indices at which something other than the code changed: levels are not compared across.
         level: Chance of a false change, at every test.
     """
-    edges = sorted({0, len(values), *(index for index in boundaries if 0 < index < len(values))})
     found: list[ChangePoint] = []
+    for kept in _stretches(values, boundaries):
+        if min(value for _, value in kept) > 0:
+            found += _stretch(np.array([i for i, _ in kept]), np.log([value for _, value in kept]), level)
+    return found
+
+
+def unsearched(series: Series, boundaries: Collection[str] = ()) -> Unsearched | None:
+    """Return why no change is sought in a stored series, or not in all of it; None when it is.
+
+    Args:
+        series: As `changes_of` takes it.
+        boundaries: Commits across which levels are not compared.
+    """
+    starts = [index for index, point in enumerate(series.points) if point.sha in boundaries]
+    stretches = list(_stretches([point.value for point in series.points], starts))
+    if not stretches:
+        return "few"
+    return "zero" if any(value <= 0 for kept in stretches for _, value in kept) else None
+
+
+def _stretches(values: Sequence[float | None], boundaries: Collection[int]) -> Iterator[list[tuple[int, float]]]:
+    """Go through the stretches between boundaries that have enough points, as (index, value) of what was measured."""
+    edges = sorted({0, len(values), *(index for index in boundaries if 0 < index < len(values))})
     for start, end in itertools.pairwise(edges):
         kept = [(i, v) for i in range(start, end) if (v := values[i]) is not None and math.isfinite(v)]
-        if len(kept) < _FEWEST or min(value for _, value in kept) <= 0:
-            continue
-        found += _stretch(np.array([i for i, _ in kept]), np.log([value for _, value in kept]), level)
-    return found
+        if len(kept) >= FEWEST:
+            yield kept
 
 
 def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[ChangePoint]:
@@ -175,7 +196,7 @@ def _held(y: Array) -> Array:
 def _cuts(y: Array, start: int, end: int, level: float) -> Iterator[int]:
     """Go through the changes within a part, found from the most surprising down."""
     part = y[start:end]
-    if len(part) < _FEWEST:
+    if len(part) < FEWEST:
         return
     surprise, run, length = _surprise(part)
     cuts = [cut for cut in (run, run + length) if 0 < cut < len(part)]
@@ -306,7 +327,7 @@ def _chance_of_cut(y: Array, start: int, cut: int, end: int) -> float:
     """Return the chance that the levels on both sides of a cut differ so much in a stable stretch."""
     part, inner = y[start:end], cut - start
     shift = abs(float(part[inner:].mean() - part[:inner].mean()))
-    if shift < LEAST or len(part) < _FEWEST:
+    if shift < LEAST or len(part) < FEWEST:
         return 1.0
     error = _noise(part, [inner]).scale * math.sqrt(1 / inner + 1 / (end - cut))
     return _chance(part, [inner], shift / error)

@@ -16,11 +16,12 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.measure.asv_series import Point, Series
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     from rocattn_profiling.gate.changepoints import CommitChange
-    from rocattn_profiling.report.changes import Finder
+
+    Finder = Callable[[Series, set[str]], Sequence[CommitChange]]
 
 FEW_POINTS = 100_000
 """Points of all lines together that one process is through with in the time that others take to start."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
+from rocattn_profiling.gate.changepoints import FEWEST, unsearched
 from rocattn_profiling.measure.asv_series import PLACE_KEYS
 
 if TYPE_CHECKING:
@@ -97,10 +98,20 @@ class Change:
 
 @dataclass(slots=True)
 class Changes:
-    """All changes, newest first, and the boundaries across which none is sought."""
+    """All changes, newest first, and what none is sought in.
+
+    Attributes:
+        found: The changes.
+        boundaries: Commits across which none is sought.
+        few: How many lines have too few points on the branch for one.
+        zero: (label, where) of the lines with values of zero or less, of which no ratio can be told.
+    """
 
     found: list[Change] = field(default_factory=list)
     boundaries: list[Boundary] = field(default_factory=list)
+    few: int = 0
+    zero: list[tuple[str, str]] = field(default_factory=list)
+    fewest: ClassVar[int] = FEWEST
 
     @property
     def open(self) -> list[Change]:
@@ -159,7 +170,10 @@ def find_changes(
         points = sorted((p for p in one.points if p.sha in order), key=lambda p: order[p.sha])
         lined.append(msgspec.structs.replace(one, points=points))
         starts.append(_starts([point.sha for point in points], bounds[where], order))
-    for one, moves in zip(lined, run(find, lined, starts), strict=True):
+    for one, begins, moves in zip(lined, starts, run(find, lined, starts), strict=True):
+        why_not = unsearched(one, begins)
+        changes.few += why_not == "few"
+        changes.zero += [(one.label, where_of(one))] if why_not == "zero" else []
         lower = None if one.benchmark.endswith(NEITHER) else not larger_is_better(one.unit)
         dates = {point.sha: point.date_ms for point in one.points} if moves else {}
         for found in moves:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.report.changes import where_of
+from rocattn_profiling.report.changes import larger_is_better, where_of
 from rocattn_profiling.report.charts import sparklines
 from rocattn_profiling.report.history_charts import (
     better_of,
@@ -80,6 +80,7 @@ class Entry:
         previous, first: Change against the point before and the first one.
         direction: "up" or "down" when the intervals of the newest and the previous point do not touch, else "". A hint,
             not a verdict: intervals within a run do not hold the spread between runs.
+        worse: Whether that direction is the wrong one: up, of a rate down.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Entry:
     previous: str
     first: str
     direction: str
+    worse: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class HistoryPage:
     Attributes:
         benchmark: A name that asv's pages know.
         sparks: (name, points of a small line) of the geometric mean over combinations: the family at a glance.
-        lines: How many there are; ``left_out`` of them are not drawn.
+        lines: How many there are, of so many ``combinations`` in so many ``places``; ``left_out`` are not drawn.
         changes: Change points of its lines, newest first.
         boundaries: Where levels before and after are not compared.
         commits: How many are drawn; ``thinned`` says whether lines have fewer points than that.
@@ -135,6 +137,8 @@ class HistoryPage:
     sparks: list[tuple[str, str]]
     panels: list[Panel]
     lines: int
+    combinations: int
+    places: int
     left_out: int
     changes: list[Change]
     boundaries: list[Boundary]
@@ -158,6 +162,10 @@ class HistoryPage:
     def moved(self, direction: str) -> int:
         """How many lines went "up" or "down" at their newest commit."""
         return sum(entry.direction == direction for panel in self.panels for entry in panel.entries)
+
+    def worse(self, direction: str) -> bool:
+        """Whether a line that went so got worse by it."""
+        return any(entry.direction == direction and entry.worse for panel in self.panels for entry in panel.entries)
 
 
 def families(series: Iterable[Series], changes: Mapping[tuple[str, str], list[Change]] | None = None) -> list[Family]:
@@ -207,11 +215,11 @@ def history_page(family: Family, around: Around) -> HistoryPage:
     panels: dict[tuple[str, str], list[Line]] = {}
     for line in chosen:
         panels.setdefault((line.panel, line.machine), []).append(line)
-    several = len({line.machine for line in family.lines}) > 1
+    places = {line.machine for line in family.lines}
     names = [line.name for line in family.lines]
     shown = [
         Panel(
-            label, machine if several else "", panel_anchor(label, machine),
+            label, machine if len(places) > 1 else "", panel_anchor(label, machine),
             panel_chart(label, lines, place, around, len(chosen)),
             [entry_of(line, colour_of(line.name, around.backends)) for line in lines],
         )
@@ -231,6 +239,8 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         sparks=_sparks(family.lines, ratios),
         panels=shown,
         lines=len(family.lines),
+        combinations=len({(line.panel, line.name) for line in family.lines}),
+        places=len(places),
         left_out=len(family.lines) - len(chosen),
         changes=changes,
         boundaries=[b for b in around.boundaries if b.machine in machines and b.sha in place],
@@ -290,6 +300,7 @@ def entry_of(line: Line, colour: int) -> Entry:
         previous=percent(_ratio(last, before)) if current else "",
         first=percent(_ratio(last, first if first is not last else None)) if current else "",
         direction=direction if current else "",
+        worse=current and direction == ("down" if larger_is_better(line.unit) else "up"),
     )
 
 
@@ -313,7 +324,7 @@ def _state(point: Point | None) -> str:
 
 
 def _ratio(new: Point | None, old: Point | None) -> float | None:
-    if new is None or old is None or not new.value or not old.value:
+    if new is None or old is None or not new.value or not old.value or old.value < 0:
         return None
     return new.value / old.value
 

@@ -144,7 +144,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         kernels=kernels, baselines=sorted(site.baselines), newest=moved[:1],
     )  # fmt: skip
     if site.series:
-        page("changes.html", "changes.html.j2", f"Changes - {site.project}", changes=site.changes)
+        page("changes.html", "changes.html.j2", f"Changes - {site.project}", changes=site.changes, places=places)
     if moved:
         page("commits.html", "commits.html.j2", f"Commits - {site.project}", pages=moved)
     if kernels:

@@ -175,10 +175,11 @@ def test_a_hint_warns_of_what_is_worse(series_of, history):
 
 
 def test_values_below_zero_are_not_upside_down(series_of, history):
-    """A value that falls from -3 to -6 goes down in the sketch, and by no percentage that says it doubled."""
+    """A value that falls from -3 to -6 goes down in the sketch, and by 100 % of its size."""
     pages = pages_of(Site([series_of([-3.0, -6.0])], history))
     first, last = re.search(r'class="spark".* points="([^"]+)"', pages["index.html"])[1].split()
     assert float(last.split(",")[1]) > float(first.split(",")[1])  # y grows downwards
+    assert "-100 %</span>" in pages["history/bench-inference.html"]
     assert "+100" not in pages["history/bench-inference.html"]
 
 

@@ -13,6 +13,7 @@ import msgspec
 from rocattn_profiling.report.changes import larger_is_better, where_of
 from rocattn_profiling.report.charts import sparklines
 from rocattn_profiling.report.history_charts import (
+    against,
     better_of,
     colour_of,
     geometric_mean,
@@ -324,9 +325,9 @@ def _state(point: Point | None) -> str:
 
 
 def _ratio(new: Point | None, old: Point | None) -> float | None:
-    if new is None or old is None or not new.value or not old.value or old.value < 0:
+    if new is None or old is None or not new.value or not old.value:
         return None
-    return new.value / old.value
+    return against(new.value, old.value)
 
 
 def _table(lines: Sequence[Line], shas: Sequence[str], commits: Mapping[str, CommitInfo]) -> list[Row]:

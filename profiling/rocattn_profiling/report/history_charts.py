@@ -52,17 +52,16 @@ def colour_of(name: str, backends: Sequence[str]) -> int:
 
 
 def relative(line: Line, shas: Iterable[str]) -> list[float | None]:
-    """Return a line's values over its first one, a place each commit; None where there is none.
-
-    Below zero that would turn the line upside down: there it is 1 and the change in parts of the first one's size.
-    """
+    """Return a line's values against its first one, a place each commit; None where there is none."""
     values = {p.sha: p.value for p in line.points}
     known = [values.get(sha) for sha in shas]
     first = next((v for v in known if v and math.isfinite(v)), None)
-    finite = [v if first and v is not None and math.isfinite(v) else None for v in known]
-    if first and first < 0:
-        return [None if v is None else 1 + (v - first) / -first for v in finite]
-    return [None if v is None or not first else v / first for v in finite]
+    return [against(v, first) if first and v is not None and math.isfinite(v) else None for v in known]
+
+
+def against(new: float, old: float) -> float:
+    """Return a value over another, which is not 0; where that is below it, such that down stays below 1."""
+    return new / old if old > 0 else 2 - new / old
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:

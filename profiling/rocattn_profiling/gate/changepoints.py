@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -180,13 +181,13 @@ def _held(y: Array) -> Array:
     """Draw outliers in towards the running median, also those that came together; a run that may be a level is none."""
     count = len(y)
     # Points of a run of `CONFIRMED` are most of any window of twice as many that they stand in: what is shorter is not.
-    middle = np.full(count, np.median(y[:_WINDOW]))
+    middle = np.full(count, statistics.median(y[:_WINDOW].tolist()))  # numpy's takes longer for so few
     if count > _WINDOW:
         half = _WINDOW // 2
         middle[half : count - half] = np.median(np.lib.stride_tricks.sliding_window_view(y, _WINDOW), axis=1)
     # At the end three points may be news.
     for i in range(max(0, count - CONFIRMED + 1), count):
-        middle[i] = np.median(y[max(0, i - _SHORTEST + 1) : i + _SHORTEST])
+        middle[i] = statistics.median(y[max(0, i - _SHORTEST + 1) : i + _SHORTEST].tolist())
     # Normal noise has a mean step of 1.128 scales. A tenth is left out for outliers.
     steps = np.sort(np.abs(np.diff(y)))
     scale = max(float(np.mean(steps[: math.ceil(0.9 * len(steps))])) / 0.9, _FLOOR)

@@ -11,8 +11,8 @@ from rocattn.errors import ConfigError
 
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 LAYOUTS = ("BSHD", "BHSD", "BSE")
-_LARGEST = 1e30
-"""The largest scale, softcap and reciprocal of a softcap: kernels multiply scores by them in float32."""
+LARGEST = 1e30
+"""The largest scale, softcap, reciprocal of a softcap, ALiBi slope and sink: kernels multiply by them in float32."""
 MaskKind = Literal["none", "bool", "additive"]
 Direction = Literal["forward", "backward"]
 
@@ -117,10 +117,10 @@ class AttentionConfig:
             return f"window {self.window!r} must be (left, right), each 0 or more, or -1 for open; whole numbers"
         if self.softcap is not None and not self.softcap > 0:
             return f"softcap is {self.softcap!r}: it must be greater than 0, or None for off"
-        if self.softcap is not None and not 1 / _LARGEST <= self.softcap <= _LARGEST:
-            return f"softcap is {self.softcap!r}: it must be from {1 / _LARGEST:g} to {_LARGEST:g} (float32)"
-        if self.scale is not None and not abs(self.scale) <= _LARGEST:
-            return f"scale is {self.scale!r}: it must be from -{_LARGEST:g} to {_LARGEST:g} (float32)"
+        if self.softcap is not None and not 1 / LARGEST <= self.softcap <= LARGEST:
+            return f"softcap is {self.softcap!r}: it must be from {1 / LARGEST:g} to {LARGEST:g} (float32)"
+        if self.scale is not None and not abs(self.scale) <= LARGEST:
+            return f"scale is {self.scale!r}: it must be from -{LARGEST:g} to {LARGEST:g} (float32)"
         return ""
 
     def _mask_problem(self) -> str:

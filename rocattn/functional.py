@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rocattn.backends import BACKENDS
-from rocattn.config import DTYPE_BYTES, AttentionConfig
+from rocattn.config import DTYPE_BYTES, LARGEST, AttentionConfig
 from rocattn.errors import ConfigError
 from rocattn.layouts import Operands, empty_in_layout, heads_view, mask_view
 
@@ -69,7 +69,7 @@ def attention(
         window: (left, right): row i sees keys from i + Sk - Sq - left to i + Sk - Sq + right; -1 is open.
         softcap: c in c * tanh(score / c), before ALiBi and mask.
         alibi_slopes: [H] or [B, H], floating: slope * |i + Sk - Sq - j| is subtracted from the scores.
-        sinks: [H], floating: one more logit per head in the softmax's denominator and in the LSE.
+        sinks: [H], floating: one more logit per head in the softmax's denominator and in the LSE; -inf is no sink.
         scale: Factor on q.k; None is 1 / sqrt(D).
         layout: "BSHD", "BHSD" or "BSE".
         num_heads: H; needed by "BSE", else checked if given.
@@ -96,6 +96,7 @@ def attention(
     config, operands = describe(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, return_lse=return_lse,
+        readable=device is None,
     )  # fmt: skip
     if device is not None:
         return device.forward(config, operands)
@@ -164,6 +165,7 @@ def attention_backward(
     config, operands = describe(
         q, k, v, causal=causal, mask=mask, window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         scale=scale, layout=layout, num_heads=num_heads, num_kv_heads=num_kv_heads, direction="backward",
+        readable=device is None,
     )  # fmt: skip
     views = []
     for name, array in (("dout", dout), ("out", out)):
@@ -203,8 +205,11 @@ def describe(
     num_kv_heads: int | None = None,
     return_lse: bool = False,
     direction: Direction = "forward",
+    readable: bool = True,
 ) -> tuple[AttentionConfig, Operands]:
     """Check the arguments of `attention` and return the config and the views that a backend takes.
+
+    ``readable`` is False for shadows of device tensors, which have no content: a check of that would wait for the GPU.
 
     Raises:
         ConfigError: When shapes, dtypes or options do not describe an attention problem.
@@ -229,9 +234,10 @@ def describe(
     )  # fmt: skip
     if alibi_slopes is not None:
         rows = config.batch, config.num_heads
-        alibi_slopes = np.broadcast_to(_per_head("alibi_slopes", alibi_slopes, config, (rows[1:], rows)), rows)
+        lowest = -LARGEST if readable else None
+        alibi_slopes = np.broadcast_to(_per_head("alibi_slopes", alibi_slopes, config, (rows[1:], rows), lowest), rows)
     if sinks is not None:
-        sinks = _per_head("sinks", sinks, config, ((config.num_heads,),))
+        sinks = _per_head("sinks", sinks, config, ((config.num_heads,),), -math.inf if readable else None)
     return config, Operands(q_view, k_view, v_view, mask, alibi_slopes, sinks)  # by position: half the time
 
 
@@ -366,7 +372,10 @@ def _window(window: Any) -> tuple[int, int] | None:
     return left, right
 
 
-def _per_head(name: str, values: Any, config: AttentionConfig, shapes: tuple[tuple[int, ...], ...]) -> Array:
+def _per_head(
+    name: str, values: Any, config: AttentionConfig, shapes: tuple[tuple[int, ...], ...], lowest: float | None
+) -> Array:  # fmt: skip
+    """Return values in the compute dtype, each from ``lowest`` to `LARGEST`; None: their content is not read."""
     if not isinstance(values, np.ndarray) or _name(values.dtype) not in DTYPE_BYTES:
         found = f"{_name(values.dtype)} array" if isinstance(values, np.ndarray) else type(values).__name__
         raise ConfigError(f"{name} must be a floating numpy array, not {found}")
@@ -374,4 +383,16 @@ def _per_head(name: str, values: Any, config: AttentionConfig, shapes: tuple[tup
     if values.shape not in shapes:
         wanted = " or ".join(str(list(shape)) for shape in shapes)
         raise ConfigError(f"{name} has shape {values.shape}: it must be {wanted}")
+    if lowest is not None:
+        _check_range(name, values, lowest)
     return values.astype(np.float64 if config.dtype == "float64" else np.float32, copy=False)
+
+
+def _check_range(name: str, values: Array, lowest: float) -> None:
+    wide = values.astype(np.float64)  # the bounds are inf in float16
+    # A NaN is the largest and the smallest, and no comparison holds for it.
+    if wide.max(initial=0) <= LARGEST and (lowest == -math.inf or wide.min(initial=0) >= lowest):
+        return
+    at = tuple(np.argwhere(~((wide >= lowest) & (wide <= LARGEST)))[0].tolist())
+    bounds = f"at most {LARGEST:g} (-inf is no sink)" if lowest == -math.inf else f"from {lowest:g} to {LARGEST:g}"
+    raise ConfigError(f"{name} has {wide[at]:g} at {list(at)}: it must be {bounds}")

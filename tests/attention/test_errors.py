@@ -7,6 +7,9 @@ import pytest
 
 import rocattn
 from rocattn.errors import ConfigError, NoBackendError, RocattnError
+from rocattn.functional import describe
+
+from .problems import BFLOAT16
 
 Q = np.ones((2, 5, 4, 6), np.float32)
 K = np.ones((2, 7, 2, 6), np.float32)
@@ -60,6 +63,12 @@ class DeviceTensor:
         ({"sinks": np.ones(4, int)}, "sinks must be a floating numpy array, not int64 array"),
         ({"sinks": np.ma.masked_array(np.ones(4, np.float32))}, "sinks is a masked array"),
         ({"sinks": np.ones((2, 4), np.float32)}, r"sinks has shape \(2, 4\): it must be \[4\]"),
+        ({"sinks": np.array([0, 1, np.inf, -np.inf], np.float32)}, r"sinks has inf at \[2\]: it must be at most 1e"),
+        ({"sinks": np.array([np.nan] * 4, np.float16)}, r"sinks has nan at \[0\]: .* \(-inf is no sink\)"),
+        ({"sinks": np.array([0, 1e39, 0, 0])}, r"sinks has 1e\+39 at \[1\]"),
+        ({"alibi_slopes": np.array([0, np.nan, 0, 0], BFLOAT16)}, r"alibi_slopes has nan at \[1\]: it must be from"),
+        ({"alibi_slopes": np.array([0, 0, 0, -np.inf])}, r"alibi_slopes has -inf at \[3\]: .* from -1e\+30 to 1e\+30"),
+        ({"alibi_slopes": np.tril(np.full((2, 4), np.inf), -1)}, r"alibi_slopes has inf at \[1, 0\]"),
         ({"layout": "SBHD"}, "layout 'SBHD' is unknown: use one of BSHD, BHSD, BSE"),
         ({"layout": ["BSHD"]}, "layout .* is unknown"),
         ({"k": K[:, :, :0], "v": K[:, :, :0]}, r"k and v have no heads \(as .*\): at least one KV head is needed"),
@@ -85,6 +94,8 @@ def test_bad_argument_is_one_clear_line(changes, words):
         ({"lse": np.ones((2, 4, 5))}, "lse has dtype float64, but float32 is needed"),
         ({"lse": np.ones((2, 5, 4), np.float32)}, r"lse has shape \(2, 5, 4\): it must be \[B, H, Sq\] = \[2, 4, 5\]"),
         ({"lse": None}, "lse must be a numpy array, not NoneType"),
+        ({"sinks": np.full(4, np.inf, np.float32)}, r"sinks has inf at \[0\]"),
+        ({"alibi_slopes": np.full(4, np.nan, np.float32)}, r"alibi_slopes has nan at \[0\]"),
     ],
 )
 def test_bad_argument_of_backward_is_one_clear_line(changes, words):
@@ -111,6 +122,14 @@ def test_a_bad_call_is_refused_after_a_good_one_that_equals_it(good, bad, words)
     rocattn.attention(**GOOD | good)
     with pytest.raises(ConfigError, match=words):
         rocattn.attention(**GOOD | bad)
+
+
+def test_what_is_on_a_device_is_not_read():
+    """A shadow of a device tensor has a shape and no content: a check of sinks there would read what lies anywhere."""
+    bad = np.full(4, np.nan, np.float32)
+    config, _ = describe(**GOOD, sinks=bad, alibi_slopes=bad, readable=False)
+    assert config.sinks
+    assert config.alibi
 
 
 @pytest.mark.parametrize("name", ["gqu", "", ["cpu"], {"cpu"}], ids=repr)

@@ -160,3 +160,16 @@ def test_nan_in_a_seen_key_or_query_stays_with_its_rows(name, backend):
         assert np.isnan(dk[:, :, 0]).all()
     else:
         assert not np.isfinite(dq[:, :, -1]).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_with_a_sink_of_minus_infinity_are_those_without_it(backend):
+    """No NaN comes of -inf, neither in rows that see nothing nor beside a head with a sink."""
+    q, k, v = make(Sq=9, Sk=4, Hkv=4)
+    dout = upstream(q, v)
+    without = run(dout, q, k, v, backend, causal=True)
+    full = run(dout, q, k, v, backend, causal=True, sinks=np.array([0, 1, 0, 2], np.float32))
+    mixed = run(dout, q, k, v, backend, causal=True, sinks=np.array([-np.inf, 1, -np.inf, 2], np.float32))
+    for mine, none, each in zip(mixed, without, full, strict=True):
+        np.testing.assert_allclose(mine[:, ::2], none[:, ::2], rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(mine[:, 1::2], each[:, 1::2], rtol=1e-6, atol=1e-7)

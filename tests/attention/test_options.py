@@ -157,14 +157,20 @@ def test_row_without_a_visible_key_is_zero(hide, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_sink_of_minus_infinity_is_no_sink(backend):
+@pytest.mark.parametrize("sizes", [{"Sq": 9, "Sk": 4}, {"Sq": 1, "Sk": 1500}], ids=["rows-without-keys", "decode"])
+def test_sink_of_minus_infinity_is_no_sink(sizes, backend):
     """Such a sink takes no probability: output and LSE are those without it, also in rows that see nothing."""
-    q, k, v = make(Sq=9, Sk=4)
-    sinks = np.full(4, -np.inf, np.float32)
+    q, k, v = make(**sizes)
+    plain = run(q, k, v, backend, causal=True)
     for mine, theirs in zip(
-        run(q, k, v, backend, causal=True, sinks=sinks), run(q, k, v, backend, causal=True), strict=True
+        run(q, k, v, backend, causal=True, sinks=np.full(4, -np.inf, np.float32)), plain, strict=True
     ):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-7)
+    sinks = np.array([-np.inf, 1, -np.inf, 2], np.float32)  # beside heads that have one
+    full = run(q, k, v, backend, causal=True, sinks=np.array([0, 1, 0, 2], np.float32))
+    for mixed, without, each in zip(run(q, k, v, backend, causal=True, sinks=sinks), plain, full, strict=True):
+        np.testing.assert_allclose(mixed[:, ::2], without[:, ::2], rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(mixed[:, 1::2], each[:, 1::2], rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

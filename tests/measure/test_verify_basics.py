@@ -67,6 +67,11 @@ def first_batch(config, operands):
     return config, operands._replace(v=np.broadcast_to(operands.v[:1], operands.v.shape))
 
 
+def even_or_odd(config, operands):
+    """Every batch takes the V of the first or the second."""
+    return config, operands._replace(v=operands.v[np.arange(config.batch) % 2])
+
+
 def top_left(config, operands):
     """Row i sees keys up to i."""
     seen = np.tril(np.ones((config.seq_q, config.seq_k), bool))
@@ -92,6 +97,7 @@ def whole_tiles(config, operands):
 
 MISTAKES = {
     "batches": first_batch,
+    "more than two batches": even_or_odd,
     "grouped heads": other_head,
     "causal, Sq < Sk": top_left,
     "causal, Sq > Sk": top_left,
@@ -129,6 +135,23 @@ def test_each_mistake_is_found_in_each_backend(point, narrow):
     wrong = [asked[outcome.case].config for outcome in outcomes if not outcome.ok]
     assert bool(wrong) == ((narrow, point) not in IMPOSSIBLE)
     assert all(POINTS[point](config) for config in wrong)
+
+
+@pytest.mark.parametrize("family", ["positions", "visibility"])
+def test_a_third_batch_is_looked_at_in_decode_and_under_masks(family):
+    """One query of each batch reads the V of its own, and each batch has the mask of its own."""
+    index = {"positions": "v", "visibility": "mask"}[family]
+
+    def mistake(config, operands):
+        array = getattr(operands, index)
+        if array is None or array.shape[0] < 3:
+            return config, operands
+        return config, operands._replace(**{index: array[np.arange(len(array)) % 2]})
+
+    asked = [case for case in cases("core") if case.family == family]
+    wrong = [outcome.case for outcome in verify(asked, [Changed(before=mistake)]).outcomes if not outcome.ok]
+    assert {case.partition("/")[2][:2] for case in wrong} == {"b3"}
+    assert {case.config.dtype for case in asked if case.label in wrong} == {"float32", "float16", "bfloat16"}
 
 
 def test_a_case_that_only_a_narrow_backend_needs_is_found_by_its_label():

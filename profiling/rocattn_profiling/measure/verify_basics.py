@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TILE = 16  # the smallest tile that kernels have: no size beside its multiples is one of a larger tile's
 POINTS: dict[str, Callable[[AttentionConfig], bool]] = {
     "batches": lambda c: c.batch > 1,
+    "more than two batches": lambda c: c.batch > 2,
     "grouped heads": lambda c: c.num_heads > c.num_kv_heads > 1,
     "causal, Sq < Sk": lambda c: c.causal and c.seq_q < c.seq_k,
     "causal, Sq > Sk": lambda c: c.causal and c.seq_q > c.seq_k,
@@ -38,7 +39,7 @@ _FACTORS: dict[str, tuple[Any, ...]] = {
     "heads": ((2, 2), (6, 3), (4, 1)),
     "layout": ("BSHD", "BHSD", "BSE"),
     "causal": (False, True),
-    "batch": (2, 1),
+    "batch": (2, 1, 3),
     "lse": (True, False),
 }
 

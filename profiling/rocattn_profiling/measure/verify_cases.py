@@ -195,19 +195,18 @@ def _visibility(dtypes: tuple[str, ...]) -> Iterator[Case]:
     for dtype in dtypes:
         for band, (seq_q, seq_k) in itertools.product(bands, ((33, 61), (61, 33), (64, 64))):
             yield _case("visibility", "uniform", dtype=dtype, seq_q=seq_q, seq_k=seq_k, **band)
-        shape = (1, 4, 33, 61)
+        three: dict[str, Any] = {"batch": 3, "num_heads": 2, "num_kv_heads": 1, "mask_shape": (3, 2, 33, 61)}
         for data in ("blank", "uniform"):
             kinds = ("bool", "additive") if data == "uniform" else ("bool",)
             for kind in kinds:
-                masked: dict[str, Any] = {"mask": kind, "mask_shape": shape, "seq_q": 33, "seq_k": 61, "dtype": dtype}
-                yield _case("visibility", data, **masked)
+                yield _case("visibility", data, dtype=dtype, mask=kind, seq_q=33, seq_k=61, **three)
         yield _case("visibility", "uniform", dtype=dtype, seq_q=1, seq_k=63)
 
 
 def _positions(dtypes: tuple[str, ...]) -> Iterator[Case]:
     for dtype, layout in itertools.product(dtypes, ("BSHD", "BHSD", "BSE")):
         yield _case("positions", "positions", dtype=dtype, layout=layout, batch=2, seq_q=67, seq_k=61)
-        yield _case("positions", "positions", dtype=dtype, layout=layout, head_dim_v=32, seq_q=1, seq_k=61)
+        yield _case("positions", "positions", dtype=dtype, layout=layout, batch=3, head_dim_v=32, seq_q=1, seq_k=61)
 
 
 def _edges() -> Iterator[Case]:
@@ -245,7 +244,11 @@ def _scales() -> Iterator[Case]:
         yield _case("scales", data, dtype=dtype, direction="backward")
     for dtype, data in itertools.product(_DTYPES, ("lowest", "blank")):
         yield _case("scales", data, dtype=dtype, mask="additive", mask_shape=(1, 1, 67, 131), sinks=data == "blank")
+    sunk: dict[str, Any] = {"num_heads": 2, "num_kv_heads": 2, "sinks": True}
+    for dtype, direction in itertools.product(_DTYPES, ("forward", "backward")):  # the first 32 rows see nothing
+        yield _case("scales", "no-sink", dtype=dtype, direction=direction, causal=True, seq_k=35, **sunk)
     for dtype in _DTYPES:  # a decode step, whose keys are split
+        yield _case("scales", "no-sink", dtype=dtype, seq_q=1, seq_k=1031, **sunk)
         yield _case("scales", "rising", dtype=dtype, seq_q=1, seq_k=1031, batch=2)
         yield _case("scales", "large-scores", dtype=dtype, softcap=8.0, alibi=True, sinks=True)
 

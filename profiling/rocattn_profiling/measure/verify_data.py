@@ -135,6 +135,12 @@ def _blank(config: AttentionConfig, inputs: Inputs) -> None:
         inputs.mask[:, :, ::2] = False if config.mask == "bool" else -np.inf
 
 
+def _no_sink(_: AttentionConfig, inputs: Inputs) -> None:
+    """Every second head has a sink of -inf, which is none: a program must not subtract it from itself."""
+    if inputs.sinks is not None:
+        inputs.sinks[::2] = -np.inf
+
+
 def _lowest_finite(dtype: np.dtype[Any]) -> float:
     import ml_dtypes
 
@@ -178,6 +184,7 @@ STRESSES: dict[str, Callable[[AttentionConfig, Inputs], None]] = {
     "offset": _offset,
     "lowest": _lowest,
     "blank": _blank,
+    "no-sink": _no_sink,
     **{f"hidden-{kind}": _poisoned(kind) for kind in POISONS},
 }
 """Kind of data -> what it does to seeded normal inputs, in place."""

@@ -56,6 +56,7 @@ TWISTS = {
     "the mask is ignored": (Twist(mask="ignored"), "bool"),
     "the boolean mask is inverted": (Twist(mask="inverted"), "bool"),
     "finite values of an additive mask are not added": (Twist(mask="only -inf"), "additive"),
+    "an additive mask is multiplied by the scale, too": (Twist(mask="scaled"), "additive"),
     "softcap is ignored": (Twist(softcap=False), "all"),
     "softcap comes after ALiBi and the mask": (Twist(late_softcap=True), "all"),
     "ALiBi slopes are ignored": (Twist(alibi=0.0), "all"),
@@ -88,6 +89,28 @@ def test_each_twist_is_named_for_what_it_is(words):
     what = "lse" if twist.lse != "natural" else "out"
     assert (what == "lse") == np.allclose(view, right)
     assert words in symptom(config, inputs, out, lse.astype(np.float32), what=what)
+
+
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_a_mask_in_fewer_bits_is_not_taken_for_coarse_probabilities(narrow):
+    """What is rounded is the mask: probabilities kept in as many bits give errors of the same size."""
+    config = BASE.replace(dtype="float32", **MASKS)
+    inputs = make_case_inputs(config, "normal")
+    view, lse = attend(config, inputs, Twist(mask=narrow))
+    out = np.ascontiguousarray(view.swapaxes(1, 2)).astype(np.float32)
+    assert symptom(config, inputs, out, lse) == f"the values of an additive mask are rounded to {narrow}"
+
+
+@pytest.mark.parametrize("scale", [None, 0.01])
+@pytest.mark.parametrize("mask", ["only -inf", "scaled"])
+def test_of_two_mistakes_within_the_tolerance_the_nearer_is_named(mask, scale):
+    """In bfloat16 a mask times a small scale is nearly one that is not added: both explain all rows."""
+    config = BASE.replace(dtype="bfloat16", scale=scale, **MASKS)
+    inputs = make_case_inputs(config, "uniform")
+    view, lse = attend(config, inputs, Twist(mask=mask))
+    out = np.ascontiguousarray(view.swapaxes(1, 2)).astype(np.float32)
+    words = {"only -inf": "finite values of an additive mask are not added", "scaled": "multiplied by the scale"}
+    assert words[mask] in symptom(config, inputs, out, lse)
 
 
 def test_a_right_output_has_no_symptom():

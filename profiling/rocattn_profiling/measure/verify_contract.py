@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rocattn.config import DTYPE_BYTES
 from rocattn.layouts import heads_view
+from rocattn_profiling.measure.data import numpy_dtype
 
 if TYPE_CHECKING:
     from rocattn.config import AttentionConfig
@@ -29,7 +31,8 @@ class Twist:
         shift: How far the band's left and right ends are moved outwards, in keys.
         dropped: Keys at the end that no row sees.
         band: Whether causal and window count at all.
-        mask: "kept", "ignored" or "inverted" (bool), or "only -inf": finite additive values up to -1e30 are not added.
+        mask: "kept", "ignored" or "inverted" (bool); of additive values: "only -inf" (finite ones up to -1e30 are not
+            added), "scaled" (as the scores are), or the dtype to which they are rounded.
         hidden: The score of a hidden key.
         softcap, sinks: Whether the option counts at all.
         alibi: Factor on the slopes.
@@ -132,11 +135,21 @@ def _biased(config: AttentionConfig, inputs: Inputs, scores: Array, twist: Twist
         slopes = np.broadcast_to(inputs.alibi_slopes.astype(np.float64), (config.batch, config.num_heads))
         scores = scores - twist.alibi * slopes[..., None, None] * np.abs(rows - np.arange(config.seq_k))
     if inputs.mask is not None and inputs.mask.dtype != bool and twist.mask != "ignored":
-        added = inputs.mask.astype(np.float64)
-        scores = scores + (np.where(added > -1e30, 0, added) if twist.mask == "only -inf" else added)
+        scores = scores + _added(config, inputs.mask, twist)
     if cap is not None and twist.late_softcap:
         scores = cap * np.tanh(scores / cap)
     return scores
+
+
+def _added(config: AttentionConfig, mask: Array, twist: Twist) -> Array:
+    values = mask.astype(np.float64)
+    if twist.mask == "only -inf":
+        return np.where(values > -1e30, 0, values)
+    if twist.mask == "scaled":
+        return values * config.softmax_scale
+    if twist.mask in DTYPE_BYTES:
+        return values.astype(numpy_dtype(twist.mask)).astype(np.float64)
+    return values
 
 
 def _normalised(inputs: Inputs, scores: Array, v: Array, twist: Twist) -> tuple[Array, Array]:

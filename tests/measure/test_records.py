@@ -7,8 +7,21 @@ import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.measure.records import append_record, read_records
+from rocattn_profiling.measure.results_folder import ResultsFolder
+from rocattn_profiling.measure.settings import Identity
 
-from .factory import make_record
+from .factory import COMMIT, MACHINE, make_record
+
+
+class Folder(ResultsFolder):
+    """A folder of records of always the same identity."""
+
+    def identity(self):
+        """Whose records they are."""
+        return Identity(commit=COMMIT, code="c", machine=MACHINE, settings={})
+
+    def keep(self, records):
+        """Take none."""
 
 
 def test_records_come_back_as_they_were_written(tmp_path):
@@ -48,8 +61,27 @@ def test_a_record_of_another_schema_says_which(tmp_path):
     """Records of a future version are not misread."""
     path = tmp_path / "records.jsonl"
     append_record(path, make_record([[1.0]], schema=9))
-    with pytest.raises(RocattnError, match="has schema 9; this rocattn reads 1"):
+    with pytest.raises(RocattnError, match="has schema 9, this rocattn reads 1: use the one that wrote it"):
         list(read_records(path))
+
+
+@pytest.mark.parametrize("line", [msgspec.json.encode(make_record([[1.0]], schema=9)), b'{"a": 1}', b"root:x:0:0"])
+def test_a_folder_whose_records_cannot_be_read_says_what_to_do(tmp_path, line):
+    """A run into it is refused with the way out, and that way works: the file is put aside as it is."""
+    notes = []
+    with Folder(tmp_path, fresh=False, on_note=notes.append):
+        pass
+    (tmp_path / "records.jsonl").write_bytes(line)
+    with (
+        pytest.raises(RocattnError, match=r"records.jsonl:1 .*; to measure anew, --fresh puts that file aside$"),
+        Folder(tmp_path, fresh=False, on_note=notes.append),
+    ):
+        pass
+    with Folder(tmp_path, fresh=True, on_note=notes.append):
+        pass
+    (aside,) = (tmp_path / "older").iterdir()
+    assert aside.read_bytes() == line
+    assert len(notes) == 1
 
 
 def test_a_missing_file_is_one_line(tmp_path):

@@ -179,7 +179,9 @@ def read_records(path: Path) -> Iterator[Record]:
                 continue
             raise RocattnError(f"{path}:{number} is no line of records: is this the right file?") from None
         if record.schema != SCHEMA:
-            raise RocattnError(f"{path}:{number} has schema {record.schema}; this rocattn reads {SCHEMA}")
+            raise RocattnError(
+                f"{path}:{number} has schema {record.schema}, this rocattn reads {SCHEMA}: use the one that wrote it"
+            )
         yield record
 
 

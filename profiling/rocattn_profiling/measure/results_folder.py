@@ -88,8 +88,14 @@ class ResultsFolder:
             if self._fresh or difference:
                 self._put_aside("as --fresh asks" if self._fresh else f"they are of {difference}")
             elif self.path.exists():
-                self.keep(list(read_records(self.path)))
+                self.keep(self._readable())
         write_text(session, msgspec.json.format(msgspec.json.encode(identity), indent=2).decode() + "\n")
+
+    def _readable(self) -> list[Record]:
+        try:
+            return list(read_records(self.path))
+        except RocattnError as error:
+            raise RocattnError(f"{error}; to measure anew, --fresh puts that file aside") from error
 
     def _put_aside(self, why: str) -> None:
         """Move the records of another run to ``older/``."""

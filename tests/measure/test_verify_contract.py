@@ -5,6 +5,7 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.layouts import heads_view
+from rocattn_profiling.measure import verify_symptoms
 from rocattn_profiling.measure.verify_contract import Twist, attend, visible_pairs
 from rocattn_profiling.measure.verify_data import make_case_inputs
 from rocattn_profiling.measure.verify_symptoms import LEAK, symptom
@@ -154,3 +155,43 @@ def test_flushed_subnormals_are_named():
     view, lse = attend(config, inputs, Twist(flushed=True))
     out = np.ascontiguousarray(view.swapaxes(1, 2)).astype(np.float16)
     assert symptom(config, inputs, out, lse) == "subnormal elements of q, k and v are taken for 0"
+
+
+def test_a_mistake_that_would_spoil_right_rows_is_not_named():
+    """One row is as if causal were ignored; were it, the other rows would be, too."""
+    config = BASE.replace(dtype="float32", causal=True)
+    inputs = make_case_inputs(config, "normal")
+    right, lse = attend(config, inputs)
+    wrong, _ = attend(config, inputs, Twist(band=False))
+    out = right.copy()
+    out[:, :, 3] = wrong[:, :, 3]
+    stored = np.ascontiguousarray(out.swapaxes(1, 2)).astype(np.float32)
+    assert "causal and window are ignored" not in symptom(config, inputs, stored, lse)
+
+
+def test_a_mistake_within_rounding_of_the_right_output_is_not_named():
+    """A softcap far above the scores changes less than bfloat16 shows; what is as near to that is something else."""
+    config = BASE.replace(dtype="bfloat16", softcap=40.0)
+    inputs = make_case_inputs(config, "normal")
+    right, lse = attend(config, inputs)
+    other, _ = attend(config, inputs, Twist(softcap=False))
+    tolerance = verify_symptoms._tolerance(config, inputs, right)
+    assert 0 < np.abs(other - right).max() < tolerance
+    out = other + 0.999 * tolerance * np.sign(other - right)
+    assert (np.abs(out - right).max(axis=-1) > tolerance).mean() > 0.5
+    stored = np.ascontiguousarray(out.swapaxes(1, 2)).astype(np.float32)
+    assert "softcap" not in symptom(config, inputs, stored, lse)
+
+
+def test_of_a_large_case_nothing_is_tried(monkeypatch):
+    """Forty more programs of its size would take too long: the mistake stays a number."""
+    config = BASE.replace(dtype="float32", causal=True)
+    inputs = make_case_inputs(config, "normal")
+    view, lse = attend(config, inputs, Twist(band=False))
+    out = np.ascontiguousarray(view.swapaxes(1, 2)).astype(np.float32)
+    assert "ignored" in symptom(config, inputs, out, lse)
+    work = 2 * 4 * 23 * 37 * (16 + 12)
+    monkeypatch.setattr(verify_symptoms, "LARGEST", work)
+    assert "ignored" in symptom(config, inputs, out, lse)
+    monkeypatch.setattr(verify_symptoms, "LARGEST", work - 1)
+    assert symptom(config, inputs, out, lse) == ""

@@ -176,6 +176,10 @@ def test_pins_edited_by_hand_are_not_read_as_less_than_they_say(tmp_path, pinned
         ({"loop": None}, "hot loop"),
         ({"loop": {"bytes": 0}}, "hot loop's bytes"),
         ({"loop": None, "blocks": None}, "blocks, hot loop"),
+        ({"loop": {"loads": {}}}, "hot loop's loads"),
+        ({"loop": {"loads": {16: 0}}}, "hot loop's loads"),
+        ({"block": 64}, "block of 128 threads"),
+        ({"choices": "WAVES=8"}, "choices (WAVES=4)"),
     ],
 )
 def test_a_number_that_was_taken_out_of_a_pin_is_asked_for(pinned, changed, said):

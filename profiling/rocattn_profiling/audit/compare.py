@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from rocattn.gpu.arch import has_kernels
 from rocattn_profiling.audit import sentences
 from rocattn_profiling.audit.pairs import pairs_of
 from rocattn_profiling.audit.pins import pin_of
@@ -117,7 +118,7 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
     """Compare an audit with pinned numbers.
 
     Args:
-        pins: Of every architecture in the audit.
+        pins: Of every architecture in the audit, and of others that have a file of pins.
         audit: Of this revision.
         partial: As in `compare`.
     """
@@ -137,25 +138,33 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
         why = _incomparable(pinned.compiler, facts.compiler)
         made = [_put_aside(one, why) for one in made] if why else made
         findings += _without_cycles(made) if pinned.rates != audit.rates else made
-    if not partial:
-        have = {(facts.arch, facts.name) for facts in audit.kernels}
-        for one in pins:
-            for name in one.kernels:
-                if (one.arch, name) not in have:
-                    findings.append(_missing(one.arch, name, audit, "it is pinned, but not built any more"))
+    have = {(facts.arch, facts.name) for facts in audit.kernels}
+    for one in pins:
+        if not has_kernels(one.arch):
+            findings.append(_stale(one.arch))
+            continue
+        for name in one.kernels if not partial else ():
+            if (one.arch, name) not in have:
+                findings.append(_missing(one.arch, name, audit, "it is pinned, but not built any more"))
     return _sorted("the pins", audit.subject, compared, unchanged, findings)
 
 
 def lacking_in(pin: Pin, now: Pin) -> list[str]:
-    """Return what a kernel has and its pin does not: that would never be compared."""
+    """Return what a kernel has and its pin does not: that would never be compared.
+
+    Blocks that fit are compared for the same block, FLOPs and code of the loop for the same choices.
+    """
     old, new = pin.loop, now.loop
+    lacking = [f"choices ({now.choices})"] if pin.choices != now.choices else []
+    lacking += [f"block of {now.block} threads"] if pin.block != now.block else []
     pairs = {
         "lost wave slots": (pin.lost_wave_slots, now.lost_wave_slots),
         "blocks": (pin.blocks, now.blocks),
         "hot loop": (old, new),
         "hot loop's bytes": (old.bytes or None, new.bytes or None) if old and new else (None, None),
+        "hot loop's loads": (_width(old), _width(new)) if old and new else (None, None),
     }
-    return [what for what, (was, has) in pairs.items() if was is None and has is not None]
+    return lacking + [what for what, (was, has) in pairs.items() if was is None and has is not None]
 
 
 def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> Iterator[Finding]:
@@ -176,12 +185,9 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
             sentence=f"{facts.name} on {facts.arch}: {sentence}", file=facts.file,
         )  # fmt: skip
 
-    if (spilled := now.vgpr_spills - pin.vgpr_spills) or (now.sgpr_spills and not pin.sgpr_spills):
-        was, kept = (one.vgpr_spills if spilled else one.sgpr_spills for one in (pin, now))
-        yield found("spills", spilled or 1, (was, kept), words.spills())
-    elif now.sgpr_spills != pin.sgpr_spills:
-        gone = 0 if now.sgpr_spills else -1  # more or fewer of them are judged by the cycles that they take
-        yield found("spills", gone, (pin.sgpr_spills, now.sgpr_spills), words.spills())
+    if (spills := _spills(pin, now)) is not None:
+        yield found("spills", *spills, words.spills())
+    spilled = now.vgpr_spills - pin.vgpr_spills
     scratch = now.scratch_bytes - pin.scratch_bytes
     if scratch and (not spilled or scratch > 0 > spilled):  # else the spills are what the scratch memory is for
         yield found("scratch", scratch, (pin.scratch_bytes, now.scratch_bytes), words.scratch())
@@ -201,6 +207,19 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
             yield found(metric, change, numbers, sentence)
     if pin.code_bytes != now.code_bytes:
         yield found("code", 0, (pin.code_bytes, now.code_bytes), words.code())
+
+
+def _spills(pin: Pin, now: Pin) -> tuple[float, tuple[int, int]] | None:
+    """Return above 0 if spills got worse and below 0 if better, and the numbers that say so; None if none changed."""
+    vgprs, sgprs = (pin.vgpr_spills, now.vgpr_spills), (pin.sgpr_spills, now.sgpr_spills)
+    change = vgprs[1] - vgprs[0]
+    if change <= 0 and sgprs[1] and not sgprs[0]:  # worse, though fewer VGPRs may be spilled
+        return 1, sgprs
+    if change:
+        return change, vgprs
+    if sgprs[0] == sgprs[1]:
+        return None
+    return (0 if sgprs[1] else -1), sgprs  # more or fewer of them are judged by the cycles that they take
 
 
 _LoopChange = tuple[str, float, tuple[float | None, float | None], str]
@@ -309,6 +328,11 @@ def _missing(arch: str, name: str, audit: Audit, why: str, *, file: str = "") ->
         severity="worse" if problem else "missing", metric="kernel", arch=arch, kernel=name,
         sentence=f"{name} on {arch}: {text}", file=file,
     )  # fmt: skip
+
+
+def _stale(arch: str) -> Finding:
+    text = f"{arch}: no kernel is shipped for it, but its pins are here: delete {arch}.json"
+    return Finding(severity="missing", metric="kernel", arch=arch, kernel="", sentence=text)
 
 
 def problem_of(audit: Audit, name: str, arch: str) -> str:

@@ -12,6 +12,7 @@ from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
 
     from rocattn_profiling.audit.audit import Audit
     from rocattn_profiling.audit.compare import Comparison
@@ -123,16 +124,22 @@ def _jobs(arguments: argparse.Namespace) -> int:
 
 def _check_pin_files(arguments: argparse.Namespace) -> None:
     """Refuse pins that cannot be read before the kernels are compiled, which may take minutes."""
-    from rocattn.gpu.arch import TESTED, processor
+    from rocattn.gpu.arch import TESTED
     from rocattn_profiling.audit.pins import read_pins
 
-    paths = [_pin_file(arguments, processor(arch)) for arch in arguments.arch or TESTED]
-    for path in [path for path in paths if path.is_file()] or paths:
+    for path in _pin_files(arguments, ()) or _pin_files(arguments, arguments.arch or TESTED):
         read_pins(path)
 
 
-def _pin_file(arguments: argparse.Namespace, arch: str) -> Path:
-    return pins_folder(arguments.pins) / f"{arch}.json"
+def _pin_files(arguments: argparse.Namespace, needed: Iterable[str]) -> list[Path]:
+    """Return the files of pins that are there, also of architectures without kernels, and those that are needed."""
+    from rocattn.gpu.arch import TESTED, has_kernels, processor
+
+    folder = pins_folder(arguments.pins)
+    stale = [path for path in sorted(folder.glob("gfx*.json")) if not has_kernels(path.stem)]
+    asked = [folder / f"{processor(arch)}.json" for arch in arguments.arch or TESTED]
+    there = [path for path in asked if path.is_file()] + ([] if arguments.arch else stale)
+    return list(dict.fromkeys([*there, *(folder / f"{processor(arch)}.json" for arch in needed)]))
 
 
 def _compared(arguments: argparse.Namespace, audit: Audit) -> Comparison | None:
@@ -142,7 +149,7 @@ def _compared(arguments: argparse.Namespace, audit: Audit) -> Comparison | None:
     from rocattn_profiling.audit.pins import read_pins
 
     if arguments.check_pins:
-        pins = [read_pins(_pin_file(arguments, arch)) for arch in audit.archs]
+        pins = [read_pins(path) for path in _pin_files(arguments, audit.archs)]
         return check_pins(pins, audit, partial=arguments.quick)
     if not arguments.against:
         return None

@@ -1,13 +1,17 @@
 """What assembly text says of its kernels: equal to the code object's metadata, and unknown where it says nothing."""
 
+import msgspec
 import pytest
 
 from rocattn.errors import ToolchainError
 from rocattn.toolchain import choose_compiler, compile_hip
 from rocattn.toolchain.code_object import kernels_of
 from rocattn_profiling.audit.assembly import parse_assembly
+from rocattn_profiling.audit.audit import Audit
+from rocattn_profiling.audit.compare import compare
 from rocattn_profiling.audit.foreign import Launch, facts_of_file
 from rocattn_profiling.audit.text_files import compiler_of, kernels_of_text
+from rocattn_profiling.cli.kernels_audit_view import row
 
 HEAD = '\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n\t.type k,@function\nk:\n\ts_endpgm\n.Lend:\n\t.size k, .Lend-k\n'
 DESCRIPTOR = "\t.amdhsa_kernel k\n\t\t.amdhsa_next_free_vgpr {}\n\t.end_amdhsa_kernel\n"
@@ -169,3 +173,58 @@ def test_a_block_that_the_kernel_is_not_compiled_for_has_no_occupancy(tmp_path):
     (one,) = facts(tmp_path, WHOLE.format(8, 8), block=512)
     assert one.occupancy is None
     assert "no occupancy: blocks of 512 threads cannot be: it is compiled for 256 at most" in one.unknown
+
+
+SPILLS = "    .vgpr_spill_count: 3\n    .sgpr_spill_count: 2\n    .private_segment_fixed_size: 64\n"
+SIZES = "    .sgpr_count: 12\n    .group_segment_fixed_size: 512\n"
+
+
+def changes(before, after):
+    """Return (severity, metric) of what differs between the only kernels of two files, and the sentences."""
+    sides = [Audit(subject="", rates="", kernels=found) for found in (before, after)]
+    found = compare(*sides).findings
+    return [(one.severity, one.metric) for one in found], " / ".join(one.sentence for one in found)
+
+
+def test_what_a_text_does_not_say_is_neither_gone_nor_new(tmp_path):
+    """Without metadata there are no spills to read: the table says so, and neither comparison makes a finding of it."""
+    text = WHOLE.format("max(3, k.num_vgpr)", 8).replace("    .wave", f"{SPILLS}{SIZES}    .wave")
+    whole, bare = facts(tmp_path, text), facts(tmp_path, text.split("\t.amdgpu_metadata")[0])
+    assert row(whole[0])[2:8] == ["8", "0", "12", "3 + 2 SGPR", "64", "512"]
+    assert row(bare[0])[2:8] == ["?", "0", "?", "?", "?", "?"]
+    assert row(bare[0])[-1] == "?"
+    sized = [msgspec.structs.replace(whole[0], code_bytes=800)]
+    assert (changes(sized, bare), changes(bare, sized)) == (([], ""), ([], ""))
+    none = facts(tmp_path, text.replace("count: 3", "count: 0").replace("count: 2", "count: 0"))
+    assert changes(none, whole)[0] == [("worse", "spills")]
+
+
+def test_scratch_of_a_text_without_metadata_is_not_said_to_be_for_no_spill(tmp_path):
+    """A descriptor says how much private memory there is, not what it is for."""
+    private = "\t\t.amdhsa_private_segment_fixed_size {}\n"
+    texts = [
+        (HEAD + DESCRIPTOR.format(24)).replace("\t.end_", f"{private.format(size)}\t.end_") for size in (16, 64)
+    ]  # fmt: skip
+    kinds, text = changes(*(facts(tmp_path, one) for one in texts))
+    assert kinds == [("worse", "scratch")]
+    assert text.endswith("16 -> 64 bytes of scratch a lane, nothing says whether for spills")
+    whole = facts(tmp_path, WHOLE.format(24, 24).replace("    .wave", f"{SPILLS.replace('64', '96')}    .wave"))
+    kinds, text = changes(facts(tmp_path, texts[0]), whole)
+    assert text.startswith("k on gfx942: 16 -> 96 bytes of scratch a lane, nothing says whether for spills")
+    (one,) = facts(tmp_path, WHOLE.format(24, 24).replace("    .wave", "    .sgpr_spill_count: 0\n    .wave"))
+    assert row(one)[5] == "?"
+    rounded = msgspec.structs.replace(one, unknown=(*one.unknown, "the file does not say its vgprs"))
+    assert row(rounded)[2] == "24"
+
+
+def test_what_registers_and_lds_cost_is_not_said_where_the_waves_are_not_known(tmp_path):
+    """Without a block there is no occupancy, so nobody knows whether a wave is lost."""
+    lds = "\t\t.amdhsa_group_segment_fixed_size {}\n"
+    texts = [
+        (HEAD + DESCRIPTOR.format(vgprs)).replace("\t.end_", f"{lds.format(size)}\t.end_")
+        for vgprs, size in ((24, 512), (96, 40000))
+    ]  # fmt: skip
+    kinds, text = changes(*(facts(tmp_path, one) for one in texts))
+    assert kinds == [("note", "registers"), ("note", "LDS")]
+    assert "VGPRs 24 -> 96; whether a wave is lost is not known" in text
+    assert text.endswith("LDS 512 -> 40000 bytes a block; whether a block is lost is not known")

@@ -176,6 +176,7 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
         before: All that is known of it before, if more than the numbers is.
     """
     now = pin_of(facts)
+    pin = _as_known(pin, now, [facts, *([before] if before else [])])
     words = sentences.Words(pin, now, facts, before)
 
     def found(metric: str, change: float, numbers: tuple[float | None, float | None], sentence: str) -> Finding:
@@ -207,6 +208,14 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
             yield found(metric, change, numbers, sentence)
     if pin.code_bytes != now.code_bytes:
         yield found("code", 0, (pin.code_bytes, now.code_bytes), words.code())
+
+
+def _as_known(pin: Pin, now: Pin, sides: Sequence[KernelFacts]) -> Pin:
+    """Return a pin that is equal in what a side does not say, where it is 0: how that changed is not known."""
+    names = ("vgprs", "agprs", "sgprs", "vgpr_spills", "sgpr_spills", "scratch_bytes", "lds_bytes")
+    unsaid = ["code_bytes", *(name for name in names if not all(facts.says(name) for facts in sides))]
+    equal = {name: getattr(now, name) for name in unsaid if not (getattr(pin, name) and getattr(now, name))}
+    return msgspec.structs.replace(pin, **equal)
 
 
 def _spills(pin: Pin, now: Pin) -> tuple[float, tuple[int, int]] | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.audit.assembly import Function
 
 _DESCRIPTOR_GRANULE = 16  # a descriptor counts VGPRs in steps of at most this
+_NOT_SAID = "the file does not say its "
 _LOAD = re.compile(r"global_load_(\d+)B")
 
 
@@ -92,6 +93,10 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
         """The kernel and what it is compiled for."""
         return f"{self.kernel} {self.variant}".rstrip()
 
+    def says(self, number: str) -> bool:
+        """Whether the file says this number of its kernel ("vgpr_spills"): one that it does not say is kept as 0."""
+        return f"{_NOT_SAID}{number}" not in self.unknown
+
     @property
     def lost_wave_slots(self) -> float | None:
         """Wave slots of a SIMD that stay empty."""
@@ -141,7 +146,7 @@ def kernel_facts(
         mca: Whether to ask llvm-mca, too.
         unknown: What could not be known of its file.
     """
-    missing = [*unknown, *(f"the file does not say its {name}" for name in info.unknown)]
+    missing = [*unknown, *(f"{_NOT_SAID}{name}" for name in info.unknown)]
     arch = target.partition(":")[0]
     threads, lds = block or info.block, info.lds_bytes + dynamic_lds_bytes
     waves = None

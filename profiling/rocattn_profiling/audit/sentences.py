@@ -53,7 +53,10 @@ class Words:
 
     def scratch(self) -> str:
         """Private memory that is not for spills."""
-        change = f"{_arrow(self.old.scratch_bytes, self.new.scratch_bytes)} bytes of scratch a lane without new spills"
+        change = f"{_arrow(self.old.scratch_bytes, self.new.scratch_bytes)} bytes of scratch a lane"
+        if not all(one.says("vgpr_spills") for one in (self.facts, self.before) if one):
+            return f"{change}, nothing says whether for spills"
+        change += " without new spills"
         if self.new.scratch_bytes > self.old.scratch_bytes:
             return f"{change}: an array is indexed by what the compiler does not know, or a call was not inlined"
         return change
@@ -76,6 +79,8 @@ class Words:
 
     def registers(self) -> str:
         """Registers that cost no wave."""
+        if self.old.lost_wave_slots is None or self.new.lost_wave_slots is None:
+            return f"{self._registers()}; whether a wave is lost is not known"
         text = f"{self._registers()}, with no wave lost or won"
         slack = self.facts.occupancy.slack if self.facts.occupancy else {}
         if "VGPRs" in slack and self.old.vgprs != self.new.vgprs:
@@ -84,6 +89,8 @@ class Words:
 
     def lds(self) -> str:
         """LDS that costs no block."""
+        if self.old.blocks is None or self.new.blocks is None:
+            return f"{self._lds()}; whether a block is lost is not known"
         text = f"{self._lds()}, with no block lost or won"
         slack = self.facts.occupancy.slack if self.facts.occupancy else {}
         return text + (f" ({slack['LDS']} bytes more before one is lost)" if "LDS" in slack else "")

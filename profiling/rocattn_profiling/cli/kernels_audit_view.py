@@ -80,15 +80,22 @@ def _unsaid(facts: KernelFacts) -> Iterator[str]:
 def row(facts: KernelFacts) -> list[str]:
     """Return the cells of one kernel."""
     loop, waves = facts.loop, facts.occupancy
-    spills = str(facts.spills.vgprs) + (f" + {facts.spills.sgprs} SGPR" if facts.spills.sgprs else "")
+    vgprs, sgprs = _said(facts, "vgprs", facts.vgprs), _said(facts, "sgprs", facts.sgprs)
+    scratch, lds = _said(facts, "scratch_bytes", facts.scratch_bytes), _said(facts, "lds_bytes", facts.lds_bytes)
+    spills = _said(facts, "vgpr_spills", facts.spills.vgprs)
+    spills += f" + {facts.spills.sgprs} SGPR" if facts.spills.sgprs else ""
     return [
-        facts.name, facts.arch, str(facts.vgprs), str(facts.agprs), str(facts.sgprs), spills, str(facts.scratch_bytes),
-        str(facts.lds_bytes), f"{waves.waves_per_simd:g}/{waves.max_waves_per_simd}" if waves else "?",
+        facts.name, facts.arch, vgprs, str(facts.agprs), sgprs, spills, scratch, lds,
+        f"{waves.waves_per_simd:g}/{waves.max_waves_per_simd}" if waves else "?",
         ", ".join(_binding(waves)) if waves else "?", _cell(loop.issue_cycles if loop else None),
         _cell(loop.matrix_share_pct if loop and loop.matrix_flops else None, 3),
         _cell(loop.ceiling_pct if loop else None, 3),
         _cell(loop.flops_per_global_byte if loop and loop.matrix_flops else None, 4), str(facts.code_bytes or "?"),
     ]  # fmt: skip
+
+
+def _said(facts: KernelFacts, name: str, value: int) -> str:
+    return str(value) if value or facts.says(name) else "?"
 
 
 def _mca(facts: KernelFacts) -> str:

@@ -168,6 +168,16 @@ def test_no_occupancy_is_made_of_what_is_not_known(tmp_path):
     assert "no occupancy: nothing says how many VGPRs it has" in one.unknown
 
 
+@pytest.mark.parametrize(("said", "of"), [("gfx1250", "gfx1250"), ("gfx11-generic", "gfx11-generic"), ("x", "code wi")])
+def test_an_architecture_that_is_not_known_is_said_shortly(said, of, tmp_path):
+    """Once for the waves and once for the cycles, without all those that are known."""
+    (one,) = facts(tmp_path, WHOLE.format(8, 8).replace("gfx942", said), dynamic_lds_bytes=0, block=64)
+    occupancy, cycles = (line for line in one.unknown if "not say" not in line)
+    assert occupancy.startswith(f"no occupancy: no facts are known of {of}")
+    assert cycles.startswith(f"no cost of the hot loop: no instruction rates are known for {of}")
+    assert max(len(occupancy), len(cycles)) < 90
+
+
 def test_a_block_that_the_kernel_is_not_compiled_for_has_no_occupancy(tmp_path):
     """The launch would fail."""
     (one,) = facts(tmp_path, WHOLE.format(8, 8), block=512)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn.gpu.errors import ArchError
 from rocattn_profiling.audit.cost import LoopCost, hot_path, loop_cost
 from rocattn_profiling.audit.llvm_mca import Estimate, estimate
 from rocattn_profiling.audit.loops import counts_of, hot_loop
 from rocattn_profiling.audit.occupancy import Occupancy, OccupancyError, occupancy
+from rocattn_profiling.audit.rates import NoRatesError
 from rocattn_profiling.audit.text_files import number
 
 if TYPE_CHECKING:
@@ -148,6 +150,7 @@ def kernel_facts(
     """
     missing = [*unknown, *(f"{_NOT_SAID}{name}" for name in info.unknown)]
     arch = target.partition(":")[0]
+    processor = arch or "code without a target"
     threads, lds = block or info.block, info.lds_bytes + dynamic_lds_bytes
     waves = None
     try:
@@ -156,6 +159,8 @@ def kernel_facts(
         if 0 < info.block < threads:
             raise OccupancyError(f"blocks of {threads} threads cannot be: it is compiled for {info.block} at most")
         waves = _waves(arch, info, function, lds, threads)
+    except ArchError:
+        missing.append(f"no occupancy: no facts are known of {processor}")
     except RocattnError as error:
         missing.append(f"no occupancy: {error}")
     loop = instructions = loop_bytes = None
@@ -163,6 +168,8 @@ def kernel_facts(
         instructions = sum(one.counts.instructions for one in function.blocks)
         try:
             loop = loop_cost(function, arch)
+        except NoRatesError:
+            missing.append(f"no cost of the hot loop: no instruction rates are known for {processor}")
         except RocattnError as error:
             missing.append(f"no cost of the hot loop: {error}")
         hot = hot_loop(function)

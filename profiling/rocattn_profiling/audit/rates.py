@@ -28,6 +28,10 @@ class RatesError(RocattnError, ValueError):
     """Raised for a GPU or a wave size that no rates are known for."""
 
 
+class NoRatesError(RatesError):
+    """Raised when nothing is known of a GPU; it names those that are known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What an instruction of one wave takes, and what it does.
@@ -178,7 +182,8 @@ def rates(arch: str, wave_size: int) -> Rates:
     family = next((name for name, chips in data["families"].items() if arch in chips), None)
     if family is None:
         known = ", ".join(chip for chips in data["families"].values() for chip in chips)
-        raise RatesError(f"no instruction rates are known for {arch or 'code without a target'}: there are for {known}")
+        text = f"no instruction rates are known for {arch or 'code without a target'}: there are for {known}"
+        raise NoRatesError(text)
     cycles, issue = {}, {}
     for entry in _of(family, data["instruction"]):
         for kind in entry["kinds"]:

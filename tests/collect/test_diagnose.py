@@ -65,6 +65,12 @@ TEXTS = [
     ("Device 5998 has a profiler attached to it. PMC Counters may be inaccurate.", 0, "second_profiler", True),
     ("ERROR An instance of rocprof is already running", 1, "second_profiler", True),
     ("aqlprofile API table load failed", -6, "aqlprofile_missing", True),
+    (
+        (
+            "W tool.cpp:2422] HSA version 8.20.0 initialized (instance=0)\nError Calling hsa_iterate_agents: "
+            "HSA_STATUS_ERROR: A generic error has occurred.\n*** SIGABRT (@0x1) received by PID 9 ***\n"
+        ), -6, "aqlprofile_stops", True,
+    ),
     ("F0818 registration.cpp:11] ROCPROFILER_STATUS_ERROR_CONFIGURATION_LOCKED", -6, "mixed_rocm", True),
     ("python: symbol lookup error: librocprofiler-sdk.so.1: undefined symbol: hsa_amd_queue", 127, "mixed_rocm", True),
     ("F0818 ring_buffer.cpp:106] mmap failed with errno 22", -9, "mapping_failed", True),

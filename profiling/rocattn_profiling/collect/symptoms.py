@@ -179,6 +179,13 @@ SYMPTOMS = (
         "install hsa-amd-aqlprofile, or link libhsa-amd-aqlprofile64.so in ROCm's lib folder",
     ),
     Symptom(
+        "aqlprofile_stops",
+        # Up to ROCm 7.2.0: issue 2169 of ROCm/rocm-systems, mended by its pull requests 2171 and, for 7.2, 3229.
+        r"Error Calling hsa_iterate_agents: HSA_STATUS_ERROR:",
+        "the profiler's library aqlprofile stops at a processor that it does not expect (an NPU, a gfx115x)",
+        "use a rocprofv3 from after February 2026 (ROCm 7.12 has it); only counters need that library",
+    ),
+    Symptom(
         MIXED,
         # The first two texts: ROCm/TheRock issue 6695.
         r"ROCPROFILER_STATUS_ERROR_CONFIGURATION_LOCKED|outside of valid rocprofiler configuration period"

@@ -118,6 +118,27 @@ def test_a_view_without_end_is_stopped(tmp_path, monkeypatch):
     assert whats(ingest.read([path])) == ["its views do not end"]
 
 
+def test_a_database_whose_writer_was_killed_is_said_to_be_one(tmp_path):
+    """SQLite would have to roll the file back, which a reader does not: nobody tried to write."""
+    path, hot = g.rocpd(tmp_path / "a.db", MADE), tmp_path / "hot"
+    hot.mkdir()
+    base = sqlite3.connect(path)
+    base.execute("PRAGMA cache_size = 1")
+    base.execute("CREATE TABLE filler (text)")
+    base.execute("INSERT INTO filler SELECT hex(zeroblob(4000)) FROM rocpd_kernel_dispatch_u")
+    base.commit()
+    base.execute("UPDATE filler SET text = text || 'x'")
+    for name in ("a.db", "a.db-journal"):
+        (hot / name).write_bytes((tmp_path / name).read_bytes())
+    base.close()
+    before = (hot / "a.db").read_bytes()
+    (problem,) = ingest.read([hot / "a.db"]).problems
+    assert "ended in the middle (a.db-journal is left of it)" in str(problem)
+    assert "profile again" in str(problem)
+    assert "readonly" not in str(problem)
+    assert (hot / "a.db").read_bytes() == before
+
+
 def test_a_database_with_compressed_columns_is_not_called_damaged(tmp_path):
     """rocpd_views_lz4.sql of rocprofiler-sdk reads columns through a function that only ROCm has."""
     path = g.rocpd(tmp_path / "a.db", MADE)

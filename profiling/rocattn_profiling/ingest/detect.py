@@ -126,7 +126,10 @@ def _sqlite(path: Path, shown: str) -> Found:
                 why = "it has rocpd tables without their views; write it with rocprofv3 of ROCm 7.0 or later"
                 return _nothing(path, shown, why, kind="broken")
     except (sqlite3.Error, UnreadableError, UnicodeDecodeError) as error:  # messages quote damaged text
-        return _nothing(path, shown, f"the database is damaged or cut off ({error}); profile again", kind="broken")
+        why = f"the database is damaged or cut off ({error}); profile again"
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_ROLLBACK:
+            why = f"what wrote the database was ended in the middle ({path.name}-journal is left of it); profile again"
+        return _nothing(path, shown, why, kind="broken")
     return _nothing(path, shown, "a SQLite database of no profiler's layout")
 
 

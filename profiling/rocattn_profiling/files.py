@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rocattn.errors import RocattnError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
@@ -49,15 +49,23 @@ def write_bytes(path: Path, data: bytes) -> Path:
     if _is_special(path):
         _write_through(path, data)
         return path
+    return write_pieces(path, [data])
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes]) -> Path:
+    """Write a regular file atomically, as `write_text` does, of pieces that need not be in memory together."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(data)
+        with partial.open("wb") as file:
+            file.writelines(pieces)
         partial.replace(path)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):  # the folder itself may be what cannot be written
             partial.unlink(missing_ok=True)
-        raise RocattnError(f"cannot write {path}: {error.strerror}") from error
+        if isinstance(error, OSError):
+            raise RocattnError(f"cannot write {path}: {error.strerror}") from error
+        raise
     return path
 
 

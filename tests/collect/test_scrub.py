@@ -3,8 +3,10 @@
 import json
 import sqlite3
 import time
+import tracemalloc
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from rocattn_profiling.collect import scrub
@@ -120,6 +122,79 @@ def test_json_of_any_shape_is_scrubbed_by_its_keys(tmp_path, environment):
     found = json.loads(path.read_text())["rocprofiler-sdk-tool"][0]
     assert found["metadata"]["command"] == ["app", "--token", "<scrubbed>"]
     assert (found["metadata"]["config"], found["strings"]) == ({"pid": 7}, ["attn_fwd"])
+
+
+VALUES = [
+    {"metadata": {"Environment": ENVIRONMENT, "argv": ["app", "--token", "x"], "pid": 7}, "records": [[1, 2.5], []]},
+    [{"command": "app --token x"}, ["https://me:pw@host/"], {"a": {"remaining": ["a", ["b"]]}}, None, "hunter22"],
+    {"ENV": [{"HF_TOKEN": "x"}, "A=b", 3], "\u00e9": "\u00e9", "\\": 'a"b', "e": 1e300, "n": -0.0, "big": 10**40},
+    {"a": {}, "b": [], "c": "", "d": [[["hf_abcdefgh"]]], "e": {"f": {"g": True}}},
+    {"plain": [{"name": "attn<float, 3>", "id": number} for number in range(9)], "env": "A=b"},
+    {"é": {"Env": {"A": "b"}}},
+    "a text of https://me:pw@host/",
+]
+
+
+@pytest.mark.parametrize("most", [1, 9, 40, 1 << 18])
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+def test_json_in_pieces_is_what_it_is_as_a_whole(tmp_path, monkeypatch, value, most):
+    """Byte for byte, however it is written and wherever it is taken apart."""
+    monkeypatch.setattr(scrub, "_PIECE_BYTES", most)
+    secrets = scrub.secrets_of(ENVIRONMENT)
+    whole = msgspec.json.encode(scrub._value("", value, secrets))
+    path = tmp_path / "a.json"
+    for text in (
+        json.dumps(value), json.dumps(value, indent=3, ensure_ascii=False), json.dumps(value).replace("/", "\\/")
+    ):  # fmt: skip
+        path.write_text(text, encoding="utf-8")
+        assert scrub.scrub_folder(tmp_path, secrets) == []
+        assert path.read_bytes() == whole
+    path.write_text('{"a": 1, "a": {"argv": "--token x"}, "b": 2}')
+    scrub.scrub_folder(tmp_path)
+    assert path.read_bytes() == b'{"a":{"argv":"--token <scrubbed>"},"b":2}'
+
+
+def test_a_secret_that_is_no_utf8_is_looked_for_as_it_is(tmp_path):
+    """Python has such bytes of the environment as lone surrogates."""
+    secret = b"hf_\xff\xfe_token".decode(errors="surrogateescape")
+    (tmp_path / "a.json").write_text('{"argv": "--token x"}')
+    (tmp_path / "trace.csv").write_bytes(b"kernel\nhf_\xff\xfe_token\n")
+    (line,) = scrub.scrub_folder(tmp_path, scrub.secrets_of({"A_TOKEN": secret}))
+    assert line == "trace.csv holds the value of a secret variable: do not publish it"
+
+
+def test_json_without_secrets_is_left_as_it_is(tmp_path, monkeypatch):
+    """Also how it was written."""
+    monkeypatch.setattr(scrub, "_PIECE_BYTES", 4)
+    path = tmp_path / "a.json"
+    path.write_text('{ "a": [1, {"b": 2.50}], "url": "https://host/" }')
+    before = path.stat().st_ino, path.read_bytes()
+    scrub.scrub_folder(tmp_path)
+    assert (path.stat().st_ino, path.read_bytes()) == before
+
+
+def test_json_that_breaks_off_in_a_late_piece_leaves_nothing(tmp_path, monkeypatch):
+    """Text that is no UTF-8 is found when its piece is read: what was written by then goes, too."""
+    monkeypatch.setattr(scrub, "_PIECE_BYTES", 4)
+    (tmp_path / "a.json").write_bytes(b'{"argv": "--token x", "strings": ["good", "\xff"]}')
+    (line,) = scrub.scrub_folder(tmp_path)
+    assert line.startswith("a.json cannot be read (")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_large_json_is_not_held_decoded(tmp_path):
+    """A trace of gigabytes would take eight times its size."""
+    path = tmp_path / "a.json"
+    records = [{"kernel_id": number, "grid": {"x": 64, "y": 1}, "name": f"k{number % 7}"} for number in range(6_000)]
+    path.write_text(json.dumps({"environment": ENVIRONMENT, "records": records}))
+    del records
+    size = path.stat().st_size
+    tracemalloc.start()
+    try:
+        assert scrub.scrub_folder(tmp_path) == []
+        assert tracemalloc.get_traced_memory()[1] < 4 * size
+    finally:
+        tracemalloc.stop()
 
 
 def test_logs_and_settings_are_scrubbed(tmp_path):

@@ -9,6 +9,7 @@ variables are removed wherever they appear.
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import sqlite3
 from contextlib import closing, suppress
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rocattn_profiling.files import write_bytes
+from rocattn_profiling.files import write_bytes, write_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ _INSIDE = re.compile(rf"(?<![\w-])([\w-]*{_NAME})=([^&,;\s'\"]+)", re.IGNORECASE
 _TEXT_SUFFIXES = {".txt", ".log", ".yaml", ".yml", ".stderr", ".stdout"}
 _ENVIRONMENTS = {"environment", "env", "environ"}
 _COMMANDS = {"command", "cmdline", "command_line", "argv", "remaining"}
+_QUOTED = tuple(f'"{name}"'.encode() for name in sorted(_ENVIRONMENTS | _COMMANDS))
+_PIECE_BYTES = 1 << 18  # of JSON
 _LEAST_SECRET = 6  # shorter values would be found in places where they mean nothing
 _LARGEST_TEXT_BYTES = 1 << 28
 _ITEM = re.compile(r"(\s*- )['\"]?(.*?)['\"]?")
@@ -115,7 +118,7 @@ def scrub_folder(folder: Path, secrets: Sequence[str] = ()) -> list[str]:
                 how(path, secrets)
             if _holds(path, secrets):
                 removed.append(f"{path.name} holds the value of a secret variable: do not publish it")
-        except (sqlite3.Error, msgspec.DecodeError, RecursionError) as error:
+        except (sqlite3.Error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             path.unlink()
             for sidecar in ("-journal", "-wal", "-shm"):
                 path.with_name(path.name + sidecar).unlink(missing_ok=True)
@@ -128,7 +131,7 @@ def _holds(path: Path, secrets: Sequence[str]) -> bool:
     if not secrets or not path.stat().st_size:
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return any(data.find(secret.encode()) >= 0 for secret in secrets)
+        return any(data.find(os.fsencode(secret)) >= 0 for secret in secrets)
 
 
 def _is_sqlite(path: Path) -> bool:
@@ -178,10 +181,43 @@ def _cell(column: str, value: str, secrets: Sequence[str]) -> str:
 
 def _json(path: Path, secrets: Sequence[str]) -> None:
     data = path.read_bytes()
+    if any(changed for changed, _ in _pieces("", data, secrets)):
+        write_pieces(path, (piece for _, piece in _pieces("", data, secrets)))
+
+
+def _pieces(key: str, data: bytes | msgspec.Raw, secrets: Sequence[str]) -> Iterator[tuple[bool, bytes]]:
+    """Yield a JSON value in pieces, scrubbed by the key it stands under, and of each whether it is another than before.
+
+    A results file may have gigabytes, and decoded as a whole it takes eight times as much memory.
+    """
+    text = memoryview(data)
+    start = bytes(text[:1])
+    if len(text) > _PIECE_BYTES and start in {b"{", b"["} and key.lower() not in _ENVIRONMENTS | _COMMANDS:
+        yield False, start
+        between = b""
+        if start == b"{":
+            for name, inner in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).items():
+                yield False, between + msgspec.json.encode(name) + b":"
+                yield from _pieces(name, inner, secrets)
+                between = b","
+        else:
+            for inner in msgspec.json.decode(data, type=list[msgspec.Raw]):
+                yield False, between
+                yield from _pieces(key, inner, secrets)
+                between = b","
+        yield False, b"}" if start == b"{" else b"]"
+        return
     decoded = msgspec.json.decode(data)
-    scrubbed = _value("", decoded, secrets)
-    if scrubbed != decoded:
-        write_bytes(path, msgspec.json.encode(scrubbed))
+    scrubbed = decoded if _is_plain(key, bytes(text), secrets) else _value(key, decoded, secrets)
+    yield scrubbed is not decoded and scrubbed != decoded, msgspec.json.encode(scrubbed)
+
+
+def _is_plain(key: str, text: bytes, secrets: Sequence[str]) -> bool:
+    """Whether JSON text surely has nothing to scrub: no name that tells, no address, nothing written as an escape."""
+    if key.lower() in _ENVIRONMENTS | _COMMANDS or b"\\" in text or b"://" in text:
+        return False
+    lower = text.lower()
+    return not any(name in lower for name in _QUOTED) and not any(os.fsencode(secret) in text for secret in secrets)
 
 
 def _value(key: str, value: Any, secrets: Sequence[str]) -> Any:

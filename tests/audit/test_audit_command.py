@@ -145,32 +145,26 @@ def test_pins_of_an_architecture_without_kernels_are_asked_away(audit, tmp_path)
     text = (pins / "gfx942.json").read_text()
     (pins / "gfx940.json").write_text(text.replace("gfx942", "gfx940"))
     assert audit("--check-pins", "--pins", pins)[0] == 0
-    stale = pins / "gfx9999.json"
-    stale.write_text(text.replace("gfx942", "gfx9999"))
+    (pins / "gfx9999.json").write_text(text.replace("gfx942", "gfx9999"))
     for quick in ((), ("--quick",)):
-        status, out, _ = audit("--check-pins", "--pins", pins, *quick)
-        assert (status, out.count("gfx9999:")) == (1, 1)
-        assert "gfx9999: no kernel is shipped for it, but its pins are here: delete gfx9999.json" in out
+        found = audit("--check-pins", "--pins", pins, *quick)
+        assert (found[0], found[1].count("gfx9999: no kernel is"), found[1].count("gfx9999.json")) == (1, 1, 1)
     assert audit("--check-pins", "--pins", pins, "--arch", "gfx942")[0] == 0
-    stale.write_text("<<<<<<< HEAD\n")
-    status, _, err = audit("--check-pins", "--pins", pins)
-    assert (status, "gfx9999.json holds the marks of a merge conflict" in err) == (4, True)
+    (pins / "gfx9999.json").write_text("<<<<<<< HEAD\n")
+    assert "gfx9999.json holds the marks of a merge conflict" in audit("--check-pins", "--pins", pins)[2]
 
 
 def test_an_architecture_of_which_nothing_compiles_any_more_is_worse(audit, tmp_path, monkeypatch):
-    """Its pins are compared, too, though nothing of it was audited."""
+    """Its pins are compared, too."""
     pins, all_facts = tmp_path / "pins", shipped.facts_of_all
 
     def broken(kernels, *args, **options):
-        found, _ = all_facts(kernels, *args, **options)
-        problems = [f"{shipped.problem_start(one.name, one.arch)}no" for one in kernels if one.arch == "gfx942"]
-        return [one for one in found if one.arch != "gfx942"], problems
+        found = [one for one in all_facts(kernels, *args, **options)[0] if one.arch == "gfx1100"]
+        return found, [f"{shipped.problem_start(one.name, one.arch)}no" for one in kernels if one.arch == "gfx942"]
 
     audit("--write-pins", "--pins", pins)
     monkeypatch.setattr(shipped, "facts_of_all", broken)
-    status, out, _ = audit("--check-pins", "--pins", pins)
-    assert (status, out.partition(":")[0]) == (1, "2 worse")
-    assert "scale on gfx942: it does not compile any more: no" in out
+    assert "\n  scale on gfx942: it does not compile any more: no\n" in audit("--check-pins", "--pins", pins)[1]
 
 
 def test_pins_of_another_compiler_are_not_measured(audit, tmp_path):

@@ -243,29 +243,29 @@ def test_entries_that_are_not_worse_are_left_alone(project):
     assert explain([], context) == []
 
 
-def test_benchmarks_of_one_class_are_traced_once(project, monkeypatch):
-    """And no more than the worst few of all."""
+@pytest.fixture
+def traced(monkeypatch):
+    """The labels of what is traced, of which at most one benchmark may be."""
     ran = []
     real = explain_trace.trace
     monkeypatch.setattr(
         explain_trace, "trace", lambda launcher, entry: ran.append(entry.label) or real(launcher, entry)
     )
     monkeypatch.setattr("rocattn_profiling.gate.explain_paths.MOST_TRACED", 1)
+    return ran
+
+
+def test_benchmarks_of_one_class_are_traced_once(project, traced):
+    """And no more than the worst few of all."""
     context = project({"tinylib/work.py": LIBRARY["tinylib/work.py"].replace("range(2)", "range(6)")})
     other = worse("bench_work.Other.time_x(1)")
     found = explained(context, worse(), worse("bench_work.Suite.time_work(100)"), other)
-    assert ran == [LABEL] * 2
+    assert traced == [LABEL] * 2
     assert [bool(places(one)) for one in found] == [True, True, True]  # the last by its imports
 
 
-def test_the_worst_is_the_one_that_is_traced(project, monkeypatch):
+def test_the_worst_is_the_one_that_is_traced(project, traced):
     """Whatever their order; of another one of its class the paragraph says whose times it gives."""
-    ran = []
-    real = explain_trace.trace
-    monkeypatch.setattr(
-        explain_trace, "trace", lambda launcher, entry: ran.append(entry.label) or real(launcher, entry)
-    )
-    monkeypatch.setattr("rocattn_profiling.gate.explain_paths.MOST_TRACED", 1)
     context = project({"tinylib/work.py": LIBRARY["tinylib/work.py"].replace("range(2)", "range(6)")})
     labels = ["bench_work.Other.time_x(1)", "bench_work.Suite.time_work(100)", LABEL]
     entries = [
@@ -273,7 +273,7 @@ def test_the_worst_is_the_one_that_is_traced(project, monkeypatch):
         for label, ratio in zip(labels, (1.1, 1.2, 3.0), strict=True)
     ]
     found = explained(context, *entries)
-    assert ran == [LABEL] * 2
+    assert traced == [LABEL] * 2
     assert [one.label for one in found] == labels
     assert f"Under a profiler, where {LABEL} was run, tinylib.parts.part" in found[1].explanation
     assert "Under a profiler, tinylib.parts.part" in found[2].explanation

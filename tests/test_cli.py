@@ -152,12 +152,14 @@ def test_whatever_cannot_be_printed_is_said_in_one_line(arguments, name, unbuffe
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(("arguments", "status"), [(("kernels", "occupancy"), 4), (("ci", "--out", "o"), 4)])
-def test_a_full_stderr_leaves_the_status_as_it_is(tmp_path, arguments, status):
+def test_a_full_stderr_leaves_the_status_as_it_is(tmp_path, arguments, status, unbuffered):
     """1 is Python's own, and would read as a regression."""
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "rocattn_profiling.cli", *arguments]
-        done = subprocess.run(command, stderr=full, cwd=tmp_path, check=False)
+        environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, stderr=full, cwd=tmp_path, check=False, env=environment)
     assert done.returncode == status
 
 

@@ -11,7 +11,7 @@ import traceback
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import rocattn
 from rocattn.errors import RocattnError
@@ -114,22 +114,22 @@ def main(argv: list[str] | None = None) -> int:
         _complain(f"{name}: interrupted; what was finished is kept")
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of our output (head, less) has gone: not an error of ours
-        _drop_stdout()
+        _drop(sys.stdout)
         return 128 + signal.SIGPIPE
     except Exception as error:  # noqa: BLE001 - shown whole; Python's own status for it, 1, would read as a regression
         return _unexpected(name, error, debug=debug)
 
 
-def _drop_stdout() -> None:
-    """Lose what stdout still holds, or the interpreter tries again at its end, and ends with a status of its own."""
-    with suppress(OSError):  # a stdout that is no file, in tests
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _drop(stream: IO[str]) -> None:
+    """Lose what a stream still holds, or the interpreter tries again at its end, and ends with a status of its own."""
+    with suppress(OSError):  # a stream that is no file, in tests
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _unexpected(name: str, error: Exception, *, debug: bool) -> int:
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         if not error.filename:
-            _drop_stdout()
+            _drop(sys.stdout)
         if not debug:
             where = error.filename or "what was asked for to stdout"
             _complain(f"{name}: cannot write {where}: {error.strerror}")
@@ -152,5 +152,7 @@ def _is_nowhere() -> bool:
 
 def _complain(text: str) -> None:
     """Print on stderr; where that takes nothing, as on a full disk, the status is still ours."""
-    with suppress(OSError):
+    try:
         print(text, file=sys.stderr)
+    except OSError:
+        _drop(sys.stderr)

@@ -61,6 +61,15 @@ def test_a_history_of_another_repository_is_not_called_quiet(series_of, long_his
     assert "of them on main" not in pages["index.html"]
 
 
+def test_a_history_that_is_too_short_is_not_called_free_of_regressions(series_of, long_history):
+    """The first site that anybody makes has a few commits: green would say what nobody looked at."""
+    _, pages = site_of([series_of(STEP[:4])], long_history)
+    assert '<div class="value">too short to search</div>' in pages["index.html"]
+    assert "not looked at: 1 line of fewer than 8 points" in pages["index.html"]
+    _, pages = site_of([series_of(STEP[:4]), series_of(STEP, benchmark="suite.time_b")], long_history)
+    assert "too short to search" not in pages["index.html"]
+
+
 def test_an_improvement_and_a_rise_of_a_rate_are_no_regressions(series_of, long_history):
     """Down is better for times; for GB/s up is better."""
     faster = series_of([1 / value for value in STEP])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,6 +43,8 @@ class ToolchainError(RocattnError, RuntimeError):
 
 def signal_name(number: int) -> str:
     """Return a signal's name; Python has none for most of the real-time ones."""
+    import signal  # a millisecond, which no call that works should take
+
     try:
         return signal.Signals(number).name
     except ValueError:

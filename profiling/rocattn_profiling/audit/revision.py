@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _LIST = """
 import json, sys
 from rocattn_profiling.audit.kernel_build import all_variants
-found, problems = [], []
+found, problems = [], {}
 for arch in sys.argv[1:]:
     try:
         made = all_variants([arch])
     except Exception as error:
-        problems.append(f"{arch}: {error}")
+        problems[arch] = str(error)
         continue
     found += [{name: getattr(one, name) for name in ("kernel", "source", "symbol", "defines", "arch")} for one in made]
 print(json.dumps({"kernels": found, "problems": problems}))
@@ -38,10 +38,10 @@ _TIMEOUT_S = 120.0
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """What a checkout compiles, and a line for each architecture that it has no kernels for."""
+    """What a checkout compiles, and of each architecture that it has no kernels for why."""
 
     kernels: list[Shipped]
-    problems: list[str]
+    problems: dict[str, str]
 
 
 class RevisionKernels(NamedTuple):
@@ -83,10 +83,11 @@ def kernels_of_revision(
     with revisions.checkout(repo, revision, scratch) as tree:
         listed = list_kernels(tree, revision.short, archs)
         chosen = [one for one in listed.kernels if not quick or is_quick(one)]
+        problems = [f"{arch}: {why}" for arch, why in listed.problems.items()]
         if not chosen:
-            why = "; ".join(listed.problems) or "none is in its build grid"
+            why = "; ".join(problems) or "none is in its build grid"
             raise RocattnError(f"{revision.short} has no kernels to audit: {why}")
-        yield RevisionKernels(revision, tree / "kernels", chosen, listed.problems)
+        yield RevisionKernels(revision, tree / "kernels", chosen, problems)
 
 
 def list_kernels(tree: Path, name: str, archs: Sequence[str]) -> Listed:

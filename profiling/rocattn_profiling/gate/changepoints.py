@@ -218,26 +218,42 @@ def _lengths(count: int) -> list[int]:
     return lengths
 
 
-def _surprise(part: Array) -> tuple[float, int, int]:
-    """Return a series' largest t of a run of points against the rest, and the run's start and length."""
-    count = len(part)
-    centred = part - part.mean()
-    sums = np.concatenate([[0.0], np.cumsum(centred)])
+def _runs(sums: Array) -> Iterator[tuple[int, Array, float]]:
+    """Go through the runs of points by their length; 0 stands for steps: runs that reach an end.
+
+    Args:
+        sums: Of points around their mean, from none to all along the first axis; one series or a column each.
+
+    Yields:
+        The length, the squared sums of its runs along the first axis, and what to divide these by. The array is
+        written over for the next length.
+    """
+    count = len(sums) - 1
     # A step is a run that reaches an end; the run before it and the run after it are equally surprising. Only at the
     # end, where news is wanted soon, are fewer than `CONFIRMED` points a run: elsewhere outliers came together.
-    gain = sums[CONFIRMED : count - _SHORTEST + 1] ** 2 / _step_weights(count)
-    at = int(gain.argmax())
-    best, where, length = float(gain[at]), 0, CONFIRMED + at
+    steps = np.arange(CONFIRMED, count - _SHORTEST + 1)
+    weights = steps * (1 - steps / count)
+    yield 0, sums[CONFIRMED : count - _SHORTEST + 1] ** 2 / weights.reshape(-1, *[1] * (sums.ndim - 1)), 1.0
+    room = np.empty_like(sums)
     for m in _lengths(count):
         # A run that leaves a point or two at an end would cut off an outlier.
         last = count - m - _SHORTEST
         if last < CONFIRMED:
             break
-        gain = (sums[CONFIRMED + m : last + m + 1] - sums[CONFIRMED : last + 1]) ** 2
+        gain = room[: last + 1 - CONFIRMED]
+        np.subtract(sums[CONFIRMED + m : last + m + 1], sums[CONFIRMED : last + 1], out=gain)
+        yield m, np.square(gain, out=gain), m * (1 - m / count)
+
+
+def _surprise(part: Array) -> tuple[float, int, int]:
+    """Return a series' largest t of a run of points against the rest, and the run's start and length."""
+    count = len(part)
+    centred = part - part.mean()
+    best, where, length = -1.0, 0, 0
+    for m, gain, weight in _runs(np.concatenate([[0.0], np.cumsum(centred)])):
         at = int(gain.argmax())
-        value = float(gain[at]) / (m * (1 - m / count))
-        if value > best:
-            best, where, length = value, CONFIRMED + at, m
+        if (value := float(gain[at]) / weight) > best:
+            best, where, length = (value, CONFIRMED + at, m) if m else (value, 0, CONFIRMED + at)
     left = max(float((centred**2).sum()) - best, count * _FLOOR**2)
     return math.sqrt(best / (left / (count - 2))), where, length
 
@@ -248,25 +264,12 @@ def _surprises(rows: Array) -> Array:
     centred = rows - rows.mean(axis=1, keepdims=True)
     sums = np.zeros((count + 1, len(rows)))
     np.cumsum(centred.T, axis=0, out=sums[1:])
-    best = (sums[CONFIRMED : count - _SHORTEST + 1] ** 2 / _step_weights(count)[:, None]).max(axis=0)
-    room = np.empty((count, len(rows)))
-    for m in _lengths(count):
-        last = count - m - _SHORTEST
-        if last < CONFIRMED:
-            break
-        gain = room[: last + 1 - CONFIRMED]
-        np.subtract(sums[CONFIRMED + m : last + m + 1], sums[CONFIRMED : last + 1], out=gain)
-        np.square(gain, out=gain)
-        np.maximum(best, gain.max(axis=0) / (m * (1 - m / count)), out=best)
+    best = np.zeros(len(rows))
+    for _, gain, weight in _runs(sums):
+        np.maximum(best, gain.max(axis=0) / weight, out=best)
     left = np.maximum((centred**2).sum(axis=1) - best, count * _FLOOR**2)
     surprises: Array = np.sqrt(best / (left / (count - 2)))
     return surprises
-
-
-def _step_weights(count: int) -> Array:
-    """Return what the square of the sum before a step is divided by, for each place where a step may be."""
-    steps = np.arange(CONFIRMED, count - _SHORTEST + 1)
-    return steps * (1 - steps / count)
 
 
 def _noise(y: Array, cuts: Sequence[int]) -> _Noise:

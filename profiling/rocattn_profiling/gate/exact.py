@@ -143,8 +143,7 @@ def _kernels(context: Context, side: SideName) -> tuple[Kernels, dict[str, str]]
     """Return what a side ships, and why it does not say so of an architecture."""
     tree = context.trees[side]
     listed = list_kernels(tree, side, TESTED)
-    unlisted = {arch: why for line in listed.problems for arch, _, why in [line.partition(": ")]}
-    return Kernels(tree, [one for one in listed.kernels if not context.quick or is_quick(one)]), unlisted
+    return Kernels(tree, [one for one in listed.kernels if not context.quick or is_quick(one)]), listed.problems
 
 
 def _differ(context: Context, folders: Sequence[str]) -> bool:

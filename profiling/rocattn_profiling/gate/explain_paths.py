@@ -52,8 +52,8 @@ class Paths:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._traces: dict[tuple[str, str], tuple[Trace, Trace] | None] = {}
-        self._traced: dict[tuple[str, str], str] = {}
+        # Of a class of benchmarks: the one that was traced, and its traces.
+        self._traces: dict[tuple[str, str], tuple[str, tuple[Trace, Trace] | None]] = {}
         self.trees = all(side in context.trees for side in SIDES)
         self.changes = self._changes() if self.trees else {}
         self._reached: dict[tuple[str, ...], list[str]] = {}
@@ -81,18 +81,17 @@ class Paths:
 
     def traces(self, entry: Entry) -> tuple[Trace, Trace] | None:
         """Return both sides of a benchmark under the profiler; None where it does not run there, or too many did."""
-        key = (entry.name, entry.params.get("backend", ""))
+        key = _class_of(entry)
         if key not in self._traces:
             if len(self._traces) >= MOST_TRACED:
                 return None
             base, head = (explain_trace.trace(self._context.launchers[side], entry) for side in SIDES)
-            self._traces[key] = (base, head) if base and head else None
-            self._traced[key] = entry.label
-        return self._traces[key]
+            self._traces[key] = entry.label, (base, head) if base and head else None
+        return self._traces[key][1]
 
     def traced(self, entry: Entry) -> str:
         """Return the benchmark whose traces `traces` gives for one: of a class, the first that was asked for."""
-        return self._traced[entry.name, entry.params.get("backend", "")]
+        return self._traces[_class_of(entry)][0]
 
     def files(
         self,
@@ -294,6 +293,11 @@ def _differing(base: Trace, head: Trace, packages: object) -> Iterator[OnPath]:
             module.replace(".", "/") + (".py" if after.stem != "__init__" else "/__init__.py"), before, after
         )
         yield _ranked(change, (base, head), module)
+
+
+def _class_of(entry: Entry) -> tuple[str, str]:
+    """Return what benchmarks share that go the same way: the function, and the backend."""
+    return entry.name, entry.params.get("backend", "")
 
 
 def _ranked(change: Change, traces: tuple[Trace, Trace], module: str) -> OnPath:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from rocattn.errors import ConfigError, NoBackendError, RocattnError, ToolchainError
     from rocattn.functional import attention, attention_backward
     from rocattn.kv_cache import KVCache, PagedKVCache
-    from rocattn.registry import BACKENDS, Backend, BackendRegistry, Support
+    from rocattn.registry import BACKENDS, Backend, BackendRegistry
+    from rocattn.support import Support
 
 __version__ = "0.1.0"
 
@@ -25,7 +26,7 @@ _HOMES = {
     "NoBackendError": "errors",
     "PagedKVCache": "kv_cache",
     "RocattnError": "errors",
-    "Support": "registry",
+    "Support": "support",
     "ToolchainError": "errors",
     "attention": "functional",
     "attention_backward": "functional",

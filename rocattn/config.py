@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from rocattn.errors import ConfigError
@@ -20,6 +20,10 @@ Direction = Literal["forward", "backward"]
 def _is_whole(value: object) -> bool:
     """Whether a value is an int; True is none, and 2.0 would make another key than 2."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _clamped_ramp_sum(first: int, count: int, top: int) -> int:
@@ -106,6 +110,12 @@ class AttentionConfig:
         ):
             if getattr(self, name) not in allowed:
                 return f"{name} {getattr(self, name)!r} is not supported: use one of {', '.join(allowed)}"
+        for name in ("causal", "alibi", "sinks", "return_lse"):
+            if not isinstance(value := getattr(self, name), bool):
+                return f"{name} is {value!r}: it must be True or False"
+        for name in ("softcap", "scale"):
+            if (value := getattr(self, name)) is not None and not _is_number(value):
+                return f"{name} is {value!r}: it must be a number, or None"
         return self._band_problem() or self._mask_problem()
 
     def _band_problem(self) -> str:
@@ -234,11 +244,13 @@ class AttentionConfig:
         """Rebuild a config from `to_dict`'s values.
 
         Raises:
-            ConfigError: For an unknown field or contradicting values.
+            ConfigError: For an unknown field, a size that is not there, or contradicting values.
         """
         unknown = values.keys() - {f.name for f in fields(cls)}
         if unknown:
             raise ConfigError(f"unknown fields in a config: {', '.join(sorted(unknown))}")
+        if missing := [f.name for f in fields(cls) if f.default is MISSING and f.name not in values]:
+            raise ConfigError(f"missing fields in a config: {', '.join(missing)}")
         return cls(**values)
 
     @property

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import ConfigError, NoBackendError
+from rocattn.support import YES, Support
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,19 +22,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-
-@dataclass(frozen=True, slots=True)
-class Support:
-    """A backend's answer: yes, or no with its reason."""
-
-    ok: bool
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-
-YES = Support(ok=True)
+# With `Support` and `YES`, so that whoever writes a backend has all of it here.
+__all__ = ["BACKENDS", "YES", "Backend", "BackendRegistry", "Support", "checked"]
 
 
 class Backend(ABC):

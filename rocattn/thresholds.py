@@ -55,6 +55,8 @@ class Cell:
         ranges: Where one of the two is faster with 95 % confidence.
         evidence: One measurement each: length, ratio, low, high, launches.
         skipped: Why nothing was measured; empty if it was.
+        state: Hash of the source text, settings and lengths that it was measured with: those of the file's other cells
+            may be older or newer.
     """
 
     backends: tuple[str, str]
@@ -70,6 +72,7 @@ class Cell:
     ranges: tuple[Range, ...] = ()
     evidence: tuple[dict[str, Any], ...] = ()
     skipped: str = ""
+    state: str = ""
 
     @property
     def kind(self) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from rocattn.gpu.arguments import (
     window,
 )
 from rocattn.gpu.launch import WorkspaceArg
-from rocattn.registry import YES, Support
+from rocattn.support import YES, Support
 
 if TYPE_CHECKING:
     from rocattn.config import AttentionConfig

@@ -25,7 +25,7 @@ from rocattn.gpu.arguments import (
 )
 from rocattn.gpu.launch import WorkspaceArg
 from rocattn.gpu.tiles import FlashTile, column_step, decode_tile, flash_tile, is_narrow, padded_head_dim
-from rocattn.registry import YES, Support
+from rocattn.support import YES, Support
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

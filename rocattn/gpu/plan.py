@@ -14,7 +14,7 @@ from rocattn.errors import ConfigError
 from rocattn.gpu.arch import processor
 from rocattn.gpu.build import code_object_name
 from rocattn.gpu.launch import Buffer, BufferArg, Launch, LaunchPlan, ScalarArg, WorkspaceArg
-from rocattn.registry import YES, Support
+from rocattn.support import YES, Support
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

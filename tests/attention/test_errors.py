@@ -30,6 +30,8 @@ class DeviceTensor:
         ({"q": Q[0]}, r"q has shape \(5, 4, 6\), but layout BSHD is \[B, S, H, D\]: 4 dimensions"),
         ({"k": K[:1], "v": K[:1]}, "q and k disagree: batch is 2 and 1"),
         ({"k": K[..., :5]}, "q and k disagree: head_dim is 6 and 5"),
+        ({"q": Q[:1]}, "q and k disagree: batch is 1 and 2"),
+        ({"q": Q[..., :5]}, "q and k disagree: head_dim is 5 and 6"),
         ({"v": K[:, :6]}, "k and v disagree: 7 and 6 keys"),
         ({"v": K[:, :, :1]}, "k and v disagree: 2 and 1 KV heads"),
         ({"q": Q[:, :, :3]}, "3 query heads cannot share 2 KV heads"),

@@ -123,6 +123,29 @@ def test_mask_of_two_dimensions_is_shared_by_batches_and_heads(backend):
     agree(run(q, k, v, backend, mask=mask), attend(q, k, v, mask=mask))
 
 
+def test_slopes_and_sinks_keep_float64():
+    """0.1 and 0.3 rounded to float32 are off in the ninth digit, and so would the output be."""
+    q, k, v = (x.astype(np.float64) for x in make(B=1, H=2, Hkv=2, Sq=5, Sk=7, D=8))
+    options = {"alibi_slopes": np.array([0.1, 0.7]), "sinks": np.array([0.3, -0.9])}
+    for mine, theirs in zip(run(q, k, v, "cpu", **options), attend(q, k, v, **options), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12 if mine.dtype == np.float64 else 1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float64], ids=["float16", "bfloat16", "float64"])
+def test_a_float32_mask_goes_with_every_dtype(dtype, backend):
+    """-2.001 is no number of 16 bits: the mask is added as it was given, not rounded to q's dtype first."""
+    if dtype == np.float64 and backend == "cpu-flash":
+        pytest.skip("cpu-flash has no float64")
+    q, k, v = (x.astype(dtype) for x in make(B=1, H=2, Hkv=2, Sq=5, Sk=7, D=8))
+    mask = np.float32([[0, -2.001, -np.inf, 1.003, 0.5, -0.1, 3.3]]).repeat(5, 0)
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    out, lse = run(q, k, v, backend, mask=mask)
+    wanted, wanted_lse = attend(*wide, mask=mask)
+    np.testing.assert_allclose(lse, wanted_lse, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
 def test_additive_mask_of_the_lowest_finite_value_does_not_hide(dtype, backend):
@@ -171,6 +194,20 @@ def test_sink_of_minus_infinity_is_no_sink(sizes, backend):
     for mixed, without, each in zip(run(q, k, v, backend, causal=True, sinks=sinks), plain, full, strict=True):
         np.testing.assert_allclose(mixed[:, ::2], without[:, ::2], rtol=1e-6, atol=1e-7)
         np.testing.assert_allclose(mixed[:, 1::2], each[:, 1::2], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("scale", "softcap"), [(None, None), (0.01, None), (50.0, 3.0)])
+def test_alibi_slopes_are_not_multiplied_by_the_scale(scale, softcap, backend):
+    """As in FlashAttention: without queries a causal row's denominator is 1 + e^-slope + … + e^(-slope t), closed."""
+    q, k, v = make(Sq=19, Sk=37, D=25)
+    slopes = np.array([0.5, 0.25, 0.03, 2.0], np.float32)
+    options = {"causal": True, "alibi_slopes": slopes, "scale": scale, "softcap": softcap}
+    _, lse = run(q * 0, k, v, backend, **options)
+    seen = np.arange(37 - 19 + 1, 37 + 1)  # keys of each row, the farthest first
+    slope = slopes[:, None].astype(np.float64)
+    wanted = np.log((1 - np.exp(-slope * seen)) / (1 - np.exp(-slope)))
+    np.testing.assert_allclose(lse, np.broadcast_to(wanted, lse.shape), rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -87,6 +87,18 @@ def test_the_default_is_tried_first_and_passed_over_if_unable(registry):
     assert registry.select(CONFIG).name == "medium"
 
 
+def test_equals_are_ordered_by_name_and_no_name_is_one():
+    """Whichever was registered first: a selection is the same in every process. "" is nobody's name, not None."""
+    for names in (("b", "a"), ("a", "b")):
+        made = BackendRegistry()
+        for name in names:
+            made.register(Constant(name, priority=3))
+        assert made.select(CONFIG).name == "a"
+    with pytest.raises(NoBackendError, match="no backend is named ''; registered: a, b") as caught:
+        made.select(CONFIG, "")
+    assert caught.value.reasons == {"": "unknown"}
+
+
 def test_a_selection_is_not_kept_when_backends_come_and_go(registry):
     """The order of priorities that one selection found is not that of the next one's backends."""
     assert registry.select(CONFIG).name == "slow"

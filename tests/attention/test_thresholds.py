@@ -1,13 +1,14 @@
 """Measured thresholds change a selection exactly where they were measured, on their own machine, and nowhere else."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from rocattn import AttentionConfig, BackendRegistry
 from rocattn.registry import YES, Backend, Support
 from rocattn.threads import thread_count
-from rocattn.thresholds import Cell, Range, Thresholds, ThresholdsError, machine_identity, mask_kind
+from rocattn.thresholds import Cell, Range, Thresholds, ThresholdsError, load_thresholds, machine_identity, mask_kind
 
 CONFIG = AttentionConfig(batch=1, num_heads=8, seq_q=20, seq_k=20, head_dim=64)
 RANGES = (Range(1, 24, "slow"), Range(48, None, "fast"))
@@ -105,11 +106,42 @@ def fields(cell):
 
 
 def test_decode_has_thresholds_of_its_own(registry, write):
-    """Where query tokens were fixed, keys are the length."""
+    """Where query tokens were fixed, keys are the length: from 2 of them on, so one would be below that."""
+    registry.use_thresholds(write(Cell(**{**fields(CELL), "seq_q": 1, "ranges": (Range(2, 24, "slow"),)})))
+    assert registry.select(CONFIG.replace(seq_q=1, seq_k=24)).name == "slow"
     registry.use_thresholds(write(Cell(**{**fields(CELL), "seq_q": 1})))
     assert registry.select(CONFIG.replace(seq_q=1, seq_k=24)).name == "slow"
     assert registry.select(CONFIG.replace(seq_q=2, seq_k=24)).name == "fast"
     assert chosen(registry, 24) == "fast"
+    assert chosen(registry, 1) == "slow", "one query and one key are a decode, too"
+
+
+def test_decode_between_two_head_dimensions_is_looked_up_by_keys(registry, write):
+    """D = 80 with one query token: 20 keys, not one."""
+    narrow = {**fields(CELL), "seq_q": 1, "ranges": (Range(2, 24, "slow"),)}
+    registry.use_thresholds(write(Cell(**narrow), Cell(**{**narrow, "head_dim": 128})))
+    decode = CONFIG.replace(seq_q=1, head_dim=80, head_dim_v=80)
+    assert registry.select(decode).name == "slow"
+    assert registry.select(decode.replace(seq_k=1)).name == "fast"
+
+
+def test_a_layout_has_thresholds_of_its_own(registry, write):
+    """What was measured in BHSD holds there, and nowhere else."""
+    registry.use_thresholds(write(Cell(**{**fields(CELL), "layout": "BHSD"})))
+    assert [chosen(registry, layout=layout) for layout in ("BHSD", "BSHD")] == ["slow", "fast"]
+
+
+def test_a_gpu_is_known_by_its_name_and_target(monkeypatch):
+    """MI300X in one partition mode or another has one target; two products of a target have two names."""
+    device = SimpleNamespace(name="AMD Instinct MI300X", arch="gfx942:sramecc+:xnack-")
+    monkeypatch.setattr("rocattn.gpu.runtime.open_runtime", lambda: SimpleNamespace(device=device))
+    assert machine_identity(("cpu", "gpu"))["gpu"] == "AMD Instinct MI300X gfx942:sramecc+:xnack-"
+
+
+def test_a_file_keeps_what_it_says_of_its_making(write):
+    """Versions and settings, for people."""
+    about = {"rocattn": "1.2", "settings": {"launches": 3}}
+    assert load_thresholds(write(CELL, about=about)).about == about
 
 
 def test_a_winner_that_cannot_run_is_not_chosen(registry, write):
@@ -129,6 +161,18 @@ def test_a_threshold_speaks_of_its_two_backends_only(registry, write):
     other = Cell(**{**fields(CELL), "backends": ("fast", "third"), "ranges": (Range(1, None, "fast"),)})
     registry.use_thresholds(write(CELL, other))
     assert chosen(registry) == "slow"
+
+
+def test_a_backend_that_beats_one_may_be_beaten_by_another(registry, write):
+    """That "third" is faster than "slow" is not the last word: "fast" is faster than "third" there."""
+    registry.register(Named("third", 20))
+    pairs = [("slow", "third", "third"), ("third", "fast", "fast")]
+    cells = [
+        Cell(**{**fields(CELL), "backends": (a, b), "ranges": (Range(1, None, winner),)}) for a, b, winner in pairs
+    ]
+    for order in (cells, cells[::-1]):
+        registry.use_thresholds(write(*order))
+        assert chosen(registry) == "fast"
 
 
 def test_contradicting_thresholds_end(registry, write):

@@ -192,6 +192,32 @@ def test_a_crash_leaves_the_command_of_the_case_behind(tmp_path):
     assert command.endswith(" --backend odd-crash --backend-module odd_backends")
 
 
+def test_json_is_alone_on_stdout_whatever_a_backend_prints(tmp_path):
+    """What a user's module prints when it is imported, and its backend with every call, joins stderr."""
+    (tmp_path / "loud_backend.py").write_text(
+        "import os\nfrom rocattn.backends import BACKENDS, CpuBackend\nprint('imported')\n"
+        "class Loud(CpuBackend):\n    name = 'loud'\n"
+        "    def forward(self, *words):\n        print('called')\n        os.write(1, b'native')\n"
+        "        super().forward(*words)\nBACKENDS.register(Loud())\n"
+    )
+    words = ["verify", "--quick", "--family", "visibility", "--backend", "loud", "--backend-module", "loud_backend"]
+    command = [sys.executable, "-m", "rocattn_profiling.cli", *words, "--json", "--out", "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["failed"] == 0
+    assert all(word in done.stderr for word in ("imported", "called", "native"))
+
+
+@pytest.mark.parametrize("verb", ["verify", "bench", "memory"])
+def test_a_script_as_backend_module_does_not_end_the_command(tmp_path, monkeypatch, capsys, verb):
+    """Its ``sys.exit(0)`` would be the status of a command that checked and measured nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "a_script_that_exits.py").write_text("import sys\nsys.exit(0)\n")
+    assert main([verb, "--quick", "--backend-module", "a_script_that_exits", "--out", "out"]) == 4
+    assert "cannot import the backend module 'a_script_that_exits': SystemExit: 0" in capsys.readouterr().err
+
+
 def test_unwritable_folder_is_one_line(capsys, tmp_path):
     """A file where the folder should be is status 4 and one line that names it."""
     (tmp_path / "file").write_text("")

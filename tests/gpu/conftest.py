@@ -23,19 +23,24 @@ def run_python(code, *arguments, **environment):
     )
 
 
+def build_runtime(root, source, *options):
+    """Compile a HIP runtime in C, for which the folder can then be ROCM_PATH."""
+    gcc = shutil.which("gcc") or shutil.which("cc")
+    if gcc is None and find_spec("ziglang") is None:
+        pytest.skip("the stub runtime needs gcc or ziglang")
+    compiler = [gcc] if gcc else [sys.executable, "-m", "ziglang", "cc"]
+    (root / "lib").mkdir()
+    library = root / "lib" / "libamdhip64.so"
+    subprocess.run([*compiler, *options, "-I", HERE, "-shared", "-fPIC", source, "-o", library], check=True)
+
+
 @pytest.fixture(scope="session")
 def stub(tmp_path_factory, kernel_cache):
     """Return a function: code, environment -> the process, run against the runtime of ``stub_hip.c``."""
     if find_spec("rocm") is None and find_spec("hip") is None:
         pytest.skip("hip-python is missing")
-    gcc = shutil.which("gcc") or shutil.which("cc")
-    if gcc is None and find_spec("ziglang") is None:
-        pytest.skip("the stub runtime needs gcc or ziglang")
-    compiler = [gcc] if gcc else [sys.executable, "-m", "ziglang", "cc"]
     root = tmp_path_factory.mktemp("rocm")
-    (root / "lib").mkdir()
-    library = root / "lib" / "libamdhip64.so"
-    subprocess.run([*compiler, "-O1", "-shared", "-fPIC", HERE / "stub_hip.c", "-o", library], check=True)
+    build_runtime(root, HERE / "stub_hip.c", "-O1")
 
     def run(code, *arguments, **environment):
         return run_python(

@@ -4,19 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct {
-    char name[256], uuid[16], luid[8];
-    unsigned luidDeviceNodeMask;
-    size_t totalGlobalMem, sharedMemPerBlock;
-    int regsPerBlock, warpSize;
-    size_t memPitch;
-    int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], clockRate;
-    size_t totalConstMem;
-    int major, minor;
-    size_t textureAlignment, texturePitchAlignment;
-    int deviceOverlap, multiProcessorCount;
-} Properties; /* hipDeviceProp_tR0600 up to the last field that is read */
-enum { ARCH_OFFSET = 1160, OUT_OF_MEMORY = 2, TOTAL = 1 << 20 };
+#include "stub_properties.h"
+
+enum { OUT_OF_MEMORY = 2, TOTAL = 1 << 20 };
 
 static char log_text[1 << 16];
 static size_t in_use, events;

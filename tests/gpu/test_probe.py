@@ -1,7 +1,5 @@
 """Looking for GPUs: what `probe` says with and without a runtime, against a stub libamdhip64.so."""
 
-import os
-import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -13,26 +11,15 @@ from rocattn.gpu import reasons
 from rocattn.gpu.driver import GpuDevice
 from rocattn.gpu.probe import GpuProbe
 
+from .conftest import build_runtime, run_python
+
 pytestmark = pytest.mark.skipif(find_spec("rocm") is None and find_spec("hip") is None, reason="hip-python is missing")
 
-# hipDeviceProp_tR0600 is declared by its fields up to the last one that is read (hip_runtime_api.h of ROCm 6 and 7).
 STUB = r"""
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-typedef struct {
-    char name[256], uuid[16], luid[8];
-    unsigned luidDeviceNodeMask;
-    size_t totalGlobalMem, sharedMemPerBlock;
-    int regsPerBlock, warpSize;
-    size_t memPitch;
-    int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], clockRate;
-    size_t totalConstMem;
-    int major, minor;
-    size_t textureAlignment, texturePitchAlignment;
-    int deviceOverlap, multiProcessorCount;
-} Properties;
-enum { ARCH_OFFSET = 1160 };
+#include "stub_properties.h"
 int hipInit(unsigned flags) { (void)flags; return 0; }
 int hipRuntimeGetVersion(int* version) { *version = 70253211; return 0; }
 int hipGetDeviceCount(int* count) {
@@ -54,29 +41,19 @@ int hipGetDevicePropertiesR0600(Properties* p, int device) {
 
 def probe_in_child(**environment):
     """Probe in a process with its own environment; returns the result and what reached stderr."""
-    code = "from rocattn.gpu.probe import probe; print(repr(probe()))"
-    kept = {name: value for name, value in os.environ.items() if "VISIBLE" not in name and name != "LD_LIBRARY_PATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True, check=True
-    )
+    done = run_python("from rocattn.gpu.probe import probe; print(repr(probe()))", **environment)
+    assert done.returncode == 0, done.stderr
     return eval(done.stdout, {"GpuProbe": GpuProbe, "GpuDevice": GpuDevice}), done.stderr  # noqa: S307 - our own repr
 
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory):
     """Return a function: device count, status -> a ROCM_PATH with a runtime that answers so."""
-    gcc = shutil.which("gcc") or shutil.which("cc")
-    if gcc is None and find_spec("ziglang") is None:
-        pytest.skip("the stub runtime needs gcc or ziglang")
-    compiler = [gcc] if gcc else [sys.executable, "-m", "ziglang", "cc"]
 
     def build(count: int, status: int = 0, source: str = STUB) -> str:
         root = tmp_path_factory.mktemp("rocm")
-        (root / "lib").mkdir()
         (root / "stub.c").write_text(source)
-        defines = [f"-DCOUNT={count}", f"-DSTATUS={status}"]
-        library = root / "lib" / "libamdhip64.so"
-        subprocess.run([*compiler, "-shared", "-fPIC", *defines, root / "stub.c", "-o", library], check=True)
+        build_runtime(root, root / "stub.c", f"-DCOUNT={count}", f"-DSTATUS={status}")
         return str(root)
 
     return build

@@ -1,4 +1,4 @@
-"""What tests of fleets run in: backends that fail as told, a Slurm without a cluster, jobs without processes."""
+"""What tests of measuring run in: no processes, backends that fail as told, a Slurm without a cluster."""
 
 import signal
 import sys
@@ -14,6 +14,12 @@ from .factory import make_sides
 from .fleets import MODULE, Inline
 
 HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def _instant(monkeypatch):
+    """No processes: for what is done with measurements, not how they are taken."""
+    monkeypatch.setattr(harness, "measure_side_by_side", make_sides)
 
 
 @pytest.fixture

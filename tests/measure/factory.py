@@ -3,11 +3,13 @@
 import itertools
 
 from rocattn.config import AttentionConfig
+from rocattn_profiling.measure.harness import BenchSession
 from rocattn_profiling.measure.records import Check, Commit, Launch, Machine, Record
 from rocattn_profiling.measure.side_by_side import Side
 
 MACHINE = Machine(name="m", cpu="c", cores=2, memory_bytes=2**34, os="o", python="3.11", numpy="2.0")
 COMMIT = Commit(sha="0123456789" * 4, date_ms=1_700_000_000_000, subject="s")
+CEILINGS = {"gemm_tflops": 0.1, "gemm_float64_tflops": 0.05, "memory_gbps": 10.0}
 _times = itertools.count(1)
 CHECK = Check(
     ok=True, max_abs_error=1e-7, max_rel_error=1e-6, rms_error=1e-8, naive_max_abs_error=2e-7, factor=2,
@@ -24,6 +26,12 @@ def make_sides(_config, backends, settings, _threads, on_launch=lambda: None, *,
     for _ in launches:
         on_launch()
     return {name: Side(launches=launches, check=CHECK, peak_rss_bytes=1) for name in backends}
+
+
+def run_bench(configs, backends, out, settings, *, suite="custom", **options):
+    """Measure backends on each config in one session; returns the records, in order."""
+    with BenchSession(out, settings, **options) as session:
+        return [record for config in configs for record in session.measure(suite, config, backends)]
 
 
 def make_record(samples, *, config=CONFIG, backend="cpu", pair="p", **changes):

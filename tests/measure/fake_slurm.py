@@ -2,7 +2,7 @@
 """A Slurm of one file, for tests: jobs run at once as processes, on two nodes in turns, unless a state is planned.
 
 ``FAKE_SLURM`` is its folder: ``plan.json`` maps a job's number to the state it is to have without ever running,
-"refuse" has sbatch refuse, "silent" has squeue fail; ``asked`` keeps every command.
+"refuse" has sbatch refuse, "silent" has squeue fail, "accounts" is what sacct knows; ``asked`` keeps every command.
 """
 
 import json
@@ -58,12 +58,23 @@ def state(job):
     return ("COMPLETED" if (job / "status").read_text().strip() == "0" else "FAILED") + "|None"
 
 
-def squeue(*_words):
+def squeue(*words):
     if "silent" in plan():
+        print("1|COMPLETED|None")
         sys.exit("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    if "--noheader" not in words:
+        print("JOBID|STATE|REASON")
     for job in jobs():
-        if state(job) != "gone":
+        if state(job) != "gone" and ("--states=all" in words or state(job).startswith(("PENDING", "RUNNING"))):
             print(f"{job.name[4:]}|{state(job)}")
+
+
+def sacct(*words):
+    if "accounts" not in plan():
+        sys.exit("Slurm accounting storage is disabled")
+    if "--noheader" not in words:
+        print("State")
+    print(plan()["accounts"])
 
 
 def scancel(number):
@@ -76,6 +87,4 @@ def scancel(number):
 if __name__ == "__main__":
     with (ROOT / "asked").open("a") as file:
         file.write(" ".join(sys.argv[1:]) + "\n")
-    if sys.argv[1] == "sacct":
-        sys.exit("Slurm accounting storage is disabled")
-    {"sbatch": sbatch, "squeue": squeue, "scancel": scancel}[sys.argv[1]](*sys.argv[2:])
+    {"sbatch": sbatch, "squeue": squeue, "scancel": scancel, "sacct": sacct}[sys.argv[1]](*sys.argv[2:])

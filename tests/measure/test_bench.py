@@ -13,13 +13,13 @@ import pytest
 from rocattn_profiling.cli import bench, bench_view, main
 from rocattn_profiling.measure import asv_store, feasibility, harness, machine
 from rocattn_profiling.measure.records import Commit, read_records
+from rocattn_profiling.measure.steps import Step
 
-from .factory import make_record, make_sides
+from .factory import CEILINGS, make_record
 
 HERE = Path(__file__).parent
 SHAPE = ["--seq-q", "9", "--seq-k", "13", "--head-dim", "12", "--num-heads", "2", "--causal"]
 SHORT = ["--launches", "1", "--samples", "3", "--threads", "1", "--no-store"]
-CEILINGS = {"gemm_tflops": 0.1, "gemm_float64_tflops": 0.05, "memory_gbps": 10.0}
 
 
 @pytest.fixture(autouse=True)
@@ -29,12 +29,6 @@ def _environment(monkeypatch):
     monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: dict(CEILINGS))
     yield
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-@pytest.fixture
-def _instant(monkeypatch):
-    """No processes: for what is done with measurements, not how they are taken."""
-    monkeypatch.setattr(harness, "measure_side_by_side", make_sides)
 
 
 @pytest.fixture
@@ -306,7 +300,7 @@ def test_history_backfills_the_current_repository(run_bench, monkeypatch):
 
     def measure(repo, count, *, launches, on_step, say):
         asked.append((repo, count, launches))
-        on_step(history.HistoryStep(done=1, total=1, what="x"))
+        on_step(Step(done=1, total=1, what="x"))
         say("building")
         return history.History(passed_over={"abc": "does not build"}, launches=0)
 
@@ -315,6 +309,20 @@ def test_history_backfills_the_current_repository(run_bench, monkeypatch):
     assert asked == [(Path.cwd(), 4, 3)]
     assert status == 3
     assert json.loads(out)["passed_over"] == {"abc": "does not build"}
+
+
+def test_a_back_fill_that_is_told_to_end_unwinds(run_bench, monkeypatch):
+    """Or its worker goes on alone, and its checkout stays in the cache."""
+    from rocattn_profiling.measure import history
+
+    def measure(*_, **__):
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # which would end these tests as well
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(history, "measure_history", measure)
+    status, _, err = run_bench("--history", "1")
+    assert status == 128 + signal.SIGTERM
+    assert err.endswith("rocattn bench: terminated; what was finished is kept\n")
 
 
 @pytest.mark.parametrize(

@@ -1,109 +1,30 @@
-"""Crossovers: bisection and intervals on synthetic timings, the file, resuming, and the command."""
+"""Crossovers: intervals on synthetic timings, cells, the file, resuming, and the command."""
 
 import json
 import math
 import random
 
+import msgspec
 import pytest
 
-from rocattn import BACKENDS, AttentionConfig
-from rocattn.errors import RocattnError
-from rocattn.thresholds import Range, ThresholdsError, load_thresholds, machine_identity
+from rocattn import BACKENDS, AttentionConfig, thresholds
+from rocattn.registry import Support
+from rocattn.thresholds import MASKS, Range, Thresholds, ThresholdsError, load_thresholds, machine_identity
 from rocattn_profiling.cli import main
-from rocattn_profiling.measure import crossover
+from rocattn_profiling.measure import crossover, feasibility
 from rocattn_profiling.measure.records import Launch
 from rocattn_profiling.measure.settings import Settings
 from rocattn_profiling.measure.side_by_side import Side
-from rocattn_profiling.measure.stats import Speedup, compare_launches
+from rocattn_profiling.measure.stats import compare_launches
 
 from .factory import CHECK
 
-PAIR = ("a", "b")
 PLAN = crossover.Plan(
     backends=("cpu", "cpu-flash"), head_dims=(24,), dtypes=("float32",), masks=("none", "causal"), shortest=8,
     longest=512, num_heads=2, num_kv_heads=2,
 )  # fmt: skip
 ABOUT = {"code": "c", "settings": {}, "lengths": [8, 512]}
-SETTINGS = Settings(launches=5, threads=1)
-
-
-def speedup(ratio, width=0.05, launches=5):
-    """A speed-up of b over a with its interval."""
-    low, high = ratio * (1 - width), ratio * (1 + width)
-    return Speedup(slow="a", fast="b", ratio=ratio, low=low, high=high, launches=launches, unit="launch")
-
-
-def ranges_of(ratio_at, shortest=8, longest=512, width=0.05):
-    """The ranges and measured lengths for a ratio that depends on length."""
-    ranges, known = crossover.find_ranges(lambda n: speedup(ratio_at(n), width), PAIR, shortest, longest)
-    return [(r.from_length, r.to_length, r.winner) for r in ranges], sorted(known)
-
-
-@pytest.mark.parametrize("step", [9, 13, 40, 64, 65, 100, 300, 511])
-def test_a_step_is_found_from_both_sides(step):
-    """a is twice as fast below the step, b from it on: the two thresholds enclose it, a fifth apart at most."""
-    found, measured = ranges_of(lambda n: 2.0 if n >= step else 0.5)
-    (first, to, a), (start, last, b) = found
-    assert (first, a, last, b) == (1, "a", None, "b")
-    assert to < step <= start
-    assert start <= max(1.2 * to, to + 1)
-    assert {to, start} <= set(measured)
-    assert len(measured) <= 3 + 2 * math.ceil(math.log2(math.log(8, 1.2)) + 1)
-
-
-def test_between_the_thresholds_nothing_is_claimed():
-    """A ratio that creeps up with the length is undecided while its interval holds 1."""
-    found, _ = ranges_of(lambda n: (n / 64) ** 0.5, width=0.2)
-    (_, to, a), (start, _, b) = found
-    assert (a, b) == ("a", "b")
-    assert (to / 64) ** 0.5 * 1.2 < 1 < (start / 64) ** 0.5 * 0.8
-    assert (to * 1.2 / 64) ** 0.5 * 1.2 >= 1
-    assert (start / 1.2 / 64) ** 0.5 * 0.8 <= 1
-
-
-@pytest.mark.parametrize(
-    ("ratio", "ranges"), [(2.0, [(1, None, "b")]), (0.5, [(1, None, "a")]), (1.01, [])], ids=["b", "a", "undecided"]
-)
-def test_what_is_the_same_everywhere_takes_three_measurements(ratio, ranges):
-    """Both ends and the middle; where nothing is proven nothing is claimed."""
-    found, measured = ranges_of(lambda _: ratio)
-    assert found == ranges
-    assert measured == [8, 64, 512]
-
-
-def test_only_one_end_may_be_decided():
-    """b wins long sequences, short ones are undecided; and the other way round."""
-    found, _ = ranges_of(lambda n: 2.0 if n >= 100 else 1.0)
-    assert [(r[1], r[2]) for r in found] == [(None, "b")]
-    assert 100 <= found[0][0] <= 120
-    found, _ = ranges_of(lambda n: 0.5 if n < 100 else 1.0)
-    assert [(r[0], r[2]) for r in found] == [(1, "a")]
-    assert 99 / 1.2 <= found[0][1] <= 99
-
-
-def test_a_change_there_and_back_is_seen():
-    """a wins at both ends, b in the middle: three ranges, each ending next to the change."""
-    (first, to, a), (start, stop, b), (again, last, c) = ranges_of(lambda n: 2.0 if 30 <= n <= 200 else 0.5)[0]
-    assert (first, a, b, last, c) == (1, "a", "b", None, "a")
-    assert to < 30 <= start <= 1.2 * to
-    assert stop <= 200 < again <= 1.2 * stop
-
-
-def test_neighbouring_lengths_end_the_search():
-    """There is no length between 8 and 9."""
-    assert ranges_of(lambda n: 2.0 if n >= 9 else 0.5, 8, 9)[0] == [(1, 8, "a"), (9, None, "b")]
-
-
-def test_each_length_is_measured_once():
-    """However often bisection asks for it."""
-    asked = []
-
-    def compare(length):
-        asked.append(length)
-        return speedup(2.0 if length >= 50 else 0.5)
-
-    crossover.find_ranges(compare, PAIR, 8, 512)
-    assert len(asked) == len(set(asked))
+SETTINGS = Settings(launches=4, threads=1)
 
 
 def launches(times, noise, seed, count=5):
@@ -140,11 +61,7 @@ def timed(monkeypatch):
         told["asked"].append(config.label)
         times = {"cpu": 1e5, "cpu-flash": 2e5 if config.seq_k < told["step"] else 0.5e5}
         made = launches(times, 0.01, config.seq_k, settings.launches)
-        check = (
-            CHECK
-            if told["ok"]
-            else type(CHECK)(**{f: getattr(CHECK, f) for f in CHECK.__struct_fields__ if f != "ok"}, ok=False)
-        )
+        check = None if told["ok"] is None else msgspec.structs.replace(CHECK, ok=told["ok"])
         return {name: Side(launches=made[name], check=check, failed=told["failed"]) for name in backends}
 
     monkeypatch.setattr(crossover, "measure_side_by_side", measure)
@@ -155,18 +72,21 @@ def timed(monkeypatch):
 def test_a_file_is_whole_after_every_cell_and_resumed(timed, tmp_path):
     """What is there is kept; another source, other settings or --fresh measure anew; other cells stay in the file."""
     path = tmp_path / "thresholds.json"
-    seen = []
+    seen, steps = [], []
 
     def on_cell(_):
         seen.append(len(load_thresholds(path, force=True).cells))
 
-    _, cells = crossover.measure_crossover(PLAN, SETTINGS, path, ABOUT, on_cell=on_cell)
+    _, cells = crossover.measure_crossover(PLAN, SETTINGS, path, ABOUT, on_cell=on_cell, on_step=steps.append)
     assert seen == [1, 2]
+    assert steps == timed["asked"] != []
     assert [cell.mask for cell in cells] == ["none", "causal"]
     for cell in cells:
         assert [r.winner for r in cell.ranges] == ["cpu", "cpu-flash"]
         assert cell.ranges[0].to_length < 100 <= cell.ranges[1].from_length
-        assert all(e["low"] <= e["ratio"] <= e["high"] and e["launches"] == 5 for e in cell.evidence)
+        assert all(e["low"] <= e["ratio"] <= e["high"] and e["launches"] == 4 for e in cell.evidence)
+        lengths = [e["length"] for e in cell.evidence]
+        assert (lengths, lengths[0], lengths[-1]) == (sorted(lengths), 8, 512)
     timed["asked"].clear()
     more = crossover.Plan(**{f: getattr(PLAN, f) for f in PLAN.__struct_fields__ if f != "masks"}, masks=("bool",))
     found, _ = crossover.measure_crossover(more, SETTINGS, path, ABOUT)
@@ -177,6 +97,41 @@ def test_a_file_is_whole_after_every_cell_and_resumed(timed, tmp_path):
     assert timed["asked"] == []
     crossover.measure_crossover(PLAN, SETTINGS, path, ABOUT | {"code": "another"})
     assert timed["asked"] != []
+
+
+def test_a_cell_of_an_older_source_is_not_kept_however_the_run_ended(timed, tmp_path):
+    """A run on changed code that was interrupted, or that named one cell only, leaves the others as old as they are."""
+    path = tmp_path / "thresholds.json"
+    crossover.measure_crossover(PLAN, SETTINGS, path, ABOUT)
+    newer, plain = ABOUT | {"code": "another"}, msgspec.structs.replace(PLAN, masks=("none",))
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        crossover.measure_crossover(PLAN, SETTINGS, path, newer, on_cell=stop)
+    assert [cell.mask for cell in load_thresholds(path, force=True).cells] == ["none", "causal"]
+    for plan, about, masks in (
+        (PLAN, newer, {"causal"}),
+        (plain, newer | {"lengths": [8, 511]}, {"none"}),
+        (PLAN, newer | {"lengths": [8, 511]}, {"causal"}),
+        (PLAN, newer | {"lengths": [8, 511], "settings": {"seed": 1}}, {"none", "causal"}),
+    ):
+        timed["asked"].clear()
+        crossover.measure_crossover(plan, SETTINGS, path, about)
+        assert {"causal" if "causal" in label else "none" for label in timed["asked"]} == masks
+
+
+def test_a_file_says_the_gpu_while_one_of_its_cells_is_of_one(timed, tmp_path, monkeypatch):
+    """Also after a run that names CPU backends only: the next one would take it for another machine's."""
+    monkeypatch.setattr(thresholds, "_gpu_name", lambda: "a GPU")
+    monkeypatch.setenv("ROCATTN_NUM_THREADS", "2")
+    settings = msgspec.structs.replace(SETTINGS, threads=2)
+    for plan in (msgspec.structs.replace(PLAN, backends=("cpu", "gpu")), PLAN):
+        found, _ = crossover.measure_crossover(plan, settings, tmp_path / "t.json", ABOUT)
+        assert found.machine["gpu"] == "a GPU"
+        assert load_thresholds(tmp_path / "t.json") == found
+        assert found.threads == 2
 
 
 def test_a_file_of_another_machine_is_not_written_to(timed, tmp_path):
@@ -191,7 +146,8 @@ def test_a_file_of_another_machine_is_not_written_to(timed, tmp_path):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [({"failed": "it was killed"}, "cpu failed on b1-h2-q8-k8-d24-float32: it was killed"),
-     ({"ok": False}, "cpu gave a wrong output on b1-h2-q8-k8-d24-float32")],
+     ({"ok": False}, "cpu gave a wrong output on b1-h2-q8-k8-d24-float32"),
+     ({"ok": None}, "cpu gave a wrong output on b1-h2-q8-k8-d24-float32")],
 )  # fmt: skip
 def test_a_backend_that_fails_or_is_wrong_has_no_thresholds(timed, tmp_path, change, reason):
     """Being fast and wrong is not being fast; the reason stands in the file, and the cell is tried again next time."""
@@ -211,6 +167,48 @@ def test_what_a_backend_does_not_support_is_skipped(timed, tmp_path):
     _, cells = crossover.measure_crossover(plan, SETTINGS, tmp_path / "t.json", ABOUT)
     assert all(cell.skipped.startswith("cpu-flash: float64") for cell in cells)
     assert timed["asked"] == []
+
+
+@pytest.mark.parametrize("seq_q", [None, 1])
+def test_a_cell_is_measured_on_what_its_thresholds_are_asked_for(seq_q):
+    """Whatever its kind: a selection finds what was measured on a config, and not on one of another kind."""
+    values = {"batch": 3, "num_heads": 4, "num_kv_heads": 2, "layout": "BHSD", "seq_q": seq_q}
+    plan = msgspec.structs.replace(
+        PLAN, head_dims=(24, 40), dtypes=("float32", "float16"), masks=MASKS, direction="backward", **values
+    )
+    cells = plan.cells()
+    assert len(cells) == len({crossover._key(cell) for cell in cells}) == 2 * 2 * 4
+    made = Thresholds(
+        machine={}, threads=1, cells=tuple(crossover.replace(c, ranges=(Range(9, 9, c.mask),)) for c in cells)
+    )
+    for cell in cells:
+        config = crossover.config_of_cell(cell, 9)
+        assert (config.seq_q, config.seq_k, config.head_dim_v) == (seq_q or 9, 9, cell.head_dim)
+        alone = Thresholds(machine={}, threads=1, cells=(crossover.replace(cell, ranges=(Range(9, 9, "cpu"),)),))
+        assert alone.rules().better(config, "cpu-flash") == "cpu"
+        assert made.rules().better(config, "cpu-flash") == cell.mask
+
+
+def test_what_is_too_short_for_a_backend_is_skipped(timed, tmp_path, monkeypatch):
+    """Its reason at the shortest length, before anything is measured."""
+    refuse = Support(ok=False, reason="too short")
+    supports = BACKENDS.supports
+    monkeypatch.setattr(BACKENDS, "supports", lambda b, c: refuse if c.seq_k < 9 else supports(b, c))
+    _, cells = crossover.measure_crossover(PLAN, SETTINGS, tmp_path / "t.json", ABOUT)
+    assert {cell.skipped for cell in cells} == {"cpu: too short"}
+    assert timed["asked"] == []
+
+
+def test_the_outputs_of_both_backends_need_memory(timed, tmp_path, monkeypatch):
+    """Room for the larger one alone is not enough; a byte more than both need is not asked for."""
+    plan = msgspec.structs.replace(PLAN, masks=("none",))
+    config = AttentionConfig(batch=1, num_heads=2, seq_q=512, seq_k=512, head_dim=24)
+    needed = feasibility.PROCESS_BYTES + feasibility.tensor_bytes(config, 2)
+    needed += max(BACKENDS.get(name).workspace_bytes(config) for name in plan.backends)
+    for available, begun in ((needed - 1, False), (needed, True)):
+        monkeypatch.setattr(crossover.machine, "available_memory_bytes", lambda n=available: n)
+        crossover.measure_crossover(plan, SETTINGS, tmp_path / "t.json", ABOUT)
+        assert bool(timed["asked"]) == begun
 
 
 def test_what_does_not_fit_in_memory_is_not_begun(timed, tmp_path, monkeypatch):
@@ -336,13 +334,3 @@ def test_bench_refuses_thresholds_of_elsewhere(run_bench, timed, tmp_path):
     status, out, err = run_bench("--use-thresholds", str(path), "--threads", "2", "--quick")
     assert (status, out) == (4, "")
     assert "was measured with 1 thread, and this process uses 2" in err.splitlines()[-1]
-
-
-def test_an_error_of_a_measurement_is_no_threshold():
-    """An error that is not about one cell ends the search."""
-
-    def compare(_):
-        raise RocattnError("the disk is full")
-
-    with pytest.raises(RocattnError, match="the disk is full"):
-        crossover.find_ranges(compare, PAIR, 8, 64)

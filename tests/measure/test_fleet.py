@@ -1,6 +1,7 @@
 """A sweep over jobs: every job's records come together once, whatever becomes of the jobs and of the submitter."""
 
 import os
+from dataclasses import replace
 
 import msgspec
 import psutil
@@ -49,6 +50,27 @@ def test_only_what_is_missing_is_submitted(tmp_path, inline):
         made, found = measured(tmp_path, of, **inline, **options)
         assert (made.jobs, made.kept_configs) == expected
         assert list(found) == of
+
+
+def test_backends_that_were_never_measured_together_are_not_finished(tmp_path, inline):
+    """Each was measured alone on the same machine: together they are a job. What was once together stays comparable."""
+    pairs = {}
+    for names, jobs in (
+        (("cpu",), 1),
+        (("odd-good",), 1),
+        (("cpu", "odd-good"), 1),
+        (("cpu", "odd-unable"), 1),
+        (("cpu", "odd-good"), 0),  # its job would find its own old records, and add none
+        (("odd-good", "cpu"), 0),
+    ):
+        of = units(*names, configs=CONFIGS[:1])
+        made, found = measured(tmp_path, of, **inline)
+        assert (made.jobs, made.failures) == (jobs, [])
+        records = found[of[0]]
+        assert [record.backend for record in records] == list(names)
+        assert len({record.pair for record in records if record.launches}) == 1
+        pairs.setdefault(names, []).append(records[0].pair)
+    assert pairs["cpu", "odd-good"][0] == pairs["cpu", "odd-good"][1]
 
 
 def test_a_job_that_dies_is_named_and_the_same_command_submits_it_alone(tmp_path):
@@ -130,6 +152,19 @@ def test_an_interrupt_ends_the_jobs_and_keeps_what_is_finished(tmp_path):
     assert not any(str(tmp_path) in " ".join(process.cmdline()) for process in descendants())
     again, found = measured(tmp_path, of)
     assert (again.jobs, list(found)) == (0, of)
+
+
+def test_a_job_that_has_only_just_begun_is_cancelled(tmp_path, monkeypatch):
+    """Between a process's start and its first instruction its command line is empty: not a sign of another's number."""
+    unit = units("odd-hang", configs=CONFIGS[1:])[0]
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda _: [])
+    with session(tmp_path) as made:
+        job = made._submit(unit, {})
+        process = made._cluster._job(job)._process
+        made._cluster.cancel(job)
+        assert process.poll() is not None
+        made._cluster.cancel("1")  # no job of ours
+    assert psutil.pid_exists(1)
 
 
 def descendants():
@@ -229,3 +264,18 @@ def test_a_unit_is_what_is_compared_or_added_up():
     assert [unit.configs for unit in model] == [tuple(layers[:2]), tuple(layers[2:])]
     assert all(unit.facts == (Facts(layers=3),) * 2 for unit in model)
     assert len({unit.name for unit in [*grid, *model]}) == 4
+    first = grid[0]
+    changes = ({"suite": "u"}, {"configs": (CONFIGS[0], CONFIGS[1])}, {"backends": ("cpu",)}, {"facts": (Facts(1),)})
+    others = {replace(first, **changed).name for changed in changes}
+    assert len({first.name} | others) == 5
+    assert replace(first, suite="s" * 400).name.startswith("s" * 120 + "-")
+    assert len(replace(first, suite="s" * 400).name) < 255
+
+
+def test_a_job_has_time_for_all_configs_of_the_largest_unit():
+    """Three launches, each killed after twice 60 s and half a minute, a config; and five minutes to begin."""
+    layers = [CONFIGS[0].replace(head_dim=dim, seq_q=seq_q) for seq_q in (13, 1) for dim in (12, 24)]
+    model = Part("model-x", layers, [], lambda _: Facts(layers=3))
+    taken = settings(launches=3, time_limit_s=60.0)
+    assert bench_fleet.job_minutes(taken, [Part("t", CONFIGS, [])]) == 5 + 8
+    assert bench_fleet.job_minutes(taken, [Part("t", CONFIGS, []), model]) == 5 + 15

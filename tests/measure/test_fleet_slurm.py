@@ -29,22 +29,56 @@ def test_nodes_of_a_cluster_never_meet_in_one_comparison(tmp_path, slurm):
     assert again.jobs == 0
 
 
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [
-        ("TIMEOUT|None", "job 1 ended as TIMEOUT"),
-        ("PREEMPTED|None", "job 1 ended as PREEMPTED"),
-        ("OUT_OF_MEMORY|None", "job 1 ended as OUT_OF_MEMORY: it wrote nothing"),
-        ("gone", "job 1 ended: it wrote nothing"),  # purged, and no accounting database
-    ],
-)
-def test_how_a_job_ended_is_said(tmp_path, slurm, monkeypatch, state, reason):
-    """Slurm's own word; a preempted job that is not queued again is over."""
+def test_how_a_job_ended_is_said(tmp_path, slurm, monkeypatch):
+    """Slurm's own word; a preempted job that is not queued again is over. What an end wrote is not why it came."""
     monkeypatch.setattr(fleet, "_ARRIVAL_S", 0.0)
-    (slurm / "plan.json").write_text(json.dumps({"1": state}))
-    made, found = measured(tmp_path / "out", units("cpu", configs=CONFIGS[:1]), kind="slurm")
+    taken = ("TIMEOUT", "PREEMPTED", "CANCELLED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED")
+    planned = {str(n): f"{word}|None" for n, word in enumerate((*taken, "OUT_OF_MEMORY"), start=1)} | {"9": "gone"}
+    (slurm / "plan.json").write_text(json.dumps(planned))
+    of = units("cpu", configs=[CONFIGS[0].replace(seq_k=n) for n in range(1, 10)])
+    made, found = measured(tmp_path / "out", of, kind="slurm", max_jobs=9)
     assert found == {}
-    assert [failure.reason for failure in made.failures] == [reason]
+    assert [failure.reason for failure in made.failures] == [
+        *(f"job {n} ended as {word}" for n, word in enumerate(taken, start=1)),
+        "job 8 ended as OUT_OF_MEMORY: it wrote nothing",
+        "job 9 ended: it wrote nothing",  # purged, and no accounting database
+    ]
+
+
+@pytest.mark.parametrize(("here", "waited"), [(True, 0), (False, 2)])
+def test_what_a_node_wrote_may_arrive_late(tmp_path, inline, monkeypatch, here, waited):
+    """A network file system shows it in the second look after the job's end; of this machine nothing is waited for."""
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 2:
+            (tmp_path / fleet.DONE).write_text('{"host": "n1", "records": 1}')
+
+    monkeypatch.setattr(fleet.time, "sleep", sleep)
+    with session(tmp_path / "out", **inline) as made:
+        made._cluster.same_machine = here
+        found = made._arrived(tmp_path)
+    assert len(slept) == waited
+    assert (found and found.host) == (None if here else "n1")
+
+
+def test_a_job_is_over_where_slurm_says_so_and_as_its_accounts_say(tmp_path, slurm):
+    """Held, suspended, being cleaned up or queued again is not over; who cancelled a job is no part of its state."""
+    live = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", "STOPPED", "SPECIAL_EXIT")
+    over = ("COMPLETED", "FAILED", "NODE_FAIL", "DEADLINE", "BOOT_FAIL", "PREEMPTED")
+    planned = {str(n): f"{word}|None" for n, word in enumerate((*live, *over), start=1)}
+    planned |= {"98": "PENDING|(ReqNodeNotAvail, UnavailableNodes:n[1|2])", "99": "gone"}
+    for number in planned:
+        (slurm / f"job-{number}").mkdir()
+    (slurm / "plan.json").write_text(json.dumps(planned | {"accounts": "CANCELLED by 1000\nCANCELLED\n"}))
+    made = open_cluster("slurm", tmp_path, Wanted(MINUTES))
+    found = made.poll(planned)
+    assert found.pop("99") == State("CANCELLED", over=True)
+    assert found.pop("98") == State("PENDING", why="(ReqNodeNotAvail, UnavailableNodes:n[1|2])")
+    assert [*found.values()] == [*(State(word) for word in live), *(State(word, over=True) for word in over)]
+    (slurm / "plan.json").write_text(json.dumps({"99": "gone"}))
+    assert made.poll(["99"]) == {"99": State(cluster.ENDED, over=True)}
 
 
 def test_why_jobs_wait_is_said_and_an_interrupt_cancels_them(tmp_path, slurm):

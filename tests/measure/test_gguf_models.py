@@ -14,7 +14,7 @@ from rocattn_profiling.measure.model_times import passes
 from rocattn_profiling.measure.records import read_records
 from rocattn_profiling.report import bench_report, pages
 
-from .factory import CONFIG, make_record, make_sides
+from .factory import CEILINGS, CONFIG, make_record, make_sides
 
 SIZES = {"block_count": 4, "context_length": 4096, "embedding_length": 96, "attention.head_count": 6}
 
@@ -106,6 +106,7 @@ def test_options_of_other_architectures():
     assert model_of(metadata("bloom"), "m").alibi
     assert not model_of(metadata("falcon"), "m").alibi
     assert model_of(metadata("granite", attention__scale=0.125), "m").scale == 0.125
+    assert model_of(metadata("grok"), "m").softcap == 30.0
     encoder = model_of(metadata("modern-bert", attention__causal=False, attention__sliding_window=6), "m")
     assert {config.window: count for config, count in encoder.configs(9, 9).items()} == {None: 2, (3, 3): 2}
     assert model_of(metadata("jina-bert-v2"), "m").alibi
@@ -118,6 +119,43 @@ def test_options_of_other_architectures():
     assert model_of(metadata("gemma4", **keys, **pattern), "m").layers[:2] == (
         Layer(6, 6, 8, 24, 4), Layer(6, 6, 32, 24),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ["bert", "nomic-bert", "gemma-embedding", "llada", "rnd1"])
+def test_an_encoder_is_not_causal_even_if_its_file_does_not_say_so(architecture):
+    """llama.cpp runs these without a KV cache; EmbeddingGemma's files have no key for it."""
+    model = model_of(metadata(architecture, block_count=6, attention__sliding_window=4), "m")
+    assert not model.causal
+    assert not any(config.causal for config in model.configs(9, 9))
+    if architecture == "gemma-embedding":
+        assert {config.window: count for config, count in model.configs(9, 9).items()} == {(2, 2): 5, None: 1}
+
+
+def test_an_encoder_is_measured_in_whole_passes_alone(write, monkeypatch, tmp_path, capsys):
+    """A model without a cache has no decode steps."""
+    monkeypatch.setattr(harness, "measure_side_by_side", make_sides)
+    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: CEILINGS)
+    path = write("bert", attention__causal=False)
+    assert main(["bench", "--model", str(path), "--prompts", "7", "--no-store", "--out", str(tmp_path / "out")]) == 0
+    assert "not causal" in capsys.readouterr().err
+    records = read_records(tmp_path / "out" / "records.jsonl")
+    assert {(one.config["seq_q"], one.config["seq_k"], one.config["causal"]) for one in records} == {(7, 7, False)}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "told"),
+    [
+        ("t5", "m: 't5' is not measured: it is an encoder and a decoder that attends to it, both with learned biases"),
+        ("t5encoder", "'t5encoder' is not measured: it is an encoder with learned biases on its scores"),
+        ("clip", r"'clip' is not measured: .* \(mmproj\); name the file of its language model"),
+        ("whisper", "the key whisper.block_count is missing, and the sizes of attention need it"),
+    ],
+)
+def test_a_model_of_another_kind_is_refused(architecture, told):
+    """Cross attention and learned biases would be measured as a causal decoder without them."""
+    sizes = {"block_count": None, "encoder__block_count": 4} if architecture == "whisper" else {}
+    with pytest.raises(RocattnError, match=told):
+        model_of(metadata(architecture, **sizes), "m")
 
 
 def test_blocks_without_attention_are_left_out():
@@ -203,8 +241,7 @@ def test_without_the_package_the_extra_is_named(write, monkeypatch, tmp_path, ca
 def test_the_bench_adds_up_the_layers(write, monkeypatch, tmp_path, capsys):
     """One command: passes for prompts and steps, records that the report reads, charts, the command to repeat it."""
     monkeypatch.setattr(harness, "measure_side_by_side", make_sides)
-    ceilings = {"gemm_tflops": 0.1, "gemm_float64_tflops": 0.05, "memory_gbps": 10.0}
-    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: ceilings)
+    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: CEILINGS)
     path = write("gemma2", attention__sliding_window=8)
     words = ["--model", str(path), "--prompts", "7", "30", "5000", "--no-store", "--threads", "2"]
     assert main(["bench", *words, "--json", "--out", str(tmp_path / "out")]) == 0

@@ -17,17 +17,16 @@ from rocattn.backends.gpu import GpuBackend
 from rocattn.config import AttentionConfig
 from rocattn.errors import NoBackendError, RocattnError
 from rocattn_profiling.measure import feasibility, harness, records, side_by_side
-from rocattn_profiling.measure.harness import FAILED, BenchSession, run_bench
+from rocattn_profiling.measure.harness import FAILED, BenchSession
 from rocattn_profiling.measure.records import read_records
 from rocattn_profiling.measure.settings import Settings, import_backends
 from rocattn_profiling.measure.stats import speedup, summarize
 
-from .factory import make_sides
+from .factory import CEILINGS, run_bench
 
 HERE = Path(__file__).parent
 MODULE = "odd_backends"
 CONFIG = AttentionConfig(batch=1, num_heads=2, seq_q=9, seq_k=13, head_dim=12, causal=True)
-CEILINGS = {"gemm_tflops": 0.1, "gemm_float64_tflops": 0.05, "memory_gbps": 10.0}
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +38,6 @@ def _environment(monkeypatch):
     import_backends(MODULE)
 
 
-@pytest.fixture
-def _instant(monkeypatch):
-    """No processes: for what is done with measurements, not how they are taken."""
-    monkeypatch.setattr(harness, "measure_side_by_side", make_sides)
-
-
 def settings(**changes):
     """Return settings for one short launch."""
     short = {"launches": 1, "min_samples": 3, "max_samples": 4, "warmup_s": 0.0, "budget_s": 0.0, "threads": 1}
@@ -53,7 +46,7 @@ def settings(**changes):
 
 def bench(out, backends, configs=(CONFIG,), **changes):
     """Bench into a folder, quickly."""
-    return run_bench(configs, backends, out, suite="t", settings=settings(**changes))
+    return run_bench(configs, backends, out, settings(**changes), suite="t")
 
 
 def test_a_record_has_samples_of_every_launch_and_a_check(tmp_path):
@@ -270,7 +263,7 @@ def test_records_of_another_identity_are_put_aside_and_named(tmp_path, monkeypat
     elif change == "machine":
         monkeypatch.setenv("ROCATTN_MACHINE", "elsewhere")
     after = run_bench(
-        [CONFIG], ["cpu"], tmp_path, suite="t", settings=settings(**changes), fresh=change == "fresh",
+        [CONFIG], ["cpu"], tmp_path, settings(**changes), suite="t", fresh=change == "fresh",
         on_note=notes.append,
     )  # fmt: skip
     (aside,) = (tmp_path / "older").iterdir()
@@ -287,7 +280,7 @@ def test_records_whose_identity_is_not_known_are_put_aside(tmp_path, lost):
     """session.json is gone or holds something else: whose the records are cannot be told."""
     before, notes = bench(tmp_path, ["cpu"]), []
     (tmp_path / "session.json").unlink() if lost is None else (tmp_path / "session.json").write_text(lost)
-    run_bench([CONFIG], ["cpu"], tmp_path, suite="t", settings=settings(), on_note=notes.append)
+    run_bench([CONFIG], ["cpu"], tmp_path, settings(), suite="t", on_note=notes.append)
     (aside,) = (tmp_path / "older").iterdir()
     assert list(read_records(aside)) == before
     assert any(note.endswith("they are of an unknown commit and machine") for note in notes)

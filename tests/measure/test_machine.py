@@ -1,5 +1,6 @@
 """What is said of the machine and the commit is what the system says, inside containers too."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rocattn.errors import RocattnError
 from rocattn.gpu.driver import GpuDevice
 from rocattn.gpu.probe import GpuProbe
 from rocattn_profiling.measure import ceilings, cgroup, machine
@@ -119,6 +121,14 @@ def test_available_memory_and_cores_honour_the_control_group(monkeypatch):
     assert machine.available_memory_bytes() == 12345
     assert machine.total_memory_bytes() == 23456
     assert machine.available_cores() == 1
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    for quota, cores in ((1.5, 2), (4.0, 4), (64.0, 6), (None, 6)):
+        monkeypatch.setattr(cgroup, "cpu_quota", lambda quota=quota: quota)
+        assert machine.available_cores() == cores
+    # cgroup 1 without a limit says so by a number larger than any memory.
+    monkeypatch.setattr(cgroup, "memory_left_bytes", lambda: UNLIMITED_V1)
+    monkeypatch.setattr(cgroup, "memory_limit_bytes", lambda: UNLIMITED_V1)
+    assert machine.available_memory_bytes() < machine.total_memory_bytes() < 1 << 60
 
 
 def test_the_machines_facts_are_filled_in():
@@ -165,7 +175,7 @@ def repository(tmp_path):
     git("init", "--quiet")
     (tmp_path / "file").write_text("1")
     git("add", "file")
-    git("commit", "--quiet", "--message", "A subject with  spaces")
+    git("commit", "--quiet", "--message", "A subject with  spaces", "--date", "2001-02-03T04:05:06Z")
     return tmp_path, git
 
 
@@ -182,6 +192,20 @@ def test_the_commit_is_named_with_its_date_and_dirtiness(repository):
     (root / "new").unlink()
     (root / "file").write_text("3")
     assert machine.this_commit(root).dirty
+
+
+def test_the_commit_is_the_repository_s_own_whatever_git_is_told(repository, tmp_path_factory, monkeypatch):
+    """Shown signatures and another encoding are a user's settings; GIT_DIR is what a hook of another repository has."""
+    root, git = repository
+    git("commit", "--quiet", "--allow-empty", "--message", "Größe in µs")
+    git("config", "log.showSignature", "true")
+    git("config", "i18n.logOutputEncoding", "ISO-8859-1")
+    sha = git("rev-parse", "HEAD")
+    other = tmp_path_factory.mktemp("other")
+    subprocess.run(["git", "init", "--quiet"], cwd=other, check=True)
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    commit = machine.this_commit(root)
+    assert (commit.sha, commit.subject) == (sha, "Größe in µs")
 
 
 def test_there_is_no_commit_outside_a_repository_or_before_the_first_one(tmp_path, monkeypatch):
@@ -209,7 +233,9 @@ def test_an_installed_copy_belongs_to_no_checkout(tmp_path, monkeypatch, reposit
 
 def test_the_largest_cache_sizes_the_memory_measurement(tmp_path):
     """Sizes come as 32K or 96M; without any, 32 MiB is assumed."""
-    write(tmp_path, index0__size="48K\n", index3__size="96M\n")
+    write(tmp_path, index0__size="48K\n", index2__size="odd\n")
+    assert last_level_cache_bytes(tmp_path) == 48 << 10
+    write(tmp_path, index3__size="96M\n")
     assert last_level_cache_bytes(tmp_path) == 96 << 20
     assert last_level_cache_bytes(tmp_path / "none") == 32 << 20
 
@@ -228,12 +254,72 @@ def test_ceilings_are_positive_and_consistent():
 def test_a_product_of_the_ceiling_is_short(quick, monkeypatch, capsys):
     """Under a millisecond on any CPU: other processes interrupt a longer one, and attention exceeded it."""
     asked = []
-    monkeypatch.setattr(ceilings, "_gemm_tflops", lambda _dtype, sizes, _s: asked.extend(sizes) or 1.0)
+    rates = {"float32": 1.0, "float64": 0.25}
+    monkeypatch.setattr(ceilings, "_gemm_tflops", lambda dtype, sizes, _s: asked.extend(sizes) or rates[dtype])
     monkeypatch.setattr(ceilings, "_memory_gbps", lambda *_: (1.0, 2.0))
     ceilings._main(1, quick)
     assert min(asked) <= 256
     assert max(asked) >= 1024
-    assert '"memory_gbps": 2.0' in capsys.readouterr().out
+    assert json.loads(capsys.readouterr().out) == {
+        "gemm_tflops": 1.0, "gemm_float64_tflops": 0.25, "memory_gbps": 2.0, "memory_read_gbps": 1.0,
+        "memory_copy_gbps": 2.0,
+    }  # fmt: skip
+
+
+def test_ceilings_are_of_as_many_threads_as_asked_for_and_a_failure_is_one_line(monkeypatch):
+    """The process has the environment that holds every thread pool; its last words are quoted."""
+    asked = []
+
+    def run(command, **options):
+        asked.append((command[-2:], options["env"]["OMP_NUM_THREADS"]))
+        return subprocess.CompletedProcess(command, 1, "", "Traceback\n  x\nMemoryError: no room\n")
+
+    monkeypatch.setattr(ceilings.subprocess, "run", run)
+    with pytest.raises(RocattnError, match=r"ceilings failed: MemoryError: no room$"):
+        measure_ceilings(3, quick=True)
+    assert asked == [(["3", "quick"], "3")]
+
+
+def test_a_rate_is_of_the_shortest_call_after_one_that_warms_up(monkeypatch):
+    """Calls of 9 (not counted), 3, 1, 2 and 2 s of 6 units each: 6 a second. It goes on for 6 s, and thrice."""
+    now, lengths = [0.0], iter([9.0, 3.0, 1.0, 2.0, 2.0, 2.0])
+    monkeypatch.setattr(ceilings.time, "perf_counter", lambda: now[0])
+
+    def call():
+        now[0] += next(lengths)
+
+    assert ceilings._best_rate(call, 6.0, budget_s=6.0, tries=3) == 6.0
+    assert next(lengths) == 2.0, "four calls took the 6 s"
+    lengths = iter([1.0, 4.0, 3.0, 5.0])
+    assert ceilings._best_rate(call, 6.0, budget_s=0.0, tries=3) == 2.0
+    assert list(lengths) == []
+
+
+def test_ceilings_count_operations_and_bytes(monkeypatch):
+    """2 n^3 of the best n; what is read once, or read and written by a copy of all of it, in units of 1e9 and 1e12."""
+    works, copied = [], []
+
+    def rate(call, work, _budget_s, _tries):
+        call()
+        works.append(work)
+        return {0: 3e12, 1: 5e12, 2: 4e12}[len(works) - 1] if len(works) < 4 else 1e9 * len(works)
+
+    monkeypatch.setattr(ceilings, "_best_rate", rate)
+    assert ceilings._gemm_tflops("float32", (8, 16, 4), 0.0) == 5.0
+    assert works == [2 * 8**3, 2 * 16**3, 2 * 4**3]
+    monkeypatch.setattr(ceilings, "_SMALLEST_ARRAY", 1 << 16)
+    monkeypatch.setattr(ceilings, "last_level_cache_bytes", lambda: 1 << 18)
+    monkeypatch.setattr(np, "copyto", lambda target, source: copied.append((target.nbytes, source.nbytes)))
+    assert ceilings._memory_gbps(3, 0.0) == (5.0, 6.0)
+    array = works[3]
+    assert works[3:] == [array, array, 2 * array]
+    assert array >= 4 << 18, "nothing of it can stay in the cache"
+    assert len(copied) == 3
+    assert sum(target for target, _ in copied) == sum(source for _, source in copied) == array
+    monkeypatch.setattr(ceilings, "available_memory_bytes", lambda: 1 << 19)
+    works[3:] = []
+    ceilings._memory_gbps(1, 0.0)
+    assert works[3] <= 1 << 17, "two arrays leave half of the memory that is left"
 
 
 def test_every_thread_pool_is_held_to_the_number_asked_for():

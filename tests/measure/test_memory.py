@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -50,6 +51,23 @@ def test_theory_counts_each_tensor_by_its_own_length():
     assert (found.inputs, found.outputs) == (q + kv + 2 * q + lse, q + kv)
 
 
+def test_theory_counts_options_and_what_the_backend_says():
+    """Slopes and sinks are a number a query head, of 8 bytes beside float64 and else of 4; an LSE only if asked for."""
+    said = SimpleNamespace(workspace_bytes=lambda _: 70, score_bytes=lambda _: 30)
+    config = AttentionConfig(batch=2, num_heads=8, num_kv_heads=2, seq_q=3, seq_k=50, head_dim=16, alibi=True)
+    for changes, q, kv, options in (
+        ({"dtype": "bfloat16"}, 2 * 8 * 3 * 16 * 2, 2 * 2 * 2 * 50 * 16 * 2, 4 * 8),
+        ({"sinks": True}, 2 * 8 * 3 * 16 * 4, 2 * 2 * 2 * 50 * 16 * 4, 2 * 4 * 8),
+        ({"sinks": True, "dtype": "float64", "mask": "bool", "mask_shape": (2, 1, 1, 50)}, 2 * 8 * 3 * 16 * 8,
+         2 * 2 * 2 * 50 * 16 * 8, 2 * 8 * 8 + 2 * 50),
+    ):  # fmt: skip
+        found = memory_model.theory(config.replace(**changes), said)
+        assert (found.inputs, found.outputs) == (q + kv + options, q)
+        assert (found.workspace, found.scores, found.total) == (70, 30, q + kv + options + q + 70)
+        lse = memory_model.theory(config.replace(**changes, return_lse=True), said)
+        assert lse.outputs == q + 4 * 2 * 8 * 3
+
+
 def test_another_length_keeps_what_a_mask_broadcasts():
     """Only the axes that the mask has follow the sequence."""
     shapes = {(2, 1, 200, 200): (2, 1, 90, 90), (1, 4, 1, 200): (1, 4, 1, 90), (1, 1, 200, 1): (1, 1, 90, 1)}
@@ -72,7 +90,9 @@ def test_standard_attention_says_how_much_of_its_memory_is_scores(options, score
     assert BACKENDS.get("cpu-flash").score_bytes(config) == 0
 
 
-@pytest.mark.parametrize(("power", "factor", "fixed"), [(1.0, 4608.0, 6e5), (2.0, 32.0, 0.0), (1.5, 7.0, 12345.0)])
+@pytest.mark.parametrize(
+    ("power", "factor", "fixed"), [(1.0, 4608.0, 6e5), (2.0, 32.0, 0.0), (1.52, 7.0, 12345.0), (1.98, 7.0, 0.0)]
+)
 def test_the_fit_recovers_a_power_and_what_is_fixed(power, factor, fixed):
     """Exact sizes give the exponent to four digits, and an interval around it that is next to nothing wide."""
     growth = memory_model.fit_growth(LENGTHS, [fixed + factor * n**power for n in LENGTHS])
@@ -80,6 +100,8 @@ def test_the_fit_recovers_a_power_and_what_is_fixed(power, factor, fixed):
     assert growth.low <= growth.exponent <= growth.high
     assert growth.high - growth.low < 1e-3
     assert growth.fixed_bytes == pytest.approx(fixed, rel=1e-3, abs=10)
+    assert growth.factor == pytest.approx(factor, rel=1e-3)
+    assert growth.lengths == len(LENGTHS)
 
 
 def test_the_interval_of_an_exponent_covers_it_as_often_as_it_says():
@@ -151,6 +173,9 @@ def test_what_bends_down_is_not_continued():
     """Steps of a workspace over short lengths: their parabola is below nothing a thousand lengths away."""
     stepped = [1440 << 10, 1900 << 10, 2840 << 10, 3770 << 10, 5090 << 10]
     assert memory_model.extrapolate((256, 362, 512, 724, 1024), stepped, 1_864_003) is None
+    for off, known in ((0.02, True), (0.2, False)):  # nor what a parabola misses by more than 5 %
+        zigzag = [n**2 * (1 - (-1) ** i * off) for i, n in enumerate(LENGTHS)]
+        assert (memory_model.extrapolate(LENGTHS, zigzag, 9000) is not None) == known
 
 
 def test_an_empty_batch_takes_no_memory():
@@ -173,21 +198,22 @@ def test_sizes_on_no_curve_are_not_continued(run_memory, counted):
     assert "no such curve" in err
 
 
-@pytest.mark.parametrize("budget", [700, 999, 10**6, 123_456_789, 8 << 30])
+@pytest.mark.parametrize("budget", [142, 604, 716, 700, 999, 10**6, 123_456_789, 8 << 30])
 def test_the_longest_sequence_fits_and_one_token_more_does_not(budget):
-    """By the theory itself, at any budget."""
+    """By the theory itself, at any budget, also one that 1, 7 or 8 tokens fill to the byte."""
 
     def total(length):
         return 100 + 37 * length + 5 * length**2
 
     found = memory_model.largest_sequence(total, budget)
     assert total(found) <= budget < total(found + 1)
+    assert {142: 1, 604: 7, 716: 8}.get(budget, found) == found
 
 
 def test_budgets_at_the_ends_of_the_scale():
     """One that is too small for a token gives 0; one that no sequence fills stops where positions do."""
     assert memory_model.largest_sequence(lambda n: 1000 * n, 999) == 0
-    assert memory_model.largest_sequence(lambda _: 1, 10) == memory_model.MAX_SEQUENCE - 1
+    assert memory_model.largest_sequence(lambda _: 1, 10) == 2**30 - 1
 
 
 def test_lengths_change_the_mask_and_may_leave_queries_alone():

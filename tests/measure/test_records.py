@@ -10,7 +10,7 @@ from rocattn_profiling.measure.records import append_record, read_records
 from rocattn_profiling.measure.results_folder import ResultsFolder
 from rocattn_profiling.measure.settings import Identity
 
-from .factory import COMMIT, MACHINE, make_record
+from .factory import COMMIT, CONFIG, MACHINE, make_record
 
 
 class Folder(ResultsFolder):
@@ -62,6 +62,43 @@ def test_a_record_of_another_schema_says_which(tmp_path):
     path = tmp_path / "records.jsonl"
     append_record(path, make_record([[1.0]], schema=9))
     with pytest.raises(RocattnError, match="has schema 9, this rocattn reads 1: use the one that wrote it"):
+        list(read_records(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"seq_q": None}, "seq_q is None: it must be a whole number, 0 or more"),
+        ({"causal": "no"}, "causal is 'no': it must be True or False"),
+        ({"softcap": "30"}, "softcap is '30': it must be a number, or None"),
+        ({"scale": True}, "scale is True: it must be a number, or None"),
+        ({"heads": 4}, "unknown fields in a config: heads"),
+    ],
+)
+def test_a_record_whose_config_is_none_names_the_field(tmp_path, change, says):
+    """A record is refused where it is read, by file and line, and not where its work is computed."""
+    path = tmp_path / "records.jsonl"
+    for config in (CONFIG.to_dict(), CONFIG.to_dict() | change):
+        append_record(path, msgspec.structs.replace(make_record([[1.0]]), config=config))
+    with pytest.raises(RocattnError, match=f"records.jsonl:2 is not a rocattn record: {says}$"):
+        list(read_records(path))
+
+
+def test_a_record_without_a_size_names_what_is_missing(tmp_path):
+    """Sizes have no default."""
+    path = tmp_path / "records.jsonl"
+    config = {name: value for name, value in CONFIG.to_dict().items() if name not in {"seq_k", "head_dim"}}
+    append_record(path, msgspec.structs.replace(make_record([[1.0]]), config=config))
+    with pytest.raises(RocattnError, match=r"records.jsonl:1 .*: missing fields in a config: seq_k, head_dim$"):
+        list(read_records(path))
+
+
+@pytest.mark.parametrize("sample", [0.0, -1.0, 1e308])
+def test_a_time_that_nothing_takes_is_refused(tmp_path, sample):
+    """Rates are work over time: 0 would divide, and 31 years are no sample."""
+    path = tmp_path / "records.jsonl"
+    append_record(path, make_record([[1.0, sample]]))
+    with pytest.raises(RocattnError, match=r"records.jsonl:1 is not a rocattn record: .*samples_ns"):
         list(read_records(path))
 
 

@@ -156,6 +156,29 @@ def test_one_launch_gives_an_interval_over_samples_and_says_so():
     assert found == stats.speedup(make_record([slow]), make_record([fast]))
 
 
+def test_one_launch_s_interval_is_the_bootstrap_s_of_the_median_at_95_percent():
+    """Of 31 ratios in order: 2.5 % of resamples have a median below the 11th, 2.5 % above the 21st (the binomial's)."""
+    ratios = [2 + 0.01 * n for n in range(31)]
+    below = [scipy_stats.binom.sf(15, 31, k / 31) for k in range(32)]
+    first = next(k for k in range(32) if below[k] >= 0.025)
+    last = next(k for k in range(32) if below[k] >= 0.975)
+    assert (first, last) == (11, 21)
+    found = stats.speedup(make_record([ratios]), make_record([[1.0] * 31]))
+    assert (found.ratio, found.low, found.high) == pytest.approx((2.15, ratios[first - 1], ratios[last - 1]))
+
+
+def test_of_several_launches_one_may_be_all_that_is_shared():
+    """Its samples are then what there is: no interval over launches can be made of one."""
+    slow = make_record([[200.0, 210.0], [1.0], [1.0]])
+    fast = make_record([[100.0, 100.0]])
+    found = stats.speedup(slow, fast)
+    assert (found.unit, found.launches) == ("sample", 1)
+    assert found.low <= found.ratio <= found.high
+    assert found.ratio == pytest.approx(math.sqrt(2.0 * 2.1))
+    with pytest.raises(RocattnError, match="share no launch"):
+        stats.speedup(make_record([], launches=slow.launches[1:]), fast)
+
+
 def test_records_not_measured_together_are_not_compared():
     """Different pairs, or none at all, are an error and not a number."""
     with pytest.raises(RocattnError, match="side by side"):
@@ -189,6 +212,14 @@ def test_launches_that_shared_the_cpu_are_counted(switches, expected):
     assert stats.summarize(make_record([], launches=[launch])).disturbed_launches == expected
 
 
+def test_what_is_empty_or_took_no_time_counts_for_nothing():
+    """A launch that was cut off before its first sample is none; of a sample of 0 ns there is no rate of switches."""
+    assert stats.summarize(make_record([[1000.0, 1100.0], []])).launches == 1
+    launch = Launch(start_ns=0, pos=0, number=1, samples_ns=[0.0, 1e6, 1e6], nivcsw=[5, 0, 0])
+    assert not stats.disturbed(launch)
+    assert not stats.disturbed(Launch(start_ns=0, pos=0, number=1, samples_ns=[0.0], nivcsw=[5]))
+
+
 def test_switches_are_counted_over_all_calls_of_a_sample():
     """One switch in a sample of 30 calls of 1 ms is 33 a second; over one call it would be a thousand."""
     launch = Launch(start_ns=0, pos=0, number=30, samples_ns=[1e6, 1.1e6, 1.2e6], nivcsw=[1, 1, 1])
@@ -200,3 +231,5 @@ def test_the_newest_record_of_an_id_replaces_the_older():
     old, other, new = make_record([[1.0]]), make_record([[2.0]], backend="b"), make_record([[3.0]])
     assert stats.newest([old, other, new]) == [new, other]
     assert math.isclose(stats.summarize(stats.newest([old, new])[0]).p50_ns, 3.0)
+    elsewhere = make_record([[4.0]], host="n2")
+    assert stats.newest([old, elsewhere]) == [old, elsewhere]  # of another host nothing is replaced

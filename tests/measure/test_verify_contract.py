@@ -62,6 +62,7 @@ TWISTS = {
     "softcap comes after ALiBi and the mask": (Twist(late_softcap=True), "all"),
     "ALiBi slopes are ignored": (Twist(alibi=0.0), "all"),
     "ALiBi is added, not subtracted": (Twist(alibi=-1.0), "all"),
+    "ALiBi slopes are multiplied by the scale, too": (Twist(alibi=0.4), "all"),
     "the last 5 keys are not seen": (Twist(dropped=5), "plain"),
     "sinks are ignored": (Twist(sinks=False), "all"),
     "scores are not scaled": (Twist(scale=4.0), "plain"),

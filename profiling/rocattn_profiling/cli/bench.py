@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn_profiling.cli import bench_crossover, bench_fleet, bench_model
 from rocattn_profiling.cli.bench_parts import Part, module_parts
-from rocattn_profiling.cli.console import add_common, emit_json, progress, say
+from rocattn_profiling.cli.console import add_common, emit_json, end_on_sigterm, progress, say
 from rocattn_profiling.cli.shapes import (
     add_sizes,
     add_storage,
@@ -26,13 +25,12 @@ from rocattn_profiling.cli.shapes import (
 from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from rocattn_profiling.cli.console import Progress
     from rocattn_profiling.measure.fleet import FleetSession
     from rocattn_profiling.measure.harness import BenchSession
     from rocattn_profiling.measure.records import Record
     from rocattn_profiling.measure.settings import Settings
+    from rocattn_profiling.measure.steps import Step
 
 CUSTOM = "custom"
 DEFAULT_GRID = "inference"
@@ -114,9 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
             raise CommandError(f"--{name} is a run of its own: leave out --history and --crossover")
     if arguments.prompts and not arguments.model:
         raise CommandError("--prompts are those of a --model: name its file")
+    end_on_sigterm("bench", "what was finished is kept")
     if arguments.history is not None:
         return _history(arguments)
-    signal.signal(signal.SIGTERM, _terminated)
     if arguments.crossover:
         return bench_crossover.run(arguments, _settings(arguments))
     settings, parts = _settings(arguments), _parts(arguments)
@@ -156,7 +154,7 @@ def _measure_on_fleet(
     arguments: argparse.Namespace, settings: Settings, parts: list[Part], shown: Progress, notes: list[str]
 ) -> tuple[FleetSession, list[tuple[str, list[Record]]]]:
     """Measure the parts on the machines of a cluster."""
-    session = bench_fleet.open_session(arguments, settings, shown, notes)
+    session = bench_fleet.open_session(arguments, settings, parts, shown, notes)
     parts = _with_backends(parts, arguments, session.added_backends, gpu=bench_fleet.wants_gpus(arguments) > 0)
     with session:
         return session, bench_fleet.measure(session, parts)
@@ -164,11 +162,11 @@ def _measure_on_fleet(
 
 def _history(arguments: argparse.Namespace) -> int:
     """Back-fill the asv store with the newest commits of the repository of the current folder."""
-    from rocattn_profiling.measure.history import HistoryStep, measure_history
+    from rocattn_profiling.measure.history import measure_history
 
     with progress("history", 0) as shown:
 
-        def on_step(step: HistoryStep) -> None:
+        def on_step(step: Step) -> None:
             shown.expect(step.total)
             shown.step(step.what)
 
@@ -180,12 +178,6 @@ def _history(arguments: argparse.Namespace) -> int:
     counts = f"{len(found.measured)} commits measured, {len(found.known)} had results"
     say(f"history: {counts}, {len(found.passed_over)} passed over, {found.launches} launches")
     return OK if found.measured or found.known else NOT_MEASURED
-
-
-def _terminated(_signal: int, _frame: FrameType | None) -> None:
-    """End cleanly on SIGTERM: the running process group is killed on the way out."""
-    say("rocattn bench: terminated; what was finished is kept")
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

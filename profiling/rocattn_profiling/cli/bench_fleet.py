@@ -93,8 +93,10 @@ def wants_gpus(arguments: argparse.Namespace) -> int:
     return default if arguments.gpus is None else int(arguments.gpus)
 
 
-def open_session(arguments: argparse.Namespace, settings: Settings, shown: Progress, notes: list[str]) -> FleetSession:
-    """Return the session that the command line describes.
+def open_session(
+    arguments: argparse.Namespace, settings: Settings, parts: Sequence[Part], shown: Progress, notes: list[str]
+) -> FleetSession:
+    """Return the session that the command line describes, for parts whose backends need not be known yet.
 
     Raises:
         ClusterError: When submitit or the cluster is not there.
@@ -106,8 +108,7 @@ def open_session(arguments: argparse.Namespace, settings: Settings, shown: Progr
     options = {"partition": arguments.partition} if arguments.partition else {}
     options |= {} if gpus or arguments.share_nodes else {"exclusive": True}
     options |= dict(map(_option, arguments.slurm_option))
-    launches_s = settings.launches * (2 * settings.time_limit_s + _START_AND_CHECK_S)
-    minutes = arguments.job_minutes or _START_MINUTES + math.ceil(launches_s / 60)
+    minutes = arguments.job_minutes or job_minutes(settings, parts)
     wanted = Wanted(minutes=minutes, gpus=gpus, threads=settings.threads, options=options)
     return FleetSession(
         Path(arguments.out),
@@ -121,6 +122,13 @@ def open_session(arguments: argparse.Namespace, settings: Settings, shown: Progr
         on_note=notes.append,
         on_state=say,
     )
+
+
+def job_minutes(settings: Settings, parts: Sequence[Part]) -> int:
+    """Return how long a job may take whose launches are all as slow as they may be, and which has to start."""
+    configs = max((len(unit.configs) for part in parts for unit in _units(part)), default=1)
+    launches_s = configs * settings.launches * (2 * settings.time_limit_s + _START_AND_CHECK_S)
+    return _START_MINUTES + math.ceil(launches_s / 60)
 
 
 def measure(session: FleetSession, parts: Sequence[Part]) -> list[tuple[str, list[Record]]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.measure.fleet import FleetSession
     from rocattn_profiling.measure.harness import BenchSession
-    from rocattn_profiling.measure.records import Record
+    from rocattn_profiling.measure.records import Check, Record
 
 COLUMNS = ("config", "backend", "P50", "tokens/s", "TFLOP/s", "% of ceiling", "max error", "speed-up (95 %)")
 
@@ -139,7 +139,8 @@ def _ceiling(summary: stats.Summary) -> str:
 def _error(record: Record) -> str:
     if record.check is None:
         return ""
-    return f"{record.check.max_abs_error:.1e}" + ("" if record.check.ok else f" WRONG {record.check.what}")
+    size = "NaN or inf," if record.check.not_finite else f"{record.check.max_abs_error:.1e}"
+    return size + ("" if record.check.ok else f" WRONG {record.check.what}")
 
 
 def _ratio(speedup: stats.Speedup | None) -> str:
@@ -190,6 +191,13 @@ def _disturbance(records: list[Record]) -> str:
     return f"! {hit} of {total} launches lost the CPU to other processes over and over: their times are too long"
 
 
+def _fault(check: Check) -> str:
+    if check.not_finite:
+        return f"{check.what} has NaN or inf where float64 has none, or the other way round"
+    allowed = f"{check.factor:g} x {check.naive_max_abs_error:.2e}"
+    return f"error of {check.what} is {check.max_abs_error:.2e}, allowed {allowed}"
+
+
 def print_summary(session: BenchSession | FleetSession, records: list[Record]) -> None:
     """Print what the percentages refer to, what was skipped or wrong, and where the records are."""
     if disturbance := _disturbance(records):
@@ -206,9 +214,7 @@ def print_summary(session: BenchSession | FleetSession, records: list[Record]) -
             say(f"skipped {record.suite} {record.label} on {record.backend}: {record.skipped}")
     for record in records:
         if record.check is not None and not record.check.ok:
-            check = record.check
-            allowed = f"{check.factor:g} x {check.naive_max_abs_error:.2e}"
-            say(f"WRONG: {record.id}: error of {check.what} is {check.max_abs_error:.2e}, allowed {allowed}")
+            say(f"WRONG: {record.id}: {_fault(record.check)}")
     for unit, reason in session.failures:
         say(f"failed: {unit.name} on {', '.join(unit.backends)}: {reason}")
     if session.failures:

@@ -172,7 +172,9 @@ class LocalCluster(Cluster):
         """Return the process that minds a job; None if it is gone (or its number is another's now)."""
         with contextlib.suppress(psutil.Error, ValueError):
             process = psutil.Process(int(job_id))
-            if str(self._logs) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+            # The command line of a process that has only just begun is empty; one that this process began is known.
+            its_own = process.ppid() == os.getpid() or str(self._logs) in process.cmdline()
+            if its_own and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
 

@@ -8,6 +8,7 @@ throughout; the middle is always measured, so that a change there and back is no
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from dataclasses import replace
@@ -75,7 +76,7 @@ def _undivided(known: dict[int, Speedup]) -> int | None:
     """Return a length between two neighbours of different verdicts that are not near enough; None if there are none."""
     for a, b in itertools.pairwise(sorted(known)):
         if verdict(known[a]) != verdict(known[b]) and b > RESOLUTION * a and b - a > 1:
-            return min(max(round(math.sqrt(a * b)), a + 1), b - 1)
+            return round(math.sqrt(a * b))
     return None
 
 
@@ -184,14 +185,15 @@ def measure_crossover(
 ) -> tuple[Thresholds, list[Cell]]:
     """Measure all cells of a plan into a file of thresholds; it is whole after every cell.
 
-    Cells of the file that the plan does not name are kept, and so are those that it names, unless ``fresh`` or the file
-    is of other lengths, settings or sources.
+    Cells of the file that the plan does not name are kept, and so are those that it names, unless ``fresh`` or they are
+    of other lengths, settings or sources. Each cell says of which it is: after a change a run may be interrupted, or
+    name only some of them.
 
     Args:
         plan: What to measure.
         settings: How; ``threads`` must be set.
         path: The file.
-        about: What is written beside it for people; its "plan" tells two runs of one kind apart.
+        about: What is written beside it for people; of its "code", "settings" and "lengths" the new cells are.
         fresh: Measure everything anew.
         on_cell: Called after each cell, kept ones included.
         on_step: Called after each measured length.
@@ -208,16 +210,15 @@ def measure_crossover(
         if problem := foreign(old):
             raise ThresholdsError(f"{path} was measured {problem}: choose another --out, or remove it")
         cells = {_key(cell): cell for cell in old.cells}
-        fresh = fresh or any(old.about.get(name) != about[name] for name in ("code", "settings", "lengths"))
     backends = {*plan.backends, *(name for cell in cells.values() for name in cell.backends)}
     thresholds = Thresholds(
         machine=machine_identity(backends), threads=settings.threads, cells=tuple(cells.values()), about=about
     )
-    asked = []
+    asked, state = [], _state(about)
     for cell in plan.cells():
         known = cells.get(_key(cell))
-        if fresh or known is None or known.skipped:
-            known = measure_cell(cell, plan.shortest, plan.longest, settings, on_step)
+        if fresh or known is None or known.skipped or known.state != state:
+            known = replace(measure_cell(cell, plan.shortest, plan.longest, settings, on_step), state=state)
             cells[_key(cell)] = known
             thresholds = replace(thresholds, cells=tuple(cells.values()))
             encoded = msgspec.json.format(msgspec.json.encode(thresholds.to_dict()), indent=1).decode()
@@ -225,6 +226,12 @@ def measure_crossover(
         asked.append(known)
         on_cell(known)
     return thresholds, asked
+
+
+def _state(about: dict[str, Any]) -> str:
+    """Return what must be the same for two runs to measure the same cells."""
+    same = {name: about[name] for name in ("code", "settings", "lengths")}
+    return hashlib.sha256(msgspec.json.encode(same, order="sorted")).hexdigest()[:16]
 
 
 def _key(cell: Cell) -> tuple[Any, ...]:

@@ -221,16 +221,17 @@ class FleetSession(ResultsFolder):
             self._on_state(f"jobs: {line}")
 
     def _finished(self, unit: Unit, *, also_failed: bool = False) -> list[Record] | None:
-        """Return a unit's records if one place has them all; of several, the last one's."""
-        wanted = set(unit.ids)
+        """Return a unit's records if one place has them all, those of a config side by side; of several, the last."""
         layers = {config.label: facts.layers for config, facts in zip(unit.configs, unit.facts, strict=True)}
+        wanted = set(unit.ids)
         own = [r for r in self._known if r.id in wanted and r.layers == layers[r.label]]
         for place in dict.fromkeys(place_of(record) for record in reversed(own)):
-            records = {record.id: record for record in own if place_of(record) == place}
+            there = [record for record in own if place_of(record) == place]
+            records = [each for label in layers for each in _side_by_side(unit, label, there)]
             if len(records) < len(wanted):
                 continue
-            if also_failed or not any(self._again(unit, record) for record in records.values()):
-                return [records[each] for each in unit.ids]
+            if also_failed or not any(self._again(unit, record) for record in records):
+                return records
         return None
 
     def _again(self, unit: Unit, record: Record) -> bool:
@@ -325,6 +326,16 @@ class FleetSession(ResultsFolder):
         if log.exists():
             self._keep_log(unit.name, log.read_text(errors="replace"))
             log.unlink()
+
+
+def _side_by_side(unit: Unit, label: str, records: Sequence[Record]) -> list[Record]:
+    """Return one config's records of the unit's backends that were measured together, skipped ones among them."""
+    own = [record for record in records if record.label == label]
+    for pair in sorted({record.pair: None for record in reversed(own)}, key=lambda pair: not pair):  # the latest first
+        found = {record.backend: record for one in ("", pair) for record in own if record.pair == one}
+        if len(found) == len(unit.backends):
+            return [found[name] for name in unit.backends]
+    return []
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:

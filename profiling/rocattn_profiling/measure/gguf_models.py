@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "cohere2": 4, "gpt-oss": 2, "plamo3": 8}
+WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "cohere2": 4, "gpt-oss": 2, "plamo3": 8, "gemma-embedding": 6}
 """Of so many layers the last sees everything, the others a window; a file's ``sliding_window_pattern`` outweighs it."""
 DENSE_FIRST = {"cohere2moe": 4, "modern-bert": 3, "smallthinker": 4}
 """The same where the first of so many layers sees everything."""
 WINDOWS = {"gemma2": 4096}
-SOFTCAPS = {"gemma2": 50.0}
+SOFTCAPS = {"gemma2": 50.0, "grok": 30.0}
 MOST, MOST_BLOCKS = (1 << 32) - 1, 1 << 16
 """What a whole number of a file is at most, and its number of blocks: each block is looked at."""
 WITHOUT_WINDOW = {"phi3": "llama.cpp runs phi3 without its window (its pull request 13676)"}
@@ -31,6 +31,18 @@ WITH_SINKS = {"gpt-oss"}
 WITH_ALIBI = {"bloom", "jina-bert-v2", "refact"}
 """Those whose ALiBi no key tells; of baichuan it is the model with `BAICHUAN_13B` blocks."""
 BAICHUAN_13B = 40
+NOT_CAUSAL = {
+    "bert", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llada", "llada-moe", "llama-embed",
+    "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1",
+}  # fmt: skip
+"""Those that llama.cpp runs without a KV cache: every token sees all others, whatever the file says."""
+NOT_MEASURED = {
+    "t5": "an encoder and a decoder that attends to it, both with learned biases on their scores",
+    "t5encoder": "an encoder with learned biases on its scores",
+    "clip": "an encoder of images or sound (mmproj); name the file of its language model",
+    "wavtokenizer-dec": "convolutions around a single layer of attention",
+}
+"""Those whose attention is not that of `Model.configs`, by what they are."""
 CHUNKED = {"llama4": "layers that see chunks of 8192 tokens in llama.cpp are taken to see everything before them"}
 
 
@@ -135,9 +147,11 @@ def model_of(metadata: Mapping[str, Any], name: str) -> Model:
         name: What to call it if they do not.
 
     Raises:
-        RocattnError: When a key is missing or contradicts another; it names the keys.
+        RocattnError: When a key is missing or contradicts another, which it names, or the architecture is not measured.
     """
     keys = _Keys(metadata, name)
+    if keys.architecture in NOT_MEASURED:
+        raise RocattnError(f"{name}: {keys.architecture!r} is not measured: it is {NOT_MEASURED[keys.architecture]}")
     blocks = keys.whole("block_count", keys.need("block_count"), MOST_BLOCKS)
     context = keys.whole("context_length", keys.need("context_length"))
     notes = [CHUNKED[keys.architecture]] if keys.architecture in CHUNKED else []
@@ -156,7 +170,8 @@ def model_of(metadata: Mapping[str, Any], name: str) -> Model:
         context_length=context, layers=tuple(layers),
         softcap=keys.size("attn_logit_softcapping", SOFTCAPS.get(keys.architecture, 0.0)) or None,
         final_softcap=keys.size("final_logit_softcapping") or None,
-        scale=keys.size("attention.scale") or None, causal=bool(keys.get("attention.causal", True)),
+        scale=keys.size("attention.scale") or None,
+        causal=keys.architecture not in NOT_CAUSAL and bool(keys.get("attention.causal", True)),
         alibi=alibi or keys.size("attention.max_alibi_bias") > 0,
         sinks=keys.architecture in WITH_SINKS, notes=tuple(notes),
     )  # fmt: skip

@@ -47,7 +47,7 @@ class BenchSession(ResultsFolder):
     Attributes:
         added_backends: Names that the backend module registered.
         machine, commit, repo, settings, path: What is measured, how, and the records file.
-        kept_configs: How many configs were found finished.
+        kept_configs: How many configs were found finished on all backends that are able.
         failures: None here: what fails is in the records.
         host: The node that records say they are of; "" for this machine: see `places`.
 
@@ -137,6 +137,7 @@ class BenchSession(ResultsFolder):
         known = self.kept(suite, config, able)
         records = {record.backend: record for record in known if record.layers == facts.layers}
         if records or not able:
+            self.kept_configs += bool(records)
             self._on_step(config.label, self.settings.launches)
         else:
             records = self._measure_able(suite, config, able, facts)
@@ -220,36 +221,3 @@ class BenchSession(ResultsFolder):
         calls = self.settings.launches * (2 + self.settings.min_samples) * count
         call_s = estimate_call_s(config, self.ceilings, facts.extra_flops, on_gpu=isinstance(backend, GpuBackend))
         return problem or time_problem(calls * call_s, self.settings.time_limit_s)
-
-
-def run_bench(
-    configs: Sequence[AttentionConfig],
-    backends: Sequence[str],
-    out: Path,
-    *,
-    suite: str = "custom",
-    settings: Settings | None = None,
-    fresh: bool = False,
-    on_step: Callable[[str, int], None] = lambda _label, _count: None,
-    on_note: Callable[[str], None] = lambda _line: None,
-) -> list[Record]:
-    """Measure backends on configs, side by side, into ``out/records.jsonl``; keep what is finished there already.
-
-    Args:
-        configs: What to measure, in this order.
-        backends: Names of registered backends.
-        out: The results folder.
-        suite: The name of the grid that the configs are from.
-        settings: How to measure.
-        fresh: Measure everything anew.
-        on_step: Called as launches finish, with the config's label and their number.
-        on_note: Called with a line for people.
-
-    Returns:
-        A record of each config and backend, in order.
-
-    Raises:
-        RocattnError: When the folder is in use or cannot be written, or a backend is unknown.
-    """
-    with BenchSession(out, settings or Settings(), fresh=fresh, on_step=on_step, on_note=on_note) as session:
-        return [record for config in configs for record in session.measure(suite, config, backends)]

@@ -6,7 +6,6 @@ import functools
 import os
 import platform
 import re
-import subprocess
 from pathlib import Path
 
 import rocattn
@@ -16,6 +15,7 @@ from rocattn.gpu.probe import probe
 from rocattn.toolchain import choose_host_compiler, host_isa
 from rocattn_profiling.measure import cgroup
 from rocattn_profiling.measure.records import Commit, Machine
+from rocattn_profiling.measure.revisions import RevisionError, git
 
 
 def available_cores() -> int:
@@ -137,14 +137,12 @@ def this_machine() -> Machine:
     )
 
 
-def _output(command: list[str], cwd: Path | None = None) -> str:
-    """Return what a command prints, or "" when it is missing or fails."""
-    env = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+def _git(repo: Path, *arguments: str) -> str:
+    """Return what git prints of a repository, or "" when it is missing or fails."""
     try:
-        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
-    except OSError:
+        return git(repo, *arguments)
+    except RevisionError:
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def this_commit(repo: Path) -> Commit | None:
@@ -152,11 +150,12 @@ def this_commit(repo: Path) -> Commit | None:
 
     ``dirty`` says that tracked files differ from the commit, or that there are untracked files git does not ignore.
     """
-    line = _output(["git", "show", "--no-patch", "--format=%H %ct %s", "HEAD"], repo)
+    # Signatures (log.showSignature) would be printed before it, and other encodings as they are configured.
+    line = _git(repo, "log", "-1", "--no-show-signature", "--encoding=UTF-8", "--format=%H %ct %s")
     if not line:
         return None
     sha, seconds, *subject = line.split(" ", 2)
-    dirty = bool(_output(["git", "status", "--porcelain"], repo))
+    dirty = bool(_git(repo, "status", "--porcelain"))
     return Commit(sha=sha, date_ms=int(seconds) * 1000, subject=" ".join(subject), dirty=dirty)
 
 
@@ -169,5 +168,5 @@ def measured_repo() -> Path | None:
     if rocattn.__file__ is None:
         return None
     root = Path(rocattn.__file__).resolve().parent.parent
-    top = _output(["git", "rev-parse", "--show-toplevel"], root)
+    top = _git(root, "rev-parse", "--show-toplevel")
     return root if top and Path(top).resolve() == root else None

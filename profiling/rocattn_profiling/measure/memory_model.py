@@ -102,9 +102,8 @@ def fit_growth(lengths: Sequence[int], sizes: Sequence[float]) -> Growth | None:
     best = _best_power(x, y)
     squares, fixed, factor = _fit_power(x, y, best)
     free = len(x) - 3
-    # Residuals of exact data may be 0 to rounding: then the interval is as narrow as the search.
     t = student_t_quantile(0.975, free)
-    limit = max(squares, 1e-24) * (1 + t * t / free)
+    limit = squares * (1 + t * t / free)
 
     def edge(outside: float) -> float:
         """Return where the profile crosses the limit between the best power and one outside, by bisection."""

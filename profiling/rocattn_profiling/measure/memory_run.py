@@ -209,9 +209,10 @@ def _measure_point(subject: Subject, length: int, config: AttentionConfig, threa
     available = available_memory_bytes()
     # Inputs and outputs of both calls of the measuring process never exist at once, but a call on the stand-in GPU
     # has its device's memory in this machine's too.
-    if 2 * made.total + PROCESS_BYTES > available:
+    process = 2 * made.total + PROCESS_BYTES
+    if process > available:
         needed = f"needs {gigabytes(made.total)} by theory, {gigabytes(available)} available"
-        return Point(**values, skipped=needed)
+        return Point(**values, skipped=f"{needed}; its process may take {gigabytes(process)}")
     job = MemoryJob(
         config=config.to_dict(), backend=subject.backend.name, backend_module=backend_module, parent=os.getpid()
     )

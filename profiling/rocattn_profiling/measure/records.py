@@ -7,11 +7,12 @@ in `rocattn_profiling.measure.stats`, not stored truth.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from rocattn.errors import RocattnError
+from rocattn.config import AttentionConfig
+from rocattn.errors import ConfigError, RocattnError
 from rocattn_profiling.files import append_line
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = 1
+_LONGEST_NS = 1e18  # 31 years; nothing takes 0, either: rates are work over time
+_LARGEST = 1e300  # JSON has no inf: what stands for it is the largest number
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +40,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     start_ns: int
     pos: int
     number: int
-    samples_ns: list[float]
+    samples_ns: list[Annotated[float, msgspec.Meta(gt=0, le=_LONGEST_NS)]]
     cpu_ns: list[float] = []
     nivcsw: list[int] = []
     load: float = 0.0
@@ -66,6 +69,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     what: str = "out"
     ratio: float = 0.0
+
+    @property
+    def not_finite(self) -> bool:
+        """Whether there is NaN or inf where float64 has none, or the other way round: then the error is no number."""
+        return self.max_abs_error > _LARGEST
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,6 +190,10 @@ def read_records(path: Path) -> Iterator[Record]:
             raise RocattnError(
                 f"{path}:{number} has schema {record.schema}, this rocattn reads {SCHEMA}: use the one that wrote it"
             )
+        try:
+            AttentionConfig.from_dict(record.config)
+        except ConfigError as error:
+            raise RocattnError(f"{path}:{number} is not a rocattn record: {error}") from error
         yield record
 
 

@@ -121,7 +121,7 @@ def import_backends(module: str) -> list[str]:
             sys.path.append(here)
         try:
             import_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a script ends where it is imported, with a status that is not ours
             text = " ".join(str(error).split())
             raise RocattnError(
                 f"cannot import the backend module {module!r}: {type(error).__name__}: {text}"

@@ -69,7 +69,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         parts = [self.error, self.problem]
         if self.check is not None and not self.check.ok:
             c = self.check
-            if c.max_abs_error > _EXACT:
+            if c.not_finite:
                 parts.append(f"{c.what} has NaN or inf where float64 has none, or the other way round")
             else:
                 much = f"{c.ratio:.3g} times what is allowed" if c.ratio < _EXACT else "where it must be exact"

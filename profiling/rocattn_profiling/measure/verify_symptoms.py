@@ -120,6 +120,7 @@ def _scaling(config: AttentionConfig) -> Iterator[Hypothesis]:
     if config.alibi:
         yield Hypothesis("ALiBi slopes are ignored", Twist(alibi=0.0))
         yield Hypothesis("ALiBi is added, not subtracted", Twist(alibi=-1.0))
+        yield Hypothesis("ALiBi slopes are multiplied by the scale, too", Twist(alibi=scale))
     if config.sinks:
         yield Hypothesis("sinks are ignored", Twist(sinks=False))
     if scale:

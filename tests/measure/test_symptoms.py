@@ -1,0 +1,224 @@
+"""When a mistake has a name and when it has none: shares of rows, sizes of errors, LSEs, NaN, and memory."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rocattn.config import AttentionConfig
+from rocattn.layouts import heads_view
+from rocattn_profiling.measure.data import numpy_dtype
+from rocattn_profiling.measure.verify_contract import Twist, attend
+from rocattn_profiling.measure.verify_data import make_case_inputs
+from rocattn_profiling.measure.verify_symptoms import LEAK, symptom
+
+CONFIG = AttentionConfig(
+    batch=2, num_heads=4, num_kv_heads=2, seq_q=23, seq_k=37, head_dim=16, head_dim_v=12, dtype="float32",
+    return_lse=True,
+)  # fmt: skip
+BLANK = "the LSE of a row that sees nothing is not -inf"
+
+
+def store(config, view, dtype=np.float32):
+    """An output [B, H, Sq, Dv] as a backend gives it."""
+    seen = view if config.layout == "BHSD" else view.swapaxes(1, 2)
+    return np.ascontiguousarray(seen).astype(dtype)
+
+
+def named(config, view, lse, *, inputs=None, what="out"):
+    """What is said of an output and an LSE."""
+    inputs = inputs or make_case_inputs(config, "normal")
+    return symptom(config, inputs, store(config, view), np.asarray(lse, np.float32), what=what)
+
+
+@pytest.mark.parametrize(
+    ("changes", "twist", "words"),
+    [
+        ({}, Twist(tile=16, stale="both"), "partial results are not rescaled when a later tile has a larger score"),
+        ({}, Twist(value_shift=-1), "each key meets the value of the key before it"),
+        ({}, Twist(dropped=2), "the last 2 keys are not seen"),
+        ({"causal": True}, Twist(hidden=-1e30), ""),
+        ({"causal": True, "seq_q": 41}, Twist(hidden=-1e30), "hidden scores are a finite number, not -inf"),
+        ({"window": (4, 0)}, Twist(band=False), "causal and window are ignored"),
+        ({"layout": "BHSD"}, Twist(value_stride=24), "rows of V are read 24 elements apart in memory; they are 12"),
+        ({"head_dim_v": 9}, Twist(value_stride=36), "rows of V are read 36 elements apart in memory; they are 18"),
+        ({"head_dim_v": 9}, Twist(value_stride=512), "rows of V are read 512 elements apart in memory; they are 18"),
+        ({"dtype": "float64", "mask": "additive", "mask_shape": (2, 1, 23, 37)}, Twist(mask="bfloat16"),
+         "the values of an additive mask are rounded to bfloat16"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_mistake_has_its_name(changes, twist, words):
+    """And what does not show in a case has none."""
+    config = CONFIG.replace(**changes)
+    inputs = make_case_inputs(config, "normal")
+    view, _ = attend(config, inputs, twist)
+    found = symptom(config, inputs, store(config, view, numpy_dtype(config.dtype)), None)
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(("spoilt", "words"), [(0, True), (1, True), (7, False)])
+def test_a_name_explains_nine_of_ten_wrong_rows(spoilt, words):
+    """Of 23 wrong rows of each head some are wrong in a way of their own."""
+    view, lse = attend(CONFIG, make_case_inputs(CONFIG, "normal"), Twist(scale=4.0))
+    view[:, :, :spoilt] += 3
+    assert named(CONFIG, view, lse) == ("scores are not scaled" if words else "")
+
+
+def test_one_bad_row_is_not_what_changes_others():
+    """The window's end shows in the last row only: that all others fit explains nothing of a row of garbage."""
+    config = CONFIG.replace(seq_q=37, causal=True, window=(35, -1))
+    view, lse = attend(config, make_case_inputs(config, "normal"))
+    view[:, :, 3] += 3
+    assert named(config, view, lse) == ""
+
+
+def test_an_output_of_nothing_is_not_missing_keys():
+    """Zeros are what a row without keys has, but nobody drops as many keys as there are."""
+    assert named(CONFIG, np.zeros((2, 4, 23, 12)), np.zeros((2, 4, 23))) == ""
+    empty = CONFIG.replace(seq_k=0)
+    assert named(empty, np.ones((2, 4, 23, 12)), np.zeros((2, 4, 23))) == ""
+
+
+@pytest.mark.parametrize(("dtype", "rounding", "effect"), [
+    ("float16", 2.0**-11, 2.0**-7), ("bfloat16", 2.0**-8, 2.0**-2), ("float32", 2.0**-22, 2.0**-14),
+    ("float64", 2.0**-50, 2.0**-37),
+])  # fmt: skip
+@pytest.mark.parametrize("size", [1.0, 1e-3])
+def test_a_mistake_is_told_from_rounding_in_each_dtype(dtype, rounding, effect, size):
+    """Whatever the size of the values: rounding has no name, and a mistake has one that changes little more."""
+    config = CONFIG.replace(dtype=dtype)
+    inputs = make_case_inputs(config, "normal")
+    values = size * (1 + effect * inputs.v.astype(np.float64))
+    inputs = replace(inputs, v=values.astype(inputs.v.dtype))
+    (exact, _), (wrong, _) = attend(config, inputs), attend(config, inputs, Twist(value_shift=1))
+    for view, words in ((exact, ""), (wrong, "each key meets the value of the key after it")):
+        assert symptom(config, inputs, store(config, view * (1 + rounding), np.float64), None) == words
+
+
+@pytest.mark.parametrize(
+    ("nearness", "row", "words"),
+    [
+        (1.0, "", "multiplied by the scale"),
+        (0.8, "", "multiplied by the scale"),
+        (0.55, "", "not added"),  # hardly nearer: the commoner one
+        (0.0, "", "not added"),
+        (1.0, "garbage", "multiplied by the scale"),  # of the rows that both explain
+        (1.0, "not added", "not added"),  # the nearer one explains a row less
+    ],
+)
+def test_of_two_mistakes_that_explain_rows_the_one_of_more_rows_or_far_nearer_is_named(nearness, row, words):
+    """A mask times a small scale is in bfloat16 nearly one that is not added, but for a row of large values."""
+    config = CONFIG.replace(dtype="bfloat16", scale=0.01, mask="additive", mask_shape=(2, 1, 23, 37))
+    inputs = make_case_inputs(config, "uniform")
+    mask = np.array(inputs.mask)
+    if row == "not added":
+        mask[:, :, 3, ::2] = 300
+    inputs = replace(inputs, mask=mask)
+    ignored, scaled = (attend(config, inputs, Twist(mask=mask))[0] for mask in ("only -inf", "scaled"))
+    view = ignored + nearness * (scaled - ignored)
+    view[:, :, 3] = {"": view[:, :, 3], "garbage": 9.0, "not added": ignored[:, :, 3]}[row]
+    assert words in symptom(config, inputs, store(config, view), None)
+
+
+@pytest.mark.parametrize(("spoilt", "words"), [(12, "rows of V are read 24 elements apart in memory"), (19, "")])
+def test_a_stride_past_the_end_of_memory_explains_a_third_of_the_rows(spoilt, words):
+    """Behind the memory of V nobody knows what is read."""
+    config = CONFIG.replace(layout="BHSD")
+    view, lse = attend(config, make_case_inputs(config, "normal"), Twist(value_stride=24))
+    view[:, :, :spoilt] += 3
+    found = named(config, view, lse)
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("changes", "twist", "words"),
+    [
+        ({}, Twist(lse="log2"), "the LSE is in base 2, not natural"),
+        ({}, Twist(lse="negated"), "the LSE has the wrong sign"),
+        ({}, Twist(dropped=1), "the LSE is without the last key"),
+        ({"sinks": True}, Twist(sinks=False), "the LSE is without the sink"),
+        ({}, Twist(), ""),
+    ],
+    ids=str,
+)
+def test_an_lse_is_named_where_it_is_what_is_wrong(changes, twist, words):
+    """Beside a right output; of a wrong output the LSE's own words would be beside the point."""
+    config = CONFIG.replace(**changes)
+    inputs = make_case_inputs(config, "normal")
+    (right, _), (other, lse) = attend(config, inputs), attend(config, inputs, twist)
+    assert named(config, right, lse, what="lse") == words
+    assert named(config, right + 3, lse) == ""
+    if twist == Twist(dropped=1):
+        assert named(config, other, lse, what="lse") == "the last key of a row is not seen"
+
+
+@pytest.mark.parametrize(
+    ("blank", "words"),
+    [
+        (-1e30, "hidden scores are a finite number, not -inf: rows that see nothing return a mean of V (about -1e+30"),
+        (-4000.0, BLANK),
+        (0.0, BLANK),
+        (-np.inf, ""),
+    ],
+)
+def test_a_row_without_keys_gives_a_sentinel_away(blank, words):
+    """41 rows on 37 keys: the first four see none. A number that scores can have is no sentinel, but no -inf either."""
+    config = CONFIG.replace(seq_q=41, causal=True)
+    right, lse = attend(config, make_case_inputs(config, "normal"))
+    assert np.isneginf(lse[:, :, :4]).all()
+    lse[:, :, :4] = blank
+    found = named(config, right, lse, what="lse")
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
+    lse[:, :, 0] = -np.inf  # no sentinel that all such rows have
+    assert named(config, right, lse, what="lse") == (BLANK if words else "")
+
+
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_nan_is_a_leak_only_where_a_hidden_key_has_it(name):
+    """With the last key's NaN the last row's is right, an earlier row's is a leak; of finite inputs NaN is no leak."""
+    config = CONFIG.replace(seq_q=37, causal=True)
+    inputs = make_case_inputs(config, "normal")
+    spoilt = np.array(getattr(inputs, name))
+    spoilt[:, -1] = np.nan
+    poisoned = replace(inputs, **{name: spoilt})
+    right, lse = attend(config, poisoned)
+    assert np.isnan(right[:, :, -1]).all()
+    assert np.isfinite(right[:, :, :-1]).all()
+    assert named(config, right, lse, inputs=poisoned) == ""
+    wrong = right.copy()
+    wrong[:, :, 5] = np.nan
+    assert named(config, wrong, lse, inputs=poisoned) == LEAK
+    assert named(config, wrong, lse, inputs=inputs) == ""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept", "factor", "words"),
+    [
+        ("float32", "bfloat16", 1.0, "errors are as large as with probabilities kept in bfloat16"),
+        ("float32", "float16", 1.0, "errors are as large as with probabilities kept in float16"),
+        ("float64", "float16", 1.0, "errors are as large as with probabilities kept in float16"),
+        ("float32", "float16", 0.05, ""),
+        ("float32", "bfloat16", 20.0, ""),
+        ("float16", "float16", 1.0, ""),
+    ],
+)
+def test_errors_of_a_coarser_dtype_are_named_by_their_size(dtype, kept, factor, words):
+    """An error times a factor is another one; float16 may keep its probabilities in float16."""
+    config = CONFIG.replace(dtype=dtype)
+    inputs = make_case_inputs(config, "normal")
+    exact, lse = attend(config, inputs)
+    v = heads_view(inputs.v, config.layout, 2, "v").astype(np.float64)
+    scores = np.einsum(
+        "bhqd,bhkd->bhqk",
+        heads_view(inputs.q, config.layout, 4, "q").astype(np.float64),
+        np.repeat(heads_view(inputs.k, config.layout, 2, "k").astype(np.float64), 2, axis=1),
+    ) / np.sqrt(16)
+    weights = np.exp(scores - lse[..., None]).astype(numpy_dtype(kept)).astype(np.float64)
+    made = exact + factor * (weights @ np.repeat(v, 2, axis=1) - exact)
+    found = symptom(config, inputs, store(config, made, np.float64), None)
+    assert found == words
+    assert symptom(config, inputs, store(config, made, np.float64), np.float32(lse), what="lse") == ""

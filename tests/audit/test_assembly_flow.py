@@ -8,7 +8,7 @@ import pytest
 from rocattn_profiling.audit.assembly import Block, Function, Instruction, parse_assembly
 from rocattn_profiling.audit.cost import loop_cost
 from rocattn_profiling.audit.graph import Dominance, cyclic_nodes, dominators, reverse_postorder
-from rocattn_profiling.audit.instructions import Unit
+from rocattn_profiling.audit.instructions import Access, Unit
 from rocattn_profiling.audit.loops import counts_of, find_loops, hot_loop, irregular_blocks, longest_path, usual_path
 
 WMMA = "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], v[0:7]"
@@ -198,3 +198,101 @@ class TestLoopsWithoutMatrixProducts:
             ".LBB0_3:", *["global_load_b128 v[0:3], v9, s[0:1]"] * 3, ".LBB0_4:", "s_cbranch_scc1 .LBB0_1",
         ])  # fmt: skip
         assert counts_of(function, usual_path(function, hot_loop(function))).lane_bytes(Unit.GLOBAL) == 48
+
+
+class TestMasksOfAllLanes:
+    """Branches on a scalar round loads: where a wave loads a row of a tile together, as Triton's matmul does."""
+
+    @pytest.mark.parametrize(
+        "shape",
+        [
+            ["{skip} .LBB0_2", "{load}", ".LBB0_2:"],
+            ["{skip} .LBB0_2", "{load}", "s_branch .LBB0_3", ".LBB0_2:", "v_mov_b32 v8, 0", ".LBB0_3:"],
+            ["{skip} .LBB0_2", "s_waitcnt vmcnt(0)", "v_add_u32 v6, v6, v7", "s_waitcnt_depctr 0xfffe", "{load}",
+             "s_branch .LBB0_3", ".LBB0_2:", "v_mov_b32 v8, 0", "s_branch .LBB0_3", ".LBB0_3:"],
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("width", ["u16", "b32", "b128"])
+    def test_they_mask_no_load_of_the_usual_iteration(self, shape, width):
+        """It may have another way that sets zeros, and wait before it loads."""
+        load = f"global_load_{width} v8, v[6:7], off"
+        rows = [
+            line.format(skip="s_cbranch_scc1", load=load).replace("LBB0_", f"LBB{row}_") for row in (1, 2, 3)
+            for line in shape
+        ]  # fmt: skip
+        function = read([".LBB0_1:", WMMA, "global_load_b128 v[0:3], v9, s[0:1]", *rows, "s_cbranch_scc1 .LBB0_1"])
+        counts = counts_of(function, usual_path(function, hot_loop(function)))
+        assert counts.accesses(Unit.GLOBAL, Access.LOAD) == 4
+
+    def test_the_mask_of_the_next_row_may_be_asked_in_each_way(self):
+        """As on gfx90a, where LLVM copies the question into both ways: a ladder of loads beside one of zeros."""
+        ask = "s_cmp_lg_u32 s2, 1"
+        function = read([
+            ".LBB0_1:", WMMA, "global_load_dwordx4 v[0:3], v[4:5], off", ask, "s_cbranch_scc0 .LBB0_4",
+            "v_mov_b32 v8, 0", ask, "s_cbranch_scc0 .LBB0_5",
+            ".LBB0_2:", "v_mov_b32 v9, 0", ask, "s_cbranch_scc0 .LBB0_6",
+            ".LBB0_3:", "s_branch .LBB0_7",
+            ".LBB0_4:", "global_load_ushort v8, v[6:7], off", ask, "s_cbranch_scc1 .LBB0_2",
+            ".LBB0_5:", "global_load_ushort v9, v[6:7], off", ask, "s_cbranch_scc0 .LBB0_6",
+            ".LBB0_7:", "v_mov_b32 v10, 0", "s_branch .LBB0_8",
+            ".LBB0_6:", "global_load_ushort v10, v[6:7], off",
+            ".LBB0_8:", "s_cbranch_scc1 .LBB0_1",
+        ])  # fmt: skip
+        counts = counts_of(function, usual_path(function, hot_loop(function)))
+        assert counts.accesses(Unit.GLOBAL, Access.LOAD) == 4
+        function = read([
+            ".LBB0_1:", WMMA, "global_load_b128 v[0:3], v9, s[0:1]", "s_cbranch_vccz .LBB0_3",
+            "s_cbranch_vccnz .LBB0_5", "s_branch .LBB0_4",
+            ".LBB0_3:", "global_load_u16 v8, v[6:7], off", "s_cbranch_vccnz .LBB0_5",
+            ".LBB0_4:", "global_load_u16 v9, v[6:7], off",
+            ".LBB0_5:", "s_cbranch_scc1 .LBB0_1",
+        ])  # fmt: skip
+        counts = counts_of(function, usual_path(function, hot_loop(function)))
+        assert counts.accesses(Unit.GLOBAL, Access.LOAD) == 3
+
+    @pytest.mark.parametrize(
+        "rare",
+        [
+            ["global_load_u16 v8, v[6:7], off", "s_waitcnt vmcnt(0)", "v_add_u32 v9, v8, v9"],
+            ["global_load_u16 v8, v[6:7], off", "s_mov_b32 s4, 0"],
+            ["global_load_u16 v8, v[6:7], off", "ds_store_b16 v7, v8"],
+            ["global_load_u16 v8, v[6:7], off", "global_store_b16 v[6:7], v8, off"],
+            ["s_barrier", "global_load_u16 v8, v[6:7], off"],
+            ["v_mov_b32 v8, 0"],
+        ],
+    )
+    def test_what_does_more_than_load_is_no_mask(self, rare):
+        """It uses what it loads, or says to what follows that it ran: rare, as all that a branch may skip."""
+        function = read([
+            ".LBB0_1:", WMMA, "global_load_b128 v[0:3], v9, s[0:1]", "s_cbranch_scc1 .LBB0_2", *rare,
+            ".LBB0_2:", "s_cbranch_scc1 .LBB0_1",
+        ])  # fmt: skip
+        counts = counts_of(function, usual_path(function, hot_loop(function)))
+        assert (counts.accesses(Unit.GLOBAL), counts.units[Unit.VECTOR]) == (1, 0)
+
+    @pytest.mark.parametrize("skip", ["s_cbranch_scc1", "s_cbranch_execz"])
+    def test_a_mask_may_be_the_last_of_an_iteration(self, skip):
+        """Its branch leads back to the loop's beginning, and so does what it guards."""
+        function = read([
+            ".LBB0_1:", "s_cbranch_vccz .LBB0_2", WMMA, "global_load_b128 v[0:3], v9, s[0:1]", f"{skip} .LBB0_1",
+            "global_load_u16 v8, v[6:7], off", "s_branch .LBB0_1", ".LBB0_2:",
+        ])  # fmt: skip
+        counts = counts_of(function, usual_path(function, hot_loop(function)))
+        assert counts.accesses(Unit.GLOBAL, Access.LOAD) == 2
+
+
+@pytest.mark.parametrize(
+    ("stored", "hot"),
+    [
+        ("global_store_b32 v[6:7], v8, off", ".LBB0_2"),
+        ("global_atomic_add_f32 v9, v8, s[0:1]", ".LBB0_2"),
+        ("s_nop 0", ".LBB0_1"),
+    ],
+)
+def test_the_loop_over_tiles_of_a_persistent_kernel_is_not_the_hot_one(stored, hot):
+    """Though the ends of the inner loop's pipeline give it more products of its own: it stores what those sum up."""
+    function = read([
+        ".LBB0_1:", WMMA, ".LBB0_2:", WMMA, WMMA, "s_cbranch_scc1 .LBB0_2",
+        *[WMMA] * 3, stored, "s_cbranch_scc1 .LBB0_1",
+    ])  # fmt: skip
+    assert function.blocks[hot_loop(function).header].label == hot

@@ -186,6 +186,8 @@ class TestContainers:
             (b"BC\xc0\xde" + b"\0" * 100, "LLVM bitcode"),
             (b"!<thin>\n", "thin archive"),
             (b"MZ\x90", "Windows"),
+            (b"PK\x03\x04\x14\0", "zip archive: unpack it"),
+            (b"\x1f\x8b\x08\0", "gzip: unpack it"),
             (b"\x7fELF\x01\x01", "no 64-bit"),
             (b"int main() {}", "is no AMD GPU code object"),
             (bundle({}), "holds no code for AMD GPUs"),

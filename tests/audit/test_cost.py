@@ -152,6 +152,14 @@ class TestWhatIsNotKnown:
         assert (cost.has_loop, cost.loop, cost.matrix_cycles, cost.instructions) == (False, "", 32, 3)
         assert cost.notes == ("no loop: all of its code, run through once, is counted",)
 
+    @pytest.mark.parametrize(
+        ("arch", "lines"), [("gfx1100", ("s_barrier",)), ("gfx1201", ("s_barrier_signal -1", "s_barrier_wait -1"))]
+    )
+    def test_a_barrier_is_one_however_it_is_written(self, arch, lines):
+        """Both halves of gfx12's take issue slots."""
+        cost = cost_of(arch, *lines)
+        assert (cost.barriers, cost.kinds["wait"].instructions) == (1, len(lines))
+
     def test_a_function_without_instructions_costs_nothing(self):
         """There is nothing to say."""
         (function,) = parse_assembly("\t.type\tf,@function\nf:\n.Lfunc_end0:\n")

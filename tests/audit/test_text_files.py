@@ -149,9 +149,13 @@ def test_several_targets_in_one_text_are_told_apart(tmp_path):
 
 
 def test_registers_asked_for_to_limit_the_waves_count(tmp_path):
-    """With amdgpu_waves_per_eu a launch takes more VGPRs than the code uses; the code object has as many waves."""
+    """With amdgpu_waves_per_eu a launch takes more VGPRs than the code uses: fewer in the code would win no wave."""
     (one,) = facts(tmp_path, WHOLE.format(169, 8))
-    assert (one.vgprs, one.occupancy.waves_per_simd) == (8, 2)
+    assert (one.vgprs, one.occupancy.waves_per_simd, one.occupancy.bound_by) == (8, 2, ("VGPRs asked for",))
+    assert one.occupancy.sentence.endswith("of 169 that amdgpu_waves_per_eu asks for; the code uses 8")
+    assert row(one)[8:10] == ["2/8", "VGPRs asked for"]
+    (one,) = facts(tmp_path, WHOLE.format(169, 169))
+    assert (one.occupancy.waves_per_simd, one.occupancy.bound_by) == (2, ("VGPRs",))
 
 
 def test_registers_padded_to_what_lds_allows_bind_nothing(tmp_path):

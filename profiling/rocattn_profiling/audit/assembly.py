@@ -22,7 +22,7 @@ from rocattn_profiling.audit.instructions import (
     ends_flow,
     has_lane_exchange,
     is_branch,
-    is_indirect,
+    waits_for_waves,
 )
 
 if TYPE_CHECKING:
@@ -149,11 +149,6 @@ class Function:
         otherwise = "1" if self.is_kernel and _WAVE32.match(self.target) else "0"
         return 32 if self.descriptor.get("wavefront_size32", otherwise) == "1" else 64
 
-    @property
-    def has_indirect_branches(self) -> bool:
-        """Whether its control flow is not wholly in the text: calls through registers, long branches."""
-        return any(is_indirect(one.mnemonic) for block in self.blocks for one in block.instructions)
-
 
 @dataclass(frozen=True)
 class Counts:
@@ -194,7 +189,7 @@ class Counts:
             units[operations[0].unit] += 1
             dual += len(operations) - 1
             spills += one.spill
-            barriers += one.mnemonic.startswith("s_barrier")
+            barriers += waits_for_waves(one.mnemonic)
             for operation in operations:
                 if operation.unit is Unit.VECTOR:
                     vector_operations += 1

@@ -81,6 +81,8 @@ _REASONS = (
     (_BITCODE, "it is LLVM bitcode, not machine code (-fgpu-rdc or -flto): link it first"),
     (_THIN_ARCHIVE, "it is a thin archive, which only names its members: give those"),
     (b"\x7fELF", "it is no 64-bit little-endian ELF file, or it is cut short"),
+    (b"PK\x03\x04", "it is a zip archive: unpack it, and give the files in it"),
+    (b"\x1f\x8b", "it is compressed with gzip: unpack it, and give what was in it"),
     (b"MZ", "it is a Windows program: take its code objects out with llvm-objdump --offloading"),
 )
 

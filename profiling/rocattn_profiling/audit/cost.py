@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.audit.instructions import Unit, classify, is_indirect
+from rocattn_profiling.audit.instructions import Unit, classify, is_indirect, waits_for_waves
 from rocattn_profiling.audit.loops import find_loops, hot_loop, hottest, irregular_blocks, usual_path
 from rocattn_profiling.audit.rates import rates
 
@@ -218,7 +218,7 @@ def _summary(
         lds_bytes=moved["lds"], scratch_bytes=moved["scratch"],
         flops_per_global_byte=done / moved["global"] if moved["global"] else None,
         flops_per_lds_byte=done / moved["lds"] if moved["lds"] else None,
-        dual=int(dual), barriers=sum(one.mnemonic.startswith("s_barrier") for one in body),
+        dual=int(dual), barriers=sum(waits_for_waves(one.mnemonic) for one in body),
         lines=tuple(sorted((LineCost(name, int(n), cycles) for name, (n, cycles) in lines.items()),
                            key=lambda each: (-each.cycles, each.line))),
         notes=notes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -163,6 +164,9 @@ def kernel_facts(
         missing.append(f"no occupancy: no facts are known of {processor}")
     except RocattnError as error:
         missing.append(f"no occupancy: {error}")
+    if _stack_grows(info, function):
+        least = f"{info.scratch_bytes} bytes at least"
+        missing.append(f"scratch: its stack grows as it runs (recursion, calls through pointers), {least}")
     loop = instructions = loop_bytes = None
     if function is not None:
         instructions = sum(one.counts.instructions for one in function.blocks)
@@ -203,7 +207,8 @@ def _waves(arch: str, info: KernelInfo, function: Function | None, lds_bytes: in
     """Return how many waves fit, by what a launch takes.
 
     Where LDS limits the waves the compiler pads the VGPRs to as few waves. That binds nothing: with less LDS it pads
-    less. Only what is taken to limit the waves further (amdgpu_waves_per_eu) is a limit of its own.
+    less. Only what is taken to limit the waves further (amdgpu_waves_per_eu) is a limit of its own, and named as such:
+    no change of the code gives a wave more.
     """
     used, taken = (
         occupancy(
@@ -212,7 +217,11 @@ def _waves(arch: str, info: KernelInfo, function: Function | None, lds_bytes: in
         )
         for vgprs in (info.vgprs, _allocated(info, function))
     )  # fmt: skip
-    return taken if taken.waves_per_simd < used.waves_per_simd else used
+    if taken.waves_per_simd >= used.waves_per_simd:
+        return used
+    bound_by = tuple("VGPRs asked for" if name == "VGPRs" else name for name in taken.bound_by)
+    asked = f", of {taken.vgprs} that amdgpu_waves_per_eu asks for; the code uses {used.vgprs}"
+    return replace(taken, bound_by=bound_by, sentence=f"{taken.sentence}{asked}")
 
 
 def _allocated(info: KernelInfo, function: Function | None) -> int:
@@ -222,6 +231,13 @@ def _allocated(info: KernelInfo, function: Function | None) -> int:
         return max(asked or 0, info.vgprs)
     asked = info.descriptor.vgprs
     return asked if asked - info.vgprs >= _DESCRIPTOR_GRANULE else info.vgprs
+
+
+def _stack_grows(info: KernelInfo, function: Function | None) -> bool:
+    """Whether the scratch size is only a lower bound."""
+    if info.descriptor is not None:
+        return info.descriptor.dynamic_stack
+    return function is not None and function.descriptor.get("uses_dynamic_stack") == "1"
 
 
 def _wgp_mode(info: KernelInfo, function: Function | None) -> bool:

@@ -1,7 +1,8 @@
 """Facts of any file with AMD GPU kernels in it: what a compiler, Triton or a build system left behind.
 
-What lies beside a file is used, too: Triton's JSON says which block and how much LDS a kernel is launched with, and the
-assembly of the same build (``.s``, ``.amdgcn``) has the instructions where no disassembler is here.
+What lies beside a file is used, too: Triton's JSON says which version compiled a kernel, and which block and how much
+LDS it is launched with; the assembly of the same build (``.s``, ``.amdgcn``) has the instructions where no disassembler
+is here.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def facts_of_file(path: Path, launch: Launch) -> tuple[list[KernelFacts], list[s
         data = path.read_bytes()
     except OSError as error:
         return [], [f"cannot read {name}: {error.strerror}"]
-    reader = _Reader(path, _said_beside(path, launch))
+    reader = _Reader(path, launch)
     try:
         if path.suffix in _TEXT or _is_text(data):
             return reader.of_text(decoded(data))
@@ -81,25 +82,24 @@ def name_of(path: Path) -> str:
 
 def _is_text(data: bytes) -> bool:
     """Whether a file of unknown name is text: assembly has no zero bytes, every binary format here has."""
-    return b"\0" not in data[:4096]
+    return bool(data) and b"\0" not in data[:4096]
 
 
 class _Triton(msgspec.Struct, frozen=True):
-    """What Triton's JSON says of a launch."""
+    """What Triton's JSON says of a kernel: how it is launched, and the version that compiled it, which no file says."""
 
     shared: int
     num_warps: int
     warp_size: int
+    triton_version: str = ""
 
 
-def _said_beside(path: Path, launch: Launch) -> Launch:
-    """Return the launch with what Triton's JSON beside the file says where nobody said anything else."""
+def _triton_beside(path: Path) -> _Triton | None:
+    """Return what Triton's JSON beside a file says."""
     try:
-        triton = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_Triton)
+        return msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_Triton)
     except (OSError, ValueError):  # none, or another tool's; msgspec's errors are ValueErrors
-        return launch
-    lds = triton.shared if launch.dynamic_lds_bytes is None else launch.dynamic_lds_bytes
-    return Launch(launch.block or triton.num_warps * triton.warp_size, lds, launch.mca)
+        return None
 
 
 def _compiler_of(device: DeviceObject) -> str:
@@ -114,7 +114,11 @@ class _Reader:
     """Reads the kernels of one file."""
 
     def __init__(self, path: Path, launch: Launch) -> None:
-        self._path, self._launch = path, launch
+        self._path, self._launch, self._compiler = path, launch, ""
+        if triton := _triton_beside(path):  # where nobody said anything else
+            lds = triton.shared if launch.dynamic_lds_bytes is None else launch.dynamic_lds_bytes
+            self._launch = Launch(launch.block or triton.num_warps * triton.warp_size, lds, launch.mca)
+            self._compiler = f"Triton {shown(triton.triton_version)}" if triton.triton_version else ""
 
     def of_text(self, text: str) -> tuple[list[KernelFacts], list[str]]:
         """Return the facts of assembly text, which may be of several targets."""
@@ -182,7 +186,7 @@ class _Reader:
             limit = f"{info.block} threads, its limit, are assumed" if info.block else "not even its limit is said"
             missing.append(f"the block that it is launched with: {limit}")
         return kernel_facts(
-            info, target, function, file=name, compiler=compiler, block=self._launch.block,
+            info, target, function, file=name, compiler=compiler or self._compiler, block=self._launch.block,
             dynamic_lds_bytes=self._launch.dynamic_lds_bytes or 0, mca=self._launch.mca, unknown=tuple(missing),
         )  # fmt: skip
 

@@ -115,6 +115,11 @@ def ends_flow(mnemonic: str) -> bool:
     return bool(_NO_FALL_THROUGH.match(mnemonic))
 
 
+def waits_for_waves(mnemonic: str) -> bool:
+    """Whether it is a barrier: on gfx12 only the second of its two halves, s_barrier_signal and s_barrier_wait."""
+    return mnemonic in {"s_barrier", "s_barrier_wait"}
+
+
 def has_lane_exchange(operands: str) -> bool:
     """Whether operands hold a DPP modifier, with which any vector instruction reads other lanes."""
     return bool(_DPP.search(operands))

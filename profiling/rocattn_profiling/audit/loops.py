@@ -13,7 +13,7 @@ from rocattn_profiling.audit.graph import Dominance, cyclic_nodes, dominators, r
 from rocattn_profiling.audit.instructions import Access, Unit, classify, lane_flops, lane_product_flops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from rocattn_profiling.audit.assembly import Function, Instruction
 
@@ -154,7 +154,8 @@ def hottest(function: Function, loops: Iterable[Loop]) -> Loop | None:
     """Return the hot one of a function's loops.
 
     It is the loop with the most matrix instructions of its own (not in inner loops), else with the most FLOPs, else
-    with the most vector instructions; the first of equals.
+    with the most vector instructions; the first of equals. A loop that stores what an inner one sums up in matrix
+    products is the loop over tiles of a persistent kernel: its own products are the ends of that one's pipeline.
     """
 
     def heat(loop: Loop) -> tuple[int, int, int]:
@@ -164,7 +165,20 @@ def hottest(function: Function, loops: Iterable[Loop]) -> Loop | None:
             return matrix, 0, 0
         return 0, sum(_flops(body, lane_flops) for body in bodies), units[Unit.VECTOR]
 
-    return max(loops, key=heat, default=None)
+    return max((loop for loop in loops if not _is_over_tiles(function, loop)), key=heat, default=None)
+
+
+def _is_over_tiles(function: Function, loop: Loop) -> bool:
+    """Whether a loop stores or adds to global memory, and one in it computes matrix products and does not."""
+
+    def stores(loop: Loop) -> bool:
+        blocks = [function.blocks[block].counts for block in loop.own]
+        return any(one.accesses(Unit.GLOBAL, access) for one in blocks for access in (Access.STORE, Access.ATOMIC))
+
+    def has_products(loop: Loop) -> bool:
+        return any(function.blocks[block].counts.matrix for block in loop.own)
+
+    return bool(loop.inner) and stores(loop) and any(has_products(one) and not stores(one) for one in loop.inner)
 
 
 def _flops(body: Iterable[Instruction], flops: Callable[[str], int]) -> int:
@@ -182,8 +196,9 @@ def usual_path(function: Function, loop: Loop) -> tuple[int, ...]:
     Of all ways from the header to a latch it is the one with the most FLOPs in matrix instructions (in fused
     multiply-adds, if the loop has none), of these one with the widest loads of global memory (an iteration that is not
     the last fetches the next tile), of these the one with the fewest instructions: what a branch may skip is taken as
-    skipped. A branch on exec decides nothing: it skips code only where no lane is active, so that code counts. Inner
-    loops are passed over where a way leads past them, else run through once; what they load does not attract the path.
+    skipped. A branch on exec decides nothing: it skips code only where no lane is active, so that code counts. Nor does
+    a branch round nothing but loads: it is the mask of what all lanes load or none. Inner loops are passed over where a
+    way leads past them, else run through once; what they load does not attract the path.
     """
     body = {block: function.blocks[block].instructions for block in loop.blocks}
     products = {block: sum(classify(one.mnemonic).flops for one in each) for block, each in body.items()}
@@ -191,6 +206,7 @@ def usual_path(function: Function, loop: Loop) -> tuple[int, ...]:
         products = {block: _flops(each, lane_product_flops) for block, each in body.items()}
     fetched = {block: _widest_load(body[block]) for block in loop.own}
     widest = max(fetched.values(), default=0)
+    masked = _masked_loads(function, loop)
 
     def value(block: int) -> tuple[int, bool, int]:
         return products[block], 0 < widest == fetched.get(block), -len(body[block])
@@ -199,9 +215,63 @@ def usual_path(function: Function, loop: Loop) -> tuple[int, ...]:
         instructions, successors = function.blocks[block].instructions, function.blocks[block].successors
         branch = instructions[-1].mnemonic if instructions else ""
         active = {"s_cbranch_execz": successors[:1], "s_cbranch_execnz": successors[1:]}.get(branch, successors)
+        active = masked.get(block, active)
         return active if loop.blocks.intersection(active) else successors
 
     return _best_path(function, loop, value, followers)
+
+
+def _masked_loads(function: Function, loop: Loop) -> dict[int, tuple[int]]:
+    """Return the blocks from which one way only loads, and that way; the other goes past it, or sets other values.
+
+    That is how a mask looks which is the same for all lanes, of a row of a tile that a wave loads together. Where the
+    ways meet there may be a copy for each: then they lead to the same blocks.
+    """
+    blocks = function.blocks
+    after = {block: frozenset(_behind_jump(function, to) for to in blocks[block].successors) for block in loop.blocks}
+    choices: dict[int, set[frozenset[int]]] = {}  # by block: those that it is one of
+    for block in loop.blocks:
+        if _behind_jump(function, block) == block:
+            for to in after[block]:
+                choices.setdefault(to, set()).add(after[block])
+    found: dict[int, tuple[int]] = {}
+    for block in loop.blocks:
+        ways = [way for way in blocks[block].successors if way in loop.blocks]
+        for way, other in (ways, ways[::-1]) if len(ways) == 2 else ():
+            past = after[way] == {_behind_jump(function, other)} and choices.get(way) == {after[block]}
+            instead = after[way] == after[other] and not blocks[other].counts.memory
+            if way in loop.own and (past or instead) and _only_loads(blocks[way].instructions):
+                found[block] = (way,)
+    return found
+
+
+def _behind_jump(function: Function, block: int) -> int:
+    """Return where a block leads that only jumps; else itself."""
+    jumps = [one.mnemonic for one in function.blocks[block].instructions] == ["s_branch"]
+    return next(iter(function.blocks[block].successors), block) if jumps else block
+
+
+def _only_loads(body: Sequence[Instruction]) -> bool:
+    """Whether code loads global memory, computes addresses for that, and does nothing else.
+
+    Code that waits for what it loads uses it. Code that sets a flag is one of several ways to do something: LLVM asks
+    the flag before the next of them. A mask has no next way.
+    """
+    operations = [one.operations[0] for one in body]
+    first = next((i for i, one in enumerate(operations) if one.unit is Unit.GLOBAL), len(body))
+    uses = any(_WAIT.match(one.mnemonic) and not _ALU_WAIT.match(one.mnemonic) for one in body[first:])
+    flags = any(_FLAG.match(f"{one.mnemonic} {one.operands}") for one in body)
+    others = {
+        (one.unit, one.access)
+        for one, instruction in zip(operations, body, strict=True)
+        if one.unit not in _ADDRESSES and not _WAIT.match(instruction.mnemonic)
+    }
+    return others == {(Unit.GLOBAL, Access.LOAD)} and not uses and not flags
+
+
+_ADDRESSES = {Unit.VECTOR, Unit.SCALAR, Unit.HINT, Unit.BRANCH}
+_WAIT, _ALU_WAIT = re.compile(r"s_wait"), re.compile(r"s_wait(?:cnt_depctr|_alu)")
+_FLAG = re.compile(r"s_mov_b(?:32|64) [^,]+, (?:0|-1)$")
 
 
 def _widest_load(body: Iterable[Instruction]) -> int:
@@ -251,7 +321,7 @@ def _best_path(
                 continue
             x, y = best[block, so_far]
             after, here = so_far or second, (x + first, y + third)
-            if block in loop.latches:
+            if block in loop.latches and (loop.header in followers(block) or not ahead[block]):
                 ends.append(((here[0], after, here[1]), (block, so_far)))
             for follower in ahead[block]:
                 if best.get((follower, after), here) <= here:

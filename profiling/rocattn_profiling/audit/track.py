@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.audit.facts import KernelFacts
-    from rocattn_profiling.measure.asv_store import Sample
+    from rocattn_profiling.measure.asv_entry import Sample
 
 SUITE = "bench_audit.Kernels"
 UNITS = {

@@ -65,18 +65,21 @@ def run(arguments: argparse.Namespace) -> int:
     comparison = _compared(arguments, audit)
     if comparison is not None:
         comparison = _with_lines(arguments, audit, comparison)
-    pinned = arguments.check_pins
-    view.write(Path(arguments.out), audit, comparison, pinned=pinned)
-    view.show_table(audit, lines=arguments.lines, files=len(arguments.files) > 1)
+    pinned, out = arguments.check_pins, Path(arguments.out)
+    files = bool(arguments.files) and len({facts.file for facts in audit.kernels}) > 1
+    view.write_json(out, audit, comparison)
+    named, told = view.for_people(audit, comparison)
+    view.write_markdown(out, named, told, pinned=pinned, files=files)
+    view.show_table(named, lines=arguments.lines, files=files)
     for problem in audit.problems:
         say(problem)
     if arguments.write_pins:
         _write_pins(arguments, audit)
     if arguments.json:
         emit_json({"audit": audit, "comparison": comparison})
-    elif comparison is not None:
-        print(view.text(comparison, pinned=pinned, notes=arguments.notes), end="")
-    say(f"audit: {len(audit.kernels)} kernels of {audit.subject} in {Path(arguments.out) / view.AUDIT}")
+    elif told is not None:
+        print(view.text(told, pinned=pinned, notes=arguments.notes), end="")
+    say(f"audit: {len(audit.kernels)} kernels of {audit.subject} in {out / view.AUDIT}")
     if arguments.history:
         _track(arguments)
     return _status(audit, comparison, pinned=pinned)

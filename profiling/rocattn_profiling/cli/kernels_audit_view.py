@@ -41,6 +41,31 @@ _STALE = {
 }
 
 
+def for_people(audit: Audit, comparison: Comparison | None) -> tuple[Audit, Comparison | None]:
+    """Return both with the names of C++ kernels instead of their symbols, as far as a program here can read those."""
+    import msgspec
+
+    from rocattn_profiling.audit.cxx_names import readable
+
+    findings = comparison.findings if comparison else []
+    names = readable([*(facts.kernel for facts in audit.kernels), *(finding.kernel for finding in findings)])
+    if not names:
+        return audit, comparison
+    kernels = [msgspec.structs.replace(facts, kernel=names.get(facts.kernel, facts.kernel)) for facts in audit.kernels]
+    audit = msgspec.structs.replace(audit, kernels=kernels)
+    if comparison is not None:
+        comparison = msgspec.structs.replace(comparison, findings=[_renamed(one, names) for one in findings])
+    return audit, comparison
+
+
+def _renamed(finding: Finding, names: dict[str, str]) -> Finding:
+    import msgspec
+
+    name = names.get(finding.kernel, finding.kernel)
+    sentence = f"{name}{finding.sentence.removeprefix(finding.kernel)}"
+    return msgspec.structs.replace(finding, kernel=name, sentence=sentence)
+
+
 def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
     """Print the kernels, or a summary if they are many; then what could not be known, each line once."""
     if len(audit.kernels) <= _MOST_ROWS:
@@ -191,8 +216,8 @@ def _title(severity: str, *, pinned: bool) -> str:
     return _STALE.get(severity, _TITLES[severity]) if pinned else _TITLES[severity]
 
 
-def write(out: Path, audit: Audit, comparison: Comparison | None, *, pinned: bool) -> None:
-    """Write the audit (and the comparison) as JSON, and both as Markdown.
+def write_json(out: Path, audit: Audit, comparison: Comparison | None) -> None:
+    """Write the audit, and the comparison.
 
     Raises:
         RocattnError: When the folder does not take it.
@@ -205,10 +230,18 @@ def write(out: Path, audit: Audit, comparison: Comparison | None, *, pinned: boo
     write_text(out / AUDIT, as_json(audit))
     if comparison is not None:
         write_text(out / COMPARISON, as_json(comparison))
-    write_text(out / MARKDOWN, markdown(audit, comparison, pinned=pinned))
 
 
-def markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool) -> str:
+def write_markdown(out: Path, audit: Audit, comparison: Comparison | None, *, pinned: bool, files: bool) -> None:
+    """Write both for people.
+
+    Raises:
+        RocattnError: When the folder does not take it.
+    """
+    write_text(out / MARKDOWN, _markdown(audit, comparison, pinned=pinned, files=files))
+
+
+def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, files: bool) -> str:
     """Return the whole as Markdown: what changed first, then every kernel."""
     lines = ["# Audit of the machine code", ""]
     if comparison is not None:
@@ -222,8 +255,9 @@ def markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool) -> st
     lines += [f"## {len(audit.kernels)} kernels of {_escaped(audit.subject)}", ""]
     lines += [f"Compiled by {_escaped(name) or 'a compiler that the file does not name'}." for name in audit.compilers]
     lines += ["", f"{_LEGEND[0].upper()}{_LEGEND[1:]}.", ""]
-    lines += [_cells(COLUMNS), _cells("-" if at < 2 else "-:" for at in range(len(COLUMNS)))]
-    lines += [_cells(map(_escaped, row(facts))) for facts in audit.kernels]
+    columns = [*COLUMNS, *(["file"] if files else [])]
+    lines += [_cells(columns), _cells("-" if name in {"kernel", "arch", "file"} else "-:" for name in columns)]
+    lines += [_cells(map(_escaped, [*row(facts), *([facts.file] if files else [])])) for facts in audit.kernels]
     unknown = dict.fromkeys(f"{facts.name}: {line}" for facts in audit.kernels for line in _unsaid(facts))
     if unknown or audit.problems:
         lines += ["", "## Not known", "", *(f"- {_escaped(line)}" for line in [*unknown, *audit.problems])]

@@ -301,3 +301,71 @@ def test_a_full_disk_is_said_whatever_else_is():
     found = findings(status=1, arrived=Arrived(), free_bytes=4096)
     assert found[0].code == "disk_full"
     assert found[0].stops
+
+
+@pytest.mark.parametrize(
+    ("status", "arrived", "of_pass"),
+    [
+        (-6, WHOLE, Pass("p", COUNTERS)),
+        (0, Arrived(), Pass("timing")),
+        (0, Arrived(("f",), 6, 2, {"SQ_WAVES": 6}), Pass("p", COUNTERS)),
+    ],
+    ids=["ended badly", "no dispatch", "lacks counters"],
+)
+def test_an_alarming_text_is_an_error_where_anything_is_missing(status, arrived, of_pass):
+    """Only a pass that ended well with all that was asked for makes it a warning."""
+    first = findings("ERROR An instance of rocprof is already running", status, arrived, of_pass=of_pass)[0]
+    assert (first.code, first.level, first.stops) == ("second_profiler", "error", True)
+
+
+def test_it_is_not_worth_going_on_where_the_next_pass_would_end_alike():
+    """A timing pass asks for nothing, so what breaks it breaks all; a hang is tried alone before it ends the rest."""
+    hang = Ended(None, 60.0)
+    stops = {
+        "hang, untried": findings(status=hang, arrived=Arrived())[0].stops,
+        "hang, tried": findings(status=hang, arrived=Arrived(), control=Ended(0, 1.0))[0].stops,
+        "counters break it": findings(status=-11, arrived=Arrived(), control=Ended(0, 1.0))[0].stops,
+        "timing breaks it": findings(
+            status=-11, arrived=Arrived(), control=Ended(0, 1.0), of_pass=Pass("timing")
+        )[0].stops,
+        "no data with counters": findings(arrived=Arrived())[0].stops,
+        "no data without": findings(arrived=Arrived(), of_pass=Pass("timing"))[0].stops,
+    }  # fmt: skip
+    assert [name for name, stop in stops.items() if stop] == ["hang, tried", "timing breaks it", "no data without"]
+
+
+def test_the_last_words_count():
+    """The signal that ended it comes last; how long the command takes alone is said if it ends well alone."""
+    text = "rocprofv3 caught signal 15...\nrocprofv3 caught signal 11...\n"
+    assert "signal 11, SIGSEGV" in findings(text, -11, Arrived(), control=Ended(0, 1.0))[0].line
+    assert (
+        "without the profiler"
+        not in findings(status=Ended(None, 60.0), arrived=Arrived(), control=Ended(1, 1.5))[0].line
+    )
+
+
+def test_counters_of_which_none_arrived_cost_the_pass():
+    """Some of them are a warning, and what was told as unknown is not told again."""
+    nothing = Arrived(("f",), 6, 2, {"OTHER": 6})
+    assert [(one.code, one.level) for one in findings(arrived=nothing)] == [("missing_counters", "error")]
+    text = (
+        "W tool.cpp:1176] Unable to find all counters for agent 1 (gpu-0, gfx1100) in [A, SQ_WAVES]. Found: [SQ_WAVES]"
+    )
+    some = Arrived(("f",), 6, 2, {"SQ_WAVES": 6})
+    assert [one.code for one in findings(text, 0, some, of_pass=Pass("p", ("A", "SQ_WAVES")))] == ["unknown_counter"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "counted", "codes"),
+    [
+        ("gfx942", {"TCC_HIT_sum": 0, "TCC_MISS_sum": 0}, ["all_zero"]),
+        ("gfx942", {"TCC_HIT_sum": 0, "TCC_MISS_sum": 1}, []),
+        ("gfx1201", {"FETCH_SIZE": 5, "SQ_WAVES": 1}, []),
+        ("gfx1100", {"FETCH_SIZE": 0, "SQ_WAVES": 1}, []),
+    ],
+)
+def test_zeros_mean_something_where_all_are_or_the_counter_is_known_for_it(arch, counted, codes):
+    """A kernel that reads nothing has FETCH_SIZE 0 on an RX 7900 XT."""
+    of_pass, arrived = Pass("p", tuple(counted)), Arrived(("f",), 6, 2, counted)
+    found = findings(arrived=arrived, of_pass=of_pass, arch=arch, hardware=machine(arch=arch))
+    assert [one.code for one in found] == codes

@@ -79,3 +79,15 @@ def test_only_the_gpus_of_one_architecture_are_to_be_seen(machine):
     machine.gpus("gfx942", "gfx942")
     assert hardware.visible(machine.examine(), "gfx942") == ""
     assert hardware.visible(machine.examine(), "gfx90a") == ""
+
+
+def test_only_radeons_of_the_profiled_architecture_are_gated():
+    """RDNA 2 is one, an Instinct is none, and the card beside it may have any level."""
+
+    def level(arch, *gpus):
+        made = tuple(hardware.Gpu(arch, node, performance_level=own) for node, (arch, own) in enumerate(gpus))
+        return hardware.Hardware(made, "6.8", "", "ok", None, "sysfs").gated(arch)
+
+    assert level("gfx1030", ("gfx1030", "auto")) == "auto"
+    assert level("gfx1100", ("gfx1036", "auto"), ("gfx1100", "profile_standard")) == ""
+    assert level("gfx942", ("gfx942", "auto")) == ""

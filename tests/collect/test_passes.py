@@ -103,6 +103,14 @@ def test_two_accumulated_counters_need_two_passes():
     assert "LdsLatency" not in together[0]
 
 
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950"])
+def test_what_is_cut_over_passes_leaves_room_for_the_anchors(arch):
+    """Twelve SQ counters of the vector FLOPs: 7 and 5 beside SQ_WAVES, not 8 without it and 4."""
+    _, *counting = plan_passes(["vector_flops"], arch).passes
+    assert [len(of_pass.wanted) for of_pass in counting] == [7, 5]
+    assert all(set(anchors()) <= set(of_pass.counters) for of_pass in counting)
+
+
 def test_a_derived_counter_takes_the_registers_of_its_parts():
     """FETCH_SIZE (3 of TCC) and WRITE_SIZE (2) do not fit one pass on gfx942, and do on gfx90a (2 + 2)."""
     passes = {arch: len(plan_passes(["FETCH_SIZE", "WRITE_SIZE"], arch).passes) for arch in ("gfx942", "gfx90a")}
@@ -207,4 +215,6 @@ def test_halves_keep_the_anchors_and_every_counter():
     assert sorted(leaf.wanted for leaf in leaves) == [("A",), ("B",), ("C",)]
     assert len({leaf.name for leaf in leaves}) == 3
     assert split(Pass(TIMING)) is None
+    on_one = split(Pass("counters-1", (*anchors(), "A", "B"), devices=(1,)))
+    assert [half.devices for half in on_one] == [(1,), (1,)], "on the same GPUs"
     assert split(Pass("workload", ("TCC_HIT_sum", "TCC_MISS_sum"), opaque=True)) is None

@@ -215,6 +215,90 @@ def test_logs_and_settings_are_scrubbed(tmp_path):
     assert data == b"HF_TOKEN=<scrubbed>\n\xff\xfe not UTF-8, <scrubbed>\n"
 
 
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("AWS_SECRET_ACCESS_KEY: wJalrXUtnFEMI/K7MDENG", "AWS_SECRET_ACCESS_KEY: <scrubbed>"),
+        ("- HF_TOKEN: abc", "- HF_TOKEN: <scrubbed>"),
+        ("  password: swordfish", "  password: <scrubbed>"),
+        ('passphrase: "correct horse battery"', 'passphrase: "<scrubbed>"'),
+        ("10:01 INFO password: hunter22 for db", "10:01 INFO password: <scrubbed> for db"),
+        ("> Authorization: Bearer abc.def", "> Authorization: Bearer <scrubbed>"),
+        ("authorization: Basic dXNlcjpwYXNz", "authorization: Basic <scrubbed>"),
+        ("x-api-key: k3y", "x-api-key: <scrubbed>"),
+        ("{'HF_TOKEN': 'a\"b', 'HOME': '/root', 'N': '1'}", "{'HF_TOKEN': '<scrubbed>', 'HOME': '/root', 'N': '1'}"),
+        ('{"api_key":"abc","access_token": "ya29.a0AfH6SMBx123"}',
+         '{"api_key":"<scrubbed>","access_token": "<scrubbed>"}'),
+        ("PIN_PASSWORD: 12345678", "PIN_PASSWORD: <scrubbed>"),
+    ],
+)  # fmt: skip
+def test_secrets_after_a_colon_go(tmp_path, line, kept):
+    """YAML, headers of requests and a printed dictionary: an application's log is uploaded as it is."""
+    (tmp_path / "stdout.txt").write_text(f"{line}\nnext: line\n")
+    assert scrub.scrub_folder(tmp_path) == []
+    assert (tmp_path / "stdout.txt").read_text() == f"{kept}\nnext: line\n"
+    words = ["sh", "-c", line]
+    assert scrub.scrub_command(words) == ["sh", "-c", kept]
+
+
+ORDINARY = """\
+key: torch.Size([1, 8, 128, 64])
+key=torch.Size([1, 8]) value=torch.float16
+fwd_pass=0.35ms bwd_pass=1.2e-3s peak_pass=12.5GB/s
+forward_pass: 3.2 ms, bwd_pass: 0.71ms
+eos_token: <|endoftext|>
+{"key": "float16", "token": "the", "eos_token": "</s>", "password": null, "api_key": ""}
+next token: 17
+cache key: 3f2a9b8c7d6e5f4a3b2c1d0e9f8a7b6c
+AWS credentials: not found
+API_KEY: not set
+secret: none
+SECRET: ***
+Password:
+PWD: /home/me
+cookie: 0x7f1234 foo::PASSWORD::x std::token:abc
+  SQ_WAVES: 1234567
+    .name:           attn_fwd_key
+    .sgpr_count:     16
+W20260815 tool.cpp:2423] HSA version 1.18.0 initialized (instance=0)
+"""
+
+
+def test_ordinary_lines_of_a_log_stay(tmp_path):
+    """Shapes of keys, a tokenizer's settings, times of passes, kernels and counters."""
+    (tmp_path / "stdout.txt").write_text(ORDINARY)
+    assert scrub.scrub_folder(tmp_path) == []
+    assert (tmp_path / "stdout.txt").read_text() == ORDINARY
+
+
+def test_many_secrets_in_one_line_take_no_minutes():
+    """A dictionary of any size is printed in one line."""
+    line = "PASSWORD: x1 " * 80_000
+    began = time.process_time()
+    assert "x1" not in scrub._line(line, ())
+    assert time.process_time() - began < 20
+
+
+def test_json_with_numbers_that_json_does_not_have_is_kept(tmp_path):
+    """rocprofv3 and Python's json write NaN: such a file was deleted as one that cannot be read."""
+    (tmp_path / "plain.json").write_text('{"a": NaN, "b": [Infinity, -Infinity], "c": "NaN, 1"}')
+    (tmp_path / "out.json").write_text(
+        '{"environment": {"HF_TOKEN": "hf_abcdefgh"}, "a": [NaN, -Infinity, "NaN \\" NaN"]}'
+    )
+    assert scrub.scrub_folder(tmp_path) == []
+    assert (tmp_path / "plain.json").read_text() == '{"a": NaN, "b": [Infinity, -Infinity], "c": "NaN, 1"}'
+    kept = json.loads((tmp_path / "out.json").read_text())
+    assert kept == {"environment": {"HF_TOKEN": "<scrubbed>"}, "a": [None, None, 'NaN " NaN']}
+
+
+def test_an_empty_file_holds_no_secret(tmp_path):
+    """What a profiler opened and never wrote is no secret, and says so where it is read."""
+    for name in ("out_results.json", "out_results.db", "log.txt"):
+        (tmp_path / name).touch()
+    assert scrub.scrub_folder(tmp_path, ("hf_abcdefgh",)) == []
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_a_secret_with_spaces_is_found_in_a_log(tmp_path):
     """A passphrase is no single word."""
     (tmp_path / "log.txt").write_text("fetch with correct horse battery, --heads\t8\n")
@@ -259,3 +343,42 @@ def test_links_are_not_followed(tmp_path):
     (inside / "link.txt").symlink_to(outside)
     assert scrub.scrub_folder(inside, ("hunter22",)) == []
     assert outside.read_text() == "hunter22"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        ["HF_TOKEN=hf_abcdefgh", "hf_abcdefgh"],
+        [["HF_TOKEN", "hf_abcdefgh"], 7],
+        [{"name": "HF_TOKEN", "value": "hf_abcdefgh"}],
+        {"HF_TOKEN": {"value": "hf_abcdefgh"}},
+        "HF_TOKEN=hf_abcdefgh",
+        "HF_TOKEN: hf_abcdefgh",
+    ],
+    ids=["entries", "pairs", "objects", "nested", "one", "text"],
+)
+def test_an_environment_loses_its_values_in_whatever_form_it_is_written(tmp_path, environment):
+    """Also where it is no JSON in a database, and where the caller does not have the variable."""
+    (tmp_path / "a.json").write_text(json.dumps({"metadata": {"environment": environment}}))
+    rocpd(tmp_path / "a.db", environment, "./app")
+    text = environment if isinstance(environment, str) else "HF_TOKEN=hf_abcdefgh\nHOME=/home/me"
+    rocpd(tmp_path / "b.db", {}, "./app")
+    with closing(sqlite3.connect(tmp_path / "b.db")) as base:
+        base.execute('UPDATE "rocpd_info_process_ab" SET environment = ?', (text,))
+        base.execute("CREATE TABLE rocpd_metadata_ab (id INTEGER, tag TEXT, value TEXT)")
+        base.execute("INSERT INTO rocpd_metadata_ab VALUES (1, 'from', 'https://me:hf_abcdefgh@host')")
+        base.commit()
+    assert scrub.scrub_folder(tmp_path) == []
+    assert not [path.name for path in tmp_path.iterdir() if b"hf_abcdefgh" in path.read_bytes()]
+
+
+def test_a_database_of_another_name_is_scrubbed_and_what_a_broken_one_left_goes_with_it(tmp_path):
+    """What it is decides, not its suffix; its log may hold what it could not."""
+    rocpd(tmp_path / "results.rocpd", ENVIRONMENT, "./app")
+    (tmp_path / "cut.db").write_bytes(b"SQLite format 3\0 and no more")
+    for name in ("cut.db-wal", "cut.db-shm", "cut.db-journal"):
+        (tmp_path / name).write_bytes(b"HF_TOKEN=hf_abcdefgh")
+    (line,) = scrub.scrub_folder(tmp_path)
+    assert line.startswith("cut.db cannot be read")
+    assert [path.name for path in tmp_path.iterdir()] == ["results.rocpd"]
+    assert b"hf_abcdefgh" not in (tmp_path / "results.rocpd").read_bytes()

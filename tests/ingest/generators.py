@@ -230,72 +230,88 @@ _ROCPD_VIEWS = {
 CREATE VIEW kernels AS SELECT K.id, K.guid, P.pid, S.display_name AS name, K.kernel_id, K.dispatch_id,
   A.logical_index AS agent_log_index, K.queue_id, K.start, K."end", gx AS grid_x, gy AS grid_y, gz AS grid_z,
   bx AS workgroup_x, by AS workgroup_y, bz AS workgroup_z, lds AS lds_size, scratch AS scratch_size
-FROM rocpd_kernel_dispatch K JOIN rocpd_info_process P ON P.id = K.pid
-  JOIN rocpd_info_agent A ON A.id = K.agent_id JOIN rocpd_info_kernel_symbol S ON S.id = K.kernel_id;
+FROM rocpd_kernel_dispatch K JOIN rocpd_info_process P ON P.id = K.pid AND P.guid = K.guid
+  JOIN rocpd_info_agent A ON A.id = K.agent_id AND A.guid = K.guid
+  JOIN rocpd_info_kernel_symbol S ON S.id = K.kernel_id AND S.guid = K.guid;
 CREATE VIEW pmc_events AS SELECT E.id, E.guid, E.pmc_id, P.pid, K.dispatch_id, I.name AS counter_name,
   E.value AS counter_value
-FROM rocpd_pmc_event E JOIN rocpd_info_pmc I ON I.id = E.pmc_id
-  JOIN rocpd_kernel_dispatch K ON K.id = E.event_id JOIN rocpd_info_process P ON P.id = K.pid;
+FROM rocpd_pmc_event E JOIN rocpd_info_pmc I ON I.id = E.pmc_id AND I.guid = E.guid
+  JOIN rocpd_kernel_dispatch K ON K.id = E.event_id AND K.guid = E.guid
+  JOIN rocpd_info_process P ON P.id = K.pid AND P.guid = K.guid;
 """,
+    # The last one joins without the guid, as AMD's does.
     4: """
 CREATE VIEW kernels AS SELECT K.id, K.guid, P.pid, S.display_name AS name, K.kernel_id, K.dispatch_id,
   A.logical_index AS agent_logical_index, K.queue_id, K.start, K."end", gx AS grid_x, gy AS grid_y, gz AS grid_z,
   bx AS workgroup_x, by AS workgroup_y, bz AS workgroup_z, gx / bx AS grid_size_x, lds AS lds_block_size,
-  scratch AS scratch_size
-FROM rocpd_kernel_dispatch K JOIN rocpd_info_process P ON P.id = K.pid
-  JOIN rocpd_info_agent A ON A.id = K.agent_id JOIN rocpd_info_kernel_symbol S ON S.id = K.kernel_id;
+  scratch AS scratch_size, K.id AS event_id
+FROM rocpd_kernel_dispatch K JOIN rocpd_info_process P ON P.id = K.pid AND P.guid = K.guid
+  JOIN rocpd_info_agent A ON A.id = K.agent_id AND A.guid = K.guid
+  JOIN rocpd_info_kernel_symbol S ON S.id = K.kernel_id AND S.guid = K.guid;
 CREATE VIEW pmc_events AS SELECT E.id, E.guid, E.pmc_id, E.event_id, I.name, E.value
-FROM rocpd_pmc_event E JOIN rocpd_info_pmc I ON I.id = E.pmc_id;
+FROM rocpd_pmc_event E JOIN rocpd_info_pmc I ON I.id = E.pmc_id AND I.guid = E.guid;
 CREATE VIEW kernel_pmc_events AS SELECT K.guid, K.pid, K.dispatch_id, E.pmc_id, E.name AS pmc_name,
   E.value AS pmc_value
-FROM kernels K JOIN pmc_events E ON E.event_id = K.id;
+FROM kernels K JOIN pmc_events E ON E.event_id = K.event_id;
 """,
 }
 
 
-def rocpd(path, made, *, schema=3, instances=1):
-    """Write a rocpd database: tables with a suffix, views without, each counter split over some instances."""
+def rocpd(path, made, *, schema=3, instances=1, merged=False):
+    """Write a rocpd database: tables with a suffix, views without, each counter split over some instances.
+
+    ``merged``: of several processes, as `rocpd merge` does: each has tables of its own, whose numbers begin again.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     base = sqlite3.connect(path)
+    pids = list(dict.fromkeys(launch.process for launch in made))
+    parts = {f"u{pid}": [pid] for pid in pids} if merged else {"u": pids}
     for name, columns in _ROCPD.items():
-        base.execute(f"CREATE TABLE rocpd_{name}_u ({columns})")
-        base.execute(f"CREATE VIEW rocpd_{name} AS SELECT * FROM rocpd_{name}_u")  # noqa: S608 - own names
+        tables = [f"rocpd_{name}_{suffix}" for suffix in parts]
+        for table in tables:
+            base.execute(f"CREATE TABLE {table} ({columns})")
+        every = " UNION ALL ".join(f"SELECT * FROM {table}" for table in tables)  # noqa: S608 - own names
+        base.execute(f"CREATE VIEW rocpd_{name} AS {every}")
     base.executescript(_ROCPD_VIEWS[schema])
     base.execute("CREATE VIEW processes AS SELECT guid, pid, command FROM rocpd_info_process")
-    version = {3: "3", 4: "4.1.0"}[schema]
+    for suffix, own in parts.items():
+        of_part = [launch for launch in made if launch.process in own]
+        _fill_rocpd(base, suffix, f"{GUID}-{suffix}", of_part, {3: "3", 4: "4.1.0"}[schema], instances)
+    base.commit()
+    base.close()
+    return path
 
+
+def _fill_rocpd(base, suffix, guid, made, version, instances):
     def insert(table, rows):
         rows = list(rows)
         marks = ",".join("?" * len(_ROCPD[table].split(",")))
-        base.executemany(f"INSERT INTO rocpd_{table}_u VALUES ({marks})", rows)  # noqa: S608 - own names
+        base.executemany(f"INSERT INTO rocpd_{table}_{suffix} VALUES ({marks})", rows)  # noqa: S608 - own names
 
     insert("metadata", [(1, "schema_version", version)])
     pids = list(dict.fromkeys(launch.process for launch in made))
-    insert("info_process", [(i, GUID, pid, "./app", '{"TOKEN": "secret"}') for i, pid in enumerate(pids)])
+    insert("info_process", [(i, guid, pid, "./app", '{"TOKEN": "secret"}') for i, pid in enumerate(pids)])
     extra = json.dumps({key.lower(): value for key, value in AGENT.items()})
-    insert("info_agent", [(1, GUID, "CPU", 0, 0, "epyc", "epyc", "{}")])
-    insert("info_agent", [(2, GUID, "GPU", 1, 2, "gfx942", "AMD Instinct MI300X", extra)])
+    insert("info_agent", [(1, guid, "CPU", 0, 0, "epyc", "epyc", "{}")])
+    insert("info_agent", [(2, guid, "GPU", 1, 2, "gfx942", "AMD Instinct MI300X", extra)])
     kernels = list(dict.fromkeys(launch.kernel for launch in made))
     symbol = {launch.kernel: launch for launch in made}
     insert(
         "info_kernel_symbol",
-        [(i, GUID, n, symbol[n].vgprs, symbol[n].agprs, symbol[n].sgprs) for i, n in enumerate(kernels)],
+        [(i, guid, n, symbol[n].vgprs, symbol[n].agprs, symbol[n].sgprs) for i, n in enumerate(kernels)],
     )
     names = list(dict.fromkeys(name for launch in made for name in launch.counters))
-    insert("info_pmc", [(i, GUID, name) for i, name in enumerate(names)])
+    insert("info_pmc", [(i, guid, name) for i, name in enumerate(names)])
     event = 0
     for row, launch in enumerate(made):
         insert("kernel_dispatch", [(
-            row, GUID, pids.index(launch.process), 2, kernels.index(launch.kernel), launch.dispatch, launch.queue,
+            row, guid, pids.index(launch.process), 2, kernels.index(launch.kernel), launch.dispatch, launch.queue,
             launch.start, launch.end, launch.lds, launch.scratch, *launch.grid, *launch.block,
         )])  # fmt: skip
         for name, value in launch.counters.items():
             for _ in range(instances):
                 event += 1
-                insert("pmc_event", [(event, GUID, row, names.index(name), value / instances)])
-    base.commit()
-    base.close()
-    return path
+                insert("pmc_event", [(event, guid, row, names.index(name), value / instances)])
 
 
 def later(made, by=1_000_000_000, **changes):

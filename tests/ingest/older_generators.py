@@ -1,6 +1,7 @@
 """Small outputs of rocprof 1, rocprofv2 and rocprof-compute (Omniperf) of the same launches as in `generators`."""
 
 import csv
+import gzip
 import json
 
 from .generators import GUID
@@ -142,3 +143,31 @@ def compute_long(path, made, guid=GUID):
         for launch in made for name, value in launch.counters.items()
     ]  # fmt: skip
     return escaped(path, LONG, rows)
+
+
+def compute_by_number(folder, made, *, name="pmc_perf_0_4711", instances=1):
+    """Write the three files of rocprof-compute's own tool, which refer to each other by number."""
+    kernels = list(dict.fromkeys((launch.kernel, launch.vgprs, launch.agprs, launch.sgprs) for launch in made))
+    number = {kernel[0]: place + 7 for place, kernel in enumerate(kernels)}
+    tables = {
+        "counters": [["dispatch_id", "gpu_id", "kernel_id", "lds_per_workgroup", "counter_id", "counter_name",
+                      "counter_value"]],
+        "dispatch": [["dispatch_id", "gpu_id", "kernel_id", "grid_size", "workgroup_size", "lds_per_workgroup",
+                      "scratch_per_workitem", "start_timestamp", "end_timestamp", "correlation_id"]],
+        "kernel_symbols": [["kernel_id", "kernel_name", "kernel_short_name", "arch_vgpr", "accum_vgpr", "sgpr"]],
+    }  # fmt: skip
+    for launch in made:
+        about = [launch.dispatch, launch.agent, number[launch.kernel]]
+        tables["dispatch"].append([
+            *about, *launch.work_items(), launch.lds, launch.scratch, launch.start, launch.end, launch.dispatch + 500,
+        ])  # fmt: skip
+        for _ in range(instances):
+            tables["counters"] += [
+                [*about, launch.lds, 5, counter, value / instances] for counter, value in launch.counters.items()
+            ]
+    tables["kernel_symbols"] += [[number[kernel[0]], kernel[0], "short", *kernel[1:]] for kernel in kernels]
+    for kind, rows in tables.items():
+        path = escaped(folder / f"{kind}_{name}.csv", rows[0], rows[1:])
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    return folder / f"counters_{name}.csv.gz"

@@ -3,6 +3,7 @@
 import gzip
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,17 @@ def test_a_database_with_compressed_columns_is_not_called_damaged(tmp_path):
     assert "rocpd convert" in problem.remedy
 
 
+def test_a_trace_of_rocm_profile_data_is_not_called_damaged(tmp_path):
+    """Its tables begin with rocpd_, too: a whole file was to be profiled again."""
+    with closing(sqlite3.connect(tmp_path / "trace.rpd")) as base:
+        for table in ("rocpd_string", "rocpd_op", "rocpd_api", "rocpd_kernelop", "rocpd_metadata"):
+            base.execute(f"CREATE TABLE {table} (id, tag, value)")
+        base.commit()
+    (found,) = ingest.describe([tmp_path])
+    assert found.source.skipped == "a trace of rocmProfileData (rpd), which is not read: use rocprofv3"
+    assert not found.problems
+
+
 def test_a_database_is_not_written_to(tmp_path):
     """Reading leaves the file and its folder as they were."""
     path = g.rocpd(tmp_path / "a.db", MADE)
@@ -197,23 +209,34 @@ def test_other_files_of_rocprofv3_are_called_what_they_are(tmp_path):
     assert all("it holds no counters" in one.source.skipped for one in ingest.describe([tmp_path]))
 
 
-def test_the_three_files_of_rocprof_computes_own_tool_are_named_with_what_joins_them(tmp_path):
-    """Counters without a kernel's name say nothing; its analyze writes one table of them."""
-    texts = {
-        "counters": (
-            "dispatch_id,gpu_id,kernel_id,lds_per_workgroup,counter_id,counter_name,counter_value\n1,4,1,0,9,SQ_WAVES,8\n"
-        ),
-        "dispatch": (
-            "dispatch_id,gpu_id,kernel_id,grid_size,workgroup_size,lds_per_workgroup,scratch_per_workitem,"
-            "start_timestamp,end_timestamp,correlation_id\n1,4,1,64,64,0,0,100,200,1\n"
-        ),
-        "kernel_symbols": 'kernel_id,kernel_name,kernel_short_name,arch_vgpr,accum_vgpr,sgpr\n1,"k(int)","k",8,0,16\n',
-    }
-    for name, text in texts.items():
-        (tmp_path / f"{name}_pmc_perf_0_71.csv.gz").write_bytes(gzip.compress(text.encode()))
-    (problem,) = ingest.read([tmp_path]).problems
-    assert f"rocprof-compute analyze -p {tmp_path} joins them" in problem.what
-    assert {one.source.tool for one in ingest.describe([tmp_path])} == {"rocprof-compute"}
+@pytest.mark.parametrize("kind", ["dispatch", "kernel_symbols"])
+def test_counters_without_the_file_that_names_their_kernels(tmp_path, kind):
+    """Of the three files of rocprof-compute's own tool one was not copied: counters of nothing say nothing."""
+    older.compute_by_number(tmp_path, MADE)
+    (tmp_path / f"{kind}_pmc_perf_0_4711.csv.gz").unlink()
+    profile = ingest.read([tmp_path])
+    (problem,) = profile.problems
+    assert f"are not in {kind}_pmc_perf_0_4711.csv.gz beside it" in problem.what
+    assert "keep the three files of a pass together" in problem.remedy
+    assert not len(profile.dispatches)
+    renamed = (tmp_path / "counters_pmc_perf_0_4711.csv.gz").rename(tmp_path / "a.csv.gz")
+    (problem,) = ingest.read([renamed]).problems
+    assert "are not in kernel_symbols_….csv.gz beside it" in problem.what
+
+
+def test_launches_and_kernels_that_are_not_listed_are_counted(tmp_path):
+    """A process that was ended while it wrote: the rest is read."""
+    older.compute_by_number(tmp_path, MADE)
+    for kind, keep in (("dispatch", 3), ("kernel_symbols", 2)):
+        path = tmp_path / f"{kind}_pmc_perf_0_4711.csv.gz"
+        lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+        path.write_bytes(gzip.compress(b"".join(lines[:keep])))
+    profile = ingest.read([tmp_path])
+    assert profile.dispatches["dispatch"].tolist() == [1]
+    assert whats(profile) == [
+        "1 launches are of kernels that are not listed",
+        f"{len(MADE[0].counters) * (len(MADE) - 1)} values are of launches that are not listed",
+    ]
 
 
 def test_what_could_not_be_read_uncompressed_either_is_not_to_be_decompressed(tmp_path):

@@ -215,12 +215,35 @@ def test_tables_that_are_compressed(tmp_path):
     assert not profile.problems
 
 
+def test_columns_that_rocprofv2_names_and_does_not_fill(tmp_path):
+    """`--plugin-version 1` of ROCm 6.1, which Triton's tuner takes (ROCm/rocprofiler#144): all rows were dropped."""
+    path = older.v1(tmp_path / "results_0.csv", g.launches(2))
+    whole = held(ingest.read([path]))
+    header, *rows = path.read_text().splitlines()
+    assert "sig,obj" in header
+    path.write_text("\n".join([header, *(row.replace(",0x0,0x7f,", ",") for row in rows), ""]))
+    profile = ingest.read([path])
+    assert held(profile) == whole
+    assert whats(profile) == []
+    path.write_text(f"{header}\n1,{'n' * 140_000},1\n")
+    assert whats(ingest.read([path])) == ["1 lines are no records of this table"]
+
+
 def test_bytes_that_are_not_utf8(tmp_path):
     """A Latin-1 name is shown with its bytes replaced; everything else is right."""
     path = g.v3_counters(tmp_path / "a.csv", [g.Launch(1, "Größe", counters={"A": 2.0})])
     path.write_bytes(path.read_text().encode("latin-1"))
     profile = ingest.read([path])
     assert profile.counters["value"].tolist() == [2.0]
+    assert whats(profile) == ["1 kernel names hold bytes that are not UTF-8"]
+
+
+def test_bytes_that_are_not_utf8_in_json(tmp_path):
+    """A table of the same names was read, the JSON was refused as cut off."""
+    path = g.v3_json(tmp_path / "a.json", g.launches(3))
+    path.write_bytes(path.read_bytes().replace(b"copyBuffer", b"copy\x8dBuffer"))
+    profile = ingest.read([path])
+    assert "__amd_rocclr_copy\ufffdBuffer" in profile.dispatches["kernel"].cat.categories
     assert whats(profile) == ["1 kernel names hold bytes that are not UTF-8"]
 
 

@@ -1,5 +1,9 @@
 """Every tool's and generation's files become the same table."""
 
+import json
+import sqlite3
+from contextlib import closing
+
 import pandas as pd
 import pytest
 
@@ -57,6 +61,8 @@ CASES = {
     "v1 before 5.3": (lambda p, m: older.v1(p / "a.csv", m, old=True), without("agprs"), "ROCm 5.2 or earlier"),
     "v2": (lambda p, m: older.v2(p / "a.csv", m), ALL, ""),
     "compute long": (lambda p, m: older.compute_long(p / "a.csv", m), without("process", "queue"), "3.6 or later"),
+    "compute by number": (lambda p, m: older.compute_by_number(p, m, instances=4), without("queue"),
+                          "its own tool, 2026"),
 }  # fmt: skip
 
 
@@ -137,6 +143,41 @@ def test_no_environment_is_read(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["json", "db"])
+def test_gpus_of_results_and_databases_are_found_by_their_logical_number(tmp_path, kind):
+    """The CPU is none of them; a CSV beside it that says "Agent 2" means the same GPU."""
+    write = g.v3_json if kind == "json" else g.rocpd
+    write(tmp_path / f"a.{kind}", g.launches(2, agent=2))
+    g.v3_counters(tmp_path / "b_counter_collection.csv", g.launches(2, agent=2), "7.0")
+    g.v3_counters(tmp_path / "c_counter_collection.csv", g.launches(2, agent=1), "6.4")  # the node's id
+    profile = ingest.read([tmp_path])
+    assert profile.agents[["number", "node", "arch", "cus"]].values.tolist() == [[2, 1, "gfx942", 304]]
+    assert profile.dispatches["agent"].tolist() == [0] * 6
+
+
+def test_of_what_results_say_twice_the_dispatch_s_own_is_taken(tmp_path):
+    """Names as rocprofv3's CSV has them (its options shorten them), found by id; registers and LDS of the launch."""
+    made = g.launches(2)
+    path = g.v3_json(tmp_path / "a.json", made)
+    text = json.loads(path.read_text())
+    (process,) = text["rocprofiler-sdk-tool"]
+    for symbol in process["kernel_symbols"]:
+        symbol |= {"demangled_kernel_name": "long", "kernel_name": "mangled", "arch_vgpr_count": 9, "sgpr_count": 9}
+    process["kernel_symbols"].reverse()
+    for collected in process["callback_records"]["counter_collection"]:
+        collected["dispatch_data"]["dispatch_info"]["group_segment_size"] = 500  # allocated in steps of 512
+    path.write_text(json.dumps(text))
+    assert held(ingest.read([path])) == truth(made)
+
+
+def test_a_database_of_some_dispatches_has_their_counters(tmp_path):
+    """--kernel-iteration-range leaves gaps, and the first is not number 1."""
+    made = [launch for launch in g.launches(9) if launch.dispatch in {3, 4, 7, 9}]
+    for number, kept in enumerate((made, made[:2])):
+        profile = ingest.read([g.rocpd(tmp_path / f"{number}.db", kept, instances=3)])
+        assert held(profile) == truth(kept)
+
+
+@pytest.mark.parametrize("kind", ["json", "db"])
 def test_instances_are_summed_and_the_largest_is_kept(tmp_path, kind):
     """A counter of four instances is their sum; how many there were is in its own frame."""
     made = g.launches(2, counters=("TCC_HIT",))
@@ -145,6 +186,34 @@ def test_instances_are_summed_and_the_largest_is_kept(tmp_path, kind):
     assert profile.counters["value"].tolist() == [1000.0, 2000.0]
     assert profile.instances["instances"].tolist() == [4, 4]
     assert profile.instances["max"].tolist() == [250.0, 500.0]
+
+
+@pytest.mark.parametrize("schema", [3, 4])
+def test_processes_of_a_merged_database_are_kept_apart(tmp_path, schema):
+    """`rocpd merge` of two ranks: ids begin again in each; schema 4's own view counts each value for every rank."""
+    first = g.launches(3, counters=("A", "B"), process=71)
+    second = [
+        g.Launch(**{**vars(launch), "process": 72, "vgprs": 48, "counters": {"C": 7.0 + i, "A": 5.0 + i}})
+        for i, launch in enumerate(g.launches(5)[1:])
+    ]
+    profile = ingest.read([g.rocpd(tmp_path / "a.db", first + second, schema=schema, instances=2, merged=True)])
+    assert held(profile) == truth(first + second)
+    assert profile.instances["instances"].tolist() == [2] * 14
+    assert profile.problems == []
+
+
+def test_reading_a_database_with_a_write_ahead_log_leaves_nothing_beside_it(tmp_path):
+    """`rocpd merge` leaves that mode on: reading made two files there, and in a folder of others said "damaged"."""
+    made = g.launches(3)
+    path = g.rocpd(tmp_path / "a.db", made)
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("PRAGMA journal_mode = WAL")
+    assert held(ingest.read([path])) == truth(made)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+    with closing(sqlite3.connect(path)) as base:  # what is in the log only is read, too
+        base.execute("UPDATE rocpd_kernel_dispatch_u SET lds = 1024")
+        base.commit()
+        assert ingest.read([path]).dispatches["lds_bytes"].tolist() == [1024] * 3
 
 
 def test_statistics_are_kept_and_an_impossible_deviation_is_said(tmp_path):
@@ -186,3 +255,20 @@ def test_a_stated_bandwidth_goes_before_the_number_of_channels(tmp_path, monkeyp
     monkeypatch.setitem(older.SYSINFO, "2", older.SYSINFO["2"] | about)
     profile = ingest.read([older.sysinfo(tmp_path, "2")])
     assert profile.agents["memory_channels"].to_list() == [128]
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_numbers_that_json_does_not_have_are_not_measured(tmp_path, instances):
+    """rocprofv3 writes NaN and Infinity as they are (a derived counter of nothing): the whole file was refused."""
+    made = g.launches(2, counters=("A", "B"))
+    path = g.v3_json(tmp_path / "a.json", made, instances=instances)
+    text = path.read_text()
+    for value, word in ((1000.0, "NaN"), (2001.0, "-Infinity")):  # of the last instance only
+        assert f'"value": {value / instances}' in text
+        text = text.replace(f'"value": {value / instances}', f'"value": {word}', 1)
+    path.write_text(text)
+    profile = ingest.read([path])
+    assert profile.counters["value"].tolist() == [1001.0, 2000.0]
+    assert [str(problem).partition(": ")[2] for problem in profile.problems] == [
+        "2 counter values are missing or no numbers; treated as not measured"
+    ]

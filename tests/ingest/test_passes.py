@@ -221,6 +221,22 @@ def test_a_merged_table_shows_what_was_measured_together(tmp_path, generation):
     assert profile.agents.loc[0, "cus"] == {"1": 120, "2": 104, "3": 304}[generation]
 
 
+def test_a_counter_that_lacks_an_instance_was_not_measured(tmp_path):
+    """An empty cell of one channel: the sum of the others was shown as the counter, 1001 for 2001; the rest stays."""
+    made = g.launches(2, counters=(*CHANNELS[:2], "SQ_WAVES"))
+    path = older.v1(tmp_path / "a.csv", made)
+    assert path.read_text().count(",1000.0,") == 1
+    path.write_text(path.read_text().replace(",1000.0,", ",,"))
+    profile = ingest.read([path])
+    assert profile.tidy(["dispatch"]).values.tolist() == [
+        [1, "SQ_WAVES", 1002],
+        [2, "TCC_HIT", 4001],
+        [2, "SQ_WAVES", 2002],
+    ]
+    assert profile.instances[["row", "instances", "max"]].values.tolist() == [[1, 2, 2001]]
+    assert whats(profile) == ["1 dispatches lack counters that others of their pass have"]
+
+
 def test_merged_accumulators_are_numbered_by_their_pass(tmp_path):
     """3.3 merges all accumulators into one table: SQ_ACCUM_PREV_HIRES, _1, _2, each beside its level counter."""
     groups = [
@@ -259,6 +275,33 @@ def test_a_merged_table_gives_way_to_the_files_of_its_passes(tmp_path):
     assert merged.skipped == "all its counters are in the files of the passes beside it, which are read"
     (tmp_path / "pmc_perf_1.csv").unlink()
     assert passes(ingest.read([tmp_path])) == ["pmc_perf[0]", "pmc_perf[1]", "pmc_perf_0"]
+
+
+def test_what_analyze_joins_gives_way_to_what_it_joined(tmp_path):
+    """From 3.6 on it leaves pmc_perf.csv beside the passes' files: the report took it for another rank's."""
+    older.sysinfo(tmp_path, "3")
+    made = [g.launches(3, counters=("A", "B")), g.later(g.launches(3, counters=("C",)))]
+    joined = older.compute_long(tmp_path / "pmc_perf.csv", made[0])
+    second = older.compute_long(tmp_path / "results_pmc_perf_1.csv", made[1], guid="2")
+    joined.write_text(joined.read_text() + second.read_text().partition("\n")[2])
+    assert passes(ingest.read([tmp_path])) == ["pmc_perf[0]", "pmc_perf[1]", "results_pmc_perf_1"]
+    older.compute_long(tmp_path / "results_pmc_perf_0.csv", made[0])
+    assert passes(ingest.read([tmp_path])) == ["results_pmc_perf_0", "results_pmc_perf_1"]
+
+
+def test_the_files_of_rocprof_computes_own_tool_are_a_pass_for_each_set_of_counters(tmp_path):
+    """Processes of one pass count together, and what analyze joined of them gives way."""
+    older.sysinfo(tmp_path, "3")
+    for process in (71, 72):
+        made = g.launches(2, counters=("A",), process=process)
+        older.compute_by_number(tmp_path, made, name=f"pmc_perf_0_{process}")
+    older.compute_by_number(tmp_path, g.launches(2, counters=("B",), process=73), name="pmc_perf_1_73")
+    older.compute_long(tmp_path / "pmc_perf.csv", g.launches(2, counters=("A", "B")))
+    profile = ingest.read([tmp_path])
+    assert passes(profile) == ["pmc_perf_0", "pmc_perf_1"]
+    assert sorted(profile.dispatches["process"].unique()) == [71, 72, 73]
+    assert not [problem for problem in profile.problems if "max_" not in problem.what]
+    assert {source.tool for source in profile.provenance} == {"rocprof-compute"}
 
 
 def test_a_workload_says_what_is_missing_for_its_peaks(tmp_path):

@@ -1,6 +1,7 @@
 """Dispatches find the attention problem that they solved."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -53,6 +54,44 @@ def test_without_an_order_every_problem_that_fits_is_named():
     found = attribute(launches(first, first, first), [(first, 1), (second, 1)])
     assert found.labels == [f"{config(128).label} or {config(128, scale=0.5).label}"] * 3
     assert found.work["work_flops"].tolist() == [config(128).flops] * 3, "both are the same amount of work"
+
+
+def test_without_an_order_problems_of_different_work_have_none():
+    """Four times as many keys are the same grid and four times the products."""
+    first, second = (plan(replace(config(128), seq_k=keys), "gfx1100") for keys in (128, 512))
+    found = attribute(launches(first, first, first), [(first, 1), (second, 1)])
+    assert np.isnan(found.work["work_flops"]).all()
+
+
+def test_a_kernel_of_a_path_of_several_is_not_the_whole_problem():
+    """The standard path's products, softmax and sums have its label, and none of them all of its FLOPs."""
+    standard = plan(config(128), "gfx1100", use_flash_attention=False)
+    assert len(standard.launches) > 1
+    found = attribute(launches(standard), [(standard, 1)])
+    assert set(found.labels) == {config(128).label}
+    assert np.isnan(found.work["work_flops"]).all()
+
+
+def test_processes_are_told_apart_by_number_whichever_logged_first(tmp_path):
+    """Profiles number the launches of their processes by process id."""
+    first, second = plan(config(128), "gfx1100"), plan(config(128, scale=0.5), "gfx1100")
+    lines = [{"process": pid, "number": 1, "plan": one.as_dict()} for pid, one in ((9, second), (7, first))]
+    lines += [{"process": pid, "ran": 1} for pid in (9, 7)]
+    (tmp_path / "log").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = attribute(launches(first, second), read_plans([tmp_path / "log"]))
+    assert found.labels == [config(128).label, config(128, scale=0.5).label]
+
+
+@pytest.mark.parametrize("bits", [32, 62])
+def test_a_grid_of_more_than_32_bits_is_found_whether_or_not_the_profiler_cut_it(bits):
+    """rocprofv3's counters wrap, its traces and databases do not."""
+    made = plan(config(128), "gfx1100")
+    launch = replace(made.launches[0], grid=(1 << 20, 1 << 12, 1))
+    huge = replace(made, launches=(launch,))
+    table = launches(huge)
+    table["grid"] %= 1 << bits
+    assert table["grid"].max() < 1 << bits
+    assert attribute(table, [(huge, 1)]).labels == [config(128).label]
 
 
 def test_kernels_of_others_have_no_label():

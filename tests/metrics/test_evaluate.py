@@ -90,6 +90,8 @@ def test_sums_over_sums_and_the_mean_of_launches_differ_and_both_are_given():
         ("MeanOccupancyPerActiveCU", "waves_per_active_cu", 30),
         ("L2CacheHit", "l2_hit_pct", 30),
         ("VALUBusy", "valu_busy_pct", 30),
+        ("GPUBusy", "busy_pct", 30),
+        ("VALUUtilization", "valu_active_lanes", 0.3 * 64),
     ],
 )
 def test_shares_that_the_profiler_evaluated_are_not_added_up(counter, metric, shown):
@@ -97,6 +99,19 @@ def test_shares_that_the_profiler_evaluated_are_not_added_up(counter, metric, sh
     launches = [("k", 1000, {counter: 20.0}), ("k", 1000, {counter: 40.0})]
     found = kernels(profile([launches], MI210 | {"max_waves_per_cu": 64}))["k"].values[metric]
     assert (found.value, found.convention) == (pytest.approx(shown), "mean")
+
+
+@pytest.mark.parametrize(
+    ("counter", "metric", "shown"),
+    [("FetchSize", "read_bytes", 3072), ("WriteSize", "written_bytes", 3072), ("Wavefronts", "launched_waves", 3)],
+)
+def test_amounts_by_the_names_of_rocprof_1(counter, metric, shown):
+    """Files of rocprof 1 and AMD's examples have these names: what they held was "not counted"."""
+    launches = [("k", 1000, {counter: 2.0}), ("k", 1000, {counter: 4.0})]
+    values = kernels(profile([launches], MI210))["k"].values
+    assert values[metric].value == pytest.approx(shown)
+    if metric == "read_bytes":
+        assert values["read_gbps"].value == pytest.approx(6 * 1024 / 2000)
 
 
 def test_passes_are_joined_by_the_launch_not_by_its_number():
@@ -379,15 +394,7 @@ def test_launches_one_by_one_are_in_the_order_of_dispatch():
 
 def test_the_problem_a_kernel_solved_gives_the_rate_that_rdna_cannot_count():
     """work_flops from a plan: 2e9 FLOP in 1 ms are 2 TFLOP/s."""
-    rdna = {
-        "number": 0,
-        "arch": "gfx1100",
-        "cus": 84,
-        "simds": 168,
-        "max_waves_per_cu": 32,
-        "xccs": 1,
-        "max_clock_mhz": 2400,
-    }
+    rdna = RX_9060_XT | {"arch": "gfx1100", "cus": 84, "simds": 168, "max_clock_mhz": 2400}
     made = profile([[("k", 1_000_000, {"SQ_BUSY_CYCLES": 5})]], rdna)
     evaluation = evaluate(made, devices_of(made), {"work_flops": np.array([2e9])})
     found = by_kernel(evaluation, ["D 128"])[0]

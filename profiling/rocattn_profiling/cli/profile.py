@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from rocattn_profiling.cli.console import add_common, emit_json, print_table, progress, say
+from rocattn_profiling.cli.console import add_common, emit_json, end_on_sigterm, print_table, progress, say
 from rocattn_profiling.cli.status import NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from rocattn_profiling.collect.hardware import Hardware
-    from rocattn_profiling.collect.run import Step
     from rocattn_profiling.collect.store import Collection, Job
+    from rocattn_profiling.measure.steps import Step
 
 _EPILOG = """\
 The command is run once for its times, undisturbed, and once for each group of counters that the hardware takes
@@ -80,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     _show(job)
     if arguments.dry_run:
         return _dry(arguments, job)
-    signal.signal(signal.SIGTERM, _terminated)
+    end_on_sigterm("profile", "the finished passes are kept (--resume goes on)")
     collection = _collect(arguments, job)
     _summary(collection, Path(arguments.out))
     if arguments.json:
@@ -190,9 +187,3 @@ def _seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return value
-
-
-def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """End cleanly on SIGTERM: the running process group is killed on the way out."""
-    say("rocattn profile: terminated; the finished passes are kept (--resume goes on)")
-    raise SystemExit(128 + signal.SIGTERM)

@@ -53,11 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
         from rocattn_profiling.cli.profile_files import list_files
 
         return list_files(arguments.paths, as_json=arguments.json)
-    made = _report(arguments.paths, arguments)
+    made = _report(arguments.paths, arguments, arguments.per)
     pairs = None
     if arguments.against:
-        before = _report(arguments.against, arguments)
-        pairs = profile_compare.compare(before, made)
+        # Launches of two runs have no partners: kernels are compared, whatever the other tables have rows of.
+        before = _report(arguments.against, arguments, "kernel")
+        after = made if made.per == "kernel" else _report(arguments.paths, arguments, "kernel")
+        pairs = profile_compare.compare(before, after)
         made.problems += profile_compare.cautions(before, made)
     content = profile_report.to_json(made)
     if pairs is not None:
@@ -80,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _report(paths: list[str], arguments: argparse.Namespace) -> ProfileReport:
+def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> ProfileReport:
     """Read paths and compute their report; a path that is not there is an error before anything is read."""
     from rocattn_profiling.ingest import read
     from rocattn_profiling.metrics.attribution import read_plans
@@ -95,7 +97,7 @@ def _report(paths: list[str], arguments: argparse.Namespace) -> ProfileReport:
         _say_why_nothing(profile, [line for path in found for line in _not_collected(path)])
         raise CommandError(f"no kernel dispatch in {', '.join(paths)}: nothing to report", NOT_MEASURED)
     plans = [Path(name) for name in arguments.plans] or _plan_logs(found)
-    made = build(profile, per=arguments.per, gpu=arguments.gpu, ran=read_plans(plans))
+    made = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans))
     made.problems += [line for path in found for line in _not_collected(path)]
     return made
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +22,7 @@ from rocattn_profiling.collect.passes import Pass, split
 from rocattn_profiling.collect.process import Ended, StartError, run_group
 from rocattn_profiling.collect.symptoms import MISSING, OVER_SUBSCRIBED, UNKNOWN, Finding
 from rocattn_profiling.files import HeldError, locked, write_text
+from rocattn_profiling.measure.steps import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,15 +33,6 @@ PLANS = "plans.jsonl"
 """The log of the launch plans that a pass's application ran, if it uses `rocattn` (its name is known to the report)."""
 _READ_BYTES = 1 << 20
 _GRACE_S = 10.0
-
-
-class Step(NamedTuple):
-    """Where a collection stands: passes done and in all, the one that begins, and the seconds left if known."""
-
-    done: int
-    total: int
-    what: str
-    left_s: float | None
 
 
 class Session:
@@ -95,7 +86,7 @@ class Session:
         try:
             while queue and not self._stopped:
                 queue[:0] = self._one(queue.pop(0), len(queue))
-            self._on_step(Step(len(self._state.passes) - len(queue), len(self._state.passes), "", 0.0))
+            self._on_step(Step(len(self._state.passes) - len(queue), len(self._state.passes), ""))
         finally:
             collection = self._told()
             store.save_profile(self.out, collection)
@@ -104,7 +95,7 @@ class Session:
     def _one(self, of_pass: Pass, left_after: int) -> tuple[Pass, ...]:
         """Run one pass, record what became of it, and return its halves if the hardware does not take it whole."""
         total = len(self._state.passes)
-        self._on_step(Step(total - left_after - 1, total, of_pass.name, self._left_s(left_after + 1)))
+        self._on_step(Step(total - left_after - 1, total, of_pass.name))
         result = self._run(of_pass)
         passes = self._state.passes
         halves = split(of_pass) if any(found.code == OVER_SUBSCRIBED for found in result.findings) else None
@@ -185,11 +176,6 @@ class Session:
             if not log.stat().st_size:
                 log.unlink()
         return ended
-
-    def _left_s(self, passes: int) -> float | None:
-        """Return the seconds that this many passes take if they are like those done; None before the first."""
-        took = [result.seconds for result in self._state.results.values() if result.seconds]
-        return statistics.median(took) * passes if took else None
 
     def _told(self) -> store.Collection:
         job, state = self.job, self._state

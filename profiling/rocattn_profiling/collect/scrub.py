@@ -32,6 +32,22 @@ _ADDRESS = re.compile(r"(?<=\w)://[^/\s'\"]+@")  # to the last @: a password may
 _OPTION = re.compile(r"(-{0,2}[\w-]+)=(.*)", re.DOTALL)
 # In an address's query, in `--env=NAME=VALUE,NAME=VALUE`: a secret's name with its value.
 _INSIDE = re.compile(rf"(?<![\w-])([\w-]*{_NAME})=([^&,;\s'\"]+)", re.IGNORECASE)
+# `NAME: value` of YAML, headers and printed dictionaries. `key: float16` and `eos_token: </s>` are ordinary lines, so
+# a name that may mean anything hides only what looks made up by a machine, unless it is written as a variable's is.
+_STATED = re.compile(
+    rf"""(?<![\w:-])(?P<quote>['"]?)(?P<name>[\w-]*(?:{_NAME}|AUTHORIZATION))(?P=quote):[ \t]*(?!:)"""
+    r"""(?P<scheme>(?:Bearer|Basic|Token)[ \t]+)?"""
+    r"""(?:"(?P<double>(?:[^"\\]|\\.)*+)"|'(?P<single>[^']*+)'|(?P<bare>[^\s'",;}]++))""",
+    re.IGNORECASE,
+)
+_MEANS_SECRET = re.compile(
+    r"(?:SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|SECRET|PRIVATE)[_-]?KEY|AUTHORIZATION)$",
+    re.IGNORECASE,
+)
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*[_-][A-Z0-9_-]*")
+_ORDINARY = re.compile(r"0x[\da-f]+|none|null|nil|true|false|yes|no|~|\*+|[<\[({|].*", re.IGNORECASE | re.DOTALL)
+_ENDS = re.compile(r"""[ \t\r,;}\])'"]*(?:\n|\Z)""")
+_MADE_UP = re.compile(r"(?=.*\d)(?=.*[a-z])[\w./+=~-]{16,}", re.IGNORECASE)
 _TEXT_SUFFIXES = {".txt", ".log", ".yaml", ".yml", ".stderr", ".stdout"}
 _ENVIRONMENTS = {"environment", "env", "environ"}
 _COMMANDS = {"command", "cmdline", "command_line", "argv", "remaining"}
@@ -40,7 +56,12 @@ _PIECE_BYTES = 1 << 18  # of JSON
 _LEAST_SECRET = 6  # shorter values would be found in places where they mean nothing
 _LARGEST_TEXT_BYTES = 1 << 28
 _ITEM = re.compile(r"(\s*- )['\"]?(.*?)['\"]?")
-_COUNT = re.compile(r"\d{1,6}")  # `--token 128` counts something
+# `--token 128` counts something, and a benchmark prints `bwd_pass=0.71ms` and `key=torch.float16`.
+_COUNT = re.compile(
+    r"(?:\d{1,6}|[-+]?\d{1,6}\.\d+(?:e[-+]?\d+)?)(?:[nuµm]?s|%|x|[KMGT]?i?B(?:/s)?|[KMGTP]?FLOPS?)?,?"
+    r"|(?:torch|np|jnp|tl)\.\S*",
+    re.IGNORECASE,
+)
 
 
 def is_secret(name: str) -> bool:
@@ -84,10 +105,30 @@ def _named(found: re.Match[str]) -> str:
     return found[0] if kept else f"{found[1]}={SCRUBBED}"
 
 
+def _stated(found: re.Match[str]) -> str:
+    """Return `NAME: value` without the value if it is a secret's."""
+    name, bare = found["name"], found["bare"]
+    value = next(text for text in (found["double"], found["single"], bare) if text is not None)
+    if _ORDINARY.fullmatch(value) or _COUNT.fullmatch(value) or not value or _NOT_SECRET.match(name):
+        return found[0]
+    if _MEANS_SECRET.search(name) or _VARIABLE.fullmatch(name):
+        # "credentials: not found" goes on; a value stands alone, or has something that no plain word has.
+        alone = _ENDS.match(found.string, found.end())
+        hidden = bool(bare is None or found["scheme"] or alone or not bare.isalpha())
+    else:
+        hidden = not re.search("KEY$", name, re.IGNORECASE) and _MADE_UP.fullmatch(value) is not None
+    if not hidden:
+        return found[0]
+    start, end = found.span("bare" if bare is not None else "double" if found["double"] is not None else "single")
+    return found[0][: start - found.start()] + SCRUBBED + found[0][end - found.start() :]
+
+
 def _spaced(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a line of words, of a log or for a shell, scrubbed as a command line; its white space stays."""
     for secret in secrets:
         text = text.replace(secret, SCRUBBED)  # here, since it may have white space
+    if ":" in text:
+        text = _STATED.sub(_stated, text)
     parts = re.split(r"(\s+)", text)
     parts[::2] = scrub_command(parts[::2], secrets)
     return "".join(parts)
@@ -114,7 +155,7 @@ def scrub_folder(folder: Path, secrets: Sequence[str] = ()) -> list[str]:
         elif path.suffix in _TEXT_SUFFIXES or path.name == "sysinfo.csv":
             how = _text
         try:
-            if how is not None:
+            if how is not None and path.stat().st_size:
                 how(path, secrets)
             if _holds(path, secrets):
                 removed.append(f"{path.name} holds the value of a secret variable: do not publish it")
@@ -180,8 +221,16 @@ def _cell(column: str, value: str, secrets: Sequence[str]) -> str:
 
 
 def _json(path: Path, secrets: Sequence[str]) -> None:
+    """Scrub JSON; of NaN, which JSON does not have and profilers write, a file that is rewritten has null."""
     data = path.read_bytes()
-    if any(changed for changed, _ in _pieces("", data, secrets)):
+    try:
+        scrubbed = any(changed for changed, _ in _pieces("", data, secrets))
+    except msgspec.DecodeError:
+        from rocattn_profiling.ingest.nearly_json import with_null  # the readers' package loads pandas
+
+        data = with_null(data)
+        scrubbed = any(changed for changed, _ in _pieces("", data, secrets))
+    if scrubbed:
         write_pieces(path, (piece for _, piece in _pieces("", data, secrets)))
 
 
@@ -290,6 +339,6 @@ def _lines(lines: Iterable[str], secrets: Sequence[str]) -> Iterator[str]:
 
 def _line(line: str, secrets: Sequence[str]) -> str:
     """Return a line of a log without secrets; NAME=VALUE and --option VALUE are taken word by word."""
-    if "=" not in line and "-" not in line and "://" not in line and not secrets:
+    if "=" not in line and "-" not in line and ":" not in line and not secrets:
         return line
     return _spaced(line, secrets)

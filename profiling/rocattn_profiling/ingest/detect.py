@@ -6,6 +6,7 @@ kernels and one of API calls differ only in the names they list.
 
 from __future__ import annotations
 
+import csv
 import re
 import sqlite3
 import stat
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.ingest import columns
+from rocattn_profiling.ingest.by_number import read_by_number
 from rocattn_profiling.ingest.chrome_trace import read_chrome_trace
 from rocattn_profiling.ingest.csv_text import HEADER_BYTES, Header, Utf8, parse_header
 from rocattn_profiling.ingest.long_csv import read_long
@@ -103,10 +105,21 @@ def _by_content(path: Path, shown: str) -> Found:
         stream.close()
     header = parse_header(head)
     if header is not None:
-        found = _csv(path, shown, header, head)
+        found = _csv(path, shown, _as_filled(header, head), head)
         if found is not None:
             return found
     return _nothing(path, shown, _other(head, stream.nuls), tool=_text_tool(head))
+
+
+def _as_filled(header: Header, head: bytes) -> Header:
+    """Return a header without the two columns that rocprofv2 names and does not fill in rocprof v1's layout (6.1)."""
+    names = [name for name in header.names if name not in {"sig", "obj"}]
+    first = next((line for line in head[header.bytes :].splitlines() if line.strip()), b"")
+    try:
+        row = next(csv.reader([first.decode(errors="replace")], delimiter=header.delimiter), [])
+    except csv.Error:
+        row = []
+    return replace(header, names=names) if len(row) == len(names) == len(header.names) - 2 else header
 
 
 def _nothing(path: Path, shown: str, why: str, *, tool: str = "", kind: str = "other") -> Found:
@@ -117,6 +130,8 @@ def _sqlite(path: Path, shown: str) -> Found:
     try:
         with closing(open_database(path)) as connection:
             names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            if "rocpd_op" in names:  # its tables have the prefix, too
+                return _nothing(path, shown, "a trace of rocmProfileData (rpd), which is not read: use rocprofv3")
             if "rocpd_metadata" in names:
                 rows = connection.execute("SELECT tag, value FROM rocpd_metadata").fetchmany(64)
                 schema = str(dict(rows).get("schema_version", "unknown"))
@@ -164,9 +179,6 @@ def _csv(path: Path, shown: str, header: Header, head: bytes) -> Found | None:
                 facts, reader = found, small
                 break
         else:
-            if names >= _APART:
-                why = f"its kernels stand in another file: rocprof-compute analyze -p {path.parent} joins them"
-                return _nothing(path, shown, why, tool=COMPUTE, kind="broken")
             return _derived(path, shown, names)
     tool, generation, kind, evidence = facts
     source = Source(shown, tool, generation, kind, evidence)
@@ -178,7 +190,7 @@ def _read_trace(path: Path, header: Header, part: Part) -> Part:
     return read_long(path, header, part)
 
 
-# Columns of the small tables, what they are, and their reader.
+# Columns of the other tables, what they are, and their reader.
 _SMALL: tuple[tuple[set[str], Facts, Callable[[Path, Header, Part], Part]], ...] = (
     (
         {"agent_type", "gfx_target_version", "cu_count"},
@@ -188,11 +200,12 @@ _SMALL: tuple[tuple[set[str], Facts, Callable[[Path, Header, Part], Part]], ...]
     ({"gpu_arch", "cu_per_gpu"}, (COMPUTE, "", "sysinfo", "columns gpu_arch, cu_per_gpu"), read_sysinfo),
     ({"gpu_soc", "numcu"}, (COMPUTE, "", "sysinfo", "columns gpu_soc, numCU"), read_sysinfo),
     ({"device", "hbmbw"}, (COMPUTE, "", "roofline", "columns device, HBMBw"), read_roofline),
+    (
+        {"dispatch_id", "kernel_id", "counter_id", "counter_name", "counter_value"},
+        (COMPUTE, "its own tool, 2026", "counters (by number)", "columns kernel_id, counter_id"),
+        read_by_number,
+    ),
 )
-
-
-# Counters as rocprof-compute's own tool writes them since 2026 (src/lib/rocprofiler_compute_tool): kernels by number.
-_APART = {"dispatch_id", "kernel_id", "counter_id", "counter_name", "counter_value"}
 
 
 def _derived(path: Path, shown: str, names: set[str]) -> Found | None:
@@ -211,8 +224,12 @@ _DERIVED = (
     ({"kind", "direction"}, V3, "a trace of memory copies: it holds no kernel dispatches"),
     ({"kind", "operation", "address"}, V3, "a trace of memory allocations: it holds no kernel dispatches"),
     ({"kind", "operation", "alloc_flags"}, V3, "a trace of scratch memory: it holds no kernel dispatches"),
-    ({"dispatch_id", "kernel_id", "scratch_per_workitem"}, COMPUTE, "the launches of the counters beside it"),
-    ({"kernel_id", "kernel_short_name"}, COMPUTE, "the kernels' names for the counters beside it"),
+    (
+        {"dispatch_id", "kernel_id", "scratch_per_workitem"},
+        COMPUTE,
+        "launches, read with the file of counters beside it",
+    ),
+    ({"kernel_id", "kernel_short_name"}, COMPUTE, "kernels' names, read with the file of counters beside it"),
     (
         {"sample_timestamp", "exec_mask"},
         V3,
@@ -329,9 +346,10 @@ def _other(head: bytes, nuls: int) -> str:
     return "a text file of no profiler's layout"
 
 
-_OF_A_WORKLOAD = frozenset(
-    {"counters (wide)", "counters (merged passes)", "counters (long)", "kernel times", "sysinfo", "roofline"}
-)
+_OF_A_WORKLOAD = frozenset({
+    "counters (wide)", "counters (merged passes)", "counters (long)", "counters (by number)", "kernel times",
+    "sysinfo", "roofline",
+})  # fmt: skip
 
 
 def within_workload(found: Found, generation: str, version: str) -> Found:

@@ -183,7 +183,7 @@ def _stated_version(log: Path) -> str:
 
 def _read_one(found: Found, folder: Path, label: str) -> Part:
     """Read one file; whatever is wrong with it becomes a problem of this file alone."""
-    stem = found.path.stem
+    stem = found.path.stem.removesuffix(".csv")  # of a compressed table
     run = _SUFFIX.sub("", stem) if found.source.tool == "rocprofv3" else stem
     part = Part(found.source, scope=str(folder), family=found.family)
     part.pass_label = "/".join(piece for piece in (label, run) if piece)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,12 @@ from rocattn_profiling.ingest.table import NO_PROCESS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rocattn_profiling.ingest.table import Source
+
 # Formats that one run may write side by side, the fullest first.
 _FULLEST = ("rocpd", "json", "csv", "chrome")
+_MERGED = "counters (merged passes)"
+_OF_PASSES = {"counters (wide)", "counters (long)", "counters (by number)"}
 
 
 def arrange(parts: Sequence[Part]) -> None:
@@ -34,17 +39,25 @@ def arrange(parts: Sequence[Part]) -> None:
 
 
 def _skip_merged_tables(parts: Sequence[Part]) -> None:
-    """Skip rocprof-compute's merged table where the files of its passes are all there: they are exact, it is not."""
+    """Skip rocprof-compute's merged table where the files of its passes are all there: they are exact, it is not.
+
+    From 3.6 on its analyze writes that table, always under this name, in the layout of the passes' own files.
+    """
     folders: dict[str, list[Part]] = defaultdict(list)
     for part in parts:
         folders[part.scope].append(part)
     for folder in folders.values():
-        merged = [part for part in folder if part.source.kind == "counters (merged passes)" and len(part.counters)]
-        single = [part for part in folder if part.source.kind == "counters (wide)" and len(part.counters)]
+        counted = [part for part in folder if part.source.kind in _OF_PASSES | {_MERGED} and len(part.counters)]
+        merged = [part for part in counted if part.source.kind == _MERGED or _is_of_analyze(part.source)]
+        single = [part for part in counted if part not in merged]
         measured = {name for part in single for name in part.counters["counter"].cat.categories}
         for part in merged:
             if set(part.counters["counter"].cat.categories) <= measured:
                 _empty(part, "all its counters are in the files of the passes beside it, which are read")
+
+
+def _is_of_analyze(source: Source) -> bool:
+    return source.kind == "counters (long)" and PurePath(source.file).name.partition(".")[0] == "pmc_perf"
 
 
 def _empty(part: Part, why: str) -> None:

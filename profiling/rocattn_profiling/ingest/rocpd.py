@@ -2,7 +2,7 @@
 
 The tables carry a suffix per file and change with the schema; the views do not carry it and change less: schema 3
 (7.0 to 7.2) has ``kernels`` and ``pmc_events``, schema 4 renames some of their columns, counts ``grid_size_x`` in
-blocks, and has ``kernel_pmc_events``. The process's environment, which the file also holds, is never read.
+blocks, and leaves joining the two to its reader. The process's environment, which the file also holds, is never read.
 """
 
 from __future__ import annotations
@@ -65,11 +65,18 @@ _DISPATCH = {
 def open_database(path: Path) -> sqlite3.Connection:
     """Open a SQLite file for reading only, with limits on time and size.
 
+    `rocpd merge` leaves its file in the mode with a write-ahead log, in which readers too write files beside it, or
+    fail where they may not: a file whose log is empty or gone is taken as one that nobody changes.
+
     Raises:
         UnreadableError: When it cannot be opened.
     """
+    with path.open("rb") as file:
+        has_log = file.read(20)[18:] == b"\2\2"  # the format's write and read version
+    log = path.with_name(f"{path.name}-wal")
+    immutable = "&immutable=1" if has_log and not (log.exists() and log.stat().st_size) else ""
     try:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{immutable}", uri=True)
     except sqlite3.Error as error:
         raise UnreadableError(f"cannot be opened ({error})", "check the file's permissions") from error
     limit = time.monotonic() + _LEAST_SECONDS + path.stat().st_size / _BYTES_PER_SECOND
@@ -235,13 +242,15 @@ class _Database:
         """Read the counters: one row per instance and dispatch."""
         columns = self._columns_of("pmc_events")
         if "counter_value" in columns:
-            view, value = "pmc_events", "counter_value"
-        elif "pmc_value" in self._columns_of("kernel_pmc_events"):
-            view, value = "kernel_pmc_events", "pmc_value"
+            source, value = "pmc_events K", "counter_value"
+        elif {"event_id", "value"} <= columns and "event_id" in self._columns_of("kernels"):
+            # As kernel_pmc_events, which joins by the event alone: in a file of several processes, whose events are
+            # numbered alike, it counts each value for every one of them.
+            source, value = "kernels K JOIN pmc_events E ON E.event_id = K.event_id AND E.guid = K.guid", "value"
         else:
             return
-        guid = f"CASE guid {self._guid_cases()} END" if len(self._guids) > 1 else "0"
-        query = f"SELECT {guid}, pid, dispatch_id, pmc_id, {value} FROM {view}"  # noqa: S608 - names from above
+        guid = f"CASE K.guid {self._guid_cases()} END" if len(self._guids) > 1 else "0"
+        query = f"SELECT {guid}, pid, dispatch_id, pmc_id, {value} FROM {source}"  # noqa: S608 - names from above
         cursor = self._connection.execute(query)
         cursor.arraysize = CHUNK_ROWS
         found: list[NDArray[Any]] = []

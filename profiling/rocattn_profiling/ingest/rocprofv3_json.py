@@ -5,6 +5,7 @@ Only the fields that the table needs are decoded; the environment that the file 
 
 from __future__ import annotations
 
+import math
 import mmap
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import msgspec
 import numpy as np
 
 from rocattn_profiling.ingest.instances import combine
+from rocattn_profiling.ingest.nearly_json import with_null
 from rocattn_profiling.ingest.parts import (
     MISSING,
     Notes,
@@ -75,7 +77,7 @@ class Record(msgspec.Struct):
     """One value of one counter instance."""
 
     counter_id: Handle
-    value: float
+    value: float | None
 
 
 class Collection(msgspec.Struct):
@@ -157,13 +159,23 @@ def decode(path: Path, kind: type[Any]) -> Any:
             raise UnreadableError("larger than 1 GiB", "let the profiler write CSV or rocpd: -f csv rocpd")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                return msgspec.json.decode(data, type=kind, strict=False)
+                return _decoded(data, kind)
             except msgspec.ValidationError as error:
                 raise UnreadableError(f"not the JSON it looks like ({error})", "report it with the file") from error
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
                 raise UnreadableError(
                     f"the JSON is broken or cut off ({error})", "profile again if the run was aborted"
                 ) from error
+
+
+def _decoded(data: mmap.mmap, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind, strict=False)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):  # names may have any bytes, as a code object has them
+        text = data[:].decode(errors="replace").encode()
+        return msgspec.json.decode(with_null(text), type=kind, strict=False)
 
 
 def read_json(path: Path, part: Part) -> Part:
@@ -251,7 +263,8 @@ class _Table:
             if name is None:
                 self._notes.add("{n} values of counters that the file does not name", "dropped")
             else:
-                self._values.append((row, self._counters.code(name), record.value))
+                value = math.nan if record.value is None else record.value
+                self._values.append((row, self._counters.code(name), value))
 
     def fill(self, part: Part) -> None:
         """Fill the part."""
@@ -259,6 +272,7 @@ class _Table:
             part.skip("it holds no dispatches: nothing was dispatched, or only other domains were traced")
             return
         columns: dict[str, Any] = dict(zip(_COLUMNS, np.array(self._dispatches, np.int64).T, strict=True))
+        self._kernels.note_broken(self._notes)
         columns["kernel"] = self._kernels.categorical(columns["kernel"])
         columns["pass"] = one_pass(part.pass_label, len(self._dispatches))
         part.dispatches = dispatch_frame(columns, len(self._dispatches))
@@ -267,4 +281,9 @@ class _Table:
             names = list(self._counters.codes)
             unread = Notes("")  # several records per counter are this format's rule, not a problem
             made = combine(row.astype(np.int32), code, value.astype(np.float64), names, unread)
-            part.counters, part.instances = made
+            known = made[0]["value"].notna()  # a sum of which an instance is not known is not, either
+            self._notes.add(
+                "{n} counter values are missing or no numbers", "treated as not measured", count=int((~known).sum()),
+            )  # fmt: skip
+            part.counters = made[0][known].reset_index(drop=True)
+            part.instances = made[1][made[1]["max"].notna()].reset_index(drop=True)

@@ -170,14 +170,16 @@ def _fill(
 def _group_values(
     group: Group, matrix: NDArray[np.float64], index: dict[int, int], offset: int, codes: list[int]
 ) -> tuple[NDArray[Any], ...]:
-    """Return row, code, sum, instances and largest of every value of a group that was measured, row by row."""
+    """Return row, code, sum, instances and largest of every value of a group that was measured, row by row.
+
+    A counter of which an instance is missing was not: the sum of the others is another number.
+    """
     sums, counts, largest = [], [], []
     for positions in group.counters.values():
         part = matrix[:, [index[position] for position in positions]]
-        measured = ~np.isnan(part)
-        counts.append(measured.sum(axis=1))
-        sums.append(np.where(measured, part, 0.0).sum(axis=1))
-        largest.append(np.where(measured, part, -np.inf).max(axis=1))
+        counts.append(np.where(np.isnan(part).any(axis=1), 0, len(positions)))
+        sums.append(part.sum(axis=1))
+        largest.append(part.max(axis=1))
     count = np.column_stack(counts)
     rows, at = np.nonzero(count)
     row = (rows + offset).astype(np.int32)

@@ -210,9 +210,16 @@ class _Sums:
         sums = {}
         for name in use.way.formula.names:
             if self._kinds.get(name):
-                sums[name] = self._ratios[name]
+                sums[name] = self._inner(name, where, launches)
             elif _is_share(name) or (name in CONSTANTS and name not in {"duration_ns", "work_flops", "work_bytes"}):
                 sums[name] = self._add(use.inputs[name], where) / launches
             else:
                 sums[name] = self._add(use.inputs[name], where)
         return use.way.formula.evaluate(sums)
+
+    def _inner(self, name: str, where: NDArray[np.bool_], launches: Floats) -> Floats:
+        """Return a ratio that another one is made of, over the launches of that one where it has them all."""
+        for use in self._evaluation.uses.get(name, []):
+            if not (where & ~use.where).any():
+                return self._ratio(use, where, launches)
+        return self._ratios[name]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Key = tuple[str, int, int]
 
 _DECORATION = re.compile(r"(?:\s*\[clone \.kd\]|\s*\(\.kd\)|\.kd)$")
+_GRIDS = 1 << 32  # rocprofv3's counters have a grid as work-items in 32 bits, its traces and databases in full
 # Kernels that do a forward problem's products: the share of its FLOPs, and of its compulsory traffic.
 _WHOLE = frozenset({"flash_attention", "flash_attention_causal", "flash_attention_nocausal", "flash_decode"})
 
@@ -107,13 +108,12 @@ def attribute(table: pd.DataFrame, ran: Sequence[tuple[LaunchPlan, int]]) -> Att
         config = AttentionConfig.from_dict(plan.config)
         for launch in plan.launches:
             block = prod(launch.block)
-            # Profilers' grids are work-items and wrap at 32 bits.
-            key = (launch.symbol, prod(launch.grid) * block % (1 << 32), block)
+            key = (launch.symbol, prod(launch.grid) * block % _GRIDS, block)
             expected[key].append((config, launch.kernel, times))
     counts = {key: sum(times for _, _, times in runs) for key, runs in expected.items()}
     measured: dict[Key, int] = defaultdict(int)
     keys = [
-        (_DECORATION.sub("", str(kernel)), int(grid), int(block))
+        (_DECORATION.sub("", str(kernel)), int(grid) % _GRIDS, int(block))
         for kernel, grid, block in zip(table["kernel"], table["grid"], table["block"], strict=True)
     ]
     for key in keys:

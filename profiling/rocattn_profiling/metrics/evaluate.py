@@ -39,9 +39,10 @@ class Use:
         way: The formula.
         where: The launches.
         inputs: What went into it, per launch.
-        passes: Where the counters are from.
+        passes: Where the counters are from; of one launch, from one of them or, if mixed, from several.
         is_mixed: Whether the counters of one launch are from several passes.
         is_short: Launches whose cycles are the profiler's in part, for formulas over cycles.
+        duration_ns: The kernel's time beside the counters, per launch.
         cautions: What to know of its counters on this GPU.
     """
 
@@ -51,6 +52,7 @@ class Use:
     passes: tuple[str, ...]
     is_mixed: bool
     is_short: Mask
+    duration_ns: Floats
     cautions: tuple[str, ...]
 
 
@@ -66,6 +68,7 @@ class Evaluation:
         across: Metric -> the same formula over counters of several passes, where `values` has one pass's: what
             rocprof-compute prints.
         uses: Metric -> by which formulas.
+        times: Metric -> the kernel's time beside its counters, per launch: undisturbed, else of the pass they are from.
         left_out: Metric -> why values are not shown, one line each.
         missing: Metric -> why there is none at all.
     """
@@ -76,6 +79,7 @@ class Evaluation:
     values: dict[str, Floats] = field(default_factory=dict)
     across: dict[str, Floats] = field(default_factory=dict)
     uses: dict[str, list[Use]] = field(default_factory=dict)
+    times: dict[str, Floats] = field(default_factory=dict)
     left_out: dict[str, list[str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -126,7 +130,7 @@ def _is_short(result: Evaluation, busy: Floats | None, duration_ns: Floats) -> M
 
 def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mask]) -> None:
     count = len(result.launches)
-    values = np.full(count, np.nan)
+    values, times = np.full(count, np.nan), np.full(count, np.nan)
     wanting: set[str] = set()
     for arch in dict.fromkeys(result.archs):
         here = np.array([each == arch for each in result.archs], dtype=bool)
@@ -135,17 +139,18 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
         cus = float(result.constants["cus"][here].min())
         for way in metric.for_arch(arch):
             cautions = definitions().cautions_of(metric.key, way, arch, cus)
-            for use in _uses(result, way, here & np.isnan(values), short, wanting, cautions):
+            for use in _together(_uses(result, way, here & np.isnan(values), short, wanting, cautions)):
                 with np.errstate(all="ignore"):
                     made = way.formula.evaluate(use.inputs)
                 values[use.where] = np.broadcast_to(made, (count,))[use.where]
+                times[use.where] = use.duration_ns[use.where]
                 _evaluate_across(result, metric, use)
                 result.uses.setdefault(metric.key, []).append(use)
     # 0/0 is no value: nothing happened of which a share could be taken.
     for keep, why in impossible(metric, values, result.constants):
         values = np.where(keep, values, np.nan)
         result.left_out.setdefault(metric.key, []).append(why)
-    result.values[metric.key] = values
+    result.values[metric.key], result.times[metric.key] = values, times
     if metric.key not in result.uses:
         ways = [way for arch in set(result.archs) for way in metric.for_arch(arch)]
         if wanting == {_PROBLEM} and any(way.formula.names - CONSTANTS for way in ways):
@@ -213,23 +218,45 @@ def _uses(
     metrics = {name for name in names if name in result.values}
     counters = sorted(names - metrics - CONSTANTS)
     known: dict[str, Floats] = {name: result.values[name] for name in metrics}
-    known |= {name: result.constants[name] for name in names & CONSTANTS if name != "duration_ns"}
+    known |= {name: result.constants[name] for name in names & CONSTANTS}
     found = []
-    for taken in _take(result.launches, counters, way, open_, "duration_ns" in names):
+    for taken in _take(result, counters, way, open_, sorted(metrics)):
         where = taken.where.copy()
         inputs = {**known, **taken.values}
         if "duration_ns" in names:
             inputs["duration_ns"] = taken.duration_ns
         for name in sorted(names & CONSTANTS):
-            if np.isnan(inputs[name][where]).all() and where.any():
+            if np.isnan(inputs[name][where]).all():
                 wanting.add(_SAID.get(name, name))
         for values in inputs.values():
             where &= ~np.isnan(values)
         if where.any():
             measured = result.launches.joined.name if taken.is_mixed else taken.passes[0] if taken.passes else ""
             is_short = short[measured] if BUSY in names else np.zeros_like(where)
-            found.append(Use(way, where, inputs, taken.passes, taken.is_mixed, is_short & where, cautions))
+            found.append(
+                Use(way, where, inputs, taken.passes, taken.is_mixed, is_short & where, taken.duration_ns, cautions)
+            )
     return found
+
+
+def _together(uses: list[Use]) -> list[Use]:
+    """Return uses of one formula with those of single passes as one: which pass has a launch makes no difference."""
+    single = [use for use in uses if not use.is_mixed]
+    if len(single) < 2:
+        return uses
+    masks = [use.where for use in single]
+
+    def of_its_pass(values: Sequence[Floats]) -> Floats:
+        return np.select(masks, values, np.nan)
+
+    one = Use(
+        single[0].way, np.logical_or.reduce(masks),
+        {name: of_its_pass([use.inputs[name] for use in single]) for name in single[0].inputs},
+        tuple(dict.fromkeys(name for use in single for name in use.passes)), False,
+        np.logical_or.reduce([use.is_short for use in single]), of_its_pass([use.duration_ns for use in single]),
+        single[0].cautions,
+    )  # fmt: skip
+    return [one, *(use for use in uses if use.is_mixed)]
 
 
 _PROBLEM = "the attention problem"
@@ -240,10 +267,23 @@ _SAID = {
 }  # fmt: skip
 
 
-def _take(launches: Launches, counters: Sequence[str], way: Alternative, open_: Mask, timed: bool) -> list[_Taken]:
+def _time_of(result: Evaluation, metrics: Sequence[str]) -> Floats:
+    """Return the kernel's time beside the counters of these metrics; where that is not one, any."""
+    every = result.launches.duration_ns
+    if not metrics:
+        return every
+    first, *others = (result.times[name] for name in metrics)
+    is_one = np.logical_and.reduce([~np.isnan(first), *(first == each for each in others)])
+    return np.where(is_one, first, every)
+
+
+def _take(
+    result: Evaluation, counters: Sequence[str], way: Alternative, open_: Mask, metrics: Sequence[str]
+) -> list[_Taken]:
     """Return the counters of the open launches: of each pass that has them all, then of several passes together."""
+    launches = result.launches
     if not counters:
-        return [_Taken(open_, {}, launches.duration_ns, (), is_mixed=False)]
+        return [_Taken(open_, {}, _time_of(result, metrics), (), is_mixed=False)]
     found, rest = [], open_.copy()
     exact = [each for each in launches.passes if all(name in each.counters for name in counters)]
     others = [each for each in launches.passes if each not in exact]
@@ -254,7 +294,7 @@ def _take(launches: Launches, counters: Sequence[str], way: Alternative, open_: 
         own = np.where(np.isnan(launches.undisturbed_ns), each.duration_ns, launches.undisturbed_ns)
         values = {name: each.counters[have] for name, have in names.items()}
         where = rest & ~np.isnan(np.vstack(list(values.values()))).any(0)
-        if timed:
+        if "duration_ns" in way.formula.names:
             where &= ~np.isnan(own)
         if where.any():
             found.append(_Taken(where, values, own, (each.name,), is_mixed=False))

@@ -1,0 +1,143 @@
+"""What counters and values are left out of a profile, exactly that, and with which words."""
+
+import pandas as pd
+import pytest
+
+from rocattn_profiling.ingest.table import AGENT_DTYPES
+from rocattn_profiling.metrics.aggregate import by_kernel
+from rocattn_profiling.metrics.devices import devices_of
+from rocattn_profiling.metrics.evaluate import evaluate
+from rocattn_profiling.metrics.launches import find_launches
+
+from .test_evaluate import MI210, MI300X, RX_9060_XT, kernels, profile, value
+
+HITS = {"TCC_HIT_sum": 3, "TCC_MISS_sum": 1}
+
+
+def found(made):
+    """Return the values of the one kernel, and what was left out of its launches."""
+    evaluation = evaluate(made, devices_of(made))
+    (group,) = by_kernel(evaluation)
+    return group.values, evaluation.launches.problems
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "waves"),
+    [
+        (64 * 96, 96, 128),  # a block of 96 takes two waves of 64
+        (64 * 32, 32, 64),  # one of 32 takes one, as full as it is
+        (256 * 9 + 1, 256, 40),  # what is left over is a block, too
+        (-1, 256, 12345),  # not known: nothing is contradicted
+        (64 * 256, -1, 12345),
+        (64 * 256, 256, 0),
+    ],
+)
+def test_waves_are_what_the_blocks_take(grid, block, waves):
+    """Waves are whole, and so are blocks."""
+    made = profile([[("k", 1000, HITS | {"SQ_WAVES": waves})]])
+    made.dispatches["grid"], made.dispatches["block"] = grid, block
+    values, problems = found(made)
+    assert ("l2_hit_pct" in values, problems) == (True, [])
+
+
+def test_the_first_wrong_launch_is_the_example():
+    """Not the first launch; the others keep their numbers."""
+    made = profile([[("k", 1000, HITS | {"SQ_WAVES": waves}) for waves in (256, 9999, 7777)]])
+    values, (problem,) = found(made)
+    assert (values["l2_hit_pct"].launches, problem.partition(": ")[2][:44]) == (
+        1, "2 of 3 launches left out: SQ_WAVES is 9999 w",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["GRBM_COUNT", "SQ_BUSY_CYCLES", "SQ_BUSY_CU_CYCLES", "SQ_CYCLES", "SQ_WAVE_CYCLES"])
+@pytest.mark.parametrize("executed", ["SQ_INSTS", "SQ_INSTS_VALU"])
+def test_a_counter_that_cannot_be_0_goes_alone_where_instructions_were_counted(name, executed):
+    """Whatever a kernel does, these count while it runs."""
+    values, (problem,) = found(profile([[("k", 1000, HITS | {name: 0, executed: 5})]]))
+    assert f"{name} left out: it reads 0 in 1 of 1 launches that executed" in problem
+    assert values["l2_hit_pct"].value == 75
+
+
+def test_a_launch_of_which_one_such_counter_stands_is_left_out_where_none_tells_that_it_ran():
+    """The busy cycles stand, though another counter moved."""
+    values, (problem,) = found(profile([[("k", 1000, HITS | {"GRBM_GUI_ACTIVE": 0, "GRBM_COUNT": 9})]]))
+    assert values == {}
+    assert "GRBM_GUI_ACTIVE, GRBM_COUNT reads 0 in 1 of 1 launches" in problem
+
+
+def test_a_part_above_its_whole_costs_both_and_by_either_spelling():
+    """A conflict share of the GPU's time needs the part alone, DRAM's share of the reads the whole."""
+    lds = {"SQ_LDS_BANK_CONFLICT": 50, "SQ_LDS_IDX_ACTIVE": 40, "GRBM_GUI_ACTIVE": 1000}
+    assert "lds_conflict_time_pct" not in found(profile([[("k", 1000, lds)]]))[0]
+    reads = {"TCC_EA_RDREQ": 40, "TCC_EA_RDREQ_32B": 50, "TCC_EA_RDREQ_DRAM": 30}
+    assert "dram_read_pct" not in found(profile([[("k", 1000, reads)]]))[0]
+    assert found(profile([[("k", 1000, reads | {"TCC_EA_RDREQ_32B": 40})]]))[0]["dram_read_pct"].value == 75
+
+
+def test_the_rules_of_one_gpu_touch_no_launch_of_another_in_the_same_pass():
+    """TCC_EA_… of the gfx90a stays where the gfx942's goes, and so does what is a contradiction there alone."""
+    reads = {"TCC_EA_RDREQ_sum": 40, "TCC_EA_RDREQ_32B_sum": 10}
+    made = profile([[("old", 1000, reads), ("new", 1000, reads | HITS)]])
+    made.agents = pd.DataFrame([MI210, MI300X]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES)
+    made.dispatches["agent"] = pd.array([0, 1], dtype="Int32")
+    groups = kernels(made)
+    assert "read_bytes" in groups["old"].values
+    assert groups["new"].values.keys() & {"read_bytes", "l2_hit_pct"} == {"l2_hit_pct"}
+
+
+def test_instances_sums_have_two_spellings_and_the_one_asked_for_comes_first():
+    """Files of rocprof-compute have TCC_HIT, those of rocprofv3 TCC_HIT_sum; a profile may have both."""
+    short = {"TCC_HIT": 1, "TCC_MISS": 1}
+    assert value(profile([[("k", 1000, short)]]), "l2_hit_pct") == 50
+    for passes in ([short, HITS], [HITS, short]):
+        assert value(profile([[("k", 1000, each)] for each in passes]), "l2_hit_pct") == 75
+    assert value(profile([[("k", 1000, short | HITS)]]), "l2_hit_pct") == 75
+
+
+def test_the_numbering_of_launches_does_not_depend_on_the_order_of_the_passes():
+    """Findings and comparisons go by it."""
+    passes = [[("b", 1000, HITS), ("a", 1000, HITS)], [("a", 1000, {"X": 1}), ("b", 1000, {"X": 1})]]
+    tables = [find_launches(profile(order)).table["kernel"].astype(str).tolist() for order in (passes, passes[::-1])]
+    assert tables == [["a", "b"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("counted", "metric", "why"),
+    [
+        ({"TCC_EA_RDREQ_LEVEL_sum": 7, "TCC_EA_RDREQ_sum": 0}, "read_latency_cycles", "divided by nothing"),
+        ({"TCP_TCC_READ_REQ_sum": 150, "TCP_TCC_WRITE_REQ_sum": 0, "TCP_TCC_ATOMIC_WITH_RET_REQ_sum": 0,
+          "TCP_TCC_ATOMIC_WITHOUT_RET_REQ_sum": 0, "TCP_TOTAL_CACHE_ACCESSES_sum": 100}, "l1_hit_pct",
+         "-50 % is below 0"),
+        ({"OccupancyPercent": 102.5}, "achieved_occupancy_pct", "102.5 % is above what is possible, 100"),
+        ({"OccupancyPercent": 101.5}, "achieved_occupancy_pct", ""),
+        ({"OccupancyPercent": 0}, "achieved_occupancy_pct", ""),
+    ],
+    ids=["infinite", "negative", "above", "within the slack", "zero"],
+)  # fmt: skip
+def test_a_value_that_cannot_be_is_named_with_its_number(counted, metric, why):
+    """An occupancy may be 2 % above its slots, for rounding in the hardware; nothing is below 0."""
+    made = profile([[("k", 1000, counted)]])
+    left_out = evaluate(made, devices_of(made)).left_out.get(metric, [])
+    assert left_out == ([f"left out in 1 of 1: {why}"] if why else [])
+
+
+def test_of_several_impossible_values_the_worst_is_named():
+    """Its number says most."""
+    made = profile([[("k", 1000, {"OccupancyPercent": share}) for share in (120, 9000, 300)]])
+    (line,) = evaluate(made, devices_of(made)).left_out["achieved_occupancy_pct"]
+    assert line.startswith("left out in 3 of 3: 9000 % is above")
+
+
+def test_what_the_gpu_cannot_count_is_not_called_not_counted():
+    """Matrix units of RDNA have no counter; L2's hits have one, which was not asked for."""
+    made = profile([[("k", 1000, {"SQ_INSTS_LDS": 5})]], RX_9060_XT | {"arch": "gfx1100"})
+    missing = evaluate(made, devices_of(made)).missing
+    assert (missing["matrix_busy_pct"], missing["l2_hit_pct"]) == ("this GPU cannot count it", "not counted")
+
+
+def test_what_lacks_the_gpu_s_clock_does_not_need_the_attention_problem():
+    """Each reason is that metric's own."""
+    made = profile([[("k", 1000, {"TCC_EA_RDREQ_sum": 5, "TCC_EA_RDREQ_32B_sum": 0})]])
+    made.dispatches[["start_ns", "end_ns"]] = pd.NA
+    missing = evaluate(made, devices_of(made)).missing
+    assert missing["read_gbps"] == "needs the kernel's time"

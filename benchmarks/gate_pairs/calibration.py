@@ -30,6 +30,13 @@ def autocorrelated(rng, count, coefficient, scale):
     return y
 
 
+def together(rng, count):
+    """Noise with four outliers that came together, somewhere in the first 90 points."""
+    y, at = rng.normal(0, 0.03, count), rng.integers(0, 87)
+    y[at : at + 4] += rng.uniform(0.2, 0.4, 4)
+    return y
+
+
 NOISE = {
     "quiet, 0.5 %": lambda rng, n: rng.normal(0, 0.005, n),
     "1.5 %": lambda rng, n: rng.normal(0, 0.015, n),
@@ -69,6 +76,7 @@ HISTORY = {
     "skewed": lambda rng, n: rng.exponential(0.03, n),
     "two modes 6 % apart": lambda rng, n: rng.normal(0, 0.01, n) + 0.06 * (rng.random(n) < 0.4),
     "2 %, 3 % of commits 40 % up": lambda rng, n: rng.normal(0, 0.02, n) + 0.4 * (rng.random(n) < 0.03),
+    "3 %, four commits in a row 20 to 40 % up": together,
     "3 %, autocorrelated (0.5)": lambda rng, n: autocorrelated(rng, n, 0.5, 0.03),
     "quantised": lambda rng, n: np.round(rng.normal(0, 0.01, n) / 0.02) * 0.02,
     "constant": lambda _, n: np.zeros(n),
@@ -131,6 +139,26 @@ def history(task):
     return kind, false / count, 100 * hits / count
 
 
+def several(task):
+    """Return the percentage found of changes in lines of 2 to 8 of them, and false ones for a hundred true ones.
+
+    Levels are 10 to 79 points long and 8 to 30 % apart, up or down; a change is found when it is placed within three.
+    """
+    scale, coefficient, count = task
+    found = false = true = 0
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        changes = rng.integers(2, 9)
+        lengths = rng.integers(10, 80, changes + 1)
+        levels = np.cumsum(rng.choice([-1, 1], changes + 1) * rng.uniform(0.08, 0.3, changes + 1))
+        y = np.repeat(levels, lengths) + autocorrelated(rng, int(lengths.sum()), coefficient, scale)
+        told, places = [c.index for c in change_points(np.exp(y).tolist())], np.cumsum(lengths)[:-1]
+        true += len(places)
+        found += sum(any(abs(one - place) <= 3 for one in told) for place in places)
+        false += sum(all(abs(one - place) > 3 for place in places) for one in told)
+    return scale, coefficient, 100 * found / true, 100 * false / true
+
+
 def main():
     """Simulate and print Markdown tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -154,6 +182,10 @@ def main():
         )
         for kind, false, hits in pool.imap(history, [(kind, arguments.series) for kind in HISTORY]):
             print(f"| {kind} | {false:.3f} | {hits:.0f} % |")
+        print("\n| several changes in a line, noise | found | false ones for 100 |\n|---|---|---|")
+        tasks = [(scale, coefficient, arguments.series) for scale in (0.01, 0.03) for coefficient in (0.0, 0.4)]
+        for scale, coefficient, share, false in pool.imap(several, tasks):
+            print(f"| {100 * scale:g} %, autocorrelated ({coefficient:g}) | {share:.1f} % | {false:.1f} |")
 
 
 if __name__ == "__main__":

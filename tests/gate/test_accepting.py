@@ -68,6 +68,16 @@ def test_a_trailer_holds_for_its_commit_and_an_old_waiver_fails(slower):
     assert "for once (up to x2.5, for this change, added by this change, commit " in result.entries[0].waiver
 
 
+def test_a_waiver_of_what_is_gone_fails_a_quick_run_that_leaves_nothing_out(slower):
+    """Its suite has no quick classes, so that all of it was measured; many projects run the gate in no other way."""
+    gone = WAIVER.replace(SLOW, "bench_work.Gone.time_work")
+    status, result = slower(**{waivers.FILE: WAIVER + gone})
+    assert (status, result.verdict) == (1, "problem")
+    (problem,) = result.problems
+    assert problem.startswith(f"{waivers.FILE}:10: the waiver of bench_work.Gone.time_work time is not needed: ")
+    assert problem.endswith("no benchmark of the suite has this name, parameters and metric; take it out")
+
+
 def test_above_its_ceiling_a_regression_fails(slower, monkeypatch):
     """A waiver for ten percent does not cover a doubling; what exact metrics leave out is a note beside it."""
     monkeypatch.setattr(exact, "entries", lambda context: context.note("the machine code is not compared: why") or [])

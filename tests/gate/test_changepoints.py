@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate import changepoints, spread
+from rocattn_profiling.gate import changepoints, outliers, spread
 from rocattn_profiling.gate.changepoints import change_points, changes_of
 from rocattn_profiling.measure.asv_series import Point, Series
 
@@ -106,14 +106,60 @@ def test_the_interval_of_a_size_is_of_the_noise_around_it(noisy):
 
 @pytest.mark.parametrize("at", [0, 90])
 @pytest.mark.parametrize("size", [0.4, -7.0])
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, 3, 4])
 def test_outliers_that_came_together_hide_no_step(at, size, count):
-    """Two or three points far off, at the beginning or in the middle, leave a 10 % step elsewhere where it was."""
+    """Two to four points far off, at the beginning or in the middle, leave a 10 % step elsewhere where it was."""
     rng = np.random.default_rng(15)
     for _ in range(10):
         y = np.log(stepped(rng, 60, 60, 0.1, 0.02))
         y[at : at + count] += size
         assert any(abs(change.index - 60) <= 2 for change in change_points(np.exp(y).tolist()))
+
+
+@pytest.mark.parametrize("at", [0, 50, 90, 94])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("count", [3, 4])
+def test_outliers_that_came_together_are_no_change(at, sign, count):
+    """Three or four points 20 to 40 % off, followed by two or more of the old level, in one series of 20 at most."""
+    rng = np.random.default_rng(16)
+    found = 0
+    for _ in range(20):
+        y = rng.normal(0, 0.03, 100)
+        y[at : at + count] += sign * rng.uniform(0.2, 0.4, count)
+        found += bool(change_points(np.exp(y).tolist()))
+    assert found <= 1
+
+
+def test_outliers_that_came_together_are_no_noise():
+    """Of 40 lines with four points in a row 20 to 40 % up, a later 10 % step is told in 30 by its fifth commit."""
+    rng = np.random.default_rng(19)
+    hits = 0
+    for _ in range(40):
+        y = np.log(stepped(rng, 100, 5))
+        at = rng.integers(0, 90)
+        y[at : at + 4] += rng.uniform(0.2, 0.4, 4)
+        hits += any(abs(c.index - 100) <= 2 for m in (3, 4, 5) for c in change_points(np.exp(y[: 100 + m]).tolist()))
+    assert hits >= 30
+
+
+@pytest.mark.parametrize("near", [0.05, 0.35])
+def test_outliers_beside_a_step_leave_it(near):
+    """Four outliers directly before a step, whichever level they are nearer to, leave one change about there."""
+    rng = np.random.default_rng(17)
+    for _ in range(10):
+        y = rng.normal(0, 0.02, 100)
+        y[50:] += 0.3
+        y[46:50] += 0.3 + near
+        assert [abs(change.index - 50) <= 4 for change in change_points(np.exp(y).tolist())] == [True]
+
+
+def test_five_points_that_a_later_change_took_back_are_a_level():
+    """Five points 30 % up in the middle of a line went up and came back."""
+    rng = np.random.default_rng(18)
+    for _ in range(10):
+        y = rng.normal(0, 0.03, 100)
+        y[50:55] += 0.3
+        assert [(c.index, c.state) for c in change_points(np.exp(y).tolist())] == [(50, "recovered"), (55, "confirmed")]
 
 
 def test_a_single_outlier_is_no_change():
@@ -190,11 +236,31 @@ def test_plain_steps_are_those_that_drawing_would_find(monkeypatch, size):
     assert [change_points(values) for values in series] == fast
 
 
+@pytest.mark.parametrize("points", [8, 15, 20])
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+@pytest.mark.parametrize(
+    "levels",
+    [(4, 8, 4, 9), (4, 8, 4, 8), (1, 1.3, 1, 1.3, 1), (4, 8, 16, 32), (1, 1.1, 1, 1.1, 1, 1.1), (1, 1.2, 1.1, 1.3)],
+)
+def test_levels_that_come_and_go_are_all_found(levels, noise, points):
+    """A regression that was reverted and came back: each level is noise to the others, and each is named."""
+    values = np.repeat(np.array(levels, dtype=float), points)
+    found = change_points((values * np.exp(np.random.default_rng(21).normal(0, noise, len(values)))).tolist())
+    assert [change.index for change in found] == list(range(points, len(values), points))
+    for number, change in enumerate(found):
+        true = levels[number + 1] / levels[number]
+        assert change.ratio_low <= true * 1.01
+        assert change.ratio_high >= true * 0.99
+        # A rise is over once a later level is back at the one before it, and a fall likewise.
+        left = [(level - levels[number]) * (true - 1) for level in levels[number + 2 :]]
+        assert (change.state == "recovered") == any(rest <= 0 for rest in left)
+
+
 def test_outliers_are_held_at_the_median_of_their_window():
     """The running median is that of the points that there are, at both ends as well."""
     y = np.random.default_rng(11).normal(0, 0.01, 60)
     y[[0, 30, 59]] += 3.0
-    held = changepoints._held(y)
+    held = outliers.drawn_in(y)
     assert np.abs(held).max() < 0.1
     untouched = [i for i in range(60) if i not in {0, 30, 59}]
     assert np.abs(held[untouched] - y[untouched]).max() < 0.02

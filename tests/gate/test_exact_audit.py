@@ -237,6 +237,18 @@ def test_pins_that_cannot_be_compared_are_noted_once(tmp_path):
     assert not PinFiles(tmp_path / "base", tmp_path / "head").accepts(after)
 
 
+def test_what_does_not_compile_any_more_is_placed_at_the_compilers_error(sides):
+    """In the kernel's own file, or in the header that it includes: the page beside the change opens there."""
+    plant(sides[1], "    not_declared();")
+    line = 1 + (sides[1].root / "hip/scale.hip").read_text().split("not_declared")[0].count("\n")
+    (cause,) = entries_of(sides)[0]["scale", "gfx1100"].causes
+    assert (cause.location.path, cause.location.line) == ("kernels/hip/scale.hip", line)
+    header = sides[1].root / "include/rocattn/device.h"
+    header.write_text(f"#pragma once\nnot_a_type x;\n{header.read_text()}")
+    (cause,) = entries_of(sides)[0]["scale", "gfx1100"].causes
+    assert (cause.location.path, cause.location.line) == ("kernels/include/rocattn/device.h", 2)
+
+
 def test_a_kernel_that_compiles_on_neither_side_is_listed(sides):
     """It is not one of those that passed, and why is said."""
     for side in sides:

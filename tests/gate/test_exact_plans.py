@@ -35,11 +35,12 @@ def judged(entries):
 
 
 def test_what_is_as_in_base_passes_and_is_counted():
-    """Six plans and choices of each problem, and workspaces; nothing else is said."""
+    """Of each problem a plan and a workspace an architecture, a choice, another backend, two workspaces here."""
     found = exact_plans.compare(answers(), answers(), ARCHS)
-    assert {one.status for one in found} == {"pass"}
-    assert {one.metric for one in found} == {"plan", "workspace"}
-    assert all("2 problems" in one.reason for one in found)
+    assert [(one.metric, one.status, one.reason) for one in found] == [
+        ("plan", "pass", "8 plans and backend choices of 2 problems are those of base"),
+        ("workspace", "pass", "8 workspaces of 2 problems are those of base"),
+    ]
 
 
 def test_a_lost_flash_path_is_a_regression_with_its_reason():
@@ -48,6 +49,8 @@ def test_a_lost_flash_path_is_a_regression_with_its_reason():
     assert judged(found) == {("flash path", "gfx1100"): "regression"}
     entry = found["flash path", "gfx1100"]
     assert (entry.metric, entry.base, entry.head, entry.unit, entry.decision.ratio) == ("plan", 2, 1, "problems", 2)
+    assert (entry.decision.ratio_low, entry.decision.ratio_high, entry.decision.p) == (2, 2, 0)
+    assert entry.reason.startswith("1 of 2 problems: ")
     assert "qk_matmul + softmax + pv_matmul" in entry.reason
     assert "windows are not allowed" in entry.reason
     assert entry.causes[0].kind == "backend"
@@ -58,15 +61,45 @@ def test_a_lost_flash_path_is_a_regression_with_its_reason():
 def test_a_won_flash_path_is_an_improvement():
     """The same the other way round."""
     found = exact_plans.compare(answers(plans=dict.fromkeys(ARCHS, LEFT)), answers(), ARCHS)
-    assert [(one.label, one.status) for one in found if one.status != "pass"] == [("flash path", "improvement")]
+    (entry,) = (one for one in found if one.status != "pass")
+    assert (entry.label, entry.status, entry.base, entry.head) == ("flash path", "improvement", 1, 2)
+    assert entry.decision.ratio == 0.5
 
 
 def test_a_lost_plan_is_a_regression_and_a_won_one_is_new():
     """A problem that the kernels do not compute any more; the other way round base could not say anything."""
     none = Plan(problem="ConfigError: D = 300 is too large")
-    assert judged(compared(plans=dict.fromkeys(ARCHS, none))) == {("plans", ""): "regression"}
+    (entry,) = (one for one in compared(plans=dict.fromkeys(ARCHS, none)).values() if one.status != "pass")
+    assert (entry.label, entry.arch, entry.status) == ("plans", "", "regression")
     found = exact_plans.compare(answers(plans=dict.fromkeys(ARCHS, none)), answers(), ARCHS)
-    assert [(one.label, one.status) for one in found if one.status != "pass"] == [("plans", "new")]
+    (entry,) = (one for one in found if one.status != "pass")
+    assert (entry.label, entry.status, entry.base, entry.head, entry.decision) == ("plans", "new", 1, 2, None)
+
+
+def test_a_lost_plan_is_one_of_those_that_base_has():
+    """On the flash path and beside it; what neither computes is none of them, what is refused one of all."""
+    none, missing = Plan(problem="ConfigError: D = 300 is too large"), Answers(plans={"gfx942": Plan(problem="never")})
+    base = {key: Answers(plans={"gfx942": plan}) for key, plan in zip("abcd", (TAKEN, TAKEN, TAKEN, LEFT), strict=True)}
+    base["e"] = missing
+    gone, refused = Answers(plans={"gfx942": none}), Answers(unknown="ConfigError: D")
+    for lost, reason, numbers, ratio in (
+        ({"a": gone}, "1 of 4 problems: there is none any more", (4, 3), 4 / 3),
+        ({"a": gone, "d": gone}, "2 of 4 problems: there is none any more", (4, 2), 2),
+        ({"a": refused}, "1 of 5 problems: the library refuses the problem", (5, 4), 5 / 4),
+    ):
+        found = exact_plans.compare(base, base | lost, ["gfx942"])
+        (entry,) = (one for one in found if one.status == "regression")
+        assert entry.reason.startswith(reason)
+        assert ((entry.base, entry.head), entry.decision.ratio) == (numbers, ratio)
+
+
+def test_more_kinds_of_change_than_are_written_out_are_counted():
+    """Ten problems lose the flash path for ten reasons: eight are causes, and nine are more than the first."""
+    base = {str(n): Answers(plans={"gfx942": TAKEN}) for n in range(10)}
+    left = {str(n): Answers(plans={"gfx942": msgspec.structs.replace(LEFT, reason=str(n))}) for n in range(10)}
+    (entry,) = (one for one in exact_plans.compare(base, left, ["gfx942"]) if one.label == "flash path")
+    assert len(entry.causes) == 8
+    assert entry.reason.endswith("; 9 more kinds of change")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +107,7 @@ def test_a_lost_plan_is_a_regression_and_a_won_one_is_new():
     [
         ({"grid": (4, 4, 1)}, "grid 2 x 4 x 1 -> 4 x 4 x 1"),
         ({"block": (64, 1, 1)}, "block 128 x 1 x 1 -> 64 x 1 x 1"),
+        ({"dynamic_lds_bytes": 512}, "dynamic LDS 0 -> 512"),
         ({"defines": {"KEY_TILE": 64, "SLICES": 2}}, "KEY_TILE 32 -> 64, SLICES unset -> 2"),
         ({"kernel": "flash_decode"}, "launches flash_decode instead of flash_attention_causal"),
         ({}, "other arguments of the same launches"),
@@ -84,7 +118,10 @@ def test_another_geometry_is_listed_and_not_judged(changed, says):
     other = msgspec.structs.replace(TAKEN, launches=(msgspec.structs.replace(FLASH, **changed),), hash="c")
     found = compared(plans=dict.fromkeys(ARCHS, other))
     assert judged(found) == {("changed plans or choices", ""): "ungated"}
-    assert says in found["changed plans or choices", ""].causes[0].text
+    entry = found["changed plans or choices", ""]
+    assert says in entry.causes[0].text
+    assert entry.causes[0].text.endswith(" (p)")  # one problem, on two architectures
+    assert entry.reason.startswith("2 plans or choices are others than base's")
 
 
 def test_a_workspace_that_grows_by_a_page_is_a_regression():
@@ -93,6 +130,9 @@ def test_a_workspace_that_grows_by_a_page_is_a_regression():
     found = compared(plans=dict.fromkeys(ARCHS, grown))
     entry = found["workspace gpu", ""]
     assert (entry.status, entry.base, entry.head, entry.decision) == ("regression", 0, 4096, None)
+    parts = msgspec.structs.replace(TAKEN, workspaces={"partials": 8192, "lse": 8192}, hash="d")
+    found = exact_plans.compare(answers(plans={"gfx942": grown}), answers(plans={"gfx942": parts}), ARCHS)
+    assert [one.decision.ratio for one in found if one.status == "regression"] == [4]
     bigger = {"cpu": msgspec.structs.replace(CPU, workspace_bytes=12288), "cpu-flash": TILED}
     entry = compared(backends=bigger)["workspace cpu", ""]
     assert (entry.status, entry.decision.ratio, entry.unit) == ("regression", 1.5, "bytes")
@@ -127,6 +167,23 @@ def test_another_backend_that_base_does_not_hold_for_slower_is_listed():
     assert [one.label for one in found if one.status != "pass"] == ["changed plans or choices"]
 
 
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        ("decode.cpp:102:12: error: no", ("kernels/cpu/decode.cpp", 102)),
+        ("./forward.h:7:1: fatal error: no", ("kernels/cpu/forward.h", 7)),
+        ("/a b/kernels/include/rocattn/tile.h:3:1: error: no", ("kernels/include/rocattn/tile.h", 3)),
+        ("/opt/lib/c++/v1/vector:9:1: error: no", None),
+        ("no message, exit status 1", None),
+    ],
+)
+def test_a_backend_that_does_not_compile_is_placed_at_the_compilers_error(message, place):
+    """It is that line that a reader must mend: the backend's own file has not changed."""
+    away = {"cpu": CPU, "cpu-flash": msgspec.structs.replace(TILED, available=False, why=f"x does not: {message}")}
+    (cause,) = compared(selected="cpu", backends=away)["select cpu-flash", ""].causes
+    assert (cause.location and (cause.location.path, cause.location.line)) == place
+
+
 def test_a_backend_that_is_not_selected_must_go_on_computing_a_problem():
     """Who names it in a call needs it, selected or not; that it does not run on this machine is no loss."""
     unable = msgspec.structs.replace(CPU, supports=False, why="no windows")
@@ -138,6 +195,20 @@ def test_a_backend_that_is_not_selected_must_go_on_computing_a_problem():
         answers(backends={"cpu": msgspec.structs.replace(away, supports=False), "cpu-flash": TILED}), ARCHS,
     )  # fmt: skip
     assert "support cpu" in {one.label for one in found if one.status == "regression"}
+    entry = compared(backends={"cpu-flash": TILED})["support cpu", ""]
+    assert entry.status == "regression"
+    assert "cpu does not compute it any more, which is not there any more" in entry.reason
+
+
+def test_a_backend_for_what_none_computed_is_new():
+    """Nobody lost anything, and there is nothing to compare it with."""
+    unable = msgspec.structs.replace(TILED, supports=False, why="D", workspace_bytes=None)
+    base = {"p": Answers(selected="", backends={"cpu-flash": unable})}
+    head = {"p": Answers(selected="cpu-flash", backends={"cpu-flash": TILED})}
+    (entry,) = exact_plans.compare(base, head, ARCHS)
+    assert (entry.label, entry.status) == ("select cpu-flash", "new")
+    assert "base has none" in entry.reason
+    assert [one.status for one in exact_plans.compare(head, base, ARCHS)] == ["regression"]
 
 
 def test_a_problem_that_base_does_not_know_is_not_compared():

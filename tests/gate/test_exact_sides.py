@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from rocattn_profiling.gate import exact_sides
-from rocattn_profiling.gate.exact_sides import ProbeError, ask
+from rocattn_profiling.gate.exact_sides import ProbeError, ask, ready
 
 ANSWER = "import json, sys\npath = json.load(open(sys.argv[1]))['answer']\n"
 
@@ -55,3 +55,21 @@ def test_a_side_that_does_not_end_or_start_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(exact_sides, "run_group", lambda *a, **k: real(*a, **{**k, "timeout_s": 0.5}))
     with pytest.raises(ProbeError, match="head did not say in 20 s what it plans"):
         asked(tmp_path, monkeypatch, "import time\ntime.sleep(60)\n")
+
+
+def test_cpu_kernels_are_compiled_on_nobodys_time(tmp_path, monkeypatch):
+    """Before the first launch of a benchmark that runs them, on both sides, and a side that cannot stops nothing."""
+    script = tmp_path / "probe.py"
+    script.write_text(f"{ANSWER}import os\nopen('../../asked', 'a').write(os.environ['SIDE'])\nsys.exit(1)\n")
+    monkeypatch.setattr(exact_sides, "PROBE", script)
+    launchers = {}
+    for side in ("base", "head"):
+        (tmp_path / side).mkdir()
+        launchers[side] = SimpleNamespace(scratch=tmp_path / side, python=sys.executable, environment={"SIDE": side})
+    context, said = SimpleNamespace(launchers=launchers), []
+    context.say = said.append
+    ready(context, ["bench.time_x('cpu')", "bench.time_y"])
+    assert (said, (tmp_path / "asked").exists()) == ([], False)
+    ready(context, ["bench.time_x('cpu')", "bench.time_x('cpu-flash')"])
+    assert said == ["compiling the CPU kernels of both sides, unless they are there"]
+    assert (tmp_path / "asked").read_text() == "basehead"

@@ -36,7 +36,7 @@ def test_a_function_that_runs_oftener_is_named_with_its_line(project):
     assert "tinylib/parts.py changed" not in found.explanation  # loaded, but what changed of it did not run
     assert "apart" not in str(found.causes)  # not even loaded
     assert "1 us -> 2 us (+100.0 %)" in found.explanation
-    assert "rocattn gate run --bench '^bench_work\\.Suite\\.time_work\\(20000\\)$'" in found.explanation
+    assert "rocattn gate run --head WORKTREE --bench '^bench_work\\.Suite\\.time_work\\(20000\\)$'" in found.explanation
 
 
 def test_what_is_loaded_but_did_not_run_is_said_to_be_that(project):
@@ -199,6 +199,15 @@ def test_imports_that_were_read_are_said_to_be_that(project):
     """What a benchmark that was not run loads is not known for sure."""
     (found,) = explained(project({"other/data.py": "x = 1\n"}), worse("bench_work.time_needs_old"))
     assert "Nothing that it was seen to import differs" in found.explanation
+
+
+def test_environments_that_were_not_compared_are_not_called_alike(project):
+    """Without revisions files are compared by what both sides load: of a benchmark that fails, nothing is known."""
+    context = project({"tinylib/work.py": LIBRARY["tinylib/work.py"] + "x = 1\n"})
+    made = Context(**{name: getattr(context, name) for name in context.__slots__} | {"trees": {}, "revisions": {}})
+    (found,) = explained(made, worse("bench_work.time_needs_old", status="failed"))
+    assert "which files do is only seen where both sides run it" in found.explanation
+    assert "Nothing" not in found.explanation
 
 
 def test_a_benchmark_that_fails_on_head_is_told_by_its_traceback(project):

@@ -2,11 +2,13 @@
 
 import re
 import shlex
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from rocattn_profiling.gate import explain
+from rocattn_profiling.gate.exact_sides import Answers, BackendAnswer
 from rocattn_profiling.gate.render import MOST_CAUSES, entry_lines
 from rocattn_profiling.gate.verdict import Cause
 
@@ -104,3 +106,28 @@ def test_the_advice_is_about_the_number_that_got_worse(project, unit, reason, ad
     entry = msgspec.structs.replace(worse("k", metric="audit"), unit=unit, reason=reason)
     (found,) = explained(project({}), entry)
     assert found.explanation.endswith(explain.ADVICE[advice])
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_cpu_kernels_are_on_the_path_of_what_fails_in_them(project, monkeypatch, refused):
+    """One that crashes, hangs or does not compile; not where the backend says no before any kernel runs."""
+
+    def answered(_, side, problems, archs):
+        answer = BackendAnswer(available=True, supports=side == "base" or not refused, priority=1)
+        return {label: Answers(backends={"cpu-flash": answer}) for label in problems}
+
+    monkeypatch.setattr(explain, "ask", answered)
+    params = {"backend": "'cpu-flash'", "config": "'b1-h8-q128-k128-d64-float32'"}
+    entry = worse("bench_work.time_x('cpu-flash')", "failed", params=params, reason="the process was killed by SIGSEGV")
+    (found,) = explained(project({"kernels/cpu/forward.cpp": "int x;\n", "kernels/cpu/abi.h": "int y;\n"}), entry)
+    assert [path for path, _ in places(found)] == ([] if refused else ["kernels/cpu/forward.cpp", "kernels/cpu/abi.h"])
+    assert ("On its path, kernels/cpu/forward.cpp" in found.explanation) != refused
+
+
+def test_a_change_that_is_taken_back_is_measured_in_the_working_tree(project, monkeypatch):
+    """Head's commit still has it, whatever the reader did since."""
+    counters = Cause(kind="counters", text="the kernel k takes 1.5 times as long")
+    monkeypatch.setattr(explain.explain_counters.Counters, "of", lambda *_: [counters])
+    context = project({})
+    (found,) = explained(replace(context, again="rocattn gate run --head abc", undone="rocattn gate run --head TREE"))
+    assert "back and measure it alone: `rocattn gate run --head TREE --bench '" in found.explanation

@@ -1,5 +1,6 @@
 """``rocattn gate judge``: stored pairs in, a decision a line out."""
 
+import gzip
 import io
 import json
 
@@ -133,6 +134,40 @@ def test_a_byte_order_mark_and_line_ends_of_windows_are_read(line, tmp_path):
     assert main(["gate", "judge", str(path), "--out", str(tmp_path / "o")]) == 0
 
 
+def test_whole_numbers_may_be_written_as_floats(line):
+    """Writers of tables know one kind of number: a line of theirs is judged as any other."""
+    row = line("x", slowdown=0.3)
+    for launch in (launch for side in "ab" for launch in row[side]["launches"]):
+        launch["nivcsw"] = [0] * len(launch["samples"])
+    floats = json.loads(json.dumps(row))
+    for side in "ab":
+        floats[side]["number"] = float(floats[side]["number"])
+        for launch in floats[side]["launches"]:
+            launch["round"], launch["pos"] = float(launch["round"]), float(launch["pos"])
+            launch["nivcsw"] = [float(count) for count in launch["nivcsw"]]
+    found = judge([json.dumps(one).encode() for one in (row, floats)])
+    assert not found.problems
+    assert found.lines[0] == found.lines[1]
+
+
+def test_a_part_of_a_switch_is_no_count(line):
+    """What is not whole stays refused, not rounded."""
+    row = line("x")
+    row["a"]["launches"][0]["nivcsw"] = [0.5] * len(row["a"]["launches"][0]["samples"])
+    (problem,) = judge([json.dumps(row).encode()]).problems
+    assert "Expected `int`, got `float`" in problem
+
+
+def test_a_compressed_file_is_one_line(line, tmp_path, capsys):
+    """Not a complaint for each of its bytes that looks like an end of line."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(gzip.compress(b"".join(json.dumps(line(str(n))).encode() + b"\n" for n in range(20))))
+    assert main(["gate", "judge", str(path), "--out", str(tmp_path / "o")]) == 4
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert "compressed (gzip): unpack it" in told[0]
+
+
 def test_the_input_is_not_overwritten(line, tmp_path, capsys):
     """Decisions in place of the launches would be measurements lost; also by another name."""
     path = written(tmp_path, [line("x")])
@@ -167,6 +202,14 @@ def test_an_interrupted_file_leaves_what_was_there(tmp_path, capsys, monkeypatch
     assert main(["gate", "judge", "-", "--out", str(tmp_path / "o")]) == 130
     assert "interrupted: no decision was written" in capsys.readouterr().err
     assert (tmp_path / "o").read_text() == "earlier"
+
+
+def test_a_closed_standard_output_is_one_line(line, tmp_path, monkeypatch, capsys):
+    """Said before anything is judged."""
+    path = written(tmp_path, [line("x")])
+    monkeypatch.setattr("sys.stdout", None)
+    assert main(["gate", "judge", str(path), "--out", "-"]) == 4
+    assert "standard output is closed" in capsys.readouterr().err
 
 
 def test_a_closed_standard_input_is_one_line(monkeypatch, capsys):

@@ -169,19 +169,83 @@ def test_a_snapshot_can_be_checked_out(repo, tmp_path):
         assert (tree / "b.txt").read_text() == "new"
 
 
+def test_in_a_hook_of_git_s_the_user_s_branch_stays(repo, tmp_path, monkeypatch):
+    """Git tells its hooks the repository by variables, which go before any folder: a checkout must not be of that."""
+    first = repo.commit("first", **{"a.txt": "1"})
+    repo.commit("second", **{"a.txt": "2"})
+    linked = tmp_path / "linked"
+    repo.git("worktree", "add", "--quiet", "-b", "feature", str(linked))
+    own = repo.root / ".git" / "worktrees" / "linked"
+    monkeypatch.setenv("GIT_DIR", str(own))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(own / "index"))
+    before = (own / "HEAD").read_bytes(), (own / "index").read_bytes()
+    with revisions.checkout(linked, revisions.resolve(linked, first), tmp_path / "scratch") as tree:
+        assert (tree / "a.txt").read_text() == "1"
+    assert ((own / "HEAD").read_bytes(), (own / "index").read_bytes()) == before
+
+
+def test_a_shallow_clone_s_fetched_base_and_changes_can_be_checked_out(repo, tmp_path):
+    """As a runner has them: one commit of head, one of base without a branch, and changes that no commit holds."""
+    first = repo.commit("first", **{"a.txt": "1"})
+    repo.commit("second", **{"a.txt": "2"})
+    repo.git("config", "uploadpack.allowAnySHA1InWant", "true")
+    shallow = type(repo)(tmp_path / "shallow")
+    shallow.git("fetch", "--quiet", "--depth=1", repo.root.as_uri(), "main")
+    shallow.git("checkout", "--quiet", "--detach", "FETCH_HEAD")
+    shallow.git("fetch", "--quiet", "--depth=1", repo.root.as_uri(), first)
+    shallow.put("a.txt", "3")
+    for name, content in ((first, "1"), ("HEAD", "2"), ("WORKTREE", "3")):
+        with revisions.checkout(shallow.root, revisions.resolve(shallow.root, name), tmp_path / "scratch") as tree:
+            assert (tree / "a.txt").read_text() == content
+
+
+@pytest.mark.parametrize("left_out", ["blob:none", "tree:0"])
+def test_a_partial_clone_gets_the_files_that_it_lacks(repo, tmp_path, left_out):
+    """Git checks out what a clone of it has and ends with 0: base without a file would have no benchmark to compare."""
+    repo.commit("first", **{"a.txt": "1", "b/c.txt": "1"})
+    repo.commit("second", **{"a.txt": "2", "b/c.txt": "2"})
+    repo.git("config", "uploadpack.allowFilter", "true")
+    partial = tmp_path / "partial"
+    repo.git("clone", "--quiet", f"--filter={left_out}", repo.root.as_uri(), str(partial))
+    with revisions.checkout(partial, revisions.resolve(partial, "HEAD~1"), tmp_path / "scratch") as tree:
+        assert [(tree / name).read_text() for name in ("a.txt", "b/c.txt")] == ["1", "1"]
+
+
+def test_a_partial_clone_without_its_remote_is_one_line(repo, tmp_path):
+    """Nothing is measured of half a revision."""
+    repo.commit("first", **{"a.txt": "1"})
+    repo.commit("second", **{"a.txt": "2"})
+    repo.git("config", "uploadpack.allowFilter", "true")
+    partial = tmp_path / "partial"
+    repo.git("clone", "--quiet", "--filter=blob:none", repo.root.as_uri(), str(partial))
+    repo.root.rename(tmp_path / "gone")
+    opened = revisions.checkout(partial, revisions.resolve(partial, "HEAD~1"), tmp_path / "scratch")
+    with pytest.raises(RevisionError, match=r"partial, and the files of HEAD~1 cannot be fetched") as caught, opened:
+        pytest.fail("a checkout without its files")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_snapshot_is_named(repo):
+    """Git's last line says only that adding failed; the one before it says what."""
+    repo.commit("first", **{"a.txt": "1"})
+    repo.git("init", "--quiet", "nested")
+    with pytest.raises(RevisionError, match=r"'nested/' does not have a commit checked out; fatal: adding"):
+        revisions.snapshot_worktree(repo.root)
+
+
 def test_a_checkout_holds_its_submodules(repo, tmp_path):
     """Each revision with the submodule's commit it names, taken from the user's own clone: the origin may be gone."""
     other = type(repo)(tmp_path / "other")
     other.commit("one", **{"inner.txt": "1"})
-    repo.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other.root), "deps/other")
+    repo.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other.root), "deps/the other")
     first = repo.commit("first")
     other.commit("two", **{"inner.txt": "2"})
-    repo.git("-C", "deps/other", "pull", "--quiet")
+    repo.git("-C", "deps/the other", "pull", "--quiet")
     repo.commit("second")
     other.root.rename(tmp_path / "gone")
     for name, content in ((first, "1"), ("HEAD", "2")):
         with revisions.checkout(repo.root, revisions.resolve(repo.root, name), tmp_path / "scratch") as tree:
-            assert (tree / "deps/other/inner.txt").read_text() == content
+            assert (tree / "deps/the other/inner.txt").read_text() == content
     assert repo.git("status", "--porcelain") == ""
 
 

@@ -2,14 +2,17 @@
 
 import errno
 import fcntl
+import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import msgspec
 import pytest
 
+from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.folder import alone
@@ -42,6 +45,15 @@ def test_two_gates_do_not_share_a_folder(project, gate, capsys):
         assert "another gate is at work in out/gate: wait for it" in capsys.readouterr().err.splitlines()[-1]
         assert (out / "verdict.json").read_text() == "the first's"
     assert gate("--bench", r"\(100\)") == 0
+
+
+def test_the_lock_of_a_run_that_was_just_killed_is_waited_for(tmp_path):
+    """What that run was starting holds the folder for a moment longer, and is no other gate."""
+    holder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    threading.Timer(0.3, os.close, [holder]).start()
+    with alone(tmp_path), pytest.raises(RocattnError, match="another gate is at work"), alone(tmp_path):
+        pass
 
 
 def test_a_file_system_without_locks_is_measured_on(tmp_path, monkeypatch):

@@ -167,6 +167,13 @@ def test_an_invalid_session_is_inconclusive(entry, result_of):
     assert "does not count" in result.sentence
 
 
+def test_a_suite_that_did_not_run_on_both_sides_has_no_ratio(entry, result_of):
+    """x1.000 would read as "measured, and nothing changed"; exact metrics are none of its benchmarks."""
+    result = result_of([entry("a", "missing", None), entry("k", "pass", metric="audit")], launches=2)
+    assert "\nall benchmarks together: unknown, as none ran on both sides\n" in render.text(result)
+    assert "all benchmarks together: x1.000" in render.text(result_of([entry("a", "pass")], launches=2))
+
+
 def test_the_text_is_worst_first_and_shows_what_is_open(entry, result_of):
     """Regressions, then what could not be measured, then the undecided, each with its reason; passes last."""
     result = result_of([

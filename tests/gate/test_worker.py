@@ -95,6 +95,7 @@ def time_environment():
     assert os.environ["OPENBLAS_NUM_THREADS"] == "3"
     assert os.environ["ROCATTN_NUM_THREADS"] == "1"
     assert "PYTHONPATH" not in os.environ
+    assert "GIT_DIR" not in os.environ
 time_environment.timeout = 70.0
 
 def track_compiler():
@@ -127,6 +128,7 @@ def listed(suite, tmp_path_factory):
 def run(suite, listed, tmp_path, monkeypatch):
     """Return a function that runs one case by its label."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("GIT_DIR", str(tmp_path))  # as in a hook of git's
     monkeypatch.setenv("ROCATTN_TEST_LOG", str(tmp_path / "log.txt"))
     launcher = Launcher(sys.executable, suite, tmp_path / "scratch", {"OPENBLAS_NUM_THREADS": "3"})
     cases = {case.label: case for case in listed.cases()}
@@ -283,7 +285,7 @@ def test_peak_memory_does_not_start_at_the_parent_s_size(run):
 
 
 def test_threads_are_one_unless_the_suite_says_otherwise(run):
-    """BLAS is single-threaded by default, variables of asv's matrix win, PYTHONPATH does not leak in."""
+    """BLAS is single-threaded by default, variables of asv's matrix win; PYTHONPATH and GIT_DIR stay out."""
     found = run("time_environment")
     assert found.status == "ok", found.traceback
 

@@ -14,7 +14,7 @@ from rocattn_profiling.measure import detached
 from rocattn_profiling.measure.asv_launch import Launcher, Request
 
 SUITE = """
-import os, subprocess, sys, time
+import os, subprocess, sys, threading, time
 
 def time_prints():
     print("noise " * 20)
@@ -51,6 +51,12 @@ def time_detaches():
     )
     with open(os.environ["ROCATTN_TEST_LOG"], "w") as log:
         log.write(str(time_detaches.child.pid))
+
+def time_takes_streams():
+    sys.stdout = None
+    threading.Thread(target=lambda: time.sleep(600)).start()
+time_takes_streams.timeout = 20.0
+time_takes_streams.number = 1
 
 def time_shouts():
     raise ValueError("x" * 10**6)
@@ -94,6 +100,11 @@ def has_ended(number):
 def test_prints_cannot_get_into_the_answer(run):
     """A benchmark may write what it likes to stdout and stderr."""
     assert run("time_prints").status == "ok"
+
+
+def test_a_benchmark_may_take_its_stdout_away(run):
+    """The answer stands; threads that it left do not keep the process until its time is up."""
+    assert run("time_takes_streams").status == "ok"
 
 
 def test_a_failure_has_one_line_and_the_whole_traceback(run):

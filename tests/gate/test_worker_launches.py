@@ -33,6 +33,19 @@ class Data:
     assert sizes == [[3.0], [70.0]]
 
 
+def test_each_launch_has_an_environment_of_another_size(tmp_path):
+    """Where the stack begins follows from it: with one size for all a chance of the layout would be the build's."""
+    text = """\
+import os
+def track_size():
+    return sum(len(name) + len(value) for name, value in os.environ.items())
+"""
+    launcher, cases = suite_of(text, tmp_path)
+    sizes = [launcher.run(cases["bench.track_size"], Request()).launch.samples_ns[0] for _ in range(4)]
+    assert len(set(sizes)) > 1
+    assert max(sizes) - min(sizes) < 4096
+
+
 def test_parameters_are_found_by_name_on_each_side(tmp_path):
     """A side that lists them in another order, or not at all, is never measured with others; sets have no order."""
     text = """\

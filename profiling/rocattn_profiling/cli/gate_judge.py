@@ -67,6 +67,8 @@ def _check_out(arguments: argparse.Namespace) -> None:
     if arguments.out == "-":
         if arguments.json:
             raise CommandError("--out - and --json both want standard output: give one of them")
+        if sys.stdout is None:
+            raise CommandError("standard output is closed: name a file for the decisions with --out")
         return
     source, out = Path(arguments.input), Path(arguments.out)
     if arguments.input != "-" and source.exists() and out.exists() and source.samefile(out):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from rocattn_profiling.cli.console import progress, say
+from rocattn_profiling.cli.console import end_on_sigterm, progress
 from rocattn_profiling.cli.status import NOT_MEASURED, USAGE, CommandError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
-    from types import FrameType
 
-    from rocattn_profiling.gate.measure import Step
+    from rocattn_profiling.measure.steps import Step
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +73,7 @@ def measuring(what: str) -> Iterator[Callable[[Step], None]]:
     from rocattn_profiling.measure.asv_config import SuiteError
     from rocattn_profiling.measure.building import BuildError
 
-    before = signal.signal(signal.SIGTERM, _terminated)
+    before = end_on_sigterm("gate", "what was finished is kept, and the same command goes on from there")
     try:
         with progress(what, 0) as shown:
 
@@ -88,9 +87,3 @@ def measuring(what: str) -> Iterator[Callable[[Step], None]]:
         raise CommandError(str(error), NOT_MEASURED) from error
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """End cleanly on SIGTERM, which stops a job: the running process group and the checkouts go on the way out."""
-    say("rocattn gate: terminated; what was finished is kept, and the same command goes on from there")
-    raise SystemExit(128 + signal.SIGTERM)

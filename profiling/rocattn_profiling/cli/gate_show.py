@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.cli.console import say
+from rocattn_profiling.cli.console import print_utf8, say
 from rocattn_profiling.cli.status import NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
@@ -44,7 +44,11 @@ def run_show(arguments: argparse.Namespace) -> int:
 
     path = Path(arguments.verdict)
     result = verdict.read(path / "verdict.json" if path.is_dir() else path)
-    _give(_form(arguments.format)(result), arguments.out)
+    text = _form(arguments.format)(result)
+    if arguments.format == "text" and arguments.out in {None, "-"}:
+        print(text, end="")
+    else:
+        _give(text, arguments.out)
     if not arguments.exit_status:
         return OK
     return result.strict_status if arguments.strict else result.status
@@ -94,7 +98,7 @@ def run_comment(arguments: argparse.Namespace) -> int:
 
 def _give(text: str, out: str | None) -> None:
     if out is None or out == "-":
-        print(text, end="")
+        print_utf8(text)
         return
     from rocattn_profiling.files import write_text
 

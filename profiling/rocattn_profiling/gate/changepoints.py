@@ -4,19 +4,20 @@ The most surprising bump (a run of commits against the rest, of which a step is 
 again and again, as in circular binary segmentation (Olshen et al. 2004). What counts as surprising is calibrated on the
 series itself: the same search runs over series without a change, made of this one's own residuals with their own
 autocorrelation (a sieve bootstrap, Buehlmann 1997), and the largest values follow a Gumbel distribution fitted to them.
-So no p of a maximising split is taken for a p. Single outliers are drawn in towards a running median first.
+So no p of a maximising split is taken for a p. Outliers are drawn in towards a running median first. A part that
+shows no bump, but scatters more than its steps do, is split into the levels that fit best: several hide each other.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
+from rocattn_profiling.gate.outliers import CONFIRMED, FLOOR, SHORTEST, drawn_in, step_scale
 from rocattn_profiling.measure.stats import student_t_quantile
 
 if TYPE_CHECKING:
@@ -32,15 +33,13 @@ State = Literal["new", "confirmed", "recovered"]
 Unsearched = Literal["few", "zero"]  # fewer than `FEWEST` points; values of zero or less, which have no ratios
 LEVEL = 0.007  # chance of a false change in a stable series, at every test
 LEAST = math.log1p(0.01)  # smaller steps are no news
-CONFIRMED = 5  # points on the new level
-_SHORTEST = 3  # points of the newest segment: one or two are outliers
-FEWEST = CONFIRMED + _SHORTEST  # points without which nothing is said
+FEWEST = CONFIRMED + SHORTEST  # points without which nothing is said
 _DRAWS, _FEWEST_DRAWS = 200, 60
 _DRAWN = 60_000  # points of all draws together: long series get fewer draws
 _PLAIN = 100.0  # t squared of independent points that no stable series reaches: outliers were held before
-_CLIP = 2.5  # noise scales from the running median at which an outlier is held
-_WINDOW = 2 * CONFIRMED - 1
-_FLOOR = 1e-3  # noise in logs that even a constant series is credited with
+_APART = 1.5  # times the noise from point to point that points scatter, if they are on several levels
+_HIDDEN = 0.1  # of the chance of a false change, for levels in what shows no change as a whole
+_PRICE = 5.0  # times the noise from point to point, squared: of a level among them
 _MOST_CORRELATED = 0.8
 _EULER = 0.5772156649
 
@@ -144,8 +143,8 @@ def _stretches(values: Sequence[float | None], boundaries: Collection[int]) -> I
 
 def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[ChangePoint]:
     """Return the changes of a stretch without boundaries."""
-    y = _held(logs)
-    cuts = _lasting(logs, _pruned(y, sorted(set(_cuts(y, 0, len(y), level))), level))
+    y = drawn_in(logs)
+    cuts = _pruned(logs, y, sorted(set(_cuts(logs, y, 0, len(y), level))), level)
     if not cuts:
         return []
     edges = [0, *cuts, len(y)]
@@ -177,42 +176,48 @@ def _stretch(places: NDArray[np.intp], logs: Array, level: float) -> list[Change
     return changes
 
 
-def _held(y: Array) -> Array:
-    """Draw outliers in towards the running median, also those that came together; a run that may be a level is none."""
-    count = len(y)
-    # Points of a run of `CONFIRMED` are most of any window of twice as many that they stand in: what is shorter is not.
-    middle = np.full(count, statistics.median(y[:_WINDOW].tolist()))  # numpy's takes longer for so few
-    if count > _WINDOW:
-        half = _WINDOW // 2
-        middle[half : count - half] = np.median(np.lib.stride_tricks.sliding_window_view(y, _WINDOW), axis=1)
-    # At the end three points may be news.
-    for i in range(max(0, count - CONFIRMED + 1), count):
-        middle[i] = statistics.median(y[max(0, i - _SHORTEST + 1) : i + _SHORTEST].tolist())
-    # Normal noise has a mean step of 1.128 scales. A tenth is left out for outliers.
-    steps = np.sort(np.abs(np.diff(y)))
-    scale = max(float(np.mean(steps[: math.ceil(0.9 * len(steps))])) / 0.9, _FLOOR)
-    return np.clip(y, middle - _CLIP * scale, middle + _CLIP * scale)
-
-
-def _cuts(y: Array, start: int, end: int, level: float) -> Iterator[int]:
+def _cuts(raw: Array, y: Array, start: int, end: int, level: float) -> Iterator[int]:
     """Go through the changes within a part, found from the most surprising down."""
     part = y[start:end]
     if len(part) < FEWEST:
         return
     surprise, run, length = _surprise(part)
     cuts = [cut for cut in (run, run + length) if 0 < cut < len(part)]
-    if not cuts or _chance(part, cuts, surprise) > level:
-        return
-    edges = [0, *cuts, len(part)]
-    yield from (start + cut for cut in cuts)
-    for a, b in itertools.pairwise(edges):
-        yield from _cuts(y, start + a, start + b, level)
+    parts = list(itertools.pairwise([0, *cuts, len(part)]))
+    if cuts and _chance(part, cuts, surprise) <= level:
+        yield from (start + cut for cut in cuts)
+        for a, b in parts:
+            yield from _cuts(raw, y, start + a, start + b, level)
+    elif cuts and float(part.std()) > _APART * step_scale(part):
+        # Levels that come and go pass for noise around any one of them: what each differs by from its neighbours is
+        # asked instead.
+        yield from (start + cut for cut in _pruned(raw[start:end], part, _levels(part), level * _HIDDEN))
+
+
+def _levels(y: Array) -> list[int]:
+    """Return where the levels begin that fit best for what each costs (optimal partitioning, Jackson et al. 2005)."""
+    count, price = len(y), (_PRICE * step_scale(y)) ** 2
+    sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (y, y**2))
+    places = np.arange(count + 1)
+    best, begins = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=np.intp)
+    best[0] = 0.0
+    for end in range(CONFIRMED, count + 1):
+        starts = places[: end + 1 - (CONFIRMED if end < count else SHORTEST)]
+        around = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
+        costs = best[starts] + around
+        begins[end] = costs.argmin()
+        best[end] = costs[begins[end]] + price
+    cuts, at = [], int(begins[count])
+    while at:
+        cuts.append(at)
+        at = int(begins[at])
+    return cuts[::-1]
 
 
 def _lengths(count: int) -> list[int]:
     """Return the lengths of bumps to try: every short one, then ever coarser steps."""
     lengths, length = [], CONFIRMED
-    while length <= count - _SHORTEST:
+    while length <= count - SHORTEST:
         lengths.append(length)
         length = max(length + 1, int(length * 1.08)) if length > 40 else length + 1
     return lengths
@@ -231,13 +236,13 @@ def _runs(sums: Array) -> Iterator[tuple[int, Array, float]]:
     count = len(sums) - 1
     # A step is a run that reaches an end; the run before it and the run after it are equally surprising. Only at the
     # end, where news is wanted soon, are fewer than `CONFIRMED` points a run: elsewhere outliers came together.
-    steps = np.arange(CONFIRMED, count - _SHORTEST + 1)
+    steps = np.arange(CONFIRMED, count - SHORTEST + 1)
     weights = steps * (1 - steps / count)
-    yield 0, sums[CONFIRMED : count - _SHORTEST + 1] ** 2 / weights.reshape(-1, *[1] * (sums.ndim - 1)), 1.0
+    yield 0, sums[CONFIRMED : count - SHORTEST + 1] ** 2 / weights.reshape(-1, *[1] * (sums.ndim - 1)), 1.0
     room = np.empty_like(sums)
     for m in _lengths(count):
         # A run that leaves a point or two at an end would cut off an outlier.
-        last = count - m - _SHORTEST
+        last = count - m - SHORTEST
         if last < CONFIRMED:
             break
         gain = room[: last + 1 - CONFIRMED]
@@ -254,7 +259,7 @@ def _surprise(part: Array) -> tuple[float, int, int]:
         at = int(gain.argmax())
         if (value := float(gain[at]) / weight) > best:
             best, where, length = (value, CONFIRMED + at, m) if m else (value, 0, CONFIRMED + at)
-    left = max(float((centred**2).sum()) - best, count * _FLOOR**2)
+    left = max(float((centred**2).sum()) - best, count * FLOOR**2)
     return math.sqrt(best / (left / (count - 2))), where, length
 
 
@@ -267,7 +272,7 @@ def _surprises(rows: Array) -> Array:
     best = np.zeros(len(rows))
     for _, gain, weight in _runs(sums):
         np.maximum(best, gain.max(axis=0) / weight, out=best)
-    left = np.maximum((centred**2).sum(axis=1) - best, count * _FLOOR**2)
+    left = np.maximum((centred**2).sum(axis=1) - best, count * FLOOR**2)
     surprises: Array = np.sqrt(best / (left / (count - 2)))
     return surprises
 
@@ -285,7 +290,7 @@ def _noise(y: Array, cuts: Sequence[int]) -> _Noise:
     # A coefficient that so short a series shows by chance is none; a larger one is taken with its error.
     error = 1.0 / math.sqrt(count)
     correlation = min(_MOST_CORRELATED, correlation + error) if correlation > error else 0.0
-    return _Noise(max(math.sqrt(variance), _FLOOR), correlation, residuals * math.sqrt(count / freedom))
+    return _Noise(max(math.sqrt(variance), FLOOR), correlation, residuals * math.sqrt(count / freedom))
 
 
 def _chance(part: Array, cuts: Sequence[int], surprise: float) -> float:
@@ -311,15 +316,15 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float) -> float:
     return -math.expm1(-math.exp(min(50.0, -(surprise**2 - centre) / spread)))
 
 
-def _pruned(y: Array, cuts: list[int], level: float) -> list[int]:
+def _pruned(raw: Array, y: Array, cuts: list[int], level: float) -> list[int]:
     """Take out, least surprising first, the cuts that a look at both neighbours does not bear out."""
-    known: dict[tuple[int, int, int], float] = {}  # a cut taken out changes what its neighbours see, and no other
+    known: dict[tuple[int, int, int], tuple[float, float]] = {}  # a cut taken out changes what its neighbours see only
     while cuts:
-        weakest, at = 0.0, -1
+        weakest, at = (level, math.inf), -1
         for number, place in enumerate(zip([0, *cuts], cuts, [*cuts[1:], len(y)], strict=False)):
             if place not in known:
-                known[place] = _chance_of_cut(y, *place)
-            if known[place] > max(level, weakest):
+                known[place] = _doubt(raw, y, *place)
+            if known[place] > weakest:
                 weakest, at = known[place], number
         if at < 0:
             return cuts
@@ -327,25 +332,35 @@ def _pruned(y: Array, cuts: list[int], level: float) -> list[int]:
     return cuts
 
 
-def _chance_of_cut(y: Array, start: int, cut: int, end: int) -> float:
-    """Return the chance that the levels on both sides of a cut differ so much in a stable stretch."""
+def _doubt(raw: Array, y: Array, start: int, cut: int, end: int) -> tuple[float, float]:
+    """Return the chance that the levels on both sides of a cut differ so much in a stable stretch, and their -t."""
     part, inner = y[start:end], cut - start
-    shift = abs(float(part[inner:].mean() - part[:inner].mean()))
-    if shift < LEAST or len(part) < FEWEST:
-        return 1.0
-    error = _noise(part, [inner]).scale * math.sqrt(1 / inner + 1 / (end - cut))
-    return _chance(part, [inner], shift / error)
+    shift = float(part[inner:].mean() - part[:inner].mean())
+    surprise = abs(shift) / (_noise(part, [inner]).scale * math.sqrt(1 / inner + 1 / (end - cut)))
+    if abs(shift) < LEAST or len(part) < FEWEST or not _are_levels(raw[start:end], inner, shift, end == len(y)):
+        return 1.0, -surprise
+    return _chance(part, [inner], surprise), -surprise
 
 
-def _lasting(y: Array, cuts: list[int]) -> list[int]:
-    """Take out a last change of few points of which one is back at the old level: those are outliers so far."""
-    if cuts and len(y) - cuts[-1] < CONFIRMED:
-        before = float(np.median(y[cuts[-2] if len(cuts) > 1 else 0 : cuts[-1]]))
-        after = y[cuts[-1] :] - before
-        shift = float(np.median(after))
-        if np.any(after * shift < 0.5 * shift**2):
-            return cuts[:-1]
-    return cuts
+def _are_levels(raw: Array, cut: int, shift: float, newest: bool) -> bool:
+    """Return whether each side of a cut has the points of a level, nearer to it than to the other side's.
+
+    A run of `CONFIRMED` that four outliers fill, drawn in and with a neighbour, is as surprising as a level.
+
+    Args:
+        raw: The points as they were measured.
+        cut: The first of the second side.
+        shift: From side to side, of the points that were drawn in.
+        newest: The second side is the end of the series.
+    """
+    before, after, count = float(np.median(raw[:cut])), float(np.median(raw[cut:])), len(raw) - cut
+    sign = math.copysign(1.0, shift)
+    # What was drawn in understates outliers. Of the few points at the end every one counts, so the nearer one is asked.
+    half = (min if newest and count <= CONFIRMED else max)(abs(shift), sign * (after - before)) / 2
+    old, new = int((sign * (after - raw[:cut]) > half).sum()), int((sign * (raw[cut:] - before) > half).sum())
+    # At the end three and four are all there are; from five on one may stray.
+    needed = min(CONFIRMED, count - (count >= CONFIRMED)) if newest else CONFIRMED
+    return old >= CONFIRMED and new >= needed
 
 
 def _interval(part: Array, cut: int, noise: _Noise) -> tuple[int, int]:

@@ -28,6 +28,7 @@ class Context:
         quick: A short run is wanted: leave out what takes longer than it tells.
         say: Takes one line about every longer stage.
         again: The command that compares the same sides again, to which a reader adds ``--bench`` or ``--rounds``.
+        undone: The same with the working tree as head: for a reader who took a change back in it.
         notes: What a reader of the verdict must know of what was left out.
     """
 
@@ -40,6 +41,7 @@ class Context:
     quick: bool
     say: Callable[[str], None]
     again: str = "rocattn gate run"
+    undone: str = "rocattn gate run --head WORKTREE"
     notes: list[str] = field(default_factory=list)
 
     def note(self, line: str) -> None:

@@ -231,7 +231,8 @@ def _words(verdict: str, seen: Look, policy: Policy) -> str:
         what = f"the time changed by {change:+.1f} %, and the GPU's cycles do not bear it out"
         return f"clock, not code: {what}" if verdict == "pass" else f"undecided: {what}"
     if verdict in {"regression", "improvement"}:
-        word = "slower" if verdict == "regression" else "faster"
+        words = ("smaller", "larger") if seen.reason == "its value" else ("faster", "slower")
+        word = words[verdict == "regression"]
         return f"{word} by {abs(change):.1f} % in {seen.reason}, beyond the noise of its launches"
     if verdict == "pass":
         if not -policy.tolerance < seen.change.shift < policy.tolerance:  # only the absolute floor can have passed it

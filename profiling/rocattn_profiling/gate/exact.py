@@ -21,7 +21,7 @@ from rocattn_profiling.audit.revision import list_kernels
 from rocattn_profiling.audit.shipped import is_quick
 from rocattn_profiling.audit.source_lines import MOST, lines_of_shipped
 from rocattn_profiling.gate import exact_plans
-from rocattn_profiling.gate.exact_audit import KERNELS, PINS, Kernels, PinFiles, compare_kernels, cost_ratio
+from rocattn_profiling.gate.exact_audit import KERNELS, PINS, Kernels, PinFiles, compare_kernels, cost_ratio, error_at
 from rocattn_profiling.gate.exact_sides import ProbeError, ask, usual_problems
 from rocattn_profiling.gate.measure import SIDES, SideName
 from rocattn_profiling.gate.verdict import Cause, Entry, Location
@@ -252,7 +252,8 @@ def _plain(finding: Finding) -> str:
 
 
 def _source(finding: Finding) -> Location | None:
-    return Location(path=f"{KERNELS}/{finding.file}") if finding.file else None
+    """Return a kernel's file, with the line of the compiler's error where that is what happened."""
+    return error_at(finding.sentence) or (Location(path=f"{KERNELS}/{finding.file}") if finding.file else None)
 
 
 def _rest(arch: str, kernels: int, noted: int) -> Entry:

@@ -8,6 +8,7 @@ machine's compiler: a difference is one of the sources.
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn.toolchain.inputs import content_key, inputs_of
@@ -24,6 +25,7 @@ from rocattn_profiling.audit.compare import (
 from rocattn_profiling.audit.pins import PinError, pin_of, read_pins
 from rocattn_profiling.audit.rates import rates_version
 from rocattn_profiling.audit.shipped import facts_of_all
+from rocattn_profiling.gate.verdict import Location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.audit.shipped import Shipped
 
 KERNELS, PINS = "kernels", "benchmarks/pins"
+_ERROR = re.compile(r"(?:^|\s)(\S+?):(\d+):\d+: (?:fatal )?error:")
 
 
 class Kernels(NamedTuple):
@@ -119,6 +122,22 @@ class _Contents:
             self._sources[one.source] = content_key(part for entry in read for part in entry)
         macros = [f"{name}={value}" for name, value in sorted(one.defines.items())]
         return content_key([one.arch, one.source, one.symbol, *macros, self._sources[one.source]])
+
+
+def error_at(text: str) -> Location | None:
+    """Return the place in the kernels' sources that a compiler's message names; None where it names none of them."""
+    match = _ERROR.search(text)
+    if match is None:
+        return None
+    header = match[1].rpartition("include/rocattn/")  # before it the checkout's path, or one from the kernel's folder
+    name = match[1].removeprefix("./")
+    if header[1]:
+        path = "".join(header[1:])
+    elif "/" in name:
+        return None  # the compiler's own header
+    else:
+        path = f"hip/{name}" if name.endswith(".hip") else f"cpu/{name}"
+    return Location(path=f"{KERNELS}/{path}", line=int(match[2]))
 
 
 def cost_ratio(finding: Finding, before: KernelFacts, after: KernelFacts) -> float | None:

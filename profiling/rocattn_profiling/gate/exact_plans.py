@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from rocattn_profiling.gate.exact_audit import error_at
 from rocattn_profiling.gate.pairs import Decision
 from rocattn_profiling.gate.verdict import Cause, Entry
 
@@ -62,7 +63,7 @@ def compare(base: Mapping[str, Answers], head: Mapping[str, Answers], archs: Seq
         head: Head's.
         archs: For which plans were asked for.
     """
-    asked = [key for key in head if key in base and not base[key].unknown]
+    asked = [key for key in head if not base[key].unknown]
     known = [key for key in asked if not head[key].unknown]
     changes = [
         _Change("regression", "plan", "plans", key, "", f"the library refuses the problem: {head[key].unknown}")
@@ -78,7 +79,14 @@ def compare(base: Mapping[str, Answers], head: Mapping[str, Answers], archs: Seq
     groups: dict[tuple[str, str, str], list[_Change]] = defaultdict(list)
     for change in changes:
         groups[change.metric, change.group, change.arch].append(change)
-    entries = _merged([entry for of_group in groups.values() if (entry := _judged(of_group))], archs)
+    # A plan is lost or won among all of its architecture, those of the flash path and, of none, all problems.
+    beside = {
+        (metric, group, arch): len(groups.get((metric, "flash path", arch), ()) if arch else known)
+        for metric, group, arch in groups
+        if group == "plans"
+    }
+    judged = (_judged(of_group, beside.get(key, 0)) for key, of_group in groups.items())
+    entries = _merged([entry for entry in judged if entry], archs)
     for metric, what in (("plan", "plans and backend choices"), ("workspace", "workspaces")):
         of_metric = [change for change in changes if change.metric == metric]
         entries += _listed(metric, [one for one in of_metric if one.status == "ungated"])
@@ -99,7 +107,7 @@ def _plan(key: str, arch: str, old: Plan, new: Plan) -> Iterator[_Change]:
             text = f"there is none any more ({lost}); base launches {_names(old.launches)}"
             yield _Change("regression", "plan", "plans", key, arch, text)
         else:
-            yield _Change("pass", "plan", "plans", key, arch, "neither side has one")
+            yield _Change("pass", "plan", "no plan", key, arch, "neither side has one")
         return
     before, after = sum(old.workspaces.values()), sum(new.workspaces.values())
     if old.path != new.path:
@@ -168,7 +176,7 @@ def _selection(key: str, old: Answers, new: Answers) -> Iterator[_Change]:
 def lost_backend(old: Answers, new: Answers) -> str:
     """Return in words how a problem lost the backend that base selects for it; "" if it did not."""
     was, now = old.selected, new.selected
-    if not was or was == now:
+    if was == now:
         return ""
     answer, before = new.backends.get(was), old.backends[was]
     chosen = now or "no backend"
@@ -198,17 +206,17 @@ def _memory(backend: str, key: str, arch: str, before: int, after: int) -> _Chan
     return _Change(status, "workspace", f"workspace {backend}", key, arch, text, before, after)
 
 
-def _judged(changes: Sequence[_Change]) -> Entry | None:
-    """Return the entry of one group on one architecture; None if nothing in it is to be judged."""
+def _judged(changes: Sequence[_Change], beside: int) -> Entry | None:
+    """Return the entry of one group on one architecture, among so many more; None if nothing in it is to be judged."""
     order: tuple[Status, ...] = ("regression", "improvement", "new")
     status = next((one for one in order if any(change.status == one for change in changes)), None)
     if status is None:
         return None
     told = [change for change in changes if change.status == status]
-    first = told[0]
+    first, count, kinds = told[0], len(changes) + beside, len({change.text for change in told})
     causes = _causes(told, "launch" if first.metric == "workspace" else "backend")
-    more = f"; {len(causes) - 1} more kinds of change" if len(causes) > 1 else ""
-    reason = f"{len(told)} of {len(changes)} problems: {causes[0].text}{more}"
+    more = f"; {kinds - 1} more kinds of change" if kinds > 1 else ""
+    reason = f"{len(told)} of {count} problems: {causes[0].text}{more}"
     base: float | None
     head: float | None
     if first.metric == "workspace":
@@ -217,7 +225,7 @@ def _judged(changes: Sequence[_Change]) -> Entry | None:
         reason = f"{worst.text} of {worst.problem}{_others(told)}"
     else:
         lost, gained = (sum(one.status in some for one in changes) for some in ({"regression"}, {"improvement", "new"}))
-        unit, base, head = "problems", len(changes) - gained, float(len(changes) - lost)
+        unit, base, head = "problems", count - gained, float(count - lost)
         # What else was gained makes up for nothing: a regression's ratio is of the problems that base had.
         ratio = _ratio(base - lost, base) if status == "regression" else _ratio(head, base)
     decided = decision_of(first.group, status, ratio, reason) if ratio and status != "new" else None
@@ -248,7 +256,7 @@ def _causes(changes: Sequence[_Change], kind: Literal["backend", "launch"]) -> l
     for text, of_text in sorted(groups.items(), key=lambda item: -len(item[1]))[:_NAMED]:
         problems = list(dict.fromkeys(one.problem for one in of_text))
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
-        causes.append(Cause(kind=kind, text=f"{text} ({problems[0]}{more})"))
+        causes.append(Cause(kind=kind, text=f"{text} ({problems[0]}{more})", location=error_at(text)))
     return causes
 
 

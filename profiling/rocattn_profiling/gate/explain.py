@@ -14,6 +14,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate import explain_counters, explain_trace
+from rocattn_profiling.gate.exact_audit import error_at
 from rocattn_profiling.gate.exact_plans import geometry
 from rocattn_profiling.gate.exact_sides import ProbeError, ask
 from rocattn_profiling.gate.explain_gpu import gpu_archs, machine_code
@@ -131,7 +132,7 @@ class _Explainer:
         traces = self._paths.traces(entry) if entry.status == "regression" else None
         moved = explain_trace.moves(*traces) if traces and entry.metric == "time" else []
         launched = [one for _, old, new in self._plans(entry) for one in self._paths.of_plans(old, new)]
-        files = self._paths.files(entry, traces, direction, launched)
+        files = self._paths.files(entry, traces, direction, launched, refused=self._refused(entry, config))
         raised = self._paths.of_traceback(entry)
         causes += [raised] if raised else []
         near = [one.change.cause(one.ran) for one in files if one.rank == 0]
@@ -160,7 +161,13 @@ class _Explainer:
         why = f"it says: {after.why}" if after else "it is not registered any more"
         chosen = f"; {head.selected or 'no backend'} is selected instead" if base.selected == name else ""
         text = f"{name} computes {config.label} on base and not on head: {why}{chosen}"
-        return [Cause(kind="backend", text=text)]
+        return [Cause(kind="backend", text=text, location=error_at(text))]
+
+    def _refused(self, entry: Entry, config: AttentionConfig | None) -> bool:
+        """Whether head's backend works on this machine and declines the problem all the same."""
+        head = self._answers[1].get(config.label) if config else None
+        answer = head.backends.get(_backend(entry)) if head else None
+        return answer is not None and answer.available and not answer.supports
 
     def _plans(self, entry: Entry) -> Iterator[tuple[str, Plan, Plan]]:
         """Give what both sides launch for a benchmark of the GPU backend on each of this machine's GPUs."""
@@ -226,7 +233,9 @@ class _Explainer:
         if packages:
             more = f" and {len(packages) - _MOST_FILES} more packages" if len(packages) > _MOST_FILES else ""
             parts.append(f"The environments differ in {', '.join(packages[:_MOST_FILES])}{more}.")
-        if not (told or near or far or packages):
+        if not (told or near or far or packages or traced or self._paths.trees):
+            parts.append("No package's version differs; which files do is only seen where both sides run it, profiled.")
+        elif not (told or near or far or packages):
             suspects = (
                 "suspect where code and data come to lie in memory, or the machine"
                 if entry.status == "regression"
@@ -240,12 +249,12 @@ class _Explainer:
         return " ".join([*parts, self._next_step(entry, bool(near or told))])
 
     def _next_step(self, entry: Entry, known: bool) -> str:
-        command = f"`{self._context.again} --bench '{_exactly(entry.label)}'`"
+        alone = f"--bench '{_exactly(entry.label)}'"
         if entry.status != "regression":
-            return f"It counts as not measured until it runs again: {command} tries it alone."
+            return f"It counts as not measured until it runs again: `{self._context.again} {alone}` tries it alone."
         if known:
-            return f"Take that change back and measure it alone: {command}."
-        return f"Measure it alone, with more rounds: {command[:-1]} --rounds 20`."
+            return f"Take that change back and measure it alone: `{self._context.undone} {alone}`."
+        return f"Measure it alone, with more rounds: `{self._context.again} {alone} --rounds 20`."
 
 
 def _configs() -> dict[str, AttentionConfig]:

@@ -99,6 +99,8 @@ class Paths:
         traces: tuple[Trace, Trace] | None,
         direction: str = "forward",
         launched: Iterable[OnPath] = (),
+        *,
+        refused: bool = False,
     ) -> list[OnPath]:
         """Return the changed files that a benchmark runs or loads, those that ran first.
 
@@ -107,9 +109,12 @@ class Paths:
             traces: Of it; without them, what its module imports is taken.
             direction: "forward" or "backward": which of the CPU kernels it is about, if it runs them.
             launched: What its launches on a GPU are made from.
+            refused: The backend that it names declines on head, before any of its kernels runs.
         """
         if traces is None:
-            found = list(self._imported(entry, direction))
+            found = list(self._imported(entry))
+            if not refused and entry.params.get("backend", "").strip("'\"") == "cpu-flash":
+                found += self.native(direction)  # one that does not compile, crashes or hangs is of them, too
         else:
             found = list(self._loaded(traces) if self.trees else _differing(*traces, self._context.differing))
             if any(one.module == CPU_FLASH for one in traces[1].functions):
@@ -147,7 +152,7 @@ class Paths:
                 ):
                     yield OnPath(1, change)
 
-    def _imported(self, entry: Entry, direction: str) -> Iterator[OnPath]:
+    def _imported(self, entry: Entry) -> Iterator[OnPath]:
         """Give the changed files that the benchmark's module, or the backend that it names, imports."""
         if not self.trees:
             return
@@ -162,8 +167,6 @@ class Paths:
         for path in self._imports([*near, *starts], roots):
             if path in self.changes:
                 yield OnPath(0 if path in near else 1, self.changes[path])
-        if backend == "cpu_flash" and entry.status == "regression":
-            yield from self.native(direction)
 
     def native(self, direction: str, share: float = 0.0) -> Iterator[OnPath]:
         """Give the changed sources of the CPU kernels: first those that a direction is compiled from.

@@ -58,7 +58,6 @@ class Trace(msgspec.Struct, frozen=True):
 
     Attributes:
         status: "ok", or why there is nothing else: "skipped" or "failed" with ``reason``.
-        call_ns: Time of a call without the profiler.
         functions: Those that ran, the longest first.
         modules: Name -> file of all that is loaded.
         packages: Distributions that something was loaded from.
@@ -67,7 +66,6 @@ class Trace(msgspec.Struct, frozen=True):
 
     status: str
     reason: str = ""
-    call_ns: float = 0.0
     functions: tuple[Function, ...] = ()
     modules: dict[str, str] = {}
     packages: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
@@ -13,6 +14,9 @@ from rocattn.errors import RocattnError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+# A process that a killed run was starting holds what that had open until it has begun.
+_LEFT_BEHIND_S, _PAUSE_S = 2.0, 0.05
 
 
 @contextlib.contextmanager
@@ -29,18 +33,25 @@ def alone(out: Path) -> Iterator[None]:
     """
     _make(out)
     descriptor = os.open(out, os.O_RDONLY)  # the lock ends with the process
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
+    end = time.monotonic() + _LEFT_BEHIND_S
+    while not _lock(descriptor):
+        if time.monotonic() > end:
             os.close(descriptor)
-            line = f"another gate is at work in {out}: wait for it, or name another folder with --out"
-            raise RocattnError(line) from error
-        # A file system without locks is no reason not to measure.
+            raise RocattnError(f"another gate is at work in {out}: wait for it, or name another folder with --out")
+        time.sleep(_PAUSE_S)
     try:
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the lock if nobody has it; a file system without locks is no reason not to measure."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in {errno.EWOULDBLOCK, errno.EACCES}
+    return True
 
 
 def _make(out: Path) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 160  # characters of what is wrong with a line
 _MOST_PROBLEMS = 1000  # told one by one: a file that is something else altogether has millions
+_GZIP = b"\x1f\x8b"
+_EXACT = 2.0**53  # floats from here on are whole by rounding
 _NO_JSON = re.compile(rb"[\[:,]\s*(-?Infinity|NaN)\b")  # as Python's json writes them
 
 
@@ -59,6 +61,9 @@ def judge(rows: Iterable[bytes], policy: Policy | None = None, *, session: bool 
         policy: The rule.
         session: The lines are the benchmarks of one session: they share the chance of a false alarm (Holm), and are
             void together when the machine changed speed.
+
+    Raises:
+        PairError: When the file is a compressed one.
     """
     policy = policy or Policy()
     reader = _Reader(rows)
@@ -116,6 +121,8 @@ class _Reader:
         """Give the lines that are pairs with these, in order."""
         decoder = msgspec.json.Decoder(Line)
         for number, row in enumerate(self.rows, start=1):
+            if number == 1 and row.startswith(_GZIP):
+                raise PairError("the file is compressed (gzip): unpack it, or hand its lines to `rocattn gate judge -`")
             text = row.removeprefix(codecs.BOM_UTF8) if number == 1 else row
             if not text.strip():
                 continue
@@ -147,18 +154,16 @@ def _why(error: Exception, row: bytes) -> str:
 
 
 def _decode(decoder: msgspec.json.Decoder[Line], row: bytes) -> Line:
-    """Decode a line; null stands for absent."""
+    """Decode a line; null stands for absent, and 3.0 for 3, as writers of tables have it."""
     try:
         return decoder.decode(row)
     except msgspec.ValidationError:
-        plain = msgspec.json.decode(row)
-        cleaned = _without_nulls(plain)
-        if cleaned == plain:
-            raise
-        return msgspec.convert(cleaned, Line)
+        return msgspec.convert(_cleaned(msgspec.json.decode(row)), Line)
 
 
-def _without_nulls(value: Any) -> Any:
+def _cleaned(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+        return {key: _cleaned(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT else value

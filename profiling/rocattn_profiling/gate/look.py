@@ -76,7 +76,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
         The last look has more than its share: what is undecided there would never be found. The more launches, the
         more the margin and the doubts make of the probability, so the factor grows with them; with the machine's speed
-        taken out less is left that they do not cover (measured, docs/gate.md). Three or four launches are too few to be
+        taken out less is left that they do not cover (docs/gate-measured.md). Three or four launches are too few to be
         lenient with.
 
         Args:
@@ -171,7 +171,8 @@ def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
         shares: Whether to tell what each round contributes, for the suite.
     """
     if pair.rounds < LEAST:
-        why = f"{pair.rounds} launches a side are too few to tell anything from noise"
+        few = "1 launch a side is" if pair.rounds == 1 else f"{pair.rounds} launches a side are"
+        why = f"{few} too few to tell anything from noise"
         return Look(1.0, 1.0, 1.0, 0.0, None, why)
     bound, proven = cpu_bound(pair)
     usable, slow_spell = steady(pair), False

@@ -4,7 +4,8 @@ Every finished launch is appended to ``launches.jsonl``. A run that was killed g
 seed and the round, not from a generator's state, so it ends as an uninterrupted run would with the same timings.
 
 A launch that met a slow spell of the machine, by the fixed work in its process and never by what it measured, is
-launched again after its round: such a one says little, and on a busy host a quarter of all are (docs/gate.md).
+launched again after its round: such a one says little, and on a busy host a quarter of all are
+(docs/gate-measured.md).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rocattn_profiling.gate.launches import usual_canary
 from rocattn_profiling.gate.noise_record import Known
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side, no_measurement
 from rocattn_profiling.measure.asv_launch import Case, Launcher, Outcome, Request
+from rocattn_profiling.measure.steps import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,14 +55,6 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repeat: int = 0
     outcome: Outcome | None = None
     began_with: Known | None = None
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress for whoever shows it: launches done, launches of this look in all, and where the measuring is."""
-
-    done: int
-    total: int
-    what: str
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):

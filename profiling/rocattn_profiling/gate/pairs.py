@@ -109,7 +109,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
                 with a sample that is NaN, infinite, negative or beyond what any unit makes of a time or a size.
         """
         id_ = self.id if len(self.id) <= _NAME else f"{self.id[: _NAME - 1]}…"
-        if self.a.unit != self.b.unit:
+        if TIMES.get(self.a.unit, self.a.unit) != TIMES.get(self.b.unit, self.b.unit):  # `us` and `µs` are one unit
             raise PairError(f"{id_}: the sides are in {self.a.unit!r} and {self.b.unit!r}")
         for side, name in ((self.a, "a"), (self.b, "b")):
             if side.number < 1:

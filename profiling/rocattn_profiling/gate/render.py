@@ -62,6 +62,8 @@ def _lines(result: GateResult) -> Iterator[str]:
 
 def together(result: GateResult) -> str:
     """Return what the suite as a whole did: the machine and not the code, if fixed work did the same."""
+    if not any(entry.decision is not None and entry.metric not in EXACT for entry in result.entries):
+        return "all benchmarks together: unknown, as none ran on both sides"
     between = (
         f" [{_decimals(result.suite_low)}, {_decimals(result.suite_high)}]" if result.suite_high is not None else ""
     )

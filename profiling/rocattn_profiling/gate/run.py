@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.gate import exact, explain, learning, outputs, result, verdict, waivers
+from rocattn_profiling.gate import exact, exact_sides, explain, learning, outputs, result, verdict, waivers
 from rocattn_profiling.gate.folder import alone
 from rocattn_profiling.gate.measure import SIDES, LaunchStore, Session
 from rocattn_profiling.gate.options import Options
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.gate.look import Policy
-    from rocattn_profiling.gate.measure import Measured, Step
+    from rocattn_profiling.gate.measure import Measured
     from rocattn_profiling.gate.sides import Sides
     from rocattn_profiling.gate.thresholds import Thresholds
     from rocattn_profiling.gate.verdict import Entry
     from rocattn_profiling.measure.asv_launch import Case
+    from rocattn_profiling.measure.steps import Step
 
 QUICK_REQUEST = Request(sample_ns=3_000_000, budget_ns=60_000_000)
 FULL_REQUEST = Request(sample_ns=5_000_000, budget_ns=200_000_000)
@@ -73,6 +74,7 @@ def run_gate(
             idle = result.idle_patterns([*suites.values(), before], options)
             for line in idle:
                 say(line)
+            exact_sides.ready(sides.context, [case.label for case in cases])
             policy = options.policy()
             policies = _policies(cases, sides.limits, policy)
             key = _key(sides, options, policy, policies)
@@ -85,7 +87,8 @@ def run_gate(
             launchers = dict(sides.context.launchers)
             measured = Session(launchers, cases, policy, request, seed, store, on_step, policies).run()
             entries += verdict.entries_of(cases, measured)
-            found = _concluded(sides, options, policy, seed, measured, entries, idle)
+            narrowed = bool(options.patterns) or len(cases) < len(suites["head"].cases())
+            found = _concluded(sides, options, policy, seed, measured, entries, idle, narrowed=narrowed)
             found = msgspec.structs.replace(found, noise=store.began_with.source)
         outputs.write_all(found, out)
         if options.learn:
@@ -113,12 +116,15 @@ def _concluded(
     measured: Measured,
     entries: list[Entry],
     notes: list[str],
+    *,
+    narrowed: bool,
 ) -> verdict.GateResult:
     """Add what needs no clock, say what caused what, and apply the repository's own rules."""
     context, accepted, limits = sides.context, sides.accepted, sides.limits
     if options.exact and context.trees:
         entries = [*entries, *exact.entries(context)]
-    narrowed = bool(options.patterns or options.quick)
+    # Of kernels a quick run looks at a few, whatever benchmarks it measures.
+    narrowed = narrowed or (options.quick and any(entry.metric == "audit" for entry in entries))
     entries = limits.apply(entries)
     entries = explain.explain(entries, context)
     entries, problems = waivers.apply(entries, accepted, waivers.utc_today(), narrowed=narrowed)

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rocattn_profiling.gate.measure import SideName, Step
+    from rocattn_profiling.gate.measure import SideName
     from rocattn_profiling.gate.verdict import GateResult
+    from rocattn_profiling.measure.steps import Step
 
 SCHEMA = 1
 DRAWS = 60

@@ -16,6 +16,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.gate import thresholds, waivers
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.verdict import SideFacts
 from rocattn_profiling.markup import terminal
 from rocattn_profiling.measure import environments, revisions
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from rocattn_profiling.gate.measure import SideName
-    from rocattn_profiling.gate.options import Options
     from rocattn_profiling.gate.thresholds import Thresholds
     from rocattn_profiling.gate.waivers import Found
     from rocattn_profiling.measure.asv_config import Config, Recipe
@@ -138,7 +138,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         # A suite beside the repository is no part of any revision.
         outside = [folder_digest(Path(config.benchmark_dir))] if Path(config.benchmark_dir).is_absolute() else []
         yield Sides(
-            context=_context(repo, out, options, say, trees, chosen, launchers, built),
+            context=_context(start, repo, out, options, say, trees, chosen, launchers, built),
             config=config,
             facts={side: _facts(built[side], revision) for side, revision in chosen.items()},
             identity=[*(chosen[side].sha for side in SIDES), *(built[side].folder for side in SIDES), *outside],
@@ -194,7 +194,7 @@ def _existing(start: Path, out: Path, options: Options, say: Callable[[str], Non
     with revisions.own_folder(out / "work") as folder:
         launchers = _launchers(found, suite, folder, config)
         yield Sides(
-            context=_context(suite, out, options, say, {}, {}, launchers, found),
+            context=_context(start, suite, out, options, say, {}, {}, launchers, found),
             config=config,
             facts={side: _facts(found[side], None) for side in SIDES},
             identity=[*(found[side].python for side in SIDES), *digests, folder_digest(suite)],
@@ -211,6 +211,7 @@ def _settings(suite: Path) -> Path | None:
 
 
 def _context(
+    start: Path,
     repo: Path,
     out: Path,
     options: Options,
@@ -221,20 +222,25 @@ def _context(
     sides: Mapping[SideName, Environment],
 ) -> Context:
     differing = environments.differences(sides["base"], sides["head"])
-    again = shlex.join(["rocattn", "gate", "run", *_arguments(options, chosen)])
-    return Context(repo, out, trees, chosen, launchers, differing, options.quick, say, again)
+    named = {side: revisions.WORKTREE if one.dirty else one.sha[:10] for side, one in chosen.items()}
+    again = _command(start, options, named)
+    undone = _command(start, options, named | {"head": revisions.WORKTREE}) if named else again
+    return Context(repo, out, trees, chosen, launchers, differing, options.quick, say, again, undone)
 
 
-def _arguments(options: Options, chosen: Mapping[SideName, Revision]) -> list[str]:
-    words = []
-    for side in SIDES:
-        if side in chosen:
-            words += [f"--{side}", revisions.WORKTREE if chosen[side].dirty else chosen[side].sha[:10]]
-        else:
-            words += [f"--{side}-python", options.base_python if side == "base" else options.head_python]
+def _command(start: Path, options: Options, named: Mapping[SideName, str]) -> str:
+    """Return the command that compares two sides by the same rule, from the folder that the gate was started in."""
+    words = ["rocattn", "gate", "run"]
+    if named:
+        words += [] if start == Path() else ["--repo", os.fspath(start)]
+        words += ["--base", named["base"], "--head", named["head"]]
+    else:
+        words += ["--base-python", options.base_python, "--head-python", options.head_python]
     for option, value in (("--python", options.python), ("--suite", options.suite)):
         words += [option, value] if value else []
-    return words
+    if options.min_effect != Options().min_effect:
+        words += ["--min-effect", f"{100 * options.min_effect:g}"]
+    return shlex.join(words)
 
 
 def _launchers(

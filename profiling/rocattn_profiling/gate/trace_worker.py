@@ -131,9 +131,7 @@ def called(benchmark: Any) -> Answer:
     tops = {name.partition(".")[0] for name in modules}
     owners = importlib.metadata.packages_distributions()
     packages = sorted({owner for top in tops for owner in owners.get(top, ())})
-    return {
-        "calls": calls, "call_ns": best, "functions": rows[:MOST_FUNCTIONS], "modules": modules, "packages": packages,
-    }  # fmt: skip
+    return {"functions": rows[:MOST_FUNCTIONS], "modules": modules, "packages": packages}
 
 
 def row(stat: Any, names: dict[Any, str], calls: int) -> Answer:

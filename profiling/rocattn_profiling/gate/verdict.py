@@ -13,6 +13,7 @@ from rocattn_profiling.gate.look import Policy  # noqa: TC001 - msgspec reads th
 from rocattn_profiling.gate.noise_record import KnownNoise, NoiseSource, known_noise
 from rocattn_profiling.gate.pairs import Decision, PairLaunch  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.markup import plain, terminal
+from rocattn_profiling.measure.asv_series import is_rate
 from rocattn_profiling.measure.records import Machine  # noqa: TC001 - as above
 from rocattn_profiling.measure.revisions import Revision  # noqa: TC001 - as above
 
@@ -255,8 +256,7 @@ def _judged(case: Case, pair: Pair, decision: Decision, levels: tuple[float, flo
 
 def larger_is_better(case: Case) -> bool:
     """Whether a tracked value is a rate by its unit, which asv's smaller-is-better rule would judge the wrong way."""
-    unit = case.benchmark.unit.lower()
-    return case.benchmark.type == "track" and (unit.endswith(("/s", "ps", "flops")) or "per second" in unit)
+    return case.benchmark.type == "track" and is_rate(case.benchmark.unit)
 
 
 def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:

@@ -13,9 +13,10 @@ from rocattn.errors import RocattnError
 if TYPE_CHECKING:
     from asv.results import Results
 
-    from rocattn_profiling.measure.asv_store import Sample
     from rocattn_profiling.measure.records import Record
 
+Sample = float | list[float] | None
+"""A result of one parameter combination: samples in seconds, a number, NaN for n/a, None for failed."""
 _BENCHMARK_NAME = re.compile(r"[A-Za-z_][\w.-]{0,199}")
 
 

@@ -12,6 +12,7 @@ import importlib.util
 import itertools
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -27,12 +28,14 @@ from rocattn_profiling.measure import detached
 from rocattn_profiling.measure.asv_config import DEFAULT_TIMEOUT_S, SuiteError
 from rocattn_profiling.measure.machine import thread_environment
 from rocattn_profiling.measure.records import Launch
+from rocattn_profiling.measure.revisions import TIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 WORKER = Path(__file__).with_name("asv_worker.py")
 LIST_TIMEOUT_S = 120.0
+_PAGE_BYTES = 4096
 Status = Literal["ok", "skipped", "failed", "timeout"]
 
 
@@ -177,7 +180,7 @@ class Launcher:
             "PYTHONPROFILEIMPORTTIME",
             "PYTHONSAFEPATH",
         }
-        kept = {key: value for key, value in os.environ.items() if key not in hidden}
+        kept = {key: value for key, value in os.environ.items() if key not in hidden | TIES}
         self.environment = {**kept, **thread_environment(1), **compiler_environment(), **(environment or {})}
         self.scratch.mkdir(parents=True, exist_ok=True)
         self._worker = _lay_out_runner(self.scratch / "runner")
@@ -262,6 +265,9 @@ class Launcher:
             request = msgspec.json.encode(message | {"suite": str(self.suite), "answer": str(answer)}).decode()
             command = [self.python, str(self._worker), request]
             environment = self.environment | {"PYTHONHASHSEED": str(seed), detached.MARK: folder}
+            # Where stack and heap begin follows from the environment's size (Mytkowicz et al. 2009): with one size a
+            # build that lies well by chance is faster in every launch, with another in each that is noise.
+            environment["ROCATTN_LAYOUT"] = "x" * secrets.randbelow(_PAGE_BYTES)
             before = detached.processes()
             with log.open("wb") as output:
                 process = subprocess.Popen(

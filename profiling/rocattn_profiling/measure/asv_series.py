@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 PLACE_KEYS = ("cpu", "num_cpu", "os", "gpu", "gfx", "driver", "compiler")
 """What a benchmark ran on and with: where one of them changes, levels before and after are not compared."""
 
+_RATE = re.compile(r"(?:/ ?s(?:ecs?|econds?)?|flops|\b[kmgtpe]?i?(?:b|bit|f|i|io|o|q|r|t)ps)$|\bper sec(?:ond)?\b")
 LARGEST = 1e300
 """Larger numbers are none: sums and spans of a few of them would be infinite."""
 
@@ -128,6 +130,14 @@ def guess_unit(name: str) -> str:
     """Return the unit that a method name of asv implies."""
     method = name.rsplit(".", 1)[-1]
     return "bytes" if method.startswith(("mem_", "peakmem_")) else "seconds" if method.startswith("time") else "unit"
+
+
+def is_rate(unit: str) -> bool:
+    """Whether values of a unit are rates, whose fall is the regression; all others are better when smaller, as in asv.
+
+    ``GB/s``, ``GBps``, ``TFLOPS``, ``fps`` and ``tokens per second`` are; ``ms/step``, ``steps`` and ``ps`` are none.
+    """
+    return _RATE.search(unit.strip().lower()) is not None
 
 
 class PassedOver:

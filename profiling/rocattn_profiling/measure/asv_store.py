@@ -1,4 +1,4 @@
-"""The asv result store: the only file that knows asv's classes and result files.
+"""The asv result store: reading and writing the results folder of a repository.
 
 What `rocattn bench` and the gate's back-fill measure goes into the same store that `asv run` writes and `asv publish`
 reads. asv rewrites ``benchmarks.json`` with its own suites at each discovery, so ours are also kept in
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from asv.config import Config
     from asv.results import Results
 
+    from rocattn_profiling.measure.asv_entry import Sample
     from rocattn_profiling.measure.records import Commit, Machine, Record
-
-Sample = float | list[float] | None
-"""A result of one parameter combination: samples in seconds, a number, NaN for n/a, None for failed."""
 
 SIDECAR = "benchmarks.json.rocattn"
 LOCK_TIMEOUT_S = 30.0

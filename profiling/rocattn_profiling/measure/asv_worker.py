@@ -7,6 +7,7 @@ into it.
 """
 
 # ruff: noqa: SLF001 - asv_runner has no public way to run a benchmark's setup, parameters and timer apart
+import contextlib
 import ctypes
 import gc
 import hashlib
@@ -47,8 +48,9 @@ def main() -> None:
         answer = failure(error, request["suite"] if request["do"] == "list" else "")
     answer["start_ns"] = answer.get("start_ns", started)
     write(request["answer"], answer)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a benchmark may have closed or replaced it
+            stream.flush()
     os._exit(0)  # a benchmark's stray threads or atexit hooks must not delay or undo the answer
 
 
@@ -232,7 +234,7 @@ def canary_ns() -> int:
 
     It runs in C, because an interpreted loop differs by 20 % from launch to launch by placement, and keeps many units
     of a core busy, because a neighbour on the same core takes those. A SHA-256 in hardware sees less of that, copies in
-    cache no more (docs/gate.md).
+    cache no more (docs/gate-measured.md).
     """
     start = time.thread_time_ns()
     for _ in range(4):

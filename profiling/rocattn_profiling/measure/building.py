@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.measure.facts import FACTS, Facts, canonical, read_facts
+from rocattn_profiling.measure.revisions import TIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -238,7 +239,7 @@ class Build:
     ) -> str:
         """Run one command, keep all it prints in the log, and return the last line."""
         hidden = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"}
-        variables = {key: value for key, value in os.environ.items() if key not in hidden}
+        variables = {key: value for key, value in os.environ.items() if key not in hidden | TIES}
         variables |= {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         variables |= env or {}
         try:

@@ -10,27 +10,21 @@ import msgspec
 
 from rocattn_profiling.measure import asv_launch, environments, revisions
 from rocattn_profiling.measure.asv_config import SuiteError, read_config
-from rocattn_profiling.measure.asv_store import AsvStore, Sample
+from rocattn_profiling.measure.asv_store import AsvStore
 from rocattn_profiling.measure.machine import this_machine
 from rocattn_profiling.measure.records import Commit
+from rocattn_profiling.measure.steps import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from rocattn_profiling.measure.asv_entry import Sample
     from rocattn_profiling.measure.asv_launch import Case, Launcher, Outcome
     from rocattn_profiling.measure.environments import Environment
     from rocattn_profiling.measure.revisions import Revision
 
 REQUEST = asv_launch.Request(sample_ns=3_000_000, budget_ns=60_000_000)
-
-
-class HistoryStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress: launches done, in all, and what the last one was."""
-
-    done: int
-    total: int
-    what: str
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +49,7 @@ def measure_history(
     *,
     launches: int = 3,
     benchmarks: Sequence[str] = (),
-    on_step: Callable[[HistoryStep], None] = lambda _: None,
+    on_step: Callable[[Step], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> History:
     """Measure those of the newest ``count`` first-parent commits that the asv store has no results for.
@@ -131,7 +125,7 @@ class _Builder:
 
 
 def _measure(
-    cases: list[Case], launchers: dict[Revision, Launcher], launches: int, on_step: Callable[[HistoryStep], None]
+    cases: list[Case], launchers: dict[Revision, Launcher], launches: int, on_step: Callable[[Step], None]
 ) -> dict[tuple[str, Revision], list[Outcome]]:
     """Run every case on every commit, round by round, in alternating order of the commits."""
     outcomes: dict[tuple[str, Revision], list[Outcome]] = {(c.label, r): [] for c in cases for r in launchers}
@@ -150,7 +144,7 @@ def _measure(
                 if outcome.launch is not None:
                     chosen = outcome.launch
                     sampling[case.label] = asv_launch.Request(number=chosen.number, count=len(chosen.samples_ns))
-            on_step(HistoryStep(done=done, total=total, what=f"{revision.short}: {case.label}"))
+            on_step(Step(done=done, total=total, what=f"{revision.short}: {case.label}"))
     return outcomes
 
 

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 WORKTREE = "WORKTREE"
+# What ties git to one repository, whichever folder it starts in: git sets it for hooks, which run the gate.
+TIES = frozenset(
+    {"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_NAMESPACE", "GIT_SHALLOW_FILE"}
+    | {"GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_IMPLICIT_WORK_TREE"}
+)
 
 
 class RevisionError(RocattnError):
@@ -57,11 +62,12 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> st
     """Run git in a repository and return its stdout without the trailing newline.
 
     Raises:
-        RevisionError: When git is missing or fails; holds git's own last line.
+        RevisionError: When git is missing or fails; holds git's own last line, and the error before it.
     """
     command = ["git", "-C", str(repo), *arguments]
     # Locale and optional locks: we read messages, and a status must not rewrite the user's index.
-    variables = {**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", **(env or {})}
+    own = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    variables = {key: value for key, value in os.environ.items() if key not in TIES} | own | {**(env or {})}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables, errors="replace")
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -69,8 +75,10 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> st
     except OSError as error:
         raise RevisionError(f"git does not start: {error.strerror}") from error
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RevisionError(f"git {arguments[0]} failed: {last}")
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        # "fatal: adding files failed" says less than the error before it does.
+        errors = [line for line in lines[:-1] if line.startswith("error: ")][:1]
+        raise RevisionError(f"git {arguments[0]} failed: {'; '.join([*errors, lines[-1]])}")
     return done.stdout.rstrip("\n")
 
 
@@ -203,6 +211,8 @@ def checkout(repo: Path, revision: Revision, scratch: Path) -> Iterator[Path]:
         # A clone that shares objects has tags and history (setuptools-scm reads them) and leaves no trace in the
         # user's .git, as a linked worktree would.
         git(repo, "clone", "--quiet", "--shared", "--no-checkout", "--template=", "--", str(repo), str(folder / "tree"))
+        _share_shallow(repo, folder / "tree")
+        _fetch_missing(repo, revision)
         git(folder / "tree", "checkout", "--quiet", "--detach", revision.sha)
         if (folder / "tree" / ".gitmodules").is_file():
             try:
@@ -215,14 +225,42 @@ def checkout(repo: Path, revision: Revision, scratch: Path) -> Iterator[Path]:
         yield folder / "tree"
 
 
+def _share_shallow(repo: Path, tree: Path) -> None:
+    """Let the clone of a shallow repository share all objects, too: git copies those of its branches and tags alone."""
+    listed = git(repo, "rev-parse", "--path-format=absolute", "--git-path", "shallow", "--git-path", "objects")
+    shallow, objects = map(Path, listed.split("\n"))
+    if shallow.is_file():
+        (tree / ".git" / "objects" / "info" / "alternates").write_text(f"{objects}\n")
+        shutil.copyfile(shallow, tree / ".git" / "shallow")
+
+
+def _fetch_missing(repo: Path, revision: Revision) -> None:
+    """Have a partial clone fetch a revision's files: the clone of it cannot, and git passes over them without failing.
+
+    Raises:
+        RevisionError: When they cannot be had.
+    """
+    listed = git(repo, "rev-list", "--objects", "--no-object-names", "--missing=print", "--max-count=1", revision.sha)
+    if "\n?" not in listed:
+        return
+    nothing = git(repo, "hash-object", "-t", "tree", os.devnull)
+    try:  # a comparison with nothing reads every file, and git fetches what it lacks at once
+        git(repo, "diff", "--shortstat", "--no-ext-diff", "--no-textconv", nothing, revision.sha)
+    except RevisionError as error:
+        raise RevisionError(
+            f"this clone is partial, and the files of {revision.name} cannot be fetched ({error}): "
+            "see to its remote, or run `git fetch --refetch --no-filter`"
+        ) from error
+
+
 def _fill_submodules(repo: Path, tree: Path) -> None:
     """Check the submodules of a clone out, from where the user's own clone has them if it does."""
     if origin := git(repo, "config", "--default", "", "--get", "remote.origin.url"):
         git(tree, "remote", "set-url", "origin", origin)  # relative addresses of submodules start from it
     git(tree, "submodule", "--quiet", "init")
     modules = Path(git(repo, "rev-parse", "--path-format=absolute", "--git-common-dir"), "modules")
-    listed = git(tree, "config", "--file", ".gitmodules", "--get-regexp", r"\.path$").splitlines()
-    for key, path in (line.split(" ", 1) for line in listed):
+    listed = git(tree, "config", "--file", ".gitmodules", "-z", "--get-regexp", r"\.path$").split("\0")
+    for key, path in (entry.split("\n", 1) for entry in listed if entry):  # names may hold blanks
         name = key.removeprefix("submodule.").removesuffix(".path")
         if ".." not in Path(name).parts and (modules / name).is_dir():
             git(tree, "config", f"submodule.{name}.url", str(modules / name))

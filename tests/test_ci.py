@@ -215,6 +215,24 @@ def test_an_older_verdict_is_not_in_the_report_of_a_job_without_a_gate(repositor
     assert "--gate" in [command for command in ran if command[0] == "report"][-1]
 
 
+def test_older_records_and_pages_are_not_those_of_a_job_without_a_bench(repository, fake_commands, capsys):
+    """The gate alone is reported; with neither there is no report, and an older one is not named as this job's."""
+    commit("two")
+    ran, _ = fake_commands
+    for name in ("report", "site"):
+        (repository / "o" / name).mkdir(parents=True)
+        (repository / "o" / name / "index.html").touch()
+    cli.main(["ci", "--out", "o", "--base", "HEAD~1", "--skip", "bench"])
+    assert ran[-2] == ["report", "--records", os.devnull, "--gate", "o/gate", "--out", "o/report"]
+    ran.clear()
+    capsys.readouterr()
+    cli.main(["ci", "--out", "o", "--json", "--skip", "bench", "gate", "site"])
+    assert "report" not in [command[0] for command in ran]
+    said = capsys.readouterr()
+    assert "report: SKIPPED: neither bench nor gate was run" in said.err
+    assert json.loads(said.out).keys() == {"status", "steps"}
+
+
 COUNTED = [
     msgspec.structs.replace(entry, causes=[Cause(kind="counters", text="L2 hits 80 % -> 20 %")]) for entry in REGRESSED
 ]

@@ -114,6 +114,24 @@ def test_a_bug_is_shown_whole_and_does_not_read_as_a_regression(monkeypatch, cap
     assert "bug in rocattn" in shown
 
 
+@pytest.mark.parametrize(
+    ("call", "encoding", "printed"),
+    [("print(name)", "ascii", r"\u4e2d\xfc"), ("emit_json(name)", "latin-1", '"\u4e2d\u00fc"')],
+)
+def test_a_character_that_the_locale_lacks_ends_no_command(call, encoding, printed):
+    """A name in another script is written as escapes for people; what programs read is UTF-8 everywhere."""
+    script = f"""
+from rocattn_profiling.cli import doctor, main
+from rocattn_profiling.cli.console import emit_json
+name = "\\u4e2d\\u00fc"
+doctor.run = lambda _: {call} or 0
+raise SystemExit(main(["doctor"]))
+"""
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout.decode(), ended.stderr) == (0, f"{printed}\n", b"")
+
+
 def test_a_full_disk_under_stdout_is_no_bug(monkeypatch, capsys):
     """JSON into a file on a full disk: one line and an environment error; --debug shows where."""
     import rocattn_profiling.cli.doctor as verb

@@ -4,6 +4,8 @@ import io
 import re
 import sys
 
+import pytest
+
 from rocattn_profiling.cli import console
 
 
@@ -57,6 +59,35 @@ def test_a_table_shows_labels_as_they_are(capsys):
     assert title == ["of", *label.split()]
     assert head == ["benchmark", "[i]n"]
     assert row == [*label.split(), "[3]"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 400])
+@pytest.mark.parametrize("name", ["attention_backward_dkdv f16 D=128 PLAIN_SCORES=0", f"_ZN2ck{'abcdefghij' * 90}"])
+def test_a_narrow_terminal_gets_the_columns_in_parts(monkeypatch, width, name):
+    """Numbers stay whole, and all of them are there: columns squeezed to a few letters, or to nothing, say nothing."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    columns = ["kernel", *(f"COLUMN {letter}" for letter in "ABCDEFGHIJKLMN")]
+    rows = [[first, *(str(1000000 * at + n) for n in range(14))] for at, first in enumerate(("short", name), 1)]
+    console.print_table("audit of a file", columns, rows)
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in sys.stderr.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert all(text.count(cell) == 1 for cell in (*columns[1:], *rows[0][1:], *rows[1][1:]))
+    parts = text.split("short")[1:]
+    assert (len(parts) == 1) == (width == 400)
+    letters = [re.sub("[^a-z_]", "", part.partition("kernel")[0]) for part in parts]
+    assert letters == [re.sub("[^a-z_]", "", name)] * len(parts)
+
+
+def test_a_table_of_one_column_is_one(monkeypatch):
+    """There is nothing to put beside it."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    console.print_table("backends", ["name"], [["cpu"]])
+    assert sys.stderr.getvalue().count("cpu") == 1
 
 
 def test_brief_work_is_told_only_once_it_lasts(capsys):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import msgspec
 import pytest
@@ -56,7 +57,17 @@ def test_skipped_and_wrong_are_said(records, record_of):
     assert "wrong (lse)" in html
     assert "**1 wrong**" in text
     assert "| skipped |" in text
+    assert " WRONG | " in next(line for line in text.splitlines() if line.startswith(f"| {wrong.label} "))
     assert bench_report.to_json(report)["wrong"] == [wrong.id]
+
+
+def test_nan_is_said_as_such(record_of):
+    """The number that stands for inf in JSON is no error of an output."""
+    good = record_of(AttentionConfig(batch=1, num_heads=2, seq_q=17, seq_k=17, head_dim=9))
+    check = msgspec.structs.replace(good.check, ok=False, max_abs_error=sys.float_info.max)
+    report = bench_report.build([msgspec.structs.replace(good, check=check)])
+    assert "NaN or inf, wrong (out)" in report_html(report, None, 0)
+    assert report_markdown(report, None).count(" WRONG | NaN or inf |") == 1
 
 
 def test_how_to_measure_again_is_a_command(records, record_of):

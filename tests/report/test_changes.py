@@ -1,13 +1,19 @@
 """Changes of level on the site: found on the branch, not across boundaries, with their state, and in the feed."""
 
+import dataclasses
 import re
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 
+from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.changepoints import changes_of
-from rocattn_profiling.report.changes import Boundary, _starts, find_changes, gate_names, larger_is_better, where_of
+from rocattn_profiling.measure.asv_launch import Benchmark, Case
+from rocattn_profiling.measure.asv_series import is_rate
+from rocattn_profiling.report.changes import Boundary, _starts, find_changes, gate_names, where_of
 from rocattn_profiling.report.commits import CommitInfo, History
+from rocattn_profiling.report.feed import ENTRIES, atom
 from rocattn_profiling.report.site import Site, pages_of
 
 ATOM = "{http://www.w3.org/2005/Atom}"
@@ -66,6 +72,11 @@ def test_a_history_that_is_too_short_is_not_called_free_of_regressions(series_of
     _, pages = site_of([series_of(STEP[:4])], long_history)
     assert '<div class="value">too short to search</div>' in pages["index.html"]
     assert "not looked at: 1 line of fewer than 8 points" in pages["index.html"]
+    assert "No line could be searched." in pages["changes.html"]
+    _, pages = site_of([series_of([0.0] * 11), series_of(STEP[:4], benchmark="suite.time_b")], long_history)
+    assert '<div class="value">too short to search</div>' in pages["index.html"]
+    _, pages = site_of([series_of([0.0] * 11)], long_history)
+    assert '<div class="value">nothing to search</div>' in pages["index.html"]
     _, pages = site_of([series_of(STEP[:4]), series_of(STEP, benchmark="suite.time_b")], long_history)
     assert "too short to search" not in pages["index.html"]
 
@@ -80,8 +91,26 @@ def test_an_improvement_and_a_rise_of_a_rate_are_no_regressions(series_of, long_
     assert "0 regressions open" in pages["index.html"]
     assert "over 20 commits. Higher is better." in pages["history/suite-track-gbps.html"]
     assert "over 20 commits. Lower is better." in pages["history/bench-inference.html"]
-    assert larger_is_better("TFLOP/s")
-    assert not larger_is_better("seconds")
+    assert is_rate("TFLOP/s")
+    assert not is_rate("seconds")
+
+
+@pytest.mark.parametrize(
+    ("unit", "rate"),
+    [
+        ("GB/s", True), ("GBps", True), ("GiB / s", True), ("TFLOPS", True), ("tokens/sec", True), ("fps", True),
+        ("images/second", True), ("tokens per second", True), ("Tokens per second and GPU", True), ("IOPS", True),
+        ("ps", False), ("steps", False), ("hops", False), ("ms/step", False), ("ns/op", False), ("seconds", False),
+        ("bytes", False), ("", False), ("s", False),
+    ],
+)  # fmt: skip
+def test_the_site_and_the_gate_take_the_same_units_for_rates(series_of, long_history, unit, rate):
+    """A fall of GBps was an improvement on the site; a rise of steps was said to be good by the gate."""
+    fallen = series_of([1 / value for value in STEP], benchmark="suite.track_x", unit=unit)
+    (change,) = find_changes([fallen], long_history, changes_of).found
+    assert (change.worse, change.tone) == ((True, "bad") if rate else (False, "good"))
+    benchmark = Benchmark(name="suite.track_x", type="track", unit=unit, version="1", params=[], param_names=[])
+    assert verdict.larger_is_better(Case(benchmark=benchmark, param=None, label="x")) == rate
 
 
 def test_pages_point_at_nothing_that_they_do_not_have(series_of):
@@ -119,6 +148,8 @@ def test_an_accepted_regression_is_waived_with_its_reason(series_of, long_histor
     asked.clear()
     rate = series_of([1 / value for value in STEP], benchmark="suite.track_gbps", unit="GB/s")
     find_changes([rate], long_history, changes_of, waived)
+    (improved,) = find_changes([series_of([1 / value for value in STEP])], long_history, changes_of, waived).found
+    assert (improved.state, improved.waived) == ("confirmed", "")  # nobody accepts what is better
     assert [cost for *_, cost in asked] == [1.3]  # times what it was, as a ceiling says it: also of a rate that fell
 
 
@@ -128,8 +159,8 @@ def test_audit_numbers_are_known_to_waivers_by_kernel_and_arch(series_of):
         [1.0], benchmark="bench_audit.Kernels.track_vgprs", params={"arch": "gfx942", "kernel": "k D=9"}
     )
     assert gate_names(audited) == ("k D=9", "audit", "gfx942")
-    memory = series_of([1.0], benchmark="s.C.peakmem_x", params={})
-    assert gate_names(memory) == ("s.C.peakmem_x", "peakmem", "")
+    for name, metric in (("peakmem_x", "peakmem"), ("mem_x", "mem"), ("track_x", "track"), ("timeraw_x", "time")):
+        assert gate_names(series_of([1.0], benchmark=f"s.C.{name}", params={})) == (f"s.C.{name}", metric, "")
 
 
 def test_nothing_is_compared_across_another_driver(series_of, long_history):
@@ -156,6 +187,68 @@ def test_what_older_files_do_not_know_is_no_boundary(series_of, long_history):
     assert changes.found == []
     order = {sha: number for number, sha in enumerate("abcde")}
     assert _starts("abde", [Boundary(sha, "m", "") for sha in "bc"], order) == {"b", "d"}
+
+
+def test_a_fact_that_a_file_in_between_lacks_is_still_compared(series_of, long_history):
+    """The driver was written down at commit 0, not at 10, and is another one at 11."""
+    places = {f"{n:040x}": {"driver": "6.3" if n < 11 else "6.4"} for n in range(20)} | {f"{10:040x}": {"cpu": "x"}}
+    changes, _ = site_of([series_of(STEP, places=places)], long_history)
+    assert [(b.sha, b.text) for b in changes.boundaries] == [(f"{11:040x}", "driver 6.3 -> 6.4")]
+
+
+def test_a_boundary_is_of_one_machine_and_environment(series_of, long_history):
+    """Of two environments one got another driver, on a machine whose name has a comma: the other's step is a change."""
+    names = {"machine": "rack 3, left"}
+    places = {f"{n:040x}": {"driver": "6.3" if n < 11 else "6.4"} for n in range(20)}
+    moved = series_of(STEP, benchmark="s.time_moved", env="old", places=places, **names)
+    stayed = series_of(
+        STEP, benchmark="s.time_stayed", env="new", places={sha: {"driver": "6.4"} for sha in places}, **names
+    )
+    elsewhere = series_of(STEP, benchmark="s.time_elsewhere", env="old", machine="box")
+    changes, pages = site_of([moved, stayed, elsewhere], long_history)
+    assert [(b.sha, b.where) for b in changes.boundaries] == [(f"{11:040x}", "rack 3, left, old")]
+    assert [(c.benchmark, c.where) for c in changes.found] == [
+        ("s.time_stayed", "rack 3, left, new"), ("s.time_elsewhere", "box, old"),
+    ]  # fmt: skip
+    drawn = {name for name, text in pages.items() if 'class="edge"' in text}
+    assert drawn == {"history/s-time-moved.html"}
+    assert "on rack 3, left, old: driver 6.3 -&gt; 6.4" in pages["history/s-time-moved.html"]
+    assert "Not comparable across" not in pages["history/s-time-stayed.html"]
+
+
+def test_changes_and_boundaries_are_told_newest_first_and_by_one_name_each(series_of, long_history):
+    """In git's order, whatever dates the results have; two lines that moved with one commit are two changes."""
+    twice = [*wobble(1.0, 10), *wobble(1.3, 9), *wobble(1.8, 10)]
+    places = {f"{n:040x}": {"driver": str(n // 10)} for n in range(30)}
+    found = [
+        series_of(twice, benchmark="s.time_z"), series_of(twice, benchmark="s.time_z", env="other"),
+        series_of(twice, benchmark="s.time_a"), series_of(twice, machine="bounded", places=places),
+    ]  # fmt: skip
+    dated = [
+        msgspec.structs.replace(
+            one, points=[msgspec.structs.replace(p, date_ms=10**12 - p.date_ms % 10**11) for p in one.points[::-1]]
+        )
+        for one in found
+    ]
+    for series in (found, dated):
+        changes = find_changes(series, long_history, changes_of)
+        assert [(int(c.likeliest, 16), c.benchmark) for c in changes.found] == [
+            (19, "s.time_z"), (19, "s.time_z"), (19, "s.time_a"), (10, "s.time_z"), (10, "s.time_z"), (10, "s.time_a"),
+        ]  # fmt: skip
+        assert all(change.point.ratio > 1.2 for change in changes.found)
+        assert len({change.id for change in changes.found}) == 6
+        assert [int(b.sha, 16) for b in changes.boundaries] == [20, 10]
+
+
+def test_a_regression_is_open_from_its_first_points_on_until_a_level_comes_back(series_of, long_history):
+    """New with fewer than five points on the new level; recovered is no colour, and not waived by a reason either."""
+    (new,) = find_changes([series_of(STEP[:15])], long_history, changes_of).found
+    assert (new.state, new.open, new.tone) == ("new", True, "bad")
+    back = [series_of([*wobble(1.0, 10), *wobble(1.4, 9), *wobble(1.0, 10)])]
+    (up,) = [change for change in find_changes(back, long_history, changes_of).found if change.worse]
+    assert (up.state, up.open, up.tone) == ("recovered", False, "")
+    (up,) = [change for change in find_changes(back, long_history, changes_of, lambda *_: "why").found if change.worse]
+    assert (up.state, up.open, up.tone) == ("recovered", False, "")
 
 
 def test_commits_of_other_branches_are_not_part_of_the_line(series_of, long_history):
@@ -187,6 +280,71 @@ def test_the_feed_is_atom_with_identifiers_that_stay(series_of, long_history):
     assert again.find(f"{ATOM}entry/{ATOM}id").text == entry.find(f"{ATOM}id").text
 
 
+def entries_of(changes, history, **more):
+    """The feed of a site and its entries' texts by tag; no site, so no page is laid out."""
+    told = {"links": {c.id: f"p.html#{c.id}" for c in changes.found}, "made_ms": 86_400_000, "url": "", "project": "p"}
+    feed = ET.fromstring(atom(changes.found, history, **{**told, **more}))  # noqa: S314 - made in this test
+    texts = [{child.tag.removeprefix(ATOM): child.text for child in e} for e in feed.findall(f"{ATOM}entry")]
+    return feed, texts
+
+
+def test_a_feed_s_entry_says_what_is_known_of_the_regression(series_of, long_history):
+    """Size with its interval, the low end first, state, commits and acceptance; improvements are none."""
+    faster = series_of([1 / value for value in STEP], benchmark="suite.time_faster")
+    changes = find_changes([series_of(STEP), faster], long_history, changes_of, lambda *_: "needed for #7")
+    (change,) = [change for change in changes.found if change.worse]
+    feed, (entry,) = entries_of(changes, long_history)
+    low, high = (f"{100 * (ratio - 1):+.1f} %" for ratio in (change.point.ratio_low, change.point.ratio_high))
+    assert f"(95 %: {low} to {high}) on box, py3.11-numpy2.4, waived after 9 points" in entry["summary"]
+    assert f"Likeliest commit: {change.likeliest[:8]} Commit 11" in entry["summary"]
+    assert ("or another of" in entry["summary"]) == (len(change.commits) > 1)
+    assert entry["summary"].endswith(" Accepted: needed for #7.")
+    assert entry["title"] == f"{change.label}: {100 * (change.point.ratio - 1):+.1f} % (waived)"
+    # The date of the commit, 1_789_000_000_011 ms, is that of the news; of the feed, that of its newest entry.
+    assert entry["updated"] == feed.find(f"{ATOM}updated").text == "2026-09-10T00:26:40Z"
+    undated = {sha: dataclasses.replace(info, date_ms=0) for sha, info in long_history.commits.items()}
+    _, (entry,) = entries_of(changes, History(undated, "main", long_history.head))
+    assert entry["updated"] == "2026-09-21T00:26:40Z"  # of the result: eleven days after the first
+
+
+def test_a_feed_names_every_commit_that_may_have_brought_a_regression_as_one_of_so_many(series_of, long_history):
+    """Commit 10 was not measured: it came with that one or with 11."""
+    gap = series_of([*STEP[:10], None, *STEP[11:]])
+    changes = find_changes([gap], long_history, changes_of)
+    (change,) = changes.found
+    assert change.commits == [f"{10:040x}", f"{11:040x}"]
+    _, (entry,) = entries_of(changes, long_history)
+    assert ", or another of 2 commits." in entry["summary"]
+
+
+def test_a_feed_holds_the_newest_regressions_that_stand_or_stood(series_of, long_history):
+    """Fifty at most. Its identifier is of the oldest commit; an empty one is as old as the site."""
+    back = [*wobble(1.0, 9), *wobble(1.4, 9), *wobble(1.0, 10)]
+    late = [*wobble(1.0, 18), *wobble(1.4, 9)]
+    series = [series_of(back, benchmark="s.time_back")]
+    series += [series_of(late, benchmark=f"s.time_{n}") for n in range(ENTRIES - 1)]
+    days = {
+        sha: dataclasses.replace(info, date_ms=86_400_000 * info.order) for sha, info in long_history.commits.items()
+    }
+    changes = find_changes(series, long_history, changes_of)
+    feed, entries = entries_of(changes, History(days, "main", long_history.head), url="https://e.org/s")
+    assert (entries[0]["updated"], entries[-1]["updated"]) == ("1970-01-19T00:00:00Z", "1970-01-10T00:00:00Z")
+    assert feed.find(f"{ATOM}updated").text == entries[0]["updated"]
+    assert len(entries) == ENTRIES
+    assert entries[-1]["title"].startswith("s.time_back")
+    assert entries[-1]["title"].endswith("(recovered)")
+    assert {link.get("rel"): link.get("href") for link in feed.findall(f"{ATOM}link")} == {
+        "self": "https://e.org/s/feed.xml", "alternate": "https://e.org/s/changes.html",
+    }  # fmt: skip
+    more = find_changes([*series, series_of(late, benchmark="s.time_one_more")], long_history, changes_of)
+    longer = dict(long_history.commits) | {"f" * 40: CommitInfo("f" * 40, 1, "Later", 30, on_branch=True)}
+    later, entries = entries_of(more, History(longer, "main", "f" * 40))
+    assert (len(entries), [entry for entry in entries if "time_back" in entry["title"]]) == (ENTRIES, [])
+    assert later.find(f"{ATOM}id").text == feed.find(f"{ATOM}id").text
+    empty, _ = entries_of(find_changes([], long_history, changes_of), long_history)
+    assert empty.find(f"{ATOM}updated").text == "1970-01-02T00:00:00Z"
+
+
 def test_hostile_text_stays_text_in_the_feed(series_of, long_history):
     """Subjects and branch names with markup and control characters neither break nor extend the XML."""
     evil = "</title></entry><script>alert(1)</script>]]>\x1b[31m\x00\ufffe"
@@ -216,6 +374,8 @@ def test_lines_that_no_change_is_sought_in_are_counted_with_the_reason(series_of
     told = "1 line of fewer than 8 points and 1 line with values of zero or less"
     assert f"not looked at: {told}</p>" in pages["index.html"]
     assert f"Not looked at: {told}." in pages["changes.html"]
+    assert "None in the lines that were searched." in pages["changes.html"]
     assert re.search(r'href="history/suite-track-leaks.html#p-\w+">suite', pages["changes.html"])
     _, pages = site_of(series[2:], long_history)
     assert "ot looked at" not in pages["index.html"] + pages["changes.html"]
+    assert ">None.<" in pages["changes.html"]

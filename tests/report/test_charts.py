@@ -1,11 +1,22 @@
 """Axes and numbers: round ticks inside the axis, sane scales, units that fit."""
 
 import math
+import time
 
 import pytest
 
 from rocattn_profiling.report.charts import Trace, Value, line_chart, sparklines, strip, value_axis
-from rocattn_profiling.report.quantities import between, digits, log_ticks, natural, nice_ticks, percent, quantity
+from rocattn_profiling.report.quantities import (
+    between,
+    digits,
+    log_ticks,
+    natural,
+    nice_ticks,
+    percent,
+    percent_tick,
+    quantity,
+    short_date,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,6 +26,8 @@ from rocattn_profiling.report.quantities import between, digits, log_ticks, natu
         (90, "seconds", "1.50 min"),
         (1536, "bytes", "1.50 KiB"), (0.31, "ulp", "0.310 ulp"), (0, "seconds", "0 ns"), (None, "seconds", "—"),
         (math.nan, "bytes", "—"), (math.inf, "seconds", "—"), (5.9e9, "FLOP/s", "5.90 GFLOP/s"),
+        (1048576, "bytes", "1.00 MiB"), (3 * 2**30, "bytes", "3.00 GiB"), (2e12, "FLOP/s", "2.00 TFLOP/s"),
+        (1.04e9, "FLOP/s", "1.04 GFLOP/s"), (5e6, "FLOP/s", "5.00 MFLOP/s"), (1234567, "waves", "1,234,567 waves"),
     ],
 )  # fmt: skip
 def test_quantities_have_fitting_units(value, unit, text):
@@ -33,8 +46,27 @@ def test_numbers_keep_three_digits():
     ]
     assert [percent(v) for v in (1.031, 0.5, 3.2, None)] == ["+3.1 %", "-50.0 %", "+220 %", "—"]
     assert between(0.001, 0.0012, "seconds") == "1.00 to 1.20 ms"
+    assert [digits(v) for v in (0.000123, 0.0000996, 0.0000123, 123456789.0, 999.7e6)] == [
+        "0.000123", "9.96e-05", "1.23e-05", "123,456,789", "1.00e+09",
+    ]  # fmt: skip
+    assert [percent(v) for v in (0.9996, 1.9996, 2.0, -1.5)] == ["+0.0 %", "+100 %", "+100 %", "-250 %"]
+    assert [percent_tick(v) for v in (1.3, 1.0, 0.75, 1.025)] == ["+30 %", "0 %", "-25 %", "+2.5 %"]
     assert between(None, 1.0, "seconds") == ""
+    assert between(0.0009, 0.0012, "seconds") == "0.900 to 1.20 ms"  # both in the unit of the larger one
     assert sorted(["q1024", "q128", "q33"], key=natural) == ["q33", "q128", "q1024"]
+
+
+def test_dates_are_utc_wherever_the_site_is_made(monkeypatch):
+    """A commit of 23:30 is of that day in Tokyo, too: two runners would else disagree about one page."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    short_date.cache_clear()
+    try:
+        assert short_date(1_767_223_800_000) == "2025-12-31"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+        short_date.cache_clear()
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (3.61, 3.64), (-7, 1e6), (1e-9, 2.2e-9), (5, 5.0001), (0, 3e-16)])

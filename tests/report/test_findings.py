@@ -110,6 +110,41 @@ def test_numbers_that_are_too_low_are_not_told_as_facts():
     assert "too low" not in memory.sentence
 
 
+def test_a_number_that_only_decides_or_is_only_told_is_remarked_on_too():
+    """Neither may be taken for a fact: the condition may hold for a wrong reason, the sentence be wrong."""
+    conflicts = BUSY | {"lds_conflict_time_pct": 5.0, "lds_conflict_pct": 20.0}
+    (told,) = find(conflicts, "", {"lds_conflict_pct"})
+    assert "too low" in told.sentence
+    traffic = BUSY | {"memory_pct": 50.0, "read_bytes": 150.0, "written_bytes": 50.0, "work_bytes": 100.0}
+    (decides,) = find(traffic, "", {"memory_pct"})
+    assert (decides.key, "too low" in decides.sentence) == ("excess-traffic", True)
+
+
+def test_bounds_of_rules_are_where_they_are_written():
+    """Exactly at the peak is memory bound, not above it; 0 bytes of scratch are none."""
+    assert keys(BUSY | {"memory_pct": 100.0, "read_gbps": 1.0, "write_gbps": 1.0}) == ["memory-bound"]
+    assert keys(BUSY | {"memory_pct": 60.0, "read_gbps": 1.0, "write_gbps": 1.0}) == ["memory-bound"]
+    assert keys(BUSY | {"scratch_bytes": 0.0}) == []
+    assert keys(BUSY | {"scratch_bytes": 4.0}) == ["scratch"]
+
+
+def test_a_gain_is_a_share_of_all_time_and_a_rank_is_none():
+    """A kernel of half the time; what has no bound is ordered by its rank in that half, and says that it has none."""
+    numbers = BUSY | {"time_share": 0.5, "memory_pct": 78.0, "scratch_bytes": 4.0}
+    scratch, memory = find(numbers)
+    assert (memory.gain, memory.rank) == (pytest.approx(0.11), pytest.approx(0.11))
+    assert memory.gain_text == "at most 11 % of all kernels' time"
+    assert (scratch.gain, scratch.rank, scratch.gain_text) == (None, pytest.approx(0.15), "gain not known")
+
+
+def test_a_gain_near_all_of_the_time_has_no_exponent():
+    """One block on 304 compute units: that was "at most 1e+02 % of all kernels' time"."""
+    (one,) = find(BUSY | {"blocks": 1.0})
+    assert one.gain_text == "at most 100 % of all kernels' time"
+    (few,) = find(BUSY | {"blocks": 1.0, "time_share": 0.042})
+    assert few.gain_text == "at most 4.2 % of all kernels' time"
+
+
 @pytest.mark.parametrize("rule", _rules(), ids=lambda rule: rule.key)
 def test_every_rule_can_hold_and_can_fail(rule):
     """Numbers exist that satisfy it, and its sentence has a number in it."""

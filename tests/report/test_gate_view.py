@@ -60,6 +60,75 @@ def test_numbers_that_were_counted_have_no_interval_and_no_digits(whole):
     )  # fmt: skip
 
 
+def test_base_stands_beside_head_in_numbers_and_dots(verdict):
+    """2 ms became 2.6 ms: each dot is the low end of a launch, which its slow sample does not move."""
+    slow, _, unclear, _ = gate_view.view(verdict).timed
+    assert (slow.base, slow.head, slow.ratio) == ("2.00 ms", "2.60 ms", "1.300x")
+    assert slow.interval == "[1.274, 1.326]"
+    assert unclear.interval == "[1.019, ∞]"
+    base, head = slow.strip.rows
+    assert (base.name, head.name) == ("base", "head")
+    assert base.middle < head.middle
+    assert base.places[0][1] == "base: 2.020 ms"  # a tenth of the way from 2.0 to 2.2
+    assert (slow.strip.low, slow.strip.high) == ("2.02 ms", "2.64 ms")
+
+
+def test_a_ratio_that_is_not_known_is_none_of_1(verdict):
+    """Of 0 against 5 there is no ratio: 1.000x would read as "no change", and [0, ∞] as one."""
+    decision = Decision(id="x", verdict="regression", rounds_used=5, reason="from 0 to 5")
+    entry = Entry(
+        label="x", name="x", metric="track", unit="leaks", status="regression", base=0.0, head=5.0, decision=decision
+    )
+    ((row,), result) = (gate_view.view(only := msgspec.structs.replace(verdict, entries=[entry])).timed, only)
+    assert (row.base, row.head, row.ratio, row.interval, row.rounds) == ("0 leaks", "5 leaks", "unknown", "", 5)
+    assert "1.000x" not in report_html(None, result, 0)
+
+
+def test_sizes_and_fractions_have_digits_and_reasons_stand_once(verdict):
+    """1.5 KiB of 1,536 bytes; 2.5 waves lost; what decision and entry say alike is one sentence."""
+    decision = Decision(id="x", verdict="pass", ratio=1.0, ratio_low=1.0, ratio_high=1.0, reason="as before")
+    facts = {
+        "label": "x",
+        "name": "x",
+        "status": "pass",
+        "decision": decision,
+        "reason": "as before",
+        "rule": "t.toml:3",
+    }
+    entries = [
+        Entry(metric="peakmem", unit="bytes", base=1536.0, head=1536.0, **facts),
+        Entry(metric="audit", unit="slots", base=2.5, head=0.0, suspect=True, **facts),
+    ]
+    shown = gate_view.view(msgspec.structs.replace(verdict, entries=entries)).rows
+    assert [(row.base, row.head) for row in shown] == [("1.50 KiB", "1.50 KiB"), ("2.50 slots", "0 slots")]
+    assert [row.reasons for row in shown] == [["as before"]] * 2
+    assert [row.suspect for row in shown] == [False, True]
+    assert {row.rule for row in shown} == {"t.toml:3"}
+
+
+def test_an_architecture_with_any_news_is_not_among_those_where_nothing_moved(verdict):
+    """An improvement, a waived regression, a kernel that base has not: all of them moved."""
+    statuses = ("improvement", "waived", "new", "removed", "pass")
+    entries = [exact("k", f"gfx{n}", status, 9.0, 9.0) for n, status in enumerate(statuses)]
+    view = gate_view.view(msgspec.structs.replace(verdict, entries=entries))
+    assert [arch for arch, _ in view.exact] == ["gfx0", "gfx1", "gfx2", "gfx3", "nothing moved"]
+
+
+def test_only_what_is_proven_fine_is_green_and_what_fails_the_gate_is_red(verdict):
+    """Undecided, not measured, broken before and accepted are neither: somebody has to look."""
+    tones = {"good": {"pass", "improvement"}, "bad": {"regression", "failed", "missing", "problem"}}
+    for status, tone in gate_view.TONES.items():
+        assert tone == next((each for each, members in tones.items() if status in members), "warn")
+    assert gate_view.view(verdict).tone == "bad"
+    counts = {"pass": 3, "inconclusive": 1, "failed": 0}
+    view = gate_view.view(msgspec.structs.replace(verdict, verdict="inconclusive", counts=counts))
+    assert view.tone == "warn"
+    assert [(status, n, tone) for status, n, tone, _ in view.counts] == [
+        ("pass", 3, "good"),
+        ("inconclusive", 1, "warn"),
+    ]
+
+
 def test_a_regression_says_why_and_where(whole):
     """Explanation, causes with file and line, both reasons; a waiver with its words; the problems above all."""
     text = report_html(None, whole, 0)
@@ -71,6 +140,12 @@ def test_a_regression_says_why_and_where(whole):
     assert '<span class="tag warn">waived</span> a compare more (#41)' in text
     assert '<span class="tag bad">problem</span> waivers.<wbr>toml:3: the waiver of x expired' in text
     assert text.index("problem</span>") < text.index("<table")
+
+
+def test_a_cause_alone_is_shown_too(verdict):
+    """Without a sentence that explains it."""
+    entries = [msgspec.structs.replace(verdict.entries[0], explanation="", causes=[CAUSE])]
+    assert "43 VGPRs spilled" in report_html(None, msgspec.structs.replace(verdict, entries=entries), 0)
 
 
 def test_what_stands_between_backticks_is_code():

@@ -1,6 +1,7 @@
 """The profile report shows what was measured, says what was not, and takes no markup from the files."""
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -9,8 +10,10 @@ import pandas as pd
 import pytest
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.cli import main
 from rocattn_profiling.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, ROOF_DTYPES, Profile
 from rocattn_profiling.report import profile_compare, profile_pages, profile_report, trace
+from rocattn_profiling.report.roofline import roofline
 
 MI300X = {
     "number": 0, "arch": "gfx942", "product": "MI300X", "cus": 304, "simds": 1216, "max_waves_per_cu": 32, "xccs": 8,
@@ -115,6 +118,62 @@ def test_measured_roofs_of_small_types_are_drawn_beside_the_peaks():
     assert "MFMA F8 1,900 TFLOP/s (measured)" in page
 
 
+def test_the_roofline_is_what_its_axes_say():
+    """Read back off the ticks: kernels at their numbers, memory rising by bandwidth, units level, where they meet."""
+    made = profile(("far", 100_000), ("near", 50_000), ("uncounted", 10_000))
+    facts = {"device": 0, "unit": "GB/s", "file": "run/roofline.csv"}
+    more = [{"roof": "MALL", "mean": 8000.0}, {"roof": "L2", "mean": 9e4}, {"roof": "FP32", "mean": 5e4}]
+    made.roofs = pd.concat([made.roofs, pd.DataFrame([facts | each for each in more])])[list(ROOF_DTYPES)]
+    report = profile_report.build(made)
+    for kernel, (intensity, tflops) in zip(report.kernels, [(200.0, 300.0), (0.5, 1.5), (9.0, 0.0)], strict=True):
+        for key, value in (("arithmetic_intensity", intensity), ("tflops", tflops)):
+            kernel.values[key] = replace(kernel.values["l2_hit_pct"], value=value)
+    (device,) = report.devices
+    drawn = roofline(device, list(enumerate(report.kernels, 1)), report.profile.roofs)
+
+    def scale(ticks):
+        """What a place on an axis stands for, by two of its ticks."""
+        (a, x), (b, y) = ((tick.at, math.log(float(tick.label))) for tick in (ticks[0], ticks[-1]))
+        return lambda at: math.exp(x + (at - a) * (y - x) / (b - a))
+
+    x_of, y_of = scale(drawn.x_ticks), scale(drawn.y_ticks)
+    assert [(dot.number, x_of(dot.x), y_of(dot.y)) for dot in drawn.dots] == [
+        (1, pytest.approx(200, rel=0.01), pytest.approx(300, rel=0.01)),
+        (2, pytest.approx(0.5, rel=0.01), pytest.approx(1.5, rel=0.01)),
+    ]
+    assert drawn.dots[0].y < drawn.dots[1].y, "more is higher"
+    assert drawn.dots[0].x > drawn.dots[1].x
+    assert "300 TFLOP/s at 200 FLOP/byte" in drawn.dots[0].title
+    assert drawn.left_out == 1
+    ends = {}
+    for roof in drawn.roofs:
+        points = [tuple(map(float, point.split(","))) for point in roof.points.split()]
+        assert all(drawn.left <= x <= drawn.right and drawn.top <= y <= drawn.bottom for x, y in points)
+        ends[roof.label, roof.measured] = [(x_of(x), y_of(y)) for x, y in points]
+    best = device.known.peak_tflops("fp8")
+    for label, gbps, measured in (
+        ("memory 5,325", 5324.8, False),
+        ("HBM 4,214", 4214, True),
+        ("MALL 8,000", 8000, True),
+    ):
+        (low, high) = ends[f"{label} GB/s", measured]
+        assert low[0] < high[0]
+        for intensity, tflops in (low, high):
+            assert tflops == pytest.approx(intensity * gbps / 1000, rel=0.01)
+        assert high[1] == pytest.approx(best, rel=0.01)
+    low, high = ends["FP32 50.0 TFLOP/s", True]
+    assert (low[1], high[1]) == (pytest.approx(50, rel=0.01), pytest.approx(50, rel=0.01))
+    assert low[0] == pytest.approx(50 / 8, rel=0.01)
+    assert x_of(drawn.right) == pytest.approx(high[0], rel=0.01)
+    assert not any("L2" in label for label, _ in ends), "traffic here is that of the memory"
+    for key, value in (("arithmetic_intensity", 1.0), ("tflops", 50.0)):  # caches answered: it is far above the roof
+        report.kernels[1].values[key] = replace(report.kernels[1].values[key], value=value)
+    above = roofline(device, [(2, report.kernels[1])], report.profile.roofs)
+    places = [tuple(map(float, point.split(","))) for roof in above.roofs for point in roof.points.split()]
+    assert all(above.left <= x <= above.right and above.top <= y <= above.bottom for x, y in places)
+    assert [roof.label.split()[0] for roof in above.roofs][:3] == ["MALL", "memory", "HBM"], "the fastest first"
+
+
 def test_a_flagged_occupancy_is_marked_like_any_other_flagged_metric():
     """With a star in both tables; one without remarks has none."""
     made = profile_report.build(profile(("attention", 100_000)))
@@ -170,6 +229,73 @@ def test_two_profiles_are_compared_kernel_by_kernel():
     assert found == {"a": None, "gone": "before", "new": "after"}
 
 
+def test_a_comparison_is_of_medians_and_says_from_what_to_what():
+    """The kernel that changed most in all comes first, of its metrics the one that moved most, up or down."""
+    before = profile_report.build(profile(("steady", 900_000), ("faster", 100_000)))
+    after = profile_report.build(profile(("steady", 900_000), ("faster", 60_000)))
+    before.kernels[1].time_ns[90] = 1e9  # a slow launch is in no median
+    old, new = before.kernels[1].values, after.kernels[1].values
+    new["l2_hit_pct"] = replace(new["l2_hit_pct"], value=15.0)
+    new["valu_busy_pct"] = replace(new["valu_busy_pct"], formula="of other counters")
+    new["tflops"] = replace(new["tflops"], value=old["tflops"].value * 0.96)
+    new["matrix_busy_pct"] = replace(new["matrix_busy_pct"], value=old["matrix_busy_pct"].value * 1.1)
+    pairs = profile_compare.compare(before, after)
+    assert [(pair.name, pair.ratio) for pair in pairs] == [("faster", pytest.approx(0.6)), ("steady", pytest.approx(1))]
+    assert pairs[1].moves == ()
+    assert pairs[0].not_comparable == (new["valu_busy_pct"].title,)
+    told = profile_compare.to_json(pairs)[0]
+    assert told["time_ratio"] == pytest.approx(0.6)
+    first, *others = told["moved"]
+    assert (first["metric"], first["before"], first["after"]) == ("l2_hit_pct", pytest.approx(75), 15.0)
+    assert first["change"] == pytest.approx(-0.8), "a fifth is left"
+    assert {"read_gbps", "write_gbps", "matrix_busy_pct"} <= {move["metric"] for move in others}
+    assert not {"tflops", "valu_busy_pct"} & {move["metric"] for move in others}
+    page = profile_pages.profile_html(after, 0, pairs)
+    assert f"{new['l2_hit_pct'].title} 75.0 to 15.0 %" in page
+    assert f"as from other counters: {new['valu_busy_pct'].title}" in page
+    for text in (page, profile_pages.profile_markdown(after, pairs)):
+        assert "-40.0 %" in text
+
+
+def test_a_kernel_is_compared_with_itself_on_the_same_problem():
+    """Of two problems, the one that only one side has is beside nothing."""
+    before, after = (profile_report.build(profile(("a", time), ("b", 10))) for time in (1000, 2000))
+    before.kernels = [replace(before.kernels[0], label="Sq=128")]
+    after.kernels = [replace(after.kernels[0], label=label) for label in ("Sq=4096", "Sq=128")]
+    pairs = profile_compare.compare(before, after)
+    assert {(pair.label, pair.ratio) for pair in pairs} == {("Sq=128", 2.0), ("Sq=4096", None)}
+    for text in (profile_pages.profile_html(after, 0, pairs), profile_pages.profile_markdown(after, pairs)):
+        assert text.count("not there") == 1
+
+
+def test_what_a_comparison_leaves_out_is_counted():
+    """Sixteen kernels in Markdown that shows fifteen; of a kernel whose metrics moved, the first four."""
+    before, after = (profile_report.build(profile(*[(f"k{n}", t + n) for n in range(16)])) for t in (100_000, 300_000))
+    pairs = profile_compare.compare(before, after)
+    pairs[0] = replace(pairs[0], moves=pairs[0].moves * 2)
+    text = profile_pages.profile_markdown(after, pairs)
+    assert "1 more kernels are in the JSON." in text
+    assert len(pairs[0].moves) > 6
+    assert f"; {len(pairs[0].moves) - 4} more |" in text
+    assert f"; {len(pairs[0].moves) - 6} more are in the JSON" in profile_pages.profile_html(after, 0, pairs)
+    few = profile_pages.profile_markdown(after, pairs[:15])
+    assert "are in the JSON" not in few
+
+
+def test_launches_of_two_runs_are_compared_as_their_kernels(tmp_path, monkeypatch):
+    """With a row for each launch, the last one of a kernel was compared with the last one, and nothing said so."""
+    made = {"before": profile(("a", 1000)), "after": profile(("a", 2000))}
+    made["after"].dispatches.loc[2, "end_ns"] = made["after"].dispatches.loc[2, "start_ns"] + 500
+    for name in made:
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("rocattn_profiling.ingest.read", lambda paths: made[paths[0].name])
+    paths = ["report", str(tmp_path / "after"), "--against", str(tmp_path / "before"), "--out", str(tmp_path / "out")]
+    assert main([*paths, "--per", "dispatch"]) == 0
+    found = json.loads((tmp_path / "out/profile.json").read_text())
+    assert len(found["kernels"]) == 3
+    assert [(pair["kernel"], pair["time_ratio"]) for pair in found["against"]] == [("a", 2.0)]
+
+
 def test_a_comparison_says_when_the_gpus_differ_and_what_is_wrong_in_the_earlier_files():
     """An MI300A's copy beside an MI300X's was "-50.1 %" with nothing else said."""
     before, after = profile(("a", 1000)), profile(("a", 500))
@@ -181,6 +307,8 @@ def test_a_comparison_says_when_the_gpus_differ_and_what_is_wrong_in_the_earlier
         "earlier profile: x.csv: the last line is cut off; dropped",
     ]
     assert profile_compare.cautions(later, later) == []
+    earlier.devices = []  # of which nothing is known
+    assert profile_compare.cautions(earlier, later) == ["earlier profile: x.csv: the last line is cut off; dropped"]
 
 
 def test_the_trace_has_each_dispatch_at_its_time():
@@ -190,6 +318,40 @@ def test_the_trace_has_each_dispatch_at_its_time():
     events = json.loads(trace.trace_json(made, ["x", "", ""]))["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
     assert [(event["ts"], event["dur"], event["name"]) for event in slices] == [(0, 1.5, "x"), (10, 1.5, "a")]
+
+
+def test_a_trace_has_a_track_for_each_queue_of_each_process_and_gpu():
+    """All call their first queue 1: on one track, launches that ran at once would be taken for nested ones."""
+    made = profile(("a", 15_000))
+    made.agents = pd.concat([made.agents] * 2, ignore_index=True).assign(number=[4, 5])
+    made.dispatches = made.dispatches.assign(process=[7, 8, 8], agent=[0, 0, 1]).astype(DISPATCH_DTYPES)
+    events = json.loads(trace.trace_json(made))["traceEvents"]
+    assert len({event["tid"] for event in events if event["ph"] == "X"}) == 3
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {names[event["tid"]] for event in events if event["ph"] == "X"} == {
+        "process 7, GPU 4, queue 1", "process 8, GPU 4, queue 1", "process 8, GPU 5, queue 1",
+    }  # fmt: skip
+
+
+def test_a_trace_has_each_pass_from_its_own_start_and_says_what_it_leaves_out(monkeypatch):
+    """Passes ran one after another; a launch without an end has no length, and is not counted as left out."""
+    made = profile(("a", 1500))
+    made.dispatches["pass"] = pd.Categorical(["run", "run", "again"])
+    told = json.loads(trace.trace_json(made))
+    assert told["otherData"] == {}
+    slices = [event for event in told["traceEvents"] if event["ph"] == "X"]
+    assert [(event["pid"], event["ts"]) for event in slices] == [(0, 0), (0, 10), (1, 0)]
+    assert [event["args"]["name"] for event in told["traceEvents"] if event["name"] == "process_name"] == [
+        "run",
+        "again",
+    ]
+    made.dispatches.loc[0, "end_ns"] = pd.NA
+    assert json.loads(trace.trace_json(made))["otherData"] == {}
+    monkeypatch.setattr(trace, "MOST_EVENTS", 4)  # of all passes together
+    made.dispatches.loc[0, "end_ns"] = made.dispatches.loc[0, "start_ns"] + 5
+    told = json.loads(trace.trace_json(made))
+    assert sum(event["ph"] == "X" for event in told["traceEvents"]) == 2
+    assert told["otherData"] == {"left_out": "1 more dispatches"}
 
 
 def test_times_left_out_leave_the_kernel_in_the_report():

@@ -121,6 +121,35 @@ def test_code_size_is_told_and_not_judged(series_of, history):
     assert page_of(series, history, 6).machine_code[0].tone == ""
 
 
+@pytest.mark.parametrize("metric", ["code_bytes", "lds_bytes", "sgprs"])
+def test_what_is_neither_good_nor_bad_is_so_on_every_page(series_of, history, metric):
+    """The page of its history said "Lower is better" and marked a rise, where that of the changes said neither."""
+    series = [msgspec.structs.replace(audited(series_of, metric, [9000.0] * 11 + [9900.0]), unit="bytes")]
+    changes = find_changes(series, history, changes_of)
+    pages = pages_of(Site(series, history, changes=changes))
+    for name, text in pages.items():
+        if name.startswith(("history/", "kernels/")):
+            assert not re.search("(Low|High)er is better[^;]", text)
+            assert "+10.0 %" in text
+            assert 'class="tag warn"' not in text
+    assert page_of(series, history, 11).machine_code[0].tone == ""
+
+
+def test_what_fell_to_nothing_is_told_as_that(series_of, history):
+    """43 spilled registers, then none: -100 %; from none there is no ratio."""
+    series = [
+        audited(series_of, "spills", [43.0] * 11 + [0.0]),
+        audited(series_of, "spills", [0.0] * 11 + [43.0], "gfx90a"),
+    ]
+    text = pages_of(Site(series, history))["kernels/flash-attention-causal-f16-d-128.html"]
+    gone, came = re.findall(r"<td class=\"num\" title=\"[^\"]*\"><b>([^<]*)</b></td><td class=\"num\">(.*?)</td>", text)
+    assert {gone[0], came[0]} == {"0 registers", "43 registers"}
+    fell = gone if gone[0].startswith("0") else came
+    rose = came if fell is gone else gone
+    assert "-100 %" in fell[1]
+    assert "—" in rose[1]
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 61, 400, 2003])
 def test_a_thinned_line_keeps_ends_extremes_failures_and_gaps(count):
     """Of every stretch its lowest and highest stay, and one failure; the number of points is bounded."""
@@ -139,6 +168,15 @@ def test_a_thinned_line_keeps_ends_extremes_failures_and_gaps(count):
     if count > 300:
         assert any(values[i] is None for i in kept)
         assert any(values[i] is not None and math.isnan(values[i]) for i in kept)
+
+
+def test_one_failure_among_thousands_is_drawn():
+    """It is neither the lowest nor the highest of its stretch; of several in one the first stands for all."""
+    values = [1.0 + 0.001 * (n % 7) for n in range(2000)]
+    values[777] = values[778] = None
+    kept = thin(values, 40)
+    assert [i for i in kept if values[i] is None] == [777]
+    assert len(kept) <= 61
 
 
 def test_pages_of_long_histories_stay_small(series_of):
@@ -228,11 +266,11 @@ def repository(tmp_path):
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
     who = {f"GIT_{a}_{b}": "t@t" for a in ("AUTHOR", "COMMITTER") for b in ("NAME", "EMAIL")}
-    env = os.environ | who | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    apart = who | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
     def git(*arguments):
         command = ["git", "-c", "init.defaultBranch=trunk", *arguments]
-        subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True)
+        subprocess.run(command, cwd=tmp_path, env=os.environ | apart, check=True, capture_output=True)
 
     git("init", "--quiet")
     return tmp_path, git
@@ -245,6 +283,52 @@ def test_subjects_with_odd_ends_of_line_are_one_commit(repository):
     git("commit", "--quiet", "--allow-empty", "-m", subject)
     (info,) = read_history(root).commits.values()
     assert info.subject == subject
+    (root / "message").write_bytes("Gr\xf6\xdfe".encode("latin-1"))
+    git("-c", "i18n.commitEncoding=of-nobody", "commit", "--quiet", "--allow-empty", "-F", "message")
+    history = read_history(root)
+    assert history.commits[history.head].subject == "Gr\ufffd\ufffde"
+
+
+def test_the_history_is_the_repository_s_own_whatever_git_is_told(repository, tmp_path_factory, monkeypatch):
+    """Shown signatures and another encoding are a user's settings; GIT_DIR is what a hook of another repository has."""
+    root, git = repository
+    git("config", "log.showSignature", "true")
+    git("config", "i18n.logOutputEncoding", "ISO-8859-1")
+    git("commit", "--quiet", "--allow-empty", "-m", "Größe in µs")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("other")))
+    (info,) = read_history(root).commits.values()
+    assert info.subject == "Größe in µs"
+
+
+def test_a_history_is_in_git_s_order_with_its_side_branches(repository, monkeypatch):
+    """Parents before children whatever their clocks said; merged commits are in it, and are none of the branch."""
+    root, git = repository
+
+    def commit(subject, day):
+        monkeypatch.setenv("GIT_AUTHOR_DATE", f"2026-01-{day:02}T12:00:00Z")
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"2026-02-{day:02}T12:00:00Z")
+        git("commit", "--quiet", "--allow-empty", "-m", subject)
+
+    commit("first", 9)
+    git("checkout", "--quiet", "-b", "side")
+    commit("aside", 11)
+    git("checkout", "--quiet", "-b", "open")
+    commit("never merged", 12)
+    git("checkout", "--quiet", "trunk")
+    commit("with a slow clock", 3)
+    git("merge", "--quiet", "--no-ff", "-m", "merge", "side")
+    history = read_history(root)
+    found = {info.subject: info for info in history.commits.values()}
+    assert (history.branch, history.commits[history.head].subject) == ("trunk", "merge")
+    for way in (["first", "aside", "merge"], ["first", "with a slow clock", "merge"], ["aside", "never merged"]):
+        assert sorted(way, key=lambda name: found[name].order) == way
+    assert {name for name, info in found.items() if info.on_branch} == {"first", "with a slow clock", "merge"}
+    assert found["first"].date_ms == 1_767_960_000_000  # the author's date, 2026-01-09, as asv stores it
+    git("checkout", "--quiet", "--detach")
+    commit("of a pull request, on no branch", 20)
+    detached = read_history(root)
+    assert detached.branch == "HEAD"
+    assert detached.commits[detached.head].subject == "of a pull request, on no branch"
 
 
 def test_the_commits_address_never_holds_a_password(repository):

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import rocattn
 from rocattn.errors import RocattnError
+from rocattn_profiling.cli.console import json_alone, spell_out
 from rocattn_profiling.cli.status import NOT_MEASURED, USAGE, CommandError
 
 # Verb -> one line of help. Each verb's module has `prepare(parser)` and `run(arguments) -> exit status`.
@@ -95,13 +96,15 @@ def parser_for(verb: str, *, debug: bool = False) -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; an expected error is one line on stderr and its exit status, never a traceback."""
     name, debug = "rocattn", False
+    spell_out()
     try:
         try:
             top = _top_parser().parse_args(argv)
             name, debug = f"rocattn {top.command}", top.debug
             arguments = parser_for(top.command, debug=debug).parse_args(top.rest)
             debug = arguments.debug
-            return int(import_module(f"rocattn_profiling.cli.{top.command}").run(arguments))
+            with json_alone(getattr(arguments, "json", False)):
+                return int(import_module(f"rocattn_profiling.cli.{top.command}").run(arguments))
         finally:
             if sys.stdout is not None:  # closed by who started us
                 sys.stdout.flush()  # here, where an error has its line; not when the interpreter ends

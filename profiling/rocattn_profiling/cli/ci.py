@@ -14,14 +14,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.cli.console import add_common, emit_json, say
+from rocattn_profiling.cli.console import add_common, emit_json, end_on_sigterm, say
 from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE, CommandError
 from rocattn_profiling.files import write_text
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable
-    from types import FrameType
 
     from rocattn_profiling.gate.verdict import Entry
 
@@ -79,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     steps = plan(arguments, out)  # before there are files of ours, which would be changes of the checkout
     # Before anything is measured: whether the folder takes files, and no older job's status for one that is ended.
     write_text(out / "ci.json", json.dumps({"status": NOT_MEASURED, "steps": []}) + "\n")
-    signal.signal(signal.SIGTERM, _terminated)
+    end_on_sigterm("ci", "what was finished is kept")
     execute(steps, _run_command, out, arguments.gpu or "")
     status = worst(step.status for step in steps if not step.skipped)
     return _finish(arguments, out, steps, status)
@@ -95,8 +94,11 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
     audit = ["--check-pins", *([] if why_no_history else ["--history", str(count)])]
     gate += [word for pattern in arguments.bench for word in ("--bench", pattern)]
     strict = ["--strict"] if arguments.strict else []
-    # An older job's verdict in the folder is none of this one.
+    # An older job's records and verdict in the folder are none of this one.
     gated = [] if why_no_gate or "gate" in arguments.skip else ["--gate", f"{out}/gate"]
+    measured = "bench" not in arguments.skip
+    records = f"{out}/bench" if measured else os.devnull  # without a name it would take what lies beside the report
+    why_no_report = "" if gated or measured else "neither bench nor gate was run"
     address = ["--url", arguments.site_url] if arguments.site_url else []
     doctor = ["doctor"]
     if arguments.gpu is not None:
@@ -110,7 +112,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
         Step("gate", [["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"]], skipped=why_no_gate),
         Step("profile"),  # of what the gate finds: its commands are known after that
         Step("history", [["bench", "--history", str(count)]], skipped=why_no_history),
-        Step("report", [["report", "--records", f"{out}/bench", *gated, "--out", f"{out}/report"]]),
+        Step("report", [["report", "--records", records, *gated, "--out", f"{out}/report"]], skipped=why_no_report),
         Step("site", [["site", *address, "--out", f"{out}/site"]], skipped=why_no_history),
     ]
     for step in steps:
@@ -262,11 +264,6 @@ def _run_command(command: list[str]) -> int:
             raise
 
 
-def _terminated(_signal: int, _frame: FrameType | None) -> None:
-    say("rocattn ci: terminated; what was finished is kept")
-    raise SystemExit(128 + signal.SIGTERM)
-
-
 def worst(statuses: Iterable[int]) -> int:
     """Return the gravest of several exit statuses; one that no command has (a crash) counts as not measured."""
     return _SEVERITY[min(map(_gravity, statuses), default=_gravity(NOT_MEASURED))]
@@ -277,7 +274,9 @@ def _gravity(status: int) -> int:
 
 
 def _finish(arguments: argparse.Namespace, out: Path, steps: list[Step], status: int) -> int:
-    pages = {name: out / name / "index.html" for name in ("report", "site")}
+    # An older job's page is not named as this one's.
+    made = [step.name for step in steps if step.name in {"report", "site"} and not step.skipped and step.status == OK]
+    pages = {name: out / name / "index.html" for name in made}
     pages = {name: page.resolve() for name, page in pages.items() if page.is_file()}
     result = {
         "status": status,

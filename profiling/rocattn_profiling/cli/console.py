@@ -5,19 +5,25 @@ rich and msgspec are imported inside the functions, so that ``--help`` does not 
 
 from __future__ import annotations
 
+import io
+import os
+import signal
 import sys
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
+    from types import FrameType
 
     from rich.console import Console
+    from rich.table import Table
 
 
 _WHAT = 160  # characters of a step: a label may be long
+_kept: list[tuple[IO[str], int]] = []  # stdout, and its descriptor, while `json_alone` has them
 
 
 def add_common(parser: argparse.ArgumentParser, *, out: str | None = None) -> None:
@@ -40,32 +46,114 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+def spell_out() -> None:
+    """Write what the locale's encoding lacks as escapes on stdout, as stderr does: a name must not end a command."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def print_utf8(text: str) -> None:
+    """Print what programs read as it is, in UTF-8: JSON and XML have no other encoding, whatever the locale."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    print(text, end="", flush=True)
+
+
+def end_on_sigterm(command: str, kept: str) -> Any:
+    """End cleanly on SIGTERM, which stops a job: what was started ends on the way out. Returns the former handler."""
+
+    def ended(_signal: int, _frame: FrameType | None) -> NoReturn:
+        say(f"rocattn {command}: terminated; {kept}")
+        raise SystemExit(128 + signal.SIGTERM)
+
+    return signal.signal(signal.SIGTERM, ended)
+
+
+@contextmanager
+def json_alone(wanted: bool) -> Iterator[None]:
+    """Keep stdout for `emit_json`: what others print there (a user's backend, its module, native code) joins stderr."""
+    if wanted and sys.stdout is not None and sys.stderr is not None:
+        _kept.append((sys.stdout, -1))
+        with suppress(OSError, ValueError):  # in tests stdout is no descriptor, or another one
+            if (sys.stdout.fileno(), sys.stderr.fileno()) == (1, 2):
+                _kept[-1] = (sys.stdout, os.dup(1))
+                os.dup2(2, 1)
+        sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        _give_back()
+
+
+def _give_back() -> None:
+    while _kept:
+        stream, descriptor = _kept.pop()
+        if descriptor >= 0:
+            os.dup2(descriptor, 1)
+            os.close(descriptor)
+        sys.stdout = stream
+
+
 def emit_json(value: Any) -> None:
     """Print a value as indented JSON on stdout."""
     import msgspec
 
     encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    print(encoded.decode(), flush=True)
+    _give_back()
+    print_utf8(f"{encoded.decode()}\n")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table on stderr; every column but the first is right-aligned.
 
-    No cell is cut: a narrow terminal gets wrapped cells, a pipe (which has no width) as wide a table as it takes.
+    No cell is cut. A pipe (which has no width) gets as wide a table as it takes. On a terminal that is narrower the
+    columns come in parts below each other, each beside the first one, so that numbers stay in one piece.
     """
+    console = stderr()
+    if console.is_terminal:
+        tables = list(_parts(columns, rows, console))
+    else:
+        tables = [_table(columns, rows, range(1, len(columns)))]
+        console.width = max(console.width, _needed(console, tables[0]))
+    tables[0].title = title
+    for table in tables:
+        console.print(table)
+
+
+def _parts(columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> Iterator[Table]:
+    """Yield tables that hold as many columns as the terminal has room for."""
+    start = 1
+    while True:
+        table, end = _table(columns, rows, range(start, min(start + 1, len(columns))), console.width), start + 1
+        while end < len(columns):
+            wider = _table(columns, rows, range(start, end + 1), console.width)
+            if _needed(console, wider) > console.width:
+                break
+            table, end = wider, end + 1
+        yield table
+        if end >= len(columns):
+            return
+        start = end
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], others: range, width: int | None = None) -> Table:
+    """Return a table of the first column and some others; on a terminal the first takes half of its width at most."""
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0, overflow="fold")
+    half = width // 2 if width and max(cell_len(row[0]) for row in (columns, *rows)) > width // 2 else None
+    table = Table(title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(columns[0], no_wrap=half is None, max_width=half, overflow="fold")
+    for index in others:
+        table.add_column(columns[index], justify="right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
-    console = stderr()
-    if not console.is_terminal:
-        needed = console.measure(table, options=console.options.update(max_width=10_000)).maximum
-        console.width = max(console.width, needed)
-    console.print(table)
+        table.add_row(row[0], *(row[index] for index in others))
+    return table
+
+
+def _needed(console: Console, table: Table) -> int:
+    return console.measure(table, options=console.options.update(max_width=10_000)).maximum
 
 
 class Progress:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.report.bench_report import BenchReport
     from rocattn_profiling.report.changes import Changes, Finder, Waived
     from rocattn_profiling.report.commits import History
+    from rocattn_profiling.report.site import Site
 
 _SILENT_S = 10.0
 
@@ -99,29 +100,35 @@ def _run(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     with progress("site: pages", 0, brief=True) as shown:
         written = write_site(out, site, _counted(shown))
-    for note in [*notes, *asv.notes]:
+    _tell(site, written, json=arguments.json)
+    if arguments.open:
+        import webbrowser
+
+        webbrowser.open(written[0].as_uri())
+    return OK
+
+
+def _tell(site: Site, written: list[Path], *, json: bool) -> None:
+    """Say what the site lacks and what is open in it, and where it is."""
+    asv = site.asv
+    for note in [*site.problems, *asv.notes]:
         say(f"note: {note}")
     if not asv.published:
         say(f"note: asv's pages were not made: {asv.reason}")
     elif not asv.vendored:
         say(f"note: asv's pages keep their CDN links, and need a network: {asv.vendor_reason}")
-    if arguments.json:
+    if json:
         emit_json({
-            "index": str(written[0]), "pages": [str(p) for p in written], "asv": asv, "notes": notes,
+            "index": str(written[0]), "pages": [str(p) for p in written], "asv": asv, "notes": site.problems,
             "open_regressions": [
                 {"label": c.label, "where": c.where, "ratio": c.point.ratio, "state": c.state, "commit": c.likeliest}
-                for c in changes.open
+                for c in site.changes.open
             ],
         })  # fmt: skip
-    if arguments.open:
-        import webbrowser
-
-        webbrowser.open(written[0].as_uri())
-    if changes.open:
-        is_open = "1 regression is" if len(changes.open) == 1 else f"{len(changes.open)} regressions are"
-        say(f"{is_open} open in the history: {out / 'changes.html'}")
+    if site.changes.open:
+        is_open = "1 regression is" if len(site.changes.open) == 1 else f"{len(site.changes.open)} regressions are"
+        say(f"{is_open} open in the history: {written[0].with_name('changes.html')}")
     say(f"The site is at {written[0]}")
-    return OK
 
 
 def _strangers(series: list[Series], history: History, repo: Path, store: Path) -> list[str]:

@@ -48,6 +48,11 @@ class Row:
         return "faster" if self.speedup.low > 1 else "slower" if self.speedup.high < 1 else "same"
 
     @property
+    def wrong(self) -> bool:
+        """Whether the output broke the accuracy rule."""
+        return self.record.check is not None and not self.record.check.ok
+
+    @property
     def error_ratio(self) -> float | None:
         """The error against float64 over that of the naive program; None where that is 0 or nothing was checked."""
         check = self.record.check

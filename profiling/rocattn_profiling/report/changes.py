@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from rocattn_profiling.gate.changepoints import FEWEST, unsearched
-from rocattn_profiling.measure.asv_series import PLACE_KEYS
+from rocattn_profiling.measure.asv_series import PLACE_KEYS, is_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,10 +32,10 @@ NEITHER = (".track_sgprs", ".track_lds_bytes", ".track_code_bytes")
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A commit from which on something other than the code is different, and what."""
+    """A commit from which on something other than the code is different, where (`where_of`), and what."""
 
     sha: str
-    machine: str
+    where: str
     text: str
 
 
@@ -125,14 +125,6 @@ class Changes:
             sorted_out.setdefault((change.label, change.where), []).append(change)
         return sorted_out
 
-    def by_commit(self) -> dict[str, list[Change]]:
-        """Return the changes that each commit may have brought."""
-        sorted_out: dict[str, list[Change]] = {}
-        for change in self.found:
-            for sha in change.commits:
-                sorted_out.setdefault(sha, []).append(change)
-        return sorted_out
-
 
 def where_of(series: Series) -> str:
     """Return where a series was measured: its machine and environment."""
@@ -158,12 +150,12 @@ def find_changes(
         run: Does what ``map`` does; a long history is worth more than one process.
     """
     changes = Changes()
-    bounds: dict[tuple[str, str], list[Boundary]] = {}
+    bounds: dict[str, list[Boundary]] = {}
     order = {sha: info.order for sha, info in history.commits.items() if info.on_branch}
     lined: list[Series] = []
     starts: list[set[str]] = []
     for one in series:
-        where = (one.machine, one.env_name)
+        where = where_of(one)
         if where not in bounds:
             bounds[where] = boundaries(one, order)
             changes.boundaries += bounds[where]
@@ -174,7 +166,7 @@ def find_changes(
         why_not = unsearched(one, begins)
         changes.few += why_not == "few"
         changes.zero += [(one.label, where_of(one))] if why_not == "zero" else []
-        lower = None if one.benchmark.endswith(NEITHER) else not larger_is_better(one.unit)
+        lower = lower_is_better(one)
         dates = {point.sha: point.date_ms for point in one.points} if moves else {}
         for found in moves:
             worse = (found.change.ratio > 1) == lower
@@ -203,7 +195,7 @@ def boundaries(series: Series, order: Mapping[str, int]) -> list[Boundary]:
         moved = [key for key in PLACE_KEYS if key in facts and known.get(key, facts[key]) != facts[key]]
         if moved:
             text = "; ".join(f"{key} {known[key]} -> {facts[key]}" for key in moved)
-            found.append(Boundary(sha, series.machine, text))
+            found.append(Boundary(sha, where_of(series), text))
         known |= facts
     return found
 
@@ -217,10 +209,9 @@ def _starts(shas: Sequence[str], bounds: Sequence[Boundary], order: Mapping[str,
     return starts
 
 
-def larger_is_better(unit: str) -> bool:
-    """Whether values of a unit are rates, whose fall is the regression."""
-    lowered = unit.lower()
-    return lowered.endswith(("/s", "flops")) or "per second" in lowered
+def lower_is_better(series: Series) -> bool | None:
+    """Return whether a series' lower values are the better ones; None for numbers that are neither good nor bad."""
+    return None if series.benchmark.endswith(NEITHER) else not is_rate(series.unit)
 
 
 def gate_names(series: Series) -> tuple[str, str, str]:

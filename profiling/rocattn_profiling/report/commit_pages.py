@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.report.changes import AUDIT, NEITHER, larger_is_better, where_of
+from rocattn_profiling.report.changes import AUDIT, lower_is_better, where_of
 from rocattn_profiling.report.history import direction_of
 from rocattn_profiling.report.quantities import natural, percent, quantity
 
@@ -155,7 +155,7 @@ def _move(series: Series, old: float, new: float) -> Move:
     metric = series.benchmark.rsplit(".track_", 1)[-1].replace("_", " ")
     label = f"{series.params.get('kernel', '')}: {metric}" if audited else series.label
     where = series.params.get("arch", "") if audited else where_of(series)
-    worse = (new > old) != larger_is_better(series.unit)
-    tone = "" if series.benchmark.endswith(NEITHER) else "bad" if worse else "good"
+    lower = lower_is_better(series)
+    tone = "" if lower is None else "bad" if (new > old) == lower else "good"
     change = percent(new / old) if old else ""
     return Move(label, where, quantity(old, series.unit), quantity(new, series.unit), change, new > old, tone)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.measure.revisions import distrust
+from rocattn_profiling.measure.revisions import TIES, distrust
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,8 @@ def read_history(repo_root: Path) -> History:
     head = _git(repo_root, "rev-parse", "--verify", "HEAD")
     branch = _git(repo_root, "rev-parse", "--abbrev-ref", "HEAD")
     first_parents = set(_git(repo_root, "rev-list", "--first-parent", "HEAD").split())
-    log = _git(repo_root, "log", "--all", "HEAD", "--date-order", "--reverse", "--format=%H%x00%at%x00%s")
+    plain = ("--no-show-signature", "--encoding=UTF-8")  # whatever log.showSignature and i18n.* say
+    log = _git(repo_root, "log", "--all", "HEAD", "--date-order", "--reverse", *plain, "--format=%H%x00%at%x00%s")
     commits = {}
     for order, line in enumerate(log.split("\n")):  # not splitlines: a subject may hold other ends of line
         sha, date_s, subject = line.split("\0", 2)
@@ -72,6 +74,7 @@ def _git(repo_root: Path, *arguments: str) -> str:
             errors="replace",
             timeout=GIT_TIMEOUT_S,
             check=False,
+            env={key: value for key, value in os.environ.items() if key not in TIES},
         )
     except FileNotFoundError:
         raise RocattnError("git is not installed: the history needs it") from None

@@ -61,7 +61,10 @@ class Finding:
     @property
     def gain_text(self) -> str:
         """What it would gain at most, in words."""
-        return "gain not known" if self.gain is None else f"at most {100 * self.gain:.2g} % of all kernels' time"
+        if self.gain is None:
+            return "gain not known"
+        share = 100 * self.gain
+        return f"at most {share:{'.0f' if share >= 10 else '.2g'}} % of all kernels' time"  # 100, not 1e+02
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.report.changes import larger_is_better, where_of
+from rocattn_profiling.report.changes import lower_is_better, where_of
 from rocattn_profiling.report.charts import sparklines
 from rocattn_profiling.report.history_charts import (
+    Line,
     against,
     better_of,
     colour_of,
@@ -40,24 +41,6 @@ SPARK_POINTS = 80
 _BENCH = re.compile(r"(bench\.\w+)\.(\w+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One parameter combination: a backend's history of one config (or whatever the parameters are).
-
-    ``machine`` also names the environment where results of several share a page; ``label`` and ``where`` name the
-    series, ``changes`` are its change points.
-    """
-
-    panel: str
-    name: str
-    machine: str
-    unit: str
-    points: list[Point]
-    label: str = ""
-    where: str = ""
-    changes: list[Change] = field(default_factory=list)
-
-
 @dataclass(slots=True)
 class Family:
     """Benchmarks that share a page: a grid of ``rocattn bench`` with all backends, or one benchmark of a suite."""
@@ -66,11 +49,6 @@ class Family:
     slug: str
     benchmark: str
     lines: list[Line] = field(default_factory=list)
-
-    @property
-    def open(self) -> int:
-        """How many regressions stand on it."""
-        return sum(change.open for line in self.lines for change in line.changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +59,7 @@ class Entry:
         previous, first: Change against the point before and the first one.
         direction: "up" or "down" when the intervals of the newest and the previous point do not touch, else "". A hint,
             not a verdict: intervals within a run do not hold the spread between runs.
-        worse: Whether that direction is the wrong one: up, of a rate down.
+        worse: Whether that direction is the wrong one: up, of a rate down; of what is neither good nor bad none is.
     """
 
     name: str
@@ -126,7 +104,7 @@ class HistoryPage:
         changes: Change points of its lines, newest first.
         boundaries: Where levels before and after are not compared.
         commits: How many are drawn; ``thinned`` says whether lines have fewer points than that.
-        better: Which values are: "lower", "higher" for rates, "" where lines are of both kinds.
+        better: Which values are: "lower", "higher" for rates, "" where lines are of both kinds or of neither.
         columns, rows: The newest values as a table.
     """
 
@@ -189,7 +167,17 @@ def families(series: Iterable[Series], changes: Mapping[tuple[str, str], list[Ch
         machine = where_of(one) if several else one.machine
         own = (changes or {}).get((one.label, where_of(one)), [])
         found[name].lines.append(
-            Line(panel, backend or "result", machine, one.unit, one.points, one.label, where_of(one), own)
+            Line(
+                panel,
+                backend or "result",
+                machine,
+                one.unit,
+                one.points,
+                one.label,
+                where_of(one),
+                own,
+                lower_is_better(one),
+            )
         )
     for family in found.values():
         family.lines.sort(key=lambda line: (natural(line.panel), line.machine, line.name))
@@ -229,7 +217,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
     changes = sorted(
         (c for line in family.lines for c in line.changes), key=lambda c: (place[c.likeliest], c.label), reverse=True
     )
-    machines = {line.where.partition(",")[0] for line in family.lines}
+    wheres = {line.where for line in family.lines}
     columns = family.lines[:TABLE_COLUMNS]
     return HistoryPage(
         name=family.name,
@@ -244,7 +232,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         places=len(places),
         left_out=len(family.lines) - len(chosen),
         changes=changes,
-        boundaries=[b for b in around.boundaries if b.machine in machines and b.sha in place],
+        boundaries=[b for b in around.boundaries if b.where in wheres and b.sha in place],
         columns=[(line.panel, line.name) for line in columns],
         rows=_table(columns, shas[-max(10, min(TABLE_ROWS, TABLE_CELLS // len(columns))) :], commits),
         commits=len(place),
@@ -301,7 +289,7 @@ def entry_of(line: Line, colour: int) -> Entry:
         previous=percent(_ratio(last, before)) if current else "",
         first=percent(_ratio(last, first if first is not last else None)) if current else "",
         direction=direction if current else "",
-        worse=current and direction == ("down" if larger_is_better(line.unit) else "up"),
+        worse=current and line.lower_is_better is not None and direction == ("up" if line.lower_is_better else "down"),
     )
 
 
@@ -325,7 +313,7 @@ def _state(point: Point | None) -> str:
 
 
 def _ratio(new: Point | None, old: Point | None) -> float | None:
-    if new is None or old is None or not new.value or not old.value:
+    if new is None or old is None or new.value is None or not old.value:
         return None
     return against(new.value, old.value)
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.report.changes import larger_is_better
 from rocattn_profiling.report.charts import Band, Trace, Value, line_chart, value_axis
 from rocattn_profiling.report.quantities import between, percent, percent_tick, quantity, short_date
 from rocattn_profiling.report.thinning import thin
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from rocattn_profiling.report.changes import Boundary, Change
     from rocattn_profiling.report.charts import Chart
     from rocattn_profiling.report.commits import CommitInfo
-    from rocattn_profiling.report.history import Line
 
 PAGE_BENDS, PAGE_DOTS = 24_000, 1800
 """How many points of lines, and how many dots with tooltips, all charts of a page have together."""
@@ -27,6 +25,25 @@ CHART_BENDS, CHART_DOTS = 6000, 600
 OVERVIEW_BANDS = 12
 MANY = 60
 """Commits from which on dots would touch each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One parameter combination: a backend's history of one config (or whatever the parameters are).
+
+    ``machine`` also names the environment where results of several share a page; ``label`` and ``where`` name the
+    series, ``changes`` are its change points, ``lower_is_better`` is as in `Change`.
+    """
+
+    panel: str
+    name: str
+    machine: str
+    unit: str
+    points: list[Point]
+    label: str = ""
+    where: str = ""
+    changes: list[Change] = field(default_factory=list)
+    lower_is_better: bool | None = True
 
 
 @dataclass(slots=True)
@@ -71,9 +88,9 @@ def geometric_mean(values: Iterable[float | None]) -> float | None:
 
 
 def better_of(lines: Iterable[Line]) -> str:
-    """Return which values are better: "lower", "higher" for rates, "" where lines are of both kinds."""
-    rates = {larger_is_better(line.unit) for line in lines}
-    return "" if len(rates) > 1 else "higher" if True in rates else "lower"
+    """Return which values are better: "lower", "higher" for rates, "" where lines are of both kinds or of neither."""
+    kinds = {line.lower_is_better for line in lines}
+    return "lower" if kinds == {True} else "higher" if kinds == {False} else ""
 
 
 def overview_charts(
@@ -193,12 +210,9 @@ def _band(change: Change, place: Mapping[str, int], around: Around) -> Band:
 
 
 def _edges(lines: Sequence[Line], place: Mapping[str, int], around: Around) -> list[tuple[float, str]]:
-    machines = {line.where.partition(",")[0] for line in lines}
-    return [
-        (place[b.sha] - 0.5, f"not comparable across: {b.text}")
-        for b in around.boundaries
-        if b.machine in machines and b.sha in place
-    ]
+    wheres = {line.where for line in lines}
+    found = [b for b in around.boundaries if b.where in wheres and b.sha in place]
+    return list(dict.fromkeys((place[b.sha] - 0.5, f"not comparable across: {b.text}") for b in found))
 
 
 def _share(budget: int, lines: int, least: int, most: int) -> int:

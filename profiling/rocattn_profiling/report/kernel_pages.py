@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.report.changes import AUDIT, where_of
-from rocattn_profiling.report.history import Line, Panel, entry_of, order_commits, slug_of
-from rocattn_profiling.report.history_charts import Around, colour_of, panel_chart
+from rocattn_profiling.report.changes import AUDIT, lower_is_better, where_of
+from rocattn_profiling.report.history import Panel, entry_of, order_commits, slug_of
+from rocattn_profiling.report.history_charts import Around, Line, colour_of, panel_chart
 from rocattn_profiling.report.quantities import natural
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ def kernel_pages(
         if not one.benchmark.startswith(AUDIT) or not kernel or not arch:
             continue
         own = changes.get((one.label, where_of(one)), [])
-        line = Line(metric, arch, one.machine, one.unit, one.points, one.label, where_of(one), own)
+        line = Line(
+            metric, arch, one.machine, one.unit, one.points, one.label, where_of(one), own, lower_is_better(one)
+        )
         lines = found.setdefault(kernel, {}).setdefault(metric, {})
         # Exact numbers do not depend on the machine: the place with the longest history speaks.
         if arch not in lines or len(lines[arch].points) < len(line.points):

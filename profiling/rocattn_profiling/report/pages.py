@@ -116,6 +116,8 @@ def best_rate(rows: Mapping[str, Row]) -> str:
 
 def worst_error(rows: Mapping[str, Row]) -> str:
     """Return the largest error as a multiple of the naive program's; "exact" where neither errs."""
+    if any(row.record.check and row.record.check.not_finite for row in rows.values()):
+        return "NaN or inf"
     ratios = [ratio for row in rows.values() if (ratio := row.error_ratio) is not None]
     if ratios:
         return f"{digits(max(ratios), 2)}x"
@@ -124,7 +126,7 @@ def worst_error(rows: Mapping[str, Row]) -> str:
 
 def any_wrong(rows: Mapping[str, Row]) -> bool:
     """Whether an output broke the accuracy rule."""
-    return any(row.record.check is not None and not row.record.check.ok for row in rows.values())
+    return any(row.wrong for row in rows.values())
 
 
 def machine_fact(value: str, key: str) -> str:

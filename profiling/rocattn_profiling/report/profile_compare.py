@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 MOVED = 0.05
 """Relative change from which a metric is said to have moved; two runs of one program differ by less than this."""
-SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def fitting_unit(value: float, unit: str) -> Unit:
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """Return a number with so many significant digits and without an exponent between 0.001 and 1e7."""
+    """Return a number with so many significant digits and without an exponent from 0.0001 to below 1e9."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else NOTHING
     size = int(f"{value:.{significant - 1}e}".partition("e")[2])  # of the rounded number: 0.9996 has the size of 1.00
@@ -65,7 +65,7 @@ def percent(ratio: float | None) -> str:
     """Return a ratio as a signed change ("+3.1 %")."""
     if ratio is None or not math.isfinite(ratio):
         return NOTHING
-    change = 100 * (ratio - 1)
+    change = round(100 * (ratio - 1), 1) + 0.0  # -0.0 becomes 0.0
     return f"{change:+.1f} %" if abs(change) < 100 else f"{change:+.0f} %"
 
 

@@ -125,7 +125,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         "searched": sum(commits[sha].on_branch for sha in measured & commits.keys()),
         "links": _navigation(site, bool(kernels), bool(moved)), "project": site.project, "version": rocattn.__version__,
         "made": moment(site.made_ms), "history": site.history, "backends": backends, "homes": homes,
-        "commit_pages": paths, "limit": LISTED_CHANGES, "asv": site.asv,
+        "commit_pages": paths, "line_count": len(series), "limit": LISTED_CHANGES, "asv": site.asv,
         "feed": bool(site.series), "commit_url": site.commit_url, "audited": bool(kernels),
     }  # fmt: skip
     pages: dict[str, str] = {}
@@ -140,7 +140,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         baseline=BASELINE, problems=[*site.problems, *site.asv.notes], machines=site.machines,
         pages=histories,
         machine_names=sorted({one.machine for one in series}), commit_count=len(measured),
-        line_count=len(series), standing=site.standing, headline=HEADLINE, changes=site.changes,
+        standing=site.standing, headline=HEADLINE, changes=site.changes,
         kernels=kernels, baselines=sorted(site.baselines), newest=moved[:1],
     )  # fmt: skip
     if site.series:

@@ -34,5 +34,5 @@ def thin(values: Sequence[float | None], most: int, keep: Collection[int] = ()) 
         # Of a stretch without any value this is its first place: a gap stays a gap.
         kept |= {start + int(lowest[start:end].argmin()), start + int(highest[start:end].argmax())}
         if not known[start:end].all():
-            kept.add(next((i for i in range(start, end) if values[i] is None), start))
+            kept.update([i for i in range(start, end) if values[i] is None][:1])
     return sorted(kept)

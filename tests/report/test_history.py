@@ -1,0 +1,230 @@
+"""What a history page says of the newest points of its lines, and which lines it draws."""
+
+import math
+import re
+
+import msgspec
+import pytest
+
+from rocattn_profiling.gate.changepoints import changes_of
+from rocattn_profiling.measure.asv_series import Point
+from rocattn_profiling.report import history, history_charts
+from rocattn_profiling.report.changes import Changes, find_changes
+from rocattn_profiling.report.commits import CommitInfo, History
+from rocattn_profiling.report.history import (
+    Line,
+    direction_of,
+    entry_of,
+    families,
+    history_page,
+    order_commits,
+    slug_of,
+)
+from rocattn_profiling.report.history_charts import Around, against, geometric_mean, relative
+from rocattn_profiling.report.site import Site, pages_of
+
+
+def point(value, low=None, high=None, sha="a", date_ms=0):
+    """A point; its interval reaches 1 % to each side unless said."""
+    if value is not None and low is None:
+        low, high = 0.99 * value, 1.01 * value
+    return Point(sha=sha, date_ms=date_ms, value=value, low=low, high=high)
+
+
+def said(values, unit="seconds", *, lower=True):
+    """What the page says of a line of these values (None failed, NaN is n/a)."""
+    line = Line("p", "n", "m", unit, [point(value) for value in values], lower_is_better=lower)
+    entry = entry_of(line, 0)
+    return entry.latest, entry.previous, entry.first, entry.direction, entry.worse
+
+
+def test_the_newest_point_is_told_against_the_last_and_the_first_that_have_a_value():
+    """What failed or is not available in between is passed over; a line of one point is against nothing."""
+    assert said([1.0, 2.0, 3.0]) == ("3.00 s", "+50.0 %", "+200 %", "up", True)
+    assert said([4.0, None, math.nan, 3.0]) == ("3.00 s", "-25.0 %", "-25.0 %", "down", False)
+    assert said([None, 2.0]) == ("2.00 s", "—", "—", "", False)
+    assert said([2.0, 3.0], "GB/s", lower=False)[3:] == ("up", False)
+    assert said([3.0, 2.0], "GB/s", lower=False)[3:] == ("down", True)
+    assert said([2.0, 3.0], "bytes", lower=None)[3:] == ("up", False)
+    assert said([-2.0, -3.0])[1] == "-50.0 %"  # below 0, down stays down
+
+
+@pytest.mark.parametrize(("newest", "word"), [(None, "failed"), (math.nan, "n/a")])
+def test_a_newest_point_without_a_value_is_not_replaced_by_an_older_one(newest, word):
+    """What ran before and does not any more has neither a time nor a change."""
+    assert said([1.0, 2.0, newest]) == (word, "", "", "", False)
+    assert entry_of(Line("p", "n", "m", "seconds", []), 0).latest == "not measured"
+
+
+def test_intervals_that_touch_are_no_direction():
+    """Only what left the other's interval went up or down; without an interval nothing did."""
+    old = point(2.0, 1.0, 3.0)
+    assert direction_of(point(4.0, 3.0, 5.0), old) == ""
+    assert direction_of(point(4.0, 3.1, 5.0), old) == "up"
+    assert direction_of(point(0.5, 0.2, 1.0), old) == ""
+    assert direction_of(point(0.5, 0.2, 0.9), old) == "down"
+    assert direction_of(Point(sha="a", date_ms=0, value=9.0), old) == ""
+    assert direction_of(old, Point(sha="a", date_ms=0, value=9.0)) == ""
+
+
+def test_values_are_against_the_first_that_is_one():
+    """A line starts at 0 %; a fall below 0 stays a fall."""
+    line = Line(
+        "p", "n", "m", "s", [point(v, sha=s) for s, v in (("b", None), ("c", 2.0), ("d", 3.0), ("e", math.nan))]
+    )
+    assert relative(line, "abcde") == [None, None, 1.0, 1.5, None]
+    assert [against(new, -10.0) for new in (-10.0, -15.0, -5.0)] == pytest.approx([1.0, 0.5, 1.5])
+    assert geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
+    assert geometric_mean([None, 0.0]) is None
+
+
+def test_commits_that_git_does_not_know_come_first_by_date():
+    """Results of a rewritten branch lie before the history, not after it, whatever their dates."""
+    commits = {sha: CommitInfo(sha, 0, "s", order, on_branch=True) for order, sha in enumerate("xy")}
+    points = [point(1.0, sha=sha, date_ms=date) for sha, date in (("y", 1), ("lost", 9), ("x", 5), ("older", 7))]
+    assert order_commits(points, commits) == ["older", "lost", "x", "y"]
+
+
+def test_names_of_pages_are_unlike():
+    """Two benchmarks that differ in what a file name leaves out."""
+    taken = set()
+    names = [slug_of(name, taken) for name in ("a.time_x", "a time x", "A-TIME-X", "///")]
+    assert len(set(names)) == 4
+    assert names[0] == "a-time-x"
+
+
+def test_lines_with_an_open_change_are_drawn_and_the_others_counted(series_of, monkeypatch):
+    """Of five lines three fit; the last one regressed. Lines stay in order."""
+    monkeypatch.setattr(history, "LINES", 3)
+    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(20)}
+    log = History(commits, "main", f"{19:040x}")
+    flat = [1 + 0.001 * (n % 3) for n in range(20)]
+    step = [value * (1.3 if n > 10 else 1) for n, value in enumerate(flat)]
+    series = [
+        series_of(step if n == 4 else flat, benchmark="s.time_x", params={"n": str(n)}) for n in range(5)
+    ]  # fmt: skip
+    changes = find_changes(series, log, changes_of)
+    (family,) = families(series, changes.by_series())
+    page = history_page(family, Around(commits))
+    assert [panel.label for panel in page.panels] == ["n 0", "n 1", "n 4"]
+    assert (page.lines, page.left_out, page.open, page.commits) == (5, 2, 1, 20)
+    assert [line.name for line in page.overview.lines] == ["n 0", "n 1", "n 4"]
+
+
+def test_changes_of_a_page_are_newest_first(series_of):
+    """A regression of commit 11 and its end with 22: the end comes first."""
+    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(32)}
+    log = History(commits, "main", f"{31:040x}")
+    values = [(1.3 if 11 <= n < 22 else 1) * (1 + 0.001 * (n % 3)) for n in range(32)]
+    changes = find_changes([one := series_of(values)], log, changes_of)
+    (family,) = families([one], changes.by_series())
+    page = history_page(family, Around(commits))
+    assert [int(change.likeliest, 16) for change in page.changes] == [22, 11]
+    assert (page.open, len(page.changes)) == (0, 2)
+    assert page.overview.bands == []  # of what stands only; the chart of the line has both
+    assert len(page.panels[0].chart.bands) == 2
+
+
+def test_a_sketch_is_of_its_own_backend(series_of):
+    """Of two backends with a line each, the one that rose rises."""
+    series = [
+        series_of([1.0, 1.0, 1.0], benchmark="bench.inference.cpu"),
+        series_of([1.0, 1.5, 2.0], benchmark="bench.inference.cpu_flash"),
+    ]
+    (family,) = families(series)
+    sparks = dict(history_page(family, Around({})).sparks)
+    heights = {name: [float(place.split(",")[1]) for place in points.split()] for name, points in sparks.items()}
+    assert len(set(heights["cpu"])) == 1
+    assert heights["cpu-flash"] == sorted(set(heights["cpu-flash"]), reverse=True)  # y grows downwards
+
+
+def test_the_table_has_the_newest_commits_first_with_what_failed(series_of, monkeypatch):
+    """Ten rows at least; of a commit that is not in the clone no subject is made up."""
+    monkeypatch.setattr(history, "TABLE_ROWS", 3)
+    values = [float(n + 1) for n in range(14)]
+    values[12] = None
+    (family,) = families([series_of(values)])
+    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1, f"Commit {n}", n, on_branch=True) for n in range(14)}
+    page = history_page(family, Around(commits))
+    assert [row.subject for row in page.rows] == [f"Commit {n}" for n in range(13, 3, -1)]
+    assert [row.cells for row in page.rows][:3] == [["14.0 s"], ["failed"], ["12.0 s"]]
+    rows = history_page(family, Around({})).rows
+    assert {row.subject for row in rows} == {"(not in this clone)"}
+
+
+def test_environments_that_share_a_page_are_told_apart(series_of):
+    """One machine, two environments: two charts, each with its place; three places in all, one combination."""
+    series = [series_of([1.0, 2.0], env=env) for env in ("py3.11", "py3.12")] + [series_of([1.0], machine="other")]
+    (family,) = families(series)
+    page = history_page(family, Around({}))
+    assert sorted(panel.machine for panel in page.panels) == ["box, py3.11", "box, py3.12", "other"]
+    assert (page.places, page.combinations, page.lines) == (3, 1, 3)
+    assert len({panel.anchor for panel in page.panels}) == 3
+
+
+def test_a_change_is_drawn_from_the_last_commit_that_is_surely_old(series_of):
+    """The band reaches from before the first commit that it may have come with to the last; the tooltip names all."""
+    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(20)}
+    flat = [1 + 0.001 * (n % 3) for n in range(20)]
+    series = [series_of([value * (1.3 if n > 10 else 1) for n, value in enumerate(flat)])]
+    changes = find_changes(series, History(commits, "main", f"{19:040x}"), changes_of)
+    (found,) = changes.found
+    wide = msgspec.structs.replace
+    shas = [f"{n:040x}" for n in (9, 10, 11, 12)]
+    change = type(found)(
+        found.label, found.benchmark, found.where, found.unit, wide(found.point, ratio_low=1.2, ratio_high=1.4), shas,
+        shas[2], found.date_ms,
+    )  # fmt: skip
+    place = {sha: at for at, sha in enumerate(commits)}
+    band = history_charts._band(change, place, Around(commits))
+    assert (band.low, band.high) == (8, 12)
+    assert "(+20.0 % to +40.0 %), confirmed" in band.title
+    assert "with one of 4 commits, likeliest" in band.title
+    assert band.title.endswith(f"{shas[2][:8]} Commit 11")
+    alone = history_charts._band(found, place, Around(commits))
+    assert f"with {found.likeliest[:8]} Commit 11" in alone.title
+
+
+def test_a_boundary_stands_before_its_commit(series_of):
+    """Between the last point of the old driver and the first of the new one."""
+    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(9)}
+    places = {sha: {"driver": "6.3" if info.order < 4 else "6.4"} for sha, info in commits.items()}
+    both = [series_of([1.0] * 9, places=places, env=env) for env in ("py3.11", "py3.12")]
+    changes = find_changes(both, History(commits, "main", f"{8:040x}"), changes_of)
+    page = history_page(families(both)[0], Around(commits, boundaries=changes.boundaries))
+    assert len(page.boundaries) == 2  # one of each environment; drawn over each other they would be one, and are
+    for chart in (page.overview, page.panels[0].chart):
+        ((x, text),) = chart.edges
+        marks = chart.lines[0].marks
+        assert marks[3].x < x < marks[4].x
+        assert text == "not comparable across: driver 6.3 -> 6.4"
+
+
+def test_a_name_has_one_colour_on_every_page():
+    """By its place among the site's names, eight in turns; a stranger has the last."""
+    names = [f"n{n}" for n in range(10)]
+    assert [history_charts.colour_of(name, names) for name in ("n0", "n3", "n8", "other")] == [0, 3, 0, 7]
+
+
+def test_a_change_has_its_dot_in_a_history_of_any_length(series_of):
+    """Of 400 commits few have dots; the one that moved the level is among them, with its tooltip."""
+    commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(400)}
+    values = [(1.3 if n >= 211 else 1) * (1 + 0.001 * (n % 5)) for n in range(400)]
+    values[210], values[212] = 0.9, 1.5  # the lowest and the highest of their stretches
+    changes = find_changes([one := series_of(values)], History(commits, "main", f"{399:040x}"), changes_of)
+    (found,) = changes.found
+    line = Line("p", "cpu", "box", "seconds", one.points, one.label, changes=[found])
+    place = {sha: at for at, sha in enumerate(commits)}
+    chart = history_charts.panel_chart("p", [line], place, Around(commits), 300)
+    assert chart.thinned
+    told = [mark.title for mark in chart.lines[0].marks if mark.title]
+    assert len(told) < 30
+    assert any(f"Commit {int(found.likeliest, 16)}" in title for title in told)
+
+
+def test_a_failed_point_s_tooltip_says_so(series_of):
+    """And a commit that the clone has not is said to be none of it."""
+    page = pages_of(Site([series_of([1.0, None, 1.2])], History({}, "main", "f" * 40), changes=Changes()))
+    text = page["history/bench-inference.html"]
+    assert "cpu: failed" in text
+    assert re.search(r"cpu: failed\s+0{8} 2026-09-11 not in this clone", text)

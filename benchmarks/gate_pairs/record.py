@@ -61,9 +61,10 @@ def background(seed, active):
         process.wait()
 
 
-def launch(group, slower_pct, seed):
-    """Run one process and return what it measured."""
+def launch(group, slower_pct, seed, padding):
+    """Run one process, with so many more bytes in its environment, and return what it measured."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": str(seed)}
+    environment["ROCATTN_LAYOUT"] = "x" * padding
     command = [sys.executable, "-P", "-s", str(HERE / "kinds.py"), group, str(slower_pct), str(seed)]
     return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120).stdout)
 
@@ -88,8 +89,11 @@ def record(out, seed, until):
                         if time.monotonic() > until:
                             return
                         # The same in all sides of a round, so that the hash seed and order of kinds are no difference.
+                        shared = random.Random(f"{seed} {block} {round_}").getrandbits(32)  # noqa: S311 - a seed
+                        # Each launch its own, as the gate does it: where stack and heap begin is noise, and no side's.
+                        padding = random.Random(f"{shared} {group} {side}").randrange(4096)  # noqa: S311 - a length
                         steal = steal_ticks()
-                        found = launch(group, SIDES[side], random.Random(f"{seed} {block} {round_}").getrandbits(32))  # noqa: S311 - a seed
+                        found = launch(group, SIDES[side], shared, padding)
                         row = {"block": block, "part": part, "bursts": bursts, "round": round_, "group": group}
                         row |= {"side": side, "pos": pos, "load": os.getloadavg()[0], "steal": steal_ticks() - steal}
                         file.write(json.dumps(row | {"kinds": found}) + "\n")

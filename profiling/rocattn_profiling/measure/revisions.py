@@ -69,9 +69,11 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> st
     own = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     variables = {key: value for key, value in os.environ.items() if key not in TIES} | own | {**(env or {})}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables, errors="replace")
+        done = subprocess.run(
+            command, capture_output=True, check=False, env=variables, encoding="utf-8", errors="replace"
+        )
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise RevisionError("git is not installed: the gate compares git revisions and needs it") from error
+        raise RevisionError("git is not installed: what compares or shows revisions needs it") from error
     except OSError as error:
         raise RevisionError(f"git does not start: {error.strerror}") from error
     if done.returncode:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.measure.revisions import TIES, distrust
+from rocattn_profiling.measure.revisions import RevisionError, distrust, git
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-GIT_TIMEOUT_S = 60.0
 _GITHUB = re.compile(
     r"(?:https://(?:[^@/\s]+@)?|ssh://git@|git@)github\.com[:/]([\w-][\w.-]*)/([\w-][\w.-]*?)(?:\.git)?/?"
 )
@@ -64,28 +61,10 @@ def read_history(repo_root: Path) -> History:
 
 
 def _git(repo_root: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(repo_root), *arguments]
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=GIT_TIMEOUT_S,
-            check=False,
-            env={key: value for key, value in os.environ.items() if key not in TIES},
-        )
-    except FileNotFoundError:
-        raise RocattnError("git is not installed: the history needs it") from None
-    except subprocess.TimeoutExpired:
-        raise RocattnError(f"git {arguments[0]} did not end within {GIT_TIMEOUT_S:.0f} s in {repo_root}") from None
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        if why := distrust(said):
-            raise RocattnError(why)
-        raise RocattnError(f"{repo_root} has no git history to show: {said}")
-    return done.stdout.rstrip("\n")
+        return git(repo_root, *arguments)
+    except RevisionError as error:
+        raise RocattnError(distrust(str(error)) or f"{repo_root} has no git history to show: {error}") from None
 
 
 def commit_url(repo_root: Path, configured: str = "") -> str:

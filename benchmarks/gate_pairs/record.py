@@ -19,6 +19,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from rocattn_profiling.measure.asv_launch import layout_bytes
+
 HERE = Path(__file__).resolve().parent
 ROUNDS = 20
 SPARE = 8  # where a quarter of all launches meet a slow spell, 20 that met none need as many more
@@ -65,7 +67,7 @@ def launch(group, slower_pct, seed, padding):
     """Run one process, with so many more bytes in its environment, and return what it measured."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": str(seed)}
     environment["ROCATTN_LAYOUT"] = "x" * padding
-    command = [sys.executable, "-P", "-s", str(HERE / "kinds.py"), group, str(slower_pct), str(seed)]
+    command = [sys.executable, "-P", "-s", str(HERE / "kinds.py"), group, f"{slower_pct:02}", str(seed)]
     return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120).stdout)
 
 
@@ -88,12 +90,11 @@ def record(out, seed, until):
                             continue
                         if time.monotonic() > until:
                             return
-                        # The same in all sides of a round, so that the hash seed and order of kinds are no difference.
+                        # The same in all sides of a round: hash seed, order of kinds and layout are no difference.
                         shared = random.Random(f"{seed} {block} {round_}").getrandbits(32)  # noqa: S311 - a seed
-                        # Each launch its own, as the gate does it: where stack and heap begin is noise, and no side's.
-                        padding = random.Random(f"{shared} {group} {side}").randrange(4096)  # noqa: S311 - a length
+                        first_layout = random.Random(f"{seed} {block} {group} layout").getrandbits(16)  # noqa: S311 - a start
                         steal = steal_ticks()
-                        found = launch(group, SIDES[side], shared, padding)
+                        found = launch(group, SIDES[side], shared, layout_bytes(first_layout + round_))
                         row = {"block": block, "part": part, "bursts": bursts, "round": round_, "group": group}
                         row |= {"side": side, "pos": pos, "load": os.getloadavg()[0], "steal": steal_ticks() - steal}
                         file.write(json.dumps(row | {"kinds": found}) + "\n")

@@ -97,6 +97,28 @@ def measured(folder, head, kind="time", labels=("b",), base=None):
     return Session(launchers, cases, Options(quick=True).policy(), Request(), 3, store, lambda _: None).run()
 
 
+def test_both_sides_of_a_round_get_one_hash_seed_and_one_layout_which_count_up(tmp_path):
+    """A repeat, too; another round or benchmark has another."""
+    seen = {"base": [], "head": []}
+
+    class Noting(Spells):
+        def __init__(self, name, slow=()):
+            super().__init__(slow)
+            self.name = name
+
+        def run(self, case, request, **options):
+            seen[self.name].append((case.label, options["seed"], options["layout"]))
+            return super().run(case, request, **options)
+
+    measured(tmp_path, Noting("head", slow=(8,)), labels=("a", "b"), base=Noting("base"))
+    assert len(seen["head"]) == len(seen["base"]) + 1
+    assert set(seen["head"]) == set(seen["base"])
+    assert len({seed for _, seed, _ in seen["base"]}) == len(seen["base"]) == 12  # a first try, and five rounds
+    for label in ("a", "b"):
+        layouts = [layout for at, _, layout in seen["base"] if at == label]
+        assert [each - layouts[0] for each in layouts] == list(range(6))
+
+
 def test_a_launch_that_met_a_slow_spell_is_repeated(tmp_path):
     """The one that met none counts, in the place of the first; the pair is as if there had been no spell."""
     still, spelt = (measured(tmp_path / str(n), Spells(slow)) for n, slow in enumerate([(), (4, 6, 7)]))

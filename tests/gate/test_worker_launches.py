@@ -33,16 +33,21 @@ class Data:
     assert sizes == [[3.0], [70.0]]
 
 
-def test_each_launch_has_an_environment_of_another_size(tmp_path):
-    """Where the stack begins follows from it: with one size for all a chance of the layout would be the build's."""
+def test_both_sides_of_a_round_have_an_environment_of_one_size_and_the_next_round_of_another(tmp_path):
+    """Where heap and stack begin follows from it: with one size for all a chance of the layout would be the build's."""
     text = """\
 import os
 def track_size():
     return sum(len(name) + len(value) for name, value in os.environ.items())
 """
     launcher, cases = suite_of(text, tmp_path)
-    sizes = [launcher.run(cases["bench.track_size"], Request()).launch.samples_ns[0] for _ in range(4)]
-    assert len(set(sizes)) > 1
+
+    def size(layout):
+        return launcher.run(cases["bench.track_size"], Request(), layout=layout).launch.samples_ns[0]
+
+    sizes = [size(layout) for layout in (7, 8, 9, 10)]
+    assert size(7) == sizes[0]
+    assert {(each - sizes[0]) % 64 for each in sizes} == {0, 16, 32, 48}  # every place in a cache line
     assert max(sizes) - min(sizes) < 4096
 
 

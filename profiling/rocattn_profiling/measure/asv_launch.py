@@ -11,8 +11,8 @@ import contextlib
 import importlib.util
 import itertools
 import os
+import random
 import re
-import secrets
 import shutil
 import signal
 import subprocess
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 WORKER = Path(__file__).with_name("asv_worker.py")
 LIST_TIMEOUT_S = 120.0
-_PAGE_BYTES = 4096
+_PAGE_BYTES, _LINE_BYTES, _ALIGNED_BYTES = 4096, 64, 16
+_OWN_BYTES = 512  # Python keeps shorter strings apart from what malloc lays out
 Status = Literal["ok", "skipped", "failed", "timeout"]
 
 
@@ -196,7 +197,7 @@ class Launcher:
             raise SuiteError(f"cannot list the benchmarks in {self.suite.name}: {outcome.reason}")
         return msgspec.convert(answer, Suite)
 
-    def run(self, case: Case, request: Request, *, pos: int = 0, seed: int = 0) -> Outcome:
+    def run(self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0) -> Outcome:
         """Measure a case once in a fresh process; never raises for what the benchmark does.
 
         Args:
@@ -204,6 +205,7 @@ class Launcher:
             request: How to sample.
             pos: Position among the launches of the same measurement, stored with the samples.
             seed: The process's PYTHONHASHSEED: equal on both sides of a pair, another in every round.
+            layout: Which `layout_bytes` it gets: equal on both sides of a pair, counted up from round to round.
         """
         benchmark = case.benchmark
         folder = None
@@ -214,7 +216,7 @@ class Launcher:
                 return failed
         message = {"do": "run", "benchmark": benchmark.name, "type": benchmark.type, "label": case.label}
         limits = {"limit_ns": round(timeout * 1e9), **msgspec.to_builtins(request)}
-        answer, outcome = self._start(message | limits, timeout, folder, seed=seed)
+        answer, outcome = self._start(message | limits, timeout, folder, seed=seed, layout=layout)
         if outcome.status != "ok":
             return outcome
         samples = answer["samples_ns"] if "samples_ns" in answer else [answer["value"]]
@@ -256,7 +258,7 @@ class Launcher:
         return folder, msgspec.structs.replace(outcome, reason=f"setup_cache: {outcome.reason}")
 
     def _start(
-        self, message: dict[str, Any], timeout_s: float, cwd: Path | None, *, seed: int
+        self, message: dict[str, Any], timeout_s: float, cwd: Path | None, *, seed: int, layout: int = 0
     ) -> tuple[dict[str, Any], Outcome]:
         """Start a worker, by default in an empty folder, as asv does: no benchmark finds what another one wrote."""
         with tempfile.TemporaryDirectory(prefix="launch-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
@@ -265,9 +267,7 @@ class Launcher:
             request = msgspec.json.encode(message | {"suite": str(self.suite), "answer": str(answer)}).decode()
             command = [self.python, str(self._worker), request]
             environment = self.environment | {"PYTHONHASHSEED": str(seed), detached.MARK: folder}
-            # Where stack and heap begin follows from the environment's size (Mytkowicz et al. 2009): with one size a
-            # build that lies well by chance is faster in every launch, with another in each that is noise.
-            environment["ROCATTN_LAYOUT"] = "x" * secrets.randbelow(_PAGE_BYTES)
+            environment["ROCATTN_LAYOUT"] = "x" * layout_bytes(layout)
             before = detached.processes()
             with log.open("wb") as output:
                 process = subprocess.Popen(
@@ -286,6 +286,17 @@ class Launcher:
             said: dict[str, Any] = msgspec.json.decode(answer.read_bytes())
             outcome = Outcome(status=said["status"], reason=said.get("reason", ""), traceback=said.get("traceback", ""))
             return said, outcome
+
+
+def layout_bytes(number: int) -> int:
+    """Return by how much to lengthen the environment of the launches of a round.
+
+    Where a process's stack and heap begin follows from its environment's size, and with it how arrays lie in cache
+    lines: a build may lie well for one size (Mytkowicz et al. 2009, ASPLOS). Four numbers in a row are the four places
+    that what malloc aligns to 16 bytes can have in a cache line, anywhere in a page.
+    """
+    line = random.Random(number).randrange((_PAGE_BYTES - _OWN_BYTES) // _LINE_BYTES)  # noqa: S311 - a place, no secret
+    return _OWN_BYTES + line * _LINE_BYTES + number % (_LINE_BYTES // _ALIGNED_BYTES) * _ALIGNED_BYTES
 
 
 def _package(name: str) -> Path:

@@ -139,7 +139,7 @@ def _measure(
             # What does not run once is not tried again; a tracked number is the same each time.
             if not runs or (runs[-1].status == "ok" and case.benchmark.type != "track"):
                 request = sampling.get(case.label, REQUEST)
-                outcome = launchers[revision].run(case, request, pos=round_, seed=round_)
+                outcome = launchers[revision].run(case, request, pos=round_, seed=round_, layout=round_)
                 runs.append(outcome)
                 if outcome.launch is not None:
                     chosen = outcome.launch

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 _MEMORY, _COEFFICIENT = 0.5, 0.7  # chance of slow states before five launches are seen, and how long those last
 _HELD = 4.5  # median absolute deviations at which an outlier is held
-_MODES, _FAR_MODES = 0.05, 0.01  # share of benchmarks with two modes that far apart
-_FAR = math.log1p(0.15)
+_MODES = 0.1  # share of benchmarks that have two modes
 _MODE_SHARES = (np.arange(12) + 0.5) / 12
 
 
@@ -74,16 +73,15 @@ def _medians(rows: Array) -> Array:
 
 def two_modes(a: Array, b: Array, seen: Change, prior: Array) -> float:
     """Return the probability that two modes of unchanged code look like this change; arguments as `against_modes`."""
-    # Modes (layout, placement) are seldom far apart.
-    share = _FAR_MODES if abs(seen.shift) >= _FAR else _MODES
-    return share / (share + (1 - share) * against_modes(a, b, seen, prior))
+    return _MODES / (_MODES + (1 - _MODES) * against_modes(a, b, seen, prior))
 
 
 def against_modes(a: Array, b: Array, seen: Change, prior: Array) -> float:
     """Return the Bayes factor of a change against one benchmark with two modes that both sides visit.
 
-    Code that runs at two speeds by chance (layout, placement) can show one speed in most launches of base and the other
-    in most of head. Both explanations have the same two levels and the same noise; the modes add a share, uniform.
+    Code that runs at two speeds by chance (layout, placement, a neighbour on the same core) can show one speed in most
+    launches of base and the other in most of head. Both explanations have the same two levels and the same noise; the
+    modes add a share, uniform.
 
     Args:
         a: Locations of base launches, in logs.

@@ -29,6 +29,7 @@ LEAST = 3  # undisturbed launches a side without which nothing is said
 LOW_END = 0.05  # quantile of a launch's samples: of ten, about the mean of the lowest two
 _CPU_BOUND = (0.97, 1.05)  # CPU over wall time of undisturbed samples, on both sides
 _KEPT_CPU = 0.97  # below this part of the usual CPU share, with context switches, a launch was pushed off its core
+SLOW = 1.15  # times the usual time of the fixed work: a launch that met a slow spell, if a short one
 _SLOW_CANARY = 1.25  # fixed work this much slower than in the better half of all launches: a slow spell of the machine
 
 
@@ -55,6 +56,15 @@ def steady(pair: Pair) -> tuple[list[PairLaunch], list[PairLaunch]]:
         return sides
     limit = _SLOW_CANARY * usual_canary([launch.canary for side in sides for launch in side])
     return [x for x in sides[0] if x.canary <= limit], [x for x in sides[1] if x.canary <= limit]
+
+
+def spells(pair: Pair) -> float:
+    """Return the share of a pair's launches that met a slow spell of the machine, by the canary; 0 without one."""
+    if not has_canary(pair):
+        return 0.0
+    times = [launch.canary for side in (pair.a, pair.b) for launch in side.launches]
+    limit = SLOW * usual_canary(times)
+    return sum(time > limit for time in times) / len(times)
 
 
 def usual_canary(times: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from rocattn_profiling.gate import doubts, noise, readings, vetoes
-from rocattn_profiling.gate.launches import LEAST, LOW_END, cpu_bound, level, pushed_off, steady, usual_share
+from rocattn_profiling.gate.launches import LEAST, LOW_END, cpu_bound, level, pushed_off, spells, steady, usual_share
 from rocattn_profiling.gate.pairs import TIMES
 from rocattn_profiling.measure.stats import quantile
 
@@ -29,7 +29,8 @@ FULL_LOOKS = (5, 10, 15, 20)
 QUICK_LOOKS = (5, 8, 12)
 _FIRST_SHARE = 0.5  # of a pass's level goes to the first look: most unchanged code should not need a second
 _BLIND = 1.25  # factor on the probability of a change in wall time when nothing tells which launches were interrupted
-_SPELL = 5.0  # on every probability when most launches of a side were in a slow spell of the machine, by the canary
+_SPELL = 5.0  # on every probability where all launches met slow spells of the machine, by the canary; 1 where none did
+_LEFT = (0.015, 0.04)  # launch noise in logs up to which the canary explains such spells, and from which on it does not
 # Factor on the level at a last look: up to ten rounds, and after twenty.
 _LENIENT, _LENIENT_ADJUSTED, _LENIENT_MOST = 2.5, 3.5, 4.0
 _DOUBTED = 0.2  # probability from which on nothing is called a change, so that doubts need not be asked
@@ -175,9 +176,9 @@ def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
         why = f"{few} too few to tell anything from noise"
         return Look(1.0, 1.0, 1.0, 0.0, None, why)
     bound, proven = cpu_bound(pair)
-    usable, slow_spell = steady(pair), False
+    usable = steady(pair)
     if bound and min(len(side) for side in usable) < LEAST:  # the canary tells how slow each was: `readings.of`
-        usable, slow_spell = (pair.a.launches, pair.b.launches), True
+        usable = (pair.a.launches, pair.b.launches)
     usual = usual_share(pair)
     clean = [[launch for launch in side if not pushed_off(launch, usual)] for side in usable]
     enough = min(len(side) for side in clean) >= LEAST
@@ -200,7 +201,8 @@ def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
     p_up, p_down = seen.p_below(policy.margin + drifted), seen.p_above(-policy.margin - drifted)
     # Where every sample was interrupted, a wait of the code's own cannot be told from an interruption.
     p_same = _p_same(pair, level(a), seen, policy, drifted) if proven or not bound else 1.0
-    p_same = min(1.0, _SPELL * p_same) if slow_spell else p_same
+    unsure = _unsure(pair, seen.noise)
+    p_same = min(1.0, unsure * p_same)
     note = f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
     if not drifted:
         note = readings.told(ways, best, policy.margin)
@@ -215,9 +217,14 @@ def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
     if vetoed or not _counts(pair, look, policy):
         return look._replace(p_up=1.0, p_down=1.0)
     held, weight = doubts.memory(a, b)
-    slow = noise.compared(ways, weight)
-    look = _doubted(look, slow, held, doubts.two_modes(a, b, seen, ways.prior[best]), policy.margin + drifted)
-    unsure = _SPELL if slow_spell else _BLIND if usual is None and not bound and pair.a.unit in TIMES else 1.0
+    look = _doubted(
+        look,
+        noise.compared(ways, weight),
+        held,
+        doubts.two_modes(a, b, seen, ways.prior[best]),
+        policy.margin + drifted,
+    )
+    unsure = max(unsure, _BLIND if usual is None and not bound and pair.a.unit in TIMES else 1.0)
     look = look._replace(p_up=min(1.0, unsure * look.p_up), p_down=min(1.0, unsure * look.p_down))
     return _in_cycles(pair, look, policy)
 
@@ -260,6 +267,15 @@ def _counts(pair: Pair, look: Look, policy: Policy) -> bool:
     if abs(shift) < policy.least or absolute < _floor(pair, policy):
         return False
     return not vetoes.canary_moved_along(pair, shift)
+
+
+def _unsure(pair: Pair, left: float) -> float:
+    """Return the factor on every probability for slow spells that a launch may have met without its canary.
+
+    Where many launches met one and the launches scatter, others met one beside the canary's time.
+    """
+    lowest, highest = _LEFT
+    return 1 + (_SPELL - 1) * spells(pair) * min(max((left - lowest) / (highest - lowest), 0.0), 1.0)
 
 
 def _doubted(look: Look, slow: noise.Change, held: float, modes: float, bound: float) -> Look:

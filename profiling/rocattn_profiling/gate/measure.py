@@ -22,7 +22,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.files import append_line
 from rocattn_profiling.gate.decide import SuiteDecision, decide_suite
-from rocattn_profiling.gate.launches import usual_canary
+from rocattn_profiling.gate.launches import SLOW, usual_canary
 from rocattn_profiling.gate.noise_record import Known
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side, no_measurement
 from rocattn_profiling.measure.asv_launch import Case, Launcher, Outcome, Request
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 SideName = Literal["base", "head"]
 SIDES: tuple[SideName, SideName] = ("base", "head")
 PROBE = -1  # the round in which each side is tried once and the sampling is chosen
-SLOW = 1.15  # times the usual time of the fixed work: a launch to repeat
 REPEATS = 2  # of one launch, at most
 _KNOWN = 6  # launches without which it is not known what is usual
 TIME_UNITS = {"seconds": "ns"}
@@ -269,7 +268,9 @@ class Session:
         if outcome is None:
             pos = 0 if round_ == PROBE else order_of(self.seed, case.label, round_).index(side)
             hash_seed = _number(self.seed, "hash", case.label, round_) % 2**32
-            outcome = _with_ratio(self.launchers[side].run(case, sampling, pos=pos, seed=hash_seed))
+            layout = _number(self.seed, "layout", case.label) + round_
+            launcher = self.launchers[side]
+            outcome = _with_ratio(launcher.run(case, sampling, pos=pos, seed=hash_seed, layout=layout))
             self.store.put(case, side, round_, outcome, repeat)
         self._done += 1
         self._repeated += repeat > 0

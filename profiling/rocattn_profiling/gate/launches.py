@@ -29,8 +29,8 @@ LEAST = 3  # undisturbed launches a side without which nothing is said
 LOW_END = 0.05  # quantile of a launch's samples: of ten, about the mean of the lowest two
 _CPU_BOUND = (0.97, 1.05)  # CPU over wall time of undisturbed samples, on both sides
 _KEPT_CPU = 0.97  # below this part of the usual CPU share, with context switches, a launch was pushed off its core
-SLOW = 1.15  # times the usual time of the fixed work: a launch that met a slow spell, if a short one
-_SLOW_CANARY = 1.25  # fixed work this much slower than in the better half of all launches: a slow spell of the machine
+SLOW = 1.15  # times the usual time of the fixed work: a launch met a slow spell of the machine
+_SLOW_CANARY = 1.25  # the same, and so slow that the launch does not count while there are others
 
 
 def location(launches: Sequence[PairLaunch]) -> float | None:
@@ -54,7 +54,7 @@ def steady(pair: Pair) -> tuple[list[PairLaunch], list[PairLaunch]]:
     sides = (pair.a.launches, pair.b.launches)
     if not has_canary(pair):
         return sides
-    limit = _SLOW_CANARY * usual_canary([launch.canary for side in sides for launch in side])
+    limit = _SLOW_CANARY * _usual(pair)
     return [x for x in sides[0] if x.canary <= limit], [x for x in sides[1] if x.canary <= limit]
 
 
@@ -62,9 +62,12 @@ def spells(pair: Pair) -> float:
     """Return the share of a pair's launches that met a slow spell of the machine, by the canary; 0 without one."""
     if not has_canary(pair):
         return 0.0
-    times = [launch.canary for side in (pair.a, pair.b) for launch in side.launches]
-    limit = SLOW * usual_canary(times)
-    return sum(time > limit for time in times) / len(times)
+    limit, launches = SLOW * _usual(pair), [*pair.a.launches, *pair.b.launches]
+    return sum(launch.canary > limit for launch in launches) / len(launches)
+
+
+def _usual(pair: Pair) -> float:
+    return usual_canary([launch.canary for side in (pair.a, pair.b) for launch in side.launches])
 
 
 def usual_canary(times: Sequence[float]) -> float:

@@ -217,13 +217,8 @@ def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
     if vetoed or not _counts(pair, look, policy):
         return look._replace(p_up=1.0, p_down=1.0)
     held, weight = doubts.memory(a, b)
-    look = _doubted(
-        look,
-        noise.compared(ways, weight),
-        held,
-        doubts.two_modes(a, b, seen, ways.prior[best]),
-        policy.margin + drifted,
-    )
+    slow = noise.compared(ways, weight)
+    look = _doubted(look, slow, held, doubts.two_modes(a, b, seen, ways.prior[best]), policy.margin + drifted)
     unsure = max(unsure, _BLIND if usual is None and not bound and pair.a.unit in TIMES else 1.0)
     look = look._replace(p_up=min(1.0, unsure * look.p_up), p_down=min(1.0, unsure * look.p_down))
     return _in_cycles(pair, look, policy)

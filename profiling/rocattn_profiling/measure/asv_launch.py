@@ -292,8 +292,9 @@ def layout_bytes(number: int) -> int:
     """Return by how much to lengthen the environment of the launches of a round.
 
     Where a process's stack and heap begin follows from its environment's size, and with it how arrays lie in cache
-    lines: a build may lie well for one size (Mytkowicz et al. 2009, ASPLOS). Four numbers in a row are the four places
-    that what malloc aligns to 16 bytes can have in a cache line, anywhere in a page.
+    lines: a build may lie well for one size (Mytkowicz et al. 2009, ASPLOS). Four numbers in a row give lengths with
+    all four remainders that malloc's 16 bytes leave in a cache line, anywhere in a page; what is freed before an array
+    is made moves some arrays on.
     """
     line = random.Random(number).randrange((_PAGE_BYTES - _OWN_BYTES) // _LINE_BYTES)  # noqa: S311 - a place, no secret
     return _OWN_BYTES + line * _LINE_BYTES + number % (_LINE_BYTES // _ALIGNED_BYTES) * _ALIGNED_BYTES

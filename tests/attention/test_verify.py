@@ -139,6 +139,7 @@ def test_nothing_run_is_not_a_pass(capsys, tmp_path, faulty, fault, words):
         (["--backend", "gqu"], "no backend is named 'gqu'; registered: cpu-flash, cpu"),
         (["--case", "b1"], "no case is labelled 'b1'"),
         (["--family", "shapes"], "no family is named 'shapes': use one of basics, accuracy,"),
+        (["--case", label(), "--family", "gradients"], "the case of --case is of the family accuracy: name that in"),
         (["--backend-module", "no_such_module"], "cannot import the backend module 'no_such_module'"),
     ],
 )

@@ -103,11 +103,14 @@ def _seed(text: str) -> int:
 def _chosen(arguments: argparse.Namespace, backends: list[Backend]) -> list[Case]:
     from rocattn_profiling.measure.verify_cases import FAMILIES, cases, find_case
 
-    if arguments.case:
-        return [find_case(arguments.case)]
     unknown = [name for name in arguments.family or () if name not in FAMILIES]
     if unknown:
         raise CommandError(f"no family is named {unknown[0]!r}: use one of {', '.join(FAMILIES)}")
+    if arguments.case:
+        case = find_case(arguments.case)
+        if arguments.family and case.family not in arguments.family:
+            raise CommandError(f"the case of --case is of the family {case.family}: name that in --family, or none")
+        return [case]
     every = cases(arguments.level, backends)
     return [case for case in every if not arguments.family or case.family in arguments.family]
 

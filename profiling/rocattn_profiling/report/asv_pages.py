@@ -171,7 +171,7 @@ def _run_publish(config: Path, scratch: Path) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"asv publish did not end within {PUBLISH_TIMEOUT_S:.0f} s"
+        return f"asv publish did not end within {PUBLISH_TIMEOUT_S:.0f} s: run it yourself, where nothing ends it"
     if done.returncode == 0 and (scratch / "html" / "index.html").is_file():
         return ""
     said = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]

@@ -85,6 +85,12 @@ def speed(launches: Sequence[PairLaunch]) -> Array:
     return np.log([launch.canary for launch in launches])
 
 
+def interleaved(sides: Sequence[Sequence[PairLaunch]]) -> bool:
+    """Whether not all launches of one side began before the other's; both sides have one or more."""
+    a, b = ([launch.start_us for launch in side] for side in sides)
+    return max(a) >= min(b) and max(b) >= min(a)
+
+
 def cpu_bound(pair: Pair) -> tuple[bool, bool]:
     """Return whether the code itself keeps the core busy on both sides, and whether that is proven.
 

@@ -196,18 +196,18 @@ def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
     ways = readings.of(pair, kept, column, policy.prior_noise)
     seen = noise.compared(ways)
     best = int(seen.chances.argmax())
-    a, b = ways.base[best], ways.head[best]
+    a, b, base = ways.base[best], ways.head[best], level(ways.base[readings.plain(ways, best)])
     drifted = vetoes.drift(kept, (a, b))
     p_up, p_down = seen.p_below(policy.margin + drifted), seen.p_above(-policy.margin - drifted)
     # Where every sample was interrupted, a wait of the code's own cannot be told from an interruption.
-    p_same = _p_same(pair, level(a), seen, policy, drifted) if proven or not bound else 1.0
+    p_same = _p_same(pair, base, seen, policy, drifted) if proven or not bound else 1.0
     unsure = _unsure(pair, seen.noise)
     p_same = min(1.0, unsure * p_same)
     note = f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
     if not drifted:
         note = readings.told(ways, best, policy.margin)
     adjusted, of_rounds = readings.tells(ways, seen), _shares(pair, kept, ways) if shares else None
-    look = Look(p_up, p_down, p_same, level(a), _told(seen), name, note, adjusted=adjusted, shares=of_rounds)
+    look = Look(p_up, p_down, p_same, base, _told(seen), name, note, adjusted=adjusted, shares=of_rounds)
     if min(p_up, p_down) > _DOUBTED:
         return look
     wall = clean if bound and enough else None

@@ -299,6 +299,7 @@ class Readings(NamedTuple):
         base, head: Locations, in logs, shape [way, launch].
         sides: Of `sides_of`.
         prior: Log weights of the model, of `learned` or `expected`.
+        volume: Log of the volume that a way leaves of launches: what draws them together makes them no more probable.
     """
 
     chances: Array
@@ -306,9 +307,13 @@ class Readings(NamedTuple):
     head: Array
     sides: Sides
     prior: Array
+    volume: Array
 
 
-def read(a: Array, b: Array, noise: float, sessions: Sequence[Array], chances: Sequence[float] = (1.0,)) -> Readings:
+def read(
+    a: Array, b: Array, noise: float, sessions: Sequence[Array],
+    chances: Sequence[float] = (1.0,), volume: Sequence[float] = (0.0,),
+) -> Readings:  # fmt: skip
     """Return ways to read two sides.
 
     Args:
@@ -317,17 +322,19 @@ def read(a: Array, b: Array, noise: float, sessions: Sequence[Array], chances: S
         noise: As in `expected`.
         sessions: As in `expected`.
         chances: As in `Readings`.
+        volume: As in `Readings`; one may stand for all.
     """
     base, head = np.atleast_2d(a, b)
     sides = sides_of(base, head)
     prior = expected(noise, sessions, sides)
-    return Readings(np.array(chances), base, head, sides, np.broadcast_to(prior, (len(chances), *prior.shape[1:])))
+    prior = np.broadcast_to(prior, (len(chances), *prior.shape[1:]))
+    return Readings(np.array(chances), base, head, sides, prior, np.array(volume))
 
 
 def change(a: Array, b: Array, prior: Array) -> Change:
     """Compare two sides read in one way; arguments as `read` and `Readings`."""
     base, head = np.atleast_2d(a, b)
-    return compared(Readings(np.ones(1), base, head, sides_of(base, head), prior))
+    return compared(Readings(np.ones(1), base, head, sides_of(base, head), prior, np.zeros(1)))
 
 
 def compared(ways: Readings, weight: float = 1.0) -> Change:
@@ -338,7 +345,7 @@ def compared(ways: Readings, weight: float = 1.0) -> Change:
         weight: Part of the launches that counts as independent (`rocattn_profiling.gate.doubts.memory`).
     """
     sides = ways.sides.tempered(weight)
-    posterior = _posterior(ways, sides)
+    posterior = _posterior(ways, sides, weight)
     # The distribution of the difference of two levels is the correlation of theirs, summed over pi and delay.
     base, head = np.fft.rfft(sides.relative, _TRANSFORMED)
     weights = posterior / sides.relative.sum(axis=4).prod(axis=0)
@@ -352,9 +359,9 @@ def compared(ways: Readings, weight: float = 1.0) -> Change:
     return Change(middles, steps, mass.reshape(-1, _SHIFTS) / mass.sum(), posterior.sum(axis=(1, 2)), noise)
 
 
-def _posterior(ways: Readings, sides: Sides) -> Array:
-    """Return the probability of each way and model, shape [way, tau, pi and delay]."""
-    logs = ways.prior + sides.whole.sum(axis=0) + np.log(ways.chances)[:, None, None]
+def _posterior(ways: Readings, sides: Sides, weight: float = 1.0) -> Array:
+    """Return the probability of each way and model, shape [way, tau, pi and delay]; ``sides`` count for the weight."""
+    logs = ways.prior + sides.whole.sum(axis=0) + (np.log(ways.chances) + weight * ways.volume)[:, None, None]
     found: Array = np.exp(logs - logs.max())
     found /= found.sum()
     return found

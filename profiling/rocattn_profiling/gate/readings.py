@@ -1,20 +1,24 @@
-"""The ways to read a pair's launches: the machine's speed, by the canary, taken out more or less.
+"""The ways to read a pair's launches: what they owe to the machine and to their round, taken out more or less.
 
 A clock that wanders and a neighbour on the same core slow all work there, some of it more than other; measured, that
 is most of what launches of identical code differ by in CPU time (docs/gate.md). How much of it one benchmark shares is
 not known: each share has a chance, and the launches say which explains them (`noise.compared` averages). A covariate
 with an unknown slope, integrated out: Gelman et al., Bayesian Data Analysis, chapter 14.
+
+What else the two launches of a round have in common (where their data lie, what the machine was at) says nothing about
+the change. How much that is, is not known either, and weighed in the same way.
 """
 
 from __future__ import annotations
 
+import math
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rocattn_profiling.gate import noise
-from rocattn_profiling.gate.launches import LEAST, has_canary, locations, quantum, speed
+from rocattn_profiling.gate.launches import LEAST, has_canary, interleaved, locations, quantum, speed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,12 +30,16 @@ if TYPE_CHECKING:
 SLOPES = {0.0: 0.1, 0.4: 0.15, 0.7: 0.25, 0.9: 0.25, 1.1: 0.25}
 _SLOPES = np.array(list(SLOPES))[:, None]  # [way, launch]
 _NONE = np.zeros((1, 1))
+ROUNDS = 0.3  # chance that the launches of a round have something in common
+_TAKEN = 0.5  # of the middle of a round's two launches, around that of all rounds: they are then correlated by 0.6
+_ADDED = _TAKEN / (1 - _TAKEN)  # of the middle of two independent launches, which makes them two of a round
+_LEFT = 1 / math.sqrt(1 + _ADDED + 0.5 * _ADDED**2)  # the noise of those two, in parts of that of the two of a round
 
 
 def of(pair: Pair, kept: Sequence[Sequence[PairLaunch]], column: str, prior_noise: float) -> noise.Readings:
-    """Return the ways to read the launches of a pair.
+    """Return the ways to read the launches of a pair: those of `SLOPES` and, after them, the same by rounds.
 
-    Only CPU time is adjusted: the canary is CPU time, too, and says nothing of waits, devices and values.
+    Only CPU time is adjusted for speed: the canary is CPU time, too, and says nothing of waits, devices and values.
 
     Args:
         pair: For its history and its clock's coarseness.
@@ -39,26 +47,66 @@ def of(pair: Pair, kept: Sequence[Sequence[PairLaunch]], column: str, prior_nois
         column: "cpu" or "samples", what they are placed by.
         prior_noise: As in `Policy`.
     """
-    a, b = (locations(side, column) for side in kept)
-    noise_expected = max(prior_noise, quantum(pair, column))
-    if column != "cpu" or not has_canary(pair):
-        return noise.read(a, b, noise_expected, earlier(pair, column))
-    of_a, of_b = (speed(side) for side in kept)
-    middle = median([*of_a.tolist(), *of_b.tolist()])
-    base, head = a - _SLOPES * (of_a - middle), b - _SLOPES * (of_b - middle)
-    return noise.read(base, head, noise_expected, earlier(pair, column, _SLOPES), tuple(SLOPES.values()))
+    base, head = (locations(side, column)[None] for side in kept)
+    slopes, chances = _NONE, np.ones(1)
+    if column == "cpu" and has_canary(pair):
+        of_base, of_head = (speed(side) for side in kept)
+        middle = median([*of_base.tolist(), *of_head.tolist()])
+        slopes, chances = _SLOPES, np.array(list(SLOPES.values()))
+        base, head = base - slopes * (of_base - middle), head - slopes * (of_head - middle)
+    noise_expected, sessions = max(prior_noise, quantum(pair, column)), earlier(pair, column, slopes)
+    rounds = _rounds(kept)
+    common = _in_common(base[:, rounds[0]], head[:, rounds[1]])
+    if common is None:
+        return noise.read(base, head, noise_expected, sessions, chances.tolist())
+    by_rounds = base.copy(), head.copy()
+    for side, places in zip(by_rounds, rounds, strict=True):
+        side[:, places] -= _TAKEN * common
+    volume = np.repeat([0.0, (len(rounds[0]) - 1) * math.log1p(-_TAKEN)], len(chances))
+    sessions = [np.concatenate([x, x.mean(axis=1, keepdims=True) * (1 - _LEFT) + x * _LEFT]) for x in sessions]
+    return noise.read(
+        np.concatenate([base, by_rounds[0]]), np.concatenate([head, by_rounds[1]]), noise_expected, sessions,
+        [*((1 - ROUNDS) * chances), *(ROUNDS * chances)], volume.tolist(),
+    )  # fmt: skip
+
+
+def _in_common(base: Array, head: Array) -> Array | None:
+    """Return the middle of each round around that of all; None where the sides differ as much: that is but noise.
+
+    Args:
+        base: Locations of launches, in logs, shape [way, round].
+        head: Those of the same rounds.
+    """
+    if base.shape[1] < LEAST:
+        return None
+    middles, halves = 0.5 * (base + head), 0.5 * (head - base)
+    middles -= middles.mean(axis=1, keepdims=True)
+    return middles if (middles.var(axis=1) > halves.var(axis=1)).any() else None
+
+
+def _rounds(kept: Sequence[Sequence[PairLaunch]]) -> tuple[list[int], list[int]]:
+    """Return the places of base's and head's launches that ran in one round; none if one side ran before the other."""
+    if not interleaved(kept):
+        return [], []
+    places = [{launch.round: place for place, launch in enumerate(side)} for side in kept]
+    both = [round_ for round_ in places[0] if round_ in places[1]]
+    return [places[0][round_] for round_ in both], [places[1][round_] for round_ in both]
 
 
 def tells(ways: noise.Readings, seen: noise.Change) -> bool:
     """Whether the launches follow the fixed work: that they do not is half as probable as before they were seen."""
-    return len(ways.chances) > 1 and bool(seen.chances[0] < ways.chances[0] / 2)
+    return len(ways.chances) >= len(SLOPES) and bool(seen.chances[:: len(SLOPES)].sum() < SLOPES[0.0] / 2)
+
+
+def plain(ways: noise.Readings, best: int) -> int:
+    """Return the place of the reading that takes out as much of the machine's speed, and nothing of rounds."""
+    return best % len(SLOPES) if len(ways.chances) >= len(SLOPES) else 0
 
 
 def told(ways: noise.Readings, best: int, margin: float) -> str:
     """Say what the best reading took out of the change between the sides; empty when it is within the margin."""
-    if not best:
-        return ""
-    of_base, of_head = (median((side[0] - side[best]).tolist()) for side in (ways.base, ways.head))
+    slope = plain(ways, best)
+    of_base, of_head = (median((side[0] - side[slope]).tolist()) for side in (ways.base, ways.head))
     taken = of_head - of_base
     if abs(taken) < margin:
         return ""

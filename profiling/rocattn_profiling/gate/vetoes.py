@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from rocattn_profiling.gate import noise
-from rocattn_profiling.gate.launches import LEAST, has_canary, locations
+from rocattn_profiling.gate.launches import LEAST, has_canary, interleaved, locations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,12 +113,9 @@ def drift(sides: Sequence[Sequence[PairLaunch]], places: Sequence[Array]) -> flo
         sides: Launches of base and of head.
         places: Their locations, in logs.
     """
-    if min(len(side) for side in sides) < LEAST:
+    if min(len(side) for side in sides) < LEAST or interleaved(sides):
         return 0.0
-    begun = [[launch.start_us for launch in side] for side in sides]
-    if max(begun[0]) >= min(begun[1]) and max(begun[1]) >= min(begun[0]):
-        return 0.0
-    starts = [np.array(side) for side in begun]
+    starts = [np.array([launch.start_us for launch in side]) for side in sides]
     # In parts of the largest: squares of what a foreign clock may say, 1e300 or 1e-300, are no numbers.
     largest = max(float(np.abs(side).max()) for side in starts) or 1.0
     starts = [side / largest for side in starts]

@@ -56,6 +56,7 @@ NOISE = {
     "autocorrelated (0.7), in time": lambda _, n: np.zeros(n),
     "autocorrelated (0.7), 1 %, each side its own": lambda rng, n: autocorrelated(rng, n, 0.7, 0.01),
     "autocorrelated (0.7), 2 %, each side its own": lambda rng, n: autocorrelated(rng, n, 0.7, 0.02),
+    "2 %, and 4 % in common of a round": lambda rng, n: rng.normal(0, 0.02, n),
     "quantised clock": lambda rng, n: rng.normal(0, 0.015, n),
     "constant": lambda _, n: np.zeros(n),
     "drifting": lambda rng, n: rng.normal(0, 0.015, n),
@@ -113,6 +114,8 @@ def rates(task):
         first = (0, 1)
         if kind == "drifting":
             common += np.cumsum(rng.normal(0, 0.02, rounds))[:, None]
+        if kind.endswith("in common of a round"):
+            common += rng.normal(0, 0.04, rounds)[:, None]
         if kind.endswith("base before head"):
             common = (0.01 * np.arange(2 * rounds)).reshape(2, rounds).T
             first = (0, rounds)

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from pairs import LONG, SAME, WINDOW, read, repeated
+from pairs import SAME, WINDOW, read
 from record import ROUNDS, SIDES
 from scipy.special import logsumexp
 from table import rates
@@ -96,10 +96,10 @@ def statistics_of(of_kind, head_change, rounds):
     for block in sorted({block for block, _ in of_kind}):
         for base, head in couples:
             a, b = (of_kind[block, side][0] - slope * of_kind[block, side][1] for side in (base, head))
-            count = min(ROUNDS, len(a), len(b))
-            starts = range(0, count - WINDOW + 1, WINDOW) if rounds == WINDOW else [0] * (count >= LONG)
+            count = len(a)
+            starts = range(0, count - WINDOW + 1, WINDOW) if rounds == WINDOW else [0] * (count == ROUNDS)
             for first in starts:
-                part = slice(first, min(first + rounds, count))
+                part = slice(first, first + rounds)
                 ratio = statistic(logs, a[part], b[part], math.log1p(head_change / 100))
                 yield (base, head, block, first), ratio
 
@@ -131,9 +131,7 @@ def main():
     parser.add_argument("--part", choices=["choosing", "unseen", "all"], default="all")
     parser.add_argument("--repeats", action="store_true", help="launches that met a slow spell are repeated")
     arguments = parser.parse_args()
-    recorded, _ = read(arguments.launches, arguments.part)
-    if arguments.repeats:
-        recorded = {key: repeated(sides) for key, sides in recorded.items()}
+    recorded, _ = read(arguments.launches, arguments.part, repeats=arguments.repeats)
     found = locations(recorded)
     print("| rounds | change | false alarms | red pull requests | found | by kind |\n|---|---|---|---|---|---|")
     for rounds, change in ((5, 5), (5, 10), (5, 25), (20, 5)):

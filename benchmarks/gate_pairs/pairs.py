@@ -16,17 +16,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from record import ROUNDS, SIDES
 
 from rocattn_profiling.gate.launches import SLOW, usual_canary
-from rocattn_profiling.gate.measure import REPEATS
 from rocattn_profiling.gate.noise import SESSIONS
 
 SAME = [side for side, slower in SIDES.items() if not slower]
 WINDOW = 5
-LONG = 15  # rounds that a block must have left to be looked at sequentially
 
 
-def read(path, part):
-    """Return {(kind, block): {side: [launch, …]}} of the rounds that every side finished, and {block: facts}."""
-    found, blocks = defaultdict(lambda: defaultdict(dict)), {}
+def read(path, part, *, repeats=False):
+    """Return {(kind, block): {side: [launch, …]}} of the rounds that every side finished, and {block: facts}.
+
+    Args:
+        path: What ``record.py`` wrote.
+        part: Of it.
+        repeats: Whether a launch that met a slow spell gives way to its repeats (`_kept`).
+    """
+    found, blocks = defaultdict(lambda: defaultdict(lambda: defaultdict(list))), {}
     for line in path.read_text().splitlines():
         if not line.endswith("}"):
             continue  # cut off when the recording was stopped
@@ -39,33 +43,22 @@ def read(path, part):
         for kind, launch in row["kinds"].items():
             kept = {key: launch[key] for key in ("start_us", "samples", "cpu", "nivcsw", "canary")}
             told = {"round": row["round"], "pos": row["pos"], **kept, "number": launch["number"]}
-            found[kind, row["block"]][row["side"]][row["round"]] = told
+            found[kind, row["block"]][row["side"]][row["round"]].append(told)
     whole = {}
     for key, sides in found.items():
         rounds = sorted(set.intersection(*(set(sides[side]) for side in SIDES)))
-        whole[key] = {side: [sides[side][round_] for round_ in rounds] for side in SIDES}
+        limit = SLOW * usual_canary([x["canary"] for tries in sides.values() for made in tries.values() for x in made])
+        whole[key] = {
+            side: [_kept(sides[side][round_] if repeats else sides[side][round_][:1], limit) for round_ in rounds]
+            for side in SIDES
+        }
     return whole, blocks
 
 
-def repeated(sides):
-    """Return the launches of one kind and block as ``rocattn gate run`` keeps them.
-
-    One that met a slow spell, by the canary, is repeated at most twice: here by those that follow it.
-    """
-    limit = SLOW * usual_canary([launch["canary"] for side in sides.values() for launch in side])
-    kept = {}
-    for side, launches in sides.items():
-        found, left = [], list(launches)
-        while left:
-            tried = left[: 1 + REPEATS]
-            fast = next((place for place, launch in enumerate(tried) if launch["canary"] <= limit), None)
-            if fast is None and len(tried) <= REPEATS:
-                break  # the rest of its repeats was not recorded
-            best = min(tried, key=lambda launch: launch["canary"]) if fast is None else tried[fast]
-            found.append(best | {"round": len(found)})
-            del left[: len(tried) if fast is None else fast + 1]
-        kept[side] = found
-    return kept
+def _kept(tries, limit):
+    """Return the first launch whose fixed work took no longer than the limit, else the one of least."""
+    fast = next((launch for launch in tries if launch["canary"] <= limit), None)
+    return fast or min(tries, key=lambda launch: launch["canary"])
 
 
 def earlier(recorded, kind, block):
@@ -87,12 +80,10 @@ def pairs(path, part, *, repeats=False, history=False):
     Args:
         path: What ``record.py`` wrote.
         part: Of it.
-        repeats: Launches that met a slow spell are repeated.
+        repeats: As in `read`.
         history: Pairs know the blocks before theirs; those of the first block are left out.
     """
-    recorded, _ = read(path, part)
-    if repeats:
-        recorded = {key: repeated(sides) for key, sides in recorded.items()}
+    recorded, _ = read(path, part, repeats=repeats)
     for (kind, block), sides in recorded.items():
         known = earlier(recorded, kind, block) if history else []
         if history and not known:
@@ -101,12 +92,12 @@ def pairs(path, part, *, repeats=False, history=False):
         for base, head in itertools.product(SAME, (side for side in SIDES if SIDES[side])):
             couples += [(base, head), (head, base)]
         for base, head in couples:
-            count = min(ROUNDS, len(sides[base]), len(sides[head]))
-            windows = [(first, WINDOW, WINDOW) for first in range(0, count - WINDOW + 1, WINDOW)]
-            windows += [(0, count, ROUNDS)] if count >= LONG else []
-            for first, taken, rounds in windows:
+            count = len(sides[base])
+            windows = [(first, WINDOW) for first in range(0, count - WINDOW + 1, WINDOW)]
+            windows += [(0, ROUNDS)] if count == ROUNDS else []
+            for first, rounds in windows:
                 facts = {"kind": kind, "block": block, "base": base, "head": head, "first": first, "rounds": rounds}
-                a, b = (side_of(kind, name, sides[name][first : first + taken]) for name in (base, head))
+                a, b = (side_of(kind, name, sides[name][first : first + rounds]) for name in (base, head))
                 told = a | {"history": known} if known else a
                 yield facts, {"id": "/".join(str(value) for value in facts.values()), "a": told, "b": b}
 

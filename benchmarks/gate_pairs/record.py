@@ -2,28 +2,33 @@
 
     python benchmarks/gate_pairs/record.py --out out/gate-pairs/launches.jsonl --minutes 45
 
-A block is 20 rounds and 8 to spare, for launches to repeat. In a round every side runs once in a fresh process per
-group of kinds, in random order: three sides of identical code and one for each true slowdown. Half of the blocks, by
+A block is 20 rounds. In a round every side runs once in a fresh process per group of kinds, in random order: three
+sides of identical code and one for each true slowdown. A launch of which a kind met a slow spell of the machine, by its
+fixed work, is launched again after the others, at most twice, as ``rocattn gate run`` does it. Half of the blocks, by
 seed, run beside bursts of background load of this script's own; whatever else the machine does is recorded as load and
 steal. Which blocks are for choosing a method and which stay unseen until it is chosen is drawn from the same seed
 before anything is measured. A run that is stopped goes on where it was; ``pairs.py`` makes pairs of what is there.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 
+from rocattn_profiling.gate.launches import SLOW, usual_canary
+from rocattn_profiling.gate.measure import REPEATS
 from rocattn_profiling.measure.asv_launch import layout_bytes
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = 20
-SPARE = 8  # where a quarter of all launches meet a slow spell, 20 that met none need as many more
+KNOWN = 8  # times of a kind's fixed work without which it is not known what is usual
 SIDES = {"same0": 0, "same1": 0, "same2": 0, "slow2": 2, "slow3": 3, "slow5": 5, "slow10": 10, "slow25": 25}
 GROUPS = ("python", "numpy")
 BURST = """
@@ -71,34 +76,63 @@ def launch(group, slower_pct, seed, padding):
     return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120).stdout)
 
 
+class Recording:
+    """Launches in a file, and how long the fixed work of each kind took so far."""
+
+    def __init__(self, out, seed):
+        """Read what was recorded before."""
+        self.out, self.seed = out, seed
+        self.rows, self.canaries = {}, defaultdict(list)
+        for line in out.read_text().splitlines() if out.exists() else ():
+            if line.endswith("}"):  # else it was cut off
+                self.keep(json.loads(line))
+
+    def keep(self, row):
+        """Count a launch as made."""
+        self.rows[row["block"], row["round"], row["group"], row["side"], row["repeat"]] = row
+        for kind, launch in row["kinds"].items():
+            self.canaries[kind].append(launch["canary"])
+
+    def launch(self, file, place, pos, facts):
+        """Make one launch, unless it was made before."""
+        if place in self.rows:
+            return
+        block, round_, group, side, repeat = place
+        # The same in all sides of a round: hash seed, order of kinds and layout are no difference.
+        shared = random.Random(f"{self.seed} {block} {round_}").getrandbits(32)  # noqa: S311 - a seed
+        first_layout = random.Random(f"{self.seed} {block} {group} layout").getrandbits(16)  # noqa: S311 - a start
+        steal = steal_ticks()
+        found = launch(group, SIDES[side], shared, layout_bytes(first_layout + round_))
+        row = {"block": block, **facts, "round": round_, "group": group, "side": side, "repeat": repeat, "pos": pos}
+        row |= {"load": os.getloadavg()[0], "steal": steal_ticks() - steal, "kinds": found}
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+        self.keep(row)
+
+    def met_slow_spell(self, place):
+        """Whether a kind of a launch did, by its fixed work."""
+        found = self.rows[place]["kinds"].items()
+        known = [(x["canary"], self.canaries[kind]) for kind, x in found if len(self.canaries[kind]) >= KNOWN]
+        return any(canary > SLOW * usual_canary(before) for canary, before in known)
+
+
 def record(out, seed, until):
     """Append launches to a file until the time is over."""
-    done = set()
-    if out.exists():
-        rows = [json.loads(line) for line in out.read_text().splitlines() if line.endswith("}")]
-        done = {(row["block"], row["round"], row["group"], row["side"]) for row in rows}
-    block = 0
+    recording, block = Recording(out, seed), 0
     while time.monotonic() < until:
         part, bursts = plan_of(block, seed)
         with out.open("a") as file, background(seed + block, bursts):
-            for round_ in range(ROUNDS + SPARE):
-                for group in GROUPS:
-                    order = list(SIDES)
-                    random.Random(f"{seed} {block} {round_} {group}").shuffle(order)  # noqa: S311 - an order
-                    for pos, side in enumerate(order):
-                        if (block, round_, group, side) in done:
-                            continue
+            for round_, group in itertools.product(range(ROUNDS), GROUPS):
+                order = list(SIDES)
+                random.Random(f"{seed} {block} {round_} {group}").shuffle(order)  # noqa: S311 - an order
+                to_do = order
+                for repeat in range(1 + REPEATS):
+                    for side in to_do:
                         if time.monotonic() > until:
                             return
-                        # The same in all sides of a round: hash seed, order of kinds and layout are no difference.
-                        shared = random.Random(f"{seed} {block} {round_}").getrandbits(32)  # noqa: S311 - a seed
-                        first_layout = random.Random(f"{seed} {block} {group} layout").getrandbits(16)  # noqa: S311 - a start
-                        steal = steal_ticks()
-                        found = launch(group, SIDES[side], shared, layout_bytes(first_layout + round_))
-                        row = {"block": block, "part": part, "bursts": bursts, "round": round_, "group": group}
-                        row |= {"side": side, "pos": pos, "load": os.getloadavg()[0], "steal": steal_ticks() - steal}
-                        file.write(json.dumps(row | {"kinds": found}) + "\n")
-                        file.flush()
+                        place = block, round_, group, side, repeat
+                        recording.launch(file, place, order.index(side), {"part": part, "bursts": bursts})
+                    to_do = [x for x in to_do if recording.met_slow_spell((block, round_, group, x, repeat))]
         block += 1
         print(f"block {block} done, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
 

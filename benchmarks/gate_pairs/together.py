@@ -47,6 +47,9 @@ NOISE = {  # locations in logs, shape [side, benchmark, round]
     "heavy tails (t, 3 df)": lambda rng, shape: 0.02 * rng.standard_t(3, shape),
     "20 % of launches disturbed": disturbed,
     "3 %, benchmarks changed by 8 % either way": lambda rng, shape: alike(rng, 0.03, shape),
+    "2 %, and 4 % in common of a round": lambda rng, shape: (
+        alike(rng, 0.02, shape) + rng.normal(0, 0.04, (1, *shape[1:]))
+    ),
     "1 %, clock 4 %, fixed work tells": lambda rng, shape: alike(rng, 0.01, shape),
     "1 % on base, 3 % on head": lambda rng, shape: alike(rng, np.array([0.01, 0.03])[:, None, None], shape),
 }

@@ -115,8 +115,8 @@ def test_only_cpu_time_is_adjusted():
     pair = pair_of(np.random.default_rng(6))
     kept = (pair.a.launches, pair.b.launches)
     adjusted, as_it_is = (readings.of(pair, kept, column, 0.02) for column in ("cpu", "samples"))
-    assert len(adjusted.chances) >= len(readings.SLOPES)
-    assert len(as_it_is.chances) < len(readings.SLOPES)
+    assert len(adjusted.chances) == 2 * len(readings.SLOPES)  # one by one, and by rounds
+    assert len(as_it_is.chances) == 1
     np.testing.assert_allclose(as_it_is.base[0], np.log([min(x.samples) for x in pair.a.launches]), atol=0.01)
     waits = [msgspec.structs.replace(x, cpu=[value / 2 for value in x.cpu]) for x in pair.b.launches]
     assert not examine(msgspec.structs.replace(pair, b=Side(launches=waits)), Policy()).adjusted

@@ -14,7 +14,8 @@ import numpy as np
 from rocattn_profiling.gate.noise import log_density, lowest_of
 
 if TYPE_CHECKING:
-    from rocattn_profiling.gate.noise import Array, Change
+    from rocattn_profiling.gate.noise import Array
+    from rocattn_profiling.gate.posterior import Change
 
 _MEMORY, _COEFFICIENT = 0.5, 0.7  # chance of slow states before five launches are seen, and how long those last
 _HELD = 4.5  # median absolute deviations at which an outlier is held

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.gate.launches import Array
     from rocattn_profiling.gate.pairs import Pair, PairLaunch
+    from rocattn_profiling.gate.posterior import Change
 
 FULL_LOOKS = (5, 10, 15, 20)
 QUICK_LOOKS = (5, 8, 12)
@@ -98,7 +99,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(NamedTuple):
-    """What is told of a `noise.Change`, without its posterior, of which every pair would keep up to 200 kB."""
+    """What is told of a `posterior.Change`, without its posterior, of which every pair would keep up to 200 kB."""
 
     shift: float
     low: float
@@ -250,7 +251,7 @@ def _shares(pair: Pair, kept: Sequence[Sequence[PairLaunch]], ways: noise.Readin
     return found
 
 
-def _told(seen: noise.Change) -> Estimate:
+def _told(seen: Change) -> Estimate:
     return Estimate(seen.shift, seen.low, seen.high, seen.noise)
 
 
@@ -273,7 +274,7 @@ def _unsure(pair: Pair, left: float) -> float:
     return 1 + (_SPELL - 1) * spells(pair) * min(max((left - lowest) / (highest - lowest), 0.0), 1.0)
 
 
-def _doubted(look: Look, slow: noise.Change, held: float, modes: float, bound: float) -> Look:
+def _doubted(look: Look, slow: Change, held: float, modes: float, bound: float) -> Look:
     """Return the look with the probability of other explanations of a significant change added.
 
     Args:
@@ -302,7 +303,7 @@ def _in_cycles(pair: Pair, look: Look, policy: Policy) -> Look:
     return look._replace(p_up=max(look.p_up, seen.p_up), p_down=max(look.p_down, seen.p_down))
 
 
-def _p_same(pair: Pair, base: float, seen: noise.Change, policy: Policy, drifted: float) -> float:
+def _p_same(pair: Pair, base: float, seen: Change, policy: Policy, drifted: float) -> float:
     """Return the probability that the change is at least what matters: small means the pair passes."""
     least = max(policy.tolerance, math.log1p(_floor(pair, policy) / base)) - drifted
     return max(seen.p_above(least), seen.p_below(-least)) if least > 0 else 1.0

@@ -15,11 +15,12 @@ normals: Tukey 1960; integrating nuisance scales out under a prior: Gelman et al
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from rocattn_profiling.gate.posterior import POINTS, SHIFTS, Change
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,16 +36,11 @@ _SHARES = (0.05, 0.35)  # pi
 _DELAYS = (0.04, 0.15, 0.5)
 _STEP = 0.0005  # of every grid, in logs
 _LEFT, _RIGHT = -1.6, 2.4  # the densities are tabulated between; beyond, the edge's value stands
-_POINTS = 81  # levels tried a side, for each tau
-_LEVELS = np.linspace(-1.0, 1.0, _POINTS)  # in parts of the reach
-_SHIFTS = 2 * _POINTS - 1  # differences of the levels of two sides
-_STEPS = np.arange(1.0 - _POINTS, _POINTS)  # that these are from the one in their middle
+_LEVELS = np.linspace(-1.0, 1.0, POINTS)  # in parts of the reach
 _TRANSFORMED = 192  # points of a Fourier transform: not less than shifts, and a fast number
-_EVEN = np.linspace(0.0, 1.0, 241)  # where the whole posterior is looked at, in parts of its width
 _STRAY, _STRAY_SCALE = 0.05, 3.0  # share and scale of a wider core: a launch may be fast by luck, too
 _PRIOR_WIDTH = 0.9  # of log tau: a factor of two and a half either way
-_UNLIKELY = 1e-5  # a tau of less probability has no say in the interval
-_UNHEARD = 1e-3  # nor one of less in what a launch contributes, which costs a look at every launch
+_UNHEARD = 1e-3  # a tau of less probability has no say in what a launch contributes: each is a look at every launch
 _PLAIN = 1.1  # variance of a change in parts of a plain mean's, where nothing is delayed (simulated: 1.03 to 1.12)
 _OPEN = 0.05  # part of the prior that gives every tau the same weight: some machines are as bad as that
 SESSIONS = 8  # of the history that are listened to, the newest
@@ -58,68 +54,6 @@ class _Table(NamedTuple):
     log_density: Array
     taus: Array
     places: int
-
-
-@dataclass(frozen=True)
-class Change:
-    """Posterior of head minus base, in logs.
-
-    Attributes:
-        middles: Of evenly spaced shifts, a row of them for each tau of each way to read the launches; shape [row, 1].
-        steps: Between them, shape [row, 1].
-        mass: Probability of the row's way and tau and of each shift, shape [row, shift].
-        chances: Of the ways, now that the launches are seen (`compared`).
-        noise: Posterior mean of tau: the launch noise of this benchmark, here and now.
-    """
-
-    middles: Array
-    steps: Array
-    mass: Array
-    chances: Array
-    noise: float
-
-    @property
-    def shift(self) -> float:
-        """The median."""
-        return self._quantiles[0]
-
-    @property
-    def low(self) -> float:
-        """Where the 95 % interval begins."""
-        return self._quantiles[1]
-
-    @property
-    def high(self) -> float:
-        """Where it ends."""
-        return self._quantiles[2]
-
-    def p_below(self, bound: float) -> float:
-        """Return the probability that the change is not above the bound."""
-        return self._p_within((bound - self.middles) / self.steps - _STEPS)
-
-    def p_above(self, bound: float) -> float:
-        """Return the probability that the change is not below the bound."""
-        return self._p_within(_STEPS - (bound - self.middles) / self.steps)
-
-    def _p_within(self, left: Array) -> float:
-        """Return the mass within a bound so many steps away: each shift's is spread over one step either way."""
-        return float(np.vdot(self.mass, np.minimum(np.maximum(0.5 + 0.5 * left, 0.0), 1.0)))
-
-    @cached_property
-    def _quantiles(self) -> tuple[float, float, float]:
-        likely = self.mass.sum(axis=1) > _UNLIKELY
-        middles, steps, mass = self.middles[likely], self.steps[likely], self.mass[likely]
-        reach = (_POINTS - 1) * steps
-        start, end = (middles - reach).min(), (middles + reach).max()
-        fine = np.sort(np.concatenate([start + (end - start) * _EVEN, list(set(middles.ravel().tolist()))]))
-        below = np.cumsum(mass, axis=1) - 0.5 * mass
-        places = np.minimum((fine - middles) / steps + (_POINTS - 1), _SHIFTS - 1)
-        left = np.minimum(np.maximum(places, 0.0).astype(np.intp), _SHIFTS - 2)
-        at = left + np.arange(0, below.size, _SHIFTS)[:, None]
-        found = below.take(at)
-        found += (below.take(at + 1) - found) * (places - left)
-        middle, low, high = np.interp((0.5, 0.025, 0.975), (found * (places >= 0)).sum(axis=0), fine).tolist()
-        return middle, low, high
 
 
 @lru_cache(maxsize=1)
@@ -352,11 +286,11 @@ def compared(ways: Readings, weight: float = 1.0) -> Change:
     head *= base.conj()
     head *= weights[..., None]
     wrapped = np.fft.irfft(head.sum(axis=2), _TRANSFORMED)
-    mass = np.maximum(np.concatenate([wrapped[..., 1 - _POINTS :], wrapped[..., :_POINTS]], axis=2), 0.0)
+    mass = np.maximum(np.concatenate([wrapped[..., 1 - POINTS :], wrapped[..., :POINTS]], axis=2), 0.0)
     middles = np.repeat(sides.low[1] - sides.low[0], len(_TAUS))[:, None]
-    steps = sides.reach.reshape(-1, 1) * (2 / (_POINTS - 1))
+    steps = sides.reach.reshape(-1, 1) * (2 / (POINTS - 1))
     noise = float((posterior.sum(axis=(0, 2)) * _table().taus).sum())
-    return Change(middles, steps, mass.reshape(-1, _SHIFTS) / mass.sum(), posterior.sum(axis=(1, 2)), noise)
+    return Change(middles, steps, mass.reshape(-1, SHIFTS) / mass.sum(), posterior.sum(axis=(1, 2)), noise)
 
 
 def _posterior(ways: Readings, sides: Sides, weight: float = 1.0) -> Array:

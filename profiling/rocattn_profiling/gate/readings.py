@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.gate.launches import Array
     from rocattn_profiling.gate.pairs import Pair, PairLaunch
+    from rocattn_profiling.gate.posterior import Change
 
 # Share of the canary's slowness -> chance, none of it first. Memory-bound code shares little of a clock.
 SLOPES = {0.0: 0.1, 0.4: 0.15, 0.7: 0.25, 0.9: 0.25, 1.1: 0.25}
@@ -93,7 +94,7 @@ def _rounds(kept: Sequence[Sequence[PairLaunch]]) -> tuple[list[int], list[int]]
     return [places[0][round_] for round_ in both], [places[1][round_] for round_ in both]
 
 
-def tells(ways: noise.Readings, seen: noise.Change) -> bool:
+def tells(ways: noise.Readings, seen: Change) -> bool:
     """Whether the launches follow the fixed work: that they do not is half as probable as before they were seen."""
     return len(ways.chances) >= len(SLOPES) and bool(seen.chances[:: len(SLOPES)].sum() < SLOPES[0.0] / 2)
 
@@ -106,6 +107,8 @@ def plain(ways: noise.Readings, best: int) -> int:
 def told(ways: noise.Readings, best: int, margin: float) -> str:
     """Say what the best reading took out of the change between the sides; empty when it is within the margin."""
     slope = plain(ways, best)
+    if not slope:
+        return ""
     of_base, of_head = (median((side[0] - side[slope]).tolist()) for side in (ways.base, ways.head))
     taken = of_head - of_base
     if abs(taken) < margin:

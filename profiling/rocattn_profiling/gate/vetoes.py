@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rocattn_profiling.gate.pairs import Pair, PairLaunch
+    from rocattn_profiling.gate.posterior import Change
 
     Array = NDArray[np.float64]
 
@@ -30,7 +31,7 @@ _USUAL_NOISE = 0.02
 _SURE = 2.0  # standard errors of a slope that a drift may have had without being seen
 
 
-def canary_change(pair: Pair) -> noise.Change | None:
+def canary_change(pair: Pair) -> Change | None:
     """Return head minus base of the fixed work, in logs; None when it was not measured."""
     if not has_canary(pair) or not pair.rounds:
         return None

@@ -164,10 +164,12 @@ def gated(fake_commands, monkeypatch):
     def command(arguments):
         ran.append(arguments)
         if arguments[0] == "gate":
+            if statuses.get("gate") == 4:
+                return 4
             path = Path(arguments[-1]) / "verdict.json"
-            assert not path.exists(), "an older verdict was left there"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
+            path.with_name("new").touch()
+            path.with_name("new").replace(path)
             return 1
         return statuses.get(arguments[0], 0)
 
@@ -192,13 +194,21 @@ def test_regressed_gpu_benchmarks_are_profiled_worst_first(repository, gated, ca
     assert step["status"] == 3
 
 
-def test_an_older_verdict_is_not_profiled(repository, gated):
-    """A verdict that an earlier run left is removed before the gate runs (the stand-in asserts it), and never used."""
+def test_an_older_verdict_stays_and_is_not_used(repository, gated, capsys):
+    """Of a gate that was not run, or that ended without one: it would read as this job's."""
     commit("two")
-    ran, _ = gated
-    for arguments in ([], ["--skip", "gate"]):
-        cli.main(["ci", "--out", "o", *arguments])
+    ran, statuses = gated
+    cli.main(["ci", "--out", "o"])
     assert [command[0] for command in ran].count("profile") == 3
+    ran.clear()
+    cli.main(["ci", "--out", "o", "--skip", "gate"])
+    statuses["gate"] = 4
+    assert cli.main(["ci", "--out", "o"]) == 4
+    assert Path("o/gate/verdict.json").exists()
+    assert "profile" not in [command[0] for command in ran]
+    assert "profile: SKIPPED: the gate left no verdict" in capsys.readouterr().err
+    for command in ran[-2:]:
+        assert command[command.index("--gate") + 1] == os.devnull
 
 
 def test_an_older_verdict_is_not_in_the_report_of_a_job_without_a_gate(repository, fake_commands):

@@ -1,18 +1,24 @@
-"""Writing files: a reader never sees half of one, a kill loses at most the last line, and a lock keeps others out."""
+"""Writing files: a reader never sees half of one, a kill loses at most the last line, and a lock keeps others out.
+
+Results are written in two steps: `Staging` puts every file beside its place, where a full disk, an error or Ctrl-C
+costs nothing, and then renames them all. So a command that fails leaves what an earlier one wrote.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rocattn.errors import RocattnError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+    from types import TracebackType
     from typing import BinaryIO
 
 
@@ -33,6 +39,15 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def stamp(path: Path) -> tuple[int, ...] | None:
+    """Return what tells a file from the one that takes its place; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def write_text(path: Path, text: str) -> Path:
     """Write a file atomically (temporary file, then rename), making its folder.
 
@@ -44,29 +59,155 @@ def write_text(path: Path, text: str) -> Path:
 
 def write_bytes(path: Path, data: bytes) -> Path:
     """Write a file of bytes atomically, as `write_text` does; a device or a pipe is written to, never replaced."""
-    if path.is_dir():
-        raise RocattnError(f"cannot write {path}: {os.strerror(errno.EISDIR)}")
-    if _is_special(path):
-        _write_through(path, data)
-        return path
     return write_pieces(path, [data])
 
 
 def write_pieces(path: Path, pieces: Iterable[bytes]) -> Path:
-    """Write a regular file atomically, as `write_text` does, of pieces that need not be in memory together."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.writelines(pieces)
-        partial.replace(path)
-    except BaseException as error:
-        with suppress(OSError):  # the folder itself may be what cannot be written
-            partial.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise RocattnError(f"cannot write {path}: {error.strerror}") from error
-        raise
+    """Write a file atomically, as `write_bytes` does, of pieces that need not be in memory together."""
+    with Staging() as staging:
+        staging.add(path, pieces)
+        staging.commit()
     return path
+
+
+def write_together(files: Mapping[Path, str]) -> list[Path]:
+    """Write several files, all of them or none; returns their paths.
+
+    Raises:
+        RocattnError: As `write_text`; then every file is as it was.
+    """
+    with Staging() as staging:
+        for path, text in files.items():
+            staging.add(path, [text.encode()])
+        staging.commit()
+    return list(files)
+
+
+class Staging:
+    """Files and folders that wait beside their places, ``.NAME.partial``, until all of them are whole.
+
+    What is not committed when the block ends is removed, and with it the folders that were made for it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[Path, Path] = {}
+        self._made: list[Path] = []
+        self._through: list[tuple[Path, bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for partial in self._waiting.values():
+            _remove(partial)
+        for folder in reversed(self._made):
+            with suppress(OSError):  # not empty: something was committed to it
+                folder.rmdir()
+
+    def add(self, path: Path, pieces: Iterable[bytes]) -> None:
+        """Write a file beside its place; what a device or a pipe is to get waits in memory.
+
+        Raises:
+            RocattnError: When the folder or disk does not take it; one line that names the file and the cause.
+        """
+        if path.is_dir():
+            raise RocattnError(f"cannot write {path}: {os.strerror(errno.EISDIR)}")
+        if _is_special(path):
+            self._through.append((path, b"".join(pieces)))
+            return
+        with _naming(path), self._beside(path).open("wb") as file:
+            file.writelines(pieces)
+
+    def folder(self, path: Path) -> Path:
+        """Return an empty folder to fill, which takes the place of ``path`` and of all that is in it.
+
+        Raises:
+            RocattnError: As `add`.
+        """
+        with _naming(path):
+            partial = self._beside(path)
+            partial.mkdir()
+        return partial
+
+    def drop(self, path: Path) -> None:
+        """Forget what waits for a place."""
+        _remove(self._waiting.pop(path))
+
+    def commit(self, *, replace: bool = True) -> None:
+        """Move everything to its place.
+
+        Ctrl-C waits until that is done: files of two runs are not mixed.
+
+        Args:
+            replace: False leaves what is there, and places only what is new.
+
+        Raises:
+            RocattnError: When a device or pipe does not take its bytes, before anything is moved; or a file its name.
+        """
+        while self._through:
+            _write_through(*self._through.pop(0))
+        interrupted: KeyboardInterrupt | None = None
+        while self._waiting:
+            path, partial = next(iter(self._waiting.items()))
+            try:
+                if replace or not path.exists():
+                    _put(partial, path)
+                else:
+                    _remove(partial)
+                self._waiting.pop(path, None)
+            except KeyboardInterrupt as error:
+                interrupted = error
+                if not partial.exists():
+                    self._waiting.pop(path, None)
+        if interrupted is not None:
+            raise interrupted
+
+    def _beside(self, path: Path) -> Path:
+        """Return where a file or folder waits: nothing is there, and the folder that it is in is."""
+        missing = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            self._made.append(folder)
+        partial = path.with_name(f".{path.name}.partial")
+        _remove(partial)
+        self._waiting[path] = partial
+        return partial
+
+
+def _put(partial: Path, path: Path) -> None:
+    """Move what is whole to its place; a folder that is there stands aside until then."""
+    with _naming(path):
+        if not (partial.is_dir() and path.is_dir()):
+            partial.replace(path)
+            return
+        old = path.with_name(f".{path.name}.old")
+        _remove(old)
+        path.replace(old)
+        try:
+            partial.replace(path)
+        except OSError:
+            old.replace(path)
+            raise
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a whole folder, if it is there and can be."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with suppress(OSError):  # the folder itself may be what cannot be written
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RocattnError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _is_special(path: Path) -> bool:

@@ -217,11 +217,11 @@ def test_publishing_errors_are_one_line(tmp_path, history, monkeypatch):
     empty = publish(AsvStore(root, tmp_path / "empty"), read_history(root), tmp_path / "x")
     assert (empty.published, empty.reason) == (False, "the store has no result of a commit of this repository")
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(RocattnError, match="cannot write asv's pages") as caught:
+    with pytest.raises(RocattnError, match=r"cannot write .*asv: Not a directory") as caught:
         publish(AsvStore(root), read_history(root), tmp_path / "file" / "asv", offline=True, cache=tmp_path / "none")
     assert "\n" not in str(caught.value)
 
-    def full(source, target):
+    def full(source, target, **_):
         raise shutil.Error([(f"{source}/{name}", f"{target}/{name}", "No space left on device") for name in "abc"])
 
     monkeypatch.setattr(shutil, "copytree", full)

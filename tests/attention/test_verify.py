@@ -153,7 +153,7 @@ def test_bad_arguments_are_one_line(capsys, tmp_path, words, message):
 
 
 def test_an_interrupted_run_keeps_what_was_finished(capsys, tmp_path, faulty):
-    """Ctrl-C in the second case leaves the first one's outcome in verify.json and on the page; the status is 130."""
+    """Ctrl-C in the second case leaves the first one's outcome beside a whole run's files; the status is 130."""
     calls = []
     compute = faulty.forward
 
@@ -167,9 +167,10 @@ def test_an_interrupted_run_keeps_what_was_finished(capsys, tmp_path, faulty):
     status, _, err = run(capsys, tmp_path, "--family", "visibility", "--quick", "--backend", "faulty")
     assert status == 130
     assert "interrupted; what was finished is kept" in err
-    report = json.loads((tmp_path / "verify.json").read_text())
+    report = json.loads((tmp_path / "interrupted/verify.json").read_text())
     assert (report["ran"], report["failed"]) == (1, 0)
-    assert "1 check " in (tmp_path / "index.html").read_text()
+    assert "1 check " in (tmp_path / "interrupted/index.html").read_text()
+    assert not (tmp_path / "verify.json").exists()
 
 
 def test_a_crash_leaves_the_command_of_the_case_behind(tmp_path):

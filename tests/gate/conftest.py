@@ -95,6 +95,17 @@ class Project:
 
 
 @pytest.fixture
+def unfinish():
+    """Return a function that makes a finished session look killed: these lines are left, and a part of the next."""
+
+    def cut(stored, kept, rest=""):
+        key = msgspec.json.decode(kept[0])["key"]
+        stored.rename(stored.with_name(f"launches-{key}.jsonl")).write_text("\n".join(kept) + "\n" + rest)
+
+    return cut
+
+
+@pytest.fixture
 def git():
     """Skip where git is missing."""
     if shutil.which("git") is None:

@@ -103,7 +103,7 @@ def test_the_same_environment_twice_passes(place):
     assert {"verdict.json", "verdict.txt", "comment.md", "junit.xml", "gate.sarif", "launches.jsonl"} <= written
 
 
-def test_load_and_steal_are_kept_beside_every_launch(place):
+def test_load_and_steal_are_kept_beside_every_launch(place, unfinish):
     """The verdict and the stored launches tell what else the machine did."""
     _, result = gate("a", "a", "--bench", "100")
     for launch in (*result.entries[0].base_launches, *result.entries[0].head_launches):
@@ -114,11 +114,11 @@ def test_load_and_steal_are_kept_beside_every_launch(place):
     assert all({"steal_pct", "canary_ns"} <= line["outcome"].keys() for line in launched)
     # The same launches on a machine that others took a third of.
     launched[-1]["outcome"]["steal_pct"] = 33.0
-    Path("out/launches.jsonl").write_text("".join(json.dumps(line) + "\n" for line in stored if line["kind"] != "end"))
+    unfinish(Path("out/launches.jsonl"), [json.dumps(line) for line in stored])
     assert any("hypervisor gave up to 33 %" in note for note in gate("a", "a", "--bench", "100")[1].notes)
 
 
-def test_an_interrupted_run_starts_over_when_the_environment_changed(place, capsys):
+def test_an_interrupted_run_starts_over_when_the_environment_changed(place, capsys, unfinish):
     """Launches are kept for the same files only: an edit of an editable install in between is not mixed in."""
     shutil.copytree("a", "edited", symlinks=True)
     (site,) = Path("edited").glob("lib/python3*/site-packages")
@@ -132,7 +132,7 @@ def test_an_interrupted_run_starts_over_when_the_environment_changed(place, caps
 
     def unfinished():
         status, result = gate("edited", "a", "--bench", "100")
-        lines.write_text("".join(line + "\n" for line in lines.read_text().splitlines()[:-3]))
+        unfinish(lines, lines.read_text().splitlines()[:-2])
         return status, result, capsys.readouterr().err
 
     assert unfinished()[0] == 0

@@ -75,14 +75,14 @@ def test_a_selftest_teaches_the_runs_after_it(varying, gate):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_knows_what_it_began_with(gate):
+def test_a_resumed_run_knows_what_it_began_with(gate, unfinish):
     """The record is replaced while the run is stopped: the verdict is that of a run that was not."""
     run = ("run", "--base", "HEAD", "--head", "HEAD", *QUICK, "--learn")
     assert gate(*run)[0] == 0
     _, whole = gate(*run)
     stored = Path("out/gate/launches.jsonl")
     lines = stored.read_text().splitlines()
-    stored.write_text("\n".join(lines[:9]) + "\n" + lines[9][:30])  # killed while it wrote the tenth line
+    unfinish(stored, lines[:9], lines[9][:30])  # killed while it wrote the tenth line
     noisy, path = record()
     for session in noisy.benchmarks[0].sessions:
         session.wall[:] = [value * (1 + place) for place, value in enumerate(session.wall)]

@@ -283,15 +283,26 @@ def test_an_output_folder_that_takes_no_files_is_one_line(project, offline, caps
     assert "out/gate" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_a_run_that_measures_nothing_leaves_no_verdict_of_an_earlier_one(project, offline):
-    """Whoever reads the folder after a failed build must not find a green verdict there."""
+@pytest.mark.parametrize(
+    ("arguments", "status"), [(("--base", "nosuch"), 4), (("--bench", "NoSuchBench"), 3), (("--head", "broken"), 3)]
+)
+def test_a_failing_run_leaves_the_earlier_verdict(project, offline, capsys, arguments, status):
+    """A typing error must not cost what was measured; a line says whose verdict it is that is there."""
     project.commit("same")
     assert gate(project, "--quick", "--bench", "100")[0] == 0
-    left = {path.name for path in (project.root / "out/gate").iterdir() if path.is_file()}
+    out = project.root / "out/gate"
+    left = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    assert {"verdict.json", "launches.jsonl", "gate.sarif"} < left.keys()
+    project.git("checkout", "-q", "-b", "broken")
     project.commit("broken", **{"pyproject.toml": "[project\n"})
-    assert gate(project, "--quick") == (3, None)
-    still = {path.name for path in (project.root / "out/gate").iterdir() if path.is_file()}
-    assert left > still == {"launches.jsonl", ".gitignore"}
+    project.git("checkout", "-q", "main")
+    capsys.readouterr()
+    assert gate(project, "--quick", *arguments)[0] == status
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == left
+    sides = " and ".join(project.git("rev-parse", f"HEAD{n}")[:9] for n in ("~1", ""))
+    assert (
+        f"this run wrote no verdict: out/gate/verdict.json is an earlier run's, of {sides}" in capsys.readouterr().err
+    )
 
 
 def test_a_pattern_that_finds_nothing_beside_others_is_said_and_noted(project, offline):

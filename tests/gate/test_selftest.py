@@ -13,6 +13,7 @@ import pytest
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import selftest, verdict
 from rocattn_profiling.gate.look import FULL_LOOKS, QUICK_LOOKS
+from rocattn_profiling.gate.measure import LaunchStore
 from rocattn_profiling.gate.noise_record import Known
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
@@ -70,12 +71,12 @@ def test_exact_times_are_seen_through(project, run):
 
 
 @pytest.mark.slow
-def test_an_interrupted_selftest_goes_on(varying, run):
-    """Without its end line the launches of a run are taken over, and the table is the same."""
+def test_an_interrupted_selftest_goes_on(varying, run, unfinish):
+    """The launches that were finished are taken over, and the table is the same."""
     _, first, _ = run("--rounds", "5", "--draws", "3", "--seed", "3", "--json")
     stored = varying.root / "out/selftest/launches.jsonl"
     lines = stored.read_text().splitlines()
-    stored.write_text("\n".join(lines[:9]) + "\n" + lines[9][:30])  # killed while it wrote the tenth line
+    unfinish(stored, lines[:9], lines[9][:30])  # killed while it wrote the tenth line
     _, second, err = run("--rounds", "5", "--draws", "3", "--seed", "3", "--json")
     assert "going on with an interrupted run: 8 launches are there" in err
     assert json.loads(first)["benchmarks"] == json.loads(second)["benchmarks"] != []
@@ -125,7 +126,7 @@ def test_every_benchmark_is_measured_to_the_end_and_judged_by_the_usual_looks(qu
 def test_what_is_relabelled_is_counted(tmp_path, monkeypatch, result, make_pair, count, said):
     """One benchmark is not "1 benchmarks"."""
     pairs = [make_pair(np.random.default_rng(i), 3, name=str(i)) for i in range(count)]
-    monkeypatch.setattr(selftest, "run_gate", lambda *_, **__: result)
+    monkeypatch.setattr(selftest, "run_gate", lambda *_, also, **__: also(result, LaunchStore(tmp_path / "x", "key")))
     monkeypatch.setattr(selftest, "stored_with", lambda _: ({}, Known()))
     monkeypatch.setattr(selftest, "pairs_of", lambda *_: pairs)
     told = []

@@ -11,7 +11,7 @@ from rocattn_profiling.measure.records import Launch
 
 
 def test_a_finished_run_is_not_gone_on_with(tmp_path):
-    """Only an unfinished session with the same key is resumed: an old verdict is never handed out as a new one."""
+    """Only an unfinished session with the same key is resumed, and each one's launches stay until it is finished."""
     case = Case(
         benchmark=Benchmark(name="b", type="time", unit="seconds", version="1", params=[], param_names=[]),
         param=None,
@@ -22,11 +22,15 @@ def test_a_finished_run_is_not_gone_on_with(tmp_path):
     assert LaunchStore(path, "key").get(case, "base", 0).reason == "kept"
     assert LaunchStore(path, "key", fresh=True).resumed == 0
     LaunchStore(path, "key").put(case, "base", 0, Outcome(status="failed"))
-    assert LaunchStore(path, "other key").resumed == 0
+    assert LaunchStore(path, "other").resumed == 0
+    assert not path.exists()
     finished = LaunchStore(path, "key")
-    finished.put(case, "base", 0, Outcome(status="failed"))
+    assert finished.resumed == 1
     finished.finish()
+    launches = path.read_bytes()
+    assert launches.count(b"\n") == 2
     assert LaunchStore(path, "key").resumed == 0
+    assert path.read_bytes() == launches
 
 
 @pytest.mark.parametrize(("side", "expected"), [("head", "failed"), ("base", "broken")])
@@ -191,12 +195,12 @@ def test_a_slower_change_is_no_slow_spell(tmp_path):
 def test_a_run_that_was_stopped_among_repeats_goes_on_with_them(tmp_path):
     """Cut off after any line, it ends with the same launches kept, and repeats none that is there."""
     whole = measured(tmp_path, Spells((4, 6, 7)))
-    lines = (tmp_path / "launches.jsonl").read_bytes().splitlines(keepends=True)
+    lines = (tmp_path / "launches-key.jsonl").read_bytes().splitlines(keepends=True)
     assert len(lines) == 1 + whole.launches
     for kept in range(8, len(lines)):
         folder = tmp_path / str(kept)
         folder.mkdir()
-        (folder / "launches.jsonl").write_bytes(b"".join(lines[:kept]))
+        (folder / "launches-key.jsonl").write_bytes(b"".join(lines[:kept]))
         of_head = sum(b'"side":"head"' in line for line in lines[:kept])
         rest = Spells((4, 6, 7))
         rest.runs = of_head

@@ -76,8 +76,8 @@ def start_and_stop(project, how, *arguments, after):
     )
     command = [sys.executable, "-c", program, "gate", "run", *arguments, "--out", "out/stopped"]
     process = subprocess.Popen(command, cwd=project.root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    path = project.root / "out/stopped/launches.jsonl"
-    while process.poll() is None and not (path.exists() and path.read_bytes().count(b"\n") >= after):
+    folder = project.root / "out/stopped"
+    while process.poll() is None and sum(p.read_bytes().count(b"\n") for p in folder.glob("launches-*.jsonl")) < after:
         try:
             process.wait(0.02)
         except subprocess.TimeoutExpired:
@@ -109,7 +109,7 @@ def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, gate, c
     project.commit("slower", **DOUBLED)
     # One line for the session, four for the first try, five of the twenty launches of five rounds.
     assert start_and_stop(project, how, "--quick", after=10) == status
-    path = project.root / "out/stopped/launches.jsonl"
+    (path,) = project.root.glob("out/stopped/launches-*.jsonl")
     if how != signal.SIGKILL:
         assert not list((project.root / "out/stopped/work").iterdir())
     with path.open("ab") as file:
@@ -130,6 +130,7 @@ def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, gate, c
             other.decision,
             other.waiver,
         )
+    path = path.with_name("launches.jsonl")
     lines = [msgspec.json.decode(x, type=Line) for x in path.read_bytes().splitlines() if not x.endswith(b"half a li")]
     keys = [(line.label, line.side, line.round) for line in lines if line.kind == "launch"]
     assert len(keys) == len(set(keys)) == resumed.launches

@@ -19,7 +19,7 @@ from rocattn.gpu.plan import plan
 from rocattn.toolchain.code_object import kernels_of
 from rocattn.toolchain.compilers import choose_compiler
 from rocattn.toolchain.hip import compile_hip
-from rocattn_profiling.files import write_bytes, write_text
+from rocattn_profiling.files import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -177,7 +177,8 @@ def build(
 ) -> tuple[Manifest, list[str]]:
     """Compile variants (or take them from the cache) into a folder.
 
-    Every file is whole once it is there; the manifest is written last, and only if all went well.
+    Files appear once all are compiled. If one failed, or on Ctrl-C, there is no new manifest and no file is replaced,
+    as the earlier manifest describes those; what is new is there to be looked at.
 
     Args:
         variants: What to build.
@@ -195,37 +196,45 @@ def build(
     compiler = choose_compiler().version
     entries: list[KernelEntry] = []
     problems: list[str] = []
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        work = {pool.submit(_build_one, variant, out): variant for variant in variants}
-        for done in as_completed(work):
-            variant = work[done]
+    with Staging() as staging:
+        with ThreadPoolExecutor(jobs) as pool:
+            work = {pool.submit(_build_one, variant, out, staging): variant for variant in variants}
             try:
-                entries.append(done.result())
-            except ToolchainError as error:
-                problems.append(f"{variant.label}: {error}")
-            on_step(variant.label)
-    finally:
-        pool.shutdown(cancel_futures=True)
-    entries.sort(key=lambda entry: (entry.arch, entry.kernel, entry.code_object))
-    manifest = Manifest(
-        schema=SCHEMA, rocattn=rocattn.__version__, compiler=compiler,
-        archs=sorted({variant.arch for variant in variants}), kernels=entries,
-    )  # fmt: skip
-    if not problems:
-        write_text(out / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode() + "\n")
+                for done in as_completed(work):
+                    variant = work[done]
+                    try:
+                        entries.append(done.result())
+                    except ToolchainError as error:
+                        problems.append(f"{variant.label}: {error}")
+                    on_step(variant.label)
+            except BaseException as ended:
+                pool.shutdown(cancel_futures=True)
+                if isinstance(ended, KeyboardInterrupt):
+                    staging.commit(replace=False)
+                raise
+        entries.sort(key=lambda entry: (entry.arch, entry.kernel, entry.code_object))
+        manifest = Manifest(
+            schema=SCHEMA, rocattn=rocattn.__version__, compiler=compiler,
+            archs=sorted({variant.arch for variant in variants}), kernels=entries,
+        )  # fmt: skip
+        if not problems:
+            encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+            staging.add(out / MANIFEST, [encoded, b"\n"])
+        staging.commit(replace=not problems)
     return manifest, sorted(problems)
 
 
-def _build_one(variant: Variant, out: Path) -> KernelEntry:
-    """Compile one variant, check it and write it.
+def _build_one(variant: Variant, out: Path, staging: Staging) -> KernelEntry:
+    """Compile one variant, write it beside its place and check it.
 
     Raises:
         ToolchainError: When it does not compile, or its metadata contradicts its arguments.
     """
     code = compile_hip(variant.source, variant.arch, defines=variant.defines)
-    path = write_bytes(out / variant.code_object, code.data)
-    assembly = write_text(path.with_suffix(".s"), code.assembly)
+    path = out / variant.code_object
+    assembly = path.with_suffix(".s")
+    staging.add(path, [code.data])
+    staging.add(assembly, [code.assembly.encode()])
     # After writing: who looks for the reason of a mismatch wants to see the code.
     if problem := code_problem(code.data, variant.symbol, variant.args, variant.block):
         raise ToolchainError(f"{variant.code_object}: {problem}")

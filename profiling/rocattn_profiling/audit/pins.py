@@ -10,7 +10,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.audit.shipped import natural
-from rocattn_profiling.files import write_text
+from rocattn_profiling.files import write_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -134,7 +134,7 @@ def write_pins(folder: Path, pins: Iterable[Pins]) -> list[Path]:
     Raises:
         RocattnError: When the folder does not take it.
     """
-    return [write_text(folder / f"{one.arch}.json", _text(one)) for one in pins]
+    return write_together({folder / f"{one.arch}.json": _text(one) for one in pins})
 
 
 def _text(pins: Pins) -> str:

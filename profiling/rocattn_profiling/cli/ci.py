@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.cli.console import add_common, emit_json, end_on_sigterm, say
 from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE, CommandError
-from rocattn_profiling.files import write_text
+from rocattn_profiling.files import stamp, write_text
 
 if TYPE_CHECKING:
     import argparse
@@ -187,26 +187,41 @@ def execute(steps: list[Step], run_command: Callable[[list[str]], int], out: Pat
         out: The job's folder.
         arch: Of the GPU that is profiled; "" to let the profiler find out.
     """
+    without = "the gate was not run"
     for number, step in enumerate(steps, 1):
-        if step.name == "gate" and not step.skipped:
-            # An older run's verdict must not be taken for this one's if the gate ends without one.
-            (out / "gate" / "verdict.json").unlink(missing_ok=True)
         if step.name == "profile" and not step.skipped:
-            gated = any(other.name == "gate" and not other.skipped for other in steps)
-            step.commands, step.skipped = profile_commands(out, arch) if gated else ([], "the gate was not run")
+            step.commands, step.skipped = ([], without) if without else profile_commands(out, arch)
         head = f"[{number}/{len(steps)}] {step.name}"
         if step.skipped:
             say(f"{head}: SKIPPED: {step.skipped}")
             continue
         started = time.monotonic()
-        statuses = []
+        statuses, before = [], stamp(_verdict(out))
         for command in step.commands:
             say(f"{head}: rocattn {shlex.join(command)}")
             statuses.append(run_command(command))
         step.status, step.seconds = min(statuses, key=_gravity), round(time.monotonic() - started, 1)
+        if step.name == "gate":
+            without = "" if stamp(_verdict(out)) != before else "the gate left no verdict"
+            if without and before:
+                _leave_out_verdict(steps)
         if step.name == "doctor" and "--gpu" in step.commands[0] and step.status:
             for later in steps[number:]:
                 later.skipped = later.skipped or "there is no GPU to measure on"
+
+
+def _verdict(out: Path) -> Path:
+    return out / "gate" / "verdict.json"
+
+
+def _leave_out_verdict(steps: list[Step]) -> None:
+    """Keep an earlier run's verdict, which a gate without one leaves there, out of what this job shows."""
+    for step in steps:
+        for command in step.commands:
+            if step.name == "report" and "--gate" in command:
+                command[command.index("--gate") + 1] = os.devnull
+            if step.name == "site":
+                command += ["--gate", os.devnull]
 
 
 def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], str]:
@@ -215,11 +230,8 @@ def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], str]:
     from rocattn_profiling.collect.find import find_profilers
     from rocattn_profiling.gate import verdict
 
-    path = out / "gate" / "verdict.json"
-    if not path.is_file():
-        return [], "the gate left no verdict"
     try:
-        found = verdict.read(path)
+        found = verdict.read(_verdict(out))
     except RocattnError as error:
         return [], str(error)
     slower = [entry for entry in found.entries if entry.status == "regression" and entry.metric == "time"]

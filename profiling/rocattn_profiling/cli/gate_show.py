@@ -43,7 +43,7 @@ def run_show(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.gate import verdict
 
     path = Path(arguments.verdict)
-    result = verdict.read(path / "verdict.json" if path.is_dir() else path)
+    result = verdict.read(path / verdict.FILE if path.is_dir() else path)
     text = _form(arguments.format)(result)
     if arguments.format == "text" and arguments.out in {None, "-"}:
         print(text, end="")

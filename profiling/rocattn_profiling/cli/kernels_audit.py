@@ -67,9 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         comparison = _with_lines(arguments, audit, comparison)
     pinned, out = arguments.check_pins, Path(arguments.out)
     files = bool(arguments.files) and len({facts.file for facts in audit.kernels}) > 1
-    view.write_json(out, audit, comparison)
     named, told = view.for_people(audit, comparison)
-    view.write_markdown(out, named, told, pinned=pinned, files=files)
+    view.write(out, audit, comparison, (named, told), pinned=pinned, files=files)
     view.show_table(named, lines=arguments.lines, files=files)
     for problem in audit.problems:
         say(problem)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.cli.console import print_table, say
-from rocattn_profiling.files import write_text
+from rocattn_profiling.files import write_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -216,8 +216,11 @@ def _title(severity: str, *, pinned: bool) -> str:
     return _STALE.get(severity, _TITLES[severity]) if pinned else _TITLES[severity]
 
 
-def write_json(out: Path, audit: Audit, comparison: Comparison | None) -> None:
-    """Write the audit, and the comparison.
+def write(
+    out: Path, audit: Audit, comparison: Comparison | None, told: tuple[Audit, Comparison | None],
+    *, pinned: bool, files: bool,
+) -> None:  # fmt: skip
+    """Write the audit and the comparison for programs, and both, as they are told people, as Markdown.
 
     Raises:
         RocattnError: When the folder does not take it.
@@ -227,18 +230,10 @@ def write_json(out: Path, audit: Audit, comparison: Comparison | None) -> None:
     def as_json(value: object) -> str:
         return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
 
-    write_text(out / AUDIT, as_json(audit))
+    texts = {out / AUDIT: as_json(audit)}
     if comparison is not None:
-        write_text(out / COMPARISON, as_json(comparison))
-
-
-def write_markdown(out: Path, audit: Audit, comparison: Comparison | None, *, pinned: bool, files: bool) -> None:
-    """Write both for people.
-
-    Raises:
-        RocattnError: When the folder does not take it.
-    """
-    write_text(out / MARKDOWN, _markdown(audit, comparison, pinned=pinned, files=files))
+        texts[out / COMPARISON] = as_json(comparison)
+    write_together(texts | {out / MARKDOWN: _markdown(*told, pinned=pinned, files=files)})
 
 
 def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, files: bool) -> str:

@@ -13,6 +13,8 @@ from rocattn_profiling.cli.shapes import add_sizes, add_storage, config_of, give
 from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rocattn.config import AttentionConfig
     from rocattn_profiling.measure.memory_run import Fit, MemoryStudy, Point
 
@@ -28,7 +30,7 @@ Lengths are keys, and query tokens too unless --seq-q fixes those.
 
 exit status: 0 measured, and the theory is right
              1 the allocators count something else than the theory says (by 5 % and 64 KiB)
-             3 a backend failed, or nothing was measured
+             3 a backend failed; nothing was measured, or nothing of a backend that --backend names
              4 usage or environment error"""
 
 
@@ -79,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from rocattn.cache import write_problem
-    from rocattn_profiling.files import write_text
+    from rocattn_profiling.files import write_together
     from rocattn_profiling.measure import memory_run
     from rocattn_profiling.measure.machine import available_cores, total_memory_bytes
     from rocattn_profiling.measure.settings import import_backends
@@ -101,15 +103,24 @@ def run(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
     _print(study)
     report = memory_report.build(study, int(time.time() * 1000))
-    content = memory_report.to_json(report)
+    unmeasured = _unmeasured(study, arguments.backend or ())
+    content = memory_report.to_json(report) | {"unmeasured": unmeasured}
     encoded = msgspec.json.format(msgspec.json.encode(content), indent=1).decode()
-    write_text(out / "memory.json", encoded + "\n")
-    write_text(out / "memory.md", memory_report.markdown(report))
-    page = write_text(out / "memory.html", memory_report.html(report))
-    say(f"The report is at {page}")
+    for name in unmeasured:
+        say(f"{name} was asked for with --backend and was not measured: status 3")
+    if any(not point.skipped for point in study.points):
+        page = out / "memory.html"
+        write_together({
+            out / "memory.json": encoded + "\n",
+            out / "memory.md": memory_report.markdown(report),
+            page: memory_report.html(report),
+        })  # fmt: skip
+        say(f"The report is at {page}")
+    else:
+        say("nothing was measured, so no report was written")
     if arguments.json:
         emit_json(content)
-    return _status(study)
+    return _status(study, unmeasured)
 
 
 def _config(arguments: argparse.Namespace) -> tuple[AttentionConfig, bool]:
@@ -172,10 +183,17 @@ def _fit_row(study: MemoryStudy, fit: Fit) -> tuple[str, ...]:
     )
 
 
-def _status(study: MemoryStudy) -> int:
+def _unmeasured(study: MemoryStudy, named: Sequence[str]) -> list[str]:
+    """Return which of the backends that were asked for by name have no measurement."""
+    measured = {point.backend for point in study.points if not point.skipped}
+    return [name for name in dict.fromkeys(named) if name not in measured]
+
+
+def _status(study: MemoryStudy, unmeasured: Sequence[str]) -> int:
     from rocattn_profiling.measure import memory_run
 
     if memory_run.disagreements(study):
         return FAILED
     failed = any(point.skipped.startswith("failed") for point in study.points)
-    return NOT_MEASURED if failed or not any(not point.skipped for point in study.points) else OK
+    empty = all(point.skipped for point in study.points)
+    return NOT_MEASURED if failed or empty or unmeasured else OK

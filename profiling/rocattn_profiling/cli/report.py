@@ -35,7 +35,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the report in every format asked for; status 3 when there is nothing to report."""
-    from rocattn_profiling.files import write_text
+    from rocattn_profiling.files import write_together
 
     if arguments.paths:
         return report_profile.run(arguments)
@@ -47,14 +47,17 @@ def run(arguments: argparse.Namespace) -> int:
     for note in notes:
         say(f"note: {note}")
     if not records and gate is None:
-        raise CommandError("nothing to report: no records and no verdict (run `rocattn bench` first)", NOT_MEASURED)
+        remedy = "name a profiler's files, or a verdict with --gate, or run `rocattn bench` first"
+        raise CommandError(f"nothing to report: no records and no verdict ({remedy})", NOT_MEASURED)
     made_ms = int(time.time() * 1000)
-    written = {}
+    written, texts = {}, {}
     for name in dict.fromkeys(arguments.format or ["html", "md", "json"]):
         if name in {"csv", "samples"} and not records:
             say(f"note: no {name}: there are no records")
             continue
-        written[name] = write_text(out / FILES[name], _text(name, records, gate, made_ms))
+        written[name] = out / FILES[name]
+        texts[written[name]] = _text(name, records, gate, made_ms)
+    write_together(texts)
     if arguments.json:
         emit_json({"files": {name: str(path) for name, path in written.items()}, "notes": notes})
     say(f"The report is at {next(iter(written.values()), out)}")

@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the report in every format; status 3 when the files hold no dispatch."""
-    from rocattn_profiling.files import write_text
+    from rocattn_profiling.files import write_together
     from rocattn_profiling.report import profile_compare, profile_pages, profile_report, trace
 
     if arguments.files:
@@ -71,14 +71,14 @@ def run(arguments: argparse.Namespace) -> int:
         "json": profile_report.dump(content),
         "trace": trace.trace_json(made.profile),
     }
-    written = {name: write_text(out / FILES[name], text) for name, text in texts.items()}
+    write_together({out / FILES[name]: text for name, text in texts.items()})
     if arguments.json:
         emit_json(content)
     for problem in made.problems:
         say(f"note: {problem}")
     for kernel, finding in made.findings[:3]:
         say(f"{kernel.label or kernel.name[:80]}: {finding.sentence}")
-    say(f"The report is at {written['html']}")
+    say(f"The report is at {out / FILES['html']}")
     return OK
 
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from rocattn_profiling.cli.console import Progress
+    from rocattn_profiling.files import Staging
     from rocattn_profiling.gate.changepoints import CommitChange
     from rocattn_profiling.measure.asv_series import Series
+    from rocattn_profiling.measure.asv_store import AsvStore
     from rocattn_profiling.report.asv_pages import AsvPages
     from rocattn_profiling.report.bench_report import BenchReport
     from rocattn_profiling.report.changes import Changes, Finder, Waived
@@ -55,6 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from rocattn_profiling.files import Staging
+
+    with Staging() as staging:
+        return _publish(arguments, staging)
+
+
+def _publish(arguments: argparse.Namespace, staging: Staging) -> int:
     from rocattn_profiling.measure.asv_store import AsvStore
     from rocattn_profiling.report import asv_pages, bench_report
     from rocattn_profiling.report.commits import commit_url, read_history
@@ -73,21 +82,23 @@ def _run(arguments: argparse.Namespace) -> int:
     gate = find_verdict(arguments.gate, results / "gate", notes)
     # asv takes as long as all of ours, and has a process of its own to be killed in: both at once.
     with ProcessPoolExecutor(1, get_context("spawn")) as beside:
-        publishing = beside.submit(asv_pages.publish, store, history, out / "asv", offline=arguments.offline)
+        staged = staging.folder(out / "asv")
+        publishing = beside.submit(
+            asv_pages.publish, store, history, out / "asv", offline=arguments.offline, staged=staged
+        )
         told: list[str] = []
         with progress("site: reading results", 0, brief=True) as shown:
             series = store.read(told.append, _counted(shown))
         notes += told
         if not series and not records and gate is None:
             found = f"{store.results_dir} has no results" + (f" that can be read ({told[0]})" if told else "")
-            raise CommandError(
-                f"nothing to publish: {found}, and there are no records or verdict beside "
-                f"{out} (run `rocattn bench` or `asv run` first)",
-                NOT_MEASURED,
-            )
+            found += f", and there are no records or verdict beside {out} ({_remedy(repo, store)})"
+            raise CommandError(f"nothing to publish: {found}", NOT_MEASURED)
         notes += _strangers(series, history, repo, store.results_dir)
         changes = _changes(series, history, repo, notes)
         asv = _awaited(publishing)
+    if not asv.published:
+        staging.drop(out / "asv")
     report = bench_report.build(records) if records else None
     standing = read_standing(results, repo / "benchmarks" / "pins", GENERATOR, notes.append)
     # A file that neither reading takes is told once, though each has its own words for it.
@@ -99,13 +110,24 @@ def _run(arguments: argparse.Namespace) -> int:
         commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
     )  # fmt: skip
     with progress("site: pages", 0, brief=True) as shown:
-        written = write_site(out, site, _counted(shown))
+        written = write_site(out, site, _counted(shown), staging)
     _tell(site, written, json=arguments.json)
     if arguments.open:
         import webbrowser
 
         webbrowser.open(written[0].as_uri())
     return OK
+
+
+def _remedy(repo: Path, store: AsvStore) -> str:
+    """Return which command makes something to publish: `rocattn bench` measures attention only."""
+    from rocattn_profiling.measure.machine import measured_repo
+
+    if measured_repo() == repo:
+        return "run `rocattn bench` first, or `rocattn bench --history 10`"
+    if store.config_path is None:
+        return f"{repo} has no asv.conf.json: name a folder of asv results with --store"
+    return "run `asv run` there first for a history, or `rocattn gate run` for a verdict"
 
 
 def _tell(site: Site, written: list[Path], *, json: bool) -> None:

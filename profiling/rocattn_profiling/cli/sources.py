@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from rocattn_profiling.measure.records import Record
 
 RECORDS = "records.jsonl"
-VERDICT = "verdict.json"
 
 
 def find_records(given: str | None, default: Path, notes: list[str]) -> list[Record]:
@@ -40,13 +39,13 @@ def find_verdict(given: str | None, default: Path, notes: list[str]) -> GateResu
     Raises:
         RocattnError: When a named file is missing or is not a verdict.
     """
-    from rocattn_profiling.gate.verdict import read
+    from rocattn_profiling.gate.verdict import FILE, read
 
     place = Path(given) if given else default
-    path = place if place.suffix == ".json" else place / VERDICT
+    path = place if place.suffix == ".json" else place / FILE
     if not path.exists() and path is not place:
         if given:
-            notes.append(f"no {VERDICT} in {place}")
+            notes.append(f"no {FILE} in {place}")
         return None
     if not path.exists():
         raise CommandError(f"{path} does not exist: run `rocattn gate run` first, or name its folder")

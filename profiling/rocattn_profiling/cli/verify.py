@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rocattn_profiling.measure.verify_outcomes import Verification
 
 LEVELS = ("quick", "core", "full")
+INTERRUPTED = "interrupted"
+"""Folder in --out for what a run had checked when it was interrupted: a whole run's files stay as they are."""
 RUNNING = "running.txt"
 """File in --out with the command of the case that is running: a backend that kills the process leaves it behind."""
 _SHOWN = 20
@@ -32,8 +34,9 @@ that it takes are added. --out gets verify.json and index.html, one page without
 
 exit status: 0 all that was run is right
              1 something is wrong
-             3 nothing was run
-             4 usage or environment error"""
+             3 nothing was run, or nothing on a backend that --backend names
+             4 usage or environment error
+             130 interrupted: what was finished is in the folder interrupted in --out"""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -86,12 +89,12 @@ def run(arguments: argparse.Namespace) -> int:
         with console.progress("verify", len(chosen) * len(backends)) as shown:
             verification.verify(chosen, backends, shown.step, seed=arguments.seed, found=found, on_start=note)
     except KeyboardInterrupt:
-        _finish(arguments, chosen, backends, absent, found, started)
+        _finish(arguments, chosen, backends, absent, found, started, Path(arguments.out) / INTERRUPTED)
         raise
     finally:
         with suppress(OSError):  # the folder itself may be what cannot be written
             running.unlink()
-    return _finish(arguments, chosen, backends, absent, found, started)
+    return _finish(arguments, chosen, backends, absent, found, started, Path(arguments.out))
 
 
 def _seed(text: str) -> int:
@@ -132,13 +135,13 @@ def _list(chosen: list[Case], *, as_json: bool) -> int:
 
 def _finish(
     arguments: argparse.Namespace, chosen: list[Case], backends: list[Backend], absent: dict[str, str],
-    found: Verification, started: float,
+    found: Verification, started: float, out: Path,
 ) -> int:  # fmt: skip
-    """Print what was found, write it, and return the exit status."""
+    """Print what was found, write it if that is anything, and return the exit status."""
     import msgspec
 
     from rocattn_profiling.cli import verify_view
-    from rocattn_profiling.files import write_text
+    from rocattn_profiling.files import write_together
     from rocattn_profiling.report import junit, verify_report
 
     report = verify_report.build(
@@ -147,6 +150,7 @@ def _finish(
         level="one case" if arguments.case else arguments.level,
         seed=arguments.seed,
         unavailable=absent,
+        named=arguments.backend or (),
         stand_ins=[backend.name for backend in backends if backend.is_stand_in],
         again=lambda outcome: _again(outcome.case, outcome.backend, arguments),
         started=started,
@@ -155,17 +159,19 @@ def _finish(
     verify_view.print_tables(report)  # before the files: a full disk must not hide the result
     verify_view.print_failures(report, _SHOWN)
     encoded = msgspec.json.format(msgspec.json.encode(verify_report.to_json(report)), indent=2).decode()
-    path = write_text(Path(arguments.out) / "verify.json", encoded + "\n")
-    page = write_text(Path(arguments.out) / "index.html", verify_report.to_html(report))
-    if arguments.junit:
-        write_text(Path(arguments.junit), junit.to_xml(report))
+    path, page = out / "verify.json", out / "index.html"
+    texts = {path: encoded + "\n", page: verify_report.to_html(report)} if report.ran else {}
+    if arguments.junit and out.name != INTERRUPTED:
+        texts[Path(arguments.junit)] = junit.to_xml(report)
+    write_together(texts)
     counts = f"{report.ran} checked, {report.failed} wrong, {report.skipped} not supported"
-    console.say(f"verify: {counts}; written to {path} and {page.name}")
+    where = f"written to {path} and {page.name}" if report.ran else "nothing was run, so no report was written"
+    console.say(f"verify: {counts}; {where}")
     if arguments.json:
         console.emit_json(verify_report.to_json(report))
     if report.failed:
         return FAILED
-    return OK if report.ran else NOT_MEASURED
+    return OK if report.ran and not report.unchecked else NOT_MEASURED
 
 
 def _again(case: str, backend: str, arguments: argparse.Namespace) -> str:

@@ -48,8 +48,9 @@ def worst(outcomes: list[Outcome]) -> str:
 
 def print_failures(report: VerifyReport, limit: int) -> None:
     """Print what was not checked, what failures look like, and a line with its command for each of the worst."""
-    for name, reason in report.unavailable.items():
-        console.say(f"not checked: {name}: {reason}")
+    for name, reason in (report.unavailable | report.unchecked).items():
+        asked = " (asked for with --backend: status 3)" if name in report.unchecked else ""
+        console.say(f"not checked: {name}{asked}: {reason}")
     for backend, lines in report.symptoms.items():
         for line in lines:
             console.say(f"{backend}: {line}")

@@ -15,7 +15,7 @@ from rocattn_profiling.collect.find import Tool  # noqa: TC001 - as above
 from rocattn_profiling.collect.hardware import Hardware  # noqa: TC001 - as above
 from rocattn_profiling.collect.passes import Pass, PassPlan  # noqa: TC001 - as above
 from rocattn_profiling.collect.symptoms import Finding  # noqa: TC001 - as above
-from rocattn_profiling.files import write_bytes
+from rocattn_profiling.files import Staging, write_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,9 +170,11 @@ def open_state(out: Path, job: Job, *, resume: bool) -> State:
                 "resume it, or leave out --resume"
             )
         return state
-    if path.exists():
-        _move_aside(out)
-    save_state(out, fresh)
+    with Staging() as staging:
+        staging.add(path, [msgspec.json.encode(fresh)])  # first: a full disk moves nothing
+        if path.exists():
+            _move_aside(out)
+        staging.commit()
     return fresh
 
 

@@ -1,7 +1,8 @@
 """Measuring base and head side by side: rounds of fresh processes, more of them only where the data do not decide.
 
-Every finished launch is appended to ``launches.jsonl``. A run that was killed goes on from there: orders come from the
-seed and the round, not from a generator's state, so it ends as an uninterrupted run would with the same timings.
+Every finished launch is appended to ``launches-KEY.jsonl``, which becomes ``launches.jsonl`` once the verdict is there.
+A run that was killed goes on from it: orders come from the seed and the round, not from a generator's state, so it ends
+as an uninterrupted run would with the same timings.
 
 A launch that met a slow spell of the machine, by the fixed work in its process and never by what it measured, is
 launched again after its round: such a one says little, and on a busy host a quarter of all are
@@ -44,9 +45,9 @@ _GPU_MEDIANS = ("mclk_mhz", "power_w", "temperature_c")
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of ``launches.jsonl``: the session's key and what was known before it, a launch, or the end."""
+    """One line of ``launches.jsonl``: the session's key and what was known before it, or a launch."""
 
-    kind: Literal["session", "launch", "end"]
+    kind: Literal["session", "launch"]
     key: str = ""
     label: str = ""
     side: SideName = "base"
@@ -75,17 +76,21 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchStore:
-    """``launches.jsonl`` of one session; another session's file is replaced.
+    """The launches of one session, in a file of its own until it is finished; other sessions' files stay.
+
+    Attributes:
+        path: The file of the unfinished session.
 
     Args:
-        path: The file.
+        path: ``launches.jsonl``, where the file goes in the end.
         key: Identifies revisions and settings: only an unfinished session with the same key is gone on with.
-        fresh: Forget what is there.
+        fresh: Forget what is there of this session.
         began_with: What is known of the noise; a session that is gone on with keeps what it began with.
     """
 
     def __init__(self, path: Path, key: str, *, fresh: bool = False, began_with: Known | None = None) -> None:
-        self.path, self.began_with = path, began_with or Known()
+        self._final, self.path = path, path.with_name(f"{path.stem}-{key}{path.suffix}")
+        self.began_with = began_with or Known()
         self._known: dict[tuple[str, SideName, int, int], Outcome] = {}
         if not fresh and self._load(key):
             self.resumed = len(self._known)
@@ -93,10 +98,11 @@ class LaunchStore:
         self.resumed = 0
         self._known.clear()
         try:
-            path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
         except OSError as error:
-            raise RocattnError(f"cannot replace {path}: {error.strerror}; name another folder with --out") from error
-        append_line(path, msgspec.json.encode(Line(kind="session", key=key, began_with=self.began_with)))
+            text = f"cannot replace {self.path}: {error.strerror}; name another folder with --out"
+            raise RocattnError(text) from error
+        append_line(self.path, msgspec.json.encode(Line(kind="session", key=key, began_with=self.began_with)))
 
     def _load(self, key: str) -> bool:
         """Read an unfinished session with this key; False when there is none."""
@@ -113,8 +119,6 @@ class LaunchStore:
                 line = decoder.decode(text)
             except msgspec.DecodeError:
                 continue  # a kill cut it off
-            if line.kind == "end":
-                return False
             if line.kind == "session":
                 found = line.key == key
                 began_with = line.began_with or Known()
@@ -135,8 +139,11 @@ class LaunchStore:
         self._known[case.label, side, round_, repeat] = outcome
 
     def finish(self) -> None:
-        """Mark the session as complete: the next run measures anew."""
-        append_line(self.path, msgspec.json.encode(Line(kind="end")))
+        """Put the launches in the place of the last finished session's: the next run measures anew."""
+        try:
+            self.path.replace(self._final)
+        except OSError as error:
+            raise RocattnError(f"cannot write {self._final}: {error.strerror}") from error
 
 
 class Session:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.files import write_text
+from rocattn_profiling.files import write_together
 from rocattn_profiling.gate import junit, markdown, render, sarif, verdict
 from rocattn_profiling.markup import command_data, command_property, plain, terminal
 
@@ -25,14 +25,19 @@ _SUMMARY_LIMIT = 1 << 20  # GitHub drops a step's whole summary when its file is
 _MOST_ANNOTATIONS = 10  # of a kind that GitHub shows a step
 
 
-def write_all(result: GateResult, out: Path) -> list[Path]:
+def write_all(result: GateResult, out: Path, more: Mapping[str, str] | None = None) -> list[Path]:
     """Write the verdict in every form into a folder; returns the files, ``verdict.json`` first.
 
+    Args:
+        result: The verdict.
+        out: The folder.
+        more: Further files by name, to be written with these.
+
     Raises:
-        RocattnError: When the folder does not take them.
+        RocattnError: When the folder does not take them; then all are as they were.
     """
-    written = [verdict.write(result, out / "verdict.json")]
-    return written + [write_text(out / name, make(result)) for name, make in FILES.items()]
+    texts = {verdict.FILE: verdict.to_json(result)} | {name: make(result) for name, make in FILES.items()}
+    return write_together({out / name: text for name, text in (texts | dict(more or {})).items()})
 
 
 def step_summary(result: GateResult, environ: Mapping[str, str] = os.environ) -> str:

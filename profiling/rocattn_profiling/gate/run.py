@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rocattn.errors import RocattnError
+from rocattn_profiling.files import stamp
 from rocattn_profiling.gate import exact, exact_sides, explain, learning, outputs, result, verdict, waivers
 from rocattn_profiling.gate.folder import alone
 from rocattn_profiling.gate.measure import SIDES, LaunchStore, Session
@@ -16,7 +19,7 @@ from rocattn_profiling.measure.asv_config import SuiteError
 from rocattn_profiling.measure.asv_launch import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from rocattn_profiling.gate.look import Policy
@@ -38,8 +41,11 @@ def run_gate(
     *,
     on_step: Callable[[Step], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
+    also: Callable[[verdict.GateResult, LaunchStore], Mapping[str, str]] = lambda _result, _store: {},
 ) -> verdict.GateResult:
     """Measure two sides interleaved and decide; leaves the verdict in all its forms and ``launches.jsonl``.
+
+    These replace an earlier run's at the very end. A run that fails leaves them as they are, and says so.
 
     Args:
         start: The folder that paths are relative to; for revisions, one inside the repository.
@@ -47,6 +53,7 @@ def run_gate(
         options: What to compare and how.
         on_step: Told after every launch.
         say: Told one line about every longer stage.
+        also: Makes further files of the result and its launches, by name; they are written with the verdict.
 
     Raises:
         OptionError: The options contradict each other.
@@ -60,9 +67,7 @@ def run_gate(
     """
     options = options or Options()
     options.check()
-    with out_errors(out), alone(out):
-        for name in ("verdict.json", *outputs.FILES):
-            (out / name).unlink(missing_ok=True)  # a run that fails must not leave the verdict of an earlier one
+    with out_errors(out), alone(out), _earlier_told(out, say):
         with open_sides(start, out, options, say) as sides:
             suites = {side: sides.context.launchers[side].discover() for side in SIDES}
             cases = result.chosen_cases(suites["head"], options)
@@ -90,11 +95,33 @@ def run_gate(
             narrowed = bool(options.patterns) or len(cases) < len(suites["head"].cases())
             found = _concluded(sides, options, policy, seed, measured, entries, idle, narrowed=narrowed)
             found = msgspec.structs.replace(found, noise=store.began_with.source)
-        outputs.write_all(found, out)
+        outputs.write_all(found, out, also(found, store))
         if options.learn:
             say(record.learn(cases, measured))
         store.finish()
     return found
+
+
+@contextmanager
+def _earlier_told(out: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Say of a run that ends without a verdict that the one in its folder is an earlier run's."""
+    path = out / verdict.FILE
+    before = stamp(path)
+    try:
+        yield
+    except BaseException:
+        if before is not None and stamp(path) == before:
+            say(f"this run wrote no verdict: {path} is an earlier run's{_of(path)}")
+        raise
+
+
+def _of(path: Path) -> str:
+    try:
+        found = verdict.read(path)
+    except RocattnError:
+        return ""
+    sides = (side.revision.sha[:9] if side.revision else side.interpreter for side in (found.base, found.head))
+    return f", of {' and '.join(sides)}"
 
 
 def _policies(cases: list[Case], limits: Thresholds, policy: Policy) -> dict[str, Policy]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.files import write_text
 from rocattn_profiling.gate.decide import decide_suite
 from rocattn_profiling.gate.look import Policy, has_zero, identical
 from rocattn_profiling.gate.measure import SIDES, Line
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rocattn_profiling.gate.measure import SideName
+    from rocattn_profiling.gate.measure import LaunchStore, SideName
     from rocattn_profiling.gate.verdict import GateResult
     from rocattn_profiling.measure.steps import Step
 
@@ -116,12 +115,16 @@ def run_selftest(
     Raises:
         RocattnError: As `run_gate`.
     """
-    result = run_gate(repo, out, options, on_step=on_step, say=say)
-    pairs = pairs_of(result, *stored_with(out / "launches.jsonl"))
-    say(f"relabelling the launches of {len(pairs)} benchmark{'' if len(pairs) == 1 else 's'}")
-    found = judge_gate(result, pairs, options.judging(), draws)
-    write_text(out / "selftest.json", msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n")
-    return found
+    found: list[Selftest] = []
+
+    def judged(result: GateResult, store: LaunchStore) -> dict[str, str]:
+        pairs = pairs_of(result, *stored_with(store.path))
+        say(f"relabelling the launches of {len(pairs)} benchmark{'' if len(pairs) == 1 else 's'}")
+        found.append(judge_gate(result, pairs, options.judging(), draws))
+        return {"selftest.json": msgspec.json.format(msgspec.json.encode(found[0]), indent=1).decode() + "\n"}
+
+    run_gate(repo, out, options, on_step=on_step, say=say, also=judged)
+    return found[0]
 
 
 def stored_with(launches: Path) -> tuple[dict[str, int], Known]:

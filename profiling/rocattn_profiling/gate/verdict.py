@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.measure.asv_launch import Case, Outcome
 
 SCHEMA = 1
+FILE = "verdict.json"
 Overall = Literal["pass", "regression", "problem", "inconclusive", "not measured"]
 Status = Literal[
     "regression", "improvement", "pass", "inconclusive", "new", "missing", "failed", "broken", "skipped", "removed",
@@ -364,7 +365,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def write(result: GateResult, path: Path) -> Path:
-    """Write the verdict as JSON.
+    """Write the verdict alone, as JSON.
 
     Raises:
         RocattnError: When the folder or disk does not take it.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.files import write_text
+from rocattn_profiling.files import Staging
 from rocattn_profiling.measure.records import Record, append_record, read_records
 from rocattn_profiling.measure.settings import Identity
 
@@ -83,13 +83,16 @@ class ResultsFolder:
         """Keep the records that are there, or put them aside; then say in ``session.json`` whose the file is."""
         session = self.out / "session.json"
         identity = self.identity()
-        if session.exists() or self.path.exists():
-            difference = identity.difference(Identity.load(session))
-            if self._fresh or difference:
-                self._put_aside("as --fresh asks" if self._fresh else f"they are of {difference}")
-            elif self.path.exists():
-                self.keep(self._readable())
-        write_text(session, msgspec.json.format(msgspec.json.encode(identity), indent=2).decode() + "\n")
+        with Staging() as staging:
+            encoded = msgspec.json.format(msgspec.json.encode(identity), indent=2)
+            staging.add(session, [encoded, b"\n"])  # first: a full disk moves nothing
+            if session.exists() or self.path.exists():
+                difference = identity.difference(Identity.load(session))
+                if self._fresh or difference:
+                    self._put_aside("as --fresh asks" if self._fresh else f"they are of {difference}")
+                elif self.path.exists():
+                    self.keep(self._readable())
+            staging.commit()
 
     def _readable(self) -> list[Record]:
         try:

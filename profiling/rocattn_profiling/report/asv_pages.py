@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.files import Staging
 from rocattn_profiling.measure.asv_publish import STEP_POINTS
 from rocattn_profiling.measure.asv_stage import stage
 from rocattn_profiling.measure.asv_store import read_config
@@ -66,7 +67,13 @@ class AsvPages:
 
 
 def publish(
-    store: AsvStore, history: History, out: Path, *, offline: bool = False, cache: Path | None = None
+    store: AsvStore,
+    history: History,
+    out: Path,
+    *,
+    offline: bool = False,
+    cache: Path | None = None,
+    staged: Path | None = None,
 ) -> AsvPages:
     """Publish a store with ``asv publish`` into ``out``, replacing what is there only when it worked.
 
@@ -76,11 +83,19 @@ def publish(
         out: Folder of the pages (``site/asv``).
         offline: Take scripts from the cache only.
         cache: Folder of checked scripts; the user's cache folder if None.
+        staged: An empty folder to leave the pages in, for the caller to put in the place of ``out``.
 
     Raises:
         RocattnError: When a folder does not take files, or ``out`` holds somebody else's. That asv fails is no error:
             ``reason`` says why.
     """
+    if staged is None:
+        with Staging() as staging:
+            staged = staging.folder(out)
+            pages = publish(store, history, out, offline=offline, cache=cache, staged=staged)
+            if pages.published:
+                staging.commit()
+        return pages
     pages = AsvPages()
     if out.exists() and not (out / MADE).is_file() and any(out.iterdir()):
         raise RocattnError(f"{out} is there and was not made by asv publish: choose another output folder")
@@ -89,9 +104,7 @@ def publish(
             _publish(store, history, Path(scratch), pages)
             if not pages.reason:
                 _finish(Path(scratch) / "html", pages, offline=offline, cache=cache)
-                shutil.rmtree(out, ignore_errors=True)
-                out.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copytree(Path(scratch) / "html", out)
+                shutil.copytree(Path(scratch) / "html", staged, dirs_exist_ok=True)
     except OSError as error:
         # copytree raises one error with the (source, target, reason) of every file: one says enough.
         reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error

@@ -1,6 +1,7 @@
 """Outcomes of `rocattn verify` as JUnit XML, the form that CI servers show.
 
-A suite for each backend; a test's class is its family, its name the case's label. Read by Jenkins, GitLab and GitHub's
+A suite for each backend; a test's class is its family, its name the case's label. A backend that was asked for by name
+and on which no case ran is one error. Read by Jenkins, GitLab and GitHub's
 reporters; the attributes follow the schema of Jenkins' xUnit plugin.
 """
 
@@ -39,6 +40,11 @@ def to_xml(report: VerifyReport) -> str:
             _add_result(test, outcome)
             if (failure := commands.get((outcome.case, backend))) is not None:
                 test[0].text = xml(f"{failure.fault}\n{failure.symptom}\nagain: {failure.command}\n")
+    for backend, reason in report.unchecked.items():
+        numbers = {"tests": "1", "failures": "0", "errors": "1", "skipped": "0"}
+        suite = ET.SubElement(root, "testsuite", {"name": f"{xml(backend)}: not checked", "time": "0.000"} | numbers)
+        test = ET.SubElement(suite, "testcase", classname=xml(backend), name="asked for with --backend", time="0.000")
+        ET.SubElement(test, "error", message=xml(f"not checked: {reason}"))
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import rocattn
-from rocattn_profiling.files import write_text
+from rocattn_profiling.files import Staging
 from rocattn_profiling.report import gate_view
 from rocattn_profiling.report.asv_pages import AsvPages
 from rocattn_profiling.report.bench_report import BASELINE, BenchReport, order_backends
@@ -82,7 +82,7 @@ class Site:
     project: str = PROJECT
 
 
-def write_site(out: Path, site: Site, on_step: Step = lambda _, __: None) -> list[Path]:
+def write_site(out: Path, site: Site, on_step: Step = lambda _, __: None, staging: Staging | None = None) -> list[Path]:
     """Write all pages of our own below ``out``; returns their paths, the front page first.
 
     Pages of ours that are not made any more are removed, so that no page is without a link to it.
@@ -91,11 +91,17 @@ def write_site(out: Path, site: Site, on_step: Step = lambda _, __: None) -> lis
         out: Folder of the site.
         site: What it shows.
         on_step: Called after each piece of work with how many there are, and what it was.
+        staging: What is put in its place with them; ended by the caller.
 
     Raises:
-        RocattnError: When the folder does not take them.
+        RocattnError: When the folder does not take them; then all is as it was.
     """
-    written = [write_text(out / name, text) for name, text in pages_of(site, on_step).items()]
+    with staging or Staging() as waiting:
+        written = []
+        for name, text in pages_of(site, on_step).items():
+            waiting.add(out / name, [text.encode()])
+            written.append(out / name)
+        waiting.commit()
     kept = set(written)
     found = [*(out / name for name in OPTIONAL), *(path for name in FOLDERS for path in (out / name).glob("*.html"))]
     for stale in found:

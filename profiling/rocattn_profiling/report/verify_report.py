@@ -56,7 +56,12 @@ class Histogram:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """Everything the page, the tables and the files show."""
+    """Everything the page, the tables and the files show.
+
+    Attributes:
+        unavailable: Backends that cannot run here, with the reason.
+        unchecked: Of the backends that were asked for by name, those on which no case ran, with the reason.
+    """
 
     level: str
     seed: int
@@ -64,6 +69,7 @@ class VerifyReport:
     outcomes: list[Outcome]
     agreements: list[Agreement]
     unavailable: dict[str, str]
+    unchecked: dict[str, str]
     stand_ins: list[str]
     failures: list[Failure]
     symptoms: dict[str, list[str]]
@@ -101,7 +107,7 @@ class VerifyReport:
 
 def build(
     found: Verification, *, cases: int, level: str, seed: int, unavailable: dict[str, str], stand_ins: list[str],
-    again: Callable[[Outcome], str], started: float, seconds: float,
+    again: Callable[[Outcome], str], started: float, seconds: float, named: Sequence[str] = (),
 ) -> VerifyReport:  # fmt: skip
     """Lay out what a run found; ``again`` gives the command that repeats an outcome."""
     wrong = sorted((o for o in found.outcomes if not o.ok), key=lambda o: (not o.symptom, o.backend, _order(o.family)))
@@ -114,7 +120,8 @@ def build(
     backends = [name for name in dict.fromkeys(o.backend for o in found.outcomes) if name != YARDSTICK]
     tensors = [(o, tensor) for o in found.outcomes for tensor in o.tensors]
     return VerifyReport(
-        level, seed, cases, found.outcomes, list(found.agreements.values()), unavailable, stand_ins, failures,
+        level, seed, cases, found.outcomes, list(found.agreements.values()), unavailable,
+        _unchecked(found.outcomes, named, unavailable), stand_ins, failures,
         symptoms(found.outcomes), started, seconds, backends, _families(found.outcomes, backends),
         _histograms(found.outcomes), sorted(tensors, key=lambda pair: -pair[1].ratio)[:WORST],
     )  # fmt: skip
@@ -133,6 +140,7 @@ def to_json(report: VerifyReport) -> dict[str, Any]:
         "skipped": report.skipped,
         "seconds": round(report.seconds, 1),
         "unavailable": report.unavailable,
+        "unchecked": report.unchecked,
         "stand_ins": report.stand_ins,
         "symptoms": report.symptoms,
         "failures": msgspec.to_builtins(report.failures),
@@ -150,6 +158,13 @@ def to_html(report: VerifyReport) -> str:
     return standalone(
         "verify.html.j2", "Verification", int(report.started * 1000), report=report, about=FAMILIES, bins=bins
     )
+
+
+def _unchecked(outcomes: Sequence[Outcome], named: Sequence[str], unavailable: dict[str, str]) -> dict[str, str]:
+    ran = {outcome.backend for outcome in outcomes if outcome.ran}
+    refused = {outcome.backend: outcome.skipped for outcome in reversed(outcomes)}  # the first one's reason
+    reasons = refused | unavailable
+    return {name: reasons.get(name, "no case was chosen") for name in dict.fromkeys(named) if name not in ran}
 
 
 def _order(family: str) -> int:

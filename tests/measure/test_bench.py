@@ -51,7 +51,8 @@ def test_json_is_alone_on_stdout_and_whole(run_bench, tmp_path):
     status, out, err = run_bench(*SHAPE, *SHORT[:-1], "--launches", "2", "--no-store", "--json")
     value = json.loads(out)
     assert status == 0
-    assert set(value) == {"machine", "commit", "settings", "ceilings", "path", "records", "speedups", "skipped"}
+    assert set(value) == {"machine", "commit", "settings", "ceilings", "path", "records", "speedups", "skipped",
+                          "unmeasured"}  # fmt: skip
     assert [record["backend"] for record in value["records"]] == ["cpu", "cpu-flash"]
     for record in value["records"]:
         assert record["suite"] == "custom"
@@ -90,17 +91,18 @@ def test_a_crashing_backend_is_exit_status_3_and_named(run_bench, tmp_path):
 
 
 @pytest.mark.usefixtures("_instant")
-def test_what_does_not_fit_is_listed_and_fine_unless_it_is_everything(run_bench):
-    """Exit status 0 with something measured, 3 with nothing; both name the size."""
-    words = ["--backend-module", "odd_backends", "--backend", "odd-large"]
-    status, _, err = run_bench(*SHAPE, *SHORT, *words, "cpu")
-    assert status == 0
-    assert "on odd-large: needs 137400.0 GB" in err
-    status, out, _ = run_bench(*SHAPE, *SHORT, *words, "--json")
+@pytest.mark.parametrize("others", [["cpu"], []])
+def test_a_named_backend_that_is_not_measured_is_status_3(run_bench, others):
+    """Beside others that are, too; each line names the size."""
+    words = ["--backend-module", "odd_backends", "--json", "--backend", "odd-large", *others]
+    status, out, err = run_bench(*SHAPE, *SHORT, *words)
+    value = json.loads(out)
     assert status == 3
-    (skipped,) = json.loads(out)["skipped"]
+    (skipped,) = value["skipped"]
     assert skipped["reason"].startswith("needs 137400.0 GB")
     assert skipped["failed"] is False
+    assert value["unmeasured"] == [{"suite": "custom", "backend": "odd-large", "reason": skipped["reason"]}]
+    assert "not measured: odd-large in custom, asked for with --backend (status 3): needs 137400.0 GB" in err
 
 
 def test_a_module_of_ones_own_adds_its_backends_to_the_measured_ones(tmp_path, monkeypatch):

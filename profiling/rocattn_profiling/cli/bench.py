@@ -43,9 +43,10 @@ missing.
 
 exit status: 0 measured, and all outputs right (what was skipped for its size is listed)
              1 an output was wrong
-             3 a backend crashed or raised, a job of a cluster left no result, or nothing of a requested grid was
-               measured
-             4 usage or environment error"""
+             3 a backend crashed or raised, a job of a cluster left no result, nothing of a requested grid was measured,
+               or nothing of it on a backend that --backend names
+             4 usage or environment error
+             130 interrupted: what was finished is kept, and the same command goes on from there"""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -128,12 +129,17 @@ def run(arguments: argparse.Namespace) -> int:
     records = [record for _, of_part in found for record in of_part]
     bench_view.print_tables(found)
     bench_view.print_summary(session, records)
+    unmeasured = bench_view.unmeasured(found, _named(arguments))
+    for suite, name, reason in unmeasured:
+        say(f"not measured: {name} in {suite}, asked for with --backend (status 3): {reason}")
     more = bench_model.shown(records) if arguments.model else {}
+    more["unmeasured"] = [dict(zip(("suite", "backend", "reason"), one, strict=True)) for one in unmeasured]
     if arguments.json:
         emit_json(bench_view.as_json(session, records) | more)
     if not arguments.no_store:  # last: a store that cannot be written must not hide what was measured
         say(_store(session, records))
-    return NOT_MEASURED if session.failures and _status(found) == OK else _status(found)
+    incomplete = session.failures or unmeasured
+    return NOT_MEASURED if incomplete and _status(found) == OK else _status(found)
 
 
 def _measure_here(
@@ -235,17 +241,27 @@ def _with_backends(parts: list[Part], arguments: argparse.Namespace, added: list
     from rocattn.backends import BACKENDS
     from rocattn_profiling.measure.workloads import get_grid
 
-    named = list(dict.fromkeys(arguments.backend or []))
-    for name in named:
+    for name in arguments.backend or ():
         BACKENDS.get(name)  # raises, listing the names
+    named = _named(arguments)
     if not named:
         added = [*(["gpu"] if gpu else []), *added]
     if arguments.use_thresholds is not None:
         from rocattn_profiling.measure.selecting import SELECT
 
-        named, added = named and [*named, SELECT], [*added, SELECT]
+        added = [*added, SELECT]
     usual = {part.suite: part.backends or list(get_grid(DEFAULT_GRID).backends) for part in parts}
     return [replace(part, backends=named or list(dict.fromkeys([*usual[part.suite], *added]))) for part in parts]
+
+
+def _named(arguments: argparse.Namespace) -> list[str]:
+    """Return the backends that were asked for by name."""
+    named = list(dict.fromkeys(arguments.backend or []))
+    if named and arguments.use_thresholds is not None:
+        from rocattn_profiling.measure.selecting import SELECT
+
+        named.append(SELECT)
+    return named
 
 
 def _has_gpu() -> bool:

@@ -104,6 +104,16 @@ def as_json(session: BenchSession | FleetSession, records: list[Record]) -> dict
     }
 
 
+def unmeasured(found: Iterable[tuple[str, list[Record]]], named: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Return suite, backend and reason where a backend that was asked for by name has no measurement of a suite."""
+    lacking = []
+    for suite, records in found:
+        measured = {record.backend for record in records if record.launches}
+        reasons = {record.backend: record.skipped for record in reversed(records)}  # the first one's
+        lacking += [(suite, name, reasons.get(name, "no result")) for name in named if name not in measured]
+    return lacking
+
+
 def _ceilings(records: list[Record]) -> dict[str, float]:
     """Return the ceilings that were measured last, of the records of one place."""
     return next((record.ceilings for record in reversed(records) if record.ceilings), {})

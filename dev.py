@@ -48,8 +48,9 @@ def find_uv() -> Path:
         made = subprocess.run([sys.executable, "-m", "venv", home], capture_output=True, check=False)
         if made.returncode or subprocess.run([home / "bin" / "python", *install], check=False).returncode:
             shutil.rmtree(home, ignore_errors=True)
-            last = (pip.stderr.strip().splitlines() or ["pip is missing"])[-1]
-            sys.exit(f"dev.py: cannot fetch uv (needs pip or venv, and a package index, once): {last}")
+            lines = pip.stderr.strip().splitlines() or ["pip is missing"]
+            why = next((line for line in lines if line.startswith("ERROR: ")), lines[-1])  # a notice may follow it
+            sys.exit(f"dev.py: cannot fetch uv (needs pip or venv, and a package index, once): {why}")
     return uv
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 
+from rocattn.complaint import complaint
 from rocattn.errors import signal_name
 from rocattn.gpu.driver import GpuDevice, Hip, import_bindings
 from rocattn.gpu.errors import GpuError, NoDeviceError, NoRuntimeError
@@ -58,7 +59,7 @@ def probe() -> GpuProbe:
 
 
 def _death(status: int, output: str) -> str:
-    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
+    last = complaint(output)
     if status > 0:
         return f"looking for GPUs failed: {last}"
     name = signal_name(-status)

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn.complaint import complaint
 from rocattn.errors import ToolchainError
 
 if TYPE_CHECKING:
@@ -125,8 +126,7 @@ def run_step(command: Sequence[str], source: Path, target: str) -> str:
         capture_output=True, text=True, errors="replace", check=False,
     )  # fmt: skip
     if done.returncode:
-        first = _first_error(done.stderr, done.returncode)
-        text = f"{source.name} does not compile for {target}: {first}"
+        text = f"{source.name} does not compile for {target}: {_why(done.stderr, done.returncode)}"
         raise ToolchainError(text, command=command, output=done.stderr)
     return done.stderr.strip()
 
@@ -304,11 +304,9 @@ def _ask(argv: Sequence[str]) -> str:
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(f"{argv[0]} did not answer in {_PROBE_TIMEOUT_S:.0f} s") from error
     if done.returncode:
-        raise ToolchainError(f"`{shlex.join(argv)}` failed: {_first_error(done.stderr, done.returncode)}")
+        raise ToolchainError(f"`{shlex.join(argv)}` failed: {_why(done.stderr, done.returncode)}")
     return done.stdout + done.stderr
 
 
-def _first_error(output: str, status: int) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    named = next((line for line in lines if "error:" in line), None)
-    return named or (lines[-1] if lines else f"no message, exit status {status}")
+def _why(output: str, status: int) -> str:
+    return complaint(output, f"no message, exit status {status}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from rocattn.complaint import complaint
 from rocattn.errors import RocattnError
 from rocattn_profiling.audit.shipped import Shipped, is_quick
 from rocattn_profiling.measure import environments, revisions
@@ -111,6 +112,6 @@ def list_kernels(tree: Path, name: str, archs: Sequence[str]) -> Listed:
     except subprocess.TimeoutExpired as error:
         raise RocattnError(f"{name} did not list its kernels in {_TIMEOUT_S:.0f} s") from error
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RocattnError(f"{name} does not list its kernels ({last}): it is too old to be audited")
+        why = complaint(done.stderr, "no message")
+        raise RocattnError(f"{name} does not list its kernels ({why}): it is too old to be audited")
     return msgspec.json.decode(done.stdout, type=Listed)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from rocattn.complaint import complaint
 from rocattn_profiling.markup import terminal
 
 _VERSION_TIMEOUT_S = 20.0
@@ -40,8 +41,8 @@ def tool_version(path: str) -> str:
         return f"does not answer in {_VERSION_TIMEOUT_S:.0f} s"
     said = done.stdout + done.stderr
     if done.returncode:
-        # Its last line, and no number of it: a traceback has those of the folders that it goes through.
-        last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it prints nothing")
-        return f"does not work, `{question}` ends with status {done.returncode}: {terminal(last, 200)}"
+        # No number of what it says: a traceback has those of the folders that it goes through.
+        why = terminal(complaint(said, "it prints nothing"), 200)
+        return f"does not work, `{question}` ends with status {done.returncode}: {why}"
     found = re.search(r"\d+(?:\.\d+)+\S*", said)
     return found[0].rstrip(",)") if found else "gives no version"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from rocattn.complaint import complaint
 from rocattn.errors import RocattnError
 from rocattn_profiling.collect.process import Answer, ask
 
@@ -162,7 +163,7 @@ def identify(name: str, path: str, timeout_s: float = 20.0) -> Tool:
         named = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
         return Tool(name, path, rocm=rocm, problem=f"it lacks Python packages ({named}): {how}")
     if told.ended.status != 0 and not version and not rocm:
-        return Tool(name, path, problem=f"--version fails: {_last_line(told.text) or told.ended.how}")
+        return Tool(name, path, problem=f"--version fails: {complaint(told.text, told.ended.how)}")
     return Tool(name, path, version, rocm, "--version" if version else ".info/version")
 
 
@@ -190,7 +191,7 @@ def _identify_v3(path: str, told: Answer, release: str, timeout_s: float) -> Too
     asked = ask([path, "--help"], timeout_s=timeout_s)
     text = asked.text if asked is not None and asked.ended.status == 0 else ""
     if "--kernel-trace" not in text:
-        return Tool("rocprofv3", path, problem=f"--version and --help fail: {_last_line(told.text)}")
+        return Tool("rocprofv3", path, problem=f"--version and --help fail: {complaint(told.text)}")
     if "--memory-allocation-trace" in text:
         return Tool("rocprofv3", path, "", "6.4", "--help has --memory-allocation-trace")
     if "--pmc" in text:
@@ -248,8 +249,3 @@ def _after(pattern: str, text: str) -> str:
     """Return the version number that follows a pattern, or ""."""
     found = re.search(pattern + r"(\d+(?:\.\d+)+)", text)
     return found[1] if found else ""
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rocattn.complaint import complaint
 from rocattn.errors import RocattnError
 from rocattn_profiling.collect.process import StartError, run_group
 from rocattn_profiling.gate.measure import SIDES
@@ -162,8 +163,7 @@ def ask(
         if ended.status is None:
             raise ProbeError(f"{side} did not say in {TIMEOUT_S:.0f} s what it plans")
         if not answer.exists():
-            last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-            raise ProbeError(f"{side} does not say what it plans: {last}")
+            raise ProbeError(f"{side} does not say what it plans: {complaint(log.read_text(errors='replace'))}")
         try:
             said = msgspec.json.decode(answer.read_bytes(), type=_Answer)
         except msgspec.DecodeError as error:

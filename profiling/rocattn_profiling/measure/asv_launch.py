@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from rocattn.complaint import complaint
 from rocattn.errors import signal_name
 from rocattn.toolchain import compiler_environment
 from rocattn_profiling.measure import detached
@@ -347,5 +348,4 @@ def _tail(log: Path) -> str:
 def _death(status: int, said: str) -> str:
     if status < 0:
         return f"the process was killed by {signal_name(-status)}"
-    last = (said.strip().splitlines() or ["it printed nothing"])[-1]
-    return f"the process ended with status {status} before it had an answer: {last[-1000:]}"
+    return f"the process ended with status {status} before it had an answer: {complaint(said)[-1000:]}"

@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn.complaint import complaint
 from rocattn.errors import RocattnError
 from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
 
@@ -48,7 +49,7 @@ def measure_ceilings(threads: int, *, quick: bool = False) -> dict[str, float]:
         The numbers of the module's docstring, by name.
 
     Raises:
-        RocattnError: When the process fails; the message quotes its last line.
+        RocattnError: When the process fails; the message quotes its error.
     """
     command = [sys.executable, "-P", "-m", __name__, str(threads), "quick" if quick else "full"]
     env = os.environ | thread_environment(threads)
@@ -57,8 +58,8 @@ def measure_ceilings(threads: int, *, quick: bool = False) -> dict[str, float]:
     except subprocess.TimeoutExpired:
         raise RocattnError(f"measuring the machine's ceilings took more than {_TIMEOUT_S} s: is it idle?") from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise RocattnError(f"measuring the machine's ceilings failed: {last}")
+        why = complaint(done.stderr, f"exit status {done.returncode}")
+        raise RocattnError(f"measuring the machine's ceilings failed: {why}")
     return {name: float(value) for name, value in json.loads(done.stdout.splitlines()[-1]).items()}
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
+from rocattn.complaint import complaint
 from rocattn.errors import RocattnError
 
 if TYPE_CHECKING:
@@ -112,13 +113,12 @@ class Cluster:
         raise NotImplementedError
 
     def last_words(self, job_id: str) -> str:
-        """Return the last line that a job wrote to its log of errors, or ""."""
+        """Return the line of a job's log of errors that says why it ended, or ""."""
         path = self._job(job_id).paths.stderr
         try:
-            lines = path.read_text(errors="replace").strip().splitlines()
+            return complaint(path.read_text(errors="replace"), "")
         except OSError:
             return ""
-        return lines[-1].strip() if lines else ""
 
     def log(self, job_id: str) -> str:
         """Return what a job wrote to its log of errors."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from rocattn.complaint import complaint
 from rocattn.errors import RocattnError
 
 OLDEST = (3, 10)  # the worker's
@@ -136,8 +137,8 @@ def find_interpreter(python: str, option: str) -> tuple[str, Facts]:
         raise InterpreterError(f"{option} {python} does not answer as a Python does: {error}") from error
     if done.returncode or facts is None:
         # Another program may quote the whole question in its complaint: its beginning is enough.
-        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:160]
-        raise InterpreterError(f"{option} {python} does not answer as a Python does: {last}")
+        why = complaint(done.stderr)[:160]
+        raise InterpreterError(f"{option} {python} does not answer as a Python does: {why}")
     if tuple(int(part) for part in facts.python_version.split(".")[:2]) < OLDEST:
         wanted = ".".join(map(str, OLDEST))
         raise InterpreterError(

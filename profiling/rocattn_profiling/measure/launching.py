@@ -14,6 +14,7 @@ from typing import IO
 
 import msgspec
 
+from rocattn.complaint import complaint
 from rocattn.errors import signal_name
 from rocattn_profiling.measure.sample_worker import Job, Result
 from rocattn_profiling.measure.worker_process import STATE_BYTES
@@ -124,5 +125,5 @@ def _how_it_ended(status: int, said: str) -> str:
         name = signal_name(-status)
         hint = ", as the kernel does when memory runs out" if -status == signal.SIGKILL else ""
         return f"it was killed by {name}{hint}"
-    lines = said.splitlines()
-    return f"it ended with exit status {status}" + (f": {lines[-1].strip()}" if lines else "")
+    why = complaint(said, "")
+    return f"it ended with exit status {status}" + (f": {why}" if why else "")

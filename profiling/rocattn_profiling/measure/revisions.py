@@ -77,11 +77,18 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> st
     except OSError as error:
         raise RevisionError(f"git does not start: {error.strerror}") from error
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        # "fatal: adding files failed" says less than the error before it does.
-        errors = [line for line in lines[:-1] if line.startswith("error: ")][:1]
-        raise RevisionError(f"git {arguments[0]} failed: {'; '.join([*errors, lines[-1]])}")
+        raise RevisionError(f"git {arguments[0]} failed: {_why(done.stderr)}")
     return done.stdout.rstrip("\n")
+
+
+def _why(said: str) -> str:
+    """Return what git complains of, in a line."""
+    lines = said.strip().splitlines() or ["no message"]
+    if distrust(lines[-1]):
+        return lines[-1]
+    # "fatal: adding files failed" says less than the error before it, and more than the usage that may follow.
+    told = [next((line for line in lines if line.startswith(start)), "") for start in ("error: ", "fatal: ")]
+    return "; ".join(filter(None, told)) or lines[-1]
 
 
 def distrust(said: str) -> str:

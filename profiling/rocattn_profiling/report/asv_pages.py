@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn.complaint import complaint
 from rocattn.errors import RocattnError
 from rocattn_profiling.files import Staging
 from rocattn_profiling.measure.asv_publish import STEP_POINTS
@@ -187,8 +188,8 @@ def _run_publish(config: Path, scratch: Path) -> str:
         return f"asv publish did not end within {PUBLISH_TIMEOUT_S:.0f} s: run it yourself, where nothing ends it"
     if done.returncode == 0 and (scratch / "html" / "index.html").is_file():
         return ""
-    said = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]
-    return f"asv publish failed (status {done.returncode}): {said[-1] if said else 'it said nothing'}"
+    why = complaint(done.stdout + "\n" + done.stderr, "it said nothing")
+    return f"asv publish failed (status {done.returncode}): {why}"
 
 
 def _finish(html: Path, pages: AsvPages, *, offline: bool, cache: Path | None) -> None:

@@ -66,8 +66,8 @@ class _VerbParser(_Parser):
 def _top_parser() -> argparse.ArgumentParser:
     lines = [f"  {verb:8} {text}" for verb, text in VERBS.items()]
     epilog = (
-        "exit status: 0 fine, 1 the thing checked failed, 2 undecided under a strict policy,\n"
-        "3 nothing or not everything was measured, 4 usage or environment error"
+        "exit status: 0 fine, 1 the thing checked failed, 2 undecided under --strict,\n"
+        "3 nothing or not everything was measured, 4 usage or environment error, 130 interrupted (Ctrl-C)"
     )
     parser = _Parser(
         prog="rocattn",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rocattn.config import DTYPE_BYTES
 from rocattn_profiling.cli.console import emit_json, print_table, progress, say
 from rocattn_profiling.cli.shapes import BAND, flag, given, positive
-from rocattn_profiling.cli.status import NOT_MEASURED, OK, CommandError
+from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
     import argparse
@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         "lengths": [plan.shortest, plan.longest], "resolution": crossover.RESOLUTION,
     }  # fmt: skip
     path, cells = Path(arguments.out) / FILE, plan.cells()
+    faults: list[crossover.FaultError] = []
     with progress("crossover", _LENGTHS_A_CELL * len(cells)) as shown:
         left = len(cells)
 
@@ -74,13 +75,16 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             shown.expect(shown.done + _LENGTHS_A_CELL * left)
 
         thresholds, asked = crossover.measure_crossover(
-            plan, settings, path, about, fresh=arguments.fresh, on_cell=on_cell, on_step=shown.step
-        )
+            plan, settings, path, about, fresh=arguments.fresh, on_cell=on_cell, on_step=shown.step,
+            on_fault=faults.append,
+        )  # fmt: skip
     _print(asked, threads)
     say(f"thresholds: {path} (use them: --use-thresholds {path}, or ROCATTN_THRESHOLDS={path})")
     if arguments.json:
         emit_json({"path": str(path.resolve()), **thresholds.to_dict()})
-    return OK if any(not cell.skipped for cell in asked) else NOT_MEASURED
+    if any(fault.wrong for fault in faults):
+        return FAILED
+    return OK if any(not cell.skipped for cell in asked) and not faults else NOT_MEASURED
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:

@@ -83,7 +83,8 @@ def _give(judged: Judged, arguments: argparse.Namespace) -> None:
         say(f"{arguments.input}: {more} more lines are no pair")
     if judged.invalid:
         say(f"the session does not count: {judged.invalid}")
-    out = _written(arguments.out, b"".join(line + b"\n" for line in judged.lines))
+    data = b"".join(line + b"\n" for line in judged.lines)
+    out = _written(arguments.out, data) if data else "no decision was written"
     if arguments.json:
         facts = {"counts": judged.counts, "problems": judged.problems, "refused": judged.refused}
         emit_json({**facts, "invalid": judged.invalid, "out": out})

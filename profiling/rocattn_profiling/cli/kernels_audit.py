@@ -97,7 +97,11 @@ def _check(arguments: argparse.Namespace) -> None:
             raise CommandError("--history is of the kernels that rocattn ships: leave out FILE")
         if arguments.against and not Path(arguments.against).is_file():
             raise CommandError(f"there is no file {arguments.against}: files are compared with an audit.json")
-    elif arguments.block or arguments.dynamic_lds is not None:
+    elif arguments.against and not Path(arguments.against).is_file():
+        from rocattn_profiling.measure import revisions
+
+        revisions.resolve(revisions.find_repository(Path.cwd()), arguments.against)  # before minutes of reading
+    if not arguments.files and (arguments.block or arguments.dynamic_lds is not None):
         raise CommandError("--block and --dynamic-lds say how the kernels of a FILE are launched: name one")
     if arguments.write_pins and arguments.quick:
         raise CommandError("pins are of all kernels: leave out --quick")

@@ -24,8 +24,9 @@ together. Everything the profiler writes is in DIR/passes, what was done and wha
                                                 the command lines, without a GPU or a profiler
 
 exit status: 0 every pass has all its counters
-             3 no profiler, or not everything was measured (profile.json says what and why)
-             4 usage or environment error"""
+             3 no profiler, or not everything that --metrics names was measured (profile.json says what and why)
+             4 usage or environment error
+             130 interrupted: the finished passes are kept (--resume goes on)"""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +36,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add_common(parser, out="out/profile")
     parser.add_argument("--metrics", nargs="+", default=[], metavar="NAME", help="groups, metrics, counters (--list)")
-    parser.add_argument("--tool", default="", metavar="NAME", help="rocprofv3, rocprofv2, rocprof or rocprof-compute")
+    parser.add_argument(
+        "--tool", default="", metavar="NAME[@ROCM]",
+        help="rocprofv3, rocprofv2, rocprof or rocprof-compute; with --dry-run also that of a release: rocprofv3@6.2",
+    )  # fmt: skip
     parser.add_argument("--arch", default="", metavar="GFX", help="the GPU's architecture (default: this machine's)")
     parser.add_argument("--format", default="", choices=("csv", "rocpd"), help="what rocprofv3 writes (default csv)")
     parser.add_argument("--timeout", type=_seconds, default=900.0, metavar="S", help="limit of a pass (default 900 s)")
@@ -82,7 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
     _summary(collection, Path(arguments.out))
     if arguments.json:
         emit_json(collection)
-    return OK if collection.complete else NOT_MEASURED
+    lacking = [name for name in dict.fromkeys(arguments.metrics) if name in collection.left_out]
+    if lacking:
+        say(f"not measured, though asked for with --metrics (status 3): {', '.join(lacking)}")
+    return OK if collection.complete and not lacking else NOT_MEASURED
 
 
 def _collect(arguments: argparse.Namespace, job: Job) -> Collection:

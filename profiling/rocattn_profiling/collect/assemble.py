@@ -109,7 +109,7 @@ def _only_arch(found: Hardware, *, dry: bool) -> str:
 def _tool(request: Request, arch: str) -> tuple[Tool, str]:
     """Return the profiler; for a dry run one that is not installed will do."""
     if "@" in request.tool and not request.dry:
-        raise NoProfilerError(f"{request.tool}: NAME@ROCM only stands for a profiler in a --dry-run")
+        raise RocattnError(f"--tool {request.tool}: NAME@ROCM only stands for a profiler in a --dry-run")
     tools = [] if "@" in request.tool else find_profilers()
     try:
         return choose(tools, arch, request.tool)

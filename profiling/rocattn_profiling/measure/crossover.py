@@ -137,8 +137,23 @@ def config_of_cell(cell: Cell, length: int) -> AttentionConfig:
     )
 
 
-def measure_cell(cell: Cell, shortest: int, longest: int, settings: Settings, on_step: Callable[[str], None]) -> Cell:
-    """Return a cell with what was measured, or with the reason why nothing was."""
+class FaultError(RocattnError):
+    """Raised when a backend crashes, or its output is ``wrong``: the cell has no measurement."""
+
+    def __init__(self, message: str, *, wrong: bool = False) -> None:
+        super().__init__(message)
+        self.wrong = wrong
+
+
+def measure_cell(
+    cell: Cell,
+    shortest: int,
+    longest: int,
+    settings: Settings,
+    on_step: Callable[[str], None],
+    on_fault: Callable[[FaultError], None] | None = None,
+) -> Cell:
+    """Return a cell with what was measured, or with the reason why nothing was; ``on_fault`` is told of a fault."""
     for name in cell.backends:
         backend = BACKENDS.get(name)
         answer = BACKENDS.supports(backend, config_of_cell(cell, shortest))
@@ -155,15 +170,17 @@ def measure_cell(cell: Cell, shortest: int, longest: int, settings: Settings, on
         on_step(config.label)
         for name, side in sides.items():
             if side.failed:
-                raise RocattnError(f"{name} failed on {config.label}: {side.failed}")
+                raise FaultError(f"{name} failed on {config.label}: {side.failed}")
             if side.check is None or not side.check.ok:
-                raise RocattnError(f"{name} gave a wrong output on {config.label}")
+                raise FaultError(f"{name} gave a wrong output on {config.label}", wrong=True)
         slow, fast = cell.backends
         return compare_launches(sides[slow].launches, sides[fast].launches, slow, fast)
 
     try:
         ranges, known = find_ranges(compare, cell.backends, shortest, longest)
     except RocattnError as error:
+        if on_fault is not None:
+            on_fault(error if isinstance(error, FaultError) else FaultError(str(error)))
         return replace(cell, skipped=str(error))
     return replace(cell, ranges=ranges, evidence=tuple(_evidence(length, known[length]) for length in sorted(known)))
 
@@ -182,6 +199,7 @@ def measure_crossover(
     fresh: bool = False,
     on_cell: Callable[[Cell], None] = lambda _cell: None,
     on_step: Callable[[str], None] = lambda _what: None,
+    on_fault: Callable[[FaultError], None] | None = None,
 ) -> tuple[Thresholds, list[Cell]]:
     """Measure all cells of a plan into a file of thresholds; it is whole after every cell.
 
@@ -197,6 +215,7 @@ def measure_crossover(
         fresh: Measure everything anew.
         on_cell: Called after each cell, kept ones included.
         on_step: Called after each measured length.
+        on_fault: Called when a backend crashed or its output was wrong, which costs the cell.
 
     Returns:
         The whole file, and the plan's cells.
@@ -218,7 +237,7 @@ def measure_crossover(
     for cell in plan.cells():
         known = cells.get(_key(cell))
         if fresh or known is None or known.skipped or known.state != state:
-            known = replace(measure_cell(cell, plan.shortest, plan.longest, settings, on_step), state=state)
+            known = replace(measure_cell(cell, plan.shortest, plan.longest, settings, on_step, on_fault), state=state)
             cells[_key(cell)] = known
             thresholds = replace(thresholds, cells=tuple(cells.values()))
             encoded = msgspec.json.format(msgspec.json.encode(thresholds.to_dict()), indent=1).decode()

@@ -1,9 +1,11 @@
 """Which line of a failed program's output is its message."""
 
+import sys
+
 import pytest
 
 from rocattn.complaint import complaint
-from rocattn_profiling.measure.facts import InterpreterError, find_interpreter
+from rocattn_profiling.measure.facts import InterpreterError, find_interpreter, fitting_interpreter
 
 PYENV = """\
 pyenv: python3.12: command not found
@@ -66,3 +68,17 @@ def test_a_missing_python_is_told_in_pyenv_s_first_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(InterpreterError, match=r"does not answer as a Python does: pyenv: python3\.12: command not"):
         find_interpreter("python3.12", "--python")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"),
+    [("'>=3.12'", "python3.13"), (">=3.11,<3.13", "python3.11"), (">3.13", ""), ("<3.11", ""), (">=4", "")],
+)
+def test_a_python_on_path_that_fits_is_named(tmp_path, monkeypatch, wanted, name):
+    """The newest that answers: pyenv has shims for versions that are not active."""
+    for minor in (11, 12, 13):
+        program = tmp_path / f"python3.{minor}"
+        program.write_text("#!/bin/sh\nexit 127\n" if minor == 12 else f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert fitting_interpreter(wanted) == name

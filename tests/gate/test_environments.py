@@ -178,10 +178,14 @@ def test_asv_s_tools_are_not_the_ones_that_python_brought(project, tmp_path, mon
 
 
 def test_another_python_is_asked_for(project, own_cache, offline, monkeypatch):
-    """The line of a project that this Python is too old for names the option."""
+    """The line of a project that this Python is too old for names the option, and one that is on PATH."""
+    monkeypatch.setattr(building, "fitting_interpreter", {" '>=3.12'": "", " '>=3.13'": "python3.13"}.get)
     said = "ERROR: Package 'x' requires a different Python: 3.11.7 not in '>=3.12'"
     monkeypatch.setattr(building, "_BUILD_WHEEL", f"raise SystemExit({said!r})")
     with pytest.raises(BuildError, match=r"not in '>=3.12'; --python names another one \[log: "):
+        environments.build(project.root, revisions.resolve(project.root, "HEAD"))
+    monkeypatch.setattr(building, "_BUILD_WHEEL", f"raise SystemExit({said.replace('12', '13')!r})")
+    with pytest.raises(BuildError, match=r"not in '>=3.13'; --python python3.13 is one that fits \[log: "):
         environments.build(project.root, revisions.resolve(project.root, "HEAD"))
 
 

@@ -50,7 +50,7 @@ class _VerbParser(_Parser):
     """The parser of a command and of each of its subcommands, which argparse makes of the same class."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(**{"epilog": "exit status: see rocattn --help"} | options)
         text = "show the traceback of an error"
         # Without a default, so that a subcommand leaves what its command was given as it is.
         self.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=text)

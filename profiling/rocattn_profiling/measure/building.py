@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.measure.facts import FACTS, Facts, canonical, read_facts
+from rocattn_profiling.measure.facts import FACTS, Facts, canonical, fitting_interpreter, read_facts
 from rocattn_profiling.measure.revisions import TIES
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _WRAPPER = re.compile(
     r"build backend returned|subprocess-exited|Failed (to build|building)|metadata-generation-failed|failed-wheel-build"
     r"|Encountered error while generating|likely not a problem with pip"
 )
-_OTHER_PYTHON = re.compile(r"requires a different Python|does not satisfy Python")
+_OTHER_PYTHON = re.compile(r"requires a different Python: \S+ not in|does not satisfy Python")
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 _ASV_TOOLS = ("pip", "setuptools", "wheel", "build")  # what asv's environments hold before any requirement
 
@@ -262,7 +262,10 @@ class Build:
             return DiskError(last)
         if not self.offline and _NO_INDEX.search(said):
             return NoIndexError(last)
-        other = "; --python names another one" if _OTHER_PYTHON.search(last) else ""
+        other = ""
+        if found := _OTHER_PYTHON.search(last):
+            fitting = fitting_interpreter(last[found.end() :])
+            other = f"; --python {fitting} is one that fits" if fitting else "; --python names another one"
         return self._unbuildable(f"{last}{other} [log: {self.log}]")
 
 

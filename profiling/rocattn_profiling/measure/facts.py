@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,6 +16,7 @@ import msgspec
 from rocattn.complaint import complaint
 from rocattn.errors import RocattnError
 
+_NEWEST = 16
 OLDEST = (3, 10)  # the worker's
 _TIMEOUT_S = 60.0
 _WALKED_FILES = 50_000
@@ -102,6 +105,19 @@ def folder_digest(folder: Path) -> str:
         if count > _WALKED_FILES:
             break
     return state.hexdigest()
+
+
+def fitting_interpreter(wanted: str) -> str:
+    """Return the newest ``python3.N`` on PATH that works and that bounds such as ``>=3.12,<4`` admit; "" for none."""
+    bounds = re.findall(r"(>=|<=|>|<)\s*(\d+)(?:\.(\d+))?", wanted)
+    compare = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+    for minor in range(_NEWEST, OLDEST[1] - 1, -1):
+        name = f"python3.{minor}"
+        if all(compare[sign]((3, minor), (int(major), int(part or 0))) for sign, major, part in bounds):
+            with suppress(InterpreterError):  # a shim of pyenv's is there for versions that are not active
+                find_interpreter(name, "--python")
+                return name
+    return ""
 
 
 def find_interpreter(python: str, option: str) -> tuple[str, Facts]:

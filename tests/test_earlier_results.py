@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from .collect.conftest import Machine
 from .measure.factory import CEILINGS
 from .report.conftest import make_record, records, verdict  # noqa: F401 - fixtures
 
+pytestmark = pytest.mark.slow
 SHAPE = "--seq-q 9 --seq-k 13 --head-dim 12 --num-heads 2 --causal --launches 1 --samples 3 --threads 1 --no-store"
 ASSEMBLY = """\
 \t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"
@@ -174,7 +176,9 @@ def place(tmp_path, monkeypatch, records, verdict):  # noqa: F811 - the fixtures
     Path("trace.csv").write_text(TRACE)
     side = {"launches": [{"round": n, "samples": [1.0 + n / 100]} for n in range(5)]}
     Path("pairs.jsonl").write_text(json.dumps({"id": 1, "a": side, "b": side}) + "\n")
-    return tmp_path
+    before = signal.getsignal(signal.SIGTERM)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, before)
 
 
 def run(line):

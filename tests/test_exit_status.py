@@ -12,6 +12,7 @@ from rocattn_profiling.audit import kernel_build
 
 from .test_earlier_results import CASES, SHAPE, place, records, run, verdict  # noqa: F401 - fixtures
 
+pytestmark = pytest.mark.slow
 MODULE = """\
 import numpy as np
 from rocattn.backends import BACKENDS, CpuBackend

@@ -260,7 +260,7 @@ def test_records_become_one_benchmark_a_grid_and_backend(store, record_of):
     wrong = msgspec.structs.replace(
         record_of(COMMIT, large, "cpu-flash"), check=msgspec.structs.replace(good.check, ok=False)
     )
-    skipped = record_of(COMMIT, small, "cpu", launches=[], check=None, skipped="needs 90 GiB")
+    skipped = record_of(COMMIT, small, "cpu", launches=[], check=None, status="skipped", skipped="needs 90 GiB")
     assert store.add_records([good]) == 1
     assert store.add_records([wrong, skipped]) == 2
     found = {(s.benchmark, s.params["config"]): s.points[0] for s in store.read()}

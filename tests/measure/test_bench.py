@@ -86,7 +86,7 @@ def test_a_crashing_backend_is_exit_status_3_and_named(run_bench, tmp_path):
     words = ["--backend", "cpu", "odd-leave", "--backend-module", "odd_backends"]
     status, _, err = run_bench(*SHAPE, *SHORT, *words)
     assert status == 3
-    assert "on odd-leave: failed: it ended with exit status 7: the last words" in err
+    assert "on odd-leave: it ended with exit status 7: the last words" in err
     assert str(tmp_path / "out" / "failures.log") in err
 
 
@@ -356,10 +356,12 @@ def test_the_exit_status_is_the_worst_of_what_happened():
     wrong = make_record(
         [[1.0]], check=type(check)(**{f: getattr(check, f) for f in check.__struct_fields__} | {"ok": False})
     )
-    crashed = make_record([], skipped="failed: it was killed", check=None)
-    large = make_record([], skipped="needs 9 GB", check=None)
+    crashed = make_record([], status="failed", skipped="it was killed", check=None)
+    large = make_record([], status="skipped", skipped="needs 9 GB", check=None)
     assert bench._status([("a", [good, large])]) == 0
     assert bench._status([("a", [good]), ("b", [large])]) == 3
     assert bench._status([("a", [good, crashed])]) == 3
+    assert bench._status([("a", [good, make_record([], status="failed", skipped="not supported: x", check=None)])]) == 3
+    assert bench._status([("a", [good, make_record([], status="skipped", skipped="failed: x", check=None)])]) == 0
     assert bench._status([("a", [wrong, crashed])]) == 1
     assert math.isfinite(bench_view.speedups([good, make_record([[2.0]], backend="b")])[0][1].ratio)

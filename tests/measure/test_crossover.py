@@ -323,7 +323,7 @@ def test_bench_measures_what_selection_chooses(run_bench, tmp_path, monkeypatch)
     status, out, err = run_bench(*words, "--use-thresholds", str(path), "--json")
     assert status == 3, err
     assert [record["backend"] for record in json.loads(out)["records"]] == ["cpu"]
-    assert "on select: failed: MemoryError" in err
+    assert "on select: MemoryError" in err
     assert "loud was chosen" in (tmp_path / "out" / "failures.log").read_text()
 
 

@@ -13,7 +13,7 @@ from rocattn_profiling.cli.bench_parts import Part
 from rocattn_profiling.measure.cluster import State
 from rocattn_profiling.measure.fleet import Unit
 from rocattn_profiling.measure.fleet_worker import Task, perform, see_own_gpus
-from rocattn_profiling.measure.harness import FAILED, BenchSession, Facts
+from rocattn_profiling.measure.harness import BenchSession, Facts
 from rocattn_profiling.measure.records import read_records
 from rocattn_profiling.measure.stats import speedup
 
@@ -105,7 +105,7 @@ def test_a_backend_that_fails_is_tried_again_and_a_skipped_one_is_not(tmp_path, 
     for expected in (2, 1):
         made, found = measured(tmp_path, [*crashing, *unable], **inline)
         assert made.jobs == expected
-        assert found[crashing[0]][1].skipped.startswith(FAILED)
+        assert found[crashing[0]][1].status == "failed"
         assert found[unable[0]][1].skipped == "not supported: needs a moon"
     assert "the last words" in (tmp_path / "failures.log").read_text()
     made, _ = measured(tmp_path, unable, time_limit_s=61.0, **inline)

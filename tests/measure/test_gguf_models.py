@@ -274,7 +274,9 @@ def test_a_pass_with_a_layer_that_was_not_measured_is_left_out():
         for name, config, count, t in (("cpu", sliding, 3, 1e6), ("cpu", full, 1, 2e6), ("b", sliding, 3, 1e6))
     ]
     records.append(
-        make_record([], suite="model-x", backend="b", config=full, layers=1, skipped="needs 9 GB", check=None)
+        make_record(
+            [], suite="model-x", backend="b", config=full, layers=1, status="skipped", skipped="needs 9 GB", check=None
+        )
     )
     (one,) = passes(records)
     assert (one.backend, one.length, one.step, one.p50_ns) == ("cpu", 9, False, 5e6)

@@ -331,10 +331,18 @@ def test_a_backend_that_dies_is_named_and_exit_status_3(run_memory, counted, tmp
     counted["cpu"] = Crash("cpu", "it was killed by SIGKILL <b>")
     status, _, err = run_memory("--quick")
     assert status == 3
-    assert "skipped cpu b1-h8x1-q256-k256-d64-float32: failed: it was killed by SIGKILL" in err
+    assert "failed cpu b1-h8x1-q256-k256-d64-float32: it was killed by SIGKILL" in err
     assert "cpu-flash" in err
     page = (tmp_path / "out" / "memory.html").read_text()
-    assert "SIGKILL &lt;b&gt;" in page
+    assert "float32: failed: it was killed by SIGKILL &lt;b&gt;" in page
+    assert "failed: cpu b1-h8x1" in (tmp_path / "out" / "memory.md").read_text()
+
+
+@pytest.mark.parametrize("text", ["", "Failed: x", "not supported: x"])
+def test_the_exit_status_is_not_read_off_the_text(run_memory, counted, text):
+    """A crash is one whatever it says of itself, nothing included."""
+    counted["cpu"] = Crash("cpu", text)
+    assert run_memory("--quick")[0] == 3
 
 
 def test_what_does_not_fit_is_not_tried(run_memory, counted, monkeypatch):

@@ -17,11 +17,12 @@ from rocattn_profiling.report import memory_report
 CONFIG = AttentionConfig(batch=3, num_heads=4, num_kv_heads=2, seq_q=64, seq_k=64, head_dim=16)
 
 
-def point(backend="cpu", length=64, counted=1000, *, workspace=600, scores=0, skipped=""):
+def point(backend="cpu", length=64, counted=1000, *, workspace=600, scores=0, skipped="", failed=False):
     """A point whose tensors take 300 and 100 bytes."""
+    status = "failed" if failed else "skipped" if skipped else "measured"
     made = Theory(inputs=300, outputs=100, workspace=workspace, scores=scores)
     return Point(
-        backend=backend, length=length, label="x", theory=made, matrix_bytes=1, skipped=skipped,
+        backend=backend, length=length, label="x", theory=made, matrix_bytes=1, skipped=skipped, status=status,
         allocated_bytes=0 if skipped else counted,
     )  # fmt: skip
 
@@ -47,7 +48,7 @@ def test_a_backend_is_beside_the_standard_one_at_lengths_that_both_have():
         point(counted=1000), point("cpu-flash", counted=550), point("cpu-flash", length=128),
         point("mine", counted=1600), point("gpu", counted=500), point("gpu-standard", counted=800),
         point("gpu", length=128),
-        point("gpu-standard", length=128, skipped="failed: x"),
+        point("gpu-standard", length=128, skipped="x", failed=True),
     ]  # fmt: skip
     found = {one.backend: one for one in reductions(points)}
     assert {(name, one.standard, one.length) for name, one in found.items()} == {
@@ -85,7 +86,7 @@ def test_the_attention_matrix_is_of_all_heads_in_the_scores_dtype(monkeypatch):
     single = memory_run._measure_point(Subject("cpu"), 64, CONFIG, 3, "")
     assert (single.matrix_bytes, single.allocated_bytes, single.rss_bytes) == (4 * 3 * 4 * 64 * 64, 7, 9)
     double = memory_run._measure_point(Subject("cpu"), 64, CONFIG.replace(dtype="float64"), 3, "")
-    assert (double.matrix_bytes, double.skipped) == (8 * 3 * 4 * 64 * 64, "failed: MemoryError: no")
+    assert (double.matrix_bytes, double.status, double.skipped) == (8 * 3 * 4 * 64 * 64, "failed", "MemoryError: no")
     env = asked[0][1]
     assert env["OMP_NUM_THREADS"] == "3"
     assert int(env["MALLOC_TRIM_THRESHOLD_"]) == int(env["MALLOC_MMAP_THRESHOLD_"]) == 1 << 17

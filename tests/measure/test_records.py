@@ -57,6 +57,18 @@ def test_a_file_of_something_else_is_refused(tmp_path):
         list(read_records(path))
 
 
+@pytest.mark.parametrize(("status", "skipped"), [("measured", "no room"), ("failed", ""), ("skipped", "")])
+def test_a_status_agrees_with_its_reason(tmp_path, status, skipped):
+    """A measured record has no reason, and any other has one: made here, and read from a file."""
+    with pytest.raises(ValueError, match=f"status '{status}' contradicts skipped '{skipped}'"):
+        make_record([[1.0]], status=status, skipped=skipped)
+    path = tmp_path / "records.jsonl"
+    stored = msgspec.to_builtins(make_record([[1.0]])) | {"status": status, "skipped": skipped}
+    path.write_bytes(msgspec.json.encode(stored))
+    with pytest.raises(RocattnError, match=f"records.jsonl:1 is not a rocattn record: status '{status}' contradicts"):
+        list(read_records(path))
+
+
 def test_a_record_of_another_schema_says_which(tmp_path):
     """Records of a future version are not misread."""
     path = tmp_path / "records.jsonl"

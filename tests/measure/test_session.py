@@ -5,7 +5,7 @@ import pytest
 from rocattn import BACKENDS
 from rocattn.config import AttentionConfig
 from rocattn_profiling.measure import harness
-from rocattn_profiling.measure.harness import FAILED, BenchSession, Facts
+from rocattn_profiling.measure.harness import BenchSession, Facts
 from rocattn_profiling.measure.settings import Settings
 from rocattn_profiling.measure.side_by_side import Side
 
@@ -141,7 +141,7 @@ def test_what_fails_is_kept_with_its_log_and_what_raises_is_named(tmp_path, aske
     """A backend that crashed, one that cannot even be asked, and one whose times mean nothing."""
     asked["failing"] = {"cpu-flash": Side(failed="it crashed", log="the last words")}
     (good, bad) = run_bench([CONFIG], ["cpu", "cpu-flash"], tmp_path, SETTINGS)
-    assert (bad.skipped, bool(good.launches), bad.launches) == (f"{FAILED}it crashed", True, [])
+    assert (bad.status, bad.skipped, bool(good.launches), bad.launches) == ("failed", "it crashed", True, [])
     log = (tmp_path / "failures.log").read_text()
     assert log == f"== custom/cpu-flash/{CONFIG.label}: it crashed\nthe last words\n"
 
@@ -151,7 +151,7 @@ def test_what_fails_is_kept_with_its_log_and_what_raises_is_named(tmp_path, aske
     flash = BACKENDS.get("cpu-flash")
     monkeypatch.setattr(flash, "workspace_bytes", broken, raising=False)
     (found,) = run_bench([CONFIG], ["cpu-flash"], tmp_path / "broken", SETTINGS)
-    assert found.skipped == f"{FAILED}ArithmeticError: how many?"
+    assert (found.status, found.skipped) == ("failed", "ArithmeticError: how many?")
     monkeypatch.setattr(flash, "is_stand_in", True, raising=False)
     (found,) = run_bench([CONFIG], ["cpu-flash"], tmp_path / "stand-in", SETTINGS)
     assert found.skipped.startswith("not timed: it runs on the stand-in GPU here")

@@ -109,7 +109,7 @@ def test_a_gpu_is_not_judged_by_the_cpus_ceilings():
 def test_a_skipped_record_has_no_summary():
     """The reason it was skipped is in the error."""
     with pytest.raises(RocattnError, match="needs 9 GB"):
-        stats.summarize(make_record([], skipped="needs 9 GB"))
+        stats.summarize(make_record([], status="skipped", skipped="needs 9 GB"))
 
 
 def test_a_constant_ratio_is_found_exactly_with_an_interval_of_no_width():

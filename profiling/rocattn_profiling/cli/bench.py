@@ -302,11 +302,9 @@ def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
 
 def _status(found: list[tuple[str, list[Record]]]) -> int:
     """Return the exit status that the epilog of ``--help`` promises."""
-    from rocattn_profiling.measure import harness
-
     records = [record for _, of_part in found for record in of_part]
     if any(record.check is not None and not record.check.ok for record in records):
         return FAILED
-    failed = any(record.skipped.startswith(harness.FAILED) for record in records)
+    failed = any(record.status == "failed" for record in records)
     empty = any(not any(record.launches for record in of_part) for _, of_part in found)
     return NOT_MEASURED if failed or empty else OK

@@ -8,7 +8,7 @@ import msgspec
 
 from rocattn_profiling.cli.console import emit_json, print_table, say
 from rocattn_profiling.cli.status import OK
-from rocattn_profiling.measure import harness, stats
+from rocattn_profiling.measure import stats
 from rocattn_profiling.measure.places import Place, by_place, place_names
 from rocattn_profiling.measure.workloads import GRIDS
 
@@ -94,7 +94,7 @@ def as_json(session: BenchSession | FleetSession, records: list[Record]) -> dict
                 "suite": record.suite,
                 "backend": record.backend,
                 "label": record.label,
-                "failed": record.skipped.startswith(harness.FAILED),
+                "failed": record.status == "failed",
                 "reason": record.skipped,
             }
             for record in records
@@ -221,7 +221,7 @@ def print_summary(session: BenchSession | FleetSession, records: list[Record]) -
             say(f"measured ceilings{where}: float32 GEMM {gemm:.3f} TFLOP/s, memory {memory:.1f} GB/s")
     for record in records:
         if record.skipped:
-            say(f"skipped {record.suite} {record.label} on {record.backend}: {record.skipped}")
+            say(f"{record.status} {record.suite} {record.label} on {record.backend}: {record.skipped}")
     for record in records:
         if record.check is not None and not record.check.ok:
             say(f"WRONG: {record.id}: {_fault(record.check)}")
@@ -229,7 +229,7 @@ def print_summary(session: BenchSession | FleetSession, records: list[Record]) -
         say(f"failed: {unit.name} on {', '.join(unit.backends)}: {reason}")
     if session.failures:
         say(f"{len(session.failures)} jobs left no result: the same command submits them again")
-    if session.failures or any(record.skipped.startswith(harness.FAILED) for record in records):
+    if session.failures or any(record.status == "failed" for record in records):
         say(f"what the failed processes printed: {session.out / 'failures.log'}")
     if session.kept_configs:
         say(f"{session.kept_configs} configs were finished by an earlier run (--fresh measures everything anew)")

@@ -139,7 +139,7 @@ def _print(study: MemoryStudy) -> None:
     from rocattn_profiling.report.memory_report import describe
     from rocattn_profiling.report.quantities import quantity
 
-    measured = [point for point in study.points if not point.skipped]
+    measured = [point for point in study.points if point.status == "measured"]
     if measured:
         columns = ("backend", "tokens", "peak", "theory", "difference", "beside tensors", "scores of peak", "RSS")
         print_table(f"memory: {describe(study)}", columns, [_row(point) for point in measured])
@@ -149,8 +149,8 @@ def _print(study: MemoryStudy) -> None:
     for name, reason in study.absent.items():
         say(f"not measured: {name}: {reason}")
     for point in study.points:
-        if point.skipped:
-            say(f"skipped {point.backend} {point.label}: {point.skipped}")
+        if point.status != "measured":
+            say(f"{point.status} {point.backend} {point.label}: {point.skipped}")
     for point in memory_run.disagreements(study):
         what = f"{quantity(point.theory.total, 'bytes')} by theory, {quantity(point.allocated_bytes, 'bytes')} counted"
         say(f"WRONG theory of {point.backend} {point.label}: {what}")
@@ -194,6 +194,6 @@ def _status(study: MemoryStudy, unmeasured: Sequence[str]) -> int:
 
     if memory_run.disagreements(study):
         return FAILED
-    failed = any(point.skipped.startswith("failed") for point in study.points)
-    empty = all(point.skipped for point in study.points)
+    failed = any(point.status == "failed" for point in study.points)
+    empty = not any(point.status == "measured" for point in study.points)
     return NOT_MEASURED if failed or empty or unmeasured else OK

@@ -28,7 +28,6 @@ from rocattn_profiling.files import write_text
 from rocattn_profiling.measure import machine
 from rocattn_profiling.measure.cluster import ENDED
 from rocattn_profiling.measure.fleet_worker import DONE, GPUS, TASK, Done, Task, UnitSession, perform
-from rocattn_profiling.measure.harness import FAILED, Facts
 from rocattn_profiling.measure.places import place_of
 from rocattn_profiling.measure.records import read_records
 from rocattn_profiling.measure.results_folder import ResultsFolder
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from rocattn.config import AttentionConfig
     from rocattn_profiling.measure.cluster import Cluster, State
+    from rocattn_profiling.measure.harness import Facts
     from rocattn_profiling.measure.records import Record
 
 _T = TypeVar("_T")
@@ -236,7 +236,7 @@ class FleetSession(ResultsFolder):
 
     def _again(self, unit: Unit, record: Record) -> bool:
         """Whether a record asks for another try: its backend failed, or it was skipped and more time is given now."""
-        if record.skipped.startswith(FAILED):
+        if record.status == "failed":
             return True
         task = _read(self._folder / unit.name / TASK, Task) if record.skipped else None
         return task is not None and task.settings.time_limit_s < self.settings.time_limit_s

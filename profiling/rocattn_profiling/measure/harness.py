@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn.config import AttentionConfig
-
-FAILED = "failed: "
-"""How the ``skipped`` text of a record begins when a backend crashed or raised, rather than was left out on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +121,7 @@ class BenchSession(ResultsFolder):
             facts: What the records say besides.
 
         Raises:
-            RocattnError: When a record cannot be written; a backend's own failure is a record with ``skipped``.
+            RocattnError: When a record cannot be written; a backend's own failure is a record of status "failed".
         """
         facts = facts or Facts()
         kept = self.kept(suite, config, backends)
@@ -132,8 +129,9 @@ class BenchSession(ResultsFolder):
             self.kept_configs += 1
             self._on_step(config.label, self.settings.launches)
             return kept
-        problems = {name: self._problem(config, name, len(backends), facts) for name in backends}
-        able = [name for name in backends if not problems[name]]
+        asked = {name: self._problem(config, name, len(backends), facts) for name in backends}
+        problems = {name: problem for name, problem in asked.items() if problem is not None}
+        able = [name for name in backends if name not in problems]
         known = self.kept(suite, config, able)
         records = {record.backend: record for record in known if record.layers == facts.layers}
         if records or not able:
@@ -144,7 +142,8 @@ class BenchSession(ResultsFolder):
         for name in backends:
             if name in records:
                 continue
-            records[name] = self._record(suite, config, name, facts, skipped=problems[name])
+            status, reason = problems[name]
+            records[name] = self._record(suite, config, name, facts, status=status, skipped=reason)
             before = self._known.get(records[name].id)
             if before is None or before.launches:  # a restart that skips it again adds no second line
                 self._store(records[name])
@@ -165,7 +164,7 @@ class BenchSession(ResultsFolder):
         for name, side in sides.items():
             if side.failed:
                 self._keep_log(f"{suite}/{name}/{config.label}: {side.failed}", side.log)
-                records[name] = self._record(suite, config, name, facts, skipped=FAILED + side.failed)
+                records[name] = self._record(suite, config, name, facts, status="failed", skipped=side.failed)
             else:
                 records[name] = self._record(
                     suite,
@@ -204,20 +203,23 @@ class BenchSession(ResultsFolder):
             **more,
         )
 
-    def _problem(self, config: AttentionConfig, name: str, count: int, facts: Facts) -> str:
-        """Return why a backend is not measured on a config (a stand-in, too large, too long, …); "" if it is."""
+    def _problem(
+        self, config: AttentionConfig, name: str, count: int, facts: Facts
+    ) -> tuple[Literal["skipped", "failed"], str] | None:
+        """Return why a backend is not measured on a config (a stand-in, too large, too long, …); None if it is."""
         from rocattn.backends import BACKENDS
 
         backend = BACKENDS.get(name)
         try:
             answer = BACKENDS.supports(backend, config)
             if not answer:
-                return f"not supported: {answer.reason}"
+                return "skipped", f"not supported: {answer.reason}"
             if backend.is_stand_in:
-                return "not timed: it runs on the stand-in GPU here, whose times mean nothing"
+                return "skipped", "not timed: it runs on the stand-in GPU here, whose times mean nothing"
             problem = memory_problem(config, backend, count, machine.available_memory_bytes())
         except Exception as error:  # noqa: BLE001 - a user's backend may raise anything: it is named, the rest goes on
-            return FAILED + describe(error)
+            return "failed", describe(error)
         calls = self.settings.launches * (2 + self.settings.min_samples) * count
         call_s = estimate_call_s(config, self.ceilings, facts.extra_flops, on_gpu=isinstance(backend, GpuBackend))
-        return problem or time_problem(calls * call_s, self.settings.time_limit_s)
+        problem = problem or time_problem(calls * call_s, self.settings.time_limit_s)
+        return ("skipped", problem) if problem else None

@@ -15,6 +15,7 @@ from rocattn_profiling.measure.launching import Crash, run_worker
 from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
 from rocattn_profiling.measure.memory_model import Growth, Theory  # noqa: TC001 - msgspec reads the annotations
 from rocattn_profiling.measure.memory_worker import MemoryJob, MemoryResult
+from rocattn_profiling.measure.records import Status  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,9 +41,10 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         length: Keys, and query tokens unless they are fixed.
         label: The config's.
         theory: By the formulas.
-        allocated_bytes, rss_bytes: As in `MemoryResult`; 0 when skipped.
+        status: Whether it was measured, left out for its size, or the backend crashed or raised.
+        allocated_bytes, rss_bytes: As in `MemoryResult`; 0 unless measured.
         matrix_bytes: B * H * Sq * Sk scores in float32 (float64 for float64): the whole attention matrix.
-        skipped: Why nothing was measured; empty if it was.
+        skipped: Why it was skipped or failed; empty if it was measured.
     """
 
     backend: str
@@ -50,6 +52,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     theory: Theory
     matrix_bytes: int
+    status: Status = "measured"
     allocated_bytes: int = 0
     rss_bytes: int = 0
     skipped: str = ""
@@ -212,24 +215,24 @@ def _measure_point(subject: Subject, length: int, config: AttentionConfig, threa
     process = 2 * made.total + PROCESS_BYTES
     if process > available:
         needed = f"needs {gigabytes(made.total)} by theory, {gigabytes(available)} available"
-        return Point(**values, skipped=f"{needed}; its process may take {gigabytes(process)}")
+        return Point(**values, status="skipped", skipped=f"{needed}; its process may take {gigabytes(process)}")
     job = MemoryJob(
         config=config.to_dict(), backend=subject.backend.name, backend_module=backend_module, parent=os.getpid()
     )
     env = os.environ | thread_environment(threads) | _GIVE_BACK | subject.environment
     answer = run_worker("memory_worker", msgspec.json.encode(job), env, _TIMEOUT_S)
     if isinstance(answer, Crash):
-        return Point(**values, skipped=f"failed: {answer.reason}")
+        return Point(**values, status="failed", skipped=answer.reason)
     result = msgspec.json.decode(answer.line, type=MemoryResult)
     if result.failed:
-        return Point(**values, skipped=f"failed: {result.failed}")
+        return Point(**values, status="failed", skipped=result.failed)
     return Point(**values, allocated_bytes=result.allocated_bytes, rss_bytes=result.rss_bytes)
 
 
 def _fit(
     subject: Subject, points: list[Point], config: AttentionConfig, budget_bytes: int, *, keep_queries: bool
 ) -> Fit:
-    measured = [point for point in points if not point.skipped]
+    measured = [point for point in points if point.status == "measured"]
     lengths, sizes = [p.length for p in measured], [float(p.allocated_bytes) for p in measured]
 
     def total(length: int) -> int:
@@ -249,7 +252,7 @@ def _fit(
 
 def reductions(points: Sequence[Point]) -> list[Reduction]:
     """Return what each backend saves against standard attention, at the lengths that both were measured at."""
-    measured = {(point.backend, point.length): point for point in points if not point.skipped}
+    measured = {(point.backend, point.length): point for point in points if point.status == "measured"}
     found = []
     for (name, length), point in measured.items():
         standard = STANDARD.get(name, "cpu")
@@ -275,7 +278,7 @@ def disagreements(study: MemoryStudy) -> list[Point]:
 
     Small Python objects are counted too: they may be `ALLOWED_BYTES` beside `ALLOWED_PCT`.
     """
-    measured = [point for point in study.points if not point.skipped]
+    measured = [point for point in study.points if point.status == "measured"]
     return [
         p
         for p in measured

@@ -7,7 +7,7 @@ in `rocattn_profiling.measure.stats`, not stored truth.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = 1
+Status = Literal["measured", "skipped", "failed"]
+"""Measured; left out on purpose; or the backend crashed or raised."""
 _LONGEST_NS = 1e18  # 31 years; nothing takes 0, either: rates are work over time
 _LARGEST = 1e300  # JSON has no inf: what stands for it is the largest number
 
@@ -112,11 +114,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         label: `AttentionConfig.label`, for people.
         data: How inputs were made: "normal" or "trig", with ``seed``.
         threads: BLAS and kernel threads it was allowed.
-        launches: Raw samples, by process launch. Empty when skipped.
-        check: The comparison with float64; None only when skipped.
+        status: Whether it was measured, left out on purpose (memory, time, support), or the backend crashed or raised.
+        launches: Raw samples, by process launch; empty unless measured.
+        check: The comparison with float64; None unless measured.
         peak_rss_bytes: Largest resident set of a launch (the whole process).
         ceilings: Measured limits of this machine in the same run: ``gemm_tflops``, ``memory_gbps``.
-        skipped: Why nothing was measured, with the size that did not fit; empty if it was.
+        skipped: Why it was skipped or failed, with the size that did not fit; empty if it was measured.
         pair: Identifies records measured interleaved in the same launches; they may be compared sample by sample.
         option: What of the command line selects it, for a suite that is no grid: ``--modules gemma``.
         extra_flops, extra_bytes: What is timed beside the config's attention: a module's projections.
@@ -134,6 +137,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     data: str = "normal"
     seed: int = 0
     threads: int = 0
+    status: Status = "measured"
     launches: list[Launch] = []
     check: Check | None = None
     peak_rss_bytes: int = 0
@@ -145,6 +149,22 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     extra_bytes: int = 0
     layers: int = 0
     host: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a status that its reason contradicts.
+
+        Raises:
+            ValueError: When a measured record has a reason, or another one has none.
+        """
+        if (self.status == "measured") == bool(self.skipped):
+            raise ValueError(f"status {self.status!r} contradicts skipped {self.skipped!r}")
+
+    @property
+    def why_not(self) -> str:
+        """Why there are no samples, for people; empty where there are some."""
+        if self.status == "failed":
+            return f"failed: {self.skipped}"
+        return self.skipped or ("" if self.launches else "nothing was measured")
 
     @property
     def id(self) -> str:

@@ -78,7 +78,7 @@ class Group:
     def why_not(self, label: str, backend: str) -> str:
         """Why a backend has no row for a config: the record's reason, or "" when nobody asked for it."""
         found = (r for r in self.skipped if r.label == label and r.backend == backend)
-        return next((r.skipped or "nothing was measured" for r in found), "")
+        return next((r.why_not for r in found), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ def to_json(report: BenchReport) -> dict[str, Any]:
         for row in group.rows
     ]
     skipped = [
-        {"id": r.id, "machine": r.machine.name, "host": r.host, "reason": r.skipped or "nothing was measured"}
+        {"id": r.id, "machine": r.machine.name, "host": r.host, "status": r.status, "reason": r.why_not}
         for g in report.groups
         for r in g.skipped
     ]

@@ -25,7 +25,7 @@ CHECK_COLUMNS = ("ok", "max_abs_error", "max_rel_error", "rms_error", "naive_max
 def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Return one row a measurement: what ran, where, `Summary`'s numbers (units in the names) and the check.
 
-    A skipped record has its reason in ``skipped`` and no numbers.
+    A record of ``status`` "skipped" or "failed" has its reason in ``skipped`` and no numbers.
     """
     import pandas as pd
 
@@ -39,11 +39,11 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
             "commit": record.commit.sha if record.commit else "",
         }
         row |= {"dirty": bool(record.commit and record.commit.dirty), "threads": record.threads}
-        if record.launches and not record.skipped:
+        if record.launches:
             row |= msgspec.to_builtins(summarize(record))
         check = msgspec.to_builtins(record.check) or {}
         row |= {f"check_{name}": check.get(name) for name in CHECK_COLUMNS}
-        row |= {"peak_rss_bytes": record.peak_rss_bytes, "skipped": record.skipped}
+        row |= {"peak_rss_bytes": record.peak_rss_bytes, "status": record.status, "skipped": record.skipped}
         rows.append(row)
     return pd.DataFrame(rows)
 

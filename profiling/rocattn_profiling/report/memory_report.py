@@ -42,12 +42,12 @@ class MemoryReport:
     @property
     def measured(self) -> list[Point]:
         """The points that have numbers."""
-        return [point for point in self.study.points if not point.skipped]
+        return [point for point in self.study.points if point.status == "measured"]
 
     @property
     def skipped(self) -> list[Point]:
         """The others."""
-        return [point for point in self.study.points if point.skipped]
+        return [point for point in self.study.points if point.status != "measured"]
 
     @property
     def legend(self) -> list[tuple[str, int]]:
@@ -58,7 +58,7 @@ class MemoryReport:
 def build(study: MemoryStudy, made_ms: int) -> MemoryReport:
     """Return the report of a study."""
     charts = {name: _chart(study, size) for name, size in CHART_SIZES.items()}
-    return MemoryReport(study, made_ms, charts if any(not point.skipped for point in study.points) else {})
+    return MemoryReport(study, made_ms, charts if any(point.status == "measured" for point in study.points) else {})
 
 
 def html(report: MemoryReport) -> str:
@@ -124,7 +124,7 @@ def _words() -> dict[str, Any]:
 
 def _chart(study: MemoryStudy, size: tuple[float, float]) -> Chart:
     """Return peak memory against length, both logarithmic: a power is a straight line and its exponent the slope."""
-    measured = [point for point in study.points if not point.skipped]
+    measured = [point for point in study.points if point.status == "measured"]
     traces = []
     for colour, fit in enumerate(study.fits):
         mine = [point for point in measured if point.backend == fit.backend]

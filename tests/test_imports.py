@@ -15,7 +15,12 @@ LIBRARY = ROOT / "rocattn"
 TOOLKIT = ROOT / "profiling" / "rocattn_profiling"
 
 # Floors of the toolkit from top to bottom; a module may import its own floor and those below.
-FLOORS = [{"cli"}, {"gate", "report"}, {"measure", "collect", "ingest", "audit", "metrics"}, {"files", "markup"}]
+FLOORS = [
+    {"cli"},
+    {"gate", "report"},
+    {"measure", "collect", "ingest", "audit", "metrics"},
+    {"files", "markup", "reasons"},
+]
 RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names}
 
 # Foreign library -> the only files that may import it.

@@ -15,8 +15,8 @@ import os
 import numpy as np
 
 from rocattn_profiling.gate.decide import decide_suite
-from rocattn_profiling.gate.look import Policy
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.policy import Policy
 
 ROUNDS = (3, 5, 10, 20)
 COUNTS = (2, 3, 4, 8, 30)

@@ -6,8 +6,8 @@ import pytest
 
 from rocattn_profiling.gate.decide import decide, decide_suite, stored
 from rocattn_profiling.gate.launches import location
-from rocattn_profiling.gate.look import FULL_LOOKS, QUICK_LOOKS, Policy
 from rocattn_profiling.gate.pairs import Decision, Pair, PairLaunch, Side
+from rocattn_profiling.gate.policy import FULL_LOOKS, QUICK_LOOKS, Policy
 
 KINDS = ["normal", "skewed", "bimodal", "contaminated", "drift", "quantised"]
 
@@ -128,8 +128,8 @@ def test_a_count_is_larger_or_smaller_and_only_a_time_slower_or_faster():
     )
     up, down = decide(Pair(id="p", a=few, b=many)), decide(Pair(id="p", a=many, b=few))
     assert (up.verdict, down.verdict) == ("regression", "improvement")
-    assert up.reason.startswith("larger by 10.0 % in its value")
-    assert down.reason.startswith("smaller by 9.1 % in its value")
+    assert up.reason.startswith("larger by 10.0 % in value")
+    assert down.reason.startswith("smaller by 9.1 % in value")
     assert decide(Pair(id="p", a=few, b=many).first(1)).reason.startswith("1 launch a side is too few")
 
 
@@ -325,7 +325,7 @@ def test_levels_belong_to_the_ratio(make_pair):
 
 def test_a_decision_is_what_the_line_format_says():
     """A stored decision has just the documented keys."""
-    keys = ["id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason"]
+    keys = ["id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason", "undecided"]
     assert list(msgspec.to_builtins(Decision(id="x", verdict="pass"))) == keys
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from rocattn_profiling.gate import noise
 from rocattn_profiling.gate.decide import decide
-from rocattn_profiling.gate.look import Policy
+from rocattn_profiling.gate.policy import Policy
 
 FIVE = Policy(looks=(5,))
 

@@ -9,8 +9,9 @@ import pytest
 from rocattn_profiling.gate import look, noise, readings
 from rocattn_profiling.gate.decide import decide
 from rocattn_profiling.gate.launches import spells
-from rocattn_profiling.gate.look import Policy, examine
+from rocattn_profiling.gate.look import examine
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.policy import Policy
 
 
 def launches(rng, clock, noise_of_code, noise_of_canary, *, slower=0.0, share=1.0):

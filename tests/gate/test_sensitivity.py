@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate.look import Policy
+from rocattn_profiling.gate.policy import Policy
 from rocattn_profiling.gate.sensitivity import relabelled, sensitivity
 
 POLICY = Policy(looks=(5, 10))

@@ -5,7 +5,7 @@ import pytest
 
 from rocattn_profiling.gate import thresholds
 from rocattn_profiling.gate.decide import decide_suite
-from rocattn_profiling.gate.look import Policy
+from rocattn_profiling.gate.policy import Policy
 from rocattn_profiling.gate.thresholds import FILE, ThresholdError
 
 POLICY = Policy(looks=(5, 10, 15, 20))
@@ -96,7 +96,7 @@ def test_the_rule_that_was_used_stands_in_the_entry(tmp_path, entry):
         e.rule for e in found.apply([entry("a", "pass"), entry("a2", "failed"), entry("b", "pass"), entry("c", "pass")])
     ]
     assert rules == [
-        f"a change counts from 3 % and 5 us, 9 rounds at most ({FILE}:1)", "", f"as every other ({FILE}:6)", ""
+        f"tolerance 3 % (a change: 1.2 %), floor 5 us, 9 rounds at most ({FILE}:1)", "", f"as every other ({FILE}:6)", ""
     ]  # fmt: skip
 
 
@@ -104,7 +104,10 @@ def test_an_exact_metric_has_no_rule_but_that_it_is_judged(tmp_path, entry):
     """Nothing of it is a matter of size: a pattern for all benchmarks must not be shown as if it had been used."""
     found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nmin_effect = 0.3\n')
     exact, timed = entry("flash", "regression", metric="audit", arch="gfx942"), entry("b", "pass")
-    assert [one.rule for one in found.apply([exact, timed])] == ["", f"a change counts from 30 % ({FILE}:1)"]
+    assert [one.rule for one in found.apply([exact, timed])] == [
+        "",
+        f"tolerance 30 % (a change: 12 %) ({FILE}:1)",
+    ]
     found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nmetric = "audit"\ngate = false\n')
     assert [one.status for one in found.apply([exact, timed])] == ["ungated", "pass"]
 

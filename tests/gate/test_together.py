@@ -7,8 +7,9 @@ import pytest
 
 from rocattn_profiling.gate import noise, together
 from rocattn_profiling.gate.decide import decide_suite
-from rocattn_profiling.gate.look import Policy, examine
+from rocattn_profiling.gate.look import examine
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.policy import Policy
 from rocattn_profiling.measure.stats import mean_interval
 
 

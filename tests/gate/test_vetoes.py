@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rocattn_profiling.gate.decide import decide, decide_suite
-from rocattn_profiling.gate.look import Policy
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.policy import Policy
 from rocattn_profiling.gate.vetoes import drift, in_cycles
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from rocattn_profiling.gate import markdown, render
 from rocattn_profiling.gate.decide import decide, decide_suite
-from rocattn_profiling.gate.look import Policy
 from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.policy import Policy
 
 
 def pair_of(a, b, unit="misses", name="c"):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.cli import gate_options
 from rocattn_profiling.cli.console import emit_json, say
 from rocattn_profiling.cli.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE, CommandError
 
@@ -22,7 +23,8 @@ _DESCRIPTION = """Decide stored pairs, a JSON object a line:
 {"id": …, "a": {"benchmark", "side", "unit", "number", "launches": [{"round", "pos", "start_us", "samples": [..],
 "cpu": [..], "nivcsw": [..], "canary"}], "history": [[launch, ..], ..]}, "b": {…}}; cpu, nivcsw, canary (CPU time of the
 same fixed work in each launch's process) and history may be absent.
-A line out: {"id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason"}."""
+A line out: {"id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason", "undecided"};
+undecided is null, or why the pair is: {"code", "text", "remedy"}."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +35,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--out", default="out/gate/judged.jsonl", metavar="FILE",
         help="decisions, a line each; - for standard output (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--min-effect", type=float, default=5.0, metavar="PCT", help="smallest change that counts (default 5)"
-    )
+    gate_options.add_min_effect(parser)
     parser.add_argument("--session", action="store_true", help="the lines are one session and share its error")
     parser.add_argument("--strict", action="store_true", help="exit 2 if anything is undecided")
     parser.add_argument("--json", action="store_true", help="print counts as JSON on stdout, and nothing else there")
@@ -43,15 +43,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Judge a file; exit 1 for a regression, else 3 if a line was no pair."""
-    if not 0.5 <= arguments.min_effect <= 100:
-        raise CommandError(f"--min-effect {arguments.min_effect:g}: give a percentage from 0.5 to 100", USAGE)
+    tolerance = gate_options.min_effect(arguments)
     _check_out(arguments)
     from rocattn_profiling.gate.judge import judge
-    from rocattn_profiling.gate.look import Policy
+    from rocattn_profiling.gate.policy import Policy
 
     try:
         with _opened(arguments.input) as rows:
-            judged = judge(rows, Policy(min_effect=arguments.min_effect / 100), session=arguments.session)
+            judged = judge(rows, Policy(min_effect=tolerance), session=arguments.session)
     except KeyboardInterrupt as error:  # unlike what is measured, decisions are made again in seconds
         raise CommandError("interrupted: no decision was written", 128 + signal.SIGINT) from error
     _give(judged, arguments)

@@ -8,16 +8,19 @@ changed speed decides nothing. A pass is a statement of equivalence, not absence
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
+from rocattn_profiling.gate import undecided
 from rocattn_profiling.gate.launches import location
-from rocattn_profiling.gate.look import Look, Policy, by_rank, examine, has_zero, identical
+from rocattn_profiling.gate.look import Look, by_rank, examine, has_zero, identical
 from rocattn_profiling.gate.pairs import Decision, Pair
+from rocattn_profiling.gate.policy import Policy
 from rocattn_profiling.gate.together import mean_change
 from rocattn_profiling.gate.vetoes import canary_change
+from rocattn_profiling.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +64,7 @@ def decide(pair: Pair, policy: Policy | None = None) -> Decision:
         PairError: When a sample is not a time.
     """
     states = _looked_at([pair], stored(policy or Policy(), pair.rounds), {})
-    return states[0].decision("")  # one pair is no suite that drifts
+    return states[0].decision(None)  # one pair is no suite that drifts
 
 
 def stored(policy: Policy, rounds: int) -> Policy:
@@ -96,10 +99,11 @@ def decide_suite(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy] | 
     canary, invalid = _session(states, policy)
     decisions = [state.decision(invalid) for state in states]
     last = policy.looks[-1]
-    undecided = [s.id for s in states if not s.verdict and s.stored < last and not s.constant]
+    open_ = [s.id for s in states if not s.verdict and s.stored < last and not s.constant]
     levels = {state.id: found for state in states if (found := state.levels())}
     shift, low, high = mean_change([s.last for s in states if s.last is not None and not s.constant])
-    return SuiteDecision(decisions, levels, undecided, shift, canary, invalid, low, high, _listed(states))
+    void = invalid.text if invalid else ""
+    return SuiteDecision(decisions, levels, open_, shift, canary, void, low, high, _listed(states))
 
 
 def _looked_at(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy], *, shares: bool = False) -> list[_State]:
@@ -132,10 +136,12 @@ class _State:
         pair = self.pair
         pair.check()
         self.id, self.stored = pair.id, pair.rounds
-        self.policy = policies.get(pair.id, otherwise)
+        self.suite, self.policy = otherwise, policies.get(pair.id, otherwise)
         self.verdict = ""
         self.constant = ""
         self.p_up = self.p_down = 1.0
+        self.leniency = 1.0
+        self.limits = {"regression": 0.0, "improvement": 0.0, "pass": 0.0}
         self.rounds = 0
         self.last: Look | None = None
         self.said: Look | None = None
@@ -156,9 +162,9 @@ class _State:
         if self.constant:
             return
         self.last = by_rank(part, self.policy) if has_zero(part) else examine(part, self.policy, shares=self._shares)
-        leniency = suite.leniency(planned, adjusted=self.last.adjusted)
-        self.p_up = min(self.p_up, self.last.p_up / leniency)
-        self.p_down = min(self.p_down, self.last.p_down / leniency)
+        self.leniency = suite.leniency(planned, adjusted=self.last.adjusted)
+        self.p_up = min(self.p_up, self.last.p_up / self.leniency)
+        self.p_down = min(self.p_down, self.last.p_down / self.leniency)
 
     def settle(self, verdict: str) -> None:
         """Fix the verdict at what was last seen."""
@@ -166,6 +172,7 @@ class _State:
 
     def settle_pass(self, limit: float) -> None:
         """Stop at a pass once the change is shown to be smaller than matters."""
+        self.limits["pass"] = limit
         if not self.verdict and self.last is not None and self.last.p_same <= limit:
             self.settle("pass")
 
@@ -178,8 +185,8 @@ class _State:
         a, b = (location(side.launches) for side in (pair.a, pair.b))
         return None if a is None or b is None else (a, b)
 
-    def decision(self, invalid: str) -> Decision:
-        """Put the verdict into words."""
+    def decision(self, invalid: Reason | None) -> Decision:
+        """Return the verdict with its numbers and reasons; ``invalid`` says why the session does not count."""
         seen = self.said or self.last
         if self.constant:
             return Decision(
@@ -191,57 +198,73 @@ class _State:
                 reason=self.constant,
             )
         if seen is None:
-            return Decision(
-                id=self.id, verdict="inconclusive", rounds_used=self.rounds, reason="no launch on both sides"
-            )
+            return self._inconclusive(Reason("no_launches", "no launch on both sides"))
         if seen.change is None:
             return self._without_ratio(seen, invalid)
-        verdict = self.verdict or "inconclusive"
-        reason = _words(verdict, seen, self.policy) + (f"; {seen.note}" if seen.note else "")
-        if invalid and verdict in {"regression", "improvement"}:
-            verdict, reason = "inconclusive", f"{invalid} (alone it reads: {reason})"
-        return Decision(
-            id=self.id,
-            verdict=verdict,
-            ratio=math.exp(seen.change.shift),
-            ratio_low=math.exp(seen.change.low),
-            ratio_high=math.exp(seen.change.high),
-            p=min(1.0, self.p_down if seen.change.shift < 0 else self.p_up),
-            rounds_used=self.rounds,
-            reason=reason,
-        )
+        ratios: dict[str, Any] = {
+            "ratio": math.exp(seen.change.shift),
+            "ratio_low": math.exp(seen.change.low),
+            "ratio_high": math.exp(seen.change.high),
+            "p": min(1.0, self.p_down if seen.change.shift < 0 else self.p_up),
+        }
+        note = f"; {seen.note.text}" if seen.note else ""
+        if not self.verdict:
+            why = seen.excuse or undecided.why(seen, self.policy, self.rounds, self._limits(seen))
+            opening = "" if seen.excuse else f"undecided: {_between(seen)}: "
+            return self._inconclusive(why, f"{opening}{why.line}{'' if why == seen.note else note}", **ratios)
+        reason = _words(self.verdict, seen, self.policy) + note
+        if invalid and self.verdict in {"regression", "improvement"}:
+            return self._inconclusive(invalid, f"{invalid.text} (alone it reads: {reason})", **ratios)
+        return Decision(id=self.id, verdict=self.verdict, rounds_used=self.rounds, reason=reason, **ratios)
 
-    def _without_ratio(self, seen: Look, invalid: str) -> Decision:
-        verdict, reason = self.verdict or "inconclusive", seen.reason
-        levels = self.levels()
-        if self.verdict and levels is not None:
-            where = "above" if verdict == "regression" else "below"
-            from_to = f"from {levels[0]:g} to {levels[1]:g}"
-            reason = f"{from_to}: every launch of head is {where} every one of base; {reason}"
-        if invalid and self.verdict:
-            verdict, reason = "inconclusive", f"{invalid} (alone it reads: {reason})"
+    def _inconclusive(self, why: Reason, reason: str = "", **ratios: Any) -> Decision:
+        """Return that nothing is decided; ``reason`` is the whole sentence, if it is more than the reason's line."""
+        return Decision(
+            id=self.id, verdict="inconclusive", rounds_used=self.rounds, reason=reason or why.line, undecided=why,
+            **ratios,
+        )  # fmt: skip
+
+    def _limits(self, seen: Look) -> undecided.Limits:
+        """Return what the last look's probabilities were compared with."""
+        assert seen.change is not None
+        verdict, part = ("improvement", _IMPROVEMENT) if seen.change.shift < 0 else ("regression", 1.0)
+        alone = part * min(self.suite.level, self.suite.benchmark_level)
+        return undecided.Limits(self.limits[verdict], alone, self.leniency, self.limits["pass"])
+
+    def _without_ratio(self, seen: Look, invalid: Reason | None) -> Decision:
+        assert seen.excuse is not None
         p = min(self.p_up, self.p_down, 1.0)
-        return Decision(id=self.id, verdict=verdict, p=p, rounds_used=self.rounds, reason=reason)
+        levels = self.levels()
+        if not self.verdict or levels is None:
+            return self._inconclusive(seen.excuse, p=p)
+        where = "above" if self.verdict == "regression" else "below"
+        from_to = f"from {levels[0]:g} to {levels[1]:g}"
+        reason = f"{from_to}: every launch of head is {where} every one of base; {seen.excuse.text}"
+        if invalid:
+            return self._inconclusive(invalid, f"{invalid.text} (alone it reads: {reason})", p=p)
+        return Decision(id=self.id, verdict=self.verdict, p=p, rounds_used=self.rounds, reason=reason)
+
+
+def _between(seen: Look) -> str:
+    """Return the estimate and its interval."""
+    assert seen.change is not None
+    change, low, high = (math.expm1(edge) * 100 for edge in (seen.change.shift, seen.change.low, seen.change.high))
+    return f"{change:+.1f} % in {seen.quantity} (95 % interval {low:+.1f} % to {high:+.1f} %)"
 
 
 def _words(verdict: str, seen: Look, policy: Policy) -> str:
+    """Return why a pair was decided."""
     assert seen.change is not None
     change = math.expm1(seen.change.shift) * 100
     if seen.clock:
-        what = f"the time changed by {change:+.1f} %, and the GPU's cycles do not bear it out"
-        return f"clock, not code: {what}" if verdict == "pass" else f"undecided: {what}"
-    if verdict in {"regression", "improvement"}:
-        words = ("smaller", "larger") if seen.reason == "its value" else ("faster", "slower")
-        word = words[verdict == "regression"]
-        return f"{word} by {abs(change):.1f} % in {seen.reason}, beyond the noise of its launches"
+        return f"clock, not code: the time changed by {change:+.1f} %, and the GPU's cycles do not bear it out"
     if verdict == "pass":
         if not -policy.tolerance < seen.change.shift < policy.tolerance:  # only the absolute floor can have passed it
-            return f"{change:+.1f} % in {seen.reason}, of so little that the change is below what can matter"
-        return f"shown to be within {policy.min_effect * 100:g} % ({seen.reason})"
-    if seen.reason in {"wall time", "CPU time", "its value"}:
-        low, high = (math.expm1(edge) * 100 for edge in (seen.change.low, seen.change.high))
-        return f"undecided: the change in {seen.reason} is between {low:+.1f} % and {high:+.1f} %"
-    return seen.reason
+            return f"{change:+.1f} % in {seen.quantity}, of so little that the change is below what can matter"
+        return f"shown to be within {policy.min_effect * 100:g} % ({seen.quantity})"
+    words = ("smaller", "larger") if seen.quantity == "value" else ("faster", "slower")
+    word = words[verdict == "regression"]
+    return f"{word} by {abs(change):.1f} % in {seen.quantity}, beyond the noise of its launches"
 
 
 def _holm(states: list[_State], policy: Policy) -> None:
@@ -249,20 +272,23 @@ def _holm(states: list[_State], policy: Policy) -> None:
     for verdict, key, part in (("regression", "p_up", 1.0), ("improvement", "p_down", _IMPROVEMENT)):
         ordered = sorted(states, key=lambda state: getattr(state, key))
         for passed, state in enumerate(ordered):
-            if getattr(state, key) > part * min(policy.level / (len(states) - passed), policy.benchmark_level):
+            limit = part * min(policy.level / (len(states) - passed), policy.benchmark_level)
+            if getattr(state, key) > limit:
+                for left in ordered[passed:]:
+                    left.limits[verdict] = limit
                 break
             if not state.verdict:
                 state.settle(verdict)
 
 
-def _session(states: list[_State], policy: Policy) -> tuple[float, str]:
+def _session(states: list[_State], policy: Policy) -> tuple[float, Reason | None]:
     """Return the median shift of the canary as a ratio, and why the session is invalid (the machine moved).
 
     The median of the suite says that: a few benchmarks that really changed do not move it.
     """
     shifts = [s.last.change.shift for s in states if s.last is not None and s.last.change is not None]
     if not shifts:
-        return 1.0, ""
+        return 1.0, None
     shift = float(np.median(shifts))
     fixed = [found.shift for s in states if (found := canary_change(s.pair)) is not None]
     canary = float(np.median(fixed)) if fixed else 0.0
@@ -270,8 +296,9 @@ def _session(states: list[_State], policy: Policy) -> tuple[float, str]:
     moved = len(shifts) >= 4 and abs(shift) > policy.margin and together >= 0.6
     if moved and canary * shift > 0 and abs(canary) > 0.4 * abs(shift):
         what = f"the machine, not the code, changed speed: all benchmarks moved by {math.expm1(shift) * 100:+.1f} %"
-        return math.exp(canary), f"{what} and fixed work by {math.expm1(canary) * 100:+.1f} %"
-    return math.exp(canary), ""
+        text = f"{what} and fixed work by {math.expm1(canary) * 100:+.1f} %"
+        return math.exp(canary), Reason("machine_changed_speed", text, "measure again on a machine at rest")
+    return math.exp(canary), None
 
 
 def _listed(states: Sequence[_State]) -> list[str]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn_profiling.gate.decide import SuiteDecision, decide, decide_suite, stored
-from rocattn_profiling.gate.look import Policy
 from rocattn_profiling.gate.pairs import Pair, PairError, Side
+from rocattn_profiling.gate.policy import Policy
 from rocattn_profiling.markup import terminal
 
 if TYPE_CHECKING:

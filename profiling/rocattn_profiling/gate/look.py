@@ -9,93 +9,39 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 
 from rocattn_profiling.gate import doubts, noise, readings, vetoes
 from rocattn_profiling.gate.launches import LEAST, LOW_END, cpu_bound, level, pushed_off, spells, steady, usual_share
 from rocattn_profiling.gate.pairs import TIMES
+from rocattn_profiling.gate.policy import FULL_LOOKS
 from rocattn_profiling.measure.stats import quantile
+from rocattn_profiling.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn_profiling.gate.launches import Array
     from rocattn_profiling.gate.pairs import Pair, PairLaunch
+    from rocattn_profiling.gate.policy import Policy
     from rocattn_profiling.gate.posterior import Change
 
-FULL_LOOKS = (5, 10, 15, 20)
-QUICK_LOOKS = (5, 8, 12)
-_FIRST_SHARE = 0.5  # of a pass's level goes to the first look: most unchanged code should not need a second
 _BLIND = 1.25  # factor on the probability of a change in wall time when nothing tells which launches were interrupted
 _SPELL = 5.0  # on every probability where all launches met slow spells of the machine, by the canary; 1 where none did
 _LEFT = (0.015, 0.04)  # launch noise in logs up to which the canary explains such spells, and from which on it does not
-# Factor on the level at a last look: up to ten rounds, and after twenty.
-_LENIENT, _LENIENT_ADJUSTED, _LENIENT_MOST = 2.5, 3.5, 4.0
 _DOUBTED = 0.2  # probability from which on nothing is called a change, so that doubts need not be asked
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The rule, written into every verdict.
-
-    Attributes:
-        min_effect: Smallest relative change that must not be missed: the tolerance of a pass.
-        level: Chance of a false regression over the whole suite (Holm); half of it is that of a false pass.
-        benchmark_level: Probability at which a single benchmark fails at a look that others follow, however small the
-            suite.
-        looks: Rounds after which the data are judged.
-        prior_noise: Launch noise in logs expected of a benchmark without a history.
-        floor: Absolute change of one call that is too small to matter, in ns for times, else in the pair's own unit;
-            the pair's own floor counts where it is larger.
-    """
-
-    min_effect: float = 0.05
-    level: float = 0.05
-    benchmark_level: float = 0.025
-    looks: tuple[int, ...] = FULL_LOOKS
-    prior_noise: float = 0.02
-    floor: float = 0.0
-
-    @property
-    def margin(self) -> float:
-        """Shift in logs that nuisances (layout, import order) may cause; significance is judged against it."""
-        return math.log1p(0.2 * self.min_effect)
-
-    @property
-    def least(self) -> float:
-        """Smallest estimate in logs that is called a change."""
-        return math.log1p(0.4 * self.min_effect)
-
-    @property
-    def tolerance(self) -> float:
-        """Change in logs that a pass excludes."""
-        return math.log1p(self.min_effect)
-
-    def leniency(self, rounds: int, *, adjusted: bool) -> float:
-        """Return the factor on the level at the look after so many rounds.
-
-        The last look has more than its share: what is undecided there would never be found. The more launches, the
-        more the margin and the doubts make of the probability, so the factor grows with them; with the machine's speed
-        taken out less is left that they do not cover (docs/gate-measured.md). Three or four launches are too few to be
-        lenient with.
-
-        Args:
-            rounds: Launches a side.
-            adjusted: Whether the machine's speed explains the launches and was taken out (`Look.adjusted`).
-        """
-        if rounds < self.looks[-1]:
-            return 1.0
-        if rounds < FULL_LOOKS[0]:
-            return 0.5
-        fewest, most = FULL_LOOKS[1], FULL_LOOKS[-1]
-        start = _LENIENT_ADJUSTED if adjusted else _LENIENT
-        return start + (_LENIENT_MOST - start) * (min(max(rounds, fewest), most) - fewest) / (most - fewest)
-
-    def pass_share(self, index: int) -> float:
-        """Return the part of a pass's level that the look of this index (from 0) spends: half, then equal parts."""
-        return _FIRST_SHARE if index == 0 else (1 - _FIRST_SHARE) / (len(self.looks) - 1)
+Quantity = Literal["wall time", "CPU time", "value"]
+Guard = Literal[
+    "drift", "wall_time", "rounds", "small", "floor", "fixed_work", "slow_states", "two_modes", "slow_spells",
+    "interruptions_unknown", "always_interrupted", "clock",
+]  # fmt: skip
+"""What can stand between the launches and a decision; `rocattn_profiling.gate.undecided` has the words."""
+Steps = tuple[tuple[Guard | None, float], ...]
+"""A probability step by step: what the launches say by themselves (None), then what each guard makes of it."""
 
 
 class Estimate(NamedTuple):
@@ -113,14 +59,17 @@ class Look(NamedTuple):
     Attributes:
         p_up, p_down: That the change is not above (below) the margin; 1 when a condition fails that is not of chance.
         p_same: That the change is at least what must not be missed.
-        base: Low end of base, in the pair's unit, in the quantity that ``reason`` names.
+        base: Low end of base, in the pair's unit and in ``quantity``.
         change: The change; None when nothing can be said, or no ratio (`by_rank`).
-        reason: "wall time", "CPU time" or "its value"; else why nothing can be said.
-        note: What a reader must know beside it; else empty.
+        quantity: What was compared.
+        excuse: Why nothing can be said; None where something can.
+        note: What a reader must know beside it.
         clock: Time changed, and the GPU's cycles do not bear it out.
         adjusted: The machine's speed explains the launches, and was taken out of them (`readings.tells`).
         shares: What each round contributes to the change, in logs (`noise.influences`), shape [side, round]; NaN for a
             launch that does not count, None where it was not asked for.
+        against_change: How the probability of the change's own direction came about; empty where an excuse stands.
+        against_pass: The same of ``p_same``.
     """
 
     p_up: float
@@ -128,11 +77,24 @@ class Look(NamedTuple):
     p_same: float
     base: float
     change: Estimate | None
-    reason: str
-    note: str = ""
+    quantity: Quantity
+    excuse: Reason | None = None
+    note: Reason | None = None
     clock: bool = False
     adjusted: bool = False
     shares: Array | None = None
+    against_change: Steps = ()
+    against_pass: Steps = ()
+
+    @property
+    def p_change(self) -> float:
+        """The probability that there is no change in the direction of the estimate."""
+        return self.p_down if self.change is not None and self.change.shift < 0 else self.p_up
+
+    def guarded(self, guard: Guard, p_up: float, p_down: float) -> Look:
+        """Return the look with what a guard makes of the probabilities of a change."""
+        look = self._replace(p_up=p_up, p_down=p_down)
+        return look._replace(against_change=(*self.against_change, (guard, look.p_change)))
 
 
 def identical(pair: Pair) -> str:
@@ -161,7 +123,8 @@ def by_rank(pair: Pair, policy: Policy) -> Look:
     least = max(_floor(pair, policy), math.expm1(policy.least) * min(middles))
     chance = 1 / math.comb(len(a) + len(b), len(a)) if abs(middles[1] - middles[0]) >= least else 1.0
     p_up, p_down = (chance if apart else 1.0 for apart in (min(b) > max(a), max(b) < min(a)))
-    return Look(p_up, p_down, 1.0, middles[0], None, "a value of 0 has no ratio to compare")
+    excuse = Reason("zero", "a value of 0 has no ratio to compare")
+    return Look(p_up, p_down, 1.0, middles[0], None, _quantity(pair, bound=False), excuse)
 
 
 def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
@@ -174,8 +137,10 @@ def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
     """
     if pair.rounds < LEAST:
         few = "1 launch a side is" if pair.rounds == 1 else f"{pair.rounds} launches a side are"
-        why = f"{few} too few to tell anything from noise"
-        return Look(1.0, 1.0, 1.0, 0.0, None, why)
+        excuse = Reason(
+            "few_launches", f"{few} too few to tell anything from noise", f"measure {FULL_LOOKS[0]} or more"
+        )
+        return Look(1.0, 1.0, 1.0, 0.0, None, _quantity(pair, bound=False), excuse)
     bound, proven = cpu_bound(pair)
     usable = steady(pair)
     if bound and min(len(side) for side in usable) < LEAST:  # the canary tells how slow each was: `readings.of`
@@ -187,42 +152,59 @@ def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
         everything = (pair.a.launches, pair.b.launches)
         ways = readings.of(pair, everything, "samples", policy.prior_noise)
         seen = noise.compared(ways)
-        why = "too noisy: the machine was busy or slow in most launches of a side"
+        busy = Reason(
+            "busy_machine", "too noisy: the machine was busy or slow in most launches of a side",
+            "measure again on a machine at rest",
+        )  # fmt: skip
         of_rounds = _shares(pair, everything, ways) if shares else None
-        return Look(1.0, 1.0, 1.0, level(ways.base[0]), _told(seen), why, shares=of_rounds)
+        quantity = _quantity(pair, bound=False)
+        return Look(1.0, 1.0, 1.0, level(ways.base[0]), _told(seen), quantity, busy, shares=of_rounds)
     # CPU time does not count what other processes took, so even disturbed launches can be used.
     kept, column = (usable, "cpu") if bound else (clean, "samples")
-    single = all(len(x.samples) == 1 for side in (pair.a, pair.b) for x in side.launches)
-    name = "CPU time" if bound else "its value" if single and pair.a.unit not in TIMES else "wall time"
     ways = readings.of(pair, kept, column, policy.prior_noise)
     seen = noise.compared(ways)
     best = int(seen.chances.argmax())
     a, b, base = ways.base[best], ways.head[best], level(ways.base[readings.plain(ways, best)])
     drifted = vetoes.drift(kept, (a, b))
-    p_up, p_down = seen.p_below(policy.margin + drifted), seen.p_above(-policy.margin - drifted)
-    # Where every sample was interrupted, a wait of the code's own cannot be told from an interruption.
-    p_same = _p_same(pair, base, seen, policy, drifted) if proven or not bound else 1.0
     unsure = _unsure(pair, seen.noise)
-    p_same = min(1.0, unsure * p_same)
-    note = f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
-    if not drifted:
-        note = readings.told(ways, best, policy.margin)
-    adjusted, of_rounds = readings.tells(ways, seen), _shares(pair, kept, ways) if shares else None
-    look = Look(p_up, p_down, p_same, base, _told(seen), name, note, adjusted=adjusted, shares=of_rounds)
-    if min(p_up, p_down) > _DOUBTED:
-        return look
-    wall = clean if bound and enough else None
-    vetoed = (wall and vetoes.wall_contradicts(wall, seen.shift, policy.margin)) or vetoes.not_round_by_round(
-        a, b, seen.shift
+    against_pass = _against_pass(pair, base, seen, policy, (drifted, unsure), certain=proven or not bound)
+    order = (
+        f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
     )
-    if vetoed or not _counts(pair, look, policy):
-        return look._replace(p_up=1.0, p_down=1.0)
+    note = Reason("drift", order, "run the two sides in turns") if drifted else readings.told(ways, best, policy.margin)
+    adjusted, of_rounds = readings.tells(ways, seen), _shares(pair, kept, ways) if shares else None
+    alone = Look(
+        seen.p_below(policy.margin), seen.p_above(-policy.margin), against_pass[-1][1], base, _told(seen),
+        _quantity(pair, bound=bound), None, note, adjusted=adjusted, shares=of_rounds, against_pass=against_pass,
+    )  # fmt: skip
+    certain = policy.margin + drifted
+    look = alone._replace(against_change=((None, alone.p_change),))
+    look = look.guarded("drift", seen.p_below(certain), seen.p_above(-certain))
+    if min(look.p_up, look.p_down) > _DOUBTED:
+        return look
+    if veto := _veto(pair, look, policy, clean if bound and enough else None, (a, b)):
+        return look.guarded(veto, 1.0, 1.0)
     held, weight = doubts.memory(a, b)
-    slow = noise.compared(ways, weight)
-    look = _doubted(look, slow, held, doubts.two_modes(a, b, seen, ways.prior[best]), policy.margin + drifted)
-    unsure = max(unsure, _BLIND if usual is None and not bound and pair.a.unit in TIMES else 1.0)
-    look = look._replace(p_up=min(1.0, unsure * look.p_up), p_down=min(1.0, unsure * look.p_down))
+    look = _doubted(look, noise.compared(ways, weight), held, doubts.two_modes(a, b, seen, ways.prior[best]), certain)
+    blind = _BLIND if usual is None and not bound and pair.a.unit in TIMES else 1.0
+    guard: Guard = "interruptions_unknown" if blind > unsure else "slow_spells"
+    unsure = max(unsure, blind)
+    look = look.guarded(guard, min(1.0, unsure * look.p_up), min(1.0, unsure * look.p_down))
     return _in_cycles(pair, look, policy)
+
+
+def _drift(by: float) -> Reason:
+    """Return what a reader must know where the sides did not run in turns."""
+    text = f"all launches of one side ran before the other's, and the machine may have drifted by {by * 100:.1f} %"
+    return Reason("drift", text, "run the two sides in turns")
+
+
+def _quantity(pair: Pair, *, bound: bool) -> Quantity:
+    """Return what is compared: ``bound`` says whether the code keeps the core busy."""
+    if bound:
+        return "CPU time"
+    single = all(len(x.samples) == 1 for side in (pair.a, pair.b) for x in side.launches)
+    return "value" if single and pair.a.unit not in TIMES else "wall time"
 
 
 def launch_noise(pair: Pair, policy: Policy) -> float:
@@ -255,14 +237,29 @@ def _told(seen: Change) -> Estimate:
     return Estimate(seen.shift, seen.low, seen.high, seen.noise)
 
 
-def _counts(pair: Pair, look: Look, policy: Policy) -> bool:
-    """Whether a significant change is large enough and the code's own."""
+def _veto(
+    pair: Pair, look: Look, policy: Policy, wall: Sequence[Sequence[PairLaunch]] | None, places: tuple[Array, Array]
+) -> Guard | None:
+    """Return what takes a significant change back: it is too small, or not the code's own; None if nothing does.
+
+    Args:
+        pair: The launches.
+        look: With the change.
+        policy: The rule.
+        wall: Launches whose wall time must bear out a change in CPU time; None where there are too few.
+        places: Locations of base and of head, in logs.
+    """
     assert look.change is not None
     shift = look.change.shift
-    absolute = abs(math.expm1(shift)) * look.base
-    if abs(shift) < policy.least or absolute < _floor(pair, policy):
-        return False
-    return not vetoes.canary_moved_along(pair, shift)
+    if abs(shift) < policy.least:
+        return "small"
+    if abs(math.expm1(shift)) * look.base < _floor(pair, policy):
+        return "floor"
+    if wall and vetoes.wall_contradicts(wall, shift, policy.margin):
+        return "wall_time"
+    if vetoes.not_round_by_round(*places, shift):
+        return "rounds"
+    return "fixed_work" if vetoes.canary_moved_along(pair, shift) else None
 
 
 def _unsure(pair: Pair, left: float) -> float:
@@ -286,10 +283,14 @@ def _doubted(look: Look, slow: Change, held: float, modes: float, bound: float) 
     """
     assert look.change is not None
     up = look.change.shift > 0
-    chance = look.p_up if up else look.p_down
-    chance += held * ((slow.p_below(bound) if up else slow.p_above(-bound)) - chance)
-    chance += (1 - chance) * modes
-    return look._replace(p_up=chance) if up else look._replace(p_down=chance)
+    steps: tuple[tuple[Guard, float, float], ...] = (
+        ("slow_states", slow.p_below(bound) if up else slow.p_above(-bound), held), ("two_modes", 1.0, modes),
+    )  # fmt: skip
+    for guard, otherwise, weight in steps:
+        chance = look.p_change
+        chance += weight * (otherwise - chance)
+        look = look.guarded(guard, *((chance, look.p_down) if up else (look.p_up, chance)))
+    return look
 
 
 def _in_cycles(pair: Pair, look: Look, policy: Policy) -> Look:
@@ -299,14 +300,32 @@ def _in_cycles(pair: Pair, look: Look, policy: Policy) -> Look:
         return look
     seen = examine(cycles, policy)
     if min(seen.p_up, seen.p_down) > _DOUBTED:
-        return look._replace(p_up=1.0, p_down=1.0, p_same=seen.p_same, clock=True)
-    return look._replace(p_up=max(look.p_up, seen.p_up), p_down=max(look.p_down, seen.p_down))
+        look = look._replace(p_same=seen.p_same, clock=True, against_pass=seen.against_pass)
+        return look.guarded("clock", 1.0, 1.0)
+    return look.guarded("clock", max(look.p_up, seen.p_up), max(look.p_down, seen.p_down))
 
 
 def _p_same(pair: Pair, base: float, seen: Change, policy: Policy, drifted: float) -> float:
     """Return the probability that the change is at least what matters: small means the pair passes."""
     least = max(policy.tolerance, math.log1p(_floor(pair, policy) / base)) - drifted
     return max(seen.p_above(least), seen.p_below(-least)) if least > 0 else 1.0
+
+
+def _against_pass(
+    pair: Pair, base: float, seen: Change, policy: Policy, doubt: tuple[float, float], *, certain: bool
+) -> Steps:
+    """Return how the probability of a change that matters came about.
+
+    ``doubt`` is how far the machine may have drifted, in logs, and `_unsure`. It is ``certain`` if some sample was not
+    interrupted: where every one was, a wait of the code's own cannot be told from an interruption.
+    """
+    drifted, unsure = doubt
+    p_same = _p_same(pair, base, seen, policy, drifted)
+    kept = p_same if certain else 1.0
+    return (
+        (None, _p_same(pair, base, seen, policy, 0.0)), ("drift", p_same), ("always_interrupted", kept),
+        ("slow_spells", min(1.0, unsure * kept)),
+    )  # fmt: skip
 
 
 def _floor(pair: Pair, policy: Policy) -> float:

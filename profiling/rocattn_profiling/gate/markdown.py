@@ -187,10 +187,7 @@ def _foot(result: GateResult) -> Iterator[str]:
     pythons = " and ".join(dict.fromkeys([result.base.python, result.head.python]))
     quick = ", quick mode" if result.quick else ""
     yield f"- Python {markdown(pythons, 60)}; {result.launches} processes, seed {result.seed}{quick}"
-    rule = (
-        f"a change counts from {policy.min_effect * 100:g} %, at most {policy.level * 100:g} % chance of a false alarm"
-    )
-    yield f"- {rule} over the whole suite"
+    yield f"- {policy.sizes}; at most {policy.level * 100:g} % chance of a false alarm over the whole suite"
     yield f"- {markdown(render.together(result))}"
     if result.noise is not None:
         yield f"- {markdown(render.known_beforehand(result.entries, result.noise), 300)}"

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.reasons import Reason  # noqa: TC001 - msgspec reads the annotations when it decodes
 
 _TIME_NAMES = {
     1.0: ("ns", "nsec", "nanosecond", "nanoseconds"),
@@ -156,6 +157,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         p: Chance of such a regression (or improvement) without a change, paid for looking more than once.
         rounds_used: Launches a side that the verdict rests on.
         reason: Why, in plain words.
+        undecided: Why an inconclusive pair is not decided, and what would decide it; None for any other.
     """
 
     id: str
@@ -166,6 +168,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     p: float = 1.0
     rounds_used: int = 0
     reason: str = ""
+    undecided: Reason | None = None
 
     @property
     def has_ratio(self) -> bool:

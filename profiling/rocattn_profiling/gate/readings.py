@@ -19,6 +19,7 @@ import numpy as np
 
 from rocattn_profiling.gate import noise
 from rocattn_profiling.gate.launches import LEAST, has_canary, interleaved, locations, quantum, speed
+from rocattn_profiling.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,17 +105,18 @@ def plain(ways: noise.Readings, best: int) -> int:
     return best % len(SLOPES) if len(ways.chances) >= len(SLOPES) else 0
 
 
-def told(ways: noise.Readings, best: int, margin: float) -> str:
-    """Say what the best reading took out of the change between the sides; empty when it is within the margin."""
+def told(ways: noise.Readings, best: int, margin: float) -> Reason | None:
+    """Say what the best reading took out of the change between the sides; None when it is within the margin."""
     slope = plain(ways, best)
     if not slope:
-        return ""
+        return None
     of_base, of_head = (median((side[0] - side[slope]).tolist()) for side in (ways.base, ways.head))
     taken = of_head - of_base
     if abs(taken) < margin:
-        return ""
+        return None
     word = "slower" if taken > 0 else "faster"
-    return f"head met the machine {word}, by fixed work beside it: {abs(taken) * 100:.1f} % are taken out"
+    text = f"head met the machine {word}, by fixed work beside it: {abs(taken) * 100:.1f} % are taken out"
+    return Reason("machine_speed", text)
 
 
 def earlier(pair: Pair, column: str, slopes: Array = _NONE) -> list[Array]:

@@ -19,9 +19,9 @@ from rocattn_profiling.measure.machine import this_machine
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from rocattn_profiling.gate.look import Policy
     from rocattn_profiling.gate.measure import Measured, SideName
     from rocattn_profiling.gate.options import Options
+    from rocattn_profiling.gate.policy import Policy
     from rocattn_profiling.gate.sides import Sides
     from rocattn_profiling.measure.asv_launch import Case, Suite
 

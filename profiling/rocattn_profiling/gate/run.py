@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from rocattn_profiling.gate.look import Policy
     from rocattn_profiling.gate.measure import Measured
+    from rocattn_profiling.gate.policy import Policy
     from rocattn_profiling.gate.sides import Sides
     from rocattn_profiling.gate.thresholds import Thresholds
     from rocattn_profiling.gate.verdict import Entry

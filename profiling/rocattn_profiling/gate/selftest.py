@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn_profiling.gate.decide import decide_suite
-from rocattn_profiling.gate.look import Policy, has_zero, identical
+from rocattn_profiling.gate.look import has_zero, identical
 from rocattn_profiling.gate.measure import SIDES, Line
 from rocattn_profiling.gate.noise_record import Known, NoiseSource
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.pairs import Pair, Side
+from rocattn_profiling.gate.policy import Policy  # noqa: TC001 - msgspec reads the annotations when it encodes
 from rocattn_profiling.gate.run import run_gate
 from rocattn_profiling.gate.sensitivity import Sensitivity, relabelled, sensitivity
 from rocattn_profiling.gate.verdict import JUDGED
@@ -65,7 +66,7 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
         false_alarm_rate: Share of relabelled pairs, over all benchmarks, that are called regressions.
         red_rate: Share of relabelled runs of the whole suite with any regression.
         draws: Relabelled runs behind both rates.
-        recommended_rounds: The fewest after which the smallest change that counts is found in nine of ten benchmarks;
+        recommended_rounds: The fewest that show a slowdown as large as the tolerance in nine of ten benchmarks;
             None when more are needed than were measured.
         benchmarks: Each benchmark, the noisiest first.
         exact: Benchmarks whose value was the same in every launch: there is nothing to test.

@@ -18,8 +18,8 @@ from rocattn_profiling.gate.pairs import Pair, Side
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocattn_profiling.gate.look import Policy
     from rocattn_profiling.gate.pairs import PairLaunch
+    from rocattn_profiling.gate.policy import Policy
 
 CHANGES = (0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 POWER = 0.9
@@ -35,7 +35,7 @@ class Sensitivity(msgspec.Struct, frozen=True, kw_only=True):
         draws: Relabelled pairs behind each rate.
         false_alarm_rate: Share of them, without a change, that are called regressions within all rounds.
         smallest_change: Rounds -> the smallest change of `CHANGES` found in 90 % of them; None when none is.
-        rounds: The fewest rounds in which the smallest change that counts is found in 90 %; None when more are needed.
+        rounds: The fewest that show a slowdown as large as the tolerance in 90 %; None when more are needed.
     """
 
     id: str

@@ -15,13 +15,14 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate import tables
 from rocattn_profiling.gate.pairs import TIMES
+from rocattn_profiling.gate.policy import CALLED
 from rocattn_profiling.gate.verdict import EXACT, JUDGED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from rocattn_profiling.gate.look import Policy
+    from rocattn_profiling.gate.policy import Policy
     from rocattn_profiling.gate.verdict import Entry
 
 FILE = ".rocattn/thresholds.toml"
@@ -42,7 +43,7 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         benchmark: A label as it is, or a pattern with ``*`` and ``?`` for whole labels.
         metric: Only entries of this metric; empty for any.
-        min_effect: Smallest relative change that counts; None for the run's.
+        min_effect: The tolerance of these benchmarks; None for the run's.
         floor: Absolute change that is too small to matter, in ``unit``; 0 for none.
         unit: Of the floor, as it was written: a time, a size, or the benchmark's own.
         rounds: Most rounds, if fewer than the run's; 0 for the run's.
@@ -61,9 +62,11 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
 
     def text(self) -> str:
         """Return what it sets, and where, on one line."""
-        limits = [f"{self.min_effect * 100:g} %"] if self.min_effect is not None else []
-        limits += [f"{self.floor:g} {self.unit}"] if self.floor else []
-        sets = [f"a change counts from {' and '.join(limits)}"] if limits else []
+        sets = []
+        if self.min_effect is not None:
+            tolerated, called = (f"{100 * part * self.min_effect:g} %" for part in (1, CALLED))
+            sets.append(f"tolerance {tolerated} (a change: {called})")
+        sets += [f"floor {self.floor:g} {self.unit}"] if self.floor else []
         sets += [f"{self.rounds} rounds at most"] if self.rounds else []
         return f"{', '.join(sets) or 'as every other'} ({self.source})"
 

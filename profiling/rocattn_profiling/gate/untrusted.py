@@ -159,7 +159,9 @@ def _entry(entry: Entry, *, explain: bool) -> Entry:
 def _decision(decision: Decision | None, *, explain: bool) -> Decision | None:
     if decision is None:
         return None
-    return msgspec.structs.replace(decision, id="", reason=plain(decision.reason, 600) if explain else "")
+    return msgspec.structs.replace(
+        decision, id="", reason=plain(decision.reason, 600) if explain else "", undecided=None
+    )
 
 
 def _cause(cause: Cause, *, explain: bool) -> Cause | None:

@@ -9,9 +9,9 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.files import open_regular, write_text
-from rocattn_profiling.gate.look import Policy  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.gate.noise_record import KnownNoise, NoiseSource, known_noise
 from rocattn_profiling.gate.pairs import Decision, PairLaunch  # noqa: TC001 - msgspec reads the annotations when it decodes
+from rocattn_profiling.gate.policy import Policy  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.markup import plain, terminal
 from rocattn_profiling.measure.asv_series import is_rate
 from rocattn_profiling.measure.records import Machine  # noqa: TC001 - as above

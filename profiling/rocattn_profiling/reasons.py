@@ -1,0 +1,24 @@
+"""Reasons: a code that programs act on, beside words that only people read."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why something is as it is.
+
+    Attributes:
+        code: For programs: one word, with underscores. It stays when the text is reworded.
+        text: For people; nothing depends on how it is worded.
+        remedy: What to do about it; "" where there is nothing to do.
+    """
+
+    code: str
+    text: str
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        """The text and the remedy in one line."""
+        return f"{self.text}; {self.remedy}" if self.remedy else self.text

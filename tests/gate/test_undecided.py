@@ -1,0 +1,166 @@
+"""Why a pair is undecided: the first guard across a limit, in every form of the verdict, and no word of it decides."""
+
+import json
+import math
+from xml.etree import ElementTree as ET
+
+import msgspec
+import numpy as np
+import pytest
+
+from rocattn_profiling.cli import main
+from rocattn_profiling.gate import decide as decide_module
+from rocattn_profiling.gate import junit, look, markdown, readings, render, undecided, verdict
+from rocattn_profiling.gate.decide import decide, decide_suite
+from rocattn_profiling.gate.look import Estimate, Look
+from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.pairs import Decision, Pair
+from rocattn_profiling.gate.policy import MIN_EFFECT, Policy
+from rocattn_profiling.gate.undecided import GUARDS, Limits, launches_needed, why
+from rocattn_profiling.reasons import Reason
+from rocattn_profiling.report import gate_view
+
+LIMITS = Limits(change=0.005, alone=0.025, leniency=1.0, same=0.0125)
+
+
+def look_at(shift=0.03, error=0.01, change=((None, 0.5),), same=((None, 0.5),), **facts):
+    """A look whose probabilities came about by these steps."""
+    estimate = Estimate(shift, shift - 1.96 * error, shift + 1.96 * error, 0.02)
+    return Look(
+        change[-1][1], 1.0, same[-1][1], 1e6, estimate, "CPU time", against_change=change, against_pass=same, **facts
+    )
+
+
+@pytest.mark.parametrize("guard", sorted(GUARDS))
+def test_the_guard_that_crosses_the_limit_is_the_reason(guard):
+    """It is named, not one before it that left the probability below, nor one after it."""
+    steps = ((None, 0.001), ("rounds" if guard != "rounds" else "two_modes", 0.02), (guard, 0.2), ("clock", 0.9))
+    found = why(look_at(change=steps), Policy(), 5, LIMITS)
+    assert found == Reason(guard, *GUARDS[guard])
+    assert found.remedy
+
+
+@pytest.mark.parametrize("guard", ["always_interrupted", "slow_spells"])
+def test_a_guard_that_prevents_a_pass_is_the_reason(guard):
+    """The change is nothing, and would pass without the guard."""
+    steps = ((None, 0.001), ("drift", 0.001), (guard, 0.3))
+    assert why(look_at(shift=0.001, same=steps), Policy(), 5, LIMITS).code == guard
+
+
+def test_a_change_too_small_to_call_lacks_a_pass():
+    """That it is small is no reason by itself: such a change may pass, so what a pass lacks is told."""
+    found = why(look_at(shift=0.015, change=((None, 0.001), ("small", 1.0))), Policy(), 5, LIMITS)
+    assert found.code == "few_rounds"
+    assert "a pass needs" in found.text
+    assert "a regression needs" not in found.text
+
+
+def test_significant_alone_names_the_number_of_benchmarks():
+    """Below 2.5 %, and above what Holm's step-down leaves of it."""
+    found = why(look_at(change=((None, 0.01), ("clock", 0.012))), Policy(), 5, LIMITS)
+    assert (found.code, found.remedy) == ("many_benchmarks", "measure it alone")
+    assert "1.2 %" in found.text
+    assert "0.5 %" in found.text
+
+
+def test_sides_in_sequence_and_a_moving_clock_come_first():
+    """More rounds would mend neither."""
+    note = Reason("drift", "it drifted", "take turns")
+    assert why(look_at(note=note), Policy(), 5, LIMITS) == note
+    assert why(look_at(clock=True), Policy(), 5, LIMITS).code == "clock"
+
+
+def test_noise_that_no_rounds_mend_is_named():
+    """A projection above the most rounds that the gate takes; or an estimate between the sizes of both verdicts."""
+    quiet, loud = (why(look_at(shift=0.0, error=error), Policy(), 5, LIMITS) for error in (0.025, 0.5))
+    assert (quiet.code, loud.code) == ("few_rounds", "noise")
+    assert "about 7 rounds" in quiet.remedy
+
+
+@pytest.mark.parametrize("same", [0.001, 0.0125, 0.05])
+def test_the_projection_is_that_of_the_normal_distribution(same):
+    """After that many launches the bound of a pass lies inside of the tolerance, and not after one fewer."""
+    policy, limits = Policy(), LIMITS._replace(same=same)
+    rounds, error, shift = 5, 0.03, 0.01
+    needed = launches_needed(look_at(shift=shift, error=error), policy, rounds, limits)
+    z = undecided.NormalDist().inv_cdf(1 - same)
+
+    def reach(count):
+        return shift + z * error * math.sqrt(rounds / count)
+
+    assert reach(needed) <= policy.tolerance < reach(needed - 1)
+
+
+def pairs(make_pair):
+    """Pairs of many kinds, with every verdict among them."""
+    rng = np.random.default_rng(7)
+    kinds = ["normal", "skewed", "bimodal", "contaminated", "drift", "quantised"]
+    made = [
+        make_pair(rng, rounds, slowdown=slowdown, name=f"{kind}{rounds}{slowdown}{cpu}", kind=kind, cpu=cpu)
+        for kind in kinds for rounds in (2, 5, 12) for slowdown in (-0.1, 0.0, 0.03, 0.2) for cpu in (False, True)
+    ]  # fmt: skip
+    zero = msgspec.structs.replace(made[0].a.launches[0], samples=[0.0])
+    return [*made, Pair(id="zero", a=msgspec.structs.replace(made[0].a, launches=[zero] * 5), b=made[5].b)]
+
+
+def test_no_verdict_hangs_on_a_word(make_pair, monkeypatch):
+    """Every reason replaced by "x": the same verdicts, numbers and codes, alone and as a suite."""
+    made = pairs(make_pair)
+    policy = Policy(looks=(5, 12))
+
+    def outcome():
+        found = [*(decide(pair) for pair in made), *decide_suite(made, policy).decisions]
+        numbers = [(d.verdict, d.ratio, d.ratio_low, d.ratio_high, d.p, d.rounds_used) for d in found]
+        return numbers, [d.undecided.code if d.undecided else "" for d in found], {d.reason for d in found}
+
+    before = outcome()
+    assert {numbers[0] for numbers in before[0]} == {"regression", "improvement", "pass", "inconclusive"}
+    assert len(set(before[1])) > 5
+    for module in (decide_module, look, readings, undecided):
+        monkeypatch.setattr(module, "Reason", lambda code, *_: Reason(code, "x"))
+    monkeypatch.setattr(decide_module, "_words", lambda *_: "x")
+    monkeypatch.setattr(undecided, "GUARDS", dict.fromkeys(GUARDS, ("x", "x")))
+    after = outcome()
+    assert after[:2] == before[:2]
+    assert all("needs" not in text for text in after[2])
+
+
+def test_an_inconclusive_pair_always_has_a_reason(make_pair):
+    """With a text, and a code in one word; what is decided has none."""
+    for found in map(decide, pairs(make_pair)):
+        if found.verdict != "inconclusive":
+            assert found.undecided is None
+            continue
+        assert found.undecided.code.replace("_", "").isalpha()
+        assert found.undecided.text in found.reason
+        assert found.undecided.remedy in found.reason
+
+
+def test_every_form_of_a_verdict_says_why(entry, result_of):
+    """Terminal, Markdown, JUnit and page have the words; the JSON the code as well, and it reads back."""
+    reason = Reason("few_rounds", "a pass needs more", "about 9 rounds would decide")
+    made = Decision(
+        id="a", verdict="inconclusive", ratio=0.99, ratio_low=0.958, ratio_high=1.017, rounds_used=5,
+        reason=f"undecided: -1.0 %: {reason.line}", undecided=reason,
+    )  # fmt: skip
+    result = result_of([entry("a", "inconclusive", decision=made)])
+    (case,) = [one for one in ET.fromstring(junit.to_xml(result)).iter("testcase") if one.get("name") == "a"]  # noqa: S314 - our own
+    (row,) = gate_view.view(result).rows
+    for shown in (render.text(result), markdown.comment(result), case.find("skipped").get("message"), row.reasons[0]):
+        assert "a pass needs more" in shown
+        assert "about 9 rounds would decide" in shown
+    stored = json.loads(verdict.to_json(result))["entries"][0]["decision"]["undecided"]
+    assert stored == {"code": "few_rounds", "text": reason.text, "remedy": reason.remedy}
+
+
+def test_the_sizes_are_told_as_the_rule_has_them(capsys, result_of):
+    """One default for both commands; help and Markdown name the tolerance and the size a change is called from."""
+    assert Policy().min_effect == Options().min_effect == MIN_EFFECT
+    assert (round(100 * MIN_EFFECT, 6), round(100 * math.expm1(Policy().least), 6)) == (5.0, 2.0)
+    for verb in ("run", "judge", "selftest"):
+        with pytest.raises(SystemExit):
+            main(["gate", verb, "--help"])
+        assert "(default 5: called from 2)" in " ".join(capsys.readouterr().out.split())
+    text = markdown.comment(result_of([], policy=Policy(min_effect=0.1)))
+    assert "within 10 %" in text
+    assert "its estimate is 4 % or more and significantly beyond 2 %" in text

@@ -160,7 +160,7 @@ def test_an_architecture_of_which_nothing_compiles_any_more_is_worse(audit, tmp_
 
     def broken(kernels, *args, **options):
         found = [one for one in all_facts(kernels, *args, **options)[0] if one.arch == "gfx1100"]
-        return found, [f"{shipped.problem_start(one.name, one.arch)}no" for one in kernels if one.arch == "gfx942"]
+        return found, [shipped.Problem("no", one.name, one.arch) for one in kernels if one.arch == "gfx942"]
 
     audit("--write-pins", "--pins", pins)
     monkeypatch.setattr(shipped, "facts_of_all", broken)

@@ -8,6 +8,7 @@ import pytest
 from rocattn_profiling.audit.audit import AuditFileError, read_audit
 from rocattn_profiling.audit.compare import compare
 from rocattn_profiling.audit.cost import LineCost
+from rocattn_profiling.audit.shipped import Problem
 from rocattn_profiling.audit.source_lines import with_lines
 
 from .made_facts import audit, facts, loop
@@ -260,7 +261,7 @@ def test_kernels_of_one_side_only_are_said():
 
 def test_a_kernel_that_no_longer_compiles_is_worse_with_the_reason():
     """It is missing, but not because it was taken away."""
-    after = msgspec.structs.replace(audit(), problems=["flash_attention f16 D=128 on gfx1100: too much LDS"])
+    after = msgspec.structs.replace(audit(), problems=[Problem("too much LDS", "flash_attention f16 D=128", "gfx1100")])
     (one,) = compare(audit(facts()), after).findings
     assert (one.severity, one.metric) == ("worse", "kernel")
     assert one.sentence == "flash_attention f16 D=128 on gfx1100: it does not compile any more: too much LDS"
@@ -268,7 +269,9 @@ def test_a_kernel_that_no_longer_compiles_is_worse_with_the_reason():
 
 def test_a_new_kernel_that_did_not_compile_before_says_so():
     """That only head has it would be wrong: base has its source."""
-    before = msgspec.structs.replace(audit(subject="base"), problems=["flash_attention f16 D=128 on gfx1100: no LDS"])
+    before = msgspec.structs.replace(
+        audit(subject="base"), problems=[Problem("no LDS", "flash_attention f16 D=128", "gfx1100")]
+    )
     (one,) = compare(before, audit(facts())).findings
     assert one.severity == "new"
     assert one.sentence.endswith("in base it does not compile: no LDS")

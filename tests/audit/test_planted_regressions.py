@@ -131,7 +131,7 @@ def test_findings_name_the_source_lines_of_the_hot_loop(kernels):
     """The line tables come from a second compilation with the same machine code."""
     some = [one for one in kernels if one.name == CAUSAL and one.arch == "gfx1100"]
     head = audited(some, kernel_root())
-    planted = Finding(severity="worse", metric="m", arch="gfx1100", kernel=CAUSAL, sentence="s")
+    planted = Finding(severity="worse", metric="m", arch="gfx1100", kernel=CAUSAL, text="s")
     comparison = Comparison(base="b", head="h", compared=1, unchanged=0, findings=[planted])
     (one,) = with_lines(comparison, head, kernel_root()).findings
     assert one.lines

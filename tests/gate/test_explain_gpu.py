@@ -56,8 +56,8 @@ def explained(tmp_path, monkeypatch):
             explain, "ask", lambda _, side, *__: {CONFIG: Answers(selected="gpu", plans={"gfx942": plans[side]})}
         )
         comparison = Comparison(findings=[
-            Finding(severity=severity, metric="x", arch="gfx942", kernel="attn", sentence=text, file="hip/attn.hip")
-            for severity, text in findings
+            Finding(severity=severity, metric=metric, arch="gfx942", kernel="attn", text=text, file="hip/attn.hip")
+            for severity, metric, text in findings
         ], base="base", head="head", compared=1, unchanged=0)  # fmt: skip
         monkeypatch.setattr(explain_gpu, "compare_kernels", lambda *_: Compared({}, comparison, {}, {}, []))
         context = Context(
@@ -100,25 +100,28 @@ def test_what_plans_is_named_where_the_plan_is_another_one(explained):
 
 def test_what_got_better_is_no_cause_and_gives_no_advice(explained):
     """More waves do not slow a kernel down: the advice is about the cycles."""
-    found = explained(
-        HEADER, findings=[("worse", "800 -> 900 cycles"), ("better", "3 -> 4 waves a SIMD"), ("note", "code")]
-    )
-    assert [one.text for one in found.causes if one.kind == "machine code"] == ["800 -> 900 cycles"]
-    assert "waves" not in found.explanation
-    assert explain.ADVICE["cycles"] in found.explanation
+    made = [("worse", "issue cycles", "800 -> 900 cycles"), ("better", "occupancy", "more"), ("note", "code", "code")]
+    found = explained(HEADER, findings=made)
+    assert [one.text for one in found.causes if one.kind == "machine code"] == ["attn on gfx942: 800 -> 900 cycles"]
+    assert explain.ADVICE["occupancy"] not in found.explanation
+    assert explain.ADVICE["issue cycles"] in found.explanation
 
 
 def test_notes_are_told_where_nothing_is_worse(explained):
     """They are the only trace of a change then."""
-    found = explained(HEADER, findings=[("better", "3 -> 4 waves a SIMD"), ("note", "800 -> 900 bytes of code")])
-    assert [one.text for one in found.causes if one.kind == "machine code"] == ["800 -> 900 bytes of code"]
+    found = explained(HEADER, findings=[("better", "occupancy", "more"), ("note", "code", "800 -> 900 bytes of code")])
+    assert [one.text for one in found.causes if one.kind == "machine code"] == [
+        "attn on gfx942: 800 -> 900 bytes of code"
+    ]
 
 
 def test_each_kind_of_cause_is_in_the_paragraph_before_a_second_of_one(explained, monkeypatch):
     """Counters come last and are not left out for a third sentence on machine code; they bring their own advice."""
     counters = explain.Cause(kind="counters", text="the kernel attn takes 1.5 times as long: scratch 1 -> 2")
     monkeypatch.setattr(explain.explain_counters.Counters, "of", lambda *_: [counters])
-    found = explained(HEADER, plan(32, "b"), [("worse", "10 -> 20 bytes of X"), ("worse", "30 -> 40 bytes of Y")])
+    found = explained(
+        HEADER, plan(32, "b"), [("worse", "x", "10 -> 20 bytes of X"), ("worse", "y", "30 -> 40 bytes of Y")]
+    )
     told = found.explanation
     assert told.index("KEY_TILE") < told.index("10 -> 20") < told.index("1.5 times as long")
     assert "30 -> 40" not in told

@@ -96,7 +96,8 @@ def test_the_rule_that_was_used_stands_in_the_entry(tmp_path, entry):
         e.rule for e in found.apply([entry("a", "pass"), entry("a2", "failed"), entry("b", "pass"), entry("c", "pass")])
     ]
     assert rules == [
-        f"tolerance 3 % (a change: 1.2 %), floor 5 us, 9 rounds at most ({FILE}:1)", "", f"as every other ({FILE}:6)", ""
+        f"tolerance 3 % (a change: 1.2 %), floor 5 us, 9 rounds at most ({FILE}:1)", "",
+        f"as every other ({FILE}:6)", ""
     ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-SCHEMA = 1
+SCHEMA = 2
 _NAMED = 3  # files that an audit names
 
 
@@ -36,7 +36,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         subject: What was looked at: "this checkout", a revision, or the files.
         rates: Which table of issue cycles was used: numbers from another one are not comparable.
         kernels: By architecture and name.
-        problems: What could not be looked at, a line each.
+        problems: What could not be looked at.
     """
 
     schema: int = SCHEMA
@@ -44,7 +44,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     rates: str
     kernels: list[KernelFacts]
-    problems: list[str] = []
+    problems: list[shipped.Problem] = []
 
     @property
     def compilers(self) -> list[str]:
@@ -102,17 +102,17 @@ def audit_files(files: Sequence[Path], *, archs: Sequence[str] = (), launch: Lau
         launch: How the kernels are launched, if it is known.
     """
     found: list[KernelFacts] = []
-    problems: list[str] = []
+    problems: list[shipped.Problem] = []
     files = list(dict.fromkeys(files))
     for path in files:
         facts, lines = facts_of_file(path, launch or Launch())
         found += facts
-        problems += lines
+        problems += [shipped.Problem(line) for line in lines]
     wanted = {arch.partition(":")[0] for arch in archs}
     kept = [facts for facts in found if not wanted or facts.arch in wanted]
     if found and not kept:
         there = ", ".join(sorted({facts.arch or "an unknown processor" for facts in found}))
-        problems.append(f"no kernel is for {' or '.join(sorted(wanted))}: they are for {there}")
+        problems.append(shipped.Problem(f"no kernel is for {' or '.join(sorted(wanted))}: they are for {there}"))
     subject = ", ".join(map(name_of, files)) if len(files) <= _NAMED else f"{len(files)} files"
     return Audit(subject=subject, rates=rates_version(), kernels=kept, problems=problems)
 

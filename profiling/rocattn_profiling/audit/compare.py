@@ -15,7 +15,7 @@ from rocattn.gpu.arch import has_kernels
 from rocattn_profiling.audit import sentences
 from rocattn_profiling.audit.pairs import pairs_of
 from rocattn_profiling.audit.pins import pin_of
-from rocattn_profiling.audit.shipped import natural, problem_start
+from rocattn_profiling.audit.shipped import natural
 from rocattn_profiling.metrics.gpus import architecture
 
 if TYPE_CHECKING:
@@ -44,8 +44,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             such kernel.
         arch, kernel: Where.
         before, after: The numbers, if there are any.
-        sentence: What happened and what it costs, as a kernel engineer would say it.
+        text: What happened and what it costs, as a kernel engineer would say it.
         file: The kernel's source, or the file that it was read from.
+        names_file: Whether the kernel's name alone does not say which it is.
         lines: Source lines of the hot loop that cost most, worst first; empty where there is no line table.
     """
 
@@ -55,9 +56,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     before: float | None = None
     after: float | None = None
-    sentence: str
+    text: str
     file: str = ""
+    names_file: bool = False
     lines: list[str] = []
+
+    @property
+    def sentence(self) -> str:
+        """What happened, and to which kernel."""
+        where = f"{self.kernel} on {self.arch}" if self.kernel else self.arch
+        return f"{where}{f' ({self.file})' if self.names_file else ''}: {self.text}"
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +116,7 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
             _missing(facts.arch, facts.name, head, f"{head.subject} has it no more", file=facts.file)
             for facts in pairs.missing
         ]
-    findings = [_with_file(one) if (one.arch, one.kernel) in pairs.several else one for one in findings]
+    findings = [msgspec.structs.replace(one, names_file=(one.arch, one.kernel) in pairs.several) for one in findings]
     if base.rates != head.rates:
         findings = _without_cycles(findings)
     return _sorted(base.subject, head.subject, len(pairs.both), unchanged, findings)
@@ -179,11 +187,11 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
     pin = _as_known(pin, now, [facts, *([before] if before else [])])
     words = sentences.Words(pin, now, facts, before)
 
-    def found(metric: str, change: float, numbers: tuple[float | None, float | None], sentence: str) -> Finding:
+    def found(metric: str, change: float, numbers: tuple[float | None, float | None], text: str) -> Finding:
         severity: Severity = "worse" if change > 0 else "better" if change < 0 else "note"
         return Finding(
             severity=severity, metric=metric, arch=facts.arch, kernel=facts.name, before=numbers[0], after=numbers[1],
-            sentence=f"{facts.name} on {facts.arch}: {sentence}", file=facts.file,
+            text=text, file=facts.file,
         )  # fmt: skip
 
     if (spills := _spills(pin, now)) is not None:
@@ -316,17 +324,8 @@ def _change(before: float | None, after: float | None) -> float:
     return 0 if before is None or after is None else after - before
 
 
-def _with_file(finding: Finding) -> Finding:
-    """Name the file where the kernel's name does not say which it is."""
-    start = f"{finding.kernel} on {finding.arch}"
-    return msgspec.structs.replace(finding, sentence=f"{start} ({finding.file}){finding.sentence.removeprefix(start)}")
-
-
 def _lonely(severity: Severity, facts: KernelFacts, why: str) -> Finding:
-    text = f"{facts.name} on {facts.arch}: {why}"
-    return Finding(
-        severity=severity, metric="kernel", arch=facts.arch, kernel=facts.name, sentence=text, file=facts.file
-    )
+    return Finding(severity=severity, metric="kernel", arch=facts.arch, kernel=facts.name, text=why, file=facts.file)
 
 
 def _missing(arch: str, name: str, audit: Audit, why: str, *, file: str = "") -> Finding:
@@ -335,19 +334,18 @@ def _missing(arch: str, name: str, audit: Audit, why: str, *, file: str = "") ->
     text = f"it does not compile any more: {problem}" if problem else why
     return Finding(
         severity="worse" if problem else "missing", metric="kernel", arch=arch, kernel=name,
-        sentence=f"{name} on {arch}: {text}", file=file,
+        text=text, file=file,
     )  # fmt: skip
 
 
 def _stale(arch: str) -> Finding:
-    text = f"{arch}: no kernel is shipped for it, but its pins are here: delete {arch}.json"
-    return Finding(severity="missing", metric="kernel", arch=arch, kernel="", sentence=text)
+    text = f"no kernel is shipped for it, but its pins are here: delete {arch}.json"
+    return Finding(severity="missing", metric="kernel", arch=arch, kernel="", text=text)
 
 
 def problem_of(audit: Audit, name: str, arch: str) -> str:
     """Return why an audit could not look at a kernel; "" if it says nothing of it."""
-    start = problem_start(name, arch)
-    return next((text.removeprefix(start) for text in audit.problems if text.startswith(start)), "")
+    return next((one.text for one in audit.problems if (one.kernel, one.arch) == (name, arch)), "")
 
 
 def _incomparable(before: str, after: str) -> str:
@@ -361,7 +359,7 @@ def _put_aside(finding: Finding, why: str) -> Finding:
     """Make a finding one that accuses nobody."""
     if finding.severity == "note":
         return finding
-    return msgspec.structs.replace(finding, severity="incomparable", sentence=f"{finding.sentence} ({why})")
+    return msgspec.structs.replace(finding, severity="incomparable", text=f"{finding.text} ({why})")
 
 
 def _without_cycles(findings: list[Finding]) -> list[Finding]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rocattn_profiling.audit.assembly import Function
 
 _DESCRIPTOR_GRANULE = 16  # a descriptor counts VGPRs in steps of at most this
-_NOT_SAID = "the file does not say its "
 _LOAD = re.compile(r"global_load_(\d+)B")
 
 
@@ -63,7 +62,8 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
         loop_bytes: About how much code the hot loop is, with what an iteration usually passes over; None where there
             is no loop or it is not known.
         mca: llvm-mca's estimate of the same iteration, where it was asked for and that program knows the processor.
-        unknown: What could not be known, a line each.
+        unknown: What could not be known, a line each, but for the numbers that are merely unsaid.
+        unsaid: Numbers that its file does not say ("vgpr_spills"): they are kept as 0.
     """
 
     kernel: str
@@ -90,6 +90,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     loop_bytes: int | None = None
     mca: Estimate | None = None
     unknown: tuple[str, ...] = ()
+    unsaid: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -97,8 +98,13 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kernel} {self.variant}".rstrip()
 
     def says(self, number: str) -> bool:
-        """Whether the file says this number of its kernel ("vgpr_spills"): one that it does not say is kept as 0."""
-        return f"{_NOT_SAID}{number}" not in self.unknown
+        """Whether the file says this number of its kernel."""
+        return number not in self.unsaid
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """All that is not known, a line each."""
+        return (*(f"the file does not say its {number}" for number in self.unsaid), *self.unknown)
 
     @property
     def lost_wave_slots(self) -> float | None:
@@ -149,7 +155,7 @@ def kernel_facts(
         mca: Whether to ask llvm-mca, too.
         unknown: What could not be known of its file.
     """
-    missing = [*unknown, *(f"{_NOT_SAID}{name}" for name in info.unknown)]
+    missing = list(unknown)
     arch = target.partition(":")[0]
     processor = arch or "code without a target"
     threads, lds = block or info.block, info.lds_bytes + dynamic_lds_bytes
@@ -192,7 +198,7 @@ def kernel_facts(
         spills=Spills(vgprs=info.vgpr_spills, sgprs=info.sgpr_spills, instructions=_scratch_accesses(loop)),
         scratch_bytes=info.scratch_bytes, lds_bytes=lds, kernarg_bytes=info.kernarg_bytes, code_bytes=info.code_bytes,
         instructions=instructions, occupancy=waves, loop=loop, loop_bytes=loop_bytes, mca=estimated,
-        unknown=tuple(missing),
+        unknown=tuple(missing), unsaid=tuple(info.unknown),
     )  # fmt: skip
 
 

@@ -72,6 +72,19 @@ class Shipped(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kernel} {self.variant}".rstrip()
 
 
+class Problem(msgspec.Struct, frozen=True):
+    """What could not be looked at, and why; ``kernel`` and ``arch`` are "" where it is about something else."""
+
+    text: str
+    kernel: str = ""
+    arch: str = ""
+
+    @property
+    def line(self) -> str:
+        """The one line for people."""
+        return f"{self.kernel} on {self.arch}: {self.text}" if self.kernel else self.text
+
+
 def shipped_kernels(archs: Sequence[str], *, quick: bool = False) -> list[Shipped]:
     """Return what this revision ships for some architectures.
 
@@ -102,8 +115,8 @@ def facts_of_all(
     jobs: int,
     mca: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
-) -> tuple[list[KernelFacts], list[str]]:
-    """Return the facts of kernels, from the cache or compiled now, and a line for each that cannot be had.
+) -> tuple[list[KernelFacts], list[Problem]]:
+    """Return the facts of kernels, from the cache or compiled now, and a problem for each that cannot be had.
 
     Args:
         kernels: What to look at.
@@ -116,11 +129,11 @@ def facts_of_all(
         ToolchainError: When there is no compiler.
     """
     found: list[KernelFacts] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
 
     def take(one: Shipped, made: KernelFacts | str) -> None:
         if isinstance(made, str):
-            problems.append(f"{problem_start(one.name, one.arch)}{made}")
+            problems.append(Problem(made, one.name, one.arch))
         else:
             found.append(made)
         on_step(f"{one.name} {one.arch}")
@@ -139,12 +152,8 @@ def facts_of_all(
             raise RocattnError("a helper process was killed (out of memory?): try again with --jobs 1") from error
         finally:
             pool.shutdown(cancel_futures=True)
-    return sorted(found, key=lambda facts: (facts.arch, facts.kernel, natural(facts.variant))), sorted(problems)
-
-
-def problem_start(name: str, arch: str) -> str:
-    """Return what the line about a kernel that does not compile begins with."""
-    return f"{name} on {arch}: "
+    found.sort(key=lambda facts: (facts.arch, facts.kernel, natural(facts.variant)))
+    return found, sorted(problems, key=lambda problem: problem.line)
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:

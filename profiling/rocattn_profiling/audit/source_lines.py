@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -41,18 +41,46 @@ Frame = tuple[str, str]
 """File and line of a call in a chain of inlined ones, the innermost first."""
 
 
-def lines_of_loop(loop: LoopCost | None) -> list[str]:
+class SourceLine(NamedTuple):
+    """A line of the source, and what it costs.
+
+    Attributes:
+        place: Its file and number, with a colon between.
+        text: What it costs, and the source text where that is known.
+        spills: Whether it is listed for the registers that it saves or restores, not for its cycles.
+    """
+
+    place: str
+    text: str
+    spills: bool = False
+
+    @property
+    def file(self) -> str:
+        """The file, as the compiler names it."""
+        return self.place.partition(":")[0]
+
+    @property
+    def number(self) -> int:
+        """The line's number, from 1."""
+        return int(self.place.split(":")[1])
+
+    def __str__(self) -> str:
+        """Return the one line for people."""
+        return f"{self.place}: {self.text}"
+
+
+def lines_of_loop(loop: LoopCost | None) -> list[SourceLine]:
     """Return the costliest source lines of a hot loop, with their cycles; empty without a line table."""
     if loop is None:
         return []
     return [
-        f"{one.line}: {one.cycles:g} of {loop.issue_cycles:g} cycles, {one.instructions} instructions"
+        SourceLine(one.line, f"{one.cycles:g} of {loop.issue_cycles:g} cycles, {one.instructions} instructions")
         for one in loop.lines[:SHOWN]
         if one.line
     ]
 
 
-def lines_of_shipped(one: Shipped, root: Path) -> list[str]:
+def lines_of_shipped(one: Shipped, root: Path) -> list[SourceLine]:
     """Return the same for a shipped kernel, with the source text, and the lines that its spills are on.
 
     Raises:
@@ -69,10 +97,12 @@ def lines_of_shipped(one: Shipped, root: Path) -> list[str]:
     spills = Counter(
         each.source for block in function.blocks for each in block.instructions if each.spill and each.source
     )
-    found = [f"{text}{sources.text(text)}" for text in lines_of_loop(loop_cost(function, one.arch))]
-    return found + [
-        f"{line}: {_saving(count)} spilled registers{sources.text(line)}" for line, count in spills.most_common(SHOWN)
+    found = lines_of_loop(loop_cost(function, one.arch))
+    found += [
+        SourceLine(line, f"{_saving(count)} spilled registers", spills=True)
+        for line, count in spills.most_common(SHOWN)
     ]
+    return [line._replace(text=f"{line.text}{sources.text(line)}") for line in found]
 
 
 def _saving(count: int) -> str:
@@ -115,13 +145,13 @@ class _Sources:
         self._root, self._source = root, source
         self._texts: dict[str, list[str]] = {}
 
-    def text(self, line: str) -> str:
-        """Return ": " and the source text of a line that begins with its file and number; "" if it is not there."""
-        file, number = line.split(":")[:2]
+    def text(self, line: SourceLine) -> str:
+        """Return ": " and the text of a line; "" if it is not there."""
+        file = line.file
         if file not in self._texts:
             path = self._root / file if file.startswith("include/") else self._source.parent / file
             self._texts[file] = path.read_text().splitlines() if path.is_file() else []
-        lines, at = self._texts[file], int(number) - 1
+        lines, at = self._texts[file], line.number - 1
         text = " ".join(lines[at].split()) if 0 <= at < len(lines) else ""
         return f": {text if len(text) <= _WIDTH else text[: _WIDTH - 1] + '…'}" if text else ""
 
@@ -150,7 +180,7 @@ def with_lines(comparison: Comparison, audit: Audit, root: Path | None) -> Compa
             lines[key] = lines_of_shipped(shipped[key[:2]], root)
     findings = [
         # Once for each kernel: its first finding takes them.
-        msgspec.structs.replace(one, lines=lines.pop((one.arch, one.kernel, one.file), []))
+        msgspec.structs.replace(one, lines=[str(line) for line in lines.pop((one.arch, one.kernel, one.file), [])])
         if one.severity == "worse"
         else one
         for one in comparison.findings

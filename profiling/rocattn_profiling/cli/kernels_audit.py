@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     audit = _audit(arguments)
     if not audit.kernels:
         for problem in audit.problems:
-            say(problem)
+            say(problem.line)
         raise CommandError("there is no kernel to audit", NOT_MEASURED)
     comparison = _compared(arguments, audit)
     if comparison is not None:
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     view.write(out, audit, comparison, (named, told), pinned=pinned, files=files)
     view.show_table(named, lines=arguments.lines, files=files)
     for problem in audit.problems:
-        say(problem)
+        say(problem.line)
     if arguments.write_pins:
         _write_pins(arguments, audit)
     if arguments.json:

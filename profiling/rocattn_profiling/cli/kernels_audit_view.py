@@ -61,9 +61,7 @@ def for_people(audit: Audit, comparison: Comparison | None) -> tuple[Audit, Comp
 def _renamed(finding: Finding, names: dict[str, str]) -> Finding:
     import msgspec
 
-    name = names.get(finding.kernel, finding.kernel)
-    sentence = f"{name}{finding.sentence.removeprefix(finding.kernel)}"
-    return msgspec.structs.replace(finding, kernel=name, sentence=sentence)
+    return msgspec.structs.replace(finding, kernel=names.get(finding.kernel, finding.kernel))
 
 
 def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
@@ -97,7 +95,7 @@ def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
 
 def _unsaid(facts: KernelFacts) -> Iterator[str]:
     """Return what is not known of a kernel, and what its cycles leave out."""
-    yield from facts.unknown
+    yield from facts.gaps
     if facts.loop:
         yield from (f"cycles: {note}" for note in facts.loop.gaps)
 
@@ -253,9 +251,10 @@ def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, file
     columns = [*COLUMNS, *(["file"] if files else [])]
     lines += [_cells(columns), _cells("-" if name in {"kernel", "arch", "file"} else "-:" for name in columns)]
     lines += [_cells(map(_escaped, [*row(facts), *([facts.file] if files else [])])) for facts in audit.kernels]
-    unknown = dict.fromkeys(f"{facts.name}: {line}" for facts in audit.kernels for line in _unsaid(facts))
-    if unknown or audit.problems:
-        lines += ["", "## Not known", "", *(f"- {_escaped(line)}" for line in [*unknown, *audit.problems])]
+    unknown = [f"{facts.name}: {line}" for facts in audit.kernels for line in _unsaid(facts)]
+    unknown += [problem.line for problem in audit.problems]
+    if unknown:
+        lines += ["", "## Not known", "", *(f"- {_escaped(line)}" for line in dict.fromkeys(unknown))]
     return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.audit.compare import Finding
     from rocattn_profiling.audit.facts import KernelFacts
     from rocattn_profiling.audit.shipped import Shipped
+    from rocattn_profiling.audit.source_lines import SourceLine
     from rocattn_profiling.gate.context import Context
     from rocattn_profiling.gate.exact_audit import Compared
     from rocattn_profiling.gate.verdict import Status
@@ -46,8 +46,7 @@ UNITS = {
 PLANS_FROM = ("rocattn", KERNELS)
 KERNELS_FROM = (*PLANS_FROM, "profiling/rocattn_profiling/audit")
 OPTIONS_FROM = "rocattn/toolchain/hip.py"
-_LINE = re.compile(r"(\S+?):(\d+):")
-_SPILL = re.compile(r"\d+ instructions? saves? or restores?")
+_ABOUT_SPILLS = frozenset({"spills", "scratch"})
 _RATIOS: tuple[Status, ...] = ("regression", "improvement", "waived")
 
 
@@ -216,7 +215,7 @@ def _kernel_entry(
         "missing": "removed",
         "new": "new",
     }[severity]  # type: ignore[assignment]  # all of them are statuses
-    reason = "; ".join(_plain(one) for one in told)
+    reason = "; ".join(one.text for one in told)
     sized = [(one, cost_ratio(one, before, after) if before and after else None) for one in told]
     # A waiver's ceiling must hold for each of them, and nothing bounds what has no ratio.
     first, ratio = max(sized, key=lambda item: item[1] or math.inf) if status == "regression" else sized[0]
@@ -232,9 +231,9 @@ def _kernel_entry(
             )
     decided = exact_plans.decision_of(name, status, ratio, reason) if ratio and status in _RATIOS else None
     return Entry(
-        label=name, name=name.partition(" ")[0], metric="audit", arch=arch, status=status, waiver=waiver,
-        unit=UNITS.get(first.metric, ""), base=base, head=worth, reason=reason, decision=decided,
-        causes=[Cause(kind="machine code", text=_plain(one), location=_source(one)) for one in told],
+        label=name, name=name.partition(" ")[0], metric="audit", arch=arch, about=first.metric, status=status,
+        waiver=waiver,        unit=UNITS.get(first.metric, ""), base=base, head=worth, reason=reason, decision=decided,
+        causes=[Cause(kind="machine code", text=one.text, about=one.metric, location=_source(one)) for one in told],
     )  # fmt: skip
 
 
@@ -246,14 +245,9 @@ def _neither(arch: str, name: str, why: str) -> Entry:
     )  # fmt: skip
 
 
-def _plain(finding: Finding) -> str:
-    """Return what happened, without the kernel's name, which the entry has."""
-    return finding.sentence.removeprefix(f"{finding.kernel} on {finding.arch}: ")
-
-
 def _source(finding: Finding) -> Location | None:
     """Return a kernel's file, with the line of the compiler's error where that is what happened."""
-    return error_at(finding.sentence) or (Location(path=f"{KERNELS}/{finding.file}") if finding.file else None)
+    return error_at(finding.text) or (Location(path=f"{KERNELS}/{finding.file}") if finding.file else None)
 
 
 def _rest(arch: str, kernels: int, noted: int) -> Entry:
@@ -280,19 +274,16 @@ def _with_lines(made: list[Entry], shipped: dict[tuple[str, str], Shipped], head
     return found
 
 
-def _located(causes: Sequence[Cause], lines: Sequence[str], one: Shipped) -> list[Cause]:
+def _located(causes: Sequence[Cause], lines: Sequence[SourceLine], one: Shipped) -> list[Cause]:
     """Give each cause the line that it is likeliest about: of spills one that saves registers, else the costliest."""
-    spills = [line for line in lines if _SPILL.search(line)]
-    loop = [line for line in lines if line not in spills]
     made = []
     for cause in causes:
-        about_spills = "spilled" in cause.text or "scratch" in cause.text
-        line = next(iter((spills or loop) if about_spills else (loop or spills)), "")
-        match = _LINE.match(line)
-        if match is None:
+        # Of the fitting lines the first; without one, the first of the others.
+        line = min(lines, key=lambda line: line.spills != (cause.about in _ABOUT_SPILLS), default=None)
+        if line is None:
             made.append(cause)
             continue
-        folder = KERNELS if match[1].startswith("include/") else f"{KERNELS}/{one.source.rpartition('/')[0]}"
-        where = Location(path=f"{folder}/{match[1]}", line=int(match[2]))
-        made.append(Cause(kind=cause.kind, text=f"{cause.text} [{line}]", location=where))
+        folder = KERNELS if line.file.startswith("include/") else f"{KERNELS}/{one.source.rpartition('/')[0]}"
+        where = Location(path=f"{folder}/{line.file}", line=line.number)
+        made.append(msgspec.structs.replace(cause, text=f"{cause.text} [{line}]", location=where))
     return made

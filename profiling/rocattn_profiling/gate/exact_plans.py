@@ -34,6 +34,10 @@ def decision_of(label: str, status: Status, ratio: float, reason: str) -> Decisi
     )
 
 
+FLASH_PATH = "flash path"
+"""A group of plans, and what an entry is about where it was lost."""
+
+
 class _Change(NamedTuple):
     """What became of one problem on one architecture (or on the host: "").
 
@@ -81,7 +85,7 @@ def compare(base: Mapping[str, Answers], head: Mapping[str, Answers], archs: Seq
         groups[change.metric, change.group, change.arch].append(change)
     # A plan is lost or won among all of its architecture, those of the flash path and, of none, all problems.
     beside = {
-        (metric, group, arch): len(groups.get((metric, "flash path", arch), ()) if arch else known)
+        (metric, group, arch): len(groups.get((metric, FLASH_PATH, arch), ()) if arch else known)
         for metric, group, arch in groups
         if group == "plans"
     }
@@ -114,9 +118,9 @@ def _plan(key: str, arch: str, old: Plan, new: Plan) -> Iterator[_Change]:
         why = f": {new.reason}" if new.reason else ""
         was, now = (f"the {one.path} path ({_names(one.launches)})" for one in (old, new))
         text = f"{was} gives way to {now}{why}"
-        yield _Change("regression" if old.path == "flash" else "improvement", "plan", "flash path", key, arch, text)
+        yield _Change("regression" if old.path == "flash" else "improvement", "plan", FLASH_PATH, key, arch, text)
         return  # what the other path allocates follows from it
-    group = "flash path" if old.path == "flash" else "plans"
+    group = FLASH_PATH if old.path == "flash" else "plans"
     if old.hash == new.hash:
         yield _Change("pass", "plan", group, key, arch, "as in base")
     else:
@@ -231,7 +235,8 @@ def _judged(changes: Sequence[_Change], beside: int) -> Entry | None:
     decided = decision_of(first.group, status, ratio, reason) if ratio and status != "new" else None
     return Entry(
         label=first.group, name=first.group, metric=first.metric, arch=first.arch, status=status, unit=unit, base=base,
-        head=head, reason=reason, decision=decided, causes=causes,
+        head=head, about=FLASH_PATH if first.group == FLASH_PATH and status == "regression" else "", reason=reason,
+        decision=decided, causes=causes,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate import explain_counters, explain_trace
 from rocattn_profiling.gate.exact_audit import error_at
-from rocattn_profiling.gate.exact_plans import geometry
+from rocattn_profiling.gate.exact_plans import FLASH_PATH, geometry
 from rocattn_profiling.gate.exact_sides import ProbeError, ask
 from rocattn_profiling.gate.explain_gpu import gpu_archs, machine_code
 from rocattn_profiling.gate.explain_paths import Paths
@@ -40,16 +40,18 @@ _GPU_MODULE = "bench_gpu."  # its benchmarks name no backend
 _MOST_FILES = 6
 _NAMED = 2  # causes that the paragraph itself names
 _PLAN_SOURCES = ("rocattn/gpu/plan.py", "rocattn/gpu/flash.py", "rocattn/registry.py", "rocattn/backends/__init__.py")
+_OCCUPANCY = "Take back registers or LDS until the next step of occupancy (`rocattn kernels occupancy`)."
 ADVICE = {
-    "spilled": "Fewer registers avoid it: smaller QUERY_TILES or KEY_TILE in rocattn/gpu/tiles.py, a lower MIN_WAVES, "
+    "spills": "Fewer registers avoid it: smaller QUERY_TILES or KEY_TILE in rocattn/gpu/tiles.py, a lower MIN_WAVES, "
     "or values that live over a shorter range.",
     "scratch": "Index arrays by constants only, and have every function that takes one inlined.",
-    "waves a SIMD": "Take back registers or LDS until the next step of occupancy (`rocattn kernels occupancy`).",
-    "cycles": "`rocattn kernels audit --lines` shows the costliest lines of the loop.",
-    "standard path": "`can_use_flash_attention` in rocattn/gpu/flash.py gives the reason: widen what it allows, or "
+    "occupancy": _OCCUPANCY,
+    "blocks": _OCCUPANCY,
+    "issue cycles": "`rocattn kernels audit --lines` shows the costliest lines of the loop.",
+    FLASH_PATH: "`can_use_flash_attention` in rocattn/gpu/flash.py gives the reason: widen what it allows, or "
     "accept the change with a waiver.",
 }
-"""What to try, by a word of the sentence that says what got worse."""
+"""What to try, by what got worse: `Entry.about` and `Cause.about`."""
 
 
 def explain(entries: Sequence[Entry], context: Context) -> list[Entry]:
@@ -186,7 +188,8 @@ class _Explainer:
         for arch, old, new in self._plans(entry):
             if old.path != new.path:
                 text = f"On {arch}, the {old.path} path gives way to the {new.path} path: {new.reason}"
-                found.append(Cause(kind="backend", text=text))
+                lost = FLASH_PATH if old.path == "flash" else ""
+                found.append(Cause(kind="backend", text=text, about=lost))
             elif old.hash != new.hash:
                 found.append(Cause(kind="launch", text=f"On {arch}, {geometry(old, new)}"))
             if self._paths.trees:
@@ -204,7 +207,7 @@ class _Explainer:
         where = f" on {entry.arch}" if entry.arch else ""
         sources = [cause.text for cause in causes if cause.kind == "source"][:_NAMED]
         changed = f" Changed in what it is made from: {'; '.join(sources)}." if sources else ""
-        advice = _advice(entry.unit) or _advice(entry.reason)
+        advice = ADVICE.get(entry.about, "")
         return f"{entry.label}{where}: {_closed(entry.reason)}{changed} {advice}".strip()
 
     def _text(
@@ -243,8 +246,7 @@ class _Explainer:
             )
             loads = "it loads differs" if traced or not self._paths.changes else "it was seen to import differs"
             parts.append(f"Nothing that {loads} between base and head, neither files nor packages: {suspects}.")
-        # Counters come with advice of their own, and may be of kernels that are not ours.
-        if advice := next((advice for one in named if one.kind != "counters" and (advice := _advice(one.text))), ""):
+        if advice := next((ADVICE[one.about] for one in named if one.about in ADVICE), ""):
             parts.append(advice)
         return " ".join([*parts, self._next_step(entry, bool(near or told))])
 
@@ -307,12 +309,7 @@ def _loaded(one: OnPath) -> str:
 def _paragraph(entry: Entry, causes: Sequence[Cause]) -> str:
     """Return the paragraph of a number that is tracked of a kernel's machine code."""
     told = [_closed(cause.text) for cause in causes[: _NAMED + 1]]
-    return " ".join([_opening(entry), *told, _advice(causes[0].text if causes else "")]).strip()
-
-
-def _advice(text: str) -> str:
-    """Return what to try against what a sentence is about."""
-    return next((advice for word, advice in ADVICE.items() if word in text), "")
+    return " ".join([_opening(entry), *told, ADVICE.get(causes[0].about, "") if causes else ""]).strip()
 
 
 def _closed(text: str) -> str:

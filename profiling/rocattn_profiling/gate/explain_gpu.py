@@ -48,7 +48,10 @@ def machine_code(context: Context, arch: str, old: Plan, new: Plan) -> list[Caus
     worse = [one for one in findings if one.severity == "worse"]
     return [
         Cause(
-            kind="machine code", text=one.sentence, location=Location(path=f"kernels/{one.file}") if one.file else None
+            kind="machine code",
+            text=one.sentence,
+            about=one.metric,
+            location=Location(path=f"kernels/{one.file}") if one.file else None,
         )
         for one in worse or findings
         if one.severity not in {"new", "missing", "better"}

@@ -170,5 +170,5 @@ def _cause(cause: Cause, *, explain: bool) -> Cause | None:
     if place is not None and not (len(place.path) <= _NAME and _PATH.fullmatch(place.path) and 0 < place.line < 10**7):
         place = None
     if explain:
-        return msgspec.structs.replace(cause, text=plain(cause.text, 400), location=place)
-    return msgspec.structs.replace(cause, text="", location=place) if place is not None else None
+        return msgspec.structs.replace(cause, text=plain(cause.text, 400), about="", location=place)
+    return msgspec.structs.replace(cause, text="", about="", location=place) if place is not None else None

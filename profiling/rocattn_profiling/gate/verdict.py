@@ -56,11 +56,14 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: "machine code", "launch", "backend", "counters", "environment" or "source".
         text: What differs, one sentence with numbers.
+        about: A code for what it is about: the metric of a finding on machine code, or "flash path" where that was
+            lost; "" for others.
         location: The source line it is about, if there is one.
     """
 
     kind: Literal["machine code", "launch", "backend", "counters", "environment", "source"]
     text: str
+    about: str = ""
     location: Location | None = None
 
 
@@ -77,6 +80,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
             "waived" (a regression that a waiver accepts).
         metric: "time", "mem", "peakmem", "track", or for exact metrics "audit", "workspace" or "plan".
         arch: The gfx target of an exact metric; empty for others.
+        about: Of an exact metric, the code of what its numbers are; as in `Cause`.
         causes: What differs between base and head on this benchmark's path, the likeliest first.
         explanation: The causes as one paragraph that a person can act on; empty unless the entry is worse.
         waiver: The reason and issue of the waiver that accepts this; empty without one.
@@ -95,6 +99,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""
     metric: str = "time"
     arch: str = ""
+    about: str = ""
     status: Status
     decision: Decision | None = None
     base: float | None = None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 STAND_IN_SYMBOL = "rocattn_hostgpu_version"
 """Exported by the stand-in GPU's library (kernels/hostgpu) and by no HIP runtime."""
+_OUT_OF_MEMORY = frozenset({"hipErrorOutOfMemory", "hipErrorMemoryAllocation"})
 _NO_BINDINGS = "hip-python is not installed: pip install hip-python (x86-64 Linux only)"
 
 
@@ -48,6 +49,12 @@ class GpuDevice:
     memory_bytes: int
     wave_size: int
     is_stand_in: bool = False
+
+
+def _failed(call: str, status: Any) -> GpuError:
+    """Return what to raise for a status that is not hipSuccess."""
+    name = str(getattr(status, "name", status))
+    return GpuError(f"{call} gave {name}", status=name)
 
 
 def import_bindings() -> tuple[Any, str]:
@@ -144,7 +151,7 @@ class Hip:
         status, *outputs = result if isinstance(result, tuple) else (result,)
         if status != self._success:
             self._forget_error()
-            raise GpuError(f"{name} gave {getattr(status, 'name', status)}")
+            raise _failed(name, status)
         return outputs[0] if outputs else None
 
     def _unnamed(self, name: str, error: ValueError) -> GpuError:
@@ -239,7 +246,7 @@ class Hip:
         except NoRuntimeError:
             raise
         except GpuError as error:
-            if "OutOfMemory" not in str(error) and "MemoryAllocation" not in str(error):
+            if error.status not in _OUT_OF_MEMORY:
                 raise
             raise DeviceMemoryError(what, count, *self.memory_info()) from error
 
@@ -322,7 +329,7 @@ class Hip:
         status = result[0] if result.__class__ is tuple else result
         if status is not self._success:
             self._forget_error()
-            raise GpuError(f"hipModuleLaunchKernel gave {getattr(status, 'name', status)}")
+            raise _failed("hipModuleLaunchKernel", status)
 
     def report(self) -> str:
         """Return and forget what the stand-in's checks found; empty on a GPU."""

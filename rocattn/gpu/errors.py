@@ -6,7 +6,15 @@ from rocattn.errors import RocattnError
 
 
 class GpuError(RocattnError, RuntimeError):
-    """Base of everything that the HIP runtime or a kernel reports."""
+    """Base of everything that the HIP runtime or a kernel reports.
+
+    Attributes:
+        status: HIP's name of the status that it gave ("hipErrorOutOfMemory"); "" for what is not one.
+    """
+
+    def __init__(self, message: str, *, status: str = "") -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class NoRuntimeError(GpuError):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rocattn.gpu.launch import Buffer, Launch, LaunchPlan
 
 POISON_VARIABLE = "ROCATTN_GPU_POISON"
+_UNFIT = frozenset({"hipErrorNoBinaryForGpu", "hipErrorSharedObjectInitFailed"})  # code for another architecture
 _LAUNCH_PARAM_BUFFER_POINTER, _LAUNCH_PARAM_BUFFER_SIZE, _LAUNCH_PARAM_END = 1, 2, 3
 _MAX_PREPARED = 512
 _CTYPES = {
@@ -141,7 +142,7 @@ class Runtime:
         try:
             return self.hip.module_function(self.hip.module_load(code), launch.symbol)
         except GpuError as error:
-            if "NoBinaryForGpu" in str(error) or "SharedObjectInitFailed" in str(error):
+            if error.status in _UNFIT:
                 raise ArchError(f"the device is {self.device.arch}, which code for {self.arch} does not fit") from error
             told = f" ({report})" if (report := self.hip.report()) else ""
             raise GpuError(f"{launch.kernel} ({launch.code_object}) does not load: {error}{told}") from error

@@ -242,7 +242,7 @@ def test_a_slower_gpu_benchmark_is_explained_by_its_launches_and_its_machine_cod
 
 def test_a_tracked_number_of_a_kernel_takes_the_causes_of_its_audit(tmp_path, checkout):
     """`bench_audit` names architecture and kernel: what the audit says of them is why."""
-    cause = Cause(kind="machine code", about="spills", about="spills", text="43 VGPRs are spilled")
+    cause = Cause(kind="machine code", about="spills", text="43 VGPRs are spilled")
     audit = Entry(
         label="softmax f16",
         name="softmax",

@@ -79,6 +79,7 @@ class LoopCost:
         dual, barriers: Instructions that are two operations; that wait for other waves.
         lines: What the source lines add to `issue_cycles`, the costliest first.
         notes: What could not be known, and what was assumed of this kernel.
+        gaps: Those of the notes that say what the numbers leave out, or count otherwise than it runs.
     """
 
     arch: str
@@ -114,11 +115,7 @@ class LoopCost:
     barriers: int
     lines: tuple[LineCost, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def gaps(self) -> tuple[str, ...]:
-        """Those of the notes that say what the numbers leave out, or count otherwise than it runs."""
-        return tuple(note for note in self.notes if note not in {_NO_LOOP, _OVERLAP})
+    gaps: tuple[str, ...] = ()
 
     def cycles_per(self, flops: float) -> float | None:
         """Return the issue cycles for so many FLOPs, of matrix products if there are any; None where there are none.
@@ -221,7 +218,7 @@ def _summary(
         dual=int(dual), barriers=sum(waits_for_waves(one.mnemonic) for one in body),
         lines=tuple(sorted((LineCost(name, int(n), cycles) for name, (n, cycles) in lines.items()),
                            key=lambda each: (-each.cycles, each.line))),
-        notes=notes,
+        notes=notes, gaps=tuple(note for note in notes if note not in {_NO_LOOP, _OVERLAP}),
     )  # fmt: skip
 
 

@@ -36,12 +36,15 @@ _INSTRUCTION = re.compile(r"\s+(\S+)\s*(.*?)\s*// ([0-9A-F]+): ([0-9A-F]{8})")
 _HEADER = re.compile(r"([0-9a-f]{16}) <")
 _SOURCE = re.compile(r"; (.+):(\d+)(?: \(discriminator \d+\))?$")
 _MAX_UNREADABLE = 0.01  # share of a code object's instructions: more, and the tool is too old for the processor
-_UNKNOWN = "does not know it"
 _REFUSED: dict[tuple[str, str], str] = {}  # tool and processor that it does not know -> that in words
 
 
 class DisassemblyError(RocattnError, RuntimeError):
     """Raised when there is no llvm-objdump for a processor, or it fails; one line with the reason and the remedy."""
+
+
+class _UnknownProcessorError(DisassemblyError):
+    """Raised when a tool does not know a processor: the next kernel for it would be refused as well."""
 
 
 def disassemble(device: DeviceObject) -> str:
@@ -67,10 +70,10 @@ def disassemble(device: DeviceObject) -> str:
         if reason is None:
             try:
                 return _text(device, elf, functions, tool)
+            except _UnknownProcessorError as error:
+                reason = _REFUSED[tool, device.processor] = str(error)
             except DisassemblyError as error:
                 reason = str(error)
-                if reason.endswith(_UNKNOWN):
-                    _REFUSED[tool, device.processor] = reason
         reasons.append(reason)
     looked = "; ".join(reasons) or "none is on PATH or in ROCm (apt install llvm-19, or set ROCM_PATH)"
     raise DisassemblyError(f"no llvm-objdump for {device.processor or 'its processor'}: {looked}")
@@ -164,7 +167,7 @@ def _text(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> 
         except subprocess.TimeoutExpired as error:
             raise DisassemblyError(f"{tool} took longer than {_TIMEOUT_S:.0f} s") from error
         if done.returncode:
-            raise DisassemblyError(f"{tool} {_complaint(done.returncode, done.stderr.decode(errors='replace'))}")
+            raise _complaint(tool, done.returncode, done.stderr.decode(errors="replace"))
         with printed.open(errors="backslashreplace") as lines:
             writer = _Writer(device, elf)
             for span, instructions in _by_function(lines, functions):
@@ -177,14 +180,15 @@ def _text(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> 
     return "\n".join(writer.lines) + "\n"
 
 
-def _complaint(status: int, output: str) -> str:
-    """Return what a failing tool says, in a few words."""
+def _complaint(tool: str, status: int, output: str) -> DisassemblyError:
+    """Return what to raise for a tool that fails, in a few words."""
     if "not yet supported" in output or "find target" in output:
-        return _UNKNOWN
+        return _UnknownProcessorError(f"{tool} does not know it")
     if status < 0:
-        return "crashes on it"
+        return DisassemblyError(f"{tool} crashes on it")
     lines = [line for line in output.splitlines() if line.strip()]
-    return f"fails: {shown(lines[0], 120)}" if lines else "fails without a word"
+    said = f"fails: {shown(lines[0], 120)}" if lines else "fails without a word"
+    return DisassemblyError(f"{tool} {said}")
 
 
 def _by_function(lines: Iterable[str], functions: list[_Span]) -> Iterator[tuple[_Span, list[_Line]]]:

@@ -151,16 +151,17 @@ def gate_arguments(base: str | None) -> tuple[list[str], str]:
 
 def why_no_commit() -> str:
     """Return why there is no commit here; "" if there is one, or a checkout that git refuses: no reason to skip."""
-    from rocattn_profiling.measure.revisions import RevisionError, distrust, git
+    from rocattn_profiling.measure.revisions import DistrustError, NoGitError, RevisionError, git
 
     try:
         git(Path(), "rev-parse", "--verify", "HEAD")
-    except RevisionError as error:
+    except DistrustError:
         # Another user's checkout, in a container: the steps are run, end with what git says to do, and are not green.
-        if distrust(str(error)):
-            return ""
-        missing = str(error).startswith(("git is not installed", "git does not start"))
-        return str(error) if missing else "not a git checkout with a commit"
+        return ""
+    except NoGitError as error:
+        return str(error)
+    except RevisionError:
+        return "not a git checkout with a commit"
     return ""
 
 

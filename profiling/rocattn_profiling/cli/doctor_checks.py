@@ -24,7 +24,7 @@ from rocattn.threads import count_problem, thread_count
 from rocattn.toolchain import choose_host_compiler, find_compilers, host_isa
 from rocattn_profiling.cli.doctor_machine import gpu_checks, hygiene_checks, processor_checks
 from rocattn_profiling.cli.doctor_report import BackendCheck, Check, Report, chosen_compilers
-from rocattn_profiling.cli.programs import find_tool, tool_version
+from rocattn_profiling.cli.programs import BrokenToolError, find_tool, tool_version
 from rocattn_profiling.collect.find import Tool, find_profilers
 from rocattn_profiling.measure import environments, machine
 
@@ -219,9 +219,10 @@ def _tool(group: str, name: str, names: tuple[str, ...], absent: Status, remedy:
     path = find_tool(*names)
     if path is None:
         return Check(group, name, absent, "not found", remedy)
-    told = tool_version(path)
-    broken = told.startswith("does not")
-    return Check(group, name, "warning" if broken else "ok", f"{told} ({path})", _REPAIR if broken else "")
+    try:
+        return Check(group, name, "ok", f"{tool_version(path)} ({path})")
+    except BrokenToolError as error:
+        return Check(group, name, "warning", f"{error} ({path})", _REPAIR)
 
 
 def profiler_checks() -> list[Check]:

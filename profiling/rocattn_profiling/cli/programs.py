@@ -9,10 +9,15 @@ import subprocess
 from pathlib import Path
 
 from rocattn.complaint import complaint
+from rocattn.errors import RocattnError
 from rocattn_profiling.markup import terminal
 
 _VERSION_TIMEOUT_S = 20.0
 _VERSION_QUESTIONS = {"amd-smi": "version"}
+
+
+class BrokenToolError(RocattnError):
+    """Raised when a program is there and does not run; the text goes on from its name: "does not start (…)"."""
 
 
 def find_tool(*names: str) -> str | None:
@@ -23,7 +28,11 @@ def find_tool(*names: str) -> str | None:
 
 
 def tool_version(path: str) -> str:
-    """Return the version that a program prints, or what it does not do: "does not …"."""
+    """Return the version that a program prints.
+
+    Raises:
+        BrokenToolError: When it does not run; the text says what it does not do.
+    """
     question = _VERSION_QUESTIONS.get(Path(path).name, "--version")
     try:
         done = subprocess.run(
@@ -36,13 +45,13 @@ def tool_version(path: str) -> str:
             check=False,
         )
     except OSError as error:
-        return f"does not start ({error.strerror})"
-    except subprocess.TimeoutExpired:
-        return f"does not answer in {_VERSION_TIMEOUT_S:.0f} s"
+        raise BrokenToolError(f"does not start ({error.strerror})") from error
+    except subprocess.TimeoutExpired as error:
+        raise BrokenToolError(f"does not answer in {_VERSION_TIMEOUT_S:.0f} s") from error
     said = done.stdout + done.stderr
     if done.returncode:
         # No number of what it says: a traceback has those of the folders that it goes through.
         why = terminal(complaint(said, "it prints nothing"), 200)
-        return f"does not work, `{question}` ends with status {done.returncode}: {why}"
+        raise BrokenToolError(f"does not work, `{question}` ends with status {done.returncode}: {why}")
     found = re.search(r"\d+(?:\.\d+)+\S*", said)
     return found[0].rstrip(",)") if found else "gives no version"

@@ -211,7 +211,7 @@ class _State:
         if not self.verdict:
             why = seen.excuse or undecided.why(seen, self.policy, self.rounds, self._limits(seen))
             opening = "" if seen.excuse else f"undecided: {_between(seen)}: "
-            return self._inconclusive(why, f"{opening}{why.line}{'' if why == seen.note else note}", **ratios)
+            return self._inconclusive(why, f"{opening}{why.line}{'' if why is seen.note else note}", **ratios)
         reason = _words(self.verdict, seen, self.policy) + note
         if invalid and self.verdict in {"regression", "improvement"}:
             return self._inconclusive(invalid, f"{invalid.text} (alone it reads: {reason})", **ratios)

@@ -191,8 +191,7 @@ def _foot(result: GateResult) -> Iterator[str]:
     yield f"- {markdown(render.together(result))}"
     if result.noise is not None:
         yield f"- {markdown(render.known_beforehand(result.entries, result.noise), 300)}"
-    if not any("environments differ" in note for note in result.notes):
-        yield from _listed([_package(name, *pair) for name, pair in result.environment_differences.items()])
+    yield from _listed([_package(name, *pair) for name, pair in result.environment_differences.items()])
     yield from _listed([markdown(note, 300) for note in result.notes])
     if result.command:
         yield f"- again: {code(result.command, 300)}"

@@ -55,9 +55,9 @@ def _lines(result: GateResult) -> Iterator[str]:
             yield f"{status}: {len(entries)}"
             for entry in entries:
                 yield f"  {_short(entry)}"
-    if result.notes:
+    if notes := result.remarks:
         yield ""
-        yield from (f"note: {terminal(note)}" for note in result.notes)
+        yield from (f"note: {terminal(note)}" for note in notes)
 
 
 def together(result: GateResult) -> str:

@@ -158,9 +158,6 @@ def _notes(sides: Sides, measured: Measured) -> list[str]:
         notes.append(
             "offline: dependencies are those of the running interpreter on both sides, not the revisions' own locks"
         )
-    if differing := sides.context.differing:
-        listed = [f"{name} {old or 'absent'} -> {new or 'absent'}" for name, (old, new) in differing.items()]
-        notes.append(f"the environments differ: {', '.join(listed)}")
     base, head = (sides.facts[side].revision for side in SIDES)
     if base is not None and head is not None and base.tree == head.tree:
         notes.append("base and head have identical files: this run measures the machine's noise")

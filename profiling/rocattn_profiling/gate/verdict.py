@@ -203,6 +203,13 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         return {"pass": 0, "inconclusive": 0, "regression": 1, "problem": 1, "not measured": 3}[self.verdict]
 
     @property
+    def remarks(self) -> list[str]:
+        """The notes, after a line about the packages that differ."""
+        differing = self.environment_differences.items()
+        listed = ", ".join(f"{name} {old or 'absent'} -> {new or 'absent'}" for name, (old, new) in differing)
+        return [*([f"the environments differ: {listed}"] if listed else []), *self.notes]
+
+    @property
     def command(self) -> str:
         """The command that compares the same sides again; empty where their names do not say how."""
         if self.again or self.base.revision is None or self.head.revision is None or self.head.revision.dirty:

@@ -166,7 +166,7 @@ def _cache_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except revisions.RevisionError as error:
-        if DISK_FULL.search(str(error)):
+        if DISK_FULL.search(error.output):
             raise CacheError(_cache_message(root, str(error))) from error
         raise
     except OSError as error:

@@ -130,8 +130,8 @@ class BenchSession(ResultsFolder):
             self._on_step(config.label, self.settings.launches)
             return kept
         asked = {name: self._problem(config, name, len(backends), facts) for name in backends}
-        problems = {name: problem for name, problem in asked.items() if problem is not None}
-        able = [name for name in backends if name not in problems]
+        refused = {name: problem for name, problem in asked.items() if problem is not None}
+        able = [name for name in backends if name not in refused]
         known = self.kept(suite, config, able)
         records = {record.backend: record for record in known if record.layers == facts.layers}
         if records or not able:
@@ -142,7 +142,7 @@ class BenchSession(ResultsFolder):
         for name in backends:
             if name in records:
                 continue
-            status, reason = problems[name]
+            status, reason = refused[name]
             records[name] = self._record(suite, config, name, facts, status=status, skipped=reason)
             before = self._known.get(records[name].id)
             if before is None or before.launches:  # a restart that skips it again adds no second line

@@ -30,7 +30,23 @@ TIES = frozenset(
 
 
 class RevisionError(RocattnError):
-    """Raised when a revision cannot be named or read; the text says what to do."""
+    """Raised when a revision cannot be named or read; the text says what to do.
+
+    Attributes:
+        output: What git itself printed, for those who know its texts; "" where git was not asked.
+    """
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
+
+
+class NoGitError(RevisionError):
+    """Raised when git is not installed, or does not start."""
+
+
+class DistrustError(RevisionError):
+    """Raised when git refuses a checkout that another user owns."""
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +78,9 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> st
     """Run git in a repository and return its stdout without the trailing newline.
 
     Raises:
-        RevisionError: When git is missing or fails; holds git's own last line, and the error before it.
+        NoGitError: When git is not installed, or does not start.
+        DistrustError: When git refuses the checkout for its owner.
+        RevisionError: When git fails; holds git's own last line, and the error before it.
     """
     command = ["git", "-C", str(repo), *arguments]
     # Locale and optional locks: we read messages, and a status must not rewrite the user's index.
@@ -73,25 +91,25 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> st
             command, capture_output=True, check=False, env=variables, encoding="utf-8", errors="replace"
         )
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise RevisionError("git is not installed: what compares or shows revisions needs it") from error
+        raise NoGitError("git is not installed: what compares or shows revisions needs it") from error
     except OSError as error:
-        raise RevisionError(f"git does not start: {error.strerror}") from error
+        raise NoGitError(f"git does not start: {error.strerror}") from error
     if done.returncode:
-        raise RevisionError(f"git {arguments[0]} failed: {_why(done.stderr)}")
+        if why := _distrust((done.stderr.strip().splitlines() or [""])[-1]):
+            raise DistrustError(why, done.stderr)
+        raise RevisionError(f"git {arguments[0]} failed: {_why(done.stderr)}", done.stderr)
     return done.stdout.rstrip("\n")
 
 
 def _why(said: str) -> str:
     """Return what git complains of, in a line."""
     lines = said.strip().splitlines() or ["no message"]
-    if distrust(lines[-1]):
-        return lines[-1]
     # "fatal: adding files failed" says less than the error before it, and more than the usage that may follow.
     told = [next((line for line in lines if line.startswith(start)), "") for start in ("error: ", "fatal: ")]
     return "; ".join(filter(None, told)) or lines[-1]
 
 
-def distrust(said: str) -> str:
+def _distrust(said: str) -> str:
     """Return what to do where git refuses a checkout for its owner, from its last line; "" where that is not why."""
     _, command, folder = said.rpartition("git config --global --add safe.directory ")
     if not command:
@@ -109,11 +127,9 @@ def find_repository(start: Path) -> Path:
         raise RevisionError(f"{start} is not a folder")
     try:
         return Path(git(start, "rev-parse", "--show-toplevel"))
+    except (NoGitError, DistrustError):
+        raise
     except RevisionError as error:
-        if str(error).startswith(("git is not installed", "git does not start")):
-            raise
-        if why := distrust(str(error)):
-            raise RevisionError(why) from error
         raise RevisionError(f"{start} is not inside a git repository: run this where the project was cloned") from error
 
 
@@ -229,7 +245,8 @@ def checkout(repo: Path, revision: Revision, scratch: Path) -> Iterator[Path]:
             except RevisionError as error:
                 raise RevisionError(
                     f"a submodule of {revision.name} cannot be checked out ({error}): "
-                    "run `git submodule update --init --recursive` in the project first"
+                    "run `git submodule update --init --recursive` in the project first",
+                    error.output,
                 ) from error
         yield folder / "tree"
 
@@ -258,7 +275,8 @@ def _fetch_missing(repo: Path, revision: Revision) -> None:
     except RevisionError as error:
         raise RevisionError(
             f"this clone is partial, and the files of {revision.name} cannot be fetched ({error}): "
-            "see to its remote, or run `git fetch --refetch --no-filter`"
+            "see to its remote, or run `git fetch --refetch --no-filter`",
+            error.output,
         ) from error
 
 

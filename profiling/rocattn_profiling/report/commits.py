@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.measure.revisions import RevisionError, distrust, git
+from rocattn_profiling.measure.revisions import DistrustError, RevisionError, git
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,8 +63,10 @@ def read_history(repo_root: Path) -> History:
 def _git(repo_root: Path, *arguments: str) -> str:
     try:
         return git(repo_root, *arguments)
+    except DistrustError:
+        raise
     except RevisionError as error:
-        raise RocattnError(distrust(str(error)) or f"{repo_root} has no git history to show: {error}") from None
+        raise RocattnError(f"{repo_root} has no git history to show: {error}") from None
 
 
 def commit_url(repo_root: Path, configured: str = "") -> str:

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.cli.ci import why_no_commit
 from rocattn_profiling.measure import revisions
-from rocattn_profiling.measure.revisions import RevisionError
+from rocattn_profiling.measure.revisions import DistrustError, NoGitError, RevisionError
 
 
 def state_of(project):
@@ -96,8 +97,22 @@ def test_a_git_that_does_not_start_is_one_line(tmp_path, monkeypatch):
     git.write_text("no program")
     for path, why in ((tmp_path, "git does not start: Permission denied"), (git, "git is not installed")):
         monkeypatch.setenv("PATH", str(path))
-        with pytest.raises(RevisionError, match=why):
+        with pytest.raises(NoGitError, match=why):
             revisions.find_repository(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "told"), [(NoGitError, "x"), (DistrustError, ""), (RevisionError, "not a git")])
+def test_what_became_of_git_is_told_by_type(tmp_path, monkeypatch, kind, told):
+    """However it is worded: what keeps the gate from running is passed on, what git refuses is left to fail."""
+
+    def fails(*_, **__):
+        raise kind("x")
+
+    monkeypatch.setattr(revisions, "git", fails)
+    assert why_no_commit().startswith(told)
+    assert bool(why_no_commit()) == bool(told)
+    with pytest.raises(RevisionError, match="is not inside a git repository" if kind is RevisionError else "^x$"):
+        revisions.find_repository(tmp_path)
 
 
 def test_a_snapshot_holds_changes_and_untracked_files_and_touches_nothing(repo):

@@ -43,7 +43,7 @@ struct MatmulShape {
     using Element = typename M::Element;
     static constexpr u32 VECTOR = VECTOR_BYTES / sizeof(T);            // of global memory
     static constexpr u32 STEP = sizeof(Element) == 2 ? 64 : 32;        // depth in LDS at a time
-    static constexpr u32 PAD = VECTOR_BYTES / sizeof(Element);         // 16 bytes: rows start in different banks
+    static constexpr u32 PAD = VECTOR_BYTES / sizeof(Element);         // 16 bytes, as in tile.h
     static constexpr u32 STRIDE = STEP + PAD;                          // of a tile [64][STEP]
     static constexpr u32 UPRIGHT_STRIDE = MATMUL_TILE + PAD;           // of a tile [STEP][64]
     static constexpr bool MATRIX_UNITS = sizeof(Element) == 2;

@@ -5,8 +5,9 @@
 // `fetch` issues them, `put` writes the registers to LDS. A RowTile lies in LDS as in memory; a TransposedTile has the
 // columns as LDS rows, with its rows (the depth of the next product) in the order in which Matrix::chain wants them.
 //
-// LDS rows are 16 bytes longer than a multiple of 32, so that eight lanes that read 16 bytes each from consecutive rows
-// hit all banks once; transposed tiles skip another 16 bytes after every 8 rows, so that their writes spread as well.
+// LDS rows are 16 bytes longer than a multiple of 32, so that rows start in different banks; transposed tiles skip
+// another 16 bytes after every 8 rows. Reads of fragments still conflict on CDNA, twofold or more, and so do the writes
+// of transposed tiles: the hardware does not serve a read in groups of consecutive lanes (docs/kernels.md).
 //
 // Rows are addressed as base + 32-bit byte offset, the base being the same in all lanes (an SGPR pair, advanced by
 // scalar additions). So KEY_TILE * |stride| * sizeof(T) must stay below 2^32; any sign of the stride will do.

@@ -81,6 +81,25 @@ def test_a_narrow_terminal_gets_the_columns_in_parts(monkeypatch, width, name):
     assert letters == [re.sub("[^a-z_]", "", name)] * len(parts)
 
 
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("keys", [2, 3])
+def test_every_part_of_a_table_has_all_keys(monkeypatch, width, keys):
+    """Rows that only the second or third column tells apart can be told apart in each part, on one terminal line."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    columns = ["kernel", "arch", "file", *(f"COLUMN {letter}" for letter in "ABCDEFGHIJKLMN")]
+    rows = [["flash_attention_causal f16 D=128", arch, "a.co", *["1"] * 14] for arch in ("gfx942", "gfx1100")]
+    console.print_table("audit", columns, rows, keys=keys)
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in sys.stderr.getvalue().splitlines()]
+    heads = [line.split() for line in lines if line.split()[:1] == ["kernel"]]
+    assert len(heads) > 1
+    assert all(head[:keys] == columns[:keys] for head in heads)
+    for arch in ("gfx942", "gfx1100"):
+        assert sum(line.startswith(" flash_attention") and arch in line for line in lines) == len(heads)
+    assert max(map(len, lines)) <= width
+
+
 def test_a_table_of_one_column_is_one(monkeypatch):
     """There is nothing to put beside it."""
     monkeypatch.setenv("TERM", "xterm")

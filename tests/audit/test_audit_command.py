@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -282,6 +283,64 @@ def test_an_audit_file_is_compared_with(audit, tmp_path):
     assert (status, out.startswith("nothing got worse or better: 2 kernels")) == (0, True)
     status, _, _ = audit("--arch", "gfx942", "--against", tmp_path / "before.json")
     assert status == 3  # nothing in common: nothing was compared
+
+
+def test_the_verdict_comes_before_what_changed(audit, tmp_path, monkeypatch):
+    """One kernel got worse: its row and no other, in a screenful at 80 columns; --all shows the others, too."""
+    audit("--arch", "gfx1100")
+    before = json.loads((tmp_path / "out/audit.json").read_text())
+    (scale,) = (one for one in before["kernels"] if one["kernel"] == "scale")
+    scale["loop"]["issue_cycles"] *= 0.9
+    scale["vgprs"] -= 1
+    (tmp_path / "before.json").write_text(json.dumps(before))
+
+    def shown(*arguments):
+        monkeypatch.setattr(sys, "stderr", sys.stdout)  # in the order of a terminal
+        status, out, _ = audit("--arch", "gfx1100", "--against", tmp_path / "before.json", *arguments)
+        return status, [line.rstrip() for line in out.splitlines() if not line.startswith("audit: ")]
+
+    status, lines = shown()
+    assert status == 1
+    assert lines[0].startswith("1 kernel worse: 2 kernels of this checkout")
+    assert len(lines) <= 25
+    heads = [line.split() for line in lines if line.split()[:1] == ["kernel"]]
+    assert heads == [["kernel", "arch", "VGPRs", "cycles"]]
+    (row,) = (line.split() for line in lines if line.startswith(" scale"))
+    assert row[:5] == ["scale", "gfx1100", str(scale["vgprs"]), "->", str(scale["vgprs"] + 1)]
+    assert not any("flash_decode_combine" in line for line in lines)
+    _, lines = shown("--all")
+    assert lines[0].startswith("1 kernel worse")
+    assert any(line.startswith(" flash_decode_combine f16") for line in lines)
+
+
+def test_foreign_kernels_keep_the_order_of_the_files(audit, tmp_path):
+    """A higher issue bound puts no kernel before another, and the table says what it leaves out."""
+    kernel = "\t.type {0},@function\n{0}:\n.L{0}:\n{1}\ts_cbranch_scc1 .L{0}\n\ts_endpgm\n\t.size {0}, 1\n"
+    kernel += "\t.amdhsa_kernel {0}\n\t\t.amdhsa_next_free_vgpr 8\n\t.end_amdhsa_kernel\n"
+    product = "\tv_mfma_f32_16x16x16_f16 a[0:3], v[0:1], v[2:3], a[0:3]\n"
+    busy = product + "\tv_add_f32_e32 v4, v5, v6\n" * 40
+    paths = []
+    for name, body in (("a", busy), ("b", product), ("c", busy)):
+        paths.append(tmp_path / f"{name}.s")
+        text = kernel.format(f"kernel_{name}", body)
+        paths[-1].write_text(f'\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n{text}')
+    status, out, err = audit(*paths, "--json")
+    bounds = [one["loop"]["issue_bound_pct"] for one in json.loads(out)["audit"]["kernels"]]
+    assert status == 0
+    assert bounds[0] < bounds[1] > bounds[2]
+    assert [line.split()[0][-1] for line in err.splitlines() if line.startswith(" kernel_")] == ["a", "b", "c"]
+    assert "it ranks no kernels" in err
+    assert "it ranks no kernels" in (tmp_path / "out/audit.md").read_text()
+    assert "ceiling" not in out + err
+
+
+def test_an_audit_of_an_older_version_is_refused(audit, tmp_path):
+    """Its numbers have other names; the line says what to do."""
+    audit("--arch", "gfx1100")
+    path = tmp_path / "out/audit.json"
+    path.write_text(path.read_text().replace('"schema": 2', '"schema": 1'))
+    status, _, err = audit("--arch", "gfx1100", "--against", path)
+    assert (status, "is an audit of version 1, this tool reads 2: write it anew" in err) == (4, True)
 
 
 def test_other_peoples_files_work_and_say_what_is_not_known(audit, code):

@@ -55,7 +55,7 @@ class TestByHand:
         assert (cost.memory_cycles, cost.other_cycles, cost.issue_cycles) == (3, 4, 96)
         assert (cost.vector_issue_cycles, cost.lds_cycles, cost.global_cycles) == (76, 8, 4)
         assert (cost.bound_cycles, cost.bound_by) == (76, "matrix and vector")
-        assert cost.ceiling_pct == pytest.approx(100 * 64 / 76)
+        assert cost.issue_bound_pct == pytest.approx(100 * 64 / 76)
         assert cost.serial_pct == pytest.approx(100 * 64 / 88)
         assert cost.matrix_share_pct == pytest.approx(100 * 64 / 96)
         assert (cost.matrix_flops, cost.vector_flops) == (2 * 2 * 16**3, 32 * (8 * 2 + 4))
@@ -76,7 +76,7 @@ class TestByHand:
         """
         cost = cost_of("gfx942", *[MFMA] * 8, *["v_pk_mul_f32 v[8:9], v[8:9], v[8:9]"] * 12, *["v_exp_f32 v9, v9"] * 2)
         assert (cost.matrix_cycles, cost.vector_cycles, cost.vector_issue_cycles) == (128, 80, 112)
-        assert (cost.bound_cycles, cost.bound_by, cost.ceiling_pct) == (128, "matrix", 100)
+        assert (cost.bound_cycles, cost.bound_by, cost.issue_bound_pct) == (128, "matrix", 100)
         assert cost.serial_pct == pytest.approx(100 * 128 / 208)
         assert cost.vector_flops == 64 * (12 * 2 + 2)
         assert any("two or more waves" in note for note in cost.notes)
@@ -84,24 +84,24 @@ class TestByHand:
     def test_too_many_vector_instructions_bound_mfma_loops(self):
         """gfx942: 4 products x 16 = 64 cycles; held 4 x 4 + 28 x 4 = 128: half of the peak at best."""
         cost = cost_of("gfx942", *[MFMA] * 4, *["v_add_f32 v9, v9, v9"] * 28)
-        assert (cost.bound_cycles, cost.bound_by, cost.ceiling_pct) == (128, "matrix and vector", 50)
+        assert (cost.bound_cycles, cost.bound_by, cost.issue_bound_pct) == (128, "matrix and vector", 50)
 
     def test_products_of_32_bit_elements_hold_the_issue(self):
         """gfx942: 2 x 32 cycles of v_mfma_f32_16x16x4_f32 and 4 x 4 of additions serialise: 80."""
         product = "v_mfma_f32_16x16x4_f32 v[0:3], v4, v5, v[0:3]"
         cost = cost_of("gfx942", *[product] * 2, *["v_add_f32 v9, v9, v9"] * 4)
-        assert (cost.bound_cycles, cost.ceiling_pct) == (80, 80)
+        assert (cost.bound_cycles, cost.issue_bound_pct) == (80, 80)
 
-    def test_a_shape_of_half_the_rate_halves_the_ceiling(self):
+    def test_a_shape_of_half_the_rate_halves_the_issue_bound(self):
         """gfx950 does 16x16x16 in the cycles of 16x16x32: busy all the time, it reaches half of the peak."""
-        assert cost_of("gfx950", *[MFMA] * 4).ceiling_pct == 50
-        assert cost_of("gfx950", *[MFMA.replace("x16_", "x32_")] * 4).ceiling_pct == 100
+        assert cost_of("gfx950", *[MFMA] * 4).issue_bound_pct == 50
+        assert cost_of("gfx950", *[MFMA.replace("x16_", "x32_")] * 4).issue_bound_pct == 100
 
     def test_lds_bounds_where_its_port_is_the_busiest(self):
         """gfx942: a read of 16 bytes a lane is 16 cycles of a port that two SIMDs share: 4 x 16 x 2 = 128 > 16."""
         cost = cost_of("gfx942", MFMA, *["ds_read_b128 v[8:11], v20"] * 4)
         assert (cost.lds_cycles, cost.bound_cycles, cost.bound_by) == (64, 128, "lds")
-        assert cost.ceiling_pct == 12.5
+        assert cost.issue_bound_pct == 12.5
 
     def test_the_l1_cache_bounds_where_it_is_the_busiest(self):
         """gfx90a: 64 lanes x 16 bytes / 64 = 16 cycles of a cache that four SIMDs share."""
@@ -119,7 +119,7 @@ class TestByHand:
             "gfx1100", "v_fmac_f32_e32 v0, v1, v2", "v_pk_fma_f16 v0, v1, v2, v3", "v_dot2_f32_f16 v0, v1, v2, v3",
             "v_dual_fmac_f32 v0, v1, v2 :: v_dual_mul_f32 v5, v4, v3", "v_max_f32_e32 v0, v1, v2",
         )  # fmt: skip
-        assert (cost.ceiling_pct, cost.matrix_share_pct, cost.serial_pct) == (None, 0, 0)
+        assert (cost.issue_bound_pct, cost.matrix_share_pct, cost.serial_pct) == (None, 0, 0)
         assert (cost.vector_flops, cost.dual) == (32 * (2 + 4 + 4 + 3), 1)
         assert (cost.vector_cycles, cost.bound_by) == (5, "vector")
         assert cost.cycles_per(32 * 13) == 5 + 3
@@ -254,7 +254,7 @@ def test_our_kernels_spend_on_products_what_the_peak_allows(compiled, arch):
     assert cost.issue_cycles == sum(parts) == pytest.approx(sum(line.cycles for line in cost.lines))
     assert cost.matrix_cycles <= cost.bound_cycles <= cost.issue_cycles
     assert 0 < cost.matrix_share_pct <= cost.serial_pct <= 100
-    assert cost.serial_pct <= cost.ceiling_pct <= 100
+    assert cost.serial_pct <= cost.issue_bound_pct <= 100
     assert cost.cycles_per(1024 * 64) == pytest.approx(cost.issue_cycles / tiles)
 
 
@@ -274,14 +274,14 @@ def test_doubling_the_matrix_instructions_doubles_their_cycles(compiled, arch, s
     assert (after.matrix_cycles, after.matrix_flops) == (2 * before.matrix_cycles, 2 * before.matrix_flops)
     assert (after.vector_cycles, after.scalar_cycles) == (before.vector_cycles, before.scalar_cycles)
     assert (after.global_bytes, after.lds_bytes) == (before.global_bytes, before.lds_bytes)
-    assert after.ceiling_pct >= before.ceiling_pct
+    assert after.issue_bound_pct >= before.issue_bound_pct
 
 
 def test_an_added_vector_instruction_costs_its_cycle(compiled):
-    """One beside each product of the loop, a cycle each, takes the ceiling down."""
+    """One beside each product of the loop, a cycle each, takes the issue bound down."""
     text, name = compiled("gfx1100", 64)
     added = re.sub(r"(?m)^(\tv_wmma_.*\n)", "\\1\tv_add_f32_e32 v255, v255, v255\n", text)
     before, after = kernel_cost(text, name), kernel_cost(added, name)
     products = before.kinds["matrix"].instructions
     assert after.issue_cycles - before.issue_cycles == after.bound_cycles - before.bound_cycles == products
-    assert after.ceiling_pct < before.ceiling_pct
+    assert after.issue_bound_pct < before.issue_bound_pct

@@ -109,6 +109,8 @@ class TestData:
         ("gfx942", 64, "v_pk_fma_f32 v[0:1], v[2:3], v[4:5], v[6:7]", 4, 4),
         ("gfx942", 64, "v_fma_f64 v[0:1], v[0:1], v[0:1], v[0:1]", 4, 4),
         ("gfx942", 64, "v_exp_f32_e32 v0, v1", 16, 16),
+        ("gfx950", 64, "v_exp_f32_e32 v0, v1", 8, 8),
+        ("gfx950", 64, "v_rcp_f64_e32 v[0:1], v[2:3]", 16, 16),
         ("gfx942", 64, "v_cvt_f16_f32_e32 v0, v1", 16, 4),
         ("gfx942", 64, "v_cvt_pkrtz_f16_f32 v0, v1, v2", 4, 4),
         ("gfx1100", 32, "v_fma_f32 v0, v1, v2, v3", 1, 1),
@@ -127,7 +129,7 @@ class TestData:
     ],
 )
 def test_vector_and_scalar_instructions_take(arch, wave, text, cycles, issue):
-    """A quarter of the rate for transcendental functions, in a unit of its own on RDNA; dual issue costs one."""
+    """Transcendental functions at a quarter of the rate (half on CDNA 4), on RDNA in a unit of their own."""
     found = cost(arch, text, wave)
     assert (found.cycles, found.issue) == (cycles, issue)
 

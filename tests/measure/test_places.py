@@ -77,6 +77,25 @@ def test_the_bench_table_is_one_for_each_place(capsys):
     assert [round(speedup.ratio, 2) for _, speedup in found] == [4.0, 0.5] * len(CONFIGS)
 
 
+def test_more_than_a_ceiling_is_marked_and_explained(capsys):
+    """127 % of a ceiling is no share: the table marks that row, and says under it how it comes."""
+    config = AttentionConfig(batch=1, num_heads=2, seq_q=64, seq_k=64, head_dim=16)
+    usual, fast = (make_record([[2000.0]], config=config, backend=name) for name in ("cpu", "cpu-flash"))
+    fast = msgspec.structs.replace(fast, ceilings={"gemm_tflops": stats.summarize(fast).tflops / 1.27})
+    usual = msgspec.structs.replace(usual, ceilings={"gemm_tflops": stats.summarize(usual).tflops / 0.27})
+    bench_view.print_tables([("s", [usual, fast])])
+    text = capsys.readouterr().err
+    assert "127.0 GEMM ?" in text
+    assert "27.0 GEMM  " in text
+    assert text.count(stats.ABOVE_CEILING) == 1
+    html = pages.report_html(bench_report.build([usual, fast]), None, 0)
+    assert html.count("127 ?<") == 1
+    assert html.count(stats.ABOVE_CEILING) == 1
+    bench_view.print_tables([("s", [usual])])
+    assert stats.ABOVE_CEILING not in capsys.readouterr().err
+    assert stats.ABOVE_CEILING not in pages.report_html(bench_report.build([usual]), None, 0)
+
+
 def test_the_report_has_a_group_for_each_place():
     """Rows, verdicts, charts and ceilings are of one place; each of the two says which."""
     ceilings = {"n1": {"memory_gbps": 40.0}, "n2": {"memory_gbps": 10.0}}

@@ -133,7 +133,9 @@ def read_audit(path: Path) -> Audit:
             data = msgspec.json.encode(head["audit"])  # what `rocattn kernels audit --json` prints has more around it
             head = head["audit"]
         if isinstance(head, dict) and head.get("schema", SCHEMA) != SCHEMA:
-            raise AuditFileError(f"{path} is an audit of version {head['schema']}, this tool reads {SCHEMA}")
+            raise AuditFileError(
+                f"{path} is an audit of version {head['schema']}, this tool reads {SCHEMA}: write it anew"
+            )
         return msgspec.json.decode(data, type=Audit)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise AuditFileError(f"{path} is no audit (write one with `rocattn kernels audit --out`): {error}") from error

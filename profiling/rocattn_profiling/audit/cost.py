@@ -1,10 +1,11 @@
-"""What one iteration of a kernel's hot loop costs: cycles by kind, FLOPs, bytes, and the ceiling they imply.
+"""What one iteration of a kernel's hot loop costs: cycles by kind, FLOPs, bytes, and the issue bound they imply.
 
 The model is of throughput. Each instruction keeps its unit busy for the cycles of ``rates.toml``; a lone wave issues
 one instruction after the other (`LoopCost.issue_cycles`); with enough waves on a SIMD the units work beside each
 other, and the busiest one decides (`LoopCost.bound_cycles`). Where a unit serves several SIMDs in turns (LDS, the L1
-cache), all of them are taken to run this loop. Latency, misses, bank conflicts and barriers are left out: the bound is
-what no schedule can beat, not what a kernel reaches.
+cache), all of them are taken to run this loop. LDS bank conflicts, waits, dependences between instructions, occupancy,
+cache misses and barriers are left out: the bound is what no schedule can beat, not what a kernel reaches. It does not
+order kernels by speed either (docs/instruction-costs.md has a case where it orders them the wrong way round).
 
 Matrix and vector instructions share the issue of a SIMD. On gfx11 and gfx12 a WMMA holds it to its end: the two
 serialise. On CDNA an MFMA holds it for its first 4 cycles (8 if sparse): vector instructions of other waves, or
@@ -70,9 +71,9 @@ class LoopCost:
         bound_by: The unit that takes so long: "matrix and vector", "matrix", "vector", "transcendental", "lds",
             "global", "scalar" or "branch".
         matrix_share_pct: Matrix cycles of `issue_cycles`.
-        serial_pct: Matrix cycles of matrix and vector cycles together: the ceiling if nothing ran beside anything.
-        ceiling_pct: The share of the matrix peak (of the best dense products of the same types) that the loop cannot
-            exceed; None without matrix instructions.
+        serial_pct: Matrix cycles of matrix and vector cycles together: the issue bound if nothing ran beside anything.
+        issue_bound_pct: The share of `bound_cycles` that the matrix unit could use if nothing waited, in products at
+            the best dense rate of their types; None without matrix instructions. No measure of speed.
         matrix_flops, vector_flops: Of the wave, all lanes active; a fused multiply-add counts 2.
         global_bytes, lds_bytes, scratch_bytes: That the wave's lanes load and store, as often as they do.
         flops_per_global_byte, flops_per_lds_byte: Arithmetic intensity of the wave; None where nothing is moved.
@@ -103,7 +104,7 @@ class LoopCost:
     bound_by: str
     matrix_share_pct: float
     serial_pct: float
-    ceiling_pct: float | None
+    issue_bound_pct: float | None
     matrix_flops: int
     vector_flops: int
     global_bytes: int
@@ -210,7 +211,7 @@ def _summary(
         lds_cycles=busy["lds"], global_cycles=busy["global"], bound_cycles=bound, bound_by=bound_by,
         matrix_share_pct=100 * busy["matrix"] / issue if issue else 0,
         serial_pct=100 * busy["matrix"] / serial if serial else 0,
-        ceiling_pct=100 * peak / bound if busy["matrix"] else None,
+        issue_bound_pct=100 * peak / bound if busy["matrix"] else None,
         matrix_flops=flops["matrix"], vector_flops=flops["vector"], global_bytes=moved["global"],
         lds_bytes=moved["lds"], scratch_bytes=moved["scratch"],
         flops_per_global_byte=done / moved["global"] if moved["global"] else None,

@@ -127,7 +127,7 @@ def _print(cells: Sequence[Cell], threads: int) -> None:
         slow, fast = measured[0].backends
         rows = [(f"D {cell.head_dim}", cell.dtype, cell.mask, describe(cell.ranges), _seen(cell)) for cell in measured]
         columns = ("head dim", "dtype", "mask", "faster with 95 % confidence", f"{slow} / {fast} at lengths")
-        print_table(f"crossovers, threads: {threads}", columns, rows)
+        print_table(f"crossovers, threads: {threads}", columns, rows, keys=3)
     for cell in cells:
         if cell.skipped:
             say(f"not measured: D {cell.head_dim} {cell.dtype} {cell.mask}: {cell.skipped}")

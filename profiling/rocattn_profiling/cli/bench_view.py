@@ -143,7 +143,8 @@ def _ceiling(summary: stats.Summary) -> str:
     """Return the percentage of the ceiling that is nearer, and which one that is."""
     shares = {"GEMM": summary.gemm_pct or 0.0, "memory": summary.memory_pct or 0.0}
     name = max(shares, key=lambda key: shares[key])
-    return f"{shares[name]:.1f} {name}" if shares[name] else ""
+    mark = " ?" if summary.above_ceiling else ""
+    return f"{shares[name]:.1f} {name}{mark}" if shares[name] else ""
 
 
 def _error(record: Record) -> str:
@@ -187,7 +188,9 @@ def _print_table(suite: str, measured: list[Record]) -> None:
             )
         )
         before = record.label
-    print_table(f"{suite}: {dtype}, {measured[0].threads} threads, {measured[0].data} data", COLUMNS, rows)
+    print_table(f"{suite}: {dtype}, {measured[0].threads} threads, {measured[0].data} data", COLUMNS, rows, keys=2)
+    if any(stats.summarize(record).above_ceiling for record in measured):
+        say(f"? {stats.ABOVE_CEILING}")
     if any(speedup.unit != "launch" for speedup in ratios.values()):
         say("* one launch: the interval is over samples of one process, not over processes (use --launches 3)")
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _WHAT = 160  # characters of a step: a label may be long
+_GAP = 3  # between two columns of a table
+_NARROWEST = 8  # a key column is folded into lines of this many characters, never into fewer
 _kept: list[tuple[IO[str], int]] = []  # stdout, and its descriptor, while `json_alone` has them
 
 
@@ -103,30 +105,37 @@ def emit_json(value: Any) -> None:
     print_utf8(f"{encoded.decode()}\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on stderr; every column but the first is right-aligned.
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1) -> None:
+    """Print a table on stderr; every column but the keys is right-aligned.
 
-    No cell is cut. A pipe (which has no width) gets as wide a table as it takes. On a terminal that is narrower the
-    columns come in parts below each other, each beside the first one, so that numbers stay in one piece.
+    No cell is cut. A pipe (which has no width) gets as wide a table as it takes. On a terminal that is narrower, the
+    columns come in parts below each other. Every part repeats the key columns, so that no row loses its identity.
+
+    Args:
+        title: Printed above the table.
+        columns: Their names.
+        rows: As many cells each.
+        keys: How many of the first columns tell rows apart (kernel and architecture: 2).
     """
     console = stderr()
     if console.is_terminal:
-        tables = list(_parts(columns, rows, console))
+        tables = list(_parts(columns, rows, keys, console))
     else:
-        tables = [_table(columns, rows, range(1, len(columns)))]
+        tables = [_table(columns, rows, keys, range(keys, len(columns)))]
         console.width = max(console.width, _needed(console, tables[0]))
     tables[0].title = title
     for table in tables:
         console.print(table)
 
 
-def _parts(columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> Iterator[Table]:
-    """Yield tables that hold as many columns as the terminal has room for."""
-    start = 1
+def _parts(columns: Sequence[str], rows: Sequence[Sequence[str]], keys: int, console: Console) -> Iterator[Table]:
+    """Yield tables that hold as many columns as the terminal has room for, the keys in each of them."""
+    start = keys
     while True:
-        table, end = _table(columns, rows, range(start, min(start + 1, len(columns))), console.width), start + 1
+        end = min(start + 1, len(columns))
+        table = _table(columns, rows, keys, range(start, end), console.width)
         while end < len(columns):
-            wider = _table(columns, rows, range(start, end + 1), console.width)
+            wider = _table(columns, rows, keys, range(start, end + 1), console.width)
             if _needed(console, wider) > console.width:
                 break
             table, end = wider, end + 1
@@ -136,20 +145,33 @@ def _parts(columns: Sequence[str], rows: Sequence[Sequence[str]], console: Conso
         start = end
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], others: range, width: int | None = None) -> Table:
-    """Return a table of the first column and some others; on a terminal the first takes half of its width at most."""
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], keys: int, others: range, width: int | None = None
+) -> Table:
+    """Return a table of the key columns and some others; on a terminal the keys take half of its width at most."""
     from rich import box
     from rich.cells import cell_len
     from rich.table import Table
 
-    half = width // 2 if width and max(cell_len(row[0]) for row in (columns, *rows)) > width // 2 else None
     table = Table(title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(columns[0], no_wrap=half is None, max_width=half, overflow="fold")
+    widths = [max(cell_len(row[index]) for row in (columns, *rows)) for index in range(keys)]
+    most = _widest(widths, width // 2) if width else max(widths)
+    for index, needed in enumerate(widths):
+        cut = needed > most
+        table.add_column(columns[index], no_wrap=not cut, max_width=most if cut else None, overflow="fold")
     for index in others:
         table.add_column(columns[index], justify="right", overflow="fold")
     for row in rows:
-        table.add_row(row[0], *(row[index] for index in others))
+        table.add_row(*row[:keys], *(row[index] for index in others))
     return table
+
+
+def _widest(widths: Sequence[int], room: int) -> int:
+    """Return how wide a column may be, if all of them and the gaps between them are to fit the room."""
+    most = max(widths)
+    while most > _NARROWEST and sum(min(width, most) + _GAP for width in widths) - _GAP > room:
+        most -= 1
+    return most
 
 
 def _needed(console: Console, table: Table) -> int:

@@ -44,6 +44,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--lines", action="store_true", help="show the costliest source lines of each hot loop")
     parser.add_argument("--mca", action="store_true", help="show llvm-mca's estimate of each hot loop beside ours")
+    parser.add_argument("--all", action="store_true", help="of a comparison: show every kernel, not only what changed")
     parser.add_argument("--notes", action="store_true", help="show changes without consequence one by one")
     parser.add_argument(
         "--history", type=positive, metavar="N", help="also put the numbers of the newest N commits into the asv store"
@@ -69,15 +70,18 @@ def run(arguments: argparse.Namespace) -> int:
     files = bool(arguments.files) and len({facts.file for facts in audit.kernels}) > 1
     named, told = view.for_people(audit, comparison)
     view.write(out, audit, comparison, (named, told), pinned=pinned, files=files)
-    view.show_table(named, lines=arguments.lines, files=files)
+    if told is not None and not arguments.json:
+        print(view.text(told, pinned=pinned, notes=arguments.notes), end="", flush=True)
+    if told is None or arguments.all:
+        view.show_table(named, lines=arguments.lines, files=files)
+    else:
+        view.show_changes(named, told, lines=arguments.lines, files=files, notes=arguments.notes)
     for problem in audit.problems:
         say(problem.line)
     if arguments.write_pins:
         _write_pins(arguments, audit)
     if arguments.json:
         emit_json({"audit": audit, "comparison": comparison})
-    elif told is not None:
-        print(view.text(told, pinned=pinned, notes=arguments.notes), end="")
     say(f"audit: {len(audit.kernels)} kernels of {audit.subject} in {out / view.AUDIT}")
     if arguments.history:
         _track(arguments)

@@ -21,14 +21,24 @@ AUDIT, MARKDOWN, COMPARISON = "audit.json", "audit.md", "comparison.json"
 _MOST_ROWS = 60
 COLUMNS = (
     "kernel", "arch", "VGPRs", "AGPRs", "SGPRs", "spills", "scratch B", "LDS B", "waves", "bound by", "cycles",
-    "matrix %", "ceiling %", "FLOP/B", "code B",
+    "matrix %", "issue bound %", "FLOP/B", "code B",
 )  # fmt: skip
+_KEYS = 2  # of them tell kernels apart; of several files, so does the file
 _SUMMARY = ("kernel", "arch", "variants", "VGPRs", "spill", "scratch", "LDS B", "waves", "bound by", "code B")
 _LEGEND = (
     "waves: of a SIMD, of its wave slots; cycles: issue cycles of one iteration of the hot loop, of one wave; "
-    "matrix %: those of matrix instructions; ceiling %: of the matrix peak that this loop can reach; "
-    "FLOP/B: of matrix products for each byte of global memory"
+    "matrix %: those of matrix instructions; FLOP/B: of matrix products for each byte of global memory"
 )
+_BOUND = (
+    "issue bound %: what the matrix unit could use if nothing waited. It leaves out LDS conflicts, waits, dependences, "
+    "occupancy and memory: it ranks no kernels"
+)
+_CHANGES = {
+    "spills": "spills", "scratch": "scratch B", "occupancy": "waves lost", "blocks": "blocks", "registers": "VGPRs",
+    "LDS": "LDS B", "matrix": "matrix FLOP", "issue cycles": "cycles", "global loads": "B a load",
+    "instruction cache": "loop B", "loop code": "loop B", "code": "code B",
+}  # fmt: skip
+"""Columns of what changed, by the metric of a finding."""
 _TITLES = {
     "worse": "worse", "better": "better", "incomparable": "not comparable", "missing": "missing", "new": "new",
     "note": "notes",
@@ -68,18 +78,60 @@ def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
     """Print the kernels, or a summary if they are many; then what could not be known, each line once."""
     if len(audit.kernels) <= _MOST_ROWS:
         mca = any(facts.mca for facts in audit.kernels)
-        columns, rows = list(COLUMNS), [row(facts) for facts in audit.kernels]
-        for name, cell in (("llvm-mca", _mca if mca else None), ("file", _file if files else None)):
-            if cell is not None:
-                columns.append(name)
-                rows = [[*cells, cell(facts)] for cells, facts in zip(rows, audit.kernels, strict=True)]
-        print_table(f"audit of {audit.subject}", columns, rows)
+        columns, rows = _columns(files=files), [_row_of(facts, files=files) for facts in audit.kernels]
+        if mca:
+            columns.append("llvm-mca")
+            rows = [[*cells, _mca(facts)] for cells, facts in zip(rows, audit.kernels, strict=True)]
+        print_table(f"audit of {audit.subject}", columns, rows, keys=_KEYS + files)
         say(_LEGEND)
+        say(_BOUND)
         if mca:
             say("llvm-mca: cycles that it takes one iteration to need, in order and with latencies")
     else:
-        print_table(f"audit of {audit.subject}", _SUMMARY, list(_summary_rows(audit.kernels)))
+        print_table(f"audit of {audit.subject}", _SUMMARY, list(_summary_rows(audit.kernels)), keys=_KEYS)
         say("each line is of several variants, as smallest to largest; every kernel is in the files written")
+    _show_remarks(audit, lines=lines, files=files)
+
+
+def show_changes(audit: Audit, comparison: Comparison, *, lines: bool, files: bool, notes: bool) -> None:
+    """Print the numbers of the kernels that changed, before and after; the others are counted in the headline.
+
+    Args:
+        audit: Of now.
+        comparison: With what was before.
+        lines: Whether to show the costliest source lines of their hot loops, too.
+        files: Whether a kernel's file is needed to tell it from others.
+        notes: Whether a change without consequence is one.
+    """
+    import msgspec
+
+    changes: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in comparison.findings:
+        changes.setdefault((finding.kernel, finding.arch, finding.file)[: _KEYS + files], []).append(finding)
+    shown = {key: of for key, of in changes.items() if notes or any(one.severity != "note" for one in of)}
+    rows = {key: cells for key, of in shown.items() if (cells := _change_cells(of))}
+    columns = [name for name in dict.fromkeys(_CHANGES.values()) if any(name in cells for cells in rows.values())]
+    if rows:
+        keys = _columns(files=files)[: _KEYS + files]
+        table = [[*key, *(cells.get(name, "") for name in columns)] for key, cells in rows.items()]
+        print_table("what changed", [*keys, *columns], table[:_MOST_ROWS], keys=len(keys))
+        if len(table) > _MOST_ROWS:
+            say(f"and {len(table) - _MOST_ROWS} more: they are in the files written")
+    mine = [facts for facts in audit.kernels if (facts.name, facts.arch, facts.file)[: _KEYS + files] in shown]
+    _show_remarks(msgspec.structs.replace(audit, kernels=mine), lines=lines, files=files)
+
+
+def _change_cells(findings: Iterable[Finding]) -> dict[str, str]:
+    """Return the numbers of one kernel's findings, by column."""
+    return {
+        _CHANGES[one.metric]: f"{_cell(one.before, 7) or '?'} -> {_cell(one.after, 7) or '?'}"
+        for one in findings
+        if one.metric in _CHANGES and one.before != one.after
+    }
+
+
+def _show_remarks(audit: Audit, *, lines: bool, files: bool) -> None:
+    """Print the source lines of hot loops if asked for, then what could not be known, each line once."""
     if lines:
         for facts in audit.kernels:
             for line in _loop_lines(facts, named=files):
@@ -100,6 +152,16 @@ def _unsaid(facts: KernelFacts) -> Iterator[str]:
         yield from (f"cycles: {note}" for note in facts.loop.gaps)
 
 
+def _columns(*, files: bool) -> list[str]:
+    """Return the columns of the table, those first that tell rows apart."""
+    return [*COLUMNS[:_KEYS], *(["file"] if files else []), *COLUMNS[_KEYS:]]
+
+
+def _row_of(facts: KernelFacts, *, files: bool) -> list[str]:
+    cells = row(facts)
+    return [*cells[:_KEYS], *([facts.file] if files else []), *cells[_KEYS:]]
+
+
 def row(facts: KernelFacts) -> list[str]:
     """Return the cells of one kernel."""
     loop, waves = facts.loop, facts.occupancy
@@ -112,7 +174,7 @@ def row(facts: KernelFacts) -> list[str]:
         f"{waves.waves_per_simd:g}/{waves.max_waves_per_simd}" if waves else "?",
         ", ".join(_binding(waves)) if waves else "?", _cell(loop.issue_cycles if loop else None),
         _cell(loop.matrix_share_pct if loop and loop.matrix_flops else None, 3),
-        _cell(loop.ceiling_pct if loop else None, 3),
+        _cell(loop.issue_bound_pct if loop else None, 3),
         _cell(loop.flops_per_global_byte if loop and loop.matrix_flops else None, 4), str(facts.code_bytes or "?"),
     ]  # fmt: skip
 
@@ -123,10 +185,6 @@ def _said(facts: KernelFacts, name: str, value: int) -> str:
 
 def _mca(facts: KernelFacts) -> str:
     return f"{facts.mca.cycles:.6g}" if facts.mca else "?"
-
-
-def _file(facts: KernelFacts) -> str:
-    return facts.file
 
 
 def _binding(waves: Occupancy) -> tuple[str, ...]:
@@ -179,7 +237,7 @@ def headline(comparison: Comparison) -> str:
     """Return a comparison in one sentence."""
     counts = Counter(finding.severity for finding in comparison.findings)
     kernels = {(finding.arch, finding.kernel, finding.file) for finding in comparison.of("worse")}
-    parts = [f"{len(kernels)} worse"] if kernels else []
+    parts = [f"{len(kernels)} kernel{'s' * (len(kernels) > 1)} worse"] if kernels else []
     parts += [
         f"{counts[name]} {_TITLES[name]}" for name in ("better", "incomparable", "missing", "new") if counts[name]
     ]
@@ -247,10 +305,10 @@ def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, file
             lines.append("")
     lines += [f"## {len(audit.kernels)} kernels of {_escaped(audit.subject)}", ""]
     lines += [f"Compiled by {_escaped(name) or 'a compiler that the file does not name'}." for name in audit.compilers]
-    lines += ["", f"{_LEGEND[0].upper()}{_LEGEND[1:]}.", ""]
-    columns = [*COLUMNS, *(["file"] if files else [])]
+    lines += ["", f"{_LEGEND[0].upper()}{_LEGEND[1:]}.", f"{_BOUND[0].upper()}{_BOUND[1:]}.", ""]
+    columns = _columns(files=files)
     lines += [_cells(columns), _cells("-" if name in {"kernel", "arch", "file"} else "-:" for name in columns)]
-    lines += [_cells(map(_escaped, [*row(facts), *([facts.file] if files else [])])) for facts in audit.kernels]
+    lines += [_cells(map(_escaped, _row_of(facts, files=files))) for facts in audit.kernels]
     unknown = [f"{facts.name}: {line}" for facts in audit.kernels for line in _unsaid(facts)]
     unknown += [problem.line for problem in audit.problems]
     if unknown:

@@ -142,7 +142,7 @@ def _print(study: MemoryStudy) -> None:
     measured = [point for point in study.points if point.status == "measured"]
     if measured:
         columns = ("backend", "tokens", "peak", "theory", "difference", "beside tensors", "scores of peak", "RSS")
-        print_table(f"memory: {describe(study)}", columns, [_row(point) for point in measured])
+        print_table(f"memory: {describe(study)}", columns, [_row(point) for point in measured], keys=2)
         growth = ("backend", "exponent (95 %)", "fixed", "less than standard", "tokens in budget", "measured sizes say")
         rows = [_fit_row(study, fit) for fit in study.fits]
         print_table(f"growth, and a budget of {quantity(study.budget_bytes, 'bytes')}", growth, rows)

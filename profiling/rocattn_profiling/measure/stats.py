@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 LOCATION_QUANTILE = 0.1
 DISTURBED_SWITCHES_PER_S = 100.0
 """An idle machine takes the CPU from a process a few times a second; another busy process, hundreds of times."""
+ABOVE_CEILING = (
+    "above 100 % of a ceiling: it is of float32 products or of memory, so 16-bit instructions or data in the caches "
+    "can pass it, or the machine was busy while it was measured"
+)
 _RESAMPLES = 2000
+_WHOLE_PCT = 100
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +72,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     gbps: float
     gemm_pct: float | None
     memory_pct: float | None
+
+    @property
+    def above_ceiling(self) -> bool:
+        """Whether a share of a ceiling is no share (`ABOVE_CEILING` says how that comes)."""
+        return max(self.gemm_pct or 0, self.memory_pct or 0) > _WHOLE_PCT
 
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):

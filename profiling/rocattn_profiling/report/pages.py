@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rocattn
+from rocattn_profiling.measure.stats import ABOVE_CEILING
 from rocattn_profiling.report import gate_view
 from rocattn_profiling.report.bench_report import BASELINE, BenchReport, Group, Row, interval_text, speedup_text
 from rocattn_profiling.report.history_charts import colour_of
@@ -89,12 +90,14 @@ def environment() -> Environment:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
+    made.globals["above_ceiling"] = ABOVE_CEILING
     made.filters |= {
         "quantity": quantity, "digits": digits, "day": short_date, "moment": moment, "speedup": speedup_text,
         "interval": interval_text,
         "by_config": by_config, "best_rate": best_rate, "worst_error": worst_error, "any_wrong": any_wrong,
         "md": escape_markdown, "breakable": breakable, "count": count, "slug": lambda text: re.sub(r"\W+", "-", text),
         "machine_word": lambda key: _MACHINE_WORDS.get(key, key), "machine_fact": machine_fact, "ceiling": ceiling,
+        "of_ceiling": of_ceiling,
         "legend": lambda report: [(b, colour_of(b, report.backends)) for b in report.backends],
         "colour": colour_of, "percent": percent, "shorten": shorten, "share": share,
     }  # fmt: skip
@@ -138,6 +141,11 @@ def ceiling(name: str, value: float) -> str:
     """Return a measured limit in words ("gemm 0.09 TFLOP/s")."""
     stem, _, unit = name.rpartition("_")
     return f"{stem.replace('_', ' ')} {digits(value)} {'GB/s' if unit == 'gbps' else 'TFLOP/s'}"
+
+
+def of_ceiling(pct: float | None) -> str:
+    """Return a percentage of a measured limit, marked if it is above it ("84.1", "127 ?")."""
+    return "" if pct is None else f"{digits(pct)}{' ?' if pct > 100 else ''}"
 
 
 def share(part: float) -> str:

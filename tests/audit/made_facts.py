@@ -25,7 +25,8 @@ def loop(*, plain=300, matrix=64, loads=((16, 8),), flops=262144, scratch=0):
         "kinds": kinds, "instructions": sum(work.instructions for work in kinds.values()), "issue_cycles": total,
         "matrix_cycles": cycles.get("matrix", 0.0), "vector_cycles": cycles.get("plain", 0.0), "memory_cycles": memory,
         "matrix_flops": flops if matrix else 0, "vector_flops": 64 * plain, "global_bytes": moved, "has_loop": True,
-        "arch": "gfx1100", "loop": ".LBB0_1", "source": "", "bound_by": "matrix and vector", "lines": (), "notes": (), "gaps": (),
+        "arch": "gfx1100", "loop": ".LBB0_1", "source": "", "bound_by": "matrix and vector", "lines": (), "notes": (),
+        "gaps": (),
     }  # fmt: skip
     return LoopCost(**{field.name: known.get(field.name, 0) for field in dataclasses.fields(LoopCost)})
 

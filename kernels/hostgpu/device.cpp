@@ -127,7 +127,7 @@ int result(Error error) {
 
 Error ready() {
   if (!device()) return kNoDevice;
-  checks_on(), last_to_first();  // all settings are read at the same time
+  checks_on(), last_to_first(), virtual_time();  // all settings are read at the same time
   return ready_memory() && ready_lds() && ready_fibers() ? kSuccess : kOutOfMemory;
 }
 
@@ -242,6 +242,7 @@ HOSTGPU_EXPORT const char* hipGetErrorName(int error) {
     case kInvalidKernelFile: return "hipErrorInvalidKernelFile";
     case kInvalidHandle: return "hipErrorInvalidHandle";
     case kNotFound: return "hipErrorNotFound";
+    case kNotReady: return "hipErrorNotReady";
     case kLaunchFailure: return "hipErrorLaunchFailure";
     default: return "hipErrorUnknown";
   }
@@ -259,6 +260,7 @@ HOSTGPU_EXPORT const char* hipGetErrorString(int error) {
     case kInvalidKernelFile: return "invalid kernel file";
     case kInvalidHandle: return "invalid resource handle";
     case kNotFound: return "named symbol not found";
+    case kNotReady: return "device not ready";
     case kLaunchFailure: return "unspecified launch failure";
     default: return "unknown error";
   }

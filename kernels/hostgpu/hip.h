@@ -16,6 +16,7 @@ enum Error : int {
   kInvalidKernelFile = 218,
   kInvalidHandle = 400,
   kNotFound = 500,
+  kNotReady = 600,
   kLaunchFailure = 719,
 };
 
@@ -26,8 +27,16 @@ Error ready();
 
 struct Stream {
   Stream* next;
+  bool non_blocking;
+  uint64_t busy_until;  // when its work ends, by the made-up clock
 };
-// Null is the default stream, 1 and 2 are HIP's legacy and per-thread ones.
-bool known_stream(const Stream* stream);
+// The stream of a handle, null if there is none: handle 0 is the default stream, 1 and 2 are HIP's legacy and per-thread
+// ones.
+Stream* stream_of(Stream* handle);
+// A call that has a stream work for so long.
+void occupy(Stream& stream, uint64_t ns);
+// What a call waits for that belongs to no stream, and what hipFree and hipDeviceSynchronize wait for.
+void wait_for_default_stream();
+void wait_for_device();
 
 }  // namespace rocattn::hostgpu

@@ -1,4 +1,4 @@
-// hipMalloc, hipMemcpy and their relatives. All of it happens at once: every stream is always idle.
+// hipMalloc, hipMemcpy and their relatives. All of it happens at once, whatever the streams were asked for.
 #include "hip.h"
 
 using namespace rocattn::hostgpu;
@@ -67,6 +67,7 @@ int get(void** to, size_t bytes, bool host) {
 int give_back(void* p, bool host) {
   Lock lock;
   if (!p) return kSuccess;
+  wait_for_device();
   return result(release(p, host) ? kSuccess : kInvalidValue);
 }
 
@@ -99,11 +100,15 @@ HOSTGPU_EXPORT int hipMemGetInfo(size_t* available, size_t* total) {
 
 HOSTGPU_EXPORT int hipMemcpy(void* to, const void* from, size_t bytes, int kind) {
   Lock lock;
+  wait_for_default_stream();
   return result(copy(to, from, bytes, kind));
 }
-HOSTGPU_EXPORT int hipMemcpyAsync(void* to, const void* from, size_t bytes, int kind, Stream* stream) {
+HOSTGPU_EXPORT int hipMemcpyAsync(void* to, const void* from, size_t bytes, int kind, Stream* handle) {
   Lock lock;
-  return result(known_stream(stream) ? copy(to, from, bytes, kind) : kInvalidHandle);
+  Stream* stream = stream_of(handle);
+  if (!stream) return result(kInvalidHandle);
+  occupy(*stream, device_ns("memcpy", "memcpy"));
+  return result(copy(to, from, bytes, kind));
 }
 HOSTGPU_EXPORT int hipMemcpyHtoD(void* to, const void* from, size_t bytes) {
   return hipMemcpy(to, from, bytes, kHostToDevice);
@@ -119,9 +124,12 @@ HOSTGPU_EXPORT int hipMemset(void* to, int value, size_t bytes) {
   Lock lock;
   return result(fill(to, &value, 1, bytes));
 }
-HOSTGPU_EXPORT int hipMemsetAsync(void* to, int value, size_t bytes, Stream* stream) {
+HOSTGPU_EXPORT int hipMemsetAsync(void* to, int value, size_t bytes, Stream* handle) {
   Lock lock;
-  return result(known_stream(stream) ? fill(to, &value, 1, bytes) : kInvalidHandle);
+  Stream* stream = stream_of(handle);
+  if (!stream) return result(kInvalidHandle);
+  occupy(*stream, device_ns("memset", "memset"));
+  return result(fill(to, &value, 1, bytes));
 }
 HOSTGPU_EXPORT int hipMemsetD8(void* to, unsigned char value, size_t count) {
   Lock lock;

@@ -237,15 +237,17 @@ HOSTGPU_EXPORT int hipFuncGetAttribute(int* value, int attribute, Function* func
 
 HOSTGPU_EXPORT int hipModuleLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                          unsigned block_x, unsigned block_y, unsigned block_z, unsigned lds_bytes,
-                                         Stream* stream, void** each, void** extra) {
+                                         Stream* handle, void** each, void** extra) {
   Lock lock;
-  if (!known_function(function) || !known_stream(stream)) return result(kInvalidHandle);
+  Stream* stream = stream_of(handle);
+  if (!known_function(function) || !stream) return result(kInvalidHandle);
   const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
   for (unsigned i = 0; i < 3; i++)
     if (!grid[i] || !block[i]) return result(kInvalidConfiguration);
   static uint8_t buffer[kMaxArgumentBytes];
   uint64_t bytes;
   if (const Error error = arguments_of(*function->kernel, each, extra, buffer, &bytes)) return result(error);
+  occupy(*stream, device_ns(function->name, "kernel"));
   return result(launch(*function, grid, block, lds_bytes, buffer, bytes) ? kSuccess : kLaunchFailure);
 }
 

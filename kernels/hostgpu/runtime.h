@@ -49,6 +49,17 @@ bool checks_on();      // ROCATTN_HOSTGPU_CHECKS
 bool last_to_first();  // ROCATTN_HOSTGPU_ORDER: of blocks
 uint64_t memory_limit();
 
+// ---- time (clock.cpp) ----------------------------------------------------------------------------------------------
+
+bool virtual_time();                 // whether ROCATTN_HOSTGPU_TIME has made it up
+uint64_t host_ns();                  // now, for the program
+void host_spends(const char* call);  // what a "call" or an "event" takes of it
+void host_waits_until(uint64_t ns);  // for the end of some work
+// What work takes on the device: its own entry in ROCATTN_HOSTGPU_TIME, or that of its kind; 0 in real time.
+uint64_t device_ns(const char* work, const char* kind);
+
+// ---- every call ----------------------------------------------------------------------------------------------------
+
 class Lock {  // of every call of the C ABI
  public:
   Lock();

@@ -293,6 +293,16 @@ class Hip:
         """Note when a stream gets here."""
         self.call("hipEventRecord", event, stream)
 
+    def event_ready(self, event: int) -> bool:
+        """Say whether a stream has got to where the event was recorded; waits for nothing."""
+        try:
+            self.call("hipEventQuery", event)
+        except GpuError as error:
+            if error.status == "hipErrorNotReady":
+                return False
+            raise
+        return True
+
     def event_elapsed_ms(self, start: int, stop: int) -> float:
         """Wait for the later event and return the time between two, in ms (a C float, about 0.5 us resolution)."""
         self.call("hipEventSynchronize", stop)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocattn.config import DTYPE_BYTES
 from rocattn.gpu.arch import has_kernels, processor
+from rocattn.gpu.backlog import Backlog
 from rocattn.gpu.build import arg_layout, arg_type, code_problem, compile_for_device, pack_scalar
 from rocattn.gpu.driver import open_hip
 from rocattn.gpu.errors import ArchError, ForkError, GpuError, LaunchError
@@ -186,14 +187,15 @@ class PreparedPlan:
             addresses: Of each buffer that a launch takes.
             stream: A HIP stream.
             warmup: Runs before the measured ones.
-            repeats: Measured runs, each behind one more that is not: a kernel is then launched while the GPU still
-                works, unless the whole plan takes less time than launching it.
+            repeats: Measured runs, each behind one more that is not and enough other work to launch behind
+                (`rocattn.gpu.backlog`), so that no time has the host's launching in it.
 
         Returns:
             For each launch of the plan its times in ns, one a run.
 
         Raises:
-            GpuError: On the stand-in, whose times mean nothing.
+            GpuError: On the stand-in, whose times mean nothing, and where each launch waits for the one before.
+            DeviceMemoryError: When there is no memory for a workspace, or for the work in front.
         """
         if self.runtime.device.is_stand_in:
             raise GpuError("the device is the stand-in GPU: its times mean nothing, so nothing is timed on it")
@@ -205,15 +207,17 @@ class PreparedPlan:
             for _ in range(warmup):
                 self._launch_all(stream)
             events.extend(hip.event_create() for _ in range(len(self._calls) + 1))
-            for _ in range(repeats):
-                self._launch_all(stream)  # keeps the GPU busy while the host queues what is timed
-                self._note()
-                hip.event_record(events[0], stream)
-                for call, event in zip(self._calls, events[1:], strict=True):
-                    call.launch(hip, stream)
-                    hip.event_record(event, stream)
-                for index, times in enumerate(samples):
-                    times.append(hip.event_elapsed_ms(events[index], events[index + 1]) * 1e6)
+            with Backlog(self.runtime, stream, lambda: self._launch_all(stream)) as backlog:
+                for _ in range(repeats):
+                    backlog.ahead_of(events[0], lambda: launch_between_events(stream))
+                    for index, times in enumerate(samples):
+                        times.append(hip.event_elapsed_ms(events[index], events[index + 1]) * 1e6)
+
+        def launch_between_events(stream: int) -> None:
+            self._note()
+            for call, event in zip(self._calls, events[1:], strict=True):
+                call.launch(hip, stream)
+                hip.event_record(event, stream)
 
         try:
             self._bound(addresses, stream, measure)

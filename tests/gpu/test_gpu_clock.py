@@ -102,24 +102,28 @@ def test_the_right_one_of_two_gpus_is_read_or_none(drm, tmp_path):
 
 
 def test_untimed_work_is_queued_before_the_first_event(stub):
-    """Fill, event, launches, event: the clock counts the time between the events and stands still elsewhere."""
+    """Fill, untimed call, event, calls, event: the clock counts the time between the events only."""
     code = """
 import ctypes, json
-from rocattn.gpu.driver import library_path, open_hip
+from rocattn.gpu.backlog import Backlog
+from rocattn.gpu.runtime import open_runtime
 from rocattn_profiling.measure.gpu_clock import EventClock
 class Sensor:
     def read(self):
         order.append("read")
         return {"sclk_mhz": 100.0 * len(order)}
 order = []
-hip = open_hip()
-record = hip.event_record
+runtime = open_runtime()
+hip = runtime.hip
+record, fill = hip.event_record, hip.poison
 hip.event_record = lambda *a: (order.append("event"), record(*a))[1]
-clock = EventClock(hip, 0, lambda: order.append("fill"), Sensor())
+hip.poison = lambda *a: (order.append("fill"), fill(*a))[1]
+backlog = Backlog(runtime, 0, lambda: order.append("untimed"))
+clock = EventClock(runtime, 0, lambda: order.append("call"), backlog, Sensor())
 times = []
 for _ in range(2):
     start = clock()
-    order.append("call")
+    clock.call()
     times.append(clock() - start)
 print(json.dumps([times, order, clock.take_state(), clock.take_state()]))
 """
@@ -128,8 +132,8 @@ print(json.dumps([times, order, clock.take_state(), clock.take_state()]))
     times, order, state, after = json.loads(done.stdout.splitlines()[-1])
     # The stub records its n-th event at n * n ms.
     assert times == pytest.approx([0.003, 0.007])
-    assert order == ["fill", "event", "call", "event", "read"] * 2
-    assert state == {"sclk_mhz": (500 + 1000) / 2}
+    assert order == ["fill", "untimed", "event", "call", "event", "read"] * 2
+    assert state == {"sclk_mhz": (600 + 1200) / 2}
     assert after == {}
 
 
@@ -216,13 +220,13 @@ def test_the_stand_in_is_never_timed(hostgpu):
     code = """
 import json
 from rocattn import AttentionConfig
-from rocattn.gpu.driver import open_hip
 from rocattn.gpu.errors import GpuError
+from rocattn.gpu.runtime import open_runtime
 from rocattn_profiling.measure.data import make_inputs
 from rocattn_profiling.measure.gpu_clock import DeviceCase, EventClock
 said = []
 try:
-    EventClock(open_hip(), 0, print, None)
+    EventClock(open_runtime(), 0, print, None, None)
 except GpuError as error:
     said.append(str(error))
 config = AttentionConfig(batch=1, seq_q=8, seq_k=8, num_heads=1, head_dim=64, dtype="float16")

@@ -190,7 +190,8 @@ print(BACKENDS.get("gpu").available().reason)
 def test_launches_are_timed_by_events(stub):
     """The time of each launch is that between the events around it, in ns, without the warm-up.
 
-    An idle GPU would take the first event at once and then wait for the host, so each timed run follows another.
+    An idle GPU would take the first event at once and then wait for the host: each timed run follows another, and
+    that a fill. Whether the GPU was still at it is asked after the last timed launch; this runtime always is.
     """
     code = """
 prepared = PreparedPlan(open_runtime(), make())
@@ -201,7 +202,14 @@ show(times=times, calls=" ".join(call.split(" ")[0] for call in log().split(";")
     # The stub records its n-th event at n * n ms: a run of two launches records three.
     assert found["times"] == [[3e6, 9e6], [5e6, 11e6]]
     untimed, timed = "scale_rows scale_rows ", "event scale_rows event scale_rows event wait wait "
-    assert found["calls"] == untimed + (untimed + timed) * 2
+    assert found["calls"] == untimed + ("fill " + untimed + timed) * 2
+
+
+def test_launches_that_wait_for_each_other_are_not_timed(stub):
+    """A GPU that has always caught up with the host is used in a way that adds the host's time to each kernel's."""
+    code = "PreparedPlan(open_runtime(), make()).time({'in': 4096, 'factors': 8192}, 0, warmup=0, repeats=1)"
+    words = failure(stub(PRELUDE + code, STUB_IDLE="1", STUB_QUIET="1"))
+    assert "GpuError: nothing can be timed: the GPU waited for the host behind 1024 fills of " in words
 
 
 @pytest.mark.parametrize(

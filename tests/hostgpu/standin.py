@@ -76,14 +76,14 @@ class StandIn:
         assert self.lib.hipModuleGetFunction(ctypes.byref(function), self._modules[key], symbol.encode()) == SUCCESS
         return function
 
-    def launch(self, function, grid, block, *args, lds: int = 0) -> int:
+    def launch(self, function, grid, block, *args, lds: int = 0, stream=None) -> int:
         """Launch with ctypes arguments, in the form of a buffer."""
         fields = [(f"_{i}", type(arg)) for i, arg in enumerate(args)]
         buffer = type("Arguments", (ctypes.Structure,), {"_fields_": fields})(*args)
         size = ctypes.c_size_t(ctypes.sizeof(buffer))
         extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 3)
         grid, block = ((*extents, 1, 1)[:3] for extents in (grid, block))
-        return self.lib.hipModuleLaunchKernel(function, *grid, *block, lds, None, None, extra)
+        return self.lib.hipModuleLaunchKernel(function, *grid, *block, lds, stream, None, extra)
 
     def run(self, source, symbol: str, grid, block, *args, **defines) -> tuple[int, str]:
         """Compile and launch; return the status and the findings."""

@@ -1,8 +1,8 @@
 """Benchmarks on the GPU's own clock: an asv ``timer`` made of events, and attention ready to be called on the device.
 
 A sample is the time between an event before the timed launches and one behind them. Both, and the launches, are queued
-while the GPU is still busy with work that is not timed, so that the host's launching is no part of the sample: with a
-cold cache that work overwrites the caches, with a warm one it is the same launches once more.
+while the GPU is still busy with work that is not timed (`rocattn.gpu.backlog`), so that the host's launching is no part
+of the sample: with a cold cache that work overwrites the caches, with a warm one the same launches once more follow it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from rocattn.backends import BACKENDS
 from rocattn.errors import RocattnError
+from rocattn.gpu.backlog import SCRATCH_BYTES, Backlog
 from rocattn.gpu.errors import GpuError
 from rocattn.gpu.plan import buffer_bytes, used_buffers
 from rocattn_profiling.measure.gpu_sensors import find_sensors
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from rocattn.backends.gpu import GpuBackend
     from rocattn.config import AttentionConfig
     from rocattn.gpu.driver import Hip
-    from rocattn.gpu.runtime import PreparedPlan
+    from rocattn.gpu.runtime import PreparedPlan, Runtime
     from rocattn_profiling.measure.data import Inputs
     from rocattn_profiling.measure.gpu_sensors import Sensors
 
@@ -43,37 +44,60 @@ class EventClock:
     Only what lies between two such calls counts, so the clock stands still elsewhere.
 
     Args:
-        hip: The driver; on the stand-in GPU, whose times mean nothing, there is no such clock.
+        runtime: The device; the stand-in GPU, whose times mean nothing, has no such clock.
         stream: The stream that the timed launches are queued on.
-        fill: Queues untimed work on that stream, long enough to launch behind.
+        call: Queues them, once; benchmarks use `call`, which counts how often.
+        backlog: The untimed work on that stream, long enough to launch behind.
         sensors: Read while the timed work runs.
 
     Raises:
         GpuError: On the stand-in.
     """
 
-    def __init__(self, hip: Hip, stream: int, fill: Callable[[], None], sensors: Sensors | None) -> None:
-        if hip.is_stand_in:
+    def __init__(
+        self, runtime: Runtime, stream: int, call: Callable[[], None], backlog: Backlog, sensors: Sensors | None
+    ) -> None:
+        if runtime.device.is_stand_in:
             raise GpuError("the device is the stand-in GPU: its times mean nothing, so nothing is timed on it")
-        self._hip, self._stream, self._fill, self._sensors = hip, stream, fill, sensors
-        self._events = (hip.event_create(), hip.event_create())
+        self._hip, self._stream, self._call, self._backlog = runtime.hip, stream, call, backlog
+        self._sensors = sensors
+        self._events = (self._hip.event_create(), self._hip.event_create())
         self._seen: list[dict[str, float]] = []
         self._seconds = 0.0
         self._open = False
+        self._calls = 0
+
+    def call(self) -> None:
+        """Queue what is timed."""
+        self._calls += 1
+        self._call()
 
     def __call__(self) -> float:
-        """Begin or end a timed stretch; return the seconds of all that have ended."""
+        """Begin or end a timed stretch; return the seconds of all that have ended.
+
+        A stretch that the GPU caught up with has the host's launching in it: its calls are queued and timed again.
+
+        Raises:
+            GpuError: When the GPU waits for the host whatever is in front (`Backlog.was_enough`).
+        """
         start, stop = self._events
         self._open = not self._open
         if self._open:
-            self._fill()
-            self._hip.event_record(start, self._stream)
+            self._calls = 0
+            self._backlog.queue(start)
         else:
             self._hip.event_record(stop, self._stream)
+            if self._calls and not self._backlog.was_enough(start):
+                self._backlog.ahead_of(start, self._again)
             if self._sensors is not None:  # now, while the GPU works: an idle one has other clocks
                 self._seen.append(self._sensors.read())
             self._seconds += self._hip.event_elapsed_ms(start, stop) / 1e3
         return self._seconds
+
+    def _again(self) -> None:
+        for _ in range(self._calls):
+            self._call()
+        self._hip.event_record(self._events[1], self._stream)
 
     def take_state(self) -> dict[str, float]:
         """Return the means of what the sensors said since the last call; rocattn's worker asks after each sample."""
@@ -104,26 +128,22 @@ class DeviceCase:
         self._prepared = backend.prepare(runtime, config, mask_dtype=mask_dtype)
         self._stream = runtime.stream
         self._addresses = _upload(self._prepared, config, inputs)
-        scratch = _scratch_bytes(runtime.hip) if cold else 0
-        self._scratch = runtime.pool.take(scratch, self._stream) if scratch else None
-        self.clock = EventClock(runtime.hip, self._stream, self._fill, find_sensors(_bus_id(runtime.hip)))
+        backlog = Backlog(runtime, self._stream, None if cold else self._queue, FLUSH_BYTES if cold else SCRATCH_BYTES)
+        self.clock = EventClock(runtime, self._stream, self._queue, backlog, find_sensors(_bus_id(runtime.hip)))
         self._ramp(_ramp_seconds())
 
     def call(self) -> None:
         """Queue the problem's launches."""
-        self._prepared.run(self._addresses, self._stream)
+        self.clock.call()
 
-    def _fill(self) -> None:
-        if self._scratch is None:
-            self.call()
-        else:
-            self._prepared.runtime.hip.poison(self._scratch.address, self._scratch.bytes, self._stream)
+    def _queue(self) -> None:
+        self._prepared.run(self._addresses, self._stream)
 
     def _ramp(self, seconds: float) -> None:
         """Keep the GPU busy until its clocks are up; at least one call, which also compiles and loads."""
         hip, end = self._prepared.runtime.hip, time.monotonic() + seconds
         while True:
-            self.call()
+            self._queue()
             hip.stream_synchronize(self._stream)
             if time.monotonic() >= end:
                 return
@@ -179,11 +199,6 @@ def _upload(prepared: PreparedPlan, config: AttentionConfig, inputs: Inputs) -> 
             runtime.hip.copy_to_device(addresses[name], packed.ctypes.data, packed.nbytes, runtime.stream)
             runtime.hip.stream_synchronize(runtime.stream)  # before the packed copy goes
     return addresses
-
-
-def _scratch_bytes(hip: Hip) -> int:
-    free, _ = hip.memory_info()
-    return min(FLUSH_BYTES, free // 4) if free > 0 else FLUSH_BYTES
 
 
 def _bus_id(hip: Hip, index: int = 0) -> str:

@@ -23,12 +23,12 @@ struct FlushToZero {
 // P[part][vector][pair of keys][lane]. One part alone is of bf16: then what it holds is summed too, by which the output
 // is divided. Parts of 16-bit outputs are cut off, not rounded: that sum takes the bias out, and two parts have little.
 // Nothing is summed, and false returned, if the running maximum must be raised first.
-template <int PARTS, int NC>
+template <int PARTS, int NC, bool LARGE>
 static bool exponentiate(const Panel& panel, int64_t n, const float* S, float c, float* P, int64_t part) {
   constexpr int kDegree = PARTS == kParts<F32> ? 6 : 5;
-  vf m[NC], l[NC], w[NC], top[NC];
+  vf m[NC], low[NC], l[NC], w[NC], top[NC];
   for (int v = 0; v < NC; v++) {
-    m[v] = load(panel.m + v * VL);
+    m[v] = load(panel.m + v * VL), low[v] = load(panel.low + v * VL);
     m[v] = select(m[v] == set1(-kInf), vf{}, -m[v]);
     l[v] = w[v] = vf{};
     top[v] = set1(-kInf);
@@ -37,7 +37,7 @@ static bool exponentiate(const Panel& panel, int64_t n, const float* S, float c,
   const auto weight = [&](int64_t j, int v) {
     const vf s = load(S + j * PW + v * VL);
     top[v] = vmax(s, top[v]);
-    return exp2_flushed<kDegree>(fma(s, set1(c), m[v]));
+    return exp2_flushed<kDegree>(exponent<LARGE>(s, c, m[v], low[v]));
   };
   const auto two_keys = [&](int64_t j, int v, vf e0, vf e1) {
     l[v] += e0;
@@ -54,7 +54,7 @@ static bool exponentiate(const Panel& panel, int64_t n, const float* S, float c,
   for (; j < kStep; j += 2)
     for (int v = 0; v < NC; v++) two_keys(j, v, j < n ? weight(j, v) : vf{}, vf{});
   bool exceeded = false;
-  for (int v = 0; v < NC; v++) exceeded |= any_greater(top[v] * c, load(panel.m + v * VL) + kSlack);
+  for (int v = 0; v < NC; v++) exceeded |= any_greater(above(panel, v, top[v], c), set1(kSlack));
   if (__builtin_expect(exceeded, 0)) return false;
   for (int v = 0; v < NC; v++) {
     const vf sum = load(panel.l + v * VL) + l[v], cut_off = load(panel.w + v * VL) + w[v];
@@ -131,7 +131,12 @@ static void panel_blocks(const Forward& f, const Panel& panel, const Buffers& bu
       };
       if (panel.fresh && block == 0) raise();
       float* P = buffers.p_parts + (block * PV + column * NC) * kTile;
-      while (!exponentiate<WEIGHTS, NC>(part, count, S, c, P, p_part)) raise();
+      const auto weigh = [&] {
+        const bool large = T::bytes == 2 && large_reference<NC>(part);  // fp32 has a c that rounds nothing off
+        return (large ? exponentiate<WEIGHTS, NC, true> : exponentiate<WEIGHTS, NC, false>)(part, count, S, c, P,
+                                                                                            p_part);
+      };
+      while (!weigh()) raise();
     }
   if (added[0] == added[columns - 1]) return add_values(added[0], blocks, 0, panel.vectors / 2);
   for (int64_t column = 0; column < columns; column++) add_values(added[column], blocks, column, NC / 2);

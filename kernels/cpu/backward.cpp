@@ -125,8 +125,8 @@ RA_INLINE void row_gradients(const Problem& p, const Row& row, int64_t k0, int64
                              bool alone, bool finish, bool may_hide, float* s, float* dp, float* damp) {
   const bool damped = p.a->softcap > 0;
   if (finish) finish_row(p, row, k0, n, s, damped ? damp : nullptr);
-  const vf factor = set1(finish ? 1.0f : p.c);
-  if (alone) delta = exact_delta(s, dp, n, finish ? 1.0f : p.c, base);
+  const vf factor = set1(p.finished);
+  if (alone) delta = exact_delta(s, dp, n, p.finished, base);
   for (int64_t j = 0; j < n; j += VL) {
     const vf x = load(s + j);
     vf e = exp2v(fma(x, factor, set1(-base)));

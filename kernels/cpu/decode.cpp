@@ -16,7 +16,7 @@ struct Buffers {
   float *q, *s, *K, *V;
   float* pairs;   // weights in bf16
   float *l, *w;   // sums of weights, exact and as rounded for V (or l itself): a vector a row
-  float *o, *m;   // in the item's part
+  float *o, *m, *low;  // in the item's part; low: what rounding took from the reference m (rounded_off)
   Row* where;
   int64_t* held;  // the heads whose queries are in q, as an item's first head; -1 before the first item
   int64_t* next;  // the item after the worker's last one: the start of its keys is prefetched already
@@ -28,7 +28,7 @@ struct Decode {
   int64_t ahead[2];  // of K and V: bytes between what is read and what is prefetched, as measured
   bool copy, pairs, stream;  // stream: K and V come from memory; an item reads each nearly in the order of addresses
   char* scratch;
-  float* parts;  // an item's sums: O[all][Dvp], m[all], l[all], w[all], where all is the rows of its heads
+  float* parts;  // an item's sums: O[all][Dvp], m[all], low[all], l[all], w[all], where all is its heads' rows
   int used;      // workers, the caller included
   int64_t taken[kMaxThreads];  // of each worker's share of the items, by whoever took them
 
@@ -57,7 +57,7 @@ struct Decode {
     take(scratch_needed);
     scratch_bytes = scratch_needed.taken();
     for (int i = 0; i < 2; i++) ahead[i] = together > 1 || kTimes[i] > 1 ? kAhead[i] : kAhead[i] / 2;
-    part_floats = round_up(together * rows * (Dvp + 3), VL);
+    part_floats = round_up(together * rows * (Dvp + 4), VL);
   }
   Buffers take(Scratch& scratch) const {
     const int64_t all = together * rows;
@@ -96,26 +96,27 @@ struct Seen {
 
 // Scores -> weights of one row; rescales its sum and output where the maximum moves. Returns whether a weight is 0.
 RA_NOINLINE bool soften(const Problem& p, const Row& row, int64_t k0, int64_t n, bool finish, float* s, float* m,
-                        float* l, float* w, float* o, int64_t ldo, float* pairs) {
+                        float* low, float* l, float* w, float* o, int64_t ldo, float* pairs) {
   if (finish) finish_row(p, row, k0, n, s, nullptr);
-  const vf factor = set1(finish ? 1.0f : p.c);
+  const vf factor = set1(p.finished);
   vf top = load(s);
   for (int64_t j = VL; j < n; j += VL) top = vmax(load(s + j), top);
-  top = top * factor;
-  if (any_greater(top, set1(*m + kSlack))) {
-    float peak = *m;
+  if (any_greater(fma(top, factor, set1(-*m)) - *low, set1(kSlack))) {
+    float peak = -kInf;
     for (int i = 0; i < VL; i++) peak = top[i] > peak ? top[i] : peak;
-    const float alpha = *m == -kInf ? 0.0f : exp2s(*m - peak);
-    *m = peak;
+    const vf now = set1(peak) * factor, now_low = rounded_off(set1(peak), factor, now);
+    const vf keep = exp2v((*m - now) + (*low - now_low));
+    const float alpha = *m == -kInf ? 0.0f : keep[0];
+    *m = now[0], *low = now_low[0];
     store(l, load(l) * alpha);
     if (w != l) store(w, load(w) * alpha);
     for (int64_t d = 0; d < ldo; d += VL) store(o + d, load(o + d) * alpha);
   }
-  const vf base = set1(*m == -kInf ? 0.0f : -*m);
+  const vf base = set1(*m == -kInf ? 0.0f : -*m), rest = set1(*low);
   vf sum = load(l), rounded = load(w);
   vi zero{};
   for (int64_t j = 0; j < n; j += VL) {
-    const vf e = exp2v(fma(load(s + j), factor, base));
+    const vf e = exp2v(fma(load(s + j), factor, base) - rest);
     sum += e;
     zero |= (vi)(e == vf{});
     store(s + j, e);
@@ -134,13 +135,13 @@ RA_NOINLINE bool soften(const Problem& p, const Row& row, int64_t k0, int64_t n,
 }
 
 template <class T>
-void write_rows(const Decode& f, int64_t b, int64_t kv, const float* o, const float* m, const float* l,
-                const float* w) {
+void write_rows(const Decode& f, int64_t b, int64_t kv, const float* o, const float* m, const float* low,
+                const float* l, const float* w) {
   const Args& a = *f.p.a;
   for (int64_t r = 0; r < f.p.R; r++) {
     const int64_t position = r / f.p.G, h = f.p.head_of(kv, r);
     write_row<T>((void*)at(a.o, a.os, b, h, position, T::bytes), o + r * f.Dvp, a.Dv, w[r] == 0 ? 1.0f : 1.0f / w[r]);
-    if (a.lse) a.lse[(b * a.H + h) * a.Sq + position] = natural_lse(m[r], l[r]);
+    if (a.lse) a.lse[(b * a.H + h) * a.Sq + position] = natural_lse(m[r], low[r], l[r]);
   }
 }
 
@@ -183,7 +184,7 @@ void start_range(const Decode& f, const Buffers& y, bool first_range) {
     const float sink = a.sinks && first_range ? a.sinks[y.where[r].head] * kLog2e : -kInf;
     vf sum{};
     sum[0] = sink != -kInf ? 1.0f : 0.0f;
-    y.m[r] = sink;
+    y.m[r] = sink, y.low[r] = 0;
     store(y.l + r * VL, sum);
     store(y.w + r * VL, sum);
   }
@@ -200,8 +201,8 @@ struct Softmax {
   void part() {
     if (row == rows) return;
     float *o = y->o + row * f->Dvp, *pairs = f->pairs ? y->pairs + row * DK : nullptr;
-    zero |= soften(f->p, y->where[row], t, n, finish, s + row * DK, y->m + row, y->l + row * VL, y->w + row * VL, o,
-                   f->Dvp, pairs);
+    zero |= soften(f->p, y->where[row], t, n, finish, s + row * DK, y->m + row, y->low + row, y->l + row * VL,
+                   y->w + row * VL, o, f->Dvp, pairs);
     row++;
   }
 };
@@ -287,7 +288,7 @@ void run_range(void* context, int64_t, int worker) {
   const int64_t all = f.together * f.rows;
   Scratch scratch = {f.scratch + worker * f.scratch_bytes};
   Buffers y = f.take(scratch);
-  y.o = f.part(item, worker), y.m = y.o + all * f.Dvp;
+  y.o = f.part(item, worker), y.m = y.o + all * f.Dvp, y.low = y.m + all;
   if (f.stream && *y.next != item) fetch_start(f, b, kv0, range * f.range_keys, T::bytes);
   *y.next = item + 1;
   if (*y.held != first) {
@@ -313,12 +314,12 @@ void run_range(void* context, int64_t, int worker) {
   if (f.ranges == 1) {
     for (int64_t i = 0; i < f.together; i++) {
       const int64_t r = i * f.rows;
-      write_rows<T>(f, b, kv0 + i, y.o + r * f.Dvp, y.m + r, y.l + r, y.w + r);
+      write_rows<T>(f, b, kv0 + i, y.o + r * f.Dvp, y.m + r, y.low + r, y.l + r, y.w + r);
     }
     return;
   }
-  __builtin_memcpy(y.m + all, y.l, (unsigned long)all * 4);
-  __builtin_memcpy(y.m + 2 * all, y.w, (unsigned long)all * 4);
+  __builtin_memcpy(y.m + 2 * all, y.l, (unsigned long)all * 4);
+  __builtin_memcpy(y.m + 3 * all, y.w, (unsigned long)all * 4);
 }
 
 // Joins the parts of a head, in place of its first one.
@@ -329,13 +330,17 @@ void join_ranges(void* context, int64_t head, int) {
   float* first = f.parts + head / f.together * f.ranges * f.part_floats;
   for (int64_t r = row0; r < row0 + f.rows; r++) {
     float* m = first + all * f.Dvp + r;
-    float top = -kInf, sum = 0, rounded = 0;
-    for (int64_t s = 0; s < f.ranges; s++) top = max2(top, m[s * f.part_floats]);
+    float top = -kInf, low = 0, sum = 0, rounded = 0;
+    for (int64_t s = 0; s < f.ranges; s++) {
+      const float* part = m + s * f.part_floats;
+      if (part[0] > top || (part[0] == top && part[all] > low)) top = part[0], low = part[all];
+    }
     for (int64_t s = 0; s < f.ranges; s++) {
       float* part = m + s * f.part_floats;
-      const float weight = part[0] == top ? 1.0f : exp2s(part[0] - top);
-      sum += part[all] * weight;
-      rounded += part[2 * all] * weight;
+      const bool highest = part[0] == top && part[all] == low;
+      const float weight = highest ? 1.0f : exp2s((part[0] - top) + (part[all] - low));
+      sum += part[2 * all] * weight;
+      rounded += part[3 * all] * weight;
       part[0] = weight;
     }
     float* o = first + r * f.Dvp;
@@ -345,11 +350,12 @@ void join_ranges(void* context, int64_t head, int) {
         total = fma(load(o + s * f.part_floats + d), set1(m[s * f.part_floats]), total);
       store(o + d, total);
     }
-    m[0] = top, m[all] = sum, m[2 * all] = rounded;
+    m[0] = top, m[all] = low, m[2 * all] = sum, m[3 * all] = rounded;
   }
   const float* m = first + all * f.Dvp + row0;
   const Args& a = *f.p.a;
-  write_rows<T>(f, head / a.Hkv, head % a.Hkv, first + row0 * f.Dvp, m, m + all, m + 2 * all);
+  write_rows<T>(f, head / a.Hkv, head % a.Hkv, first + row0 * f.Dvp, m, m + all, m + 2 * all,
+                m + 3 * all);
 }
 
 template <class T>

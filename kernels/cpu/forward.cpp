@@ -21,11 +21,12 @@ void panel_tile(const Forward& f, const Panel& panel, const char* K, int64_t k_r
   const bool edge = panel.edge(k0, n);
   const float c = finish_scores<NC>(p, panel, k0, n, S, M);
   raise_maximum<NC>(panel, n, S, c, Dv, [&] { return !panel.fresh; });
+  const bool large = T::bytes == 2 && large_reference<NC>(panel);  // fp32 has a c that rounds nothing off
 #if defined(__AVX512BF16__)
-  if (f.value_pairs) exponentiate_pairs<NC>(panel, n, S, c);
+  if (f.value_pairs) (large ? exponentiate_pairs<NC, true> : exponentiate_pairs<NC, false>)(panel, n, S, c);
   else
 #endif
-    exponentiate<NC>(panel, n, S, c);
+    (large ? exponentiate<NC, true> : exponentiate<NC, false>)(panel, n, S, c);
   if (edge || p.a->mask_dtype != kNone) {
     // A hidden key must not leak: 0 * NaN is NaN. Looked at only where something may be hidden, once a tile.
     if (*v_finite < 0) *v_finite = !any_nonfinite<T>(raw_v, raw_v_row, n, Dv);
@@ -159,14 +160,15 @@ void run_item(void* context, int64_t item, int worker) {
     Panel& panel = panels[i];
     clear_output(panel, a.Dv);
     if (f.splits == 1) {
-      finish_panel<T>(p, b, kv, panel.first, panel.rows, panel.o, panel.m, panel.l, panel.w);
+      finish_panel<T>(p, b, kv, panel.first, panel.rows, panel.o, panel.m, panel.low, panel.l, panel.w);
       continue;
     }
     float* to = f.partial + ((head * f.panels + panel.first / PW) * f.splits + split) * f.partial_floats();
     __builtin_memcpy(to, panel.m, PW * 4);
-    __builtin_memcpy(to + PW, panel.l, PW * 4);
-    __builtin_memcpy(to + 2 * PW, panel.w, PW * 4);
-    __builtin_memcpy(to + 3 * PW, panel.o, (unsigned long)(a.Dv * PW) * 4);
+    __builtin_memcpy(to + PW, panel.low, PW * 4);
+    __builtin_memcpy(to + 2 * PW, panel.l, PW * 4);
+    __builtin_memcpy(to + 3 * PW, panel.w, PW * 4);
+    __builtin_memcpy(to + 4 * PW, panel.o, (unsigned long)(a.Dv * PW) * 4);
   }
 }
 
@@ -178,26 +180,32 @@ void join_splits(void* context, int64_t item, int) {
   const int64_t head = item / f.panels, index = item % f.panels;
   float* base = f.partial + item * f.splits * f.partial_floats();
   for (int64_t v = 0; v < PW; v += VL) {
-    vf top = set1(-kInf), sum{}, rounded{};
-    for (int64_t s = 0; s < f.splits; s++) top = vmax(load(base + s * f.partial_floats() + v), top);
+    vf top = set1(-kInf), top_low{}, sum{}, rounded{};
+    for (int64_t s = 0; s < f.splits; s++) {
+      const float* part = base + s * f.partial_floats() + v;
+      const vf m = load(part), low = load(part + PW);
+      const vi higher = (m > top) | ((m == top) & (low > top_low));
+      top = select(higher, m, top), top_low = select(higher, low, top_low);
+    }
     for (int64_t s = 0; s < f.splits; s++) {
       float* part = base + s * f.partial_floats();
-      const vf m = load(part + v);
-      const vf weight = select(m == top, set1(1.0f), exp2v(m - top));
-      sum += load(part + PW + v) * weight;
-      rounded += load(part + 2 * PW + v) * weight;
+      const vf m = load(part + v), low = load(part + PW + v);
+      const vf weight = select((m == top) & (low == top_low), set1(1.0f), exp2v((m - top) + (low - top_low)));
+      sum += load(part + 2 * PW + v) * weight;
+      rounded += load(part + 3 * PW + v) * weight;
       for (int64_t d = 0; d < a.Dv; d++) {
-        float* to = base + (3 + d) * PW + v;
-        const vf x = load(part + (3 + d) * PW + v) * weight;
+        float* to = base + (4 + d) * PW + v;
+        const vf x = load(part + (4 + d) * PW + v) * weight;
         store(to, s == 0 ? x : load(to) + x);
       }
     }
     store(base + v, top);
-    store(base + PW + v, sum);
-    store(base + 2 * PW + v, rounded);
+    store(base + PW + v, top_low);
+    store(base + 2 * PW + v, sum);
+    store(base + 3 * PW + v, rounded);
   }
-  finish_panel<T>(f.p, head / a.Hkv, head % a.Hkv, index * PW, min2<int64_t>(PW, f.p.R - index * PW), base + 3 * PW,
-                  base, base + PW, base + 2 * PW);
+  finish_panel<T>(f.p, head / a.Hkv, head % a.Hkv, index * PW, min2<int64_t>(PW, f.p.R - index * PW), base + 4 * PW,
+                  base, base + PW, base + 2 * PW, base + 3 * PW);
 }
 
 template <class T, class Op>

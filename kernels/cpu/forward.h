@@ -39,7 +39,8 @@ struct Panel {
   float* parts;                       // of Q^T for the matrix unit (amx.h)
   bool ordinary;                      // whether those stand for Q
   bool fresh, packed;                 // whether O^T has not been written, and Q^T has
-  float *m, *l, *w, *slope;            // maximum; sum of weights; the same of weights as rounded for V (or l itself)
+  float *m, *low;                      // the reference of weights, and what rounding took from it (rounded_off)
+  float *l, *w, *slope;                // sum of weights; the same of weights as rounded for V (or l itself)
   int32_t *from, *to, *diagonal;      // visible keys and t = i + Sk - Sq
   const char** mask;                  // mask row of each lane
 
@@ -48,6 +49,7 @@ struct Panel {
     o = scratch.take<float>(round_up(Dv, 32) * PW);
     parts = scratch.take<float>(part_floats);
     m = scratch.take<float>(PW);
+    low = scratch.take<float>(PW);
     l = scratch.take<float>(PW);
     w = rounded ? scratch.take<float>(PW) : l;
     slope = scratch.take<float>(PW);
@@ -62,8 +64,8 @@ struct Panel {
     Panel x = *this;
     const int64_t lanes = v * VL;
     x.first += lanes, x.rows -= lanes, x.vectors -= v, x.inner_hi = inner[v];
-    x.q += lanes, x.parts += v * 16 * VL, x.o += lanes, x.m += lanes, x.l += lanes, x.w += lanes, x.slope += lanes;
-    x.from += lanes, x.to += lanes, x.diagonal += lanes, x.mask += lanes;
+    x.q += lanes, x.parts += v * 16 * VL, x.o += lanes, x.m += lanes, x.low += lanes, x.l += lanes, x.w += lanes;
+    x.slope += lanes, x.from += lanes, x.to += lanes, x.diagonal += lanes, x.mask += lanes;
     return x;
   }
 };
@@ -89,7 +91,7 @@ struct Forward {
   float* partial;             // splits > 1: [head][panel][split][partial_floats()]
 
   explicit Forward(const Args* a) : p(a) {}
-  int64_t partial_floats() const { return (p.a->Dv + 3) * PW; }  // m, l, w, O^T
+  int64_t partial_floats() const { return (p.a->Dv + 4) * PW; }  // m, low, l, w, O^T
   void plan(int threads);
   bool rounded() const { return value_pairs || weight_parts == 1; }  // the weights for V are those of bf16
   void take(Scratch& scratch, Panel& panel) const;
@@ -155,6 +157,19 @@ static void hide_edges(const Panel& panel, int64_t k0, int64_t n, float* S) {
   }
 }
 
+// How far scores are above the reference of vector v's weights, in log2 units.
+RA_INLINE vf above(const Panel& panel, int v, vf s, float c) {
+  return fma(s, set1(c), -load(panel.m + v * VL)) - load(panel.low + v * VL);
+}
+
+// Whether some reference is so large that exponents need both of its parts.
+template <int NC>
+static bool large_reference(const Panel& panel) {
+  bool any = false;
+  for (int v = 0; v < NC; v++) any |= any_greater(vabs(load(panel.low + v * VL)), vf{});
+  return any;
+}
+
 // Moves the running maximum where a tile exceeds it, and rescales sums and output then. Before that, `written` adds
 // what has the old scale to the output, and says whether that holds anything.
 template <int NC, class Written>
@@ -165,15 +180,18 @@ static void raise_maximum(const Panel& panel, int64_t n, const float* S, float c
 #pragma GCC unroll 4
     for (int v = 0; v < NC; v++) top[v] = vmax(load(S + j * PW + v * VL), top[v]);
   bool raised = false;
-  for (int v = 0; v < NC; v++) raised |= any_greater(top[v] * c, load(panel.m + v * VL) + kSlack);
+  for (int v = 0; v < NC; v++) raised |= any_greater(above(panel, v, top[v], c), set1(kSlack));
   if (__builtin_expect(!raised, 1)) return;
   if (!written()) Dv = 0;
   for (int v = 0; v < NC; v++) {
-    const vf m = load(panel.m + v * VL), scaled = top[v] * c;
-    const vf now = select(scaled > m + kSlack, scaled, m);
-    const vf keep = select(m == set1(-kInf), vf{}, exp2v(m - now));  // an empty row has nothing to rescale
-    const vf alpha = select(m == now, set1(1.0f), keep);
+    const vf m = load(panel.m + v * VL), low = load(panel.low + v * VL), scaled = top[v] * c;
+    const vi higher = above(panel, v, top[v], c) > set1(kSlack);
+    const vf now = select(higher, scaled, m), now_low = select(higher, rounded_off(top[v], set1(c), scaled), low);
+    const vf keep = exp2v((m - now) + (low - now_low));
+    // An empty row has nothing to rescale.
+    const vf alpha = select(higher, select(m == set1(-kInf), vf{}, keep), set1(1.0f));
     store(panel.m + v * VL, now);
+    store(panel.low + v * VL, now_low);
     store(panel.l + v * VL, load(panel.l + v * VL) * alpha);
     if (panel.w != panel.l) store(panel.w + v * VL, load(panel.w + v * VL) * alpha);
     for (int64_t d = 0; d < Dv; d++) store(panel.o + d * PW + v * VL, load(panel.o + d * PW + v * VL) * alpha);
@@ -185,21 +203,28 @@ template <int NC>
 static float finish_scores(const Problem& p, const Panel& panel, int64_t k0, int64_t n, float* S, float* M) {
   if (p.general) change_scores<NC>(p, panel, k0, n, S, M);
   if (panel.edge(k0, n)) hide_edges<NC>(panel, k0, n, S);
-  return p.general ? 1 : p.c;
+  return p.finished;
 }
 
-template <int NC>
+// A score's exponent, of the reference negated.
+template <bool LARGE>
+RA_INLINE vf exponent(vf s, float c, vf minus_m, vf low) {
+  const vf x = fma(s, set1(c), minus_m);
+  return LARGE ? x - low : x;
+}
+
+template <int NC, bool LARGE>
 static void exponentiate(const Panel& panel, int64_t n, float* S, float c) {
-  vf m[NC], l[NC];
+  vf m[NC], low[NC], l[NC];
   for (int v = 0; v < NC; v++) {
-    m[v] = load(panel.m + v * VL);
+    m[v] = load(panel.m + v * VL), low[v] = load(panel.low + v * VL);
     m[v] = select(m[v] == set1(-kInf), vf{}, -m[v]);
     l[v] = vf{};
   }
   for (int64_t j = 0; j < n; j++)
 #pragma GCC unroll 4
     for (int v = 0; v < NC; v++) {
-      vf e = exp2v(fma(load(S + j * PW + v * VL), set1(c), m[v]));
+      vf e = exp2v(exponent<LARGE>(load(S + j * PW + v * VL), c, m[v], low[v]));
       l[v] += e;
       store(S + j * PW + v * VL, e);
     }
@@ -213,11 +238,11 @@ static void exponentiate(const Panel& panel, int64_t n, float* S, float c) {
 // As exponentiate, but sums the rounded weights too (the output is divided by their sum, so that rounding a dominant
 // weight cancels; the LSE keeps the exact one) and writes bf16 pairs of keys 2j and 2j + 1 in place, as
 // [ceil(n / 2)][PW]; row n is 0 if n is odd.
-template <int NC>
+template <int NC, bool LARGE>
 static void exponentiate_pairs(const Panel& panel, int64_t n, float* S, float c) {
-  vf m[NC], l[NC], w[NC];
+  vf m[NC], low[NC], l[NC], w[NC];
   for (int v = 0; v < NC; v++) {
-    m[v] = load(panel.m + v * VL);
+    m[v] = load(panel.m + v * VL), low[v] = load(panel.low + v * VL);
     m[v] = select(m[v] == set1(-kInf), vf{}, -m[v]);
     l[v] = w[v] = vf{};
   }
@@ -227,8 +252,9 @@ static void exponentiate_pairs(const Panel& panel, int64_t n, float* S, float c)
   for (int64_t j = 0; j < n; j += 2)
 #pragma GCC unroll 4
     for (int v = 0; v < NC; v++) {
-      vf e0 = exp2v(fma(load(S + j * PW + v * VL), set1(c), m[v]));
-      vf e1 = j + 1 < n ? exp2v(fma(load(S + (j + 1) * PW + v * VL), set1(c), m[v])) : vf{};
+      const float* s = S + j * PW + v * VL;
+      vf e0 = exp2v(exponent<LARGE>(load(s), c, m[v], low[v]));
+      vf e1 = j + 1 < n ? exp2v(exponent<LARGE>(load(s + PW), c, m[v], low[v])) : vf{};
       l[v] += e0;
       l[v] += e1;
       __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)e1, (__m512)e0);

@@ -89,7 +89,7 @@ static void start_panel(const Forward& f, Panel& panel, Scratch& scratch, int64_
     panel.lo = min2(panel.lo, from), panel.hi = max2(panel.hi, to);
     panel.inner_lo = max2(panel.inner_lo, from), panel.inner_hi = min2(panel.inner_hi, to);
     const float sink = a.sinks && split == 0 ? a.sinks[h] * kLog2e : -kInf;
-    panel.m[l] = sink;
+    panel.m[l] = sink, panel.low[l] = 0;
     panel.l[l] = panel.w[l] = sink == -kInf ? 0.0f : 1.0f;
     panel.slope[l] = a.slopes ? a.slopes[b * a.H + h] * kLog2e : 0;
     panel.mask[l] = a.mask_dtype != kNone ? p.mask_row(b, h, position) : nullptr;
@@ -127,14 +127,14 @@ static bool past_caches(const Problem& p) {
 // Writes a finished panel: divides by the sums, transposes back, converts.
 template <class T>
 static void finish_panel(const Problem& p, int64_t b, int64_t kv, int64_t first, int64_t rows, const float* o,
-                         const float* m, const float* l, const float* w) {
+                         const float* m, const float* low, const float* l, const float* w) {
   const Args& a = *p.a;
   char* out_rows[PW];
   float inverse[PW];
   Place place(p, kv, first);
   for (int64_t i = 0; i < rows; i++, place.advance()) {
     out_rows[i] = (char*)at(a.o, a.os, b, place.head, place.position, T::bytes);
-    if (a.lse) a.lse[(b * a.H + place.head) * a.Sq + place.position] = natural_lse(m[i], l[i]);
+    if (a.lse) a.lse[(b * a.H + place.head) * a.Sq + place.position] = natural_lse(m[i], low[i], l[i]);
   }
   for (int64_t i = 0; i < PW; i += VL) {
     const vf sum = load(w + i);

@@ -10,6 +10,17 @@ namespace rocattn {
 
 constexpr float kSlack = 8.0f;  // log2 of how far an unnormalised weight may exceed 1 before the maximum is moved
 
+RA_INLINE vf vabs(vf x) { return x < vf{} ? -x : x; }
+
+// Weights are 2^(score - reference) in log2 units, where the reference is a score times c. Rounded to fp32 it is off by
+// its own spacing, which all weights of a row share and division by their sum takes out, unless they overflow or vanish
+// by it. So from here on what rounding took is kept beside it, and subtracted too: equal scores, however large, have
+// weights of exactly 1.
+constexpr float kLargeReference = 0x1p20f;
+RA_INLINE vf rounded_off(vf score, vf c, vf reference) {
+  return select(vabs(reference) > set1(kLargeReference), fma(score, c, -reference), vf{});
+}
+
 // A number to nearly twice fp32's precision.
 struct Factor {
   float high, low;
@@ -27,6 +38,7 @@ struct Problem {
   float sign;               // of the scale; 0 if it is 0
   Factor query;             // q is multiplied by it before the products
   float c;                  // scores in log2 units are c * product (before softcap)
+  float finished;           // and this times what softcap, ALiBi and mask have made of them
   float cap_in, cap_out;    // softcap: cap_out * tanh(cap_in * product)
   float key_gradient;       // dk is this times the sum over multiplied q
   bool mask_rows;           // whether the mask differs between packed rows
@@ -50,6 +62,7 @@ struct Problem {
     }
     query = {(float)folded * sign, (float)(folded - (float)folded) * sign};
     c = cap_in = (float)factor;
+    finished = general ? 1.0f : c;
     cap_out = a->softcap * kLog2e;
     key_gradient = sign == 0 ? 0 : (float)(magnitude / folded);
     mask_rows = a->mask_dtype != kNone && (a->ms[2] != 0 || (G > 1 && a->ms[1] != 0));
@@ -106,8 +119,6 @@ RA_INLINE void fetch_row(const void* row, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)row + i, 0, 2);
 }
 
-RA_INLINE vf vabs(vf x) { return x < vf{} ? -x : x; }
-
 // A natural mask or LSE in log2 units, which must stay finite as finfo.min * log2e would not: from 2^126 on the
 // factor is 1/2. Floats there are 2^102 and more apart, so that a softmax of them is what it was. Inf and NaN are
 // kept.
@@ -141,11 +152,11 @@ RA_INLINE vf mask_vector(const char* row, int64_t i, int32_t dtype) {
     default: return to_log2(F32::get_vector(row, i));
   }
 }
-// The LSE of a row from its maximum (log2 units) and sum.
-RA_INLINE float natural_lse(float m, float l) {
+// The LSE of a row from its reference (log2 units; `low` is what rounding took from m) and sum.
+RA_INLINE float natural_lse(float m, float low, float l) {
   if (l == 0) return -kInf;
   if (l != l) return l;
-  double x = m * kLn2;
+  double x = ((double)m + low) * kLn2;
   if (m > kFarLog2) x = ((double)m - kFarOffset) * 2;
   if (m < -kFarLog2) x = ((double)m + kFarOffset) * 2;
   const double lse = x + log_positive(l);

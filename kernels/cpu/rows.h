@@ -25,8 +25,8 @@ RA_INLINE vi iota() {
   return x;
 }
 
-// Products of one row with keys [k0, k0 + n) -> scores in log2 units, in place; hidden and missing ones become -inf.
-// s has room for whole vectors. damp, unless null, gets the derivative of the softcap.
+// Products of one row with keys [k0, k0 + n) -> scores that p.finished turns into log2 units, in place; hidden and
+// missing ones become -inf. s has room for whole vectors. damp, unless null, gets the derivative of the softcap.
 RA_INLINE void finish_row(const Problem& p, const Row& row, int64_t k0, int64_t n, float* s, float* damp) {
   const Args& a = *p.a;
   const vi from = vi{} + (int32_t)row.from, to = vi{} + (int32_t)min2(row.to, k0 + n);
@@ -37,7 +37,7 @@ RA_INLINE void finish_row(const Problem& p, const Row& row, int64_t k0, int64_t 
       const vf t = tanhv(x * p.cap_in);
       if (damp) store(damp + j, 1.0f - t * t);
       x = t * p.cap_out;
-    } else {
+    } else if (p.general) {
       x = x * p.c;
     }
     if (a.slopes) x -= set1(row.slope) * vabs(__builtin_convertvector((int32_t)(row.position + p.shift) - key, vf));

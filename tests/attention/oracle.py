@@ -25,9 +25,10 @@ def attend(
                 if not terms:
                     continue
                 top = max(terms)
-                lse[b, h, i] = top + math.log(math.fsum(math.exp(t - top) for t in terms))
-                if seen:
-                    out[b, h, i] = np.exp(np.array(logits) - lse[b, h, i]) @ v[b, g, seen]
+                total = math.fsum(math.exp(t - top) for t in terms)
+                lse[b, h, i] = top + math.log(total)
+                if seen:  # not by the LSE, in which a score of 1e20 leaves no room for the logarithm
+                    out[b, h, i] = np.exp(np.array(logits) - top) @ v[b, g, seen] / total
     return out, lse
 
 

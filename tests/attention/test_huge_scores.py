@@ -1,0 +1,97 @@
+"""Scores of 1e8 to 1e31, equal over a row or far apart: their softmax is known exactly, whatever their size."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import rocattn
+from rocattn.toolchain.host import host_isa
+
+from .oracle import attend
+from .problems import BACKENDS
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+SIZES = [(BFLOAT16, 1e8), (BFLOAT16, 1e10), (BFLOAT16, 1e20), (BFLOAT16, 1e31), (np.float32, 1e10), (np.float32, 1e31)]
+SIZES += [(np.float16, 1e8), (np.float16, 3e9)]
+TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
+# Name -> what differs from 4 heads of 67 queries and 131 keys.
+SHAPES = {
+    "plain": {},
+    "causal": {"causal": True, "Sq": 70, "Sk": 150},
+    "window": {"window": (20, 5)},
+    "padded": {"mask": np.arange(131)[None, None, None] < 90},
+    "masked": {"mask": np.where(np.arange(67 * 131).reshape(1, 1, 67, 131) % 7 < 5, 0, -np.inf).astype(np.float32)},
+    "softcap": {"softcap": 15.0},
+    "grouped, with sinks": {"Hkv": 2, "sinks": np.array([0.5, -1, 2, 0], np.float32)},
+    "decode": {"Hkv": 1, "Sq": 1, "Sk": 1500},
+    "decode, causal": {"Sq": 2, "Sk": 301, "causal": True},
+    "keys in parts": {"H": 2, "Hkv": 1, "Sq": 5, "Sk": 2200},
+}
+
+
+def problem(dtype, size, *, H=4, Hkv=4, Sq=67, Sk=131, D=64, stepped=True):
+    """q, k, v [B, H or Hkv, S, D] with scores of +-0.7 to 1.3 times a size in each row.
+
+    They are products of the first feature alone. If stepped, those of every third key are larger than the others'.
+    """
+    rng = np.random.default_rng(3)
+    q, k, v = np.zeros((1, H, Sq, D)), rng.standard_normal((1, Hkv, Sk, D)), rng.standard_normal((1, Hkv, Sk, D))
+    first = 2.0**15 if dtype == np.float16 else 1.0  # what keeps q in its range
+    k[..., 0] = first
+    if stepped:
+        k[:, :, 2::3, 0] = first * (1 + 2.0**-6)
+    q[..., 0] = size * D**0.5 / first * rng.uniform(0.7, 1.3, (1, H, Sq)) * rng.choice([-1, 1], (1, H, Sq))
+    if dtype == np.float16:
+        q = np.clip(q, -65504, 65504)
+    return tuple(x.astype(dtype) for x in (q, k, v))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_huge_scores_have_the_softmax_of_their_differences(name, backend):
+    """No NaN, no weight that vanished: equal scores share the probability, and the largest take it all."""
+    options = dict(SHAPES[name])
+    sizes = {key: options.pop(key) for key in ("H", "Hkv", "Sq", "Sk") if key in options}
+    for dtype, size in SIZES:
+        for stepped in (False, True):
+            q, k, v = problem(dtype, size, stepped=stepped, **sizes)
+            out, lse = rocattn.attention(q, k, v, layout="BHSD", return_lse=True, backend=backend, **options)
+            wanted, wanted_lse = attend(q, k, v, **options)
+            label = f"{np.dtype(dtype).name}, {size:g}, stepped {stepped}"
+            np.testing.assert_allclose(
+                out.astype(np.float64), wanted, atol=TOLERANCE[np.dtype(dtype).name], err_msg=label
+            )
+            np.testing.assert_allclose(lse, wanted_lse, rtol=1e-6, atol=1e-4, err_msg=label)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("Sq", [1, 33])
+def test_equal_queries_and_keys_give_the_mean_of_the_values(Sq, backend):
+    """All elements of q and k are one number, so that every product and sum is exact in float32."""
+    rng = np.random.default_rng(4)
+    v = rng.standard_normal((1, 1, 528, 64)).astype(BFLOAT16)
+    for number in (2.0**13, 3 * 2.0**15, 2.0**30, 2.0**50):
+        q, k = (np.full((1, 1, rows, 64), number, BFLOAT16) for rows in (Sq, 528))
+        out = rocattn.attention(q, k, v, layout="BHSD", backend=backend)
+        mean = v.astype(np.float64).mean(axis=2, keepdims=True)
+        np.testing.assert_allclose(out.astype(np.float64), np.broadcast_to(mean, out.shape), atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("Sq", [1, 20])
+def test_neighbouring_scores_keep_their_distance(Sq, backend):
+    """2^25 and the next number of float32 are 4 apart: the exact product of each with log2(e) decides.
+
+    For 16-bit inputs, whose products are exact; a kernel may multiply float32 ones by the scale first.
+    """
+    if backend == "cpu-flash" and host_isa() == "portable":
+        pytest.skip("this CPU rounds a product before it adds to it")
+    rng = np.random.default_rng(5)
+    q, k = np.zeros((1, 1, Sq, 64)), np.zeros((1, 1, 300, 64))
+    q[..., 0], q[..., 1] = 2.0**20, 4.0
+    k[..., 0], k[..., 1] = 2.0**5, np.arange(300) % 2
+    v = rng.standard_normal((1, 1, 300, 64))
+    given = [x.astype(BFLOAT16) for x in (q, k, v)]
+    out = rocattn.attention(*given, layout="BHSD", scale=1.0, backend=backend)
+    wanted, _ = attend(*given, scale=1.0)
+    np.testing.assert_allclose(out.astype(np.float64), wanted, atol=1e-3)

@@ -1,7 +1,7 @@
 // Time as the program sees it. Usually it is this machine's clock, which says nothing about any GPU.
-// ROCATTN_HOSTGPU_TIME replaces it by a made-up one, so that tests can tell the GPU's time from the host's: each call of
-// the program takes host time, each kernel and memset takes device time, and a stream begins its work when the host has
-// asked for it and what is before it has ended.
+// ROCATTN_HOSTGPU_TIME replaces it by a made-up one, so that tests can tell the GPU's time from the host's: each call
+// of the program takes host time, each kernel and memset takes device time, and a stream begins its work when the host
+// has asked for it and what is before it has ended.
 #include "runtime.h"
 
 extern "C" int clock_gettime(int, long[2]);

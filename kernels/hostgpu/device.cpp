@@ -243,6 +243,16 @@ HOSTGPU_EXPORT const char* hipGetErrorName(int error) {
     case kInvalidHandle: return "hipErrorInvalidHandle";
     case kNotFound: return "hipErrorNotFound";
     case kNotReady: return "hipErrorNotReady";
+    case kIllegalState: return "hipErrorIllegalState";
+    case kCaptureUnsupported: return "hipErrorStreamCaptureUnsupported";
+    case kCaptureInvalidated: return "hipErrorStreamCaptureInvalidated";
+    case kCaptureMerge: return "hipErrorStreamCaptureMerge";
+    case kCaptureUnmatched: return "hipErrorStreamCaptureUnmatched";
+    case kCaptureUnjoined: return "hipErrorStreamCaptureUnjoined";
+    case kCaptureIsolation: return "hipErrorStreamCaptureIsolation";
+    case kCaptureImplicit: return "hipErrorStreamCaptureImplicit";
+    case kCapturedEvent: return "hipErrorCapturedEvent";
+    case kCaptureWrongThread: return "hipErrorStreamCaptureWrongThread";
     case kLaunchFailure: return "hipErrorLaunchFailure";
     default: return "hipErrorUnknown";
   }
@@ -261,6 +271,16 @@ HOSTGPU_EXPORT const char* hipGetErrorString(int error) {
     case kInvalidHandle: return "invalid resource handle";
     case kNotFound: return "named symbol not found";
     case kNotReady: return "device not ready";
+    case kIllegalState: return "the operation cannot be performed in the present state";
+    case kCaptureUnsupported: return "operation not permitted when stream is capturing";
+    case kCaptureInvalidated: return "operation failed due to a previous error during capture";
+    case kCaptureMerge: return "operation would result in a merge of separate capture sequences";
+    case kCaptureUnmatched: return "capture was not ended in the same stream as it began";
+    case kCaptureUnjoined: return "capturing stream has unjoined work";
+    case kCaptureIsolation: return "dependency created on uncaptured work in another stream";
+    case kCaptureImplicit: return "operation would make the legacy stream depend on a capturing blocking stream";
+    case kCapturedEvent: return "operation not permitted on an event last recorded in a capturing stream";
+    case kCaptureWrongThread: return "attempt to terminate a thread-local capture sequence from another thread";
     case kLaunchFailure: return "unspecified launch failure";
     default: return "unknown error";
   }

@@ -24,6 +24,10 @@ bool inside(const void* p, uint64_t bytes, const char* what) {
   return false;
 }
 
+}  // namespace
+
+namespace rocattn::hostgpu {
+
 Error copy(void* to, const void* from, uint64_t bytes, int kind) {
   if (!device()) return kNoDevice;
   if (bytes == 0) return kSuccess;
@@ -52,11 +56,16 @@ Error fill(void* to, const void* pattern, unsigned width, uint64_t count) {
   return kSuccess;
 }
 
+}  // namespace rocattn::hostgpu
+
+namespace {
+
 int get(void** to, size_t bytes, bool host) {
   Lock lock;
   if (!to) return result(kInvalidValue);
   *to = nullptr;
   if (const Error error = ready()) return result(error);
+  if (const Error error = may_allocate()) return result(error);
   if (bytes == 0) return kSuccess;
   const Allocation* made = allocate(bytes, host);
   if (!made) return result(kOutOfMemory);
@@ -66,9 +75,26 @@ int get(void** to, size_t bytes, bool host) {
 
 int give_back(void* p, bool host) {
   Lock lock;
+  if (const Error error = may_allocate()) return result(error);
   if (!p) return kSuccess;
   wait_for_device();
   return result(release(p, host) ? kSuccess : kInvalidValue);
+}
+
+// The stand-in has no allocations within a graph.
+bool captured(Stream* handle) {
+  Lock lock;
+  const Stream* stream = stream_of(handle);
+  return stream && stream->capture;
+}
+
+// What waits without a stream.
+template <class Action>
+int wait_and(Action action) {
+  Lock lock;
+  if (const Error error = may_wait()) return result(error);
+  wait_for_default_stream();
+  return result(action());
 }
 
 struct PointerAttributes {  // hipPointerAttribute_t
@@ -84,8 +110,12 @@ extern "C" {
 
 HOSTGPU_EXPORT int hipMalloc(void** to, size_t bytes) { return get(to, bytes, false); }
 HOSTGPU_EXPORT int hipFree(void* p) { return give_back(p, false); }
-HOSTGPU_EXPORT int hipMallocAsync(void** to, size_t bytes, Stream*) { return get(to, bytes, false); }
-HOSTGPU_EXPORT int hipFreeAsync(void* p, Stream*) { return give_back(p, false); }
+HOSTGPU_EXPORT int hipMallocAsync(void** to, size_t bytes, Stream* stream) {
+  return captured(stream) ? result(kCaptureUnsupported) : get(to, bytes, false);
+}
+HOSTGPU_EXPORT int hipFreeAsync(void* p, Stream* stream) {
+  return captured(stream) ? result(kCaptureUnsupported) : give_back(p, false);
+}
 HOSTGPU_EXPORT int hipHostMalloc(void** to, size_t bytes, unsigned) { return get(to, bytes, true); }
 HOSTGPU_EXPORT int hipHostFree(void* p) { return give_back(p, true); }
 
@@ -99,16 +129,17 @@ HOSTGPU_EXPORT int hipMemGetInfo(size_t* available, size_t* total) {
 }
 
 HOSTGPU_EXPORT int hipMemcpy(void* to, const void* from, size_t bytes, int kind) {
-  Lock lock;
-  wait_for_default_stream();
-  return result(copy(to, from, bytes, kind));
+  return wait_and([=] { return copy(to, from, bytes, kind); });
 }
-HOSTGPU_EXPORT int hipMemcpyAsync(void* to, const void* from, size_t bytes, int kind, Stream* handle) {
+HOSTGPU_EXPORT int hipMemcpyAsync(void* to, const void* from, size_t bytes, int kind, Stream* stream) {
   Lock lock;
-  Stream* stream = stream_of(handle);
-  if (!stream) return result(kInvalidHandle);
-  occupy(*stream, device_ns("memcpy", "memcpy"));
-  return result(copy(to, from, bytes, kind));
+  Work work = {};
+  work.kind = Work::kCopy;
+  work.to = to;
+  work.from = from;
+  work.bytes = bytes;
+  work.value = kind;
+  return result(submit(stream, work));
 }
 HOSTGPU_EXPORT int hipMemcpyHtoD(void* to, const void* from, size_t bytes) {
   return hipMemcpy(to, from, bytes, kHostToDevice);
@@ -121,27 +152,25 @@ HOSTGPU_EXPORT int hipMemcpyDtoD(void* to, const void* from, size_t bytes) {
 }
 
 HOSTGPU_EXPORT int hipMemset(void* to, int value, size_t bytes) {
-  Lock lock;
-  return result(fill(to, &value, 1, bytes));
+  return wait_and([=] { return fill(to, &value, 1, bytes); });
 }
-HOSTGPU_EXPORT int hipMemsetAsync(void* to, int value, size_t bytes, Stream* handle) {
+HOSTGPU_EXPORT int hipMemsetAsync(void* to, int value, size_t bytes, Stream* stream) {
   Lock lock;
-  Stream* stream = stream_of(handle);
-  if (!stream) return result(kInvalidHandle);
-  occupy(*stream, device_ns("memset", "memset"));
-  return result(fill(to, &value, 1, bytes));
+  Work work = {};
+  work.kind = Work::kFill;
+  work.to = to;
+  work.bytes = bytes;
+  work.value = value;
+  return result(submit(stream, work));
 }
 HOSTGPU_EXPORT int hipMemsetD8(void* to, unsigned char value, size_t count) {
-  Lock lock;
-  return result(fill(to, &value, 1, count));
+  return wait_and([=] { return fill(to, &value, 1, count); });
 }
 HOSTGPU_EXPORT int hipMemsetD16(void* to, unsigned short value, size_t count) {
-  Lock lock;
-  return result(fill(to, &value, 2, count));
+  return wait_and([=] { return fill(to, &value, 2, count); });
 }
 HOSTGPU_EXPORT int hipMemsetD32(void* to, int value, size_t count) {
-  Lock lock;
-  return result(fill(to, &value, 4, count));
+  return wait_and([=] { return fill(to, &value, 4, count); });
 }
 
 HOSTGPU_EXPORT int hipPointerGetAttributes(PointerAttributes* to, const void* p) {

@@ -161,13 +161,6 @@ bool known_module(const Loaded* module) {
   return false;
 }
 
-bool known_function(const Function* function) {
-  for (const Loaded* m = modules; m; m = m->next)
-    for (const Function* f = m->functions; f; f = f->next)
-      if (f == function) return true;
-  return false;
-}
-
 // The two ways of giving arguments: an address for each, or a list with HIP_LAUNCH_PARAM_BUFFER_POINTER (1) before the
 // address of all, HIP_LAUNCH_PARAM_BUFFER_SIZE (2) before that of their size, and HIP_LAUNCH_PARAM_END (3), in exactly
 // this order: HIP looks at fixed places.
@@ -190,6 +183,18 @@ Error arguments_of(const Kernel& kernel, void** each, void** extra, uint8_t* buf
 }
 
 }  // namespace
+
+bool known_function(const Function* function) {
+  for (const Loaded* m = modules; m; m = m->next)
+    for (const Function* f = m->functions; f; f = f->next)
+      if (f == function) return true;
+  return false;
+}
+
+Error run_kernel(const Work& w) {
+  return launch(*w.function, w.grid, w.block, w.lds_bytes, w.arguments, w.bytes) ? kSuccess : kLaunchFailure;
+}
+
 }  // namespace rocattn::hostgpu
 
 using namespace rocattn::hostgpu;
@@ -237,18 +242,22 @@ HOSTGPU_EXPORT int hipFuncGetAttribute(int* value, int attribute, Function* func
 
 HOSTGPU_EXPORT int hipModuleLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                          unsigned block_x, unsigned block_y, unsigned block_z, unsigned lds_bytes,
-                                         Stream* handle, void** each, void** extra) {
+                                         Stream* stream, void** each, void** extra) {
   Lock lock;
-  Stream* stream = stream_of(handle);
-  if (!known_function(function) || !stream) return result(kInvalidHandle);
-  const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
-  for (unsigned i = 0; i < 3; i++)
-    if (!grid[i] || !block[i]) return result(kInvalidConfiguration);
+  if (!known_function(function) || !stream_of(stream)) return result(kInvalidHandle);
   static uint8_t buffer[kMaxArgumentBytes];
-  uint64_t bytes;
-  if (const Error error = arguments_of(*function->kernel, each, extra, buffer, &bytes)) return result(error);
-  occupy(*stream, device_ns(function->name, "kernel"));
-  return result(launch(*function, grid, block, lds_bytes, buffer, bytes) ? kSuccess : kLaunchFailure);
+  Work work = {};
+  work.function = function;
+  work.lds_bytes = lds_bytes;
+  work.arguments = buffer;
+  const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
+  for (unsigned i = 0; i < 3; i++) {
+    if (!grid[i] || !block[i]) return result(kInvalidConfiguration);
+    work.grid[i] = grid[i];
+    work.block[i] = block[i];
+  }
+  if (const Error error = arguments_of(*function->kernel, each, extra, buffer, &work.bytes)) return result(error);
+  return result(submit(stream, work));
 }
 
 }  // extern "C"

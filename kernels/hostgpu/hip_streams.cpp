@@ -1,25 +1,13 @@
-// Streams and events. Work is done when it is asked for, so a stream is a name and, by the made-up clock, the time at
-// which its work ends; an event is a time.
+// Streams and events. Work is done when it is asked for, so a stream is a name and how far it has got, and an event is
+// how far a stream had got.
 #include "hip.h"
 
 namespace rocattn::hostgpu {
 namespace {
 
-struct Event {
-  Event* next;
-  uint64_t recorded_ns;  // 0: not yet
-};
-
 Stream* streams;
 Stream legacy, per_thread;  // without handles of their own
 Event* events;
-
-template <class T>
-bool known(const T* list, const T* one) {
-  for (; list; list = list->next)
-    if (list == one) return true;
-  return false;
-}
 
 template <class T>
 Error create(T** list, T** to) {
@@ -32,35 +20,24 @@ Error create(T** list, T** to) {
   return kSuccess;
 }
 
-template <class T>
-Error destroy(T** list, T* one) {
-  for (; *list; list = &(*list)->next) {
-    if (*list != one) continue;
-    *list = one->next;
-    free(one);
-    return kSuccess;
-  }
-  return kInvalidHandle;
-}
-
-uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
-// When all streams that the default stream waits for have done their work, itself among them.
-uint64_t blocking_until() {
-  uint64_t until = later(legacy.busy_until, per_thread.busy_until);
+// How far all streams are that the default stream waits for, itself among them.
+Moment all_blocking() {
+  Moment all = legacy.done;
+  join(all, per_thread.done);
   for (const Stream* s = streams; s; s = s->next)
-    if (!s->non_blocking) until = later(until, s->busy_until);
-  return until;
+    if (!s->non_blocking) join(all, s->done);
+  return all;
 }
 
-// When work that is asked for now begins.
-uint64_t begins(const Stream& stream) {
-  if (&stream == &legacy) return later(host_ns(), blocking_until());
-  const uint64_t own = later(host_ns(), stream.busy_until);
-  return stream.non_blocking ? own : later(own, legacy.busy_until);
+void host_waits_for(const Moment& moment) { host_waits_until(moment.ns); }
+
+Error query(const Moment& moment) {
+  if (virtual_time() && moment.ns > host_ns()) return kNotReady;
+  host_waits_for(moment);
+  return kSuccess;
 }
 
-Error query(uint64_t until) { return virtual_time() && until > host_ns() ? kNotReady : kSuccess; }
+Moment end_of(const Stream& stream) { return is_default(stream) ? all_blocking() : stream.done; }
 
 int create_stream(Stream** to, unsigned flags) {
   Lock lock;
@@ -77,16 +54,30 @@ Stream* stream_of(Stream* handle) {
   return known(streams, handle) ? handle : nullptr;
 }
 
-void occupy(Stream& stream, uint64_t ns) {
-  host_spends("call");
-  stream.busy_until = begins(stream) + ns;
+bool is_default(const Stream& stream) { return &stream == &legacy; }
+
+void join(Moment& one, const Moment& other) {
+  if (other.ns > one.ns) one.ns = other.ns;
 }
 
-void wait_for_default_stream() { host_waits_until(blocking_until()); }
+Moment beginning(const Stream& stream) {
+  Moment now = end_of(stream);
+  if (!stream.non_blocking) join(now, legacy.done);
+  join(now, {host_ns()});
+  return now;
+}
+
+void release_streams(Capture* capture) {
+  if (per_thread.capture == capture) per_thread.capture = nullptr;
+  for (Stream* s = streams; s; s = s->next)
+    if (s->capture == capture) s->capture = nullptr;
+}
+
+void wait_for_default_stream() { host_waits_for(all_blocking()); }
 
 void wait_for_device() {
   wait_for_default_stream();
-  for (const Stream* s = streams; s; s = s->next) host_waits_until(s->busy_until);
+  for (const Stream* s = streams; s; s = s->next) host_waits_for(s->done);
 }
 
 }  // namespace rocattn::hostgpu
@@ -99,15 +90,18 @@ HOSTGPU_EXPORT int hipStreamCreate(Stream** to) { return create_stream(to, 0); }
 HOSTGPU_EXPORT int hipStreamCreateWithFlags(Stream** to, unsigned flags) { return create_stream(to, flags); }
 HOSTGPU_EXPORT int hipStreamDestroy(Stream* stream) {
   Lock lock;
-  return result(destroy(&streams, stream));
+  if (!unlink(&streams, stream)) return result(kInvalidHandle);
+  forget_stream(*stream);
+  free(stream);
+  return kSuccess;
 }
 HOSTGPU_EXPORT int hipStreamSynchronize(Stream* handle) {
   Lock lock;
   const Stream* stream = stream_of(handle);
   if (!stream) return result(kInvalidHandle);
   if (const Error error = ready()) return result(error);
-  if (stream == &legacy) wait_for_default_stream();
-  else host_waits_until(stream->busy_until);
+  if (const Error error = may_wait_for(*stream)) return result(error);
+  host_waits_for(end_of(*stream));
   return kSuccess;
 }
 HOSTGPU_EXPORT int hipStreamQuery(Stream* handle) {
@@ -115,11 +109,13 @@ HOSTGPU_EXPORT int hipStreamQuery(Stream* handle) {
   const Stream* stream = stream_of(handle);
   if (!stream) return result(kInvalidHandle);
   if (const Error error = ready()) return result(error);
-  return result(query(stream == &legacy ? blocking_until() : stream->busy_until));
+  if (const Error error = may_wait_for(*stream)) return result(error);
+  return result(query(end_of(*stream)));
 }
 HOSTGPU_EXPORT int hipDeviceSynchronize() {
   Lock lock;
   if (const Error error = ready()) return result(error);
+  if (const Error error = may_wait_for_device()) return result(error);
   wait_for_device();
   return kSuccess;
 }
@@ -131,43 +127,51 @@ HOSTGPU_EXPORT int hipEventCreate(Event** to) {
 HOSTGPU_EXPORT int hipEventCreateWithFlags(Event** to, unsigned) { return hipEventCreate(to); }
 HOSTGPU_EXPORT int hipEventDestroy(Event* event) {
   Lock lock;
-  return result(destroy(&events, event));
+  if (!unlink(&events, event)) return result(kInvalidHandle);
+  free(event);
+  return kSuccess;
 }
 HOSTGPU_EXPORT int hipEventRecord(Event* event, Stream* handle) {
   Lock lock;
-  const Stream* stream = stream_of(handle);
+  Stream* stream = stream_of(handle);
   if (!known(events, event) || !stream) return result(kInvalidHandle);
   host_spends("event");
-  event->recorded_ns = begins(*stream);
+  if (stream->capture) return result(capture_record(*stream, *event));
+  event->recorded = true;
+  event->at = beginning(*stream);
+  event->capture = 0;
   return kSuccess;
 }
 HOSTGPU_EXPORT int hipEventSynchronize(Event* event) {
   Lock lock;
   if (!known(events, event)) return result(kInvalidHandle);
-  host_waits_until(event->recorded_ns);
+  if (const Error error = may_wait_for(*event)) return result(error);
+  host_waits_for(event->at);
   return kSuccess;
 }
 HOSTGPU_EXPORT int hipEventQuery(Event* event) {
   Lock lock;
   if (!known(events, event)) return result(kInvalidHandle);
+  if (const Error error = may_wait_for(*event)) return result(error);
   host_spends("event");
-  return result(query(event->recorded_ns));
+  return result(query(event->at));
 }
 HOSTGPU_EXPORT int hipStreamWaitEvent(Stream* handle, Event* event, unsigned) {
   Lock lock;
   Stream* stream = stream_of(handle);
   if (!known(events, event) || !stream) return result(kInvalidHandle);
   host_spends("event");
-  stream->busy_until = later(stream->busy_until, event->recorded_ns);
+  if (stream->capture || event->capture) return result(capture_wait(*stream, *event));
+  join(stream->done, event->at);
   return kSuccess;
 }
 HOSTGPU_EXPORT int hipEventElapsedTime(float* ms, Event* start, Event* stop) {
   Lock lock;
   if (!ms) return result(kInvalidValue);
   if (!known(events, start) || !known(events, stop)) return result(kInvalidHandle);
-  if (!start->recorded_ns || !stop->recorded_ns) return result(kInvalidHandle);
-  if (query(later(start->recorded_ns, stop->recorded_ns))) return result(kNotReady);
-  *ms = (float)((double)(int64_t)(stop->recorded_ns - start->recorded_ns) * 1e-6);
+  if (!start->recorded || start->capture || !stop->recorded || stop->capture) return result(kInvalidHandle);
+  if (query(start->at) || query(stop->at)) return result(kNotReady);
+  *ms = (float)((double)(int64_t)(stop->at.ns - start->at.ns) * 1e-6);
   return kSuccess;
 }
 

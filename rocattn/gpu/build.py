@@ -45,10 +45,16 @@ def code_object_name(source: str, arch: str, defines: Mapping[str, str | int]) -
 
 @functools.lru_cache(maxsize=1024)
 def _name(root: Path, source: str, arch: str, defines: tuple[tuple[str, str | int], ...], stamp: object) -> str:
-    del stamp  # while no file changes there is nothing to hash again: plans of a growing KV cache are made one a token
+    # While no file changes there is nothing to hash again: plans of a growing KV cache are made one a token.
     parts: list[str | bytes] = ["plan-1", arch, source, *(f"{name}={value}" for name, value in defines)]
-    parts += [part for entry in inputs_of(root / "include", root / source) for part in entry]
-    return f"{Path(source).stem}.{content_key(parts)[:_KEY_DIGITS]}.hsaco"
+    return f"{Path(source).stem}.{content_key([*parts, *_read(root, source, stamp)])[:_KEY_DIGITS]}.hsaco"
+
+
+@functools.lru_cache(maxsize=64)
+def _read(root: Path, source: str, stamp: object) -> list[str | bytes]:
+    """Return a source and its headers, each after its name: once for all its variants, while no file changes."""
+    del stamp
+    return [part for entry in inputs_of(root / "include", root / source) for part in entry]
 
 
 def _stamp(root: Path) -> tuple[tuple[str, int, int], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -33,6 +34,7 @@ def inputs_of(headers: Path, *sources: Path) -> list[tuple[str, bytes]]:
     is found nowhere is listed empty, so that adding the file later changes the key; the compiler reports it.
     """
     found: dict[Path, tuple[str, bytes]] = {}
+    spellings: set[tuple[Path | None, str]] = set()  # most headers are included by many: a path is made of each once
     waiting = list(sources)
     while waiting:
         path = waiting.pop(0)
@@ -50,14 +52,23 @@ def inputs_of(headers: Path, *sources: Path) -> list[tuple[str, bytes]]:
                 raise ToolchainError(f"cannot read the kernel source {path}: {error.strerror}") from error
             data = b""
         found[path] = name, data
-        for quoted, angled, computed in _INCLUDE.findall(data.replace(b"\\\n", b"")):
+        for quoted, angled, computed in _includes(data):
             if computed:
                 line = computed.decode(errors="replace").strip()
                 raise ToolchainError(f"{path.name}: cannot follow the include of {line}: name the header literally")
             spelt = (quoted or angled).decode(errors="replace")
+            if (spelling := (path.parent if quoted else None, spelt)) in spellings:
+                continue
+            spellings.add(spelling)
             beside = absolute(path.parent / spelt)
             waiting.append(beside if quoted and beside.is_file() else absolute(headers / spelt))
     return list(found.values())
+
+
+@functools.lru_cache(maxsize=256)
+def _includes(data: bytes) -> list[tuple[bytes, bytes, bytes]]:
+    """Return what a text includes: quoted, in angle brackets, or computed. Each kernel asks for the same headers."""
+    return _INCLUDE.findall(data.replace(b"\\\n", b""))
 
 
 def absolute(path: Path | str) -> Path:

@@ -8,11 +8,14 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError
+from rocattn.gpu import build
 from rocattn.gpu.arch import TESTED
 from rocattn.gpu.build import arg_layout, code_object_name
 from rocattn.gpu.errors import ArchError
 from rocattn.gpu.launch import BufferArg, LaunchPlan, ScalarArg, WorkspaceArg
 from rocattn.gpu.plan import buffer_bytes, describe_buffers, plan, used_buffers
+from rocattn.toolchain.inputs import inputs_of
+from rocattn_profiling.audit.kernel_build import all_variants
 
 BASE = {"batch": 2, "num_heads": 6, "num_kv_heads": 3, "seq_q": 100, "seq_k": 131, "head_dim": 40, "head_dim_v": 24}
 EVERYTHING = BASE | {
@@ -251,6 +254,19 @@ def test_the_name_of_a_code_object_is_its_content(tmp_path, monkeypatch):
     assert len({first, name(A=1, B=3), name(A=12), name(arch="gfx942", A=1, B=2)}) == 4
     (tmp_path / "two" / "include" / "rocattn" / "device.h").write_text("int y;\n")
     assert name("two", A=1, B=2) != first
+
+
+def test_a_source_is_read_once_for_all_that_is_compiled_from_it(monkeypatch):
+    """Listing what is shipped names hundreds of code objects, made from a dozen sources."""
+    read = []
+    monkeypatch.setattr(
+        build, "inputs_of", lambda headers, source: (read.append(source), inputs_of(headers, source))[1]
+    )
+    build._name.cache_clear()
+    build._read.cache_clear()
+    names = {variant.code_object for variant in all_variants(["gfx942", "gfx1100"])}
+    assert len(names) > 10 * len(read)
+    assert len(read) == len(set(read))
 
 
 def test_planning_needs_no_driver_and_no_compiler(monkeypatch):

@@ -118,8 +118,11 @@ def visible(config, operands):
     return seen & (mask != mask.dtype.type(-np.inf)), mask.astype(np.float32)
 
 
-def program(config, operands, out, lse, *, hidden=-np.inf, stored=None, tile=0):
-    """Standard attention in float32, tile by tile if ``tile``; no softcap, ALiBi or sinks."""
+def program(config, operands, out, lse, *, hidden=-np.inf, stored=None, tile=0, fused=False):
+    """Standard attention in float32, tile by tile if ``tile``; no softcap, ALiBi or sinks.
+
+    If ``fused``, p is exp2 of a fused multiply-add of a score and the rounded maximum.
+    """
     group = config.num_heads // config.num_kv_heads
     q, k, v = (x.astype(np.float32) for x in (operands.q, operands.k, operands.v))
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
@@ -133,7 +136,10 @@ def program(config, operands, out, lse, *, hidden=-np.inf, stored=None, tile=0):
     for start in range(0, config.seq_k, step):
         part = scores[..., start : start + step]
         top = np.maximum(top, part.max(axis=-1))  # without correcting what was summed before
-        p = np.exp(part - np.where(np.isneginf(top), 0, top)[..., None])
+        less = np.where(np.isneginf(top), 0, top)[..., None]
+        p = np.exp(part - less)
+        if fused:
+            p = np.exp2((part * np.log2(np.e) - (less * np.float32(np.log2(np.e)))).astype(np.float32))
         total += p.sum(axis=-1)
         if stored is not None:
             p = p.astype(stored).astype(np.float32)
@@ -158,6 +164,7 @@ for broken in (
     Broken("additive", large_values_only),
     Broken("half-p", lambda *a: program(*a, stored=np.float16), needs=plain),
     Broken("rescale", lambda *a: program(*a, tile=TILE), needs=plain),
+    Broken("fused", lambda *a: program(*a, fused=True), needs=plain),
     Broken("log2", log2_lse),
     Broken("stride", value_stride_128),
 ):

@@ -23,6 +23,7 @@ MISTAKES = {
         "not rescaled when a later tile has a larger score (tiles of 48 keys fit best)",
         {"accuracy", "scales", "edges"},
     ),
+    "fused": ("the exponent is rounded before the largest score is subtracted", {"stability"}),
     "log2": ("the LSE is in base 2, not natural", {"accuracy", "visibility", "scales"}),
     "stride": ("rows of V are read 128 elements apart in memory", {"accuracy", "positions", "scales", "edges"}),
 }

@@ -13,6 +13,7 @@ from rocattn_profiling.measure.verify_cases import cases
 from rocattn_profiling.measure.verify_data import STRESSES, make_case_inputs
 from rocattn_profiling.measure.verify_gradients import finite_differences
 from rocattn_profiling.measure.verify_outcomes import YARDSTICK
+from rocattn_profiling.measure.verify_symptoms import UNSTABLE
 from rocattn_profiling.measure.verify_ulps import ULP_EDGES, ulp, ulp_histogram
 
 from .verify_backends import Changed
@@ -271,3 +272,20 @@ def test_large_scores_do_not_make_the_rule_blind(data, dtype):
     (outcome,) = verify([case], [Changed(after=spoil)]).outcomes
     assert not outcome.ok
     assert max(tensor.naive.max_abs for tensor in outcome.tensors) < 1e30
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_huge_equal_scores_have_a_sharp_limit_and_a_name(dtype):
+    """A row of a flat softmax that is lost is named; an output 2 % too large is wrong, as at scores of any size."""
+    case = first("stability", data="flat-1e10", dtype=dtype, causal=False)
+    assert fault(case, Changed()) == ""
+
+    def scaled(out, _lse):
+        out *= out.dtype.type(1.02)
+
+    def lost(out, _lse):
+        out[0, 0, 5] = 0
+
+    assert "out is off by" in fault(case, Changed(after=scaled))
+    (outcome,) = verify([case], [Changed(after=lost)]).outcomes
+    assert outcome.symptom == UNSTABLE

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.measure.verdicts import Judgement
     from rocattn_profiling.measure.verify_cases import Case
 
-_CONTRACT = ("visibility", "positions", "containment", "edges")  # families small enough to write out again
+_CONTRACT = ("visibility", "positions", "stability", "containment", "edges")  # families small enough to write out again
 _NAMED = 3  # failing cases of a family and backend whose symptom is looked for
 
 

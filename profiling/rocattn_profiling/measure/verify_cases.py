@@ -33,6 +33,7 @@ FAMILIES = {
     "edges": "sizes around tiles, arrays in the midst of NaN",
     "layouts": "layouts and strides, with and without the LSE",
     "scales": "numbers from subnormal to 1e4, scores of thousands, rising scores, faint probabilities",
+    "stability": "scores of 1e8 to 1e31, equal over a row: the largest is subtracted before anything is rounded",
     "containment": "NaN and inf in hidden keys",
     "gradients": "gradients against finite differences in float64",
     "determinism": "the same bits again, on any number of threads, from several threads at once",
@@ -147,6 +148,8 @@ def _quick() -> Iterator[Case]:
     yield from _positions(("float16",))
     for data in ("x0.0001", "x10000", "large-scores", "rising", "falling", "faint"):
         yield _case("scales", data, dtype="float32", num_kv_heads=4)
+    yield _case("stability", "flat-1e10", dtype="bfloat16")
+    yield _case("stability", "stepped-1e20", dtype="float32", num_kv_heads=4)
     yield _case("containment", "hidden-nan", causal=True, dtype="float16")
     yield _case("containment", "hidden-inf", mask="bool", mask_shape=(1, 1, 1, 131))
     yield from _gradients(("float64",))
@@ -162,6 +165,7 @@ def _core() -> Iterator[Case]:
     yield from _edges()
     yield from _layouts()
     yield from _scales()
+    yield from _stability()
     yield from _containment()
     yield from _gradients(("float32", *_HALVES))
     yield from _determinism()
@@ -177,6 +181,8 @@ def _full() -> Iterator[Case]:
         big: dict[str, Any] = {"seq_q": 1031, "seq_k": 2053, "head_dim": 128, "dtype": dtype}
         for data in ("x10000", "large-scores", "rising", "faint"):
             yield _case("scales", data, **big)
+        for data in ("flat-1e8", "stepped-1e8"):
+            yield _case("stability", data, **big)
         yield _case("containment", "hidden-nan", causal=True, **big)
         for direction in ("forward", "backward"):
             yield _case("determinism", causal=True, direction=direction, num_heads=8, **big)
@@ -251,6 +257,24 @@ def _scales() -> Iterator[Case]:
         yield _case("scales", "no-sink", dtype=dtype, seq_q=1, seq_k=1031, **sunk)
         yield _case("scales", "rising", dtype=dtype, seq_q=1, seq_k=1031, batch=2)
         yield _case("scales", "large-scores", dtype=dtype, softcap=8.0, alibi=True, sinks=True)
+
+
+def _stability() -> Iterator[Case]:
+    options: tuple[dict[str, Any], ...] = (
+        {}, {"causal": True}, {"window": (20, 3)}, {"mask": "bool", "mask_shape": (1, 1, 1, 131)},
+        {"mask": "additive", "mask_shape": (1, 1, 67, 131)}, {"softcap": 15.0}, {"alibi": True}, {"sinks": True},
+        {"seq_q": 1, "seq_k": 2053, "batch": 2}, {"seq_q": 2, "seq_k": 1031, "causal": True},
+    )  # fmt: skip
+    for dtype in _DTYPES:
+        # 1e10 is beyond what a product of two float16 gives.
+        scale: dict[str, Any] = {"scale": 8.0} if dtype == "float16" else {}
+        for option in options:
+            yield _case("stability", "flat-1e10", dtype=dtype, **scale, **option)
+        yield _case("stability", "equal-1e10", dtype=dtype, seq_q=33, seq_k=528)
+        for data in ("flat-1e8", "stepped-1e8") if dtype == "float16" else ("flat-1e8", "flat-1e20", "flat-1e31"):
+            yield _case("stability", data, dtype=dtype)
+        for option in ({"causal": True}, {"seq_q": 1, "seq_k": 2053}):
+            yield _case("stability", "stepped-1e8" if scale else "stepped-1e20", dtype=dtype, **option)
 
 
 def _containment() -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""Inputs that stress one thing each: sizes of numbers, scores that grow, probabilities that vanish, poisoned keys.
+"""Inputs that stress one thing each: sizes of numbers, scores that grow or are huge, faint probabilities, poison.
 
 Each kind changes seeded normal data (`rocattn_profiling.measure.data`); a case names its kind, so that its inputs are
 the same in every process.
@@ -141,6 +141,45 @@ def _no_sink(_: AttentionConfig, inputs: Inputs) -> None:
         inputs.sinks[::2] = -np.inf
 
 
+def _huge(pattern: str, size: float) -> Callable[[AttentionConfig, Inputs], None]:
+    """Scores of +-0.75 to 1.25 times a size, one number a row: every program that subtracts it first has no error.
+
+    "flat": equal for all keys; "stepped": those of every third key are larger by 2^-6, so that it and its like, or all
+    the others, take everything. Both come from the first feature alone. "equal": all elements of q, and of k, are one
+    power of two. ALiBi and finite mask values would be lost beside such scores: every second head has slopes that are
+    not, the others none; the values become 0.
+    """
+
+    def change(config: AttentionConfig, inputs: Inputs) -> None:
+        q = heads_view(inputs.q, config.layout, config.num_heads, "q")
+        k = heads_view(inputs.k, config.layout, config.num_kv_heads, "k")
+        random = q[..., 0].astype(np.float64)
+        sign = np.where(random < 0, -1, 1)
+        product = size / config.softmax_scale
+        if pattern == "equal":
+            number = 2.0 ** round(np.log2(product / config.head_dim) / 2)
+            q[...], k[...] = sign[..., None] * number, number
+        else:
+            first = 2.0**15 if config.dtype == "float16" else 1.0  # what keeps q in its range
+            q[...] = 0
+            q[..., 0] = np.clip(product / first * sign * (0.75 + np.abs(random) % 0.5), *_finite_range(config))
+            k[..., 0] = first
+            if pattern == "stepped":
+                k[:, :, 2::3, 0] = first * (1 + 2.0**-6)
+        if config.mask == "additive":
+            assert inputs.mask is not None
+            inputs.mask[inputs.mask != -np.inf] = 0
+        if inputs.alibi_slopes is not None:
+            inputs.alibi_slopes[..., ::2], inputs.alibi_slopes[..., 1::2] = 0, size * 2.0**-6
+
+    return change
+
+
+def _finite_range(config: AttentionConfig) -> tuple[float, float]:
+    lowest = _lowest_finite(numpy_dtype(config.dtype))
+    return lowest, -lowest
+
+
 def _lowest_finite(dtype: np.dtype[Any]) -> float:
     import ml_dtypes
 
@@ -186,5 +225,8 @@ STRESSES: dict[str, Callable[[AttentionConfig, Inputs], None]] = {
     "blank": _blank,
     "no-sink": _no_sink,
     **{f"hidden-{kind}": _poisoned(kind) for kind in POISONS},
+    **{f"flat-1e{power}": _huge("flat", 10.0**power) for power in (8, 10, 20, 31)},
+    **{f"stepped-1e{power}": _huge("stepped", 10.0**power) for power in (8, 20)},
+    "equal-1e10": _huge("equal", 1e10),
 }
 """Kind of data -> what it does to seeded normal inputs, in place."""

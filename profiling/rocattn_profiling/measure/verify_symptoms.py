@@ -39,6 +39,8 @@ class Hypothesis:
 
 
 LEAK = "NaN or inf of a hidden key reaches rows that do not see it"
+UNSTABLE = "the exponent is rounded before the largest score is subtracted: huge equal scores overflow or vanish"
+_HUGE = 2.0**20  # scores whose float32 rounding, in log2 units, begins to decide exponents
 
 
 def symptom(config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | None, *, what: str = "out") -> str:
@@ -61,11 +63,20 @@ def symptom(config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | No
         right = _close(got, exact, tolerance)
         if bool((np.isfinite(exact).all(axis=-1) & ~np.isfinite(got).all(axis=-1)).any()) and not _finite(inputs):
             return LEAK
+        if _unstable(got, exact, exact_lse, ~right):
+            return UNSTABLE
         if sentinel := _sentinel(lse, exact_lse):
             return sentinel
         wrong_lse = _lse_symptom(config, inputs, lse, exact_lse) if what == "lse" else ""
         found = "" if right.all() else _explained(config, inputs, got, exact, tolerance, right)
         return found or wrong_lse or (_precision(config, inputs, got, exact) if what == "out" else "")
+
+
+def _unstable(got: Array, exact: Array, exact_lse: Array, wrong: Array) -> bool:
+    """Whether only rows of huge scores are wrong, and some are NaN, inf or 0 though their values are not."""
+    huge = np.isfinite(exact_lse) & (np.abs(exact_lse) > _HUGE)
+    lost = ~np.isfinite(got).all(axis=-1) | ((got == 0).all(axis=-1) & (exact != 0).any(axis=-1))
+    return bool((wrong & lost).any() and not (wrong & ~huge).any())
 
 
 _FAR = -5e3

@@ -22,11 +22,12 @@ from rocattn.gpu.errors import DeviceMemoryError, GpuError, LaunchError, NoDevic
 from rocattn.gpu.reasons import LIBRARY, library_reason, no_device_reason, stand_in_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 STAND_IN_SYMBOL = "rocattn_hostgpu_version"
 """Exported by the stand-in GPU's library (kernels/hostgpu) and by no HIP runtime."""
 _OUT_OF_MEMORY = frozenset({"hipErrorOutOfMemory", "hipErrorMemoryAllocation"})
+_CAPTURE_THREAD_LOCAL, _CAPTURE_RELAXED = 1, 2  # hipStreamCaptureMode
 _NO_BINDINGS = "hip-python is not installed: pip install hip-python (x86-64 Linux only)"
 
 
@@ -134,12 +135,16 @@ class Hip:
         self.is_stand_in = stand_in_at_hand()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call HIP by name and return its output; bindings return (status, output…) or a bare status.
+        """Call HIP by name and return its first output; bindings return (status, output…) or a bare status.
 
         Raises:
             NoRuntimeError: When the library, or this function in it, is missing.
             GpuError: When the status is not hipSuccess; its text names both.
         """
+        outputs = self._outputs(name, *arguments)
+        return outputs[0] if outputs else None
+
+    def _outputs(self, name: str, *arguments: Any) -> list[Any]:
         try:
             result = getattr(self._hip, name)(*arguments)
         except RuntimeError as error:  # the bindings' word for a library or a symbol that is missing
@@ -152,7 +157,7 @@ class Hip:
         if status != self._success:
             self._forget_error()
             raise _failed(name, status)
-        return outputs[0] if outputs else None
+        return outputs
 
     def _unnamed(self, name: str, error: ValueError) -> GpuError:
         """Return what to raise for an error code that these bindings have no name for."""
@@ -221,7 +226,7 @@ class Hip:
             self.use_device(before)
 
     def malloc(self, count: int) -> int:
-        """Allocate device memory and return its address.
+        """Allocate device memory and return its address, also while a stream is captured.
 
         Raises:
             DeviceMemoryError: When there is not enough; with what is free and what there is.
@@ -230,7 +235,8 @@ class Hip:
 
     def free(self, address: int) -> None:
         """Free what `malloc` gave, after all work of the device."""
-        self.call("hipFree", address)
+        with self._relaxed():
+            self.call("hipFree", address)
 
     def host_malloc(self, count: int) -> int:
         """Allocate page-locked host memory, which copies go from and to without a detour, and return its address."""
@@ -238,17 +244,37 @@ class Hip:
 
     def host_free(self, address: int) -> None:
         """Free what `host_malloc` gave."""
-        self.call("hipHostFree", address)
+        with self._relaxed():
+            self.call("hipHostFree", address)
 
     def _allocated(self, name: str, what: str, count: int, *flags: int) -> int:
         try:
-            return int(self.call(name, count, *flags))
+            with self._relaxed():
+                return int(self.call(name, count, *flags))
         except NoRuntimeError:
             raise
         except GpuError as error:
             if error.status not in _OUT_OF_MEMORY:
                 raise
             raise DeviceMemoryError(what, count, *self.memory_info()) from error
+
+    @contextmanager
+    def _relaxed(self) -> Iterator[None]:
+        """Let this thread allocate and free while a stream is captured, which would else make the capture invalid.
+
+        torch's allocator does the same. Not by hip-python: its hipThreadExchangeStreamCaptureMode takes no mode.
+        """
+        mode = ctypes.c_int(_CAPTURE_RELAXED)
+        self._exchange_mode(ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self._exchange_mode(ctypes.byref(mode))
+
+    @functools.cached_property
+    def _exchange_mode(self) -> Callable[[Any], int]:
+        found = getattr(ctypes.CDLL(str(library_path())), "hipThreadExchangeStreamCaptureMode", None)
+        return found or (lambda _: 0)  # a runtime without captures has nothing to relax
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total bytes of the current device, (-1, -1) if it does not tell."""
@@ -284,6 +310,44 @@ class Hip:
             self.call("hipStreamSynchronize", stream)
         except GpuError as error:
             raise LaunchError(f"a kernel failed while it ran: {error}", report=self.report()) from error
+
+    def capture_begin(self, stream: int) -> None:
+        """Write down what is asked of a stream instead of doing it; other threads may go on as they like."""
+        self.call("hipStreamBeginCapture", stream, self._hip.hipStreamCaptureMode(_CAPTURE_THREAD_LOCAL))
+
+    def capture_number(self, stream: int) -> int:
+        """Return HIP's number of the capture that a stream takes part in; 0 if it is not captured."""
+        if not stream:  # the default stream is never captured, and asking for it may be an error
+            return 0
+        status, number = self._outputs("hipStreamGetCaptureInfo", stream)
+        return int(number) if status == self._hip.hipStreamCaptureStatus.hipStreamCaptureStatusActive else 0
+
+    def capture_end(self, stream: int) -> int:
+        """End a capture and return its graph.
+
+        Raises:
+            GpuError: When something made the capture invalid.
+        """
+        return int(self.call("hipStreamEndCapture", stream))
+
+    def graph_instantiate(self, graph: int) -> int:
+        """Return a graph made ready to be launched, and free the graph that it is made from."""
+        try:
+            return int(self.call("hipGraphInstantiateWithFlags", graph, 0))
+        finally:
+            self.call("hipGraphDestroy", graph)
+
+    def graph_launch(self, ready: int, stream: int) -> None:
+        """Queue all work of a graph."""
+        self.call("hipGraphLaunch", ready, stream)
+
+    def graph_destroy(self, ready: int) -> None:
+        """Free what `graph_instantiate` gave."""
+        self.call("hipGraphExecDestroy", ready)
+
+    def stream_wait_event(self, stream: int, event: int) -> None:
+        """Let what is asked of a stream from now on wait for an event."""
+        self.call("hipStreamWaitEvent", stream, event, 0)
 
     def event_create(self) -> int:
         """Return a new event."""

@@ -56,6 +56,10 @@ class LaunchError(GpuError):
         self.kernel, self.report = kernel, report
 
 
+class CaptureError(GpuError):
+    """Raised for what cannot be part of a captured graph, and for a graph that is not there to be launched."""
+
+
 class ForkError(GpuError):
     """Raised in a process that was forked from one that had initialised HIP."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rocattn.gpu.errors import CaptureError
 from rocattn.gpu.plan import buffer_bytes, used_buffers
 
 if TYPE_CHECKING:
@@ -32,9 +33,12 @@ def run_on_host_arrays(prepared: PreparedPlan, arrays: Mapping[str, Array]) -> N
     Raises:
         DeviceMemoryError: When device or pinned memory runs out.
         LaunchError: When a kernel fails.
+        CaptureError: When the device's own stream is being captured.
     """
     runtime, plan = prepared.runtime, prepared.plan
     runtime.enter()
+    if runtime.hip.capture_number(runtime.stream):
+        raise CaptureError("numpy arrays cannot be captured: each call with them waits for its result")
     used = used_buffers(plan)
     buffers = {name: plan.buffers[name] for name in arrays if name in used}
     sizes = {name: buffer_bytes(buffer) for name, buffer in buffers.items()}

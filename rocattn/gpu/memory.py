@@ -1,14 +1,18 @@
-"""Device memory from a pool that counts every byte, and pinned host memory for copies."""
+"""Device memory from a pool that counts every byte, and pinned host memory for copies.
+
+A captured graph keeps the addresses that its launches were given. What is taken while a stream is captured therefore
+belongs to that capture (`CaptureMemory`) and to nobody else until the graph is gone.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rocattn.gpu.errors import DeviceMemoryError
+from rocattn.gpu.errors import CaptureError, DeviceMemoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,6 +24,28 @@ KEPT_STAGING_BYTES = 1 << 28
 """Pinned memory kept for the next call; more is given back, because nothing else can use it."""
 
 
+_Kept = defaultdict[tuple[int, int], list[int]]  # addresses by bytes and stream
+
+
+@dataclass(eq=False, slots=True)
+class CaptureMemory:
+    """Device memory whose addresses stand in a captured graph.
+
+    Attributes:
+        number: The capture's, as HIP counts them.
+        reserved: What the device gave for it, bytes by address.
+        kept: What the same capture may use again, in the order of its stream.
+        in_use: Addresses not given back yet.
+        released: Whether the graph is gone.
+    """
+
+    number: int
+    reserved: dict[int, int] = field(default_factory=dict)
+    kept: _Kept = field(default_factory=lambda: defaultdict(list))
+    in_use: set[int] = field(default_factory=set)
+    released: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Device memory.
@@ -29,12 +55,14 @@ class Block:
         bytes: What was asked for.
         reserved_bytes: What the device gave.
         stream: The stream that uses it: in its order alone the block may be used again.
+        capture: The memory of the capture that it was taken in; None outside of captures.
     """
 
     address: int
     bytes: int
     reserved_bytes: int
     stream: int
+    capture: CaptureMemory | None = None
 
 
 @dataclass(slots=True)
@@ -58,7 +86,8 @@ class Pool:
 
     def __init__(self, hip: Hip) -> None:
         self._hip, self._exact = hip, hip.is_stand_in
-        self._kept: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        self._kept: _Kept = defaultdict(list)
+        self._captures: dict[int, CaptureMemory] = {}
         self._lock = threading.RLock()
         self.current_bytes = self.peak_bytes = self.reserved_bytes = 0
 
@@ -67,14 +96,19 @@ class Pool:
 
         Raises:
             DeviceMemoryError: When the device has no more, kept blocks given back included.
+            CaptureError: When the stream is captured into a graph of somebody else, of whose end nobody would tell.
         """
         with self._lock:
             size = self._rounded(count)
-            kept = self._kept[size, stream]
+            capture = self._capture_of(stream) if size else None
+            kept = (self._kept if capture is None else capture.kept)[size, stream]
             address = kept.pop() if kept else self._malloc(size)
+            if capture is not None:
+                capture.reserved[address] = size
+                capture.in_use.add(address)
             self.current_bytes += count
             self.peak_bytes = max(self.peak_bytes, self.current_bytes)
-            return Block(address, count, size, stream)
+            return Block(address, count, size, stream, capture)
 
     def give(self, block: Block) -> None:
         """Take a block back; work queued on its stream may still be using it."""
@@ -82,10 +116,46 @@ class Pool:
             self.current_bytes -= block.bytes
             if not block.address:
                 return
-            if self._exact:
+            if block.capture is not None:
+                self._give_to_capture(block, block.capture)
+            elif self._exact:
                 self._free(block.address, block.reserved_bytes)  # hipFree waits for the device
             else:
                 self._kept[block.reserved_bytes, block.stream].append(block.address)
+
+    def begin_capture(self, stream: int) -> CaptureMemory:
+        """Keep what is taken in the capture that a stream is in, from now to `release`, for its graph alone."""
+        with self._lock:
+            number = self._hip.capture_number(stream)
+            memory = self._captures[number] = CaptureMemory(number)
+            return memory
+
+    def release(self, memory: CaptureMemory) -> None:
+        """Free the memory of a graph that is gone: hipFree waits for its last launch.
+
+        Blocks that are still in use, an output that somebody holds, are freed when they are given back.
+        """
+        with self._lock:
+            self._captures.pop(memory.number, None)
+            memory.released = True
+            for address in memory.reserved.keys() - memory.in_use:
+                self._free(address, memory.reserved.pop(address))
+
+    def _capture_of(self, stream: int) -> CaptureMemory | None:
+        number = self._hip.capture_number(stream)
+        if number and number not in self._captures:
+            raise CaptureError(
+                "the stream is captured into a graph that would keep an address of the pool, and the pool would not "
+                "know for how long: capture with rocattn.gpu.graphs.capture, or give `run` a workspace of your own"
+            )
+        return self._captures.get(number)
+
+    def _give_to_capture(self, block: Block, memory: CaptureMemory) -> None:
+        memory.in_use.remove(block.address)
+        if memory.released:
+            self._free(block.address, memory.reserved.pop(block.address))
+        elif not self._exact:
+            memory.kept[block.reserved_bytes, block.stream].append(block.address)
 
     @contextmanager
     def taken(self, sizes: Mapping[str, int], stream: int) -> Iterator[dict[str, int]]:
@@ -113,7 +183,7 @@ class Pool:
                 self.peak_bytes = max(before, self.peak_bytes)
 
     def trim(self) -> None:
-        """Give every kept block back to the device: hipFree waits for the work that used it.
+        """Give every kept block back to the device, but for those of graphs: hipFree waits for the work that used it.
 
         The streams are not asked: one that somebody else made may have been destroyed since.
         """

@@ -34,6 +34,8 @@ POISON_VARIABLE = "ROCATTN_GPU_POISON"
 _UNFIT = frozenset({"hipErrorNoBinaryForGpu", "hipErrorSharedObjectInitFailed"})  # code for another architecture
 _LAUNCH_PARAM_BUFFER_POINTER, _LAUNCH_PARAM_BUFFER_SIZE, _LAUNCH_PARAM_END = 1, 2, 3
 _MAX_PREPARED = 512
+WORKSPACE_ALIGN = 256
+"""What a workspace of the caller must be a multiple of: what hipMalloc aligns to."""
 _CTYPES = {
     "pointer": ctypes.c_uint64, "u64": ctypes.c_uint64, "i64": ctypes.c_int64, "u32": ctypes.c_uint32,
     "i32": ctypes.c_int32, "f32": ctypes.c_float,
@@ -155,6 +157,7 @@ class PreparedPlan:
     Attributes:
         plan: The plan.
         runtime: The device.
+        workspace_bytes: Of a workspace that a caller brings; 0 if the plan needs none.
     """
 
     def __init__(self, runtime: Runtime, plan: LaunchPlan) -> None:
@@ -166,19 +169,31 @@ class PreparedPlan:
         self._calls = [_Call(launch, function) for launch, function in zip(plan.launches, functions, strict=True)]
         self._log = plan_log()
         self._number = self._log.add(plan) if self._log else 0
+        self._places: dict[str, int] = {}
+        self.workspace_bytes = 0
+        for name, size in plan.workspaces.items():
+            self._places[name] = self.workspace_bytes
+            self.workspace_bytes += -(-size // WORKSPACE_ALIGN) * WORKSPACE_ALIGN
 
-    def run(self, addresses: Mapping[str, int], stream: int) -> None:
-        """Queue all launches on a stream; workspaces come from the pool.
+    def run(self, addresses: Mapping[str, int], stream: int, *, workspace: int | None = None) -> None:
+        """Queue all launches on a stream.
 
         Args:
             addresses: Of each buffer that a launch takes.
             stream: A HIP stream; 0 is the default one.
+            workspace: The address of `workspace_bytes` of device memory, a multiple of `WORKSPACE_ALIGN`, that nothing
+                else uses until the launches have ended, or, if they are captured, until their graph is gone. None: it
+                comes from the pool.
 
         Raises:
             LaunchError: When HIP refuses one.
             DeviceMemoryError: When there is no memory for a workspace.
+            CaptureError: When the stream is captured, not by `rocattn.gpu.graphs`, and there is no workspace.
+            GpuError: When the workspace is not aligned.
         """
-        self._bound(addresses, stream, self._launch_all)
+        if workspace is not None and workspace % WORKSPACE_ALIGN:
+            raise GpuError(f"the workspace is at {workspace:#x}: its address must be a multiple of {WORKSPACE_ALIGN}")
+        self._bound(addresses, stream, self._launch_all, workspace)
 
     def time(self, addresses: Mapping[str, int], stream: int, *, warmup: int, repeats: int) -> list[list[float]]:
         """Measure each launch by events.
@@ -226,23 +241,20 @@ class PreparedPlan:
                 hip.event_destroy(event)
         return samples
 
-    def _bound(self, addresses: Mapping[str, int], stream: int, action: Callable[[int], None]) -> None:
+    def _bound(
+        self, addresses: Mapping[str, int], stream: int, action: Callable[[int], None], workspace: int | None = None
+    ) -> None:
         """Do something with every address in its place: one thread at a time, as the argument blocks are shared."""
         self.runtime.enter()
-        pool, blocks = self.runtime.pool, {}
-        with self._lock:
-            try:
-                for name, size in self.plan.workspaces.items():
-                    blocks[name] = pool.take(size, stream)
-                places = dict(addresses) | {name: block.address for name, block in blocks.items()}
-                for call in self._calls:
-                    call.bind(places)
-                if self.runtime.poison:
-                    self._poison(places, stream)
-                action(stream)
-            finally:
-                for block in blocks.values():
-                    pool.give(block)
+        needed = self.plan.workspaces if workspace is None else {}
+        with self._lock, self.runtime.pool.taken(needed, stream) as taken:
+            own = {} if workspace is None else {name: workspace + at for name, at in self._places.items()}
+            places = {**addresses, **taken, **own}
+            for call in self._calls:
+                call.bind(places)
+            if self.runtime.poison:
+                self._poison(places, stream)
+            action(stream)
 
     def _poison(self, places: Mapping[str, int], stream: int) -> None:
         written = {name: buffer_bytes(buffer) for name, buffer in self.plan.buffers.items() if _is_dense_output(buffer)}

@@ -259,7 +259,9 @@ class DeviceCall:
             for name, shape in stored.items():
                 value, addresses[name] = self._empty(runtime, shape, "float32" if name == "lse" else config.dtype)
                 made.append(value)
-            prepared.run(addresses, self._q.stream)
+            # Of torch's allocator, which knows torch's graphs: workspaces of our pool would be used again under them.
+            scratch = self._scratch(prepared.workspace_bytes) if _is_torch(self._q.source) else None
+            prepared.run(addresses, self._q.stream, workspace=scratch and int(scratch.data_ptr()))
         return [self._handed_out(value) for value in made]
 
     def _empty(self, runtime: Runtime, shape: tuple[int, ...], dtype: str) -> tuple[Any, int]:
@@ -269,6 +271,9 @@ class DeviceCall:
             return tensor, int(tensor.data_ptr())
         array = DeviceArray(runtime, shape, dtype, self._q.device, self._q.stream)
         return array, array.address
+
+    def _scratch(self, count: int) -> Any:
+        return self._q.source.new_empty((count,), dtype=sys.modules["torch"].uint8) if count else None
 
     def _handed_out(self, value: Any) -> Any:
         source = self._q.source

@@ -67,6 +67,9 @@ int hipMemsetAsync(void* to, int value, size_t bytes, void* stream) {
 }
 int hipStreamCreate(void** stream) { return *stream = malloc(8), 0; }
 int hipStreamSynchronize(void* stream) { return stream == (void*)-1 ? 400 : scripted("STUB_SYNC"); }
+int hipStreamGetCaptureInfo(void* stream, int* status, unsigned long long* number) {
+    return *status = 0, *number = 0, stream == 0; /* none is captured, and the default stream is not asked */
+}
 int hipEventCreate(void** event) { return *event = calloc(1, sizeof(size_t)), 0; }
 int hipEventDestroy(void* event) { return free(event), 0; }
 int hipEventSynchronize(void* event) {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocattn.gpu.errors import DeviceMemoryError
+from rocattn.gpu.errors import CaptureError, DeviceMemoryError
 from rocattn.gpu.memory import KEPT_STAGING_BYTES, Pool, Staging
 
 
@@ -28,6 +28,11 @@ class FakeHip:
         del self.live[address]
 
     host_malloc, host_free = malloc, free
+    captured = 0
+
+    def capture_number(self, stream):
+        """Say in which capture a stream is: stream 9 in the one that is set."""
+        return self.captured if stream == 9 else 0
 
 
 def test_bytes_are_counted_as_asked_for():
@@ -85,6 +90,47 @@ def test_out_of_memory_leaves_the_books_right():
     with pytest.raises(DeviceMemoryError, match=words), pool.taken({"a": 3000, "b": 5000}, 0):
         pytest.fail("there is no memory for b")
     assert (pool.current_bytes, pool.peak_bytes) == (0, 3000)
+
+
+def test_what_a_capture_takes_is_the_graph_s_until_it_is_gone():
+    """Used again within the capture only, not trimmed, not handed to others; freed at the end, what is held later."""
+    hip = FakeHip()
+    pool = Pool(hip)
+    pool.give(pool.take(500, 9))
+    hip.captured = 3
+    memory = pool.begin_capture(9)
+    first = pool.take(500, 9)
+    pool.give(first)
+    assert pool.take(500, 9).address == first.address
+    held = pool.take(500, 9)
+    hip.captured = 0
+    eager = pool.take(500, 9)
+    assert eager.address not in memory.reserved
+    pool.give(eager)
+    pool.trim()
+    assert hip.live.keys() == memory.reserved.keys() == {first.address, held.address}
+    pool.give(pool.take(500, 9))
+    pool.trim()
+    pool.give(held)
+    assert pool.take(500, 9).address not in memory.reserved
+    hip.calls.clear()
+    last = pool.take(100, 0)
+    pool.release(memory)
+    assert hip.calls.count("free") == 1, "the first block has not been given back"
+    assert (pool.reserved_bytes, memory.reserved.keys()) == (3 * 512, {first.address})
+    pool.give(last)
+
+
+def test_a_capture_that_the_pool_does_not_know_gets_nothing():
+    """Its graph would keep the address, and nobody would say for how long."""
+    hip = FakeHip()
+    pool = Pool(hip)
+    hip.captured = 3
+    with pytest.raises(CaptureError, match="give `run` a workspace of your own"):
+        pool.take(500, 9)
+    assert pool.take(500, 8).address
+    assert pool.take(0, 9).address == 0
+    assert pool.current_bytes == 500
 
 
 def test_empty_blocks_are_free():

@@ -2,11 +2,24 @@
 
 import pytest
 
-from rocattn_profiling.report.findings import _rules, find
+from rocattn_profiling.report.findings import _rules
+from rocattn_profiling.report.findings import find as find_within
+from rocattn_profiling.report.limits import bounds
 
 MI300X = {"cus": 304.0, "simds_per_cu": 4.0, "peak_gbps": 5324.8}
+WORDS = {"limiter": "", "bound": ""}
 RX_7900_XT = {"cus": 84.0, "simds_per_cu": 2.0, "peak_gbps": 800.0, "mean_ns": 50_000.0, "launches": 3.0}
 BUSY = MI300X | {"mean_ns": 50_000.0, "launches": 3.0, "blocks": 4096.0, "time_share": 1.0}
+
+
+FAR = {"l2_pct": 1.0, "l1_pct": 1.0, "lds_busy_pct": 1.0, "matrix_busy_pct": 1.0, "valu_busy_pct": 1.0}
+"""What each unit but the memory does of a kernel that is far from all their limits."""
+
+
+def find(numbers, limiter="", too_low=frozenset()):
+    """Return the findings of a kernel on an MI300X, or on an RX 7900 XT."""
+    arch = "gfx942" if numbers.get("simds_per_cu", 4) == 4 else "gfx1100"
+    return find_within(numbers, bounds(numbers, arch, too_low), limiter, too_low)
 
 
 def keys(numbers, limiter=""):
@@ -44,23 +57,20 @@ def test_without_times_nothing_is_said_of_all_kernels_time():
 
 def test_the_limiter_of_occupancy_ends_the_sentence():
     """The calculator's own words."""
-    numbers = BUSY | {
-        "memory_pct": 20.0,
-        "valu_busy_pct": 15.0,
-        "matrix_busy_pct": 30.0,
-        "achieved_occupancy_pct": 22.0,
-    }
+    numbers = BUSY | FAR | {"memory_pct": 20.0, "matrix_busy_pct": 30.0, "achieved_occupancy_pct": 22.0}
     (found,) = find(numbers, "VGPRs bind: 4 over the step to 3 waves.")
     assert found.key == "latency-bound"
     assert found.sentence.endswith("VGPRs bind: 4 over the step to 3 waves.")
     assert found.gain == pytest.approx(0.7)
 
 
-def test_a_rule_for_gpus_without_a_counter_is_silent_where_there_is_one():
-    """The same vector load is judged by the matrix units where they can be counted."""
-    numbers = BUSY | {"valu_busy_pct": 80.0, "arithmetic_intensity": 50.0, "memory_pct": 10.0}
-    assert keys(numbers) == ["vector-bound-no-matrix-counter"]
-    assert keys(numbers | {"matrix_busy_pct": 20.0}) == ["vector-bound"]
+def test_nothing_is_said_to_wait_while_a_limit_is_not_known():
+    """What was not counted is not 0: the LDS of such a kernel was busy 79 % of its time."""
+    numbers = BUSY | FAR | {"memory_pct": 20.0, "achieved_occupancy_pct": 22.0}
+    assert keys(numbers) == ["latency-bound"]
+    for name in FAR:
+        assert keys({key: value for key, value in numbers.items() if key != name}) == []
+    assert keys(numbers | {"waiting_pct": 58.0}) == ["latency-bound-waiting"]
 
 
 @pytest.mark.parametrize(("blocks", "found"), [(41.0, ["few-blocks-rdna"]), (42.0, []), (83.0, []), (84.0, [])])
@@ -80,14 +90,25 @@ def test_traffic_above_the_dram_s_peak_is_not_called_memory_bound():
 @pytest.mark.parametrize(
     ("key", "numbers", "bound"),
     [
-        ("vector-bound", {"valu_busy_pct": 65.0, "matrix_busy_pct": 55.0}, 0.45),
-        ("vector-bound", {"valu_busy_pct": 65.0, "matrix_busy_pct": 10.0}, 0.65),
+        ("vector-bound", {"valu_busy_pct": 65.0, "matrix_busy_pct": 55.0}, 0.35),
+        ("matrix-bound", {"valu_busy_pct": 65.0, "matrix_busy_pct": 75.0}, 0.25),
+        ("few-blocks", {"blocks": 100.0, "valu_busy_pct": 40.0}, 0.6),
+        (
+            "bank-conflicts-of-time",
+            {"lds_conflict_time_pct": 40.0, "lds_conflict_pct": 50.0, "lds_busy_pct": 80.0},
+            0.4,
+        ),
+        (
+            "bank-conflicts-of-time",
+            {"lds_conflict_time_pct": 40.0, "lds_conflict_pct": 50.0, "lds_busy_pct": 80.0, "memory_pct": 70.0},
+            0.3,
+        ),
         ("excess-traffic", {"memory_pct": 50.0, "read_bytes": 150.0, "written_bytes": 50.0, "work_bytes": 100.0}, 0.5),
-        ("latency-bound-rdna", {"memory_pct": 40.0, "achieved_occupancy_pct": 9.0, "waiting_pct": 90.0}, 0.6),
+        ("latency-bound-waiting", FAR | {"memory_pct": 40.0, "achieved_occupancy_pct": 9.0, "waiting_pct": 90.0}, 0.6),
     ],
 )
 def test_a_gain_is_no_less_than_what_could_go(key, numbers, bound):
-    """Time cannot fall below what another unit is busy for, nor by more than the share that the finding is of."""
+    """Time cannot fall below what a limit asks of the same work, or by more than the finding is of."""
     gains = {finding.key: finding.gain for finding in find(BUSY | numbers)}
     assert gains[key] == pytest.approx(bound)
 
@@ -115,7 +136,7 @@ def test_a_number_that_only_decides_or_is_only_told_is_remarked_on_too():
     conflicts = BUSY | {"lds_conflict_time_pct": 5.0, "lds_conflict_pct": 20.0}
     (told,) = find(conflicts, "", {"lds_conflict_pct"})
     assert "too low" in told.sentence
-    traffic = BUSY | {"memory_pct": 50.0, "read_bytes": 150.0, "written_bytes": 50.0, "work_bytes": 100.0}
+    traffic = BUSY | {"memory_pct": 45.0, "read_bytes": 150.0, "written_bytes": 50.0, "work_bytes": 100.0}
     (decides,) = find(traffic, "", {"memory_pct"})
     assert (decides.key, "too low" in decides.sentence) == ("excess-traffic", True)
 
@@ -152,7 +173,7 @@ def test_every_rule_can_hold_and_can_fail(rule):
     tried = _satisfy(rule)
     assert tried is not None, f"no numbers tried satisfy {rule.key}"
     assert any(char.isdigit() for char in tried.sentence)
-    extremes = [rule.apply(dict.fromkeys(names, value), "", set()) for value in (-1e30, 1e30)]
+    extremes = [rule.apply(dict.fromkeys(names, value), bounds({}, ""), WORDS, set()) for value in (-1e30, 1e30)]
     assert None in extremes
 
 
@@ -162,7 +183,7 @@ def _satisfy(rule):
         [
             "read_bytes", "written_bytes", "work_bytes", "mean_ns", "launches", "blocks", "memory_pct",
             "lds_conflict_pct", "matrix_busy_pct", "valu_busy_pct", "achieved_occupancy_pct",
-            "theoretical_occupancy_pct", "waiting_pct", "read_gbps", "write_gbps", "blocks_that_fit",
+            "theoretical_occupancy_pct", "waiting_pct", "read_gbps", "write_gbps", "blocks_that_fit", "launched_waves",
         ], 50.0,
     ) | MI300X  # fmt: skip
     for condition in rule.unless:
@@ -175,4 +196,4 @@ def _satisfy(rule):
             continue
         (name,), bound = condition.left.names, float(condition.right.evaluate({}))
         numbers[name] = bound + (1 if condition.compare(2, 1) else -1)
-    return rule.apply(numbers, "", set())
+    return rule.apply(numbers, bounds({}, ""), WORDS, set())

@@ -141,7 +141,7 @@ def read_sysinfo(path: Path, header: Header, part: Part) -> Part:
         if value is None:
             notes.add(f"{name} is empty or 0", "peaks that need it are not computed unless you state the clock", line=2)
     waves_per_cu = whole(first["max_waves_per_cu"])
-    channels, bandwidth = whole(first["memory_channels"]), number(row.get("hbm_bw"))
+    channels, bandwidth = whole(first["memory_channels"]), number(row.get("hbm_bw") or row.get("hbmBW"))
     if bandwidth and memory_clock:
         # A stated bandwidth goes first: files of an MI300A have the 96 channels of L2 beside the 5324.8 GB/s of 128.
         channels = round(bandwidth * 1000 / (32 * memory_clock))

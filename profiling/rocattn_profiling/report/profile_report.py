@@ -17,6 +17,8 @@ from rocattn_profiling.metrics.devices import UNKNOWN_AGENT, devices_of
 from rocattn_profiling.metrics.evaluate import TOO_SHORT, evaluate
 from rocattn_profiling.metrics.launches import find_launches
 from rocattn_profiling.report.findings import find
+from rocattn_profiling.report.limits import MEASURED, bounds
+from rocattn_profiling.report.roofline import measured_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.metrics.devices import Device
     from rocattn_profiling.metrics.evaluate import Evaluation
     from rocattn_profiling.report.findings import Finding
+    from rocattn_profiling.report.limits import Bounds
 
 SCHEMA = 1
 RUNTIME_S_OWN = "__amd_rocclr_"
@@ -52,6 +55,7 @@ class KernelProfile:
         total_ns, time_share: All its launches, and their part of all kernels' time.
         values: Metric -> value.
         occupancy: What registers and LDS allow; None with the reason in `occupancy_unknown`.
+        bounds: How near it is to each limit; None of a single launch, and of the HIP runtime's own kernels.
         findings: What to optimise, the largest gain first.
     """
 
@@ -69,6 +73,7 @@ class KernelProfile:
     values: dict[str, Value]
     occupancy: Occupancy | None
     occupancy_unknown: str
+    bounds: Bounds | None
     findings: list[Finding]
 
 
@@ -123,7 +128,7 @@ def build(
     evaluation = evaluate(profile, devices, found.work if found else None)
     groups = (by_kernel if per == "kernel" else by_launch)(evaluation, found.labels if found else None)
     total = sum(group.total_ns for group in groups)
-    kernels = [_kernel(group, evaluation, devices, per, total) for group in groups]
+    kernels = [_kernel(group, evaluation, devices, per, total, profile.roofs) for group in groups]
     used = {id(kernel.device): kernel.device for kernel in kernels if kernel.device}
     return ProfileReport(
         per, kernels, list(used.values()), profile,
@@ -133,7 +138,7 @@ def build(
 
 
 def _kernel(
-    group: Group, evaluation: Evaluation, devices: Mapping[int, Device], per: str, total_ns: float
+    group: Group, evaluation: Evaluation, devices: Mapping[int, Device], per: str, total_ns: float, roofs: pd.DataFrame
 ) -> KernelProfile:
     table = evaluation.launches.table.iloc[group.rows]
     first = table.iloc[0]
@@ -144,6 +149,8 @@ def _kernel(
     theory, why = _occupancy(device, resources, int(first["block"]), _lanes(group, device, resources, table))
     share = group.total_ns / total_ns if total_ns else 0.0
     numbers = _numbers(group, device, resources, table)
+    if device and (measured := measured_memory(device, roofs)):
+        numbers[MEASURED] = measured
     if group.time_ns:
         mean = float(np.nanmean(evaluation.launches.duration_ns[group.rows]))
         numbers |= {"mean_ns": mean, "time_share": share}
@@ -153,12 +160,13 @@ def _kernel(
             numbers["blocks_that_fit"] = theory.blocks * numbers["cus"] / (2 if theory.unit == "WGP" else 1)
     judged = per == "kernel" and not group.name.startswith(RUNTIME_S_OWN)
     too_low = {key for key, value in group.values.items() if any(TOO_SHORT in flag for flag in value.flags)}
-    findings = find(numbers, theory.sentence if theory else "", too_low) if judged else []
+    near = bounds(numbers, device.arch if device else "", too_low) if judged else None
+    findings = find(numbers, near, theory.sentence if theory else "", too_low) if near else []
     return KernelProfile(
         group.name, group.label,
         int(first["dispatch"]) if per == "dispatch" else None, int(first["process"]) if per == "dispatch" else None,
         device, len(group.rows), tuple((int(grid), int(block)) for grid, block in grids.index),
-        resources, group.time_ns, group.total_ns, share, group.values, theory, why, findings,
+        resources, group.time_ns, group.total_ns, share, group.values, theory, why, near, findings,
     )  # fmt: skip
 
 
@@ -263,5 +271,17 @@ def _kernel_json(kernel: KernelProfile) -> dict[str, Any]:
         "theoretical_occupancy": asdict(kernel.occupancy)
         if kernel.occupancy
         else {"unknown": kernel.occupancy_unknown},
+        "limits": _limits_json(kernel.bounds) if kernel.bounds else None,
         "findings": [asdict(finding) for finding in kernel.findings],
+    }
+
+
+def _limits_json(near: Bounds) -> dict[str, Any]:
+    return {
+        "known": [
+            {"limit": each.key, "name": each.name, "pct": each.pct, "at_least": each.is_least, "notes": each.notes}
+            for each in near.known
+        ],
+        "not_counted": [limit.key for limit in near.uncounted],
+        "cannot_be_counted": [limit.key for limit in near.uncountable],
     }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rocattn_profiling.report.charts import Tick
 from rocattn_profiling.report.quantities import digits, log_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     import pandas as pd
 
@@ -133,10 +133,20 @@ def _limits(device: Device, roofs: pd.DataFrame) -> tuple[list[tuple[str, float,
     if device.known:
         peaks = {label: device.known.peak_tflops(dtype) for dtype, label in _PEAKS.items()}
         compute = [(label, peak, False) for label, peak in peaks.items() if peak]
-    beside = [str(Path(str(file)).parent) == device.folder for file in roofs["file"]]
-    for roof in roofs[beside].drop_duplicates("roof").to_dict("records"):  # one of equal GPUs
+    for roof in _measured(device, roofs):
         if roof["roof"] in _MEASURED_MEMORY and roof["mean"] > 0:
             memory.append((str(roof["roof"]), float(roof["mean"]), True))
         elif roof["roof"] in _MEASURED_COMPUTE and roof["mean"] > 0:
             compute.append((str(roof["roof"]), float(roof["mean"]) / 1000, True))
     return sorted(memory, key=lambda each: -each[1]), sorted(compute, key=lambda each: -each[1])
+
+
+def _measured(device: Device, roofs: pd.DataFrame) -> list[dict[Hashable, Any]]:
+    """Return the roofs that were measured beside a device's own file, one of each name: its GPUs are equal."""
+    beside = [str(Path(str(file)).parent) == device.folder for file in roofs["file"]]
+    return roofs[beside].drop_duplicates("roof").to_dict("records")
+
+
+def measured_memory(device: Device, roofs: pd.DataFrame) -> float | None:
+    """Return the bandwidth of a GPU's memory in GB/s as it was measured in the same run, or None."""
+    return next((float(roof["mean"]) for roof in _measured(device, roofs) if roof["roof"] == "HBM"), None)

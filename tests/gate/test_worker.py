@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 import zlib
+from pathlib import Path
 
+import asv_runner
 import pytest
 
 from rocattn.errors import ToolchainError
@@ -260,6 +262,49 @@ def test_the_runner_is_ours_in_every_environment(suite, tmp_path):
     (site / "pympler/__init__.py").write_text("")
     (site / "pympler/asizeof.py").write_text("def asizeof(both):\n    return 7 * len(set(map(id, both)))\n")
     assert launcher.run(case, Request()).launch.samples_ns == [7.0]
+
+
+def test_metadata_of_packages_is_read_only_where_one_may_add_types_of_benchmarks(suite, tmp_path):
+    """asv_runner reads that of every package, at every launch; a plugin shows in the name of its folder."""
+    site = tmp_path / "site"
+    other, plugin = site / "unrelated-1.0.dist-info", site / "asv_bench_colours-1.0.dist-info"
+    launcher = Launcher(sys.executable, suite, tmp_path / "scratch", {"PYTHONPATH": str(site)})
+    types = (Path(asv_runner.__file__).parent / "benchmarks" / "track.py").read_text()
+    assert types.count("track") > 3
+    (site / "asv_bench_colours/benchmarks").mkdir(parents=True)
+    (site / "asv_bench_colours/__init__.py").write_text("")
+    (site / "asv_bench_colours/benchmarks/__init__.py").write_text("")
+    (site / "asv_bench_colours/benchmarks/colour.py").write_text(
+        types.replace("track", "colour")
+        .replace("Track", "Colour")
+        .replace("from ._base", "from asv_runner.benchmarks._base")
+    )
+    (suite / "bench_colours.py").write_text("""
+import importlib.metadata
+def colour_of_nothing():
+    return 7.0
+def track_name():
+    return float(importlib.metadata.version("unrelated"))
+""")
+    for folder in (other, plugin):
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {folder.name[:-14]}\nVersion: 1.0\n")
+        found = {case.label: case for case in launcher.discover().cases((r"^bench_colours\.",))}
+        assert launcher.run(found["bench_colours.track_name"], Request()).launch.samples_ns == [1.0]
+        assert ("bench_colours.colour_of_nothing" in found) == (folder == plugin)
+    assert launcher.run(found["bench_colours.colour_of_nothing"], Request()).launch.samples_ns == [7.0]
+
+
+def test_no_metadata_is_read_where_there_is_no_plugin(monkeypatch, tmp_path):
+    """A module of that name is already there, so that none is loaded, and is gone afterwards."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "importlib.metadata", raising=False)
+    with asv_worker.no_search_for_plugins():
+        assert list(sys.modules["importlib.metadata"].distributions()) == []
+    assert "importlib.metadata" not in sys.modules
+    (tmp_path / "Asv.Bench.x-1.egg-info").write_text("")
+    with asv_worker.no_search_for_plugins():
+        assert "importlib.metadata" not in sys.modules
 
 
 def test_steal_is_the_share_of_cpu_time_given_to_others():

@@ -187,7 +187,7 @@ def test_hidden_keys_do_not_leak(dtype, seq_q):
         for mine, theirs in zip(found, clean, strict=True):
             # Pairs of keys and the matrix unit sum in another order than the vectors that tiles with NaN are left to.
             if dtype == "bfloat16" or (host_isa() == "amx" and seq_q > 1):
-                near = EPS[dtype] * 2
+                near = EPS[dtype] * (4 if dtype == "float32" else 2)  # fp32: sums of up to 91 keys
                 np.testing.assert_allclose(mine.astype(np.float32), theirs.astype(np.float32), rtol=near, atol=near)
             else:
                 np.testing.assert_array_equal(mine, theirs)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import rocattn
+from rocattn.toolchain.host import host_isa
 
 from .oracle import attend
 from .problems import BACKENDS, BFLOAT16, LAYOUTS, OPTION_NAMES, head_counts, heads_first, make, option_sets, stored
@@ -245,7 +246,9 @@ def test_half_precision_inputs_are_accumulated_in_float32(name, backend, dtype):
     out, lse = run(q, k, v, backend, **options)
     wanted, wanted_lse = attend(q, k, v, **options)
     unit = 2.0 ** (-10 if dtype == np.float16 else -7)
-    assert (np.abs(out.astype(np.float64) - wanted) <= 0.51 * unit * np.abs(wanted) + 1e-5).all()
+    # With fp16 the matrix unit takes each weight as two bf16 numbers, which cut off less than 2^-16 of it.
+    cut = 2.0**-16 * np.abs(v).max() if (backend, dtype, host_isa()) == ("cpu-flash", np.float16, "amx") else 0.0
+    assert (np.abs(out.astype(np.float64) - wanted) <= 0.51 * unit * np.abs(wanted) + 1e-5 + cut).all()
     np.testing.assert_allclose(lse, wanted_lse, rtol=1e-5, atol=1e-5)
 
 

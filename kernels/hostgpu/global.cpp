@@ -74,6 +74,7 @@ void global_read(void* to, const void* from, unsigned bytes, unsigned align, Whe
   const uint64_t offset = offset_of(from);
   if (offset < arena.bytes && (uint64_t)from % align == 0 && all_initialised(arena.state + offset, bytes)) {
     if (any_page_used(offset, bytes)) check_writers(from, bytes, running.stamp, "read race in global memory", where);
+    if (ordering) check_order(from, bytes, false, where);
     copy_bytes(to, from, bytes);
     return;
   }
@@ -93,6 +94,7 @@ void global_write(void* to, const void* from, unsigned bytes, unsigned align, Wh
   const uint64_t offset = offset_of(to);
   const Stamp now = stamp_at(where);
   if (any_page_used(offset, bytes)) check_writers(to, bytes, now, "write race in global memory", where);
+  if (ordering) check_order(to, bytes, true, where);
   mark_page(offset >> kPageShift);
   mark_page((offset + bytes - 1) >> kPageShift);
   for (unsigned i = 0; i < bytes; i++) arena.writer[offset + i] = now;

@@ -60,11 +60,14 @@ struct Node;
 // How far a stream has got.
 struct Moment {
   uint64_t ns;  // when its work so far ends, by the made-up clock
+  Past past;    // that work, and what comes before it
 };
 
 struct Stream {
   Stream* next;
   bool non_blocking;
+  bool used;      // of the default stream and the thread's: whether there is such a stream for this program
+  unsigned slot;  // in a Past
   Moment done;
   Capture* capture;  // null: its work is done
   unsigned branch;   // of the capture
@@ -85,6 +88,8 @@ bool is_default(const Stream& stream);
 // How far a stream will be when it begins what is asked for now.
 Moment beginning(const Stream& stream);
 void join(Moment& one, const Moment& other);
+// Has a stream take up a piece of work, which lasts so long.
+void take_up(Stream& stream, const char* name, uint64_t ns);
 // What a call waits for that belongs to no stream, and what hipFree and hipDeviceSynchronize wait for.
 void wait_for_default_stream();
 void wait_for_device();
@@ -100,7 +105,8 @@ struct Work {
   void* to;
   const void* from;
   uint64_t bytes;  // of the arguments, or of memory
-  int value;       // the kind of a copy, the byte of a fill
+  int value;       // the kind of a copy, the pattern of a fill
+  unsigned width;  // of the pattern
 };
 
 // Has a stream do something: at once, or whenever the graph is launched into which the stream is captured.
@@ -122,7 +128,7 @@ Error may_wait_for(const Event& event);
 // What hipEventRecord and hipStreamWaitEvent do where a capture is concerned.
 Error capture_record(Stream& stream, Event& event);
 Error capture_wait(Stream& stream, const Event& event);
-void forget_stream(Stream& stream);       // before it is destroyed
+void forget_stream(Stream& stream);      // before it is destroyed
 void release_streams(Capture* capture);  // hip_streams.cpp: none is captured into it any more
 
 }  // namespace rocattn::hostgpu

@@ -130,11 +130,10 @@ const char* name_of(const Work& work) {
 const char* kind_of(const Work& work) { return work.kind == Work::kKernel ? "kernel" : name_of(work); }
 
 Error carry_out(Stream& stream, const Work& work) {
-  stream.done = beginning(stream);
-  stream.done.ns += device_ns(name_of(work), kind_of(work));
+  take_up(stream, name_of(work), device_ns(name_of(work), kind_of(work)));
   if (work.kind == Work::kKernel) return run_kernel(work);
   return work.kind == Work::kCopy ? copy(work.to, work.from, work.bytes, work.value)
-                                  : fill(work.to, &work.value, 1, work.bytes);
+                                  : fill(work.to, &work.value, work.width, work.bytes / work.width);
 }
 
 // Whether all that the graph was given is still there.
@@ -166,16 +165,21 @@ Error launch_graph(Stream& on, Recipe& recipe) {
   memset(branches, 0, sizeof branches);
   for (unsigned b = 0; b < recipe.branches; b++) {
     branches[b].non_blocking = true;
+    branches[b].slot = b ? take_slot() : on.slot;
     branches[b].done = beginning(on);
   }
-  for (Node* node = recipe.first; node; node = node->next) {
+  Error error = kSuccess;
+  for (Node* node = recipe.first; node && !error; node = node->next) {
     Stream& branch = branches[node->branch];
     if (node->step == Node::kRecord) node->at = branch.done;
     else if (node->step == Node::kWait) join(branch.done, node->awaited->at);
-    else if (const Error error = carry_out(branch, node->work)) return error;
+    else error = carry_out(branch, node->work);
   }
-  for (unsigned b = 0; b < recipe.branches; b++) join(on.done, branches[b].done);
-  return kSuccess;
+  for (unsigned b = 0; b < recipe.branches; b++) {
+    join(on.done, branches[b].done);
+    if (b) give_slot(branches[b].slot);
+  }
+  return error;
 }
 
 void drop(Recipe* recipe) {

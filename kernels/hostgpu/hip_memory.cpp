@@ -24,6 +24,14 @@ bool inside(const void* p, uint64_t bytes, const char* what) {
   return false;
 }
 
+// Whether a copy or a fill has an order with who touched the memory before.
+bool in_order(const char* what, const void* p, uint64_t bytes, bool writes) {
+  char text[256];
+  if (!ordering || !unordered_access(p, bytes, writes, text, sizeof text)) return true;
+  complain("race between streams at a %s: %s", what, text);
+  return false;
+}
+
 }  // namespace
 
 namespace rocattn::hostgpu {
@@ -38,12 +46,14 @@ Error copy(void* to, const void* from, uint64_t bytes, int kind) {
   if (to_device && !inside(to, bytes, "copy to the device")) return kInvalidValue;
   if (from_device && !inside(from, bytes, "copy from the device")) return kInvalidValue;
   memmove(to, from, bytes);
+  const bool read = !from_device || in_order("copy", from, bytes, false);
+  const bool written = !to_device || in_order("copy", to, bytes, true);
   if (to_device && !allocation_of(to)->host) {
     uint8_t* state = arena.state + offset_of(to);
     if (from_device) memmove(state, arena.state + offset_of(from), bytes);
     else memset(state, kInitialised, bytes);
   }
-  return kSuccess;
+  return read && written ? kSuccess : kLaunchFailure;
 }
 
 Error fill(void* to, const void* pattern, unsigned width, uint64_t count) {
@@ -53,7 +63,7 @@ Error fill(void* to, const void* pattern, unsigned width, uint64_t count) {
   auto* p = (uint8_t*)to;
   for (uint64_t i = 0; i < count; i++) memcpy(p + i * width, pattern, width);
   memset(arena.state + offset_of(to), kInitialised, width * count);
-  return kSuccess;
+  return in_order("memset", to, width * count, true) ? kSuccess : kLaunchFailure;
 }
 
 }  // namespace rocattn::hostgpu
@@ -88,13 +98,26 @@ bool captured(Stream* handle) {
   return stream && stream->capture;
 }
 
-// What waits without a stream.
-template <class Action>
-int wait_and(Action action) {
+Work copying(void* to, const void* from, uint64_t bytes, int kind) {
+  return {Work::kCopy, nullptr, {}, {}, 0, nullptr, to, from, bytes, kind, 0};
+}
+
+Work filling(void* to, int pattern, unsigned width, uint64_t count) {
+  return {Work::kFill, nullptr, {}, {}, 0, nullptr, to, nullptr, width * count, pattern, width};
+}
+
+int queue(Stream* stream, const Work& work) {
+  Lock lock;
+  return result(submit(stream, work));
+}
+
+// What has no stream is done on the default one, and waited for.
+int do_now(const Work& work) {
   Lock lock;
   if (const Error error = may_wait()) return result(error);
+  const Error error = submit(nullptr, work);
   wait_for_default_stream();
-  return result(action());
+  return result(error);
 }
 
 struct PointerAttributes {  // hipPointerAttribute_t
@@ -129,17 +152,10 @@ HOSTGPU_EXPORT int hipMemGetInfo(size_t* available, size_t* total) {
 }
 
 HOSTGPU_EXPORT int hipMemcpy(void* to, const void* from, size_t bytes, int kind) {
-  return wait_and([=] { return copy(to, from, bytes, kind); });
+  return do_now(copying(to, from, bytes, kind));
 }
 HOSTGPU_EXPORT int hipMemcpyAsync(void* to, const void* from, size_t bytes, int kind, Stream* stream) {
-  Lock lock;
-  Work work = {};
-  work.kind = Work::kCopy;
-  work.to = to;
-  work.from = from;
-  work.bytes = bytes;
-  work.value = kind;
-  return result(submit(stream, work));
+  return queue(stream, copying(to, from, bytes, kind));
 }
 HOSTGPU_EXPORT int hipMemcpyHtoD(void* to, const void* from, size_t bytes) {
   return hipMemcpy(to, from, bytes, kHostToDevice);
@@ -151,27 +167,17 @@ HOSTGPU_EXPORT int hipMemcpyDtoD(void* to, const void* from, size_t bytes) {
   return hipMemcpy(to, from, bytes, kDeviceToDevice);
 }
 
-HOSTGPU_EXPORT int hipMemset(void* to, int value, size_t bytes) {
-  return wait_and([=] { return fill(to, &value, 1, bytes); });
-}
+HOSTGPU_EXPORT int hipMemset(void* to, int value, size_t bytes) { return do_now(filling(to, value, 1, bytes)); }
 HOSTGPU_EXPORT int hipMemsetAsync(void* to, int value, size_t bytes, Stream* stream) {
-  Lock lock;
-  Work work = {};
-  work.kind = Work::kFill;
-  work.to = to;
-  work.bytes = bytes;
-  work.value = value;
-  return result(submit(stream, work));
+  return queue(stream, filling(to, value, 1, bytes));
 }
 HOSTGPU_EXPORT int hipMemsetD8(void* to, unsigned char value, size_t count) {
-  return wait_and([=] { return fill(to, &value, 1, count); });
+  return do_now(filling(to, value, 1, count));
 }
 HOSTGPU_EXPORT int hipMemsetD16(void* to, unsigned short value, size_t count) {
-  return wait_and([=] { return fill(to, &value, 2, count); });
+  return do_now(filling(to, value, 2, count));
 }
-HOSTGPU_EXPORT int hipMemsetD32(void* to, int value, size_t count) {
-  return wait_and([=] { return fill(to, &value, 4, count); });
-}
+HOSTGPU_EXPORT int hipMemsetD32(void* to, int value, size_t count) { return do_now(filling(to, value, 4, count)); }
 
 HOSTGPU_EXPORT int hipPointerGetAttributes(PointerAttributes* to, const void* p) {
   Lock lock;

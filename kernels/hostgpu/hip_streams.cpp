@@ -6,8 +6,10 @@ namespace rocattn::hostgpu {
 namespace {
 
 Stream* streams;
-Stream legacy, per_thread;  // without handles of their own
+Stream legacy, per_thread = {nullptr, false, false, 1};  // without handles of their own
 Event* events;
+Moment host;       // what the host has waited for
+Moment destroyed;  // the work of streams that are gone
 
 template <class T>
 Error create(T** list, T** to) {
@@ -29,7 +31,10 @@ Moment all_blocking() {
   return all;
 }
 
-void host_waits_for(const Moment& moment) { host_waits_until(moment.ns); }
+void host_waits_for(const Moment& moment) {
+  host_waits_until(moment.ns);
+  join(host.past, moment.past);
+}
 
 Error query(const Moment& moment) {
   if (virtual_time() && moment.ns > host_ns()) return kNotReady;
@@ -39,11 +44,20 @@ Error query(const Moment& moment) {
 
 Moment end_of(const Stream& stream) { return is_default(stream) ? all_blocking() : stream.done; }
 
+// With one stream everything has an order.
+void count_streams() {
+  unsigned count = legacy.used + per_thread.used;
+  for (const Stream* s = streams; s; s = s->next) count++;
+  ordering = checks_on() && count > 1;
+}
+
 int create_stream(Stream** to, unsigned flags) {
   Lock lock;
-  const Error error = create(&streams, to);
-  if (!error) (*to)->non_blocking = flags & 1;  // hipStreamNonBlocking
-  return result(error);
+  if (const Error error = create(&streams, to)) return result(error);
+  (*to)->non_blocking = flags & 1;  // hipStreamNonBlocking
+  (*to)->slot = take_slot();
+  count_streams();
+  return kSuccess;
 }
 
 }  // namespace
@@ -58,13 +72,25 @@ bool is_default(const Stream& stream) { return &stream == &legacy; }
 
 void join(Moment& one, const Moment& other) {
   if (other.ns > one.ns) one.ns = other.ns;
+  join(one.past, other.past);
 }
 
 Moment beginning(const Stream& stream) {
   Moment now = end_of(stream);
   if (!stream.non_blocking) join(now, legacy.done);
-  join(now, {host_ns()});
+  host.ns = host_ns();
+  join(now, host);
   return now;
+}
+
+void take_up(Stream& stream, const char* name, uint64_t ns) {
+  if ((&stream == &legacy || &stream == &per_thread) && !stream.used) {
+    stream.used = true;
+    count_streams();
+  }
+  stream.done = beginning(stream);
+  stream.done.ns += ns;
+  begin_work(name, stream.slot, stream.done.past);
 }
 
 void release_streams(Capture* capture) {
@@ -78,6 +104,7 @@ void wait_for_default_stream() { host_waits_for(all_blocking()); }
 void wait_for_device() {
   wait_for_default_stream();
   for (const Stream* s = streams; s; s = s->next) host_waits_for(s->done);
+  host_waits_for(destroyed);
 }
 
 }  // namespace rocattn::hostgpu
@@ -92,7 +119,10 @@ HOSTGPU_EXPORT int hipStreamDestroy(Stream* stream) {
   Lock lock;
   if (!unlink(&streams, stream)) return result(kInvalidHandle);
   forget_stream(*stream);
+  join(destroyed, stream->done);
+  give_slot(stream->slot);
   free(stream);
+  count_streams();
   return kSuccess;
 }
 HOSTGPU_EXPORT int hipStreamSynchronize(Stream* handle) {

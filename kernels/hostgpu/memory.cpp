@@ -61,9 +61,11 @@ bool ready_memory() {
   // where there is little.
   for (uint64_t bytes = memory_limit() * 16 + kPinnedSpace; bytes >= memory_limit(); bytes /= 2) {
     const uint64_t space = round_up(bytes, kPage);
-    auto* p = (uint8_t*)reserve(space * (2 + sizeof(Stamp)) + space / kPage);
+    const uint64_t accesses = space / 2 * sizeof(Access);
+    auto* p = (uint8_t*)reserve(space * (2 + sizeof(Stamp)) + accesses + space / kPage);
     if (!p) continue;
-    arena = {p, space, p + space, (Stamp*)(p + 2 * space), p + space * (2 + sizeof(Stamp))};
+    uint8_t* after_writers = p + space * (2 + sizeof(Stamp));
+    arena = {p, space, p + space, (Stamp*)(p + 2 * space), after_writers + accesses, (Access*)after_writers};
     return true;
   }
   complain("no address space for %llu bytes of device memory: lower ROCATTN_HOSTGPU_MEMORY_BYTES",
@@ -98,6 +100,7 @@ bool release(void* p, bool host) {
     madvise(arena.base + begin, whole, kDontNeed);
     madvise(arena.state + begin, whole, kDontNeed);  // reads as kNowhere
     madvise(arena.writer + begin, whole * sizeof(Stamp), kDontNeed);
+    madvise(arena.accesses + begin / 2, whole / 2 * sizeof(Access), kDontNeed);
     if (!host) device_bytes -= a->bytes;
     *link = a->next;
     free(a);

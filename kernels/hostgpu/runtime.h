@@ -124,7 +124,7 @@ inline void copy_bytes(void* to, const void* from, unsigned bytes) {
   }
 }
 
-// ---- memory (memory.cpp, global.cpp, lds.cpp) ----------------------------------------------------------------------
+// ---- memory (memory.cpp, global.cpp) -------------------------------------------------------------------------------
 
 enum State : uint8_t { kNowhere = 0, kUninitialised = 1, kInitialised = 2 };  // of a byte of the arena
 
@@ -136,12 +136,18 @@ struct Allocation {
   Allocation* next;  // by address
 };
 
+// The work that wrote and read two bytes last (order.cpp); 0 is none.
+struct Access {
+  uint32_t writer, reader;
+};
+
 struct Arena {
   uint8_t* base;
   uint64_t bytes;
   uint8_t* state;      // a State for each byte
   Stamp* writer;       // of each byte, in the running launch
   uint8_t* page_used;  // whether a page has a writer
+  Access* accesses;    // of each two bytes
 };
 extern Arena arena;
 
@@ -163,6 +169,28 @@ void global_read(void* to, const void* from, unsigned bytes, unsigned align, Whe
 void global_write(void* to, const void* from, unsigned bytes, unsigned align, Where where);
 void global_read_unchecked(void* to, const void* from, unsigned bytes, unsigned align, Where where);
 void global_write_unchecked(void* to, const void* from, unsigned bytes, unsigned align, Where where);
+
+// ---- the order of streams (order.cpp) ------------------------------------------------------------------------------
+
+constexpr unsigned kSlots = 64;     // streams that are told apart
+constexpr unsigned kFirstSlot = 2;  // the ones before are the default stream's and the thread's
+// What comes before: of each slot's work the last number.
+struct Past {
+  uint32_t last[kSlots];
+};
+void join(Past& one, const Past& other);
+unsigned take_slot();
+void give_slot(unsigned slot);
+
+extern bool ordering;  // whether accesses are noted: there are two streams or more
+// Numbers a piece of work that begins with this past, which becomes that of what comes after it.
+void begin_work(const char* name, unsigned slot, Past& past);
+// Notes that the work accesses memory of an allocation; true, and what is wrong, if that has no order with an earlier
+// access.
+bool unordered_access(const void* address, uint64_t bytes, bool writes, char* text, size_t size);
+void check_order(const void* address, unsigned bytes, bool writes, Where where);  // of a kernel's access
+
+// ---- LDS (lds.cpp) -------------------------------------------------------------------------------------------------
 
 constexpr uint64_t kLdsSpace = 1 << 20;  // what a block gets as LDS, guards between the arrays included
 bool ready_lds();

@@ -64,8 +64,10 @@ pool.trim()
 graph.launch(mine)
 found["after trim"] = arrays.right()
 eager = Arrays()
-prepared.run(eager.places, mine)
+hip.call("hipDeviceSynchronize")
+prepared.run(eager.places, mine)  # nothing orders this with the launch, and each launch waits for the one before
 graph.launch(other)
+graph.launch(mine)
 found["beside an eager run"] = [arrays.right(), eager.right()]
 with graph:
     pass

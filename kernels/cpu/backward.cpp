@@ -9,6 +9,10 @@
 // additions, and so the bits, fixed. Items start in ascending order of key blocks, all heads first, so a predecessor
 // has always started and seldom is waited for; with causal the first blocks are the heavy ones.
 //
+// Beyond 2^14 the rounding of an fp32 LSE shows in P (at 1e10 it is off by 512, and P is 0 or inf). For query blocks with
+// such rows the items run twice: first they find each such row's largest score and sum of weights, from the same products
+// as later P = exp2(c (S - largest)) / sum, in the order in which dQ is added up.
+//
 // Cache at D = 128: K^T, V^T, K, dK, dV 160 KiB, a query block 48 KiB + 24 KiB of scores.
 #include "backward_amx.h"
 #include "gemm.h"
@@ -24,6 +28,20 @@ constexpr int KB = 64, QB = 64;  // whole tiles of the matrix unit
 constexpr int KB = 64, QB = 48;
 #endif
 
+constexpr float kLargeLse = 0x1p14f;
+
+// What a row's probabilities are relative to.
+struct Reference {
+  float lse;       // in log2 units
+  float top, sum;  // of a large one: the largest score (log2 units are p.finished times it), and the sum of weights
+  int32_t large;
+
+  vf probabilities(vf x, float factor) const {
+    if (large) return exp2v((x - top) * factor) * (1.0f / sum);
+    return exp2v(fma(x, set1(factor), set1(-lse)));
+  }
+};
+
 struct Buffers {
   float *K, *Kt, *Vt, *dK, *dV, *Q, *dQ, *dO, *S, *dP, *damp, *staging;
   Row* rows;
@@ -36,8 +54,11 @@ struct Backward {
   bool amx = false;   // products in the matrix unit
   bool far;           // rows of q, dout and dq do not stay in a core's own cache from one key block to the next
   char* scratch;
-  float *base, *delta, *dq;  // [head][row]: LSE in log2 units, rowsum(dO * O); [head][row][Dp]
-  int32_t* turn;             // [head][query block]: the key block whose addition to dq is due
+  Reference* references;     // [head][row]
+  float *delta, *dq;         // [head][row]: rowsum(dO * O); [head][row][Dp]
+  int32_t *turn, *large;     // [head][query block]: the key block whose addition is due; whether a reference is large
+  int32_t any_large = 0;
+  bool survey = false;       // whether items find large references' scores and sums
 
   explicit Backward(const Args* args) : p(args) {
     const Args& a = *args;
@@ -74,7 +95,7 @@ struct Backward {
   }
   int64_t rows() const { return p.heads * p.R; }
   int64_t shared_bytes() const {
-    return 64 * 4 + 8 * rows() + (sums ? 4 * rows() * Dp : 0) + 4 * p.heads * query_blocks;
+    return 64 * 4 + 20 * rows() + (sums ? 4 * rows() * Dp : 0) + 8 * p.heads * query_blocks;
   }
   // Keys that some row of a query block sees.
   void keys_of(int64_t query_block, int64_t* lo, int64_t* hi) const {
@@ -86,13 +107,14 @@ struct Backward {
 
 template <class T>
 void prepare(void* context, int64_t item, int) {
-  const Backward& f = *(const Backward*)context;
+  Backward& f = *(Backward*)context;
   const Problem& p = f.p;
   const Args& a = *p.a;
   const int64_t head = item / f.query_blocks, block = item % f.query_blocks, b = head / a.Hkv, kv = head % a.Hkv;
   int64_t lo, hi;
   f.keys_of(block, &lo, &hi);
   f.turn[item] = (int32_t)(lo / KB);
+  f.large[item] = 0;
   for (int64_t r = block * QB; r < min2(p.R, (block + 1) * QB); r++) {
     const int64_t position = r / p.G, h = p.head_of(kv, r);
     const char* dout = at(a.dout, a.dos, b, h, position, T::bytes);
@@ -104,32 +126,53 @@ void prepare(void* context, int64_t item, int) {
     for (; d < a.Dv; d++) total += T::get(dout, d) * T::get(out, d);
     const float lse = a.lse[(b * a.H + h) * a.Sq + position];
     f.delta[head * p.R + r] = total;
-    f.base[head * p.R + r] = lse == -kInf ? 0.0f : to_log2(lse);  // exp2(-inf - 0) is the 0 an empty row needs
+    const bool large = (lse > kLargeLse || lse < -kLargeLse) && lse - lse == 0;
+    const float sink = large && a.sinks ? a.sinks[h] * kLog2e / p.finished : -kInf;
+    f.references[head * p.R + r] = {lse == -kInf ? 0.0f : to_log2(lse),  // exp2(-inf - 0) is the 0 an empty row needs
+                                    sink, sink == -kInf ? 0.0f : 1.0f, large};
+    if (large) f.large[item] = 1, __atomic_store_n(&f.any_large, 1, __ATOMIC_RELAXED);
     if (lo >= hi)
       for (d = 0; d < a.D; d++) T::put((void*)at(a.dq, a.dqs, b, h, position, T::bytes), d, 0.0f);
   }
 }
 
 // rowsum(P * dP) of a row whose keys are all here, which is rowsum(dO * O) without the rounding of a 16-bit O.
-RA_INLINE float exact_delta(const float* s, const float* dp, int64_t n, float factor, float base) {
+RA_INLINE float exact_delta(const float* s, const float* dp, int64_t n, float factor, const Reference& reference) {
   vf sum{};
   for (int64_t j = 0; j < n; j += VL) {
-    const vf x = load(s + j), e = exp2v(fma(x, set1(factor), set1(-base)));
+    const vf x = load(s + j), e = reference.probabilities(x, factor);
     sum += select((x == set1(-kInf)) | (iota() + (int32_t)j >= (int32_t)n), vf{}, e * load(dp + j));
   }
   return sum_lanes(sum);
 }
 
+// Takes a row's scores of n keys into a large reference.
+void survey_row(const Problem& p, const Row& row, int64_t k0, int64_t n, bool finish, float* s, Reference& reference) {
+  if (finish) finish_row(p, row, k0, n, s, nullptr);
+  vf top = set1(reference.top), sum{};
+  for (int64_t j = 0; j < n; j += VL) {
+    const vf x = select(iota() + (int32_t)j < (int32_t)n, load(s + j), set1(-kInf));
+    store(s + j, x);
+    top = vmax(x, top);
+  }
+  float peak = -kInf;
+  for (int i = 0; i < VL; i++) peak = max2(peak, top[i]);
+  if (peak == -kInf) return;
+  for (int64_t j = 0; j < n; j += VL) sum += exp2v((load(s + j) - peak) * p.finished);
+  const float kept = reference.top == peak ? 1.0f : exp2s((reference.top - peak) * p.finished);
+  reference.sum = reference.sum * kept + sum_lanes(sum);
+  reference.top = peak;
+}
+
 // P and dS of one row, in place of the products S and dP.
-RA_INLINE void row_gradients(const Problem& p, const Row& row, int64_t k0, int64_t n, float base, float delta,
-                             bool alone, bool finish, bool may_hide, float* s, float* dp, float* damp) {
+RA_INLINE void row_gradients(const Problem& p, const Row& row, int64_t k0, int64_t n, const Reference& reference,
+                             float delta, bool alone, bool finish, bool may_hide, float* s, float* dp, float* damp) {
   const bool damped = p.a->softcap > 0;
   if (finish) finish_row(p, row, k0, n, s, damped ? damp : nullptr);
-  const vf factor = set1(p.finished);
-  if (alone) delta = exact_delta(s, dp, n, p.finished, base);
+  if (alone) delta = exact_delta(s, dp, n, p.finished, reference);
   for (int64_t j = 0; j < n; j += VL) {
     const vf x = load(s + j);
-    vf e = exp2v(fma(x, factor, set1(-base)));
+    vf e = reference.probabilities(x, p.finished);
     vf g = e * (load(dp + j) - delta);
     if (damped) g = g * load(damp + j);
     if (may_hide) {  // whatever LSE, dout and V hold
@@ -224,6 +267,7 @@ void run_item(void* context, int64_t item, int worker) {
     int64_t lo, hi;
     f.keys_of(qb, &lo, &hi);
     if (lo >= hi || block < lo / KB || block > (hi - 1) / KB) continue;
+    if (f.survey && !f.large[head * f.query_blocks + qb]) continue;
     const int64_t r0 = qb * QB, count = min2<int64_t>(QB, p.R - r0);
     const int64_t seen = min2(n, hi - k0);  // keys that some row sees
     bool edge = false;
@@ -252,9 +296,20 @@ void run_item(void* context, int64_t item, int worker) {
       product_short<Fp32Op>(Q, f.Dp * 4, Kt, KB, S, KB, count, ceil_div(seen, VL), a.D, T::bytes == 4);
       product<Fp32Op, false, false>(dO, f.Dvp * 4, 4, Vt, KB, dP, KB, count, ceil_div(seen, VL), a.Dv);
     }
+    int32_t* turn = f.turn + head * f.query_blocks + qb;
+    Reference* references = f.references + head * p.R + r0;
+    if (f.survey) {
+      await_turn(turn, (int32_t)block);
+      for (int64_t i = 0; i < count; i++)
+        if (references[i].large)
+          survey_row(p, rows[i], k0, seen, edge || p.general, S + i * KB, references[i]);
+      // The last one leaves it as it found it, for the items' second run.
+      __atomic_store_n(turn, (int32_t)(block == (hi - 1) / KB ? lo / KB : block + 1), __ATOMIC_RELEASE);
+      continue;
+    }
     fetch_ahead(1);
     for (int64_t i = 0; i < count; i++)
-      row_gradients(p, rows[i], k0, seen, f.base[head * p.R + r0 + i], f.delta[head * p.R + r0 + i],
+      row_gradients(p, rows[i], k0, seen, references[i], f.delta[head * p.R + r0 + i],
                     T::bytes == 2 && f.key_blocks == 1, edge || p.general, may_hide, S + i * KB, dP + i * KB, damp);
     fetch_ahead(2);
     for (int64_t i = 0; f.far && i < count; i++) fetch_row(dq_row<T>(f, head, r0 + i, rows[i]), a.D * 4);
@@ -272,12 +327,11 @@ void run_item(void* context, int64_t item, int worker) {
         product<Fp32Op, false, false>(dP, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
       }
     }
-    int32_t* turn = f.turn + head * f.query_blocks + qb;
     await_turn(turn, (int32_t)block);
     add_queries<T>(f, head, r0, count, rows, dQ, block == lo / KB, block == (hi - 1) / KB);
     __atomic_store_n(turn, (int32_t)block + 1, __ATOMIC_RELEASE);
   }
-  for (int64_t j = 0; j < n; j++) {
+  for (int64_t j = 0; !f.survey && j < n; j++) {
     write_row<T>((void*)at(a.dk, a.dks, b, kv, k0 + j, T::bytes), dK + j * f.Dp, a.D, p.key_gradient);
     write_row<T>((void*)at(a.dv, a.dvs, b, kv, k0 + j, T::bytes), dV + j * f.Dvp, a.Dv, 1.0f);
   }
@@ -291,11 +345,17 @@ int32_t run_backward(Backward& f) {
   char* memory = (char*)allocate(used * f.scratch_bytes + f.shared_bytes());
   if (!memory) return kOutOfMemory;
   f.scratch = memory;
-  f.base = (float*)(memory + used * f.scratch_bytes);
-  f.delta = f.base + f.rows();
+  f.references = (Reference*)(memory + used * f.scratch_bytes);
+  f.delta = (float*)(f.references + f.rows());
   f.turn = (int32_t*)(f.delta + f.rows());
-  f.dq = (float*)f.turn + round_up(f.p.heads * f.query_blocks, 16);
+  f.large = f.turn + f.p.heads * f.query_blocks;
+  f.dq = (float*)f.turn + round_up(2 * f.p.heads * f.query_blocks, 16);
   run(f.p.heads * f.query_blocks, threads, prepare<T>, &f);
+  if (f.any_large) {
+    f.survey = true;
+    run(items, used, run_item<T>, &f);
+    f.survey = false;
+  }
   run(items, used, run_item<T>, &f);
   release(memory);
   return kOk;

@@ -95,3 +95,29 @@ def test_neighbouring_scores_keep_their_distance(Sq, backend):
     out = rocattn.attention(*given, layout="BHSD", scale=1.0, backend=backend)
     wanted, _ = attend(*given, scale=1.0)
     np.testing.assert_allclose(out.astype(np.float64), wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_gradients_of_huge_scores_are_those_of_float64(name, backend):
+    """A probability recomputed from the LSE alone would be off by the LSE's spacing: 1024 at 1e10."""
+    options = dict(SHAPES[name])
+    sizes = {key: options.pop(key) for key in ("H", "Hkv", "Sq", "Sk") if key in options}
+    for dtype, size in SIZES:
+        if dtype == np.float16 and size > 1e9:
+            continue  # dk is beyond float16
+        for stepped in (False, True):
+            q, k, v = problem(dtype, size, stepped=stepped, **sizes)
+            dout = np.random.default_rng(6).standard_normal(q.shape).astype(dtype)
+            out, lse = rocattn.attention(q, k, v, layout="BHSD", return_lse=True, backend=backend, **options)
+            found = rocattn.attention_backward(dout, q, k, v, out, lse, layout="BHSD", backend=backend, **options)
+            wide = [x.astype(np.float64) for x in (dout, q, k, v, out)]
+            wanted = rocattn.attention_backward(*wide, lse, layout="BHSD", backend="cpu", **options)
+            for tensor, mine, exact in zip(("dq", "dk", "dv"), found, wanted, strict=True):
+                features = slice(1, None) if tensor == "dq" else slice(None)  # that of the scores is a sum to 0
+                got, right = mine.astype(np.float64)[..., features], exact[..., features]
+                assert np.isfinite(mine.astype(np.float64)).all(), f"{tensor}, {np.dtype(dtype).name}, {size:g}"
+                np.testing.assert_allclose(
+                    got, right, atol=max(1e-30, np.abs(right).max()) * TOLERANCE[np.dtype(dtype).name],
+                    err_msg=f"{tensor}, {np.dtype(dtype).name}, {size:g}, stepped {stepped}",
+                )  # fmt: skip

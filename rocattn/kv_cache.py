@@ -5,7 +5,8 @@ Both hold numpy arrays; their sizes are fixed when they are made.
 `KVCache` reserves room for its capacity at once (memory that nothing was written to costs address space only) and
 hands out views. `PagedKVCache` takes blocks of a pool as sequences grow, so that sequences of any length share it
 (Kwon et al. 2023, PagedAttention); attention then runs over each stretch of adjacent blocks, and the parts are joined
-by their LSE, which needs no gathered copy of K and V (float64 alone is gathered) and works with every backend.
+by their LSE, which needs no gathered copy of K and V and works with every backend. Only float64 is gathered, and what
+has an LSE beyond `LARGE_LSE`: a float32 LSE does not hold enough digits of the sums there.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from rocattn.registry import Array
+
+LARGE_LSE = 2.0**14
+"""Beyond it the spacing of float32 is 2^-9 and more, and parts joined by their LSE are off by as much."""
 
 
 class KVCache:
@@ -201,13 +205,8 @@ class PagedKVCache:
         for one, length in enumerate(self.lengths):
             parts, done = [], 0
             places = self._stretches(one, 0, length) or [slice(0, 0)]  # q is checked where nothing is kept, too
-            if q.dtype == np.float64 and len(places) > 1:  # an LSE is float32: joining by it would lose half the digits
-                k, v = (np.concatenate([x[place] for place in places])[None] for x in (self._k, self._v))
-                out[one] = attention(
-                    q[one : one + 1], k, v, causal=causal, softcap=softcap, scale=scale, backend=backend
-                )[0]
-                continue
-            for place in places:
+            gather = q.dtype == np.float64 and len(places) > 1  # joining by a float32 LSE would lose half the digits
+            for place in () if gather else places:
                 done += place.stop - place.start
                 # The last row sees all keys; of an earlier stretch, row i sees up to its diagonal and length - done on.
                 window = (-1, length - done) if causal else None
@@ -217,7 +216,15 @@ class PagedKVCache:
                         scale=scale, return_lse=True, backend=backend,
                     )
                 )  # fmt: skip
-            out[one] = parts[0][0][0] if len(parts) == 1 else _joined(parts)
+            if len(parts) == 1:
+                out[one] = parts[0][0][0]
+            elif gather or not all(_tells_sums(lse) for _, lse in parts):
+                k, v = (np.concatenate([x[place] for place in places])[None] for x in (self._k, self._v))
+                out[one] = attention(
+                    q[one : one + 1], k, v, causal=causal, softcap=softcap, scale=scale, backend=backend
+                )[0]
+            else:
+                out[one] = _joined(parts)
         return out
 
     def _chosen(self, sequence: int | None) -> Sequence[int]:
@@ -239,6 +246,11 @@ class PagedKVCache:
             found.append(slice(found.pop().start if found and found[-1].stop == start else start, last))
             first = stop
         return found
+
+
+def _tells_sums(lse: Array) -> bool:
+    """Whether a float32 LSE has room for the logarithm of a sum of weights beside the largest score, in every row."""
+    return not bool((np.isfinite(lse) & (np.abs(lse) > LARGE_LSE)).any())
 
 
 def _joined(parts: list[tuple[Array, Array]]) -> Array:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import rocattn
+from rocattn.kv_cache import PagedKVCache
 from rocattn.toolchain.host import host_isa
 
 from .oracle import attend
@@ -121,3 +122,19 @@ def test_gradients_of_huge_scores_are_those_of_float64(name, backend):
                     got, right, atol=max(1e-30, np.abs(right).max()) * TOLERANCE[np.dtype(dtype).name],
                     err_msg=f"{tensor}, {np.dtype(dtype).name}, {size:g}, stepped {stepped}",
                 )  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_blocks_of_a_paged_cache_are_weighted_by_their_keys(backend):
+    """Not by LSEs that have no room for the logarithm of how many keys there were: the parts are 16, 32 and 23 keys."""
+    for dtype, size in ((BFLOAT16, 1e6), (BFLOAT16, 1e20), (np.float16, 1e8), (np.float32, 1e10)):
+        q, k, v = (x.swapaxes(1, 2) for x in problem(dtype, size, H=2, Hkv=1, Sq=3, Sk=71))
+        cache = PagedKVCache(2, 1, 64, num_blocks=12, block_size=16, dtype=dtype)
+        for start, end in ((0, 16), (16, 48), (48, 71)):  # the second sequence takes the blocks between
+            cache.append(k[:, start:end], v[:, start:end], sequence=0)
+            cache.append(k[:, :16], v[:, :16], sequence=1)
+        found = cache.attend(np.concatenate([q, q]), causal=True, backend=backend)[:1]
+        wanted, _ = attend(*(x.swapaxes(1, 2) for x in (q, k, v)), causal=True)
+        np.testing.assert_allclose(
+            found.astype(np.float64).swapaxes(1, 2), wanted, atol=TOLERANCE[np.dtype(dtype).name]
+        )

@@ -11,7 +11,8 @@
 // LDS       As flash_attention: 18.8 KiB at D = 128 on CDNA; 14.8 KiB on RDNA (16 keys a tile, Q in LDS).
 // Registers At most 256 VGPRs on RDNA; LDS limits the waves before registers do.
 // Layout    As flash_attention, through the same core.
-// Writes    Normalised rows and their LSE in float32; a split that a row sees nothing of gives zeros and -inf.
+// Writes    Normalised rows, their references and sums in float32; a split that a row sees nothing of gives zeros and
+//           a reference of -inf.
 // Numerics  Products in float32 from T; P is rounded to T (nearest) for the second product, its sum is not. P is
 //           relative to a reference that lags the maximum by at most 2^8. The output is divided once and rounded once.
 // Hidden    A hidden key has no influence, whatever its K and V hold. A row that sees nothing: output 0, LSE -inf.
@@ -23,7 +24,8 @@
 //
 // Kernel arguments (212 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
-//   24  float* partial_out [splits, B, H, Sq, Dv]   32  float* partial_lse [splits, B, H, Sq], both contiguous
+//   24  float* partial_out [splits, B, H, Sq, Dv]   32  float* partial_ends [splits, B, H, Sq, 2]: reference and sum;
+//       both contiguous
 //   40  const void* mask, by its strides broadcast to [B, H, Sq, Sk]
 //   48  const float* alibi_slopes [B, H] contiguous, or null
 //   56  i64 q_stride_b, _h, _s        80  k_stride_b, _h, _s  104  v_stride_b, _h, _s
@@ -40,7 +42,7 @@ using namespace rocattn;
 using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, 1, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, COLUMN_STEP>;
 
 ROCATTN_KERNEL(flash_decode, ROCATTN_WAVE,
-               (const DTYPE* q, const DTYPE* k, const DTYPE* v, float* partial_out, float* partial_lse,
+               (const DTYPE* q, const DTYPE* k, const DTYPE* v, float* partial_out, float* partial_ends,
                 const void* mask, const float* alibi_slopes, i64 q_stride_b, i64 q_stride_h, i64 q_stride_s,
                 i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b, i64 v_stride_h, i64 v_stride_s,
                 i64 mask_stride_b, i64 mask_stride_h, i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k,
@@ -91,11 +93,12 @@ ROCATTN_KERNEL(flash_decode, ROCATTN_WAVE,
 
 #pragma unroll
     for (u32 i = 0; i < QUERY_TILES; ++i) {
-        const RowEnd ended = end_row<false>(forward.reference_of(i), forward.total(i));
+        const float total = forward.total(i);
         const i64 row = out_rows[i];
         const bool exists = out_rows[i] != ~0u;
         float* out_row = exists ? partial_out + row * head_dim_v : nullptr;
-        write_row<Shape, float>(forward, i, out_row, head_dim_v, ended.factor);
-        if (exists && Shape::M::part() == 0) store(partial_lse + row, ended.lse);
+        write_row<Shape, float>(forward, i, out_row, head_dim_v, total == 0.0f ? 0.0f : 1.0f / total);
+        if (exists && Shape::M::part() == 0)
+            store<float, 2>(partial_ends + row * 2, Vector<float, 2>{forward.reference_of(i), total});
     }
 }

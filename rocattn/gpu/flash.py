@@ -155,15 +155,15 @@ def _decode(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> t
     splits, keys = splits_of(config, tile.key_tile)
     rows = config.batch * config.num_heads * config.seq_q
     partial_out = WorkspaceArg("partial_out", splits * rows * config.head_dim_v * 4)
-    partial_lse = WorkspaceArg("partial_lse", splits * rows * 4)
+    partial_ends = WorkspaceArg("partial_ends", splits * rows * 2 * 4)  # reference and sum
     batch = u32("batch", config.batch)
     decode_args: list[Arg] = [
-        *_pointers(("q", "k", "v"), buffers), partial_out, partial_lse, *_pointers(("mask", "alibi_slopes"), buffers),
+        *_pointers(("q", "k", "v"), buffers), partial_out, partial_ends, *_pointers(("mask", "alibi_slopes"), buffers),
         *_strides(("q", "k", "v"), buffers), *mask_strides(buffers), *_sizes(config), mask_kind(buffers),
         u32("keys_per_split", keys), batch, *_score_options(config),
     ]  # fmt: skip
     combine_args: list[Arg] = [
-        partial_out, partial_lse, *_pointers(("out", "lse", "sinks"), buffers), *_strides(("out",), buffers),
+        partial_out, partial_ends, *_pointers(("out", "lse", "sinks"), buffers), *_strides(("out",), buffers),
         u32("splits", splits), u32("seq_q", config.seq_q), u32("num_heads", config.num_heads),
         u32("head_dim_v", config.head_dim_v), batch,
     ]  # fmt: skip

@@ -110,6 +110,30 @@ def test_growing_scores_agree_with_float64(standin, arch):
     assert check_output(config, inputs, *run(standin(arch), config, inputs)).ok
 
 
+FLAT = {
+    "plain": {}, "below": {"sign": -1}, "causal": {"causal": True}, "late": {"first": 70}, "some-rows": {"rows": 3},
+    "options": {"mask": "bool", "mask_shape": (2, 1, 67, 109), "window": (50, 30), "sinks": True},
+    # Splits that see few keys and many, and one that sees none.
+    "decode": {"seq_q": 1, "seq_k": 1030, "window": (530, 0)},
+    "decode-causal": {"seq_q": 3, "seq_k": 514, "causal": True, "sinks": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FLAT)
+@pytest.mark.parametrize(("arch", "dtype"), TARGETS)
+def test_equal_scores_have_equal_weights_however_large_they_are(standin, arch, dtype, case):
+    """1e8 (float16), 1e12 and more: float32 steps there by more than exponents span, and an LSE holds no sum."""
+    fields = dict(FLAT[case])
+    sign, first, rows = fields.pop("sign", 1), fields.pop("first", 0), fields.pop("rows", 1)
+    config, inputs = problem(dtype, num_heads=2, num_kv_heads=1, head_dim=64, head_dim_v=64, **fields)
+    ramp = np.linspace(0.2, 1, config.head_dim) * (6e4 if dtype == "float16" else 1e10)
+    q, k = inputs.q.copy(), inputs.k.copy()
+    q[:, ::rows], k[:, first:] = ramp.astype(q.dtype), (sign * ramp).astype(k.dtype)
+    inputs = dataclasses.replace(inputs, q=q, k=k)
+    check = check_output(config, inputs, *run(standin(arch), config, inputs))
+    assert check.ok, f"{check.what} is {check.ratio:.3g} x the allowed error"
+
+
 def with_poison(inputs, key, value):
     """The same inputs, but the K row of `key` is `value`, and so is feature 5 of its V row."""
     k, v = inputs.k.copy(), inputs.v.copy()

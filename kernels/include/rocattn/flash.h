@@ -90,6 +90,8 @@ class FlashForward {
     // How far a score may exceed the reference, in the units of P's exponent.
     static constexpr float SLACK = PLAIN ? 8.0f : 8.0f * LN_2;
     static constexpr float LARGEST = 3.40282347e38f;
+    // How far from 0 products may start, in the units of P's exponent.
+    static constexpr float NEAR = 16384.0f;
     // P is 2^LIFT times what its reference says. CDNA 2's matrix unit takes subnormal f16 for 0: lifted, only what is
     // below 2^-21 of the row's reference is lost there, and 2^8 above it still fits.
 #if defined(__gfx90a__)
@@ -102,9 +104,10 @@ class FlashForward {
     const Scores& scores;
     C o[Q][S::FEATURE_TILES];
     B q[S::QUERIES_IN_LDS ? 1 : Q][S::QUERIES_IN_LDS ? 1 : S::STEPS][FRAGS];
-    float limit[Q];      // scores beyond it move the reference; -inf: there is none yet
+    float limit[Q];      // scores beyond it move the reference; -inf: there is none yet; see restarts()
     float reference[Q];  // in units of the scores; 0 if there is none yet
-    C start[PLAIN ? Q : 1];  // PLAIN: -reference, where the products start, so that they give scores less the reference
+    C start[PLAIN ? Q : 1];  // PLAIN: -reference, where the products start, so that they give scores less the
+                             // reference; see restarts()
     Vector<float, 2> sum[Q];  // of this lane's keys, in two parts that are added side by side
 
 public:
@@ -148,9 +151,33 @@ public:
     // Key tiles [first, stop), the same for the whole block.
     ROCATTN_INLINE void run(u32 first, u32 stop) {
         if (first >= stop) return;
+        Rows<T> k_rows = block.k.from(first * S::KEYS), v_rows = block.v.from(first * S::KEYS);
+        do {
+            keep_order();  // else the two loops become one, which copies O in each iteration
+            // Opaque, and back from the end: else what the first tile needs, and the start of all rows, stay in scalar
+            // registers for the next time.
+            pass(k_rows, v_rows, PLAIN ? first + unknown_zero() : first, stop);
+            k_rows = k_rows.before((stop - first) * S::KEYS);
+            v_rows = v_rows.before((stop - first) * S::KEYS);
+        } while (restarts());
+    }
+
+    // The results of query tile i, in this lane's column: the row's sum and its reference (as P's exponent has it), and
+    // features 16 f + C_ROWS * (l / 16) + ... of the output, not divided by the sum yet.
+    ROCATTN_INLINE float total(u32 i) const { return column_sum<M>(sum[i][0] + sum[i][1]); }
+    ROCATTN_INLINE float reference_of(u32 i) const { return limit[i] == -INF ? -INF : reference[i] * unit() - lift(); }
+    ROCATTN_INLINE C features(u32 i, u32 f) const { return contiguous_rows<M>(o[i][f]); }
+
+private:
+    ROCATTN_INLINE Element* query_tile(u32 i) const {
+        Element* all = block.lds + (S::QUERIES_IN_LDS ? S::K_ELEMENTS + S::V_ELEMENTS : 0);
+        return all + (wave_id() * (S::QUERIES_IN_LDS ? Q : 1) + i) * 16 * S::STRIDE;
+    }
+
+    // Key tiles [first, stop); k_rows and v_rows: of the first, then behind the last.
+    ROCATTN_INLINE void pass(Rows<T>& k_rows, Rows<T>& v_rows, u32 first, u32 stop) {
         typename S::KTile k(block.k, thread_id(), block.head_dim);
         typename S::VTile v(block.v, thread_id(), block.head_dim_v);
-        Rows<T> k_rows = block.k.from(first * S::KEYS), v_rows = block.v.from(first * S::KEYS);
         if constexpr (S::PIECES == 1) fetch(k, v, k_rows, v_rows, first * S::KEYS, 0);
         const u32 end = stop * S::KEYS;
         for (u32 key = first * S::KEYS; key < end; key += S::KEYS) {
@@ -169,23 +196,11 @@ public:
                 if (key + S::KEYS < end) fetch(k, v, k_rows.from(S::KEYS), v_rows.from(S::KEYS), key + S::KEYS, 0);
             if (scores.wave_sees(key)) {
                 compute(key);
-                if (hides && found_nonfinite()) add_nonfinite(v_rows, key);
+                if (hides && any_flag()) add_nonfinite(v_rows, key);
             }
             k_rows = k_rows.from(S::KEYS);
             v_rows = v_rows.from(S::KEYS);
         }
-    }
-
-    // The results of query tile i, in this lane's column: the row's sum and its reference (as P's exponent has it), and
-    // features 16 f + C_ROWS * (l / 16) + ... of the output, not divided by the sum yet.
-    ROCATTN_INLINE float total(u32 i) const { return column_sum<M>(sum[i][0] + sum[i][1]); }
-    ROCATTN_INLINE float reference_of(u32 i) const { return limit[i] == -INF ? -INF : reference[i] * unit() - lift(); }
-    ROCATTN_INLINE C features(u32 i, u32 f) const { return contiguous_rows<M>(o[i][f]); }
-
-private:
-    ROCATTN_INLINE Element* query_tile(u32 i) const {
-        Element* all = block.lds + (S::QUERIES_IN_LDS ? S::K_ELEMENTS + S::V_ELEMENTS : 0);
-        return all + (wave_id() * (S::QUERIES_IN_LDS ? Q : 1) + i) * 16 * S::STRIDE;
     }
 
     // Issues the loads of a piece of the tile at `key`, whose rows are given.
@@ -272,24 +287,23 @@ private:
             beyond |= top[i] > limit[i];
         }
         if (!any_lane(beyond)) return;
+        const bool distant = PLAIN && any_lane(limit[0] == -LARGEST);
+        bool too_far = false;
 #pragma unroll
         for (u32 i = 0; i < Q; ++i) {
             const float before = limit[i] == -INF ? -INF : reference[i];
-            const float highest = column_max<M>(top[i]);
-            const float now = __builtin_fmaxf(before, highest + (PLAIN ? reference[i] : 0.0f));
+            const float base = PLAIN && !distant ? reference[i] : 0.0f;
+            const float now = __builtin_fmaxf(before, column_max<M>(top[i]) + base);
             const float moved = now == -INF ? 0.0f : now;
             if constexpr (PLAIN) {
-                // At scores of 2^31 the new reference is rounded by 128: less the step to it, the highest score would be so
-                // far from 0 that P leaves f16's range. The score itself is not known any better.
-                const float step = moved - reference[i];
-                const bool rounded = __builtin_fabsf(highest - step) > SLACK * reciprocal_fast(unit());
-                const float down = rounded && highest > 0.0f ? highest : step;
 #pragma unroll
-                for (u32 t = 0; t < S::KEY_TILES; ++t) s[i][t] -= down;
-                settle(start[i] = column_values<M>(-moved));
+                for (u32 t = 0; t < S::KEY_TILES; ++t) s[i][t] -= moved - base;
+                settle(start[i] = column_values<M>(distant ? 0.0f : -moved));
+                too_far |= !distant && __builtin_fabsf(moved) * unit() > NEAR;
             }
             reference[i] = moved;
-            limit[i] = now == -INF ? -INF : PLAIN ? SLACK * reciprocal_fast(unit()) : now + SLACK;
+            const float room = distant ? -LARGEST : SLACK * reciprocal_fast(unit());
+            limit[i] = now == -INF ? -INF : PLAIN ? room : now + SLACK;
             const float by = before - moved;
             const float factor = ACCURATE ? exp_accurate(by) : exp2_fast(by * (PLAIN ? unit() : LOG2_E));
             sum[i] *= factor;
@@ -297,6 +311,34 @@ private:
 #pragma unroll
             for (u32 f = 0; f < S::FEATURE_TILES; ++f) o[i][f] *= column_factor;
         }
+        if (PLAIN && any_lane(too_far)) {
+#pragma unroll
+            for (u32 i = 0; i < Q; ++i) limit[i] = INF;
+        }
+    }
+
+    // After all tiles: whether they must be gone through again, which the block does as one.
+    //
+    // A product that starts at a large -reference is rounded by more than exponents span (the steps of 1e10 are 1024),
+    // so that equal scores do not stay equal. A wave that comes to such a reference gives up (its limits are INF).
+    // Then all of the block become *distant*: their products start at 0, and their references are taken off in
+    // move_references, where the limit sends every tile. Rare, so it costs the usual loop nothing.
+    ROCATTN_INLINE bool restarts() {
+        if constexpr (!PLAIN) return false;
+        const bool gave_up = any_lane(limit[0] == INF);
+        block_barrier();  // all waves have read the flags of the last tile
+        if (lane_id() == 0) lds_store(block.flags + wave_id(), static_cast<u32>(gave_up));
+        block_barrier();
+        if (!any_flag()) return false;
+#pragma unroll
+        for (u32 i = 0; i < Q; ++i) {
+            limit[i] = reference[i] = -LARGEST;
+            sum[i] = {};
+            settle(start[PLAIN ? i : 0] = C{});
+#pragma unroll
+            for (u32 f = 0; f < S::FEATURE_TILES; ++f) o[i][f] = C{};
+        }
+        return true;
     }
 
     // LIFT in the units of reference_of().
@@ -355,7 +397,8 @@ private:
         return found;
     }
 
-    ROCATTN_INLINE bool found_nonfinite() const {
+    // Whether some wave of the block left a note.
+    ROCATTN_INLINE bool any_flag() const {
         u32 found = 0;
 #pragma unroll
         for (u32 w = 0; w < S::BLOCK_WAVES; ++w) found |= lds_load(block.flags + w);

@@ -59,6 +59,15 @@ ROCATTN_INLINE void settle_scalar([[maybe_unused]] u32& value) {
 #endif
 }
 
+// 0, which the compiler does not know: what is computed from it is computed here, not moved out of a loop.
+ROCATTN_INLINE u32 unknown_zero() {
+    u32 zero = 0;
+#ifdef __AMDGCN__
+    asm volatile("" : "+s"(zero));
+#endif
+    return zero;
+}
+
 // base + bytes, the base being the same in all lanes: one load with a scalar base and a 32-bit offset. Unless the
 // offset is opaque, its widening is moved out of loops, and each load takes two vector additions.
 template <typename T>

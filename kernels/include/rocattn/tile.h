@@ -44,6 +44,7 @@ struct Rows {
     i64 stride;
 
     ROCATTN_INLINE Rows from(u32 first) const { return {base + first * stride, stride}; }
+    ROCATTN_INLINE Rows before(u32 count) const { return {base - count * stride, stride}; }
     // -1 for descending rows, else 0. Arithmetic on it stays scalar; a 64-bit comparison would not.
     ROCATTN_INLINE i64 sign() const { return stride >> 63; }
 

@@ -13,7 +13,7 @@ from rocattn_profiling.measure.verify_cases import cases
 from rocattn_profiling.measure.verify_data import STRESSES, make_case_inputs
 from rocattn_profiling.measure.verify_gradients import finite_differences
 from rocattn_profiling.measure.verify_outcomes import YARDSTICK
-from rocattn_profiling.measure.verify_symptoms import UNSTABLE
+from rocattn_profiling.measure.verify_symptoms import COARSE, UNSTABLE
 from rocattn_profiling.measure.verify_ulps import ULP_EDGES, ulp, ulp_histogram
 
 from .verify_backends import Changed
@@ -277,7 +277,7 @@ def test_large_scores_do_not_make_the_rule_blind(data, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_huge_equal_scores_have_a_sharp_limit_and_a_name(dtype):
     """A row of a flat softmax that is lost is named; an output 2 % too large is wrong, as at scores of any size."""
-    case = first("stability", data="flat-1e10", dtype=dtype, causal=False)
+    case = first("stability", data="flat-1e10", dtype=dtype, direction="forward", causal=False)
     assert fault(case, Changed()) == ""
 
     def scaled(out, _lse):
@@ -289,3 +289,22 @@ def test_huge_equal_scores_have_a_sharp_limit_and_a_name(dtype):
     assert "out is off by" in fault(case, Changed(after=scaled))
     (outcome,) = verify([case], [Changed(after=lost)]).outcomes
     assert outcome.symptom == UNSTABLE
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("name", ["dq", "dk", "dv"])
+def test_a_large_lse_allows_no_larger_error_of_gradients_whose_scores_are_exact(name, dtype):
+    """A tenth too much of one gradient is wrong at scores of 1e8 and 1e10, and named.
+
+    In float16 keys are so large that the rounding of dq's first feature is more than that: there it is NaN.
+    """
+    case = first("stability", dtype=dtype, direction="backward", causal=False)
+    assert fault(case, Changed()) == ""
+
+    def spoil(dq, dk, dv):
+        changed = {"dq": dq, "dk": dk, "dv": dv}[name]
+        changed *= changed.dtype.type(1.1 if dtype != "float16" or name != "dq" else np.nan)
+
+    (outcome,) = verify([case], [Changed(gradients=spoil)]).outcomes
+    assert outcome.check.what == name
+    assert outcome.symptom == COARSE

@@ -102,12 +102,17 @@ def exact_gradients(config: AttentionConfig, operands: Operands, dout: Array, he
     return Gradients(*_summed(config, blocks), largest)
 
 
-def naive_gradients(config: AttentionConfig, operands: Operands, dout: Array, heads: Heads) -> Gradients:
-    """Compute the gradients of one KV head as the naive program of the config's dtype does."""
+def naive_gradients(
+    config: AttentionConfig, operands: Operands, dout: Array, heads: Heads, *, wide_scores: bool = False
+) -> Gradients:  # fmt: skip
+    """Compute the gradients of one KV head as the naive program of the config's dtype does.
+
+    With ``wide_scores`` it keeps scores in float32, for 16 bits do not hold huge ones; all else has the dtype.
+    """
     dtype = numpy_dtype(config.dtype)
     blocks, largest = [], 0.0
     for rows in _parts(config, np.arange(config.seq_q)):
-        softmax = _naive_softmax(config, operands, heads, rows)
+        softmax = _naive_softmax(config, operands, heads, rows, wide_scores=wide_scores)
         upstream = _upstream(softmax, dout, heads, rows)
         # The backward pass is given ``out`` as it was stored; its rounding is in every program's gradients.
         delta = (upstream[0, 0] * _rounded(_forward(softmax).out, dtype)).sum(axis=-1, keepdims=True)
@@ -136,18 +141,24 @@ def _forward(softmax: Softmax) -> Forward:
     return Forward(out[0, 0], softmax.lse[0, 0])
 
 
-def _naive_softmax(config: AttentionConfig, operands: Operands, heads: Heads, rows: Array) -> Softmax:
-    """Return `softmax_block`'s result with every tensor rounded to the config's dtype (q raw, k scaled)."""
+def _naive_softmax(
+    config: AttentionConfig, operands: Operands, heads: Heads, rows: Array, *, wide_scores: bool = False
+) -> Softmax:  # fmt: skip
+    """Return `softmax_block`'s result with every tensor rounded to the config's dtype (q raw, k scaled).
+
+    With ``wide_scores`` scaled k and the scores are not.
+    """
     dtype, wide = numpy_dtype(config.dtype), compute_dtype(config)
+    kept = wide if wide_scores else dtype
     group = config.num_heads // config.num_kv_heads
     q = operands.q[heads.batch, heads.query][:, :, rows].astype(wide, order="C")
     q = q.reshape(1, 1, group * len(rows), config.head_dim)
     k, v = (x[heads.batch, heads.kv].astype(wide) for x in (operands.k, operands.v))
-    scores = _rounded(np.matmul(q, _rounded(k * wide.type(query_factor(config)), dtype).swapaxes(-1, -2)), dtype)
+    scores = _rounded(np.matmul(q, _rounded(k * wide.type(query_factor(config)), kept).swapaxes(-1, -2)), kept)
     by_head = scores.reshape(1, group, len(rows), config.seq_k)
     tanh = np.empty_like(by_head) if config.softcap is not None else None
     hidden = finish_scores(by_head, config, operands, heads, rows, slice(0, config.seq_k), tanh_out=tanh)
-    scores = _rounded(scores, dtype)
+    scores = _rounded(scores, kept)
     top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     sinks = None
     if operands.sinks is not None:

@@ -114,7 +114,9 @@ class _Runner:
             return judge_output(config, self.inputs, arrays["out"], arrays.get("lse"))
         if self.case.family == "gradients" and self._differences is None:
             self._differences = finite_differences(config, self.inputs)
-        return judge_gradients(config, self.inputs, arrays["dq"], arrays["dk"], arrays["dv"], exact=self._differences)
+        tensors = arrays["dq"], arrays["dk"], arrays["dv"]
+        stable = self.case.family == "stability"
+        return judge_gradients(config, self.inputs, *tensors, exact=self._differences, exact_scores=stable)
 
     def _problem(self, arrays: Mapping[str, Array]) -> str:
         """Return what no error rule can say of the outputs of a case with poisoned keys."""

@@ -150,6 +150,7 @@ def _quick() -> Iterator[Case]:
         yield _case("scales", data, dtype="float32", num_kv_heads=4)
     yield _case("stability", "flat-1e10", dtype="bfloat16")
     yield _case("stability", "stepped-1e20", dtype="float32", num_kv_heads=4)
+    yield _case("stability", "flat-1e10", dtype="bfloat16", direction="backward")
     yield _case("containment", "hidden-nan", causal=True, dtype="float16")
     yield _case("containment", "hidden-inf", mask="bool", mask_shape=(1, 1, 1, 131))
     yield from _gradients(("float64",))
@@ -183,6 +184,7 @@ def _full() -> Iterator[Case]:
             yield _case("scales", data, **big)
         for data in ("flat-1e8", "stepped-1e8"):
             yield _case("stability", data, **big)
+        yield _case("stability", "flat-1e8", direction="backward", **big)
         yield _case("containment", "hidden-nan", causal=True, **big)
         for direction in ("forward", "backward"):
             yield _case("determinism", causal=True, direction=direction, num_heads=8, **big)
@@ -270,11 +272,15 @@ def _stability() -> Iterator[Case]:
         scale: dict[str, Any] = {"scale": 8.0} if dtype == "float16" else {}
         for option in options:
             yield _case("stability", "flat-1e10", dtype=dtype, **scale, **option)
+            gradients = "flat-1e8" if scale else "flat-1e10"  # dk of 1e10 is beyond float16
+            yield _case("stability", gradients, dtype=dtype, direction="backward", **option)
         yield _case("stability", "equal-1e10", dtype=dtype, seq_q=33, seq_k=528)
         for data in ("flat-1e8", "stepped-1e8") if dtype == "float16" else ("flat-1e8", "flat-1e20", "flat-1e31"):
             yield _case("stability", data, dtype=dtype)
         for option in ({"causal": True}, {"seq_q": 1, "seq_k": 2053}):
-            yield _case("stability", "stepped-1e8" if scale else "stepped-1e20", dtype=dtype, **option)
+            for direction in ("forward", "backward"):
+                stepped = "stepped-1e8" if scale else "stepped-1e20"
+                yield _case("stability", stepped, dtype=dtype, direction=direction, **option)
 
 
 def _containment() -> Iterator[Case]:

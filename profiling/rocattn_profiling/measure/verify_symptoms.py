@@ -40,6 +40,7 @@ class Hypothesis:
 
 LEAK = "NaN or inf of a hidden key reaches rows that do not see it"
 UNSTABLE = "the exponent is rounded before the largest score is subtracted: huge equal scores overflow or vanish"
+COARSE = "probabilities of the backward pass are taken from the LSE, whose rounding decides them at huge scores"
 _HUGE = 2.0**20  # scores whose float32 rounding, in log2 units, begins to decide exponents
 
 
@@ -65,6 +66,8 @@ def symptom(config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | No
             return LEAK
         if _unstable(got, exact, exact_lse, ~right):
             return UNSTABLE
+        if what.startswith("d") and right.all() and _huge(exact_lse).any():
+            return COARSE
         if sentinel := _sentinel(lse, exact_lse):
             return sentinel
         wrong_lse = _lse_symptom(config, inputs, lse, exact_lse) if what == "lse" else ""
@@ -74,9 +77,12 @@ def symptom(config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | No
 
 def _unstable(got: Array, exact: Array, exact_lse: Array, wrong: Array) -> bool:
     """Whether only rows of huge scores are wrong, and some are NaN, inf or 0 though their values are not."""
-    huge = np.isfinite(exact_lse) & (np.abs(exact_lse) > _HUGE)
     lost = ~np.isfinite(got).all(axis=-1) | ((got == 0).all(axis=-1) & (exact != 0).any(axis=-1))
-    return bool((wrong & lost).any() and not (wrong & ~huge).any())
+    return bool((wrong & lost).any() and not (wrong & ~_huge(exact_lse)).any())
+
+
+def _huge(exact_lse: Array) -> Array:
+    return np.asarray(np.isfinite(exact_lse) & (np.abs(exact_lse) > _HUGE))
 
 
 _FAR = -5e3

@@ -31,6 +31,11 @@ UNLIMITED = {"l2_pct": 0.0, "l1_pct": 0.0, "lds_busy_pct": 0.0, "valu_busy_pct":
 
 def report(counted, roofs=None, **agent):
     """Return the report of one launch with these counters."""
+    return profile_report.build(made_of(counted, roofs, **agent))
+
+
+def made_of(counted, roofs=None, **agent):
+    """Return the profile of one launch with these counters."""
     row = {
         "process": 7, "dispatch": 1, "pass": "run", "kernel": "bmm", "grid": 524288, "block": 256, "wave_size": 64,
         "vgprs": 48, "agprs": 0, "lds_bytes": 2560, "scratch_bytes": 0, "agent": 0, "start_ns": 0,
@@ -44,7 +49,7 @@ def report(counted, roofs=None, **agent):
     )
     if roofs is not None:
         made.roofs = roofs
-    return profile_report.build(made)
+    return made
 
 
 def test_a_kernel_whose_lds_is_busy_is_bound_by_it():
@@ -104,6 +109,8 @@ def test_what_a_gpu_cannot_count_is_told_from_what_was_not_counted():
     known = bounds({"memory_pct": 30.0}, "gfx1100")
     assert [limit.key for limit in known.uncounted] == ["vector"]
     assert [limit.key for limit in known.uncountable] == ["l2", "l1", "lds", "matrix"]
+    in_part = bounds({"write_gbps": 2.0, "peak_gbps": 8.0}, "gfx1100")
+    assert [limit.key for limit in in_part.uncounted] == ["memory", "vector"], "reads were not counted"
     assert bounds({}, "").uncountable == ()
 
 

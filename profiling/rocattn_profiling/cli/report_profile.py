@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.cli import report_profile_view
 from rocattn_profiling.cli.console import emit_json, say
 from rocattn_profiling.cli.status import NOT_MEASURED, OK, CommandError
 
@@ -76,8 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
         emit_json(content)
     for problem in made.problems:
         say(f"note: {problem}")
-    for kernel, finding in made.findings[:3]:
-        say(f"{kernel.label or kernel.name[:80]}: {finding.sentence}")
+    for line in report_profile_view.lines(made, pairs):
+        say(line)
     say(f"The report is at {out / FILES['html']}")
     return OK
 
@@ -87,6 +88,7 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     from rocattn_profiling.ingest import read
     from rocattn_profiling.metrics.attribution import read_plans
     from rocattn_profiling.report.profile_report import build
+    from rocattn_profiling.report.verdict import COLLECT
 
     found = [Path(path) for path in paths]
     for path in found:
@@ -95,7 +97,9 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     profile = read(found)
     if not len(profile.dispatches):
         _say_why_nothing(profile, [line for path in found for line in _not_collected(path)])
-        raise CommandError(f"no kernel dispatch in {', '.join(paths)}: nothing to report", NOT_MEASURED)
+        raise CommandError(
+            f"no kernel dispatch in {', '.join(paths)}: nothing to report (`{COLLECT}` collects some)", NOT_MEASURED
+        )
     plans = [Path(name) for name in arguments.plans] or _plan_logs(found)
     made = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans))
     made.problems += [line for path in found for line in _not_collected(path)]

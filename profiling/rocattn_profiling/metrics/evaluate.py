@@ -227,7 +227,7 @@ def _uses(
             inputs["duration_ns"] = taken.duration_ns
         for name in sorted(names & CONSTANTS):
             if np.isnan(inputs[name][where]).all():
-                wanting.add(_SAID.get(name, name))
+                wanting.add(CONSTANT_NAMES.get(name, name))
         for values in inputs.values():
             where &= ~np.isnan(values)
         if where.any():
@@ -260,7 +260,7 @@ def _together(uses: list[Use]) -> list[Use]:
 
 
 _PROBLEM = "the attention problem"
-_SAID = {
+CONSTANT_NAMES = {
     "cus": "the number of compute units", "xcds": "the number of XCDs", "clock_mhz": "the highest clock",
     "peak_gbps": "the memory's peak bandwidth", "duration_ns": "the kernel's time", "lds_banks": "the LDS's banks",
     "waves_per_cu": "the wave slots of a compute unit", "work_flops": _PROBLEM, "work_bytes": _PROBLEM,

@@ -70,12 +70,14 @@ class Launches:
         passes: Those that counted something, in the profile's order.
         undisturbed_ns: Time from passes that counted nothing; NaN without.
         problems: What was taken out, and why.
+        stood_still: Whether counters of some launch read 0 that never do.
     """
 
     table: pd.DataFrame
     passes: list[Pass]
     undisturbed_ns: Floats
     problems: list[str] = field(default_factory=list)
+    stood_still: bool = False
 
     def __len__(self) -> int:
         """Return the number of launches."""
@@ -230,6 +232,7 @@ def _take_out_silent(launches: Launches, each: Pass) -> None:
             )
     silent = (stack == 0).any(0) & ~counting
     if silent.any():
+        launches.stood_still = True
         for values in each.counters.values():
             values[silent] = np.nan
         launches.problems.append(

@@ -38,6 +38,7 @@ class Limit:
     of: str
     exact: tuple[Formula, ...]
     at_least: tuple[Formula, ...]
+    parts: tuple[Formula, ...]
     counted_by: tuple[str, ...]
     essential: bool
     let: dict[str, Formula]
@@ -58,6 +59,7 @@ class Bound:
         key, name: Of the limit.
         pct: Its share of the limit; 0 to 100.
         is_least: Whether it may be nearer than that.
+        is_part: Whether only a part of the work was counted.
         where: The share and what it is of, in words: "at 79 % of the time or more".
         notes: What else counters say of it, in words; "" for nothing.
         advice: What makes a kernel at this limit faster.
@@ -68,6 +70,7 @@ class Bound:
     name: str
     pct: float
     is_least: bool
+    is_part: bool
     where: str
     notes: str
     advice: str
@@ -85,7 +88,7 @@ class Bounds:
 
     Attributes:
         known: The limits that they bound, the nearest first.
-        uncounted: Essential limits that the GPU can count, and of which nothing is known here.
+        uncounted: Essential limits that the GPU can count, and of which nothing or only a part is known here.
         uncountable: Essential limits that it cannot count.
     """
 
@@ -112,7 +115,8 @@ def bounds(numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = 
         too_low: Which of the numbers are, because they are per cycle and the profiler's own work is in the cycles.
     """
     found = {limit.key: bound for limit in limits() if (bound := _bound(limit, numbers, too_low))}
-    unknown = [limit for limit in limits() if limit.essential and limit.key not in found]
+    known = {key for key, bound in found.items() if not bound.is_part}
+    unknown = [limit for limit in limits() if limit.essential and limit.key not in known]
     uncountable = tuple(limit for limit in unknown if arch and not limit.countable(arch))
     return Bounds(
         tuple(sorted(found.values(), key=lambda bound: -bound.pct)),
@@ -129,7 +133,7 @@ def _bound(limit: Limit, numbers: Mapping[str, float], too_low: AbstractSet[str]
     # The larger goes first, of equal ones the exact one.
     shares = [
         (float(way.evaluate(numbers)), not is_least, way)
-        for is_least, ways in ((False, limit.exact), (True, limit.at_least))
+        for is_least, ways in ((False, limit.exact), (True, (*limit.at_least, *limit.parts)))
         for way in ways
         if way.names <= numbers.keys()
     ]
@@ -144,10 +148,11 @@ def _bound(limit: Limit, numbers: Mapping[str, float], too_low: AbstractSet[str]
     of = fill(limit.of, known) if places(limit.of) <= known.keys() else ""
     used = way.names.union(*map(places, said))
     where = " ".join(filter(None, (f"at {pct:.0f} %", of, "or more" if is_least else "")))
+    notes = ", ".join(fill(each, known) for each in said)
+    numbers_used = {name: known[name] for name in sorted(used)}
     return Bound(
-        limit.key, limit.name, min(pct, 100.0), is_least, where, ", ".join(fill(each, known) for each in said), advice,
-        {name: known[name] for name in sorted(used)},
-    )  # fmt: skip
+        limit.key, limit.name, min(pct, 100.0), is_least, way in limit.parts, where, notes, advice, numbers_used
+    )
 
 
 def _holds(clause: _Clause, known: Mapping[str, float]) -> bool:
@@ -179,10 +184,10 @@ def _limit(table: dict[str, Any]) -> Limit:
 
     let = {name: Formula.parse(formula) for name, formula in table.get("let", {}).items()}
     limit = Limit(
-        key, table["name"], table["of"], formulas("exact"), formulas("at_least"), tuple(table["counted_by"]),
-        table.get("essential", False), let, clauses("note"), clauses("advice"),
+        key, table["name"], table["of"], formulas("exact"), formulas("at_least"), formulas("parts"),
+        tuple(table["counted_by"]), table.get("essential", False), let, clauses("note"), clauses("advice"),
     )  # fmt: skip
-    names = {name for formula in (*limit.exact, *limit.at_least, *let.values()) for name in formula.names}
+    names = {name for formula in (*limit.exact, *limit.at_least, *limit.parts, *let.values()) for name in formula.names}
     for clause in (*limit.notes, *limit.advice):
         names |= places(clause.says) | {name for each in clause.when for name in each.names}
     names |= places(limit.of) | set(limit.counted_by)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.metrics.definitions import definitions
 from rocattn_profiling.report.pages import markdown_text, shorten, standalone
+from rocattn_profiling.report.profile_summary import changes, summarise
 from rocattn_profiling.report.roofline import Roofline, roofline
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def profile_html(report: ProfileReport, made_ms: int, pairs: list[Pair] | None =
         "profile.html.j2", "Profile", made_ms, report=report, shown=shown, findings=findings[:FINDINGS],
         more_findings=max(len(findings) - FINDINGS, 0), more_kernels=max(len(report.kernels) - KERNELS, 0),
         rooflines=_rooflines(report, shown), formulas=_formulas(report), columns=_columns(report), listed=LISTED,
-        missing=_missing(report), pairs=pairs,
+        missing=_missing(report), pairs=pairs, summary=summarise(report),
+        changed=changes(report, pairs) if pairs is not None else [],
     )  # fmt: skip
 
 
@@ -74,6 +76,7 @@ def profile_markdown(report: ProfileReport, pairs: list[Pair] | None = None) -> 
         "profile.md.j2", report=report, shown=shown[:MARKDOWN_KERNELS], more=max(len(shown) - MARKDOWN_KERNELS, 0),
         findings=[(number_of[id(kernel)], finding) for kernel, finding in report.findings][:MARKDOWN_FINDINGS],
         columns=_columns(report), missing=_missing(report), pairs=pairs, limit=MARKDOWN_KERNELS,
+        summary=summarise(report), changed=changes(report, pairs) if pairs is not None else [],
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from rocattn_profiling.metrics.launches import find_launches
 from rocattn_profiling.report.findings import find
 from rocattn_profiling.report.limits import MEASURED, bounds
 from rocattn_profiling.report.roofline import measured_memory
+from rocattn_profiling.report.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.metrics.evaluate import Evaluation
     from rocattn_profiling.report.findings import Finding
     from rocattn_profiling.report.limits import Bounds
+    from rocattn_profiling.report.verdict import Verdict
 
 SCHEMA = 1
 RUNTIME_S_OWN = "__amd_rocclr_"
@@ -57,6 +59,7 @@ class KernelProfile:
         occupancy: What registers and LDS allow; None with the reason in `occupancy_unknown`.
         bounds: How near it is to each limit; None of a single launch, and of the HIP runtime's own kernels.
         findings: What to optimise, the largest gain first.
+        verdict: What bounds it, or why that is not known; None where `bounds` is.
     """
 
     name: str
@@ -75,6 +78,7 @@ class KernelProfile:
     occupancy_unknown: str
     bounds: Bounds | None
     findings: list[Finding]
+    verdict: Verdict | None
 
 
 @dataclass
@@ -162,11 +166,20 @@ def _kernel(
     too_low = {key for key, value in group.values.items() if any(TOO_SHORT in flag for flag in value.flags)}
     near = bounds(numbers, device.arch if device else "", too_low) if judged else None
     findings = find(numbers, near, theory.sentence if theory else "", too_low) if near else []
+    judgement = None
+    if near:
+        counted = {
+            counter: values
+            for each in evaluation.launches.passes for counter, values in each.counters.items()
+            if not np.isnan(values[group.rows]).all()
+        }  # fmt: skip
+        stood_still = evaluation.launches.stood_still
+        judgement = verdict(near, findings, device, counted, numbers.get("mean_ns"), stood_still=stood_still)
     return KernelProfile(
         group.name, group.label,
         int(first["dispatch"]) if per == "dispatch" else None, int(first["process"]) if per == "dispatch" else None,
         device, len(group.rows), tuple((int(grid), int(block)) for grid, block in grids.index),
-        resources, group.time_ns, group.total_ns, share, group.values, theory, why, near, findings,
+        resources, group.time_ns, group.total_ns, share, group.values, theory, why, near, findings, judgement,
     )  # fmt: skip
 
 
@@ -271,6 +284,7 @@ def _kernel_json(kernel: KernelProfile) -> dict[str, Any]:
         "theoretical_occupancy": asdict(kernel.occupancy)
         if kernel.occupancy
         else {"unknown": kernel.occupancy_unknown},
+        "verdict": msgspec.to_builtins(kernel.verdict),
         "limits": _limits_json(kernel.bounds) if kernel.bounds else None,
         "findings": [asdict(finding) for finding in kernel.findings],
     }

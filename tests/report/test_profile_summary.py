@@ -1,0 +1,164 @@
+"""The first lines of a report: a verdict on each long kernel or why there is none, the next command, what changed."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from rocattn_profiling.cli import main
+from rocattn_profiling.ingest.table import AGENT_DTYPES
+from rocattn_profiling.report import profile_compare, profile_pages, profile_report
+from rocattn_profiling.report.profile_summary import changes, summarise
+
+from .test_limits import BMM1, BMM2, made_of, report
+
+COUNTED = dict.fromkeys(BMM2, 0) | {"ns": 50_000, "GRBM_GUI_ACTIVE": 800_000, "SQ_WAVES": 8192, "SQ_INSTS": 9000}
+
+
+def verdict(counted, roofs=None, **agent):
+    """Return the verdict on the only kernel of a report."""
+    (kernel,) = report(counted, roofs, **agent).kernels
+    return kernel.verdict
+
+
+def fewer(by):
+    """Return the second product with so much less work in the same time."""
+    return {name: value // by for name, value in BMM2.items()} | {
+        name: BMM2[name] for name in ("ns", "GRBM_GUI_ACTIVE", "SQ_WAVES")
+    }
+
+
+def without(*parts):
+    """Return the counters of the second product whose names have none of these parts."""
+    return {name: value for name, value in BMM2.items() if not any(part in name for part in parts)}
+
+
+def test_the_limit_that_bounds_a_kernel_is_its_verdict():
+    """The sentence of the finding, with its gain."""
+    made = report(BMM2)
+    summary = summarise(made)
+    (line,) = summary.lines
+    assert made.kernels[0].verdict.code == "bound"
+    assert line.text.startswith("LDS bound at 79 % of the time or more")
+    assert line.gain == "at most 21 % of all kernels' time"
+    assert (summary.commands, summary.why_none) == ([], "")
+
+
+@pytest.mark.parametrize(
+    ("counted", "code", "said", "command"),
+    [
+        (without("LDS", "TCP_"), "not_counted", "L1, LDS not counted; nearest of what was counted is memory 35 %",
+         "rocattn profile --metrics caches lds -- COMMAND"),
+        (without("LDS", "WRREQ"), "not_counted",
+         "memory only in part, LDS not counted; nearest of what was counted is L1",
+         "rocattn profile --metrics memory lds -- COMMAND"),
+        ({"ns": 37482}, "times_only", "the files hold times only", "rocattn profile -- COMMAND"),
+        ({"ns": 2000}, "short", "2.0 us a launch", ""),
+        (BMM2 | {"SQ_INSTS": 0, "GRBM_GUI_ACTIVE": 0}, "stood_still", "counters stood still",
+         "sudo amd-smi set -g 0 -l stable_std && rocattn profile -- COMMAND"),
+        (COUNTED | {"SQ_WAVE_CYCLES": 8_000_000}, "far", "the nearest limit is", ""),
+    ],
+    ids=["not counted", "in part", "times only", "short", "stood still", "far"],
+)  # fmt: skip
+def test_each_kernel_has_a_verdict_or_the_command_that_leads_to_one(counted, code, said, command):
+    """Six of eleven real inputs had no finding and no word why."""
+    reason = verdict(counted)
+    assert (reason.code, reason.remedy) == (code, command)
+    assert said in reason.text
+
+
+def test_what_a_gpu_cannot_count_is_no_reason_to_profile_again():
+    """RDNA's L2 and matrix units: no command would tell."""
+    rdna = {"ns": 50_000, "SQ_INSTS_VALU": 1000, "GL2C_EA_WRREQ_sum": 1, "GL2C_EA_RDREQ_sum": 1, "SQ_WAVES": 8192}
+    rdna |= {"SQC_LDS_IDX_ACTIVE": 1, "GRBM_GUI_ACTIVE": 100_000}
+    reason = verdict(rdna, arch="gfx1201", product="RX 9070 XT", cus=64, simds=128, xccs=1, max_clock_mhz=2970)
+    assert (reason.code, reason.remedy) == ("not_countable", "")
+    assert "this GPU cannot count L2, L1, matrix units" in reason.text
+
+
+def test_without_a_gpu_the_option_that_names_it_comes_next():
+    """Counters are there, and no file says what they count."""
+    made = made_of(BMM2)
+    made.agents = made.agents.iloc[:0]
+    (kernel,) = profile_report.build(made).kernels
+    assert kernel.verdict.code == "no_gpu"
+    assert "--gpu" in kernel.verdict.remedy
+    (named,) = profile_report.build(made, gpu="MI300X").kernels
+    assert named.verdict.code == "bound"
+
+
+def test_without_times_the_limits_that_need_them_are_named():
+    """A spreadsheet destroyed them: busy cycles stand, bandwidths do not."""
+    made = made_of(fewer(4))
+    made.dispatches[["start_ns", "end_ns"]] = pd.NA
+    (kernel,) = profile_report.build(made).kernels
+    assert "memory, L2, L1 without the kernel's time" in kernel.verdict.text
+    assert kernel.verdict.remedy == "rocattn profile -- COMMAND"
+
+
+def test_kernels_with_one_verdict_have_one_line_and_the_runtime_s_own_none():
+    """22 findings of one rule were 22 lines; copies are nobody's to make faster, but their time is said."""
+    made = made_of({"ns": 40_000})
+    row = made.dispatches
+    names = [*(f"small_{n}" for n in range(6)), "__amd_rocclr_copyBuffer"]
+    rows = [row.assign(kernel=name, grid=256, start_ns=0, end_ns=10_000) for name in names]
+    made.dispatches = pd.concat(rows, ignore_index=True).astype(row.dtypes.to_dict() | {"kernel": "category"})
+    summary = summarise(profile_report.build(made))
+    (line,) = summary.lines
+    assert line.who == "6 kernels (86 % of the time)"
+    assert line.text.startswith("fewer blocks or waves than the GPU has units")
+    assert summary.runtime == "copies and fills of the HIP runtime: 14 % of the time"
+
+
+def test_dispatches_have_no_verdict_and_a_line_that_says_so():
+    """Findings are of kernels."""
+    summary = summarise(profile_report.build(made_of(BMM2), per="dispatch"))
+    assert summary.lines == []
+    assert summary.why_none
+
+
+def test_a_comparison_begins_with_the_change_and_the_limit_that_moved():
+    """29 % slower, as LDS went from 23 to 79 %: the report listed 20 metrics and drew no conclusion."""
+    before, after = report(BMM1), report(BMM2)
+    pairs = profile_compare.compare(before, after)
+    assert changes(after, pairs) == ["+29.0 %: kernel 1, LDS 23 -> 79 %"]
+    assert changes(after, profile_compare.compare(after, after)) == ["+0.0 %: kernel 1, no limit moved by 5 points"]
+    other = profile_compare.compare(profile_report.build(renamed(BMM1)), after)
+    assert changes(after, other) == ["no kernel is in both profiles: nothing to compare"]
+    for text in (profile_pages.profile_html(after, 0, pairs), profile_pages.profile_markdown(after, pairs)):
+        assert "29.0 %: kernel 1, LDS 23 -&gt; 79 %" in text
+
+
+def renamed(counted):
+    """Return a profile of another kernel."""
+    made = made_of(counted)
+    return made.__class__(
+        dispatches=made.dispatches.assign(kernel=pd.Categorical(["other"])), counters=made.counters, agents=made.agents
+    )
+
+
+def test_the_terminal_says_what_the_page_does(tmp_path, monkeypatch, capsys):
+    """It printed a path: now what changed comes first, then what bounds the kernel; the JSON has the codes."""
+    made = {"before": made_of(BMM1), "after": made_of(BMM2)}
+    for name in made:
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("rocattn_profiling.ingest.read", lambda paths: made[paths[0].name])
+    paths = ["report", str(tmp_path / "after"), "--against", str(tmp_path / "before"), "--out", str(tmp_path / "out")]
+    assert main(paths) == 0
+    first, second, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "+29.0 %: kernel 1, LDS 23 -> 79 %"
+    assert second.startswith("kernel 1 (100 % of the time, 37.5 µs), bmm: LDS bound at 79 % of the time or more")
+    assert last.startswith("The report is at")
+    (kernel,) = json.loads((tmp_path / "out/profile.json").read_text())["kernels"]
+    assert kernel["verdict"]["code"] == "bound"
+    assert kernel["limits"]["known"][0]["limit"] == "lds"
+    made["after"] = made_of({"ns": 37482})
+    assert main([*paths[:2], "--out", str(tmp_path / "out")]) == 0
+    assert "next: rocattn profile -- COMMAND" in capsys.readouterr().err
+
+
+def test_a_gpu_whose_file_lacks_a_fact_has_it_named():
+    """An MI350's clock is 0 in rocprof-compute's file: L2 and L1 have no peak then."""
+    agent = {"arch": "gfx950", "product": "MI350", "cus": 128, "simds": 512, "max_clock_mhz": None}
+    assert "L2, L1 without the highest clock" in verdict(fewer(9), **agent).text
+    assert set(agent) <= set(AGENT_DTYPES)

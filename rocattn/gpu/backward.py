@@ -1,8 +1,10 @@
-"""The backward pass: three kernels, no atomics, the same bits in every run.
+"""The backward pass: five kernels, no atomics, the same bits in every run.
 
 ``attention_backward_preprocess`` computes delta = rowsum(dout * out); ``attention_backward_dkdv`` gives each block some
 keys of one KV head and streams the queries that see them, of all heads of the group; ``attention_backward_dq`` gives
-each block some queries and streams the keys that they see.
+each block some queries and streams the keys that they see. Both leave out rows whose LSE is so large that float32
+cannot tell probabilities by it; ``attention_backward_large_dq`` and ``attention_backward_large_dkdv`` add those, and
+end at once where there are none.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ MAX_HEAD_DIM = 256
 PREPROCESS_BLOCK = 256
 PREPROCESS_ROWS = 32
 """Rows that a block of the preprocess kernel takes at a time."""
+LARGE_BLOCK = 256
+LARGE_ROWS = 32
+"""Queries of a block of the kernel of large rows, which have one word for whether there are any."""
+LARGE_KEYS = 16
+"""Keys of a block of the kernel that adds what they give."""
 _STREAMED = {"dkdv": ("q", "dout"), "dq": ("k", "v")}
 """What a kernel reads in tiles, whose rows have 32-bit offsets."""
 
@@ -128,7 +135,7 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
         config: A problem that `can_use_backward` accepts.
         arch: Target without features ("gfx1100").
         buffers: q, k, v, out, dout, dq, dk, dv ([B, H or Hkv, S, D or Dv] views with unit last stride), lse
-            (contiguous) and, if the problem has them, mask and alibi_slopes. Sinks are in the LSE.
+            (contiguous) and, if the problem has them, mask, alibi_slopes and sinks.
 
     Raises:
         ConfigError: When `can_use_backward` says no.
@@ -138,6 +145,9 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
     batch, heads, seq_q, seq_k = config.scores_shape
     rows, dtype = batch * heads * seq_q, KERNEL_TYPES[config.dtype]
     delta = WorkspaceArg("delta", rows * 4)
+    groups = -(-seq_q // LARGE_ROWS)
+    ends = WorkspaceArg("ends", rows * 2 * 4)  # of large rows: largest score and 1 / sum
+    some = WorkspaceArg("some", batch * heads * groups * 4)
     head_dim = _padded(config, arch)
     plain = config.head_dim == config.head_dim_v == head_dim and not (
         config.mask_shape or config.softcap or config.alibi
@@ -150,7 +160,7 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
     blocks = min(MAX_BLOCKS, -(-rows // PREPROCESS_ROWS))
     made = [
         launch(
-            _preprocess(dtype), blocks, PREPROCESS_BLOCK,
+            _simple("preprocess", dtype), blocks, PREPROCESS_BLOCK,
             [pointer("dout", buffers), pointer("out", buffers), delta, *row_strides("dout", buffers),
              *row_strides("out", buffers), u32("rows", rows), u32("seq_q", seq_q), u32("num_heads", heads),
              u32("head_dim_v", config.head_dim_v), u32("blocks", blocks)],
@@ -170,6 +180,16 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
         made.append(
             launch(_variant(kernel, arch, dtype, head_dim, plain=plain), grid, shape.waves * wave_size(arch), args)
         )
+    for kernel, results, options, grid in (
+        ("large_dq", ("dq",), ("mask", "alibi_slopes", "sinks"), (groups, heads, batch)),
+        ("large_dkdv", ("dk", "dv"), ("mask", "alibi_slopes"), (-(-seq_k // LARGE_KEYS), config.num_kv_heads, batch)),
+    ):
+        args = [*(pointer(name, buffers) for name in ("q", "k", "v", "dout", "lse")), delta, ends, some]
+        args += [pointer(name, buffers) for name in (*results, *options)]
+        for name in ("q", "k", "v", "dout", *results):
+            args += row_strides(name, buffers)
+        args += [*mask_strides(buffers), *problem]
+        made.append(launch(_simple(kernel, dtype), grid, LARGE_BLOCK, args))
     return tuple(made)
 
 
@@ -179,7 +199,7 @@ def variants(arch: str) -> tuple[Variant, ...]:
         each
         for dtype in KERNEL_TYPES.values()
         for each in (
-            _preprocess(dtype),
+            *(_simple(kernel, dtype) for kernel in ("preprocess", "large_dq", "large_dkdv")),
             *(
                 _variant(kernel, arch, dtype, head_dim, plain=plain)
                 for kernel in ("dkdv", "dq")
@@ -200,8 +220,9 @@ def _vector_units(arch: str, dtype: str) -> bool:
     return dtype == "f32" or arch.startswith("gfx10")
 
 
-def _preprocess(dtype: str) -> Variant:
-    name = "attention_backward_preprocess"
+def _simple(kernel: str, dtype: str) -> Variant:
+    """Return a kernel that takes all but the dtype as arguments."""
+    name = f"attention_backward_{kernel}"
     return Variant(name, f"hip/{name}.hip", name, {"DTYPE": dtype})
 
 

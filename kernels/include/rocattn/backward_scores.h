@@ -6,6 +6,13 @@
 
 namespace rocattn {
 
+// Above it (and beyond it below 0) an LSE says too little of its row: backward_large.h computes such rows.
+constexpr float LARGE_LSE = 16384.0f;
+
+ROCATTN_INLINE bool has_large_lse(float lse) {
+    return __builtin_fabsf(lse) > LARGE_LSE && __builtin_fabsf(lse) < INF;
+}
+
 // How a problem turns q.k into probabilities, for one batch and head. IS_PLAIN: mask, softcap and ALiBi are off.
 template <bool IS_PLAIN>
 struct BackwardScores {
@@ -33,13 +40,12 @@ struct BackwardScores {
     }
 
     // Plain scores are in log2 units, so that a probability is one fused multiply-add and one exp2. Others are in
-    // natural units: the LSE of a row that a mask pushes far everywhere, by -1e9 or by the lowest number, is as far, and
-    // its multiple by log2(e) would be off by more than exponents span, or infinite.
+    // natural units: a mask's lowest number, times log2(e), would be infinite.
     ROCATTN_INLINE float score_scale() const { return either(scale * LOG2_E, scale); }
-    // An LSE as what is subtracted from a score, for probabilities 2^lift times as large: infinite for a row that sees
-    // nothing.
+    // An LSE as what is subtracted from a score, for probabilities 2^lift times as large: infinite, so that there are
+    // none, for a row that sees nothing and for one whose LSE is large.
     ROCATTN_INLINE float exponent_base(float lse, float lift) const {
-        return lse == -INF ? INF : plain() ? lse * LOG2_E - lift : lse;
+        return __builtin_fabsf(lse) > LARGE_LSE ? INF : plain() ? lse * LOG2_E - lift : lse;
     }
     // What is left of a score after that as a power of 2. The units are chosen once, not for each score.
     ROCATTN_INLINE float exponent(float difference, float lift) const {

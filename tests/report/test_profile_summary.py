@@ -110,6 +110,18 @@ def test_kernels_with_one_verdict_have_one_line_and_the_runtime_s_own_none():
     assert summary.runtime == "copies and fills of the HIP runtime: 14 % of the time"
 
 
+def test_a_long_kernel_is_not_hidden_among_others_of_the_same_verdict():
+    """One block on 304 compute units, and nearly all of the time: its own numbers and gain."""
+    made = made_of({"ns": 40_000})
+    row = made.dispatches
+    rows = [row.assign(kernel=name, grid=256, start_ns=0, end_ns=ns) for name, ns in (("long", 90_000), ("b", 6000))]
+    made.dispatches = pd.concat(rows, ignore_index=True).astype(row.dtypes.to_dict() | {"kernel": "category"})
+    first, second = summarise(profile_report.build(made)).lines
+    assert first.text.startswith("fewer blocks (1) than compute units (304)")
+    assert first.gain == "at most 93 % of all kernels' time"
+    assert second.numbers == (2,)
+
+
 def test_dispatches_have_no_verdict_and_a_line_that_says_so():
     """Findings are of kernels."""
     summary = summarise(profile_report.build(made_of(BMM2), per="dispatch"))

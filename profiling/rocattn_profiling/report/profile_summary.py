@@ -23,6 +23,7 @@ CHANGES = 3
 MOVED = 5.0
 """Points in percent from which the share of a limit is said to have moved."""
 _RUNTIME = 0.1  # part of all time from which the runtime's own kernels have a line
+_LONG = 0.2  # part of all time from which a kernel has a line of its own
 _OF_MANY = {
     IDLE: "fewer blocks or waves than the GPU has units for them; split the work further, or launch fewer kernels",
     SHORT: "so short that starting them costs about as much; fuse them or launch them by a graph",
@@ -79,7 +80,7 @@ def summarise(report: ProfileReport) -> Summary:
         return Summary([], "no verdict: only the HIP runtime's own kernels ran", runtime, "", [], [])
     groups: dict[tuple[str, str], list[tuple[int, KernelProfile, Verdict]]] = {}
     for number, kernel, reason in judged:
-        alone = reason.code in {BOUND, FAR}
+        alone = reason.code in {BOUND, FAR} or (reason.code in _OF_MANY and kernel.time_share >= _LONG)
         key = str(number) if alone else "" if reason.code in _OF_MANY else reason.text
         groups.setdefault((reason.code, key), []).append((number, kernel, reason))
     shown = list(groups.values())[:KERNELS]

@@ -7,6 +7,9 @@ import pytest
 CASES = (
     "scales/b1-h4x2-q67-k131-d64-lse-float16-x10000",  # scores of 1e8, whose spacing is more than P's range
     "scales/b1-h4x2-q67-k131-d64-lse-float16-rising",
+    "stability/b2-h4x2-q1-k2053-d64-lse-float32-flat-1e10",
+    "stability/b1-h4x2-q67-k131-d64-causal-bwd-float32-stepped-1e20",
+    "stability/b1-h4x2-q67-k131-d64-sinks-bwd-bfloat16-flat-1e10",
     "containment/b1-h4x2-q67-k131-d64-causal-lse-float16-hidden-nan",
     "positions/b2-h4x2-q67-k61-d64-lse-float16-positions",
     "determinism/b1-h4x2-q131-k131-d64-causal-lse-float16-normal",
@@ -22,7 +25,7 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 def test_hard_cases_are_right_on_the_stand_in(hostgpu, tmp_path):
-    """Huge and rising scores, hidden NaN, one key a row, and the same bits from several threads."""
+    """Huge, equal and rising scores, hidden NaN, one key a row, and the same bits from several threads."""
     assert hostgpu(CODE, "gfx1100", str(tmp_path), " ".join(CASES)) == [0] * len(CASES)
     report = json.loads((tmp_path / "0" / "verify.json").read_text())
     assert report["stand_ins"] == ["gpu"]

@@ -312,6 +312,7 @@ private:
             for (u32 f = 0; f < S::FEATURE_TILES; ++f) o[i][f] *= column_factor;
         }
         if (PLAIN && any_lane(too_far)) {
+            keep_branch();
 #pragma unroll
             for (u32 i = 0; i < Q; ++i) limit[i] = INF;
         }
@@ -336,7 +337,11 @@ private:
             sum[i] = {};
             settle(start[PLAIN ? i : 0] = C{});
 #pragma unroll
-            for (u32 f = 0; f < S::FEATURE_TILES; ++f) o[i][f] = C{};
+            for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
+                o[i][f] = C{};
+                // Else registers with zeros for it are kept from before the loop on; on RDNA, O would be spilled for it.
+                if constexpr (WAVE == 64 && M::DEPTH > 4) settle(o[i][f]);
+            }
         }
         return true;
     }

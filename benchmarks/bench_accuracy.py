@@ -17,7 +17,7 @@ class Forward(ForwardCase):
 
     def track_max_error(self, _backend, label):
         config = self.configs[label]
-        check = needed("rocattn_profiling.measure.evaluation").check_output(config, inputs_for(config), self.call())
+        check = needed("rocattn_profiling.workloads.accuracy").check_output(config, inputs_for(config), self.call())
         return check.max_rel_error / EPSILON[config.dtype]
 
     track_max_error.unit = "ulp"

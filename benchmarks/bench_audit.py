@@ -33,7 +33,7 @@ class QuickKernels:
 
     def setup(self, arch, kernel):
         """Compile the kernel or take it from the cache; skip what this commit or machine does not have."""
-        shipped, sources = needed("rocattn_profiling.audit.shipped"), needed("rocattn.sources")
+        shipped, sources = needed("rocattn_profiling.kernels.shipped"), needed("rocattn.sources")
         found = [one for one in shipped.shipped_kernels([arch]) if one.name == kernel]
         if not found:
             raise NotImplementedError(f"this commit ships no {kernel} for {arch}")

@@ -14,7 +14,7 @@ CACHES = ["warm", "cold"]
 @functools.lru_cache(maxsize=2)
 def device_case(config, cache):
     """A config on the device, made once a process: asv runs ``setup`` again before every timed call."""
-    clock = needed("rocattn_profiling.measure.gpu_clock")
+    clock = needed("rocattn_profiling.bench.gpu_clock")
     clock.usable_gpu()
     return clock.DeviceCase(config, inputs_for(config), cold=cache == "cold")
 

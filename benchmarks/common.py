@@ -14,7 +14,14 @@ import sys
 from pathlib import Path
 
 FULL = os.environ.get("ROCATTN_ASV_FULL", "") not in {"", "0"}
-WORKLOADS = "rocattn_profiling.measure.workloads"
+WORKLOADS = "rocattn_profiling.workloads.grids"
+FORMER_NAMES = {
+    "rocattn_profiling.bench.gpu_clock": "rocattn_profiling.measure.gpu_clock",
+    "rocattn_profiling.kernels.shipped": "rocattn_profiling.audit.shipped",
+    "rocattn_profiling.memory.worker": "rocattn_profiling.measure.memory_worker",
+    "rocattn_profiling.workloads.accuracy": "rocattn_profiling.measure.evaluation",
+    "rocattn_profiling.workloads.inputs": "rocattn_profiling.measure.data",
+}
 
 
 def _load_workloads():
@@ -42,17 +49,21 @@ def configs_of(grid, direction="forward", only=None):
 @functools.lru_cache(maxsize=2)
 def inputs_for(config):
     """Seeded inputs, made once a process: asv runs ``setup`` again before every timed call."""
-    return needed("rocattn_profiling.measure.data").make_inputs(config)
+    return needed("rocattn_profiling.workloads.inputs").make_inputs(config)
 
 
 def needed(module):
-    """Import a module of the measured commit; NotImplementedError (asv's word for skip) if it has none."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
-            raise  # it is there and broken: that is a failure, not a skip
-        raise NotImplementedError(f"this commit has no {module}") from None
+    """Import a module of the measured commit; NotImplementedError (asv's word for skip) if it has none.
+
+    A commit from before the folders were named after the commands has it under its name of then.
+    """
+    for name in (module, FORMER_NAMES.get(module, module)):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not name.startswith(error.name):
+                raise  # it is there and broken: that is a failure, not a skip
+    raise NotImplementedError(f"this commit has no {module}")
 
 
 def able_backend(name, config):

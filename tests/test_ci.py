@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from rocattn_profiling import cli
-from rocattn_profiling.cli import ci
-from rocattn_profiling.collect import find
+from rocattn_profiling.ci import command as ci
 from rocattn_profiling.gate.verdict import Cause, Entry
+from rocattn_profiling.profile.collect import find
 
 
 @pytest.fixture

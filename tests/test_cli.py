@@ -10,7 +10,7 @@ import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling import cli
-from rocattn_profiling.cli.status import CommandError
+from rocattn_profiling.base.status import CommandError
 
 
 def rocattn(*arguments, **options):
@@ -88,7 +88,7 @@ def test_debug_is_taken_at_every_level(where, capsys):
 )
 def test_an_expected_error_is_one_line_with_its_status(monkeypatch, capsys, error, status):
     """Errors of ours end the command without a traceback; --debug shows one before the line."""
-    import rocattn_profiling.cli.doctor as verb
+    import rocattn_profiling.doctor.command as verb
 
     def fail(arguments):
         raise error
@@ -105,7 +105,7 @@ def test_an_expected_error_is_one_line_with_its_status(monkeypatch, capsys, erro
 
 def test_a_bug_is_shown_whole_and_does_not_read_as_a_regression(monkeypatch, capsys):
     """An error that is not ours keeps its traceback, and its status says "not measured", never 1."""
-    import rocattn_profiling.cli.doctor as verb
+    import rocattn_profiling.doctor.command as verb
 
     monkeypatch.setattr(verb, "run", lambda _: 1 // 0)
     assert cli.main(["doctor"]) == 3
@@ -121,8 +121,9 @@ def test_a_bug_is_shown_whole_and_does_not_read_as_a_regression(monkeypatch, cap
 def test_a_character_that_the_locale_lacks_ends_no_command(call, encoding, printed):
     """A name in another script is written as escapes for people; what programs read is UTF-8 everywhere."""
     script = f"""
-from rocattn_profiling.cli import doctor, main
-from rocattn_profiling.cli.console import emit_json
+from rocattn_profiling.cli import main
+from rocattn_profiling.doctor import command as doctor
+from rocattn_profiling.base.console import emit_json
 name = "\\u4e2d\\u00fc"
 doctor.run = lambda _: {call} or 0
 raise SystemExit(main(["doctor"]))
@@ -134,7 +135,7 @@ raise SystemExit(main(["doctor"]))
 
 def test_a_full_disk_under_stdout_is_no_bug(monkeypatch, capsys):
     """JSON into a file on a full disk: one line and an environment error; --debug shows where."""
-    import rocattn_profiling.cli.doctor as verb
+    import rocattn_profiling.doctor.command as verb
 
     def fail(arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -194,7 +195,7 @@ def test_a_folder_that_is_gone_is_one_line(tmp_path):
 
 def test_an_interrupted_command_says_that_finished_work_is_kept(monkeypatch, capsys):
     """Ctrl-C ends with one line and the status shells expect."""
-    import rocattn_profiling.cli.doctor as verb
+    import rocattn_profiling.doctor.command as verb
 
     def interrupt(arguments):
         raise KeyboardInterrupt

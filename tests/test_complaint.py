@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from rocattn.complaint import complaint
-from rocattn_profiling.measure.facts import InterpreterError, find_interpreter, fitting_interpreter
+from rocattn_profiling.revisions.interpreters import InterpreterError, find_interpreter, fitting_interpreter
 
 PYENV = """\
 pyenv: python3.12: command not found

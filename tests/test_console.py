@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rocattn_profiling.cli import console
+from rocattn_profiling.base import console
 
 
 class Terminal(io.StringIO):

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from rocattn_profiling.base.files import Staging
+from rocattn_profiling.bench import session as harness
 from rocattn_profiling.cli import main
-from rocattn_profiling.collect import find, hardware
-from rocattn_profiling.files import Staging
 from rocattn_profiling.gate.verdict import write
-from rocattn_profiling.measure import harness
 from rocattn_profiling.measure.records import append_record
+from rocattn_profiling.profile.collect import find, hardware
 
 from .collect.conftest import Machine
 from .measure.factory import CEILINGS
@@ -161,7 +161,7 @@ def place(tmp_path, monkeypatch, records, verdict):  # noqa: F811 - the fixtures
     monkeypatch.setattr(find, "_places", lambda: [str(machine.bin)])
     monkeypatch.setattr(hardware, "examine", machine.examine)
     monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: dict(CEILINGS))
-    monkeypatch.setattr("rocattn_profiling.cli.ci._run_command", lambda _: 0)
+    monkeypatch.setattr("rocattn_profiling.ci.command._run_command", lambda _: 0)
     monkeypatch.chdir(tmp_path)
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
         monkeypatch.setenv(name, os.devnull)

@@ -8,7 +8,7 @@ import pytest
 
 from rocattn.errors import ToolchainError
 from rocattn_profiling import cli
-from rocattn_profiling.audit import kernel_build
+from rocattn_profiling.kernels import build as kernel_build
 
 from .test_earlier_results import CASES, SHAPE, place, records, run, verdict  # noqa: F401 - fixtures
 
@@ -75,7 +75,7 @@ STATUSES = {
     f"bench {SHAPE} {FAULTY} --backend absent wrong --out OUT": 1,
     f"bench {SHAPE} --dtype nosuch --out OUT": 4,
     "bench --list --json": 0,
-    "bench --history 0": 4,
+    "site --measure 0": 4,
     f"{CROSS} {MINE} --backend cpu absent": 3,
     f"{CROSS} {FAULTY} --backend cpu wrong": 1,
     # memory
@@ -173,7 +173,7 @@ def test_ctrl_c_is_130(monkeypatch, capsys, verb):
     def interrupted(_arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(import_module(f"rocattn_profiling.cli.{verb}"), "run", interrupted)
+    monkeypatch.setattr(import_module(f"rocattn_profiling.{verb}.command"), "run", interrupted)
     needed = {"plan": "plan --arch gfx942", "kernels": "kernels build", "gate": "gate run"}
     assert run(needed.get(verb, verb)) == 130
     assert "interrupted" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.files import HeldError, append_line, locked, open_regular, write_bytes, write_text
+from rocattn_profiling.base.files import HeldError, append_line, locked, open_regular, write_bytes, write_text
 
 
 def test_a_pipe_is_written_to_and_stays_one(tmp_path):
@@ -101,7 +101,7 @@ def test_a_killed_process_holds_no_lock(tmp_path):
     """The file that it left is one of nobody."""
     lock = tmp_path / "a.lock"
     program = (
-        "import sys, time; from pathlib import Path; from rocattn_profiling.files import locked\n"
+        "import sys, time; from pathlib import Path; from rocattn_profiling.base.files import locked\n"
         "with locked(Path(sys.argv[1]), wait=True): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", program, str(lock)], stdout=subprocess.PIPE, text=True)

@@ -1,9 +1,10 @@
-"""Who may import whom: floors, the one home of each foreign library, and fast help."""
+"""Who may import whom: the kit and the verbs, the one home of each foreign library, and fast help."""
 
 import ast
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,31 +14,25 @@ from rocattn_profiling.cli import VERBS
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "rocattn"
 TOOLKIT = ROOT / "profiling" / "rocattn_profiling"
-
-# Floors of the toolkit from top to bottom; a module may import its own floor and those below.
-FLOORS = [
-    {"cli"},
-    {"gate", "report"},
-    {"measure", "collect", "ingest", "audit", "metrics"},
-    {"files", "markup", "reasons"},
-]
-RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names}
+STRUCTURE = tomllib.loads((ROOT / "tests/structure.toml").read_text())
+KIT = list(STRUCTURE["kit"])
 
 # Foreign library -> the only files that may import it.
 HOMES = {
     "hip": {"rocattn/gpu/driver.py"},
-    "submitit": {"profiling/rocattn_profiling/measure/cluster.py"},
-    "gguf": {"profiling/rocattn_profiling/measure/gguf_models.py"},
     "rocm": {"rocattn/gpu/driver.py"},
+    "submitit": {"profiling/rocattn_profiling/bench/fleet/cluster.py"},
+    "gguf": {"profiling/rocattn_profiling/workloads/models.py"},
     "asv": {
-        f"profiling/rocattn_profiling/measure/{name}.py"
-        for name in ("asv_config", "asv_store", "asv_entry", "asv_series", "asv_publish", "building")
+        "profiling/rocattn_profiling/asv/entry.py",
+        "profiling/rocattn_profiling/asv/series.py",
+        "profiling/rocattn_profiling/asv/store.py",
+        "profiling/rocattn_profiling/revisions/asv_config.py",
+        "profiling/rocattn_profiling/revisions/build.py",
+        "profiling/rocattn_profiling/site/asv/publish.py",
     },
-    "asv_runner": {f"profiling/rocattn_profiling/measure/{name}.py" for name in ("asv_worker", "asv_series")},
+    "asv_runner": {f"profiling/rocattn_profiling/asv/{name}.py" for name in ("worker", "series")},
 }
-
-# Verdicts and change points are records of the gate's: reports read its structs, and nothing else of their neighbour.
-VERDICT = {f"rocattn_profiling.gate.{name}" for name in ("verdict", "pairs", "changepoints")}
 
 
 def modules(folder):
@@ -64,21 +59,42 @@ def test_the_library_knows_nothing_of_the_toolkit(name):
     assert not tops & {"rocattn_profiling", "asv", "asv_runner", "pandas", "rich", "jinja2", "psutil"}
 
 
+def allowed(folder):
+    """Return what the modules of a folder of the toolkit may import: the kit below it, and verbs by the table."""
+    if folder in KIT:
+        return KIT[: KIT.index(folder) + 1]
+    return [*KIT, folder, *STRUCTURE["verbs"][folder]]
+
+
 @pytest.mark.parametrize("name", modules(TOOLKIT))
-def test_no_floor_imports_a_higher_one(name):
-    """cli -> gate, report -> measure, … -> rocattn, and gate and report do not know each other."""
-    inside = (ROOT / name).relative_to(TOOLKIT).with_suffix("").parts[0]
-    if inside == "__init__":
-        return
-    for module in imported(ROOT / name):
+def test_no_folder_imports_what_it_may_not(name):
+    """The kit knows no verb, and a verb imports only those that `structure.toml` names."""
+    folder, *inside = (ROOT / name).relative_to(TOOLKIT).parts
+    for module in imported(ROOT / name) if inside else ():
         parts = module.split(".")
-        if parts[0] != "rocattn_profiling" or len(parts) < 2:
-            continue
-        target = parts[1]
-        assert RANK[target] >= RANK[inside], f"{name} imports {module}, from a higher floor"
-        if RANK[inside] == RANK["gate"]:
-            verdict = inside == "report" and ".".join(parts[:3]) in VERDICT
-            assert target == inside or RANK[target] > RANK[inside] or verdict, f"{name} imports {module}, its neighbour"
+        if parts[0] == "rocattn_profiling" and len(parts) > 1:
+            assert parts[1] in allowed(folder), f"{name} imports {module}"
+
+
+def test_verbs_import_each_other_in_no_circle():
+    """The table of verbs is in order: each names only verbs above it."""
+    verbs = list(STRUCTURE["verbs"])
+    assert set(verbs) == set(VERBS) == {path.parent.name for path in TOOLKIT.glob("*/command.py")}
+    for verb, others in STRUCTURE["verbs"].items():
+        assert all(verbs.index(other) < verbs.index(verb) for other in others), verb
+
+
+def test_contributing_shows_the_same_table():
+    """CONTRIBUTING.md has the table of `structure.toml`, line by line."""
+    kit = [
+        f"| `{name}/` | {text} | {', '.join(f'`{one}`' for one in KIT[: KIT.index(name)]) or 'nothing'} |"
+        for name, text in STRUCTURE["kit"].items()
+    ]
+    verbs = [
+        f"| `{verb}/` | {VERBS[verb]} | the kit{''.join(f', `{one}`' for one in others)} |"
+        for verb, others in STRUCTURE["verbs"].items()
+    ]
+    assert "\n".join([*kit, *verbs]) in (ROOT / "CONTRIBUTING.md").read_text()
 
 
 @pytest.mark.parametrize("name", {**modules(LIBRARY), **modules(TOOLKIT)})

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from rocattn_profiling import markup
+from rocattn_profiling.base import markup
 
 ATTACKS = [
     "<img src=x onerror=alert(1)>", "</code><script>x</script>", "</details></summary>", "<!-- x", "--> x", "&lt;b&gt;",

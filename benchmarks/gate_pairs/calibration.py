@@ -14,9 +14,9 @@ import os
 import msgspec
 import numpy as np
 
-from rocattn_profiling.gate.changepoints import change_points
-from rocattn_profiling.gate.decide import decide
-from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.rule.decide import decide
+from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.site.changes.changepoints import change_points
 
 ROUNDS = (3, 5, 10, 20, 50)
 TICK_NS = 20_000.0

@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "profiling/rocattn_profiling/measure"))
-from asv_worker import canary_ns, low_end
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "profiling/rocattn_profiling/asv"))
+from worker import canary_ns, low_end
 
 SAMPLES = 10
 WARM_UP = 2  # samples that are taken and thrown away

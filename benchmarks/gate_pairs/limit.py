@@ -28,7 +28,7 @@ from record import ROUNDS, SIDES
 from scipy.special import logsumexp
 from table import rates
 
-from rocattn_profiling.gate.launches import LOW_END
+from rocattn_profiling.gate.rule.launches import LOW_END
 from rocattn_profiling.measure.stats import quantile
 
 LOW_SHARE, PRIOR_NOISE, PRIOR_FREEDOM = 0.6, 0.02, 4  # of the moderated t

@@ -22,9 +22,9 @@ from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 
-from rocattn_profiling.gate.launches import SLOW, usual_canary
+from rocattn_profiling.asv.launch import layout_bytes
 from rocattn_profiling.gate.measure import REPEATS
-from rocattn_profiling.measure.asv_launch import layout_bytes
+from rocattn_profiling.gate.rule.launches import SLOW, usual_canary
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = 20

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from pairs import pairs, read
 from record import SIDES
 
-from rocattn_profiling.gate.decide import decide
-from rocattn_profiling.gate.pairs import Pair
+from rocattn_profiling.gate.rule.decide import decide
+from rocattn_profiling.gate.rule.pairs import Pair
 
 
 def pooled(side):

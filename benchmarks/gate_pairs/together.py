@@ -14,9 +14,9 @@ import os
 
 import numpy as np
 
-from rocattn_profiling.gate.decide import decide_suite
-from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
-from rocattn_profiling.gate.policy import Policy
+from rocattn_profiling.gate.rule.decide import decide_suite
+from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.rule.policy import Policy
 
 ROUNDS = (3, 5, 10, 20)
 COUNTS = (2, 3, 4, 8, 30)

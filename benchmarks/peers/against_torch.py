@@ -87,7 +87,7 @@ class Row:
 
 def _configs(group: str, quick: bool) -> list[Any]:
     from rocattn.config import AttentionConfig
-    from rocattn_profiling.measure.workloads import get_grid
+    from rocattn_profiling.workloads.grids import get_grid
 
     if group in {"inference", "gemma"}:
         return get_grid(group).configs(quick)
@@ -146,7 +146,7 @@ def _timed(function: Callable[[], Any]) -> tuple[float, Any]:
 
 def _arrays(config: Any, seed: int) -> dict[str, np.ndarray]:
     """Return q, k, v, dout as numpy arrays [B, S, H, D], seeded normal: memory as this library's users bring it."""
-    from rocattn_profiling.measure.data import numpy_dtype
+    from rocattn_profiling.workloads.inputs import numpy_dtype
 
     rng = np.random.default_rng(seed)
     shapes = {

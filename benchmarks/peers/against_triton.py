@@ -37,16 +37,16 @@ from rocattn.config import AttentionConfig
 from rocattn.gpu.plan import plan
 from rocattn.toolchain import choose_compiler, compile_hip
 from rocattn.toolchain.code_object import kernels_of
-from rocattn_profiling.audit.assembly import Counts, parse_assembly
-from rocattn_profiling.audit.instructions import Access, Role, Unit
-from rocattn_profiling.audit.loops import counts_of, hot_loop, longest_path, matrix_loops, usual_path
+from rocattn_profiling.kernels.model.loops import counts_of, hot_loop, longest_path, matrix_loops, usual_path
+from rocattn_profiling.kernels.read.assembly import Counts, parse_assembly
+from rocattn_profiling.kernels.read.instructions import Access, Role, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rocattn.toolchain.code_object import KernelInfo
-    from rocattn_profiling.audit.assembly import Function
-    from rocattn_profiling.audit.loops import Loop
+    from rocattn_profiling.kernels.model.loops import Loop
+    from rocattn_profiling.kernels.read.assembly import Function
 
 ARCHS, HEAD_DIMS, TILES = ("gfx1100", "gfx942"), (64, 128), ((64, 32), (128, 64))
 WARPS, STAGES = (4, 8), (1, 2)

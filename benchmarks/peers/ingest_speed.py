@@ -2,11 +2,12 @@
 
     python benchmarks/peers/ingest_speed.py [--counter-rows 5000000] [--dispatches 2000000] [--rounds 3] [--folder DIR]
 
-Writes a rocprofv3 counter CSV and a rocpd database (schema 3, the real tables and views) into a temporary folder, then
-reads each in turns with `rocattn_profiling.ingest.read` and with what one would type: `pandas.read_csv(usecols=...)`,
-and `sqlite3` rows into a frame. Every read is a fresh process. Printed per file: the fastest of each, their ratio, and
-the peak memory of our read (over an interpreter that only imported it) against the memory of the table it returns.
-The machine should be idle; the minima are compared because other work only ever adds time.
+Writes a rocprofv3 counter CSV and a rocpd database (schema 3, the real tables and views) into a temporary folder,
+then reads each in turns with `rocattn_profiling.profile.ingest.read` and with what one would type:
+`pandas.read_csv(usecols=...)`, and `sqlite3` rows into a frame. Every read is a fresh process. Printed per file: the
+fastest of each, their ratio, and the peak memory of our read (over an interpreter that only imported it) against the
+memory of the table it returns. The machine should be idle; the minima are compared because other work only ever adds
+time.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ BARE_QUERY = (
 )
 
 OURS = """
-from rocattn_profiling import ingest
-from rocattn_profiling.ingest import detect
+from rocattn_profiling.profile import ingest
+from rocattn_profiling.profile.ingest import detect
 base = peak()
 began = time.perf_counter()
 profile = ingest.read([path])

@@ -73,7 +73,7 @@ def prepare(folder: Path, *, quick: bool) -> None:
     sys.path[:0] = [str(ROOT), str(ROOT / "profiling")]
     from rocattn.config import AttentionConfig
     from rocattn.gpu.plan import plan
-    from rocattn_profiling.measure.workloads import get_grid
+    from rocattn_profiling.workloads.grids import get_grid
 
     folder.mkdir(parents=True, exist_ok=True)
     sources: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -107,8 +107,8 @@ def prepare(folder: Path, *, quick: bool) -> None:
 def _write_problem(config: Any, path: Path) -> str | None:
     """Write inputs, float64 results and the errors of a naive program of the same dtype; returns the mask's dtype."""
     from rocattn import backends, layouts
-    from rocattn_profiling.measure import naive
-    from rocattn_profiling.measure.data import make_inputs
+    from rocattn_profiling.workloads import naive
+    from rocattn_profiling.workloads.inputs import make_inputs
 
     inputs = make_inputs(config)
     operands = inputs.operands(config)

@@ -1,1 +1,1 @@
-"""The toolkit on top of rocattn: measure, gate, report, and the ``rocattn`` command."""
+"""The toolkit on top of rocattn: one folder per verb of ``rocattn``, above a kit that knows no verb."""

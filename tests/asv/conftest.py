@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocattn.config import AttentionConfig
-from rocattn_profiling.measure.asv_store import AsvStore
+from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.measure.records import Check, Commit, Launch, Machine, Record
 
 STEP_AT = 8

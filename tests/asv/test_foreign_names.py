@@ -4,11 +4,11 @@ import json
 import shutil
 import subprocess
 
+from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.cli import main
-from rocattn_profiling.measure.asv_stage import stage
-from rocattn_profiling.measure.asv_store import AsvStore
-from rocattn_profiling.report.asv_pages import publish
-from rocattn_profiling.report.commits import read_history
+from rocattn_profiling.site.asv.pages import publish
+from rocattn_profiling.site.asv.stage import stage
+from rocattn_profiling.site.commits import read_history
 
 
 def test_suites_that_asv_discovers_do_not_hide_bench_results(history, tmp_path):

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.cli import main
-from rocattn_profiling.measure.asv_stage import stage
-from rocattn_profiling.measure.asv_store import AsvStore
 from rocattn_profiling.measure.records import Commit
-from rocattn_profiling.report import vendor
-from rocattn_profiling.report.asv_pages import AsvPages, publish
-from rocattn_profiling.report.commits import read_history
-from rocattn_profiling.report.site import Site, write_site
+from rocattn_profiling.site.asv import vendor
+from rocattn_profiling.site.asv.pages import AsvPages, publish
+from rocattn_profiling.site.asv.stage import stage
+from rocattn_profiling.site.commits import read_history
+from rocattn_profiling.site.site import Site, write_site
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -129,7 +129,7 @@ def test_publishing_fast_gives_the_pages_of_asv_itself(history, tmp_path):
     """What is kept instead of computed again changes no byte of any page or graph, but for the time it was made."""
     root, _ = history
     trees = []
-    for program in (["rocattn_profiling.measure.asv_publish"], ["asv", "publish", "--no-pull", "--config"]):
+    for program in (["rocattn_profiling.site.asv.publish"], ["asv", "publish", "--no-pull", "--config"]):
         scratch = tmp_path / program[0]
         stage(AsvStore(root), scratch / "results", read_history(root).commits)
         config = {
@@ -148,7 +148,7 @@ def test_publishing_fast_gives_the_pages_of_asv_itself(history, tmp_path):
 def test_asv_looks_for_steps_among_the_newest_points():
     """In a subprocess, for it changes asv: an old step is not looked for, one among the newest is found where it is."""
     code = (
-        "from rocattn_profiling.measure import asv_publish as p; p.hasten()\n"
+        "from rocattn_profiling.site.asv import publish as p; p.hasten()\n"
         "line = [(n, 1.0 + (n >= 50) + (n >= 1000), None) for n in range(1100)]\n"
         "print([(a, b) for a, b, *_ in p.newest_steps(line)])"
     )

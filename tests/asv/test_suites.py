@@ -14,8 +14,8 @@ import pytest
 
 from rocattn.backends import BACKENDS
 from rocattn.gpu.arch import TESTED
-from rocattn_profiling.audit.shipped import shipped_kernels
-from rocattn_profiling.measure.workloads import GRIDS
+from rocattn_profiling.kernels.shipped import shipped_kernels
+from rocattn_profiling.workloads.grids import GRIDS
 
 ROOT = Path(__file__).parents[2]
 SUITES = ROOT / "benchmarks"
@@ -234,14 +234,14 @@ def test_without_a_compiler_the_native_kernels_are_skipped(tmp_path):
 
 def test_grids_come_from_the_working_tree(tmp_path):
     """Parameters travel by position: beside a repository the suite reads its grids, not the installed ones."""
-    source = (ROOT / "profiling/rocattn_profiling/measure/workloads.py").read_text()
+    source = (ROOT / "profiling/rocattn_profiling/workloads/grids.py").read_text()
     changed = source.replace("for n in (32, 64, 128, 256, 512):", "for n in (48, 512):").replace(
         "{32, 128, 512}", "{48}"
     )
     assert changed != source
-    beside = tmp_path / "profiling/rocattn_profiling/measure"
+    beside = tmp_path / "profiling/rocattn_profiling/workloads"
     beside.mkdir(parents=True)
-    (beside / "workloads.py").write_text(changed)
+    (beside / "grids.py").write_text(changed)
     copy = tmp_path / "benchmarks"
     copy.mkdir()
     for path in SUITES.glob("*.py"):

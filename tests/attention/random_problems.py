@@ -11,8 +11,8 @@ import numpy as np
 from rocattn.backends import BACKENDS
 from rocattn.config import AttentionConfig
 from rocattn.layouts import heads_view, stored_shape
-from rocattn_profiling.measure.data import Inputs, numpy_dtype
-from rocattn_profiling.measure.evaluation import check_gradients, check_output
+from rocattn_profiling.workloads.accuracy import check_gradients, check_output
+from rocattn_profiling.workloads.inputs import Inputs, numpy_dtype
 
 DTYPES = ("float32", "float16", "bfloat16")
 LOWEST = {"float32": np.finfo(np.float32).min, "float16": np.finfo(np.float16).min, "bfloat16": -3.3895e38}

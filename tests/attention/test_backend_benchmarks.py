@@ -8,8 +8,8 @@ import pytest
 
 import rocattn
 from rocattn.config import AttentionConfig
-from rocattn_profiling.measure.data import make_inputs
-from rocattn_profiling.measure.evaluation import check_output
+from rocattn_profiling.workloads.accuracy import check_output
+from rocattn_profiling.workloads.inputs import make_inputs
 
 from .problems import BACKENDS
 

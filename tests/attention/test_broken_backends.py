@@ -8,9 +8,9 @@ import pytest
 
 from rocattn.backends import BACKENDS
 from rocattn_profiling.cli import main
-from rocattn_profiling.measure.verification import verify
-from rocattn_profiling.measure.verify_cases import cases
-from rocattn_profiling.measure.verify_outcomes import symptoms
+from rocattn_profiling.verify.cases import cases
+from rocattn_profiling.verify.outcomes import symptoms
+from rocattn_profiling.verify.run import verify
 
 # The mistake -> what the sentence says of it, and families that must fail.
 MISTAKES = {

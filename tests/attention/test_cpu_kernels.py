@@ -15,7 +15,7 @@ import rocattn
 from rocattn.backends import BACKENDS, cpu_flash
 from rocattn.config import AttentionConfig
 from rocattn.toolchain.host import host_isa
-from rocattn_profiling.measure.data import make_inputs, numpy_dtype
+from rocattn_profiling.workloads.inputs import make_inputs, numpy_dtype
 
 from . import sanitize_cpu_kernels
 from .random_problems import DTYPES, judged, random_problem

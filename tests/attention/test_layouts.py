@@ -9,7 +9,7 @@ from rocattn.errors import ConfigError
 from rocattn.functional import describe
 from rocattn.layouts import empty_in_layout, heads_view
 from rocattn.registry import YES, Backend
-from rocattn_profiling.measure.data import numpy_dtype
+from rocattn_profiling.workloads.inputs import numpy_dtype
 
 from .problems import BACKENDS as NAMES
 from .problems import LAYOUTS, head_counts, heads_first, make, option_sets, stored

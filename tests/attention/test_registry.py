@@ -265,8 +265,8 @@ def test_workspace_bytes_is_what_a_call_allocates(monkeypatch, name, direction, 
     numpy's buffers are counted by tracemalloc, those of the CPU kernels by the kernels.
     """
     from rocattn.backends import cpu
-    from rocattn_profiling.measure.data import make_inputs
-    from rocattn_profiling.measure.memory_worker import allocator_peak
+    from rocattn_profiling.memory.worker import allocator_peak
+    from rocattn_profiling.workloads.inputs import make_inputs
 
     if not (backend := BACKENDS.get(name)).available():
         pytest.skip(backend.available().reason)

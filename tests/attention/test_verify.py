@@ -14,8 +14,8 @@ import pytest
 from rocattn.backends import BACKENDS, CpuBackend
 from rocattn.registry import Support
 from rocattn_profiling.cli import main
-from rocattn_profiling.measure.verification import verify
-from rocattn_profiling.measure.verify_cases import FAMILIES, LEVELS, cases, find_case
+from rocattn_profiling.verify.cases import FAMILIES, LEVELS, cases, find_case
+from rocattn_profiling.verify.run import verify
 
 
 class Faulty(CpuBackend):

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from rocattn_profiling.audit.audit import Audit
-from rocattn_profiling.audit.cost import LoopCost, Work
-from rocattn_profiling.audit.facts import KernelFacts, Spills
-from rocattn_profiling.audit.occupancy import occupancy
+from rocattn_profiling.kernels.audit import Audit
+from rocattn_profiling.kernels.facts import KernelFacts, Spills
+from rocattn_profiling.kernels.model.cost import LoopCost, Work
+from rocattn_profiling.kernels.model.occupancy import occupancy
 
 COMPILER = "clang version 22.1.8"
 

@@ -8,9 +8,16 @@ import pytest
 from rocattn.config import AttentionConfig
 from rocattn.gpu.plan import plan
 from rocattn.toolchain import compile_hip
-from rocattn_profiling.audit.assembly import Counts, parse_assembly
-from rocattn_profiling.audit.instructions import Access, Role, Unit
-from rocattn_profiling.audit.loops import counts_of, find_loops, hot_loop, longest_path, matrix_loops, usual_path
+from rocattn_profiling.kernels.model.loops import (
+    counts_of,
+    find_loops,
+    hot_loop,
+    longest_path,
+    matrix_loops,
+    usual_path,
+)
+from rocattn_profiling.kernels.read.assembly import Counts, parse_assembly
+from rocattn_profiling.kernels.read.instructions import Access, Role, Unit
 
 LOAD, STORE = Access.LOAD, Access.STORE
 WMMA = "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], v[0:7]"

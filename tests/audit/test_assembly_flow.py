@@ -5,11 +5,18 @@ import sys
 
 import pytest
 
-from rocattn_profiling.audit.assembly import Block, Function, Instruction, parse_assembly
-from rocattn_profiling.audit.cost import loop_cost
-from rocattn_profiling.audit.graph import Dominance, cyclic_nodes, dominators, reverse_postorder
-from rocattn_profiling.audit.instructions import Access, Unit
-from rocattn_profiling.audit.loops import counts_of, find_loops, hot_loop, irregular_blocks, longest_path, usual_path
+from rocattn_profiling.kernels.model.cost import loop_cost
+from rocattn_profiling.kernels.model.graph import Dominance, cyclic_nodes, dominators, reverse_postorder
+from rocattn_profiling.kernels.model.loops import (
+    counts_of,
+    find_loops,
+    hot_loop,
+    irregular_blocks,
+    longest_path,
+    usual_path,
+)
+from rocattn_profiling.kernels.read.assembly import Block, Function, Instruction, parse_assembly
+from rocattn_profiling.kernels.read.instructions import Access, Unit
 
 WMMA = "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], v[0:7]"
 MANY = 12_000  # blocks: a quadratic step over these would take minutes

@@ -15,10 +15,10 @@ from rocattn.gpu.arch import processor
 from rocattn.sources import kernel_root
 from rocattn.toolchain import choose_compiler, compile_hip
 from rocattn_profiling import cli
-from rocattn_profiling.audit import shipped, track
-from rocattn_profiling.audit.audit import Audit
-from rocattn_profiling.audit.disassembly import DisassemblyError
-from rocattn_profiling.measure.asv_store import AsvStore
+from rocattn_profiling.asv.store import AsvStore
+from rocattn_profiling.kernels import shipped, track
+from rocattn_profiling.kernels.audit import Audit
+from rocattn_profiling.kernels.read.disassembly import DisassemblyError
 
 KERNEL = """\
 #include <rocattn/device.h>
@@ -41,7 +41,7 @@ def few(monkeypatch):
 
     everything = shipped.shipped_kernels
     monkeypatch.setattr(shipped, "shipped_kernels", chosen)
-    monkeypatch.setattr("rocattn_profiling.audit.source_lines.shipped_kernels", chosen)
+    monkeypatch.setattr("rocattn_profiling.kernels.source_lines.shipped_kernels", chosen)
 
 
 @pytest.fixture
@@ -216,11 +216,11 @@ def repository(tmp_path, monkeypatch):
     """A repository that ships one kernel: with 201 VGPRs in the first commit, with as few as needed in the second."""
     repo = tmp_path / "repo"
     shutil.copytree(kernel_root(), repo / "kernels")
-    package = repo / "profiling/rocattn_profiling/audit"
+    package = repo / "profiling/rocattn_profiling/kernels"
     package.mkdir(parents=True)
     for folder in (package, package.parent):
         (folder / "__init__.py").write_text("")
-    (package / "kernel_build.py").write_text(LISTING)
+    (package / "build.py").write_text(LISTING)
     source = repo / "kernels/hip/scale.hip"
     good = source.read_text()
     monkeypatch.chdir(repo)
@@ -246,7 +246,7 @@ def test_a_revision_is_compared_kernel_by_kernel(audit, repository):
     assert "new:\n  flash_decode_combine f16 on gfx1100: only this checkout has it" in out
     assert "gfx942: no kernels for gfx942" in err
     assert "2 kernels" not in audit("--against", "HEAD", "--arch", "gfx1100")[1]
-    listing = repository / "profiling/rocattn_profiling/audit/kernel_build.py"
+    listing = repository / "profiling/rocattn_profiling/kernels/build.py"
     listing.write_text("raise ImportError('of old')\n")
     status, _, err = audit("--against", "WORKTREE")
     assert (status, "does not list its kernels (ImportError: of old): it is too old" in err) == (4, True)
@@ -365,7 +365,7 @@ def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch):
     def none(device):
         raise DisassemblyError("no llvm-objdump here")
 
-    monkeypatch.setattr("rocattn_profiling.audit.foreign.disassemble", none)
+    monkeypatch.setattr("rocattn_profiling.kernels.foreign.disassemble", none)
     binary, text = code
     binary.with_suffix(".json").write_text('{"shared": 40000, "num_warps": 2, "warp_size": 32, "name": "twice"}')
     status, out, _ = audit(binary, "--json")

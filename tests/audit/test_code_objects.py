@@ -11,8 +11,8 @@ import pytest
 
 from rocattn.toolchain.code_object import read_elf, read_metadata
 from rocattn.toolchain.compilers import find_compilers
-from rocattn_profiling.audit import compressed as compression
-from rocattn_profiling.audit.code_objects import CodeObjectError, read_objects
+from rocattn_profiling.kernels.read import compressed as compression
+from rocattn_profiling.kernels.read.code_objects import CodeObjectError, read_objects
 
 from .files import archive, bundle, compile_text, compressed, host_object, pinned
 

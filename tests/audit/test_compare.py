@@ -5,11 +5,11 @@ import dataclasses
 import msgspec
 import pytest
 
-from rocattn_profiling.audit.audit import AuditFileError, read_audit
-from rocattn_profiling.audit.compare import compare
-from rocattn_profiling.audit.cost import LineCost
-from rocattn_profiling.audit.shipped import Problem
-from rocattn_profiling.audit.source_lines import with_lines
+from rocattn_profiling.kernels.audit import AuditFileError, read_audit
+from rocattn_profiling.kernels.compare import compare
+from rocattn_profiling.kernels.model.cost import LineCost
+from rocattn_profiling.kernels.shipped import Problem
+from rocattn_profiling.kernels.source_lines import with_lines
 
 from .made_facts import audit, facts, loop
 

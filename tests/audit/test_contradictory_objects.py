@@ -8,7 +8,7 @@ import pytest
 
 from rocattn.toolchain.code_object import read_elf
 from rocattn.toolchain.target_ids import target_of_flags
-from rocattn_profiling.audit.code_objects import CodeObjectError, read_objects
+from rocattn_profiling.kernels.read.code_objects import CodeObjectError, read_objects
 
 from .files import assemble, bundle, elf_of, pinned
 

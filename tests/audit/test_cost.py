@@ -8,9 +8,9 @@ import pytest
 from rocattn.config import AttentionConfig
 from rocattn.gpu.plan import plan
 from rocattn.toolchain import compile_hip
-from rocattn_profiling.audit.assembly import parse_assembly
-from rocattn_profiling.audit.cost import LoopCost, Work, hot_path, loop_cost
-from rocattn_profiling.audit.rates import RatesError
+from rocattn_profiling.kernels.model.cost import LoopCost, Work, hot_path, loop_cost
+from rocattn_profiling.kernels.model.rates import RatesError
+from rocattn_profiling.kernels.read.assembly import parse_assembly
 
 WMMA = "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], v[0:7]"
 MFMA = "v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], v[0:3]"

@@ -3,12 +3,12 @@
 import pytest
 
 from rocattn.toolchain.code_object import read_elf
-from rocattn_profiling.audit import disassembly
-from rocattn_profiling.audit.assembly import parse_assembly
-from rocattn_profiling.audit.code_objects import read_objects
-from rocattn_profiling.audit.disassembly import UNREADABLE, DisassemblyError, disassemble, find_objdumps
-from rocattn_profiling.audit.instructions import Unit
-from rocattn_profiling.audit.loops import find_loops
+from rocattn_profiling.kernels.model.loops import find_loops
+from rocattn_profiling.kernels.read import disassembly
+from rocattn_profiling.kernels.read.assembly import parse_assembly
+from rocattn_profiling.kernels.read.code_objects import read_objects
+from rocattn_profiling.kernels.read.disassembly import UNREADABLE, DisassemblyError, disassemble, find_objdumps
+from rocattn_profiling.kernels.read.instructions import Unit
 
 from ..programs import python_program  # noqa: TID252 - tests are no package that an absolute import would find
 from .files import assemble, compile_text, pinned

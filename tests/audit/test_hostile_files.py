@@ -13,11 +13,11 @@ from rocattn.errors import RocattnError, ToolchainError
 from rocattn.toolchain import msgpack
 from rocattn.toolchain.code_object import read_elf, read_metadata
 from rocattn.toolchain.elf import Elf, shown
-from rocattn_profiling.audit import compressed as compression
-from rocattn_profiling.audit.assembly import parse_assembly
-from rocattn_profiling.audit.code_objects import CodeObjectError, read_objects
-from rocattn_profiling.audit.cost import loop_cost
-from rocattn_profiling.audit.loops import counts_of, find_loops, hot_loop, longest_path, usual_path
+from rocattn_profiling.kernels.model.cost import loop_cost
+from rocattn_profiling.kernels.model.loops import counts_of, find_loops, hot_loop, longest_path, usual_path
+from rocattn_profiling.kernels.read import compressed as compression
+from rocattn_profiling.kernels.read.assembly import parse_assembly
+from rocattn_profiling.kernels.read.code_objects import CodeObjectError, read_objects
 
 from .files import archive, bundle, compile_text, compressed, elf_of, host_object, pinned
 

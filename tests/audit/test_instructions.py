@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocattn_profiling.audit.instructions import Access, Role, Unit, classify
+from rocattn_profiling.kernels.read.instructions import Access, Role, Unit, classify
 
 LOAD, STORE, ATOMIC = Access.LOAD, Access.STORE, Access.ATOMIC
 

@@ -5,9 +5,9 @@ import stat
 
 import pytest
 
-from rocattn_profiling.audit.assembly import Instruction
-from rocattn_profiling.audit.disassembly import find_tools
-from rocattn_profiling.audit.llvm_mca import ITERATIONS, McaError, estimate
+from rocattn_profiling.kernels.model.llvm_mca import ITERATIONS, McaError, estimate
+from rocattn_profiling.kernels.read.assembly import Instruction
+from rocattn_profiling.kernels.read.disassembly import find_tools
 
 from ..programs import python_program  # noqa: TID252 - tests are no package that an absolute import would find
 

@@ -14,10 +14,10 @@ import pytest
 
 from rocattn.errors import ToolchainError
 from rocattn.toolchain.compilers import choose_compiler
-from rocattn_profiling.audit import occupancy as module
-from rocattn_profiling.audit.llvm_occupancy import llvm_waves_per_simd
-from rocattn_profiling.audit.occupancy import OccupancyError, occupancy
-from rocattn_profiling.metrics.gpus import architecture, architectures
+from rocattn_profiling.base.gpus import architecture, architectures
+from rocattn_profiling.kernels.model import occupancy as module
+from rocattn_profiling.kernels.model.llvm_occupancy import llvm_waves_per_simd
+from rocattn_profiling.kernels.model.occupancy import OccupancyError, occupancy
 
 BLOCKS = (1, 31, 32, 33, 64, 96, 128, 192, 250, 256, 320, 512, 768, 1000, 1024)
 

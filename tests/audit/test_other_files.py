@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rocattn_profiling import cli
-from rocattn_profiling.audit import cxx_names
-from rocattn_profiling.audit.foreign import Launch, facts_of_file
+from rocattn_profiling.kernels.foreign import Launch, facts_of_file
+from rocattn_profiling.kernels.read import cxx_names
 
 from .files import assemble, pinned
 

@@ -9,10 +9,10 @@ import pytest
 from rocattn.errors import ToolchainError
 from rocattn.gpu.arch import TESTED
 from rocattn.toolchain import choose_compiler
-from rocattn_profiling.audit.audit import audit_shipped
-from rocattn_profiling.audit.compare import check_pins
-from rocattn_profiling.audit.pins import PinError, pins_of, read_pins, write_pins
-from rocattn_profiling.audit.shipped import shipped_kernels
+from rocattn_profiling.kernels.audit import audit_shipped
+from rocattn_profiling.kernels.compare import check_pins
+from rocattn_profiling.kernels.pins import PinError, pins_of, read_pins, write_pins
+from rocattn_profiling.kernels.shipped import shipped_kernels
 
 from .made_facts import audit, facts, loop
 

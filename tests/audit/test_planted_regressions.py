@@ -8,10 +8,10 @@ import shutil
 import pytest
 
 from rocattn.sources import kernel_root
-from rocattn_profiling.audit.audit import audit_shipped
-from rocattn_profiling.audit.compare import Comparison, Finding, compare
-from rocattn_profiling.audit.shipped import shipped_kernels
-from rocattn_profiling.audit.source_lines import with_lines
+from rocattn_profiling.kernels.audit import audit_shipped
+from rocattn_profiling.kernels.compare import Comparison, Finding, compare
+from rocattn_profiling.kernels.shipped import shipped_kernels
+from rocattn_profiling.kernels.source_lines import with_lines
 
 CAUSAL, LARGE, SCALE = "flash_attention_causal f16 D=64", "flash_attention_causal f16 D=128", "scale"
 SOURCE = "hip/flash_attention_causal.hip"

@@ -5,12 +5,12 @@ from importlib.resources import files
 
 import pytest
 
-from rocattn_profiling.audit.assembly import Instruction
-from rocattn_profiling.audit.instructions import Unit, classify, lane_flops, lane_product_flops
-from rocattn_profiling.audit.rates import RatesError, kind_of, product_key, rates
-from rocattn_profiling.metrics.gpus import architecture
+from rocattn_profiling.base.gpus import architecture
+from rocattn_profiling.kernels.model.rates import RatesError, kind_of, product_key, rates
+from rocattn_profiling.kernels.read.assembly import Instruction
+from rocattn_profiling.kernels.read.instructions import Unit, classify, lane_flops, lane_product_flops
 
-DATA = tomllib.loads(files("rocattn_profiling.audit").joinpath("rates.toml").read_text(encoding="utf-8"))
+DATA = tomllib.loads(files("rocattn_profiling.kernels.model").joinpath("rates.toml").read_text(encoding="utf-8"))
 FAMILIES = [("gfx90a", 64), ("gfx942", 64), ("gfx950", 64), ("gfx1030", 32), ("gfx1100", 32), ("gfx1100", 64)]
 FAMILIES += [("gfx1151", 32), ("gfx1201", 32), ("gfx1201", 64)]
 
@@ -29,7 +29,7 @@ class TestData:
         entries = [*DATA["instruction"], *DATA["memory"], *DATA["matrix"], DATA["wave64_in_one_cycle"]]
         used = {entry["source"] for entry in entries}
         assert used <= set(DATA["sources"])
-        text = files("rocattn_profiling.audit").joinpath("rates.toml").read_text(encoding="utf-8")
+        text = files("rocattn_profiling.kernels.model").joinpath("rates.toml").read_text(encoding="utf-8")
         body = text.partition("[families]")[2]
         assert [name for name in DATA["sources"] if name not in body] == []
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rocattn_profiling.audit.assembly import Counts, parse_assembly
-from rocattn_profiling.audit.cost import loop_cost
-from rocattn_profiling.audit.instructions import Access, Unit
+from rocattn_profiling.kernels.model.cost import loop_cost
+from rocattn_profiling.kernels.read.assembly import Counts, parse_assembly
+from rocattn_profiling.kernels.read.instructions import Access, Unit
 
 # As LLVM begins such a kernel: the buffer comes in s[0:3], or is moved out of the way; the wave's offset is added.
 IN_PLACE = "\ts_add_u32 s0, s0, s7\n\ts_addc_u32 s1, s1, 0\n"

@@ -6,12 +6,12 @@ import pytest
 from rocattn.errors import ToolchainError
 from rocattn.toolchain import choose_compiler, compile_hip
 from rocattn.toolchain.code_object import kernels_of
-from rocattn_profiling.audit.assembly import parse_assembly
-from rocattn_profiling.audit.audit import Audit
-from rocattn_profiling.audit.compare import compare
-from rocattn_profiling.audit.foreign import Launch, facts_of_file
-from rocattn_profiling.audit.text_files import compiler_of, kernels_of_text
-from rocattn_profiling.cli.kernels_audit_view import row
+from rocattn_profiling.kernels.audit import Audit
+from rocattn_profiling.kernels.compare import compare
+from rocattn_profiling.kernels.foreign import Launch, facts_of_file
+from rocattn_profiling.kernels.read.assembly import parse_assembly
+from rocattn_profiling.kernels.read.text_files import compiler_of, kernels_of_text
+from rocattn_profiling.kernels.view import row
 
 HEAD = '\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n\t.type k,@function\nk:\n\ts_endpgm\n.Lend:\n\t.size k, .Lend-k\n'
 DESCRIPTOR = "\t.amdhsa_kernel k\n\t\t.amdhsa_next_free_vgpr {}\n\t.end_amdhsa_kernel\n"

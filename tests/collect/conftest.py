@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rocattn_profiling.collect import find, hardware
-from rocattn_profiling.collect.assemble import Request, assemble
-from rocattn_profiling.collect.run import Session
+from rocattn_profiling.profile.collect import find, hardware
+from rocattn_profiling.profile.collect.assemble import Request, assemble
+from rocattn_profiling.profile.collect.run import Session
 
 from ..programs import python_program  # noqa: TID252 - tests are no package that an absolute import would find
 

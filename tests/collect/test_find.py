@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from rocattn_profiling.collect.environment import clean, under_a_profiler
-from rocattn_profiling.collect.find import NoProfilerError, Tool, assume, bundled_rocm, choose, find_profilers
+from rocattn_profiling.profile.collect.environment import clean, under_a_profiler
+from rocattn_profiling.profile.collect.find import NoProfilerError, Tool, assume, bundled_rocm, choose, find_profilers
 
 
 def found(machine):

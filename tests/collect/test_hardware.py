@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rocattn_profiling.collect import hardware
+from rocattn_profiling.profile.collect import hardware
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rocattn_profiling.collect.counters import default_groups, group, group_names, of_arch
-from rocattn_profiling.collect.passes import of_metric, plan_passes
-from rocattn_profiling.metrics.definitions import definitions
+from rocattn_profiling.profile.collect.counters import default_groups, group, group_names, of_arch
+from rocattn_profiling.profile.collect.passes import of_metric, plan_passes
+from rocattn_profiling.profile.metrics.definitions import definitions
 
 ARCHS = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
 # What every profile says by default; RDNA counts no FLOPs, and RDNA 2 and 3 no busy cycles of the vector units.

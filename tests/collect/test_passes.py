@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocattn_profiling.collect.counters import (
+from rocattn_profiling.profile.collect.counters import (
     ACCUMULATOR,
     CounterError,
     anchors,
@@ -16,7 +16,7 @@ from rocattn_profiling.collect.counters import (
     known_archs,
     of_arch,
 )
-from rocattn_profiling.collect.passes import TIMING, Pass, plan_passes, split
+from rocattn_profiling.profile.collect.passes import TIMING, Pass, plan_passes, split
 
 # Registers per block from AMD's sources (gfxip/gfx*/gfx*_block_info.h), written down here a second time on purpose.
 REGISTERS = {"SQ": 8, "TCC": 4, "TCP": 4, "TA": 2, "TD": 2, "GRBM": 2, "SPI": 6, "CPC": 2, "CPF": 2, "GL2C": 4}

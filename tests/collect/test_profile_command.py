@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rocattn_profiling import cli
-from rocattn_profiling.collect import store
+from rocattn_profiling.profile.collect import store
 
 
 @pytest.fixture(autouse=True)

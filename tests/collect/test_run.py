@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.collect import store
-from rocattn_profiling.ingest import read
+from rocattn_profiling.profile.collect import store
+from rocattn_profiling.profile.ingest import read
 
 from .telling import codes
 

@@ -9,7 +9,7 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from rocattn_profiling.collect import scrub
+from rocattn_profiling.profile.collect import scrub
 
 ENVIRONMENT = {
     "HF_TOKEN": "hf_abcdefgh", "AWS_SECRET_ACCESS_KEY": "aws-secret-1", "WANDB_API_KEY": "wandb-key-1",

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.collect import store
+from rocattn_profiling.profile.collect import store
 
 from .telling import codes, nobody_holds, statuses
 
@@ -191,7 +191,7 @@ def test_a_kill_while_a_pass_runs_leaves_no_profiler(machine):
     program = (
         "import signal, sys\n"
         "from pathlib import Path\n"
-        "from rocattn_profiling.collect.process import run_group\n"
+        "from rocattn_profiling.base.process import run_group\n"
         "def end(*_): raise SystemExit(9)\n"
         "signal.signal(signal.SIGTERM, end)\n"
         f"held = open({str(fifo)!r}, 'w')\n"
@@ -241,7 +241,7 @@ def test_a_defect_of_a_reader_does_not_end_the_collection(machine, monkeypatch):
     def broken(_paths):
         raise KeyError("node")
 
-    monkeypatch.setattr("rocattn_profiling.ingest.read", broken)
+    monkeypatch.setattr("rocattn_profiling.profile.ingest.read", broken)
     collection = machine.collect(wanted=("lds",))
     assert codes(collection) == ["unread", "unread"]
     assert list(machine.out.rglob("*_counter_collection.csv"))

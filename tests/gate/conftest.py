@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.pairs import Decision, Pair, PairLaunch, Side
-from rocattn_profiling.gate.policy import Policy
+from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
+from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.gate.verdict import Cause, Location
 from rocattn_profiling.measure.records import Machine
-from rocattn_profiling.measure.revisions import Revision
+from rocattn_profiling.revisions.git import Revision
 
 PYPROJECT = """\
 [build-system]

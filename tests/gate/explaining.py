@@ -2,11 +2,11 @@
 
 import sys
 
+from rocattn_profiling.asv.launch import Launcher
 from rocattn_profiling.gate.context import Context
-from rocattn_profiling.gate.explain import explain
-from rocattn_profiling.gate.pairs import Decision
+from rocattn_profiling.gate.explain.explain import explain
+from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.verdict import Entry
-from rocattn_profiling.measure.asv_launch import Launcher
 
 LIBRARY = {
     "tinylib/__init__.py": "from .work import work\n",

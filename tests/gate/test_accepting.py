@@ -5,8 +5,9 @@ import json
 import pytest
 
 from rocattn_profiling.cli import main
-from rocattn_profiling.gate import exact, thresholds, verdict, waivers
-from rocattn_profiling.measure import environments
+from rocattn_profiling.gate import thresholds, verdict, waivers
+from rocattn_profiling.gate.exact import compare as exact
+from rocattn_profiling.revisions import environments
 
 # Counts loops instead of time; only the larger size can be made slower.
 COUNTING = "TICKS = 0\ndef work(n):\n    global TICKS\n    TICKS += n if n < 200 else n * 1\n"

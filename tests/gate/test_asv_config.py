@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocattn_profiling.measure.asv_config import SuiteError, read_config
+from rocattn_profiling.revisions.asv_config import SuiteError, read_config
 
 
 def test_the_configuration_is_read_as_asv_reads_it(tmp_path):

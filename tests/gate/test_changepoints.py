@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate import changepoints, outliers, spread
-from rocattn_profiling.gate.changepoints import change_points, changes_of
-from rocattn_profiling.measure.asv_series import Point, Series
+from rocattn_profiling.asv.series import Point, Series
+from rocattn_profiling.site.changes import changepoints, outliers, spread
+from rocattn_profiling.site.changes.changepoints import change_points, changes_of
 
 
 def autocorrelated(rng, count, coefficient=0.5, scale=0.03):

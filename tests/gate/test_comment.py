@@ -6,7 +6,7 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
-from rocattn_profiling.gate import markdown, outputs
+from rocattn_profiling.gate.formats import markdown, outputs
 
 OWN = {
     "h3", "p", "ul", "li", "strong", "code", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"

@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate.decide import decide, decide_suite, stored
-from rocattn_profiling.gate.launches import location
-from rocattn_profiling.gate.pairs import Decision, Pair, PairLaunch, Side
-from rocattn_profiling.gate.policy import FULL_LOOKS, QUICK_LOOKS, Policy
+from rocattn_profiling.gate.rule.decide import decide, decide_suite, stored
+from rocattn_profiling.gate.rule.launches import location
+from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
+from rocattn_profiling.gate.rule.policy import FULL_LOOKS, QUICK_LOOKS, Policy
 
 KINDS = ["normal", "skewed", "bimodal", "contaminated", "drift", "quantised"]
 

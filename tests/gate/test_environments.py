@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rocattn_profiling.measure import building, environments, revisions
-from rocattn_profiling.measure.asv_config import Recipe
-from rocattn_profiling.measure.environments import BuildError, CacheError
+from rocattn_profiling.revisions import build as building
+from rocattn_profiling.revisions import environments
+from rocattn_profiling.revisions import git as revisions
+from rocattn_profiling.revisions.asv_config import Recipe
+from rocattn_profiling.revisions.environments import BuildError, CacheError
 
 
 def environments_pyproject(name):

@@ -10,15 +10,16 @@ import pytest
 from rocattn.config import AttentionConfig
 from rocattn.gpu.plan import plan
 from rocattn.sources import kernel_root
-from rocattn_profiling.gate import exact, exact_plans
-from rocattn_profiling.gate import explain as explaining
+from rocattn_profiling.asv.launch import Launcher
 from rocattn_profiling.gate.context import Context
-from rocattn_profiling.gate.exact_sides import ProbeError, ask, usual_problems
+from rocattn_profiling.gate.exact import compare as exact
+from rocattn_profiling.gate.exact import plans as exact_plans
+from rocattn_profiling.gate.exact.sides import ProbeError, ask, usual_problems
+from rocattn_profiling.gate.explain import explain as explaining
 from rocattn_profiling.gate.measure import SIDES
-from rocattn_profiling.gate.pairs import Decision
+from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.verdict import Cause, Entry
-from rocattn_profiling.measure.asv_launch import Launcher
-from rocattn_profiling.measure.workloads import GRIDS
+from rocattn_profiling.workloads.grids import GRIDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +58,7 @@ def checkout(tmp_path):
         shutil.copytree(kernel_root(), tree / "kernels")
         inside = Path("profiling", "rocattn_profiling")
         (tree / inside).mkdir(parents=True)
-        for part in ("audit", "metrics", "__init__.py", "files.py"):
+        for part in ("kernels", "base", "__init__.py"):
             source = ROOT / inside / part
             (shutil.copytree if source.is_dir() else shutil.copy)(source, tree / inside / part)
         return tree
@@ -142,7 +143,7 @@ def test_a_head_that_cannot_be_asked_is_not_passed(tmp_path, checkout, monkeypat
 
 def break_listing(tree, arch):
     """Let a checkout's build grid fail on one architecture."""
-    grid = tree / "profiling/rocattn_profiling/audit/kernel_build.py"
+    grid = tree / "profiling/rocattn_profiling/kernels/build.py"
     text, line = grid.read_text(), "        signatures = _signatures(arch)\n"
     assert text.count(line) == 1
     grid.write_text(text.replace(line, f'        if arch == "{arch}":\n            raise KeyError("planted")\n{line}'))

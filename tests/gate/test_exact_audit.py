@@ -6,13 +6,14 @@ import msgspec
 import pytest
 
 from rocattn.sources import kernel_root
-from rocattn_profiling.audit.audit import Audit
-from rocattn_profiling.audit.compare import compare
-from rocattn_profiling.audit.pins import pin_of, pins_of, write_pins
-from rocattn_profiling.audit.shipped import shipped_facts, shipped_kernels
-from rocattn_profiling.gate import exact, exact_audit
-from rocattn_profiling.gate.exact_audit import Compared, Kernels, PinFiles, compare_kernels
+from rocattn_profiling.gate.exact import audit as exact_audit
+from rocattn_profiling.gate.exact import compare as exact
+from rocattn_profiling.gate.exact.audit import Compared, Kernels, PinFiles, compare_kernels
 from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.kernels.audit import Audit
+from rocattn_profiling.kernels.compare import compare
+from rocattn_profiling.kernels.pins import pin_of, pins_of, write_pins
+from rocattn_profiling.kernels.shipped import shipped_facts, shipped_kernels
 
 from ..audit.made_facts import audit, facts, loop  # noqa: TID252 - tests are no package that an absolute import finds
 

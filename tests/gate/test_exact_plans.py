@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from rocattn_profiling.gate import exact_plans
-from rocattn_profiling.gate.exact_sides import Answers, BackendAnswer, Launch, Plan
+from rocattn_profiling.gate.exact import plans as exact_plans
+from rocattn_profiling.gate.exact.sides import Answers, BackendAnswer, Launch, Plan
 
 ARCHS = ("gfx1100", "gfx942")
 FLASH = Launch("flash_attention_causal", "hip/x.hip", "x", {"KEY_TILE": 32}, (2, 4, 1), (128, 1, 1))

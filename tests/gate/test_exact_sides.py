@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rocattn_profiling.gate import exact_sides
-from rocattn_profiling.gate.exact_sides import ProbeError, ask, ready
+from rocattn_profiling.gate.exact import sides as exact_sides
+from rocattn_profiling.gate.exact.sides import ProbeError, ask, ready
 
 ANSWER = "import json, sys\npath = json.load(open(sys.argv[1]))['answer']\n"
 

@@ -14,7 +14,7 @@ from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.sides import open_sides
-from rocattn_profiling.measure import facts
+from rocattn_profiling.revisions import interpreters as facts
 
 SUITE = """\
 import tinylib

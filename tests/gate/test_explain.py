@@ -5,14 +5,14 @@ import sys
 import msgspec
 import pytest
 
-from rocattn_profiling.gate import explain_trace
+from rocattn_profiling.asv.launch import Launcher, Request
 from rocattn_profiling.gate.context import Context
-from rocattn_profiling.gate.explain import explain
-from rocattn_profiling.gate.explain_paths import Paths
-from rocattn_profiling.gate.explain_trace import Function, Trace, trace
-from rocattn_profiling.gate.pairs import Decision
-from rocattn_profiling.measure import revisions
-from rocattn_profiling.measure.asv_launch import Launcher, Request
+from rocattn_profiling.gate.explain import trace as explain_trace
+from rocattn_profiling.gate.explain.explain import explain
+from rocattn_profiling.gate.explain.paths import Paths
+from rocattn_profiling.gate.explain.trace import Function, Trace, trace
+from rocattn_profiling.gate.rule.pairs import Decision
+from rocattn_profiling.revisions import git as revisions
 
 from .explaining import LABEL, LIBRARY, SUITE, explained, places, projects, worse
 
@@ -260,7 +260,7 @@ def traced(monkeypatch):
     monkeypatch.setattr(
         explain_trace, "trace", lambda launcher, entry: ran.append(entry.label) or real(launcher, entry)
     )
-    monkeypatch.setattr("rocattn_profiling.gate.explain_paths.MOST_TRACED", 1)
+    monkeypatch.setattr("rocattn_profiling.gate.explain.paths.MOST_TRACED", 1)
     return ran
 
 

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from rocattn_profiling.collect import find, hardware
-from rocattn_profiling.gate import explain_counters
+from rocattn_profiling.asv.launch import Launcher
 from rocattn_profiling.gate.context import Context
-from rocattn_profiling.gate.explain import explain
-from rocattn_profiling.gate.pairs import Decision
+from rocattn_profiling.gate.explain import counters as explain_counters
+from rocattn_profiling.gate.explain.explain import explain
+from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.verdict import Entry
-from rocattn_profiling.measure.asv_launch import Launcher
+from rocattn_profiling.profile.collect import find, hardware
 
 from ..collect.conftest import Machine  # noqa: TID252 - tests are no package that an absolute import would find
 

@@ -5,14 +5,14 @@ import sys
 import msgspec
 import pytest
 
+from rocattn_profiling.asv.launch import Launcher
 from rocattn_profiling.gate.context import Context
-from rocattn_profiling.gate.explain import explain
-from rocattn_profiling.gate.explain_files import Change, changed_files, imports_of
-from rocattn_profiling.gate.explain_trace import Function, Trace, moves, shares
-from rocattn_profiling.gate.pairs import Decision
-from rocattn_profiling.gate.render import entry_lines
+from rocattn_profiling.gate.explain.explain import explain
+from rocattn_profiling.gate.explain.files import Change, changed_files, imports_of
+from rocattn_profiling.gate.explain.trace import Function, Trace, moves, shares
+from rocattn_profiling.gate.formats.render import entry_lines
+from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.verdict import Entry
-from rocattn_profiling.measure.asv_launch import Launcher
 
 
 def function(name, self_ns, calls=1.0, module="m"):

@@ -4,14 +4,15 @@ import sys
 
 import pytest
 
-from rocattn_profiling.audit.compare import Comparison, Finding
-from rocattn_profiling.gate import explain, explain_gpu
+from rocattn_profiling.asv.launch import Launcher
 from rocattn_profiling.gate.context import Context
-from rocattn_profiling.gate.exact_audit import Compared
-from rocattn_profiling.gate.exact_sides import Answers, Launch, Plan
-from rocattn_profiling.gate.pairs import Decision
+from rocattn_profiling.gate.exact.audit import Compared
+from rocattn_profiling.gate.exact.sides import Answers, Launch, Plan
+from rocattn_profiling.gate.explain import explain
+from rocattn_profiling.gate.explain import gpu as explain_gpu
+from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.verdict import Entry
-from rocattn_profiling.measure.asv_launch import Launcher
+from rocattn_profiling.kernels.compare import Comparison, Finding
 
 CONFIG = "b1-h8-q128-k128-d64-causal-float16"
 FILES = {

@@ -7,9 +7,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from rocattn_profiling.gate import explain
-from rocattn_profiling.gate.exact_sides import Answers, BackendAnswer
-from rocattn_profiling.gate.render import MOST_CAUSES, entry_lines
+from rocattn_profiling.gate.exact.sides import Answers, BackendAnswer
+from rocattn_profiling.gate.explain import explain
+from rocattn_profiling.gate.formats.render import MOST_CAUSES, entry_lines
 from rocattn_profiling.gate.verdict import Cause
 
 from .explaining import LIBRARY, explained, places, projects, worse

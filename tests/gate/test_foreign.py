@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.sides import open_sides
-from rocattn_profiling.measure import asv_config, environments, revisions
-from rocattn_profiling.measure.asv_config import Recipe, SuiteError, read_config
-from rocattn_profiling.measure.asv_store import AsvStore
-from rocattn_profiling.measure.building import BuildError
+from rocattn_profiling.revisions import asv_config, environments
+from rocattn_profiling.revisions import git as revisions
+from rocattn_profiling.revisions.asv_config import Recipe, SuiteError, read_config
+from rocattn_profiling.revisions.build import BuildError
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.measure.asv_store import AsvStore
-from rocattn_profiling.measure.history import measure_history
+from rocattn_profiling.asv.store import AsvStore
+from rocattn_profiling.site.measure import measure_history
 
 pytestmark = pytest.mark.slow
 SUITE = """

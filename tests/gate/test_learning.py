@@ -7,12 +7,14 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from rocattn_profiling.asv.launch import Request
 from rocattn_profiling.cli import main
-from rocattn_profiling.gate import learning, markdown, noise_record, render, selftest, untrusted, verdict
+from rocattn_profiling.gate import learning, selftest, verdict
+from rocattn_profiling.gate.formats import markdown, render, untrusted
 from rocattn_profiling.gate.measure import Line
-from rocattn_profiling.gate.noise_record import KnownNoise, NoiseSource
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.measure.asv_launch import Request
+from rocattn_profiling.gate.rule import noise_record
+from rocattn_profiling.gate.rule.noise_record import KnownNoise, NoiseSource
 from rocattn_profiling.measure.machine import this_machine
 
 LABEL = "bench_work.Exact.time_work(100)"

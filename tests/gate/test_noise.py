@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate import doubts, noise
+from rocattn_profiling.gate.rule import doubts, noise
 
 PLAIN = noise.learned(0.015, [])
 

@@ -7,7 +7,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from rocattn_profiling.cli import main
-from rocattn_profiling.gate import junit, outputs, sarif, verdict
+from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.formats import junit, outputs, sarif
 from rocattn_profiling.gate.verdict import Cause, Location
 
 

@@ -4,9 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate import noise
-from rocattn_profiling.gate.decide import decide
-from rocattn_profiling.gate.policy import Policy
+from rocattn_profiling.gate.rule import noise
+from rocattn_profiling.gate.rule.decide import decide
+from rocattn_profiling.gate.rule.policy import Policy
 
 FIVE = Policy(looks=(5,))
 

@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate import look, noise, readings
-from rocattn_profiling.gate.decide import decide
-from rocattn_profiling.gate.launches import spells
-from rocattn_profiling.gate.look import examine
-from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
-from rocattn_profiling.gate.policy import Policy
+from rocattn_profiling.gate.rule import look, noise, readings
+from rocattn_profiling.gate.rule.decide import decide
+from rocattn_profiling.gate.rule.launches import spells
+from rocattn_profiling.gate.rule.look import examine
+from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.rule.policy import Policy
 
 
 def launches(rng, clock, noise_of_code, noise_of_canary, *, slower=0.0, share=1.0):

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.cli.ci import why_no_commit
-from rocattn_profiling.measure import revisions
-from rocattn_profiling.measure.revisions import DistrustError, NoGitError, RevisionError
+from rocattn_profiling.ci.command import why_no_commit
+from rocattn_profiling.revisions import git as revisions
+from rocattn_profiling.revisions.git import DistrustError, NoGitError, RevisionError
 
 
 def state_of(project):
@@ -80,7 +80,7 @@ def test_a_folder_outside_any_repository_is_refused(git, tmp_path, monkeypatch):
 
 def test_another_user_s_checkout_is_said_with_git_s_remedy(repo, monkeypatch):
     """In a container the checkout is often another user's: git refuses all of it, which is not "no repository"."""
-    from rocattn_profiling.report.commits import read_history
+    from rocattn_profiling.site.commits import read_history
 
     repo.commit("first", **{"a.txt": "1"})
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")

@@ -14,7 +14,7 @@ from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.run import run_gate
 from rocattn_profiling.gate.sides import choose_revisions, out_errors
-from rocattn_profiling.measure.revisions import RevisionError
+from rocattn_profiling.revisions.git import RevisionError
 
 COUNTING = "TICKS = 0\ndef work(n):\n    global TICKS\n    TICKS += n\n"
 DOUBLED = {"tinylib/__init__.py": COUNTING.replace("+= n", "+= 2 * n")}

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate.policy import Policy
-from rocattn_profiling.gate.sensitivity import relabelled, sensitivity
+from rocattn_profiling.gate.rule.policy import Policy
+from rocattn_profiling.gate.rule.sensitivity import relabelled, sensitivity
 
 POLICY = Policy(looks=(5, 10))
 

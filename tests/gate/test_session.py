@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
+from rocattn_profiling.asv.launch import Benchmark, Case, Outcome, Request
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.measure import LaunchStore, Session, order_of
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.measure.asv_launch import Benchmark, Case, Outcome, Request
 from rocattn_profiling.measure.records import Launch
 
 

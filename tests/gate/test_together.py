@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate import noise, together
-from rocattn_profiling.gate.decide import decide_suite
-from rocattn_profiling.gate.look import examine
-from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
-from rocattn_profiling.gate.policy import Policy
+from rocattn_profiling.gate.rule import noise, together
+from rocattn_profiling.gate.rule.decide import decide_suite
+from rocattn_profiling.gate.rule.look import examine
+from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.measure.stats import mean_interval
 
 

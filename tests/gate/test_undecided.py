@@ -8,17 +8,19 @@ import msgspec
 import numpy as np
 import pytest
 
+from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.cli import main
-from rocattn_profiling.gate import decide as decide_module
-from rocattn_profiling.gate import junit, look, markdown, readings, render, undecided, verdict
-from rocattn_profiling.gate.decide import decide, decide_suite
-from rocattn_profiling.gate.look import Estimate, Look
+from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.formats import junit, markdown, render
+from rocattn_profiling.gate.formats import page as gate_view
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.pairs import Decision, Pair
-from rocattn_profiling.gate.policy import MIN_EFFECT, Policy
-from rocattn_profiling.gate.undecided import GUARDS, Limits, launches_needed, why
-from rocattn_profiling.reasons import Reason
-from rocattn_profiling.report import gate_view
+from rocattn_profiling.gate.rule import decide as decide_module
+from rocattn_profiling.gate.rule import look, readings, undecided
+from rocattn_profiling.gate.rule.decide import decide, decide_suite
+from rocattn_profiling.gate.rule.look import Estimate, Look
+from rocattn_profiling.gate.rule.pairs import Decision, Pair
+from rocattn_profiling.gate.rule.policy import MIN_EFFECT, Policy
+from rocattn_profiling.gate.rule.undecided import GUARDS, Limits, launches_needed, why
 
 LIMITS = Limits(change=0.005, alone=0.025, leniency=1.0, same=0.0125)
 

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.gate import markdown, render, sarif, verdict
-from rocattn_profiling.gate.pairs import Decision
-from rocattn_profiling.measure.asv_launch import Benchmark, Case
+from rocattn_profiling.asv.launch import Benchmark, Case
+from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.formats import markdown, render, sarif
+from rocattn_profiling.gate.rule.pairs import Decision
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate.decide import decide, decide_suite
-from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
-from rocattn_profiling.gate.policy import Policy
-from rocattn_profiling.gate.vetoes import drift, in_cycles
+from rocattn_profiling.gate.rule.decide import decide, decide_suite
+from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.rule.policy import Policy
+from rocattn_profiling.gate.rule.vetoes import drift, in_cycles
 
 
 def in_sequence(pair, gap_us=1e6):

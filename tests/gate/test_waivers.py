@@ -9,7 +9,7 @@ import pytest
 
 from rocattn_profiling.gate import thresholds, verdict, waivers
 from rocattn_profiling.gate.waivers import FILE, Found, Waiver, WaiverError
-from rocattn_profiling.measure import revisions
+from rocattn_profiling.revisions import git as revisions
 
 TODAY = dt.date(2026, 11, 20)
 LABEL = "bench.Class.time_x(1024, 'cpu | two')"

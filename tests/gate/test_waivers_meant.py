@@ -7,7 +7,7 @@ import pytest
 
 from rocattn_profiling.gate import waivers
 from rocattn_profiling.gate.waivers import FILE, Found, Waiver
-from rocattn_profiling.measure import revisions
+from rocattn_profiling.revisions import git as revisions
 
 LABEL = "bench.Class.time_x(1024, 'cpu | two')"
 KERNEL = "flash_attention f16 D=128"

@@ -13,9 +13,9 @@ import pytest
 
 from rocattn.errors import ToolchainError
 from rocattn.toolchain import choose_host_compiler
-from rocattn_profiling.measure import asv_worker
-from rocattn_profiling.measure.asv_config import SuiteError
-from rocattn_profiling.measure.asv_launch import Launcher, Request, quick_cases
+from rocattn_profiling.asv import worker as asv_worker
+from rocattn_profiling.asv.launch import Launcher, Request, quick_cases
+from rocattn_profiling.revisions.asv_config import SuiteError
 
 SUITE = '''
 import os, sys, time
@@ -375,7 +375,7 @@ def test_a_class_that_cannot_be_made_is_named_by_its_place(tmp_path):
 
 def test_the_request_is_all_the_worker_reads(suite, tmp_path):
     """The worker is a plain script: a JSON argument in, a JSON file out."""
-    from rocattn_profiling.measure.asv_launch import WORKER
+    from rocattn_profiling.asv.launch import WORKER
 
     answer = tmp_path / "answer.json"
     request = {"do": "run", "suite": str(suite), "benchmark": "bench.track_size", "param": None, "answer": str(answer)}

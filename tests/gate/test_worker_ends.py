@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rocattn_profiling.measure import detached
-from rocattn_profiling.measure.asv_launch import Launcher, Request
+from rocattn_profiling.asv import detached
+from rocattn_profiling.asv.launch import Launcher, Request
 
 SUITE = """
 import os, subprocess, sys, threading, time

@@ -2,7 +2,7 @@
 
 import sys
 
-from rocattn_profiling.measure.asv_launch import Launcher, Request
+from rocattn_profiling.asv.launch import Launcher, Request
 
 
 def suite_of(text, tmp_path, **more):

@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate import markdown, render
-from rocattn_profiling.gate.decide import decide, decide_suite
-from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side
-from rocattn_profiling.gate.policy import Policy
+from rocattn_profiling.gate.formats import markdown, render
+from rocattn_profiling.gate.rule.decide import decide, decide_suite
+from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.rule.policy import Policy
 
 
 def pair_of(a, b, unit="misses", name="c"):

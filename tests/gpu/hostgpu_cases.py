@@ -7,8 +7,8 @@ import json
 
 import rocattn
 from rocattn import BACKENDS, AttentionConfig
-from rocattn_profiling.measure.data import make_inputs
-from rocattn_profiling.measure.evaluation import check_gradients, check_output
+from rocattn_profiling.workloads.accuracy import check_gradients, check_output
+from rocattn_profiling.workloads.inputs import make_inputs
 
 SIZES = {"batch": 2, "num_heads": 4, "num_kv_heads": 2, "seq_q": 37, "seq_k": 70, "head_dim": 40, "head_dim_v": 24}
 ALL = {"alibi": True, "sinks": True, "softcap": 4.0, "scale": 0.3, "return_lse": True}

@@ -12,7 +12,7 @@ from rocattn.gpu.launch import BufferArg, ScalarArg
 from rocattn.gpu.plan import plan, supports
 from rocattn.toolchain import compile_hip
 from rocattn.toolchain.code_object import KernelArg, KernelInfo, kernels_of
-from rocattn_profiling.audit.kernel_build import all_variants
+from rocattn_profiling.kernels.build import all_variants
 
 PROBLEM = {
     "batch": 1,

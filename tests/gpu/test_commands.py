@@ -7,8 +7,8 @@ import pytest
 
 from rocattn.gpu.launch import LaunchPlan
 from rocattn_profiling import cli
-from rocattn_profiling.audit import kernel_build
-from rocattn_profiling.cli.shapes import SIZES
+from rocattn_profiling.kernels import build as kernel_build
+from rocattn_profiling.workloads.options import SIZES
 
 SHAPE = ["--arch", "gfx1100", "--dtype", "float16", "--batch", "1", "--num-heads", "4", "--num-kv-heads", "2",
          "--seq-q", "100", "--seq-k", "130", "--head-dim", "64"]  # fmt: skip

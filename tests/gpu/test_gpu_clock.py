@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.measure import gpu_clock
-from rocattn_profiling.measure.gpu_sensors import Sensors, find_sensors
+from rocattn_profiling.bench import gpu_clock
+from rocattn_profiling.bench.gpu_sensors import Sensors, find_sensors
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,10 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SUITE = """\
 import os
 import rocattn.gpu.reasons
-import rocattn_profiling.measure.gpu_clock as clock
-import rocattn_profiling.measure.gpu_sensors as sensors
+import rocattn_profiling.bench.gpu_clock as clock
+import rocattn_profiling.bench.gpu_sensors as sensors
 from rocattn import AttentionConfig
-from rocattn_profiling.measure.data import make_inputs
+from rocattn_profiling.workloads.inputs import make_inputs
 from pathlib import Path
 
 rocattn.gpu.reasons.driver_loaded = lambda: True
@@ -107,7 +107,7 @@ def test_untimed_work_is_queued_before_the_first_event(stub):
 import ctypes, json
 from rocattn.gpu.backlog import Backlog
 from rocattn.gpu.runtime import open_runtime
-from rocattn_profiling.measure.gpu_clock import EventClock
+from rocattn_profiling.bench.gpu_clock import EventClock
 class Sensor:
     def read(self):
         order.append("read")
@@ -142,7 +142,7 @@ def test_the_runtime_says_where_the_device_is_on_the_bus(stub):
     code = """
 from rocattn.gpu.driver import open_hip
 from rocattn.gpu.errors import GpuError
-from rocattn_profiling.measure.gpu_clock import _bus_id
+from rocattn_profiling.bench.gpu_clock import _bus_id
 class Old:
     def call(self, name, buffer, length, index):
         buffer[:12] = b"0000:83:00.0"
@@ -174,7 +174,7 @@ def test_a_launch_has_event_times_and_the_gpu_s_state(stub, drm, tmp_path, cache
 import json, sys
 from pathlib import Path
 from rocattn_profiling.gate.measure import _pair_launch
-from rocattn_profiling.measure.asv_launch import Launcher, Request
+from rocattn_profiling.asv.launch import Launcher, Request
 import msgspec
 launcher = Launcher(sys.executable, Path(sys.argv[1]) / "suite", Path(sys.argv[1]) / "scratch")
 (case,) = launcher.discover().cases((r"'{cache}'",))
@@ -222,8 +222,8 @@ import json
 from rocattn import AttentionConfig
 from rocattn.gpu.errors import GpuError
 from rocattn.gpu.runtime import open_runtime
-from rocattn_profiling.measure.data import make_inputs
-from rocattn_profiling.measure.gpu_clock import DeviceCase, EventClock
+from rocattn_profiling.workloads.inputs import make_inputs
+from rocattn_profiling.bench.gpu_clock import DeviceCase, EventClock
 said = []
 try:
     EventClock(open_runtime(), 0, print, None, None)
@@ -244,7 +244,7 @@ def test_the_suites_skip_without_a_gpu(hostgpu, tmp_path):
     code = f"""
 import json, sys
 from pathlib import Path
-from rocattn_profiling.measure.asv_launch import Launcher, Request
+from rocattn_profiling.asv.launch import Launcher, Request
 launcher = Launcher(sys.executable, Path({str(ROOT / "benchmarks")!r}), Path(sys.argv[1]))
 case = launcher.discover().cases((r"bench_gpu\\.QuickEvents",))[0]
 outcome = launcher.run(case, Request(number=1, count=1))

@@ -8,8 +8,8 @@ import pytest
 from rocattn.gpu.driver import GpuDevice
 from rocattn.gpu.probe import GpuProbe
 from rocattn_profiling import cli
-from rocattn_profiling.cli import doctor_checks
-from rocattn_profiling.cli.doctor_checks import BackendCheck, Report, gpu_problem
+from rocattn_profiling.doctor import checks as doctor_checks
+from rocattn_profiling.doctor.checks import BackendCheck, Report, gpu_problem
 
 REAL = GpuDevice("AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 304, 192 << 30, 64)
 STAND_IN = GpuDevice("stand-in", "gfx942", 1, 1 << 30, 64, is_stand_in=True)

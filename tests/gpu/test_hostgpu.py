@@ -114,8 +114,8 @@ def test_doctor_names_the_stand_in_plainly(hostgpu):
     """It is no GPU in the rows, in the summary and in the JSON."""
     code = """
 import json
-from rocattn_profiling.cli.doctor import lines, verdict
-from rocattn_profiling.cli.doctor_checks import examine
+from rocattn_profiling.doctor.command import lines, verdict
+from rocattn_profiling.doctor.checks import examine
 report = examine()
 values = report.to_builtins()
 print(json.dumps(["\\n".join(lines(report.checks)), verdict(values), values["gpu"]["devices"],

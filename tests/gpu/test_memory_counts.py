@@ -4,9 +4,9 @@ CODE = """
 import json
 from hostgpu_cases import SIZES
 from rocattn import BACKENDS, AttentionConfig
-from rocattn_profiling.measure.memory_model import theory
-from rocattn_profiling.measure.memory_run import Subject
-from rocattn_profiling.measure.memory_worker import measure_call
+from rocattn_profiling.memory.model import theory
+from rocattn_profiling.memory.study import Subject
+from rocattn_profiling.memory.worker import measure_call
 
 found = {}
 config = AttentionConfig(**SIZES, dtype="float16")

@@ -15,7 +15,7 @@ from rocattn.gpu.errors import ArchError
 from rocattn.gpu.launch import BufferArg, LaunchPlan, ScalarArg, WorkspaceArg
 from rocattn.gpu.plan import buffer_bytes, describe_buffers, plan, used_buffers
 from rocattn.toolchain.inputs import inputs_of
-from rocattn_profiling.audit.kernel_build import all_variants
+from rocattn_profiling.kernels.build import all_variants
 
 BASE = {"batch": 2, "num_heads": 6, "num_kv_heads": 3, "seq_q": 100, "seq_k": 131, "head_dim": 40, "head_dim_v": 24}
 EVERYTHING = BASE | {

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from rocattn.gpu.plan_log import VARIABLE
-from rocattn_profiling.metrics.attribution import attribute, read_plans
+from rocattn_profiling.profile.metrics.attribution import attribute, read_plans
 
 CODE = """
 import json, numpy as np, rocattn

@@ -7,8 +7,8 @@ PRELUDE = """
 import dataclasses, json, os
 from rocattn import BACKENDS, AttentionConfig
 from rocattn.gpu.errors import GpuError
-from rocattn_profiling.measure.data import make_inputs
-from rocattn_profiling.measure.gpu_clock import DeviceCase
+from rocattn_profiling.workloads.inputs import make_inputs
+from rocattn_profiling.bench.gpu_clock import DeviceCase
 config = AttentionConfig(batch=1, seq_q=1, seq_k=512, num_heads=2, head_dim=32, dtype="float16")
 gpu = BACKENDS.get("gpu")
 runtime = gpu.runtime()

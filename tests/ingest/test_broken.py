@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling import ingest
-from rocattn_profiling.ingest import load as reading
-from rocattn_profiling.ingest import rocpd
-from rocattn_profiling.metrics.launches import find_launches
+from rocattn_profiling.profile import ingest
+from rocattn_profiling.profile.ingest import load as reading
+from rocattn_profiling.profile.ingest import rocpd
+from rocattn_profiling.profile.metrics.launches import find_launches
 
 from . import generators as g
 from . import older_generators as older

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocattn_profiling import ingest
-from rocattn_profiling.ingest import csv_text
-from rocattn_profiling.ingest.csv_repair import split_records
-from rocattn_profiling.ingest.parts import Notes
+from rocattn_profiling.profile import ingest
+from rocattn_profiling.profile.ingest import csv_text
+from rocattn_profiling.profile.ingest.csv_repair import split_records
+from rocattn_profiling.profile.ingest.parts import Notes
 
 from . import generators as g
 from . import older_generators as older

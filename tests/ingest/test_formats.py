@@ -7,8 +7,8 @@ from contextlib import closing
 import pandas as pd
 import pytest
 
-from rocattn_profiling import ingest
-from rocattn_profiling.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES
+from rocattn_profiling.profile import ingest
+from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES
 
 from . import generators as g
 from . import older_generators as older

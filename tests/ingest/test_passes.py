@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from rocattn_profiling import ingest
-from rocattn_profiling.metrics.launches import find_launches
+from rocattn_profiling.profile import ingest
+from rocattn_profiling.profile.metrics.launches import find_launches
 
 from . import generators as g
 from . import older_generators as older

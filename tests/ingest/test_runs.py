@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from rocattn_profiling import ingest
+from rocattn_profiling.profile import ingest
 
 from . import generators as g
 from . import older_generators as older

@@ -10,7 +10,7 @@ from rocattn.layouts import heads_view, stored_shape
 from rocattn.sources import kernel_root
 from rocattn.toolchain import compile_hip
 from rocattn.toolchain.code_object import kernels_of
-from rocattn_profiling.measure.data import numpy_dtype
+from rocattn_profiling.workloads.inputs import numpy_dtype
 
 CTYPES = {
     "u32": ctypes.c_uint32, "i32": ctypes.c_int32, "u64": ctypes.c_uint64, "i64": ctypes.c_int64, "f32": ctypes.c_float,

@@ -13,8 +13,8 @@ from rocattn.gpu.arguments import KERNEL_TYPES
 from rocattn.gpu.backward import backward_launches, can_use_backward, variants
 from rocattn.gpu.plan import plan
 from rocattn.toolchain import compile_hip
-from rocattn_profiling.measure.data import make_inputs
-from rocattn_profiling.measure.evaluation import check_gradients
+from rocattn_profiling.workloads.accuracy import check_gradients
+from rocattn_profiling.workloads.inputs import make_inputs
 
 from .launching import backward_arrays, check_arguments
 

@@ -16,8 +16,8 @@ from rocattn.gpu.backward import backward_launches
 from rocattn.gpu.flash import flash_launches
 from rocattn.gpu.standard import standard_launches
 from rocattn.sources import kernel_root
-from rocattn_profiling.measure.data import make_inputs
-from rocattn_profiling.measure.evaluation import check_gradients, check_output
+from rocattn_profiling.workloads.accuracy import check_gradients, check_output
+from rocattn_profiling.workloads.inputs import make_inputs
 
 from . import launching
 from .launching import backward_arrays, forward_arrays

@@ -11,8 +11,8 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.gpu.flash import flash_launches
-from rocattn_profiling.measure.data import make_inputs
-from rocattn_profiling.measure.evaluation import check_output
+from rocattn_profiling.workloads.accuracy import check_output
+from rocattn_profiling.workloads.inputs import make_inputs
 
 from .launching import forward_arrays
 

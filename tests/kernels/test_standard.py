@@ -11,8 +11,8 @@ from rocattn.config import AttentionConfig
 from rocattn.gpu.arguments import KERNEL_TYPES
 from rocattn.gpu.standard import standard_launches, variants
 from rocattn.toolchain import compile_hip
-from rocattn_profiling.measure.data import make_inputs
-from rocattn_profiling.measure.evaluation import check_output
+from rocattn_profiling.workloads.accuracy import check_output
+from rocattn_profiling.workloads.inputs import make_inputs
 
 from .launching import check_arguments, forward_arrays
 

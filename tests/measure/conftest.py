@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rocattn_profiling.measure import cluster, harness
+from rocattn_profiling.bench import session as harness
+from rocattn_profiling.bench.fleet import cluster
+from rocattn_profiling.bench.side_by_side import Side
 from rocattn_profiling.measure.settings import import_backends
-from rocattn_profiling.measure.side_by_side import Side
 
 from .factory import make_sides
 from .fleets import MODULE, Inline

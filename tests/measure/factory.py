@@ -3,9 +3,9 @@
 import itertools
 
 from rocattn.config import AttentionConfig
-from rocattn_profiling.measure.harness import BenchSession
+from rocattn_profiling.bench.session import BenchSession
+from rocattn_profiling.bench.side_by_side import Side
 from rocattn_profiling.measure.records import Check, Commit, Launch, Machine, Record
-from rocattn_profiling.measure.side_by_side import Side
 
 MACHINE = Machine(name="m", cpu="c", cores=2, memory_bytes=2**34, os="o", python="3.11", numpy="2.0")
 COMMIT = Commit(sha="0123456789" * 4, date_ms=1_700_000_000_000, subject="s")

@@ -12,7 +12,7 @@ import factory
 import odd_backends
 
 from rocattn.backends import BACKENDS
-from rocattn_profiling.measure import harness
+from rocattn_profiling.bench import session as harness
 
 CEILINGS = {"gemm_tflops": 0.1, "gemm_float64_tflops": 0.05, "memory_gbps": 10.0}
 _measure = harness.measure_side_by_side

@@ -3,10 +3,10 @@
 import functools
 
 from rocattn.config import AttentionConfig
-from rocattn_profiling.measure import cluster
-from rocattn_profiling.measure.cluster import State, Wanted, open_cluster
-from rocattn_profiling.measure.fleet import FleetSession, Unit
-from rocattn_profiling.measure.harness import Facts
+from rocattn_profiling.bench.fleet import cluster
+from rocattn_profiling.bench.fleet.cluster import State, Wanted, open_cluster
+from rocattn_profiling.bench.fleet.session import FleetSession, Unit
+from rocattn_profiling.bench.session import Facts
 from rocattn_profiling.measure.settings import Settings
 
 MODULE = "fleet_backends"

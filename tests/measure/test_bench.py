@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rocattn_profiling.cli import bench, bench_view, main
-from rocattn_profiling.measure import asv_store, feasibility, harness, machine
+from rocattn_profiling.asv import store as asv_store
+from rocattn_profiling.bench import command as bench
+from rocattn_profiling.bench import session as harness
+from rocattn_profiling.bench import view as bench_view
+from rocattn_profiling.cli import main
+from rocattn_profiling.measure import feasibility, machine
 from rocattn_profiling.measure.records import Commit, read_records
-from rocattn_profiling.measure.steps import Step
 
 from .factory import CEILINGS, make_record
 
@@ -292,39 +295,6 @@ def test_a_second_run_says_what_it_kept(run_bench):
     assert status == 0
     assert json.loads(first)["records"] == json.loads(second)["records"]
     assert "1 configs were finished by an earlier run (--fresh measures everything anew)" in err
-
-
-def test_history_backfills_the_current_repository(run_bench, monkeypatch):
-    """--history N hands over to the back-fill and says what it did; nothing measured is exit status 3."""
-    from rocattn_profiling.measure import history
-
-    asked = []
-
-    def measure(repo, count, *, launches, on_step, say):
-        asked.append((repo, count, launches))
-        on_step(Step(done=1, total=1, what="x"))
-        say("building")
-        return history.History(passed_over={"abc": "does not build"}, launches=0)
-
-    monkeypatch.setattr(history, "measure_history", measure)
-    status, out, _ = run_bench("--history", "4", "--json")
-    assert asked == [(Path.cwd(), 4, 3)]
-    assert status == 3
-    assert json.loads(out)["passed_over"] == {"abc": "does not build"}
-
-
-def test_a_back_fill_that_is_told_to_end_unwinds(run_bench, monkeypatch):
-    """Or its worker goes on alone, and its checkout stays in the cache."""
-    from rocattn_profiling.measure import history
-
-    def measure(*_, **__):
-        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # which would end these tests as well
-        signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(history, "measure_history", measure)
-    status, _, err = run_bench("--history", "1")
-    assert status == 128 + signal.SIGTERM
-    assert err.endswith("rocattn bench: terminated; what was finished is kept\n")
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ import pytest
 from rocattn import BACKENDS, AttentionConfig, thresholds
 from rocattn.registry import Support
 from rocattn.thresholds import MASKS, Range, Thresholds, ThresholdsError, load_thresholds, machine_identity
+from rocattn_profiling.bench import crossover
+from rocattn_profiling.bench.side_by_side import Side
 from rocattn_profiling.cli import main
-from rocattn_profiling.measure import crossover, feasibility
+from rocattn_profiling.measure import feasibility
 from rocattn_profiling.measure.records import Launch
 from rocattn_profiling.measure.settings import Settings
-from rocattn_profiling.measure.side_by_side import Side
 from rocattn_profiling.measure.stats import compare_launches
 
 from .factory import CHECK

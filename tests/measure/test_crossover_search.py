@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.measure import crossover
+from rocattn_profiling.bench import crossover
 from rocattn_profiling.measure.stats import Speedup
 
 PAIR = ("a", "b")

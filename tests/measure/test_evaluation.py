@@ -10,9 +10,9 @@ import pytest
 import rocattn
 from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError
-from rocattn_profiling.measure.data import make_inputs
-from rocattn_profiling.measure.evaluation import EDGE, check_gradients, check_output, sample_rows
 from rocattn_profiling.measure.records import Check
+from rocattn_profiling.workloads.accuracy import EDGE, check_gradients, check_output, sample_rows
+from rocattn_profiling.workloads.inputs import make_inputs
 
 LONG = AttentionConfig(
     batch=1, num_heads=4, num_kv_heads=2, seq_q=130, seq_k=1000, head_dim=40, causal=True, return_lse=True
@@ -353,7 +353,7 @@ def test_inputs_are_the_same_in_every_process():
     code = """
 import hashlib
 from rocattn.config import AttentionConfig
-from rocattn_profiling.measure.data import make_inputs
+from rocattn_profiling.workloads.inputs import make_inputs
 config = AttentionConfig(
     batch=1, num_heads=2, seq_q=9, seq_k=7, head_dim=5, mask="bool", mask_shape=(1, 1, 9, 7), sinks=True
 )

@@ -8,12 +8,12 @@ import psutil
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.cli import bench_fleet
-from rocattn_profiling.cli.bench_parts import Part
-from rocattn_profiling.measure.cluster import State
-from rocattn_profiling.measure.fleet import Unit
-from rocattn_profiling.measure.fleet_worker import Task, perform, see_own_gpus
-from rocattn_profiling.measure.harness import BenchSession, Facts
+from rocattn_profiling.bench.fleet import command as bench_fleet
+from rocattn_profiling.bench.fleet.cluster import State
+from rocattn_profiling.bench.fleet.session import Unit
+from rocattn_profiling.bench.fleet.worker import Task, perform, see_own_gpus
+from rocattn_profiling.bench.parts import Part
+from rocattn_profiling.bench.session import BenchSession, Facts
 from rocattn_profiling.measure.records import read_records
 from rocattn_profiling.measure.stats import speedup
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from rocattn_profiling.measure import cluster, fleet
-from rocattn_profiling.measure.cluster import ClusterError, State, Wanted, open_cluster
+from rocattn_profiling.bench.fleet import cluster
+from rocattn_profiling.bench.fleet import session as fleet
+from rocattn_profiling.bench.fleet.cluster import ClusterError, State, Wanted, open_cluster
 from rocattn_profiling.measure.places import by_place
 from rocattn_profiling.measure.records import read_records
 

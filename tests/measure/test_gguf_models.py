@@ -7,12 +7,13 @@ import pytest
 from gguf import GGUFWriter
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.bench import report as bench_report
+from rocattn_profiling.bench import session as harness
+from rocattn_profiling.bench.model_times import passes
 from rocattn_profiling.cli import main
-from rocattn_profiling.measure import harness
-from rocattn_profiling.measure.gguf_models import Layer, model_of, read_model
-from rocattn_profiling.measure.model_times import passes
 from rocattn_profiling.measure.records import read_records
-from rocattn_profiling.report import bench_report, pages
+from rocattn_profiling.report import page as pages
+from rocattn_profiling.workloads.models import Layer, model_of, read_model
 
 from .factory import CEILINGS, CONFIG, make_record, make_sides
 

@@ -16,8 +16,10 @@ from filelock import FileLock
 from rocattn.backends.gpu import GpuBackend
 from rocattn.config import AttentionConfig
 from rocattn.errors import NoBackendError, RocattnError
-from rocattn_profiling.measure import feasibility, harness, records, side_by_side
-from rocattn_profiling.measure.harness import BenchSession
+from rocattn_profiling.bench import session as harness
+from rocattn_profiling.bench import side_by_side
+from rocattn_profiling.bench.session import BenchSession
+from rocattn_profiling.measure import feasibility, records
 from rocattn_profiling.measure.records import read_records
 from rocattn_profiling.measure.settings import Settings, import_backends
 from rocattn_profiling.measure.stats import speedup, summarize

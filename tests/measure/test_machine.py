@@ -12,8 +12,9 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn.gpu.driver import GpuDevice
 from rocattn.gpu.probe import GpuProbe
-from rocattn_profiling.measure import ceilings, cgroup, machine
-from rocattn_profiling.measure.ceilings import last_level_cache_bytes, measure_ceilings
+from rocattn_profiling.bench import ceilings
+from rocattn_profiling.bench.ceilings import last_level_cache_bytes, measure_ceilings
+from rocattn_profiling.measure import cgroup, machine
 
 GIB = 2**30
 UNLIMITED_V1 = 9223372036854771712

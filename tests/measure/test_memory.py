@@ -9,11 +9,12 @@ import pytest
 
 from rocattn import BACKENDS, AttentionConfig
 from rocattn_profiling.cli import main
-from rocattn_profiling.cli.memory import byte_count
-from rocattn_profiling.measure import memory_model, memory_run
 from rocattn_profiling.measure.launching import Answer, Crash
-from rocattn_profiling.measure.memory_worker import MemoryResult, measure_call
-from rocattn_profiling.report import memory_report
+from rocattn_profiling.memory import model as memory_model
+from rocattn_profiling.memory import page as memory_report
+from rocattn_profiling.memory import study as memory_run
+from rocattn_profiling.memory.command import byte_count
+from rocattn_profiling.memory.worker import MemoryResult, measure_call
 
 CONFIG = AttentionConfig(batch=2, num_heads=4, num_kv_heads=2, seq_q=200, seq_k=200, head_dim=24, return_lse=True)
 LENGTHS = [100, 141, 200, 283, 400, 566]

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from rocattn import AttentionConfig
-from rocattn_profiling.measure import memory_run
 from rocattn_profiling.measure.feasibility import PROCESS_BYTES
 from rocattn_profiling.measure.launching import Answer
-from rocattn_profiling.measure.memory_model import Growth, Theory, theory
-from rocattn_profiling.measure.memory_run import Fit, MemoryStudy, Point, Reduction, Subject, reductions
-from rocattn_profiling.measure.memory_worker import MemoryResult
-from rocattn_profiling.report import memory_report
+from rocattn_profiling.memory import page as memory_report
+from rocattn_profiling.memory import study as memory_run
+from rocattn_profiling.memory.model import Growth, Theory, theory
+from rocattn_profiling.memory.study import Fit, MemoryStudy, Point, Reduction, Subject, reductions
+from rocattn_profiling.memory.worker import MemoryResult
 
 CONFIG = AttentionConfig(batch=3, num_heads=4, num_kv_heads=2, seq_q=64, seq_k=64, head_dim=16)
 

@@ -7,14 +7,15 @@ import pytest
 
 import rocattn
 from rocattn.errors import ConfigError
+from rocattn_profiling.bench import report as bench_report
+from rocattn_profiling.bench import session as harness
+from rocattn_profiling.bench.sample_worker import Job, perform
 from rocattn_profiling.cli import main
-from rocattn_profiling.measure import harness, module_workloads
-from rocattn_profiling.measure.module_workloads import NAMES, WORKLOADS, extra_work, of_module, prepare
-from rocattn_profiling.measure.modules import CachedGemma, Projections, prefix_lm_mask, rotate
 from rocattn_profiling.measure.records import read_records
-from rocattn_profiling.measure.sample_worker import Job, perform
 from rocattn_profiling.measure.stats import summarize
-from rocattn_profiling.report import bench_report
+from rocattn_profiling.workloads import module_workloads
+from rocattn_profiling.workloads.module_workloads import NAMES, WORKLOADS, extra_work, of_module, prepare
+from rocattn_profiling.workloads.modules import CachedGemma, Projections, prefix_lm_mask, rotate
 
 from .factory import make_record, make_sides
 

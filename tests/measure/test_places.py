@@ -7,13 +7,17 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
-from rocattn_profiling.cli import bench_model, bench_view, main
+from rocattn_profiling.asv.store import AsvStore
+from rocattn_profiling.bench import model_command as bench_model
+from rocattn_profiling.bench import report as bench_report
+from rocattn_profiling.bench import view as bench_view
+from rocattn_profiling.bench.model_times import passes
+from rocattn_profiling.cli import main
 from rocattn_profiling.measure import stats
-from rocattn_profiling.measure.asv_store import AsvStore
-from rocattn_profiling.measure.model_times import passes
 from rocattn_profiling.measure.places import Place, by_place, place_names, place_of
 from rocattn_profiling.measure.records import append_record
-from rocattn_profiling.report import bench_report, frame, pages
+from rocattn_profiling.report import frame
+from rocattn_profiling.report import page as pages
 
 from .factory import MACHINE, make_record
 

@@ -9,10 +9,11 @@ import pytest
 
 import rocattn
 from rocattn.config import AttentionConfig
-from rocattn_profiling.measure import evaluation, sample_worker
-from rocattn_profiling.measure.data import make_inputs
-from rocattn_profiling.measure.sample_worker import Job, Sampler, check_outputs
-from rocattn_profiling.measure.worker_process import describe
+from rocattn_profiling.bench import sample_worker
+from rocattn_profiling.bench.sample_worker import Job, Sampler, check_outputs
+from rocattn_profiling.measure.worker import describe
+from rocattn_profiling.workloads import accuracy as evaluation
+from rocattn_profiling.workloads.inputs import make_inputs
 
 CONFIG = AttentionConfig(batch=2, num_heads=3, seq_q=40, seq_k=50, head_dim=16, causal=True, return_lse=True)
 

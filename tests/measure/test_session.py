@@ -4,10 +4,10 @@ import pytest
 
 from rocattn import BACKENDS
 from rocattn.config import AttentionConfig
-from rocattn_profiling.measure import harness
-from rocattn_profiling.measure.harness import BenchSession, Facts
+from rocattn_profiling.bench import session as harness
+from rocattn_profiling.bench.session import BenchSession, Facts
+from rocattn_profiling.bench.side_by_side import Side
 from rocattn_profiling.measure.settings import Settings
-from rocattn_profiling.measure.side_by_side import Side
 
 from .factory import make_sides, run_bench
 

@@ -3,10 +3,10 @@
 import pytest
 
 from rocattn.config import AttentionConfig
-from rocattn_profiling.measure import side_by_side
+from rocattn_profiling.bench import side_by_side
+from rocattn_profiling.bench.sample_worker import BackendSamples, Result
 from rocattn_profiling.measure.launching import Crash
 from rocattn_profiling.measure.records import Check
-from rocattn_profiling.measure.sample_worker import BackendSamples, Result
 from rocattn_profiling.measure.settings import Settings
 
 CONFIG = AttentionConfig(batch=1, num_heads=2, seq_q=9, seq_k=13, head_dim=12)

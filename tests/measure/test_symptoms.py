@@ -7,10 +7,10 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.layouts import heads_view
-from rocattn_profiling.measure.data import numpy_dtype
-from rocattn_profiling.measure.verify_contract import Twist, attend
-from rocattn_profiling.measure.verify_data import make_case_inputs
-from rocattn_profiling.measure.verify_symptoms import LEAK, symptom
+from rocattn_profiling.verify.contract import Twist, attend
+from rocattn_profiling.verify.inputs import make_case_inputs
+from rocattn_profiling.verify.symptoms import LEAK, symptom
+from rocattn_profiling.workloads.inputs import numpy_dtype
 
 CONFIG = AttentionConfig(
     batch=2, num_heads=4, num_kv_heads=2, seq_q=23, seq_k=37, head_dim=16, head_dim_v=12, dtype="float32",

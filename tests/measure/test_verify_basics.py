@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from rocattn.registry import Support
-from rocattn_profiling.measure.verification import verify
-from rocattn_profiling.measure.verify_basics import POINTS
-from rocattn_profiling.measure.verify_cases import cases, find_case
+from rocattn_profiling.verify.basics import POINTS
+from rocattn_profiling.verify.cases import cases, find_case
+from rocattn_profiling.verify.run import verify
 
 from .verify_backends import Changed
 

@@ -5,10 +5,10 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.layouts import heads_view
-from rocattn_profiling.measure import verify_symptoms
-from rocattn_profiling.measure.verify_contract import Twist, attend, visible_pairs
-from rocattn_profiling.measure.verify_data import make_case_inputs
-from rocattn_profiling.measure.verify_symptoms import LEAK, symptom
+from rocattn_profiling.verify import symptoms as verify_symptoms
+from rocattn_profiling.verify.contract import Twist, attend, visible_pairs
+from rocattn_profiling.verify.inputs import make_case_inputs
+from rocattn_profiling.verify.symptoms import LEAK, symptom
 
 BASE = AttentionConfig(
     batch=2, num_heads=4, num_kv_heads=2, seq_q=23, seq_k=37, head_dim=16, head_dim_v=12, dtype="float64",

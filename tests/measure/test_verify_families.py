@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from rocattn.backends import BACKENDS
-from rocattn_profiling.measure import verify_yardstick
-from rocattn_profiling.measure.verification import verify
-from rocattn_profiling.measure.verify_cases import cases
-from rocattn_profiling.measure.verify_data import STRESSES, make_case_inputs
-from rocattn_profiling.measure.verify_gradients import finite_differences
-from rocattn_profiling.measure.verify_outcomes import YARDSTICK
-from rocattn_profiling.measure.verify_symptoms import COARSE, UNSTABLE
-from rocattn_profiling.measure.verify_ulps import ULP_EDGES, ulp, ulp_histogram
+from rocattn_profiling.verify import yardstick as verify_yardstick
+from rocattn_profiling.verify.cases import cases
+from rocattn_profiling.verify.gradients import finite_differences
+from rocattn_profiling.verify.inputs import STRESSES, make_case_inputs
+from rocattn_profiling.verify.outcomes import YARDSTICK
+from rocattn_profiling.verify.run import verify
+from rocattn_profiling.verify.symptoms import COARSE, UNSTABLE
+from rocattn_profiling.verify.ulps import ULP_EDGES, ulp, ulp_histogram
 
 from .verify_backends import Changed
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from rocattn.errors import ConfigError
-from rocattn_profiling.measure.workloads import GRIDS, get_grid
+from rocattn_profiling.workloads.grids import GRIDS, get_grid
 
 
 def test_inference_is_every_combination_of_its_sizes():
@@ -81,7 +81,7 @@ def test_an_unknown_grid_is_answered_with_the_known_names():
 
 def test_grids_load_without_numpy():
     """asv's discovery and --help import them: numpy would cost a tenth of a second each time."""
-    code = "import sys; from rocattn_profiling.measure.workloads import GRIDS; GRIDS['gemma'].configs(); "
+    code = "import sys; from rocattn_profiling.workloads.grids import GRIDS; GRIDS['gemma'].configs(); "
     code += "print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

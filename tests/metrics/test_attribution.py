@@ -9,7 +9,7 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.gpu.plan import plan
-from rocattn_profiling.metrics.attribution import PlanFileError, attribute, read_plans
+from rocattn_profiling.profile.metrics.attribution import PlanFileError, attribute, read_plans
 
 
 def config(seq, **changes):

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from rocattn_profiling.ingest.table import AGENT_DTYPES, Profile
-from rocattn_profiling.metrics.devices import UNKNOWN_AGENT, devices_of
+from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, Profile
+from rocattn_profiling.profile.metrics.devices import UNKNOWN_AGENT, devices_of
 
 from .test_evaluate import MI210, MI300X, RX_9060_XT, kernels, profile
 

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rocattn_profiling.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, Profile
-from rocattn_profiling.metrics.aggregate import by_kernel, by_launch
-from rocattn_profiling.metrics.devices import devices_of
-from rocattn_profiling.metrics.evaluate import MIXED, TOO_SHORT, evaluate
-from rocattn_profiling.metrics.launches import Launches, Pass
+from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, Profile
+from rocattn_profiling.profile.metrics.aggregate import by_kernel, by_launch
+from rocattn_profiling.profile.metrics.devices import devices_of
+from rocattn_profiling.profile.metrics.evaluate import MIXED, TOO_SHORT, evaluate
+from rocattn_profiling.profile.metrics.launches import Launches, Pass
 
 MI210 = {
     "number": 0, "arch": "gfx90a", "cus": 104, "simds": 416, "max_waves_per_cu": 32, "xccs": 1, "max_clock_mhz": 1700,

@@ -8,7 +8,7 @@ import pytest
 
 from rocattn.gpu.arch import TESTED, wave_size
 from rocattn.gpu.errors import ArchError
-from rocattn_profiling.metrics.gpus import (
+from rocattn_profiling.base.gpus import (
     Architecture,
     GpuFactsError,
     Product,
@@ -19,7 +19,7 @@ from rocattn_profiling.metrics.gpus import (
     with_reported,
 )
 
-TABLES = tomllib.loads(files("rocattn_profiling.metrics").joinpath("gpus.toml").read_text())
+TABLES = tomllib.loads(files("rocattn_profiling.base").joinpath("gpus.toml").read_text())
 ENTRIES = [(kind, name) for kind in ("arch", "product") for name in TABLES[kind]]
 
 

@@ -3,11 +3,11 @@
 import pandas as pd
 import pytest
 
-from rocattn_profiling.ingest.table import AGENT_DTYPES
-from rocattn_profiling.metrics.aggregate import by_kernel
-from rocattn_profiling.metrics.devices import devices_of
-from rocattn_profiling.metrics.evaluate import evaluate
-from rocattn_profiling.metrics.launches import find_launches
+from rocattn_profiling.profile.ingest.table import AGENT_DTYPES
+from rocattn_profiling.profile.metrics.aggregate import by_kernel
+from rocattn_profiling.profile.metrics.devices import devices_of
+from rocattn_profiling.profile.metrics.evaluate import evaluate
+from rocattn_profiling.profile.metrics.launches import find_launches
 
 from .test_evaluate import MI210, MI300X, RX_9060_XT, kernels, profile, value
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rocattn_profiling.ingest.table import AGENT_DTYPES
-from rocattn_profiling.metrics.aggregate import PERCENTILES, by_kernel
-from rocattn_profiling.metrics.devices import devices_of
-from rocattn_profiling.metrics.evaluate import MIXED, TOO_SHORT, evaluate
+from rocattn_profiling.profile.ingest.table import AGENT_DTYPES
+from rocattn_profiling.profile.metrics.aggregate import PERCENTILES, by_kernel
+from rocattn_profiling.profile.metrics.devices import devices_of
+from rocattn_profiling.profile.metrics.evaluate import MIXED, TOO_SHORT, evaluate
 
 from .test_evaluate import MI300X, kernels, profile, value
 

@@ -5,13 +5,13 @@ import random
 import pytest
 
 from rocattn.config import AttentionConfig
-from rocattn_profiling.gate.decide import Policy
-from rocattn_profiling.gate.pairs import Decision, PairLaunch
+from rocattn_profiling.asv.series import Point, Series
+from rocattn_profiling.gate.rule.decide import Policy
+from rocattn_profiling.gate.rule.pairs import Decision, PairLaunch
 from rocattn_profiling.gate.verdict import Entry, GateResult, SideFacts
-from rocattn_profiling.measure.asv_series import Point, Series
 from rocattn_profiling.measure.records import Check, Commit, Launch, Machine, Record
-from rocattn_profiling.measure.revisions import Revision
-from rocattn_profiling.report.commits import CommitInfo, History
+from rocattn_profiling.revisions.git import Revision
+from rocattn_profiling.site.commits import CommitInfo, History
 
 HOSTILE = "<script>alert('x')</script>\"'&{{ 7*7 }}"
 MACHINE = Machine(

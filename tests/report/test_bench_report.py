@@ -9,9 +9,11 @@ import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
+from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.measure.stats import speedup, summarize
-from rocattn_profiling.report import bench_report, frame
-from rocattn_profiling.report.pages import escape_markdown, report_html, report_markdown
+from rocattn_profiling.pages.render import escape_markdown
+from rocattn_profiling.report import frame
+from rocattn_profiling.report.page import report_html, report_markdown
 
 
 def cells(html):
@@ -21,7 +23,7 @@ def cells(html):
 
 def test_html_shows_every_number_of_a_row(records):
     """Config, backend, percentiles, speed-up with its interval, rates, ceilings, and both errors."""
-    from rocattn_profiling.report.quantities import digits, quantity
+    from rocattn_profiling.pages.quantities import digits, quantity
 
     shown = cells(report_html(bench_report.build(records), None, 0))
     summary = summarize(records[1])

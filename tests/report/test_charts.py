@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from rocattn_profiling.report.charts import Trace, Value, line_chart, sparklines, strip, value_axis
-from rocattn_profiling.report.quantities import (
+from rocattn_profiling.pages.charts import Trace, Value, line_chart, sparklines, strip, value_axis
+from rocattn_profiling.pages.quantities import (
     between,
     digits,
     log_ticks,

@@ -3,13 +3,17 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from rocattn_profiling.base.progress import Step
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate.verdict import write
 from rocattn_profiling.measure.records import append_record
+from rocattn_profiling.site import measure as history
 
 
 @pytest.fixture
@@ -139,3 +143,39 @@ def test_site_shows_records_and_verdict_before_there_is_history(repository, out,
     notes, last = captured.err.splitlines()[:-1], captured.err.splitlines()[-1]
     assert notes == ["note: asv's pages were not made: the store has no result of a commit of this repository"]
     assert last == f"The site is at {out / 'site/index.html'}"
+
+
+def test_site_measures_the_newest_commits_first(out, capsys, monkeypatch):
+    """--measure N hands over to the back-fill and publishes after it; nothing measured is exit status 3."""
+    asked = []
+
+    def measure(repo, count, *, launches, on_step, say):
+        asked.append((repo, count, launches))
+        on_step(Step(done=1, total=1, what="x"))
+        say("building")
+        return history.History(passed_over={"abc": "does not build"}, launches=0)
+
+    monkeypatch.setattr(history, "measure_history", measure)
+    repo = Path(__file__).resolve().parents[2]
+    words = ["site", "--offline", "--repo", str(repo), "--store", str(out / "none"), "--out", str(out / "site")]
+    assert main([*words, "--measure", "4"]) == 3
+    assert asked == [(repo, 4, 3)]
+    assert (out / "site/index.html").is_file()
+    assert "0 commits measured, 0 had results, 1 passed over" in capsys.readouterr().err
+
+
+def test_a_back_fill_that_is_told_to_end_unwinds(tmp_path, capsys, monkeypatch):
+    """Or its worker goes on alone, and its checkout stays in the cache."""
+
+    def measure(*_, **__):
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # which would end these tests as well
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(history, "measure_history", measure)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
+            main(["site", "--measure", "1", "--out", str(tmp_path)])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err.endswith("rocattn site: terminated; what was finished is kept\n")

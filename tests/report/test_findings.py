@@ -2,9 +2,9 @@
 
 import pytest
 
-from rocattn_profiling.report.findings import _rules
-from rocattn_profiling.report.findings import find as find_within
-from rocattn_profiling.report.limits import bounds
+from rocattn_profiling.profile.report.findings import _rules
+from rocattn_profiling.profile.report.findings import find as find_within
+from rocattn_profiling.profile.report.limits import bounds
 
 MI300X = {"cus": 304.0, "simds_per_cu": 4.0, "peak_gbps": 5324.8}
 WORDS = {"limiter": "", "bound": ""}

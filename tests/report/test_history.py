@@ -6,12 +6,12 @@ import re
 import msgspec
 import pytest
 
-from rocattn_profiling.gate.changepoints import changes_of
-from rocattn_profiling.measure.asv_series import Point
-from rocattn_profiling.report import history, history_charts
-from rocattn_profiling.report.changes import Changes, find_changes
-from rocattn_profiling.report.commits import CommitInfo, History
-from rocattn_profiling.report.history import (
+from rocattn_profiling.asv.series import Point
+from rocattn_profiling.site import history, history_charts
+from rocattn_profiling.site.changes.changepoints import changes_of
+from rocattn_profiling.site.changes.changes import Changes, find_changes
+from rocattn_profiling.site.commits import CommitInfo, History
+from rocattn_profiling.site.history import (
     Line,
     direction_of,
     entry_of,
@@ -20,8 +20,8 @@ from rocattn_profiling.report.history import (
     order_commits,
     slug_of,
 )
-from rocattn_profiling.report.history_charts import Around, against, geometric_mean, relative
-from rocattn_profiling.report.site import Site, pages_of
+from rocattn_profiling.site.history_charts import Around, against, geometric_mean, relative
+from rocattn_profiling.site.site import Site, pages_of
 
 
 def point(value, low=None, high=None, sha="a", date_ms=0):

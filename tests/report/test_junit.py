@@ -5,8 +5,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from rocattn_profiling.measure.records import Check
-from rocattn_profiling.measure.verify_outcomes import Outcome, Verification
-from rocattn_profiling.report import junit, verify_report
+from rocattn_profiling.verify import junit
+from rocattn_profiling.verify import page as verify_report
+from rocattn_profiling.verify.outcomes import Outcome, Verification
 
 RIGHT, WRONG = (
     Check(

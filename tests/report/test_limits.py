@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from rocattn_profiling.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, Profile
-from rocattn_profiling.report import profile_report
-from rocattn_profiling.report.limits import NEAR, bounds, limits
+from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, Profile
+from rocattn_profiling.profile.report import report as profile_report
+from rocattn_profiling.profile.report.limits import NEAR, bounds, limits
 
 from .test_profile_report import MI300X
 

@@ -6,10 +6,11 @@ from html.parser import HTMLParser
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.report import bench_report
-from rocattn_profiling.report.asv_pages import AsvPages
-from rocattn_profiling.report.pages import breakable, report_html
-from rocattn_profiling.report.site import Site, pages_of, write_site
+from rocattn_profiling.bench import report as bench_report
+from rocattn_profiling.pages.render import breakable
+from rocattn_profiling.report.page import report_html
+from rocattn_profiling.site.asv.pages import AsvPages
+from rocattn_profiling.site.site import Site, pages_of, write_site
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "wbr"}
 

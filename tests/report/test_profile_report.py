@@ -11,9 +11,20 @@ import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
-from rocattn_profiling.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, ROOF_DTYPES, Profile
-from rocattn_profiling.report import profile_compare, profile_pages, profile_report, trace
-from rocattn_profiling.report.roofline import roofline
+from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, ROOF_DTYPES, Profile
+from rocattn_profiling.profile.report import (
+    compare as profile_compare,
+)
+from rocattn_profiling.profile.report import (
+    pages as profile_pages,
+)
+from rocattn_profiling.profile.report import (
+    report as profile_report,
+)
+from rocattn_profiling.profile.report import (
+    trace,
+)
+from rocattn_profiling.profile.report.roofline import roofline
 
 MI300X = {
     "number": 0, "arch": "gfx942", "product": "MI300X", "cus": 304, "simds": 1216, "max_waves_per_cu": 32, "xccs": 8,
@@ -288,7 +299,7 @@ def test_launches_of_two_runs_are_compared_as_their_kernels(tmp_path, monkeypatc
     made["after"].dispatches.loc[2, "end_ns"] = made["after"].dispatches.loc[2, "start_ns"] + 500
     for name in made:
         (tmp_path / name).mkdir()
-    monkeypatch.setattr("rocattn_profiling.ingest.read", lambda paths: made[paths[0].name])
+    monkeypatch.setattr("rocattn_profiling.profile.ingest.read", lambda paths: made[paths[0].name])
     paths = ["report", str(tmp_path / "after"), "--against", str(tmp_path / "before"), "--out", str(tmp_path / "out")]
     assert main([*paths, "--per", "dispatch"]) == 0
     found = json.loads((tmp_path / "out/profile.json").read_text())

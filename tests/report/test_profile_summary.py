@@ -6,9 +6,17 @@ import pandas as pd
 import pytest
 
 from rocattn_profiling.cli import main
-from rocattn_profiling.ingest.table import AGENT_DTYPES
-from rocattn_profiling.report import profile_compare, profile_pages, profile_report
-from rocattn_profiling.report.profile_summary import changes, summarise
+from rocattn_profiling.profile.ingest.table import AGENT_DTYPES
+from rocattn_profiling.profile.report import (
+    compare as profile_compare,
+)
+from rocattn_profiling.profile.report import (
+    pages as profile_pages,
+)
+from rocattn_profiling.profile.report import (
+    report as profile_report,
+)
+from rocattn_profiling.profile.report.summary import changes, summarise
 
 from .test_limits import BMM1, BMM2, made_of, report
 
@@ -154,7 +162,7 @@ def test_the_terminal_says_what_the_page_does(tmp_path, monkeypatch, capsys):
     made = {"before": made_of(BMM1), "after": made_of(BMM2)}
     for name in made:
         (tmp_path / name).mkdir()
-    monkeypatch.setattr("rocattn_profiling.ingest.read", lambda paths: made[paths[0].name])
+    monkeypatch.setattr("rocattn_profiling.profile.ingest.read", lambda paths: made[paths[0].name])
     paths = ["report", str(tmp_path / "after"), "--against", str(tmp_path / "before"), "--out", str(tmp_path / "out")]
     assert main(paths) == 0
     first, second, *_, last = capsys.readouterr().err.splitlines()

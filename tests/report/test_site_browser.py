@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rocattn_profiling.gate.changepoints import changes_of
-from rocattn_profiling.report import bench_report
-from rocattn_profiling.report.asv_pages import AsvPages
-from rocattn_profiling.report.changes import find_changes
-from rocattn_profiling.report.commits import CommitInfo, History
-from rocattn_profiling.report.site import Site, write_site
+from rocattn_profiling.bench import report as bench_report
+from rocattn_profiling.site.asv.pages import AsvPages
+from rocattn_profiling.site.changes.changepoints import changes_of
+from rocattn_profiling.site.changes.changes import find_changes
+from rocattn_profiling.site.commits import CommitInfo, History
+from rocattn_profiling.site.site import Site, write_site
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]

@@ -11,16 +11,16 @@ import subprocess
 import msgspec
 import pytest
 
-from rocattn_profiling.audit.pins import Pin, Pins
-from rocattn_profiling.gate.changepoints import changes_of
-from rocattn_profiling.report.changes import find_changes
-from rocattn_profiling.report.commit_pages import HINTS, commit_pages, commit_paths
-from rocattn_profiling.report.commits import CommitInfo, History, commit_url, read_history
-from rocattn_profiling.report.history import LINES, TABLE_COLUMNS
-from rocattn_profiling.report.pages import GENERATOR
-from rocattn_profiling.report.site import Site, pages_of, write_site
-from rocattn_profiling.report.state import HEADLINE, arch_state, read_standing
-from rocattn_profiling.report.thinning import thin
+from rocattn_profiling.kernels.pins import Pin, Pins
+from rocattn_profiling.pages.render import GENERATOR
+from rocattn_profiling.pages.thinning import thin
+from rocattn_profiling.site.changes.changepoints import changes_of
+from rocattn_profiling.site.changes.changes import find_changes
+from rocattn_profiling.site.commit_pages import HINTS, commit_pages, commit_paths
+from rocattn_profiling.site.commits import CommitInfo, History, commit_url, read_history
+from rocattn_profiling.site.history import LINES, TABLE_COLUMNS
+from rocattn_profiling.site.site import Site, pages_of, write_site
+from rocattn_profiling.site.state import HEADLINE, arch_state, read_standing
 
 KERNEL = "flash_attention_causal f16 D=128"
 

@@ -12,9 +12,10 @@ from rocattn.gpu.driver import GpuDevice
 from rocattn.gpu.probe import GpuProbe
 from rocattn.toolchain import Compiler, choose_host_compiler, host_isa
 from rocattn_profiling import cli
-from rocattn_profiling.cli import doctor, doctor_machine
-from rocattn_profiling.cli import doctor_checks as checks
-from rocattn_profiling.cli.doctor_report import Check
+from rocattn_profiling.doctor import checks
+from rocattn_profiling.doctor import command as doctor
+from rocattn_profiling.doctor import machine as doctor_machine
+from rocattn_profiling.doctor.report import Check
 
 
 @pytest.fixture

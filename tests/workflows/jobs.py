@@ -228,7 +228,7 @@ def snapshot(folder):
 
     Without the history, which a shallow clone (as actions/checkout makes it) does not have.
     """
-    from rocattn_profiling.measure import revisions
+    from rocattn_profiling.revisions import git as revisions
 
     found = revisions.snapshot_worktree(ROOT)
     origin = folder / "origin"

@@ -1,1 +1,1 @@
-"""The gate: measure two revisions side by side, decide on process launches, print the verdict."""
+"""``rocattn gate``: measure two revisions side by side and fail on a proven regression."""

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from rocattn_profiling.asv.launch import Launcher
     from rocattn_profiling.gate.measure import SideName
-    from rocattn_profiling.measure.asv_launch import Launcher
-    from rocattn_profiling.measure.revisions import Revision
+    from rocattn_profiling.revisions.git import Revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.files import write_text
-from rocattn_profiling.gate import noise_record
-from rocattn_profiling.gate.noise_record import Key, Known, Measurement, NoiseSource
-from rocattn_profiling.measure.asv_store import machine_folder
+from rocattn_profiling.asv.store import machine_folder
+from rocattn_profiling.base.files import write_text
+from rocattn_profiling.gate.rule import noise_record
+from rocattn_profiling.gate.rule.noise_record import Key, Known, Measurement, NoiseSource
 from rocattn_profiling.measure.machine import this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rocattn_profiling.asv.launch import Case, Request
     from rocattn_profiling.gate.measure import Measured
     from rocattn_profiling.gate.options import Options
     from rocattn_profiling.gate.sides import Sides
-    from rocattn_profiling.measure.asv_launch import Case, Request
 
 
 @dataclass(frozen=True, slots=True)

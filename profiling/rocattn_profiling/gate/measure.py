@@ -21,19 +21,19 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.files import append_line
-from rocattn_profiling.gate.decide import SuiteDecision, decide_suite
-from rocattn_profiling.gate.launches import SLOW, usual_canary
-from rocattn_profiling.gate.noise_record import Known
-from rocattn_profiling.gate.pairs import Pair, PairLaunch, Side, no_measurement
-from rocattn_profiling.measure.asv_launch import Case, Launcher, Outcome, Request
-from rocattn_profiling.measure.steps import Step
+from rocattn_profiling.asv.launch import Case, Launcher, Outcome, Request
+from rocattn_profiling.base.files import append_line
+from rocattn_profiling.base.progress import Step
+from rocattn_profiling.gate.rule.decide import SuiteDecision, decide_suite
+from rocattn_profiling.gate.rule.launches import SLOW, usual_canary
+from rocattn_profiling.gate.rule.noise_record import Known
+from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side, no_measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from rocattn_profiling.gate.policy import Policy
+    from rocattn_profiling.gate.rule.policy import Policy
 
 SideName = Literal["base", "head"]
 SIDES: tuple[SideName, SideName] = ("base", "head")

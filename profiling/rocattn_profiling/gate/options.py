@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.gate.policy import FULL_LOOKS, MIN_EFFECT, QUICK_LOOKS, Policy
+from rocattn_profiling.gate.rule.policy import FULL_LOOKS, MIN_EFFECT, QUICK_LOOKS, Policy
 
 if TYPE_CHECKING:
     from rocattn_profiling.gate.measure import SideName
@@ -29,7 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         patterns: Regular expressions; a benchmark is measured if one finds its label.
         quick: Fewer looks, shorter launches, and only classes named ``Quick…`` where the suite has any.
         rounds: Most rounds; 0 for the usual.
-        min_effect: The tolerance; see `rocattn_profiling.gate.policy.Policy`.
+        min_effect: The tolerance; see `rocattn_profiling.gate.rule.policy.Policy`.
         seed: Of every order; 0 to derive it from revisions and settings.
         fresh: Forget an unfinished run.
         exact: Compare exact metrics too.

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rocattn_profiling.asv import launch as asv_launch
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.verdict import Entry
-from rocattn_profiling.measure import asv_launch
 from rocattn_profiling.measure.machine import this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from rocattn_profiling.asv.launch import Case, Suite
     from rocattn_profiling.gate.measure import Measured, SideName
     from rocattn_profiling.gate.options import Options
-    from rocattn_profiling.gate.policy import Policy
+    from rocattn_profiling.gate.rule.policy import Policy
     from rocattn_profiling.gate.sides import Sides
-    from rocattn_profiling.measure.asv_launch import Case, Suite
 
 
 def chosen_cases(suite: Suite, options: Options) -> list[Case]:

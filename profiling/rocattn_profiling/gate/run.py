@@ -9,26 +9,30 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.files import stamp
-from rocattn_profiling.gate import exact, exact_sides, explain, learning, outputs, result, verdict, waivers
+from rocattn_profiling.asv.launch import Request
+from rocattn_profiling.base.files import stamp
+from rocattn_profiling.gate import learning, result, verdict, waivers
+from rocattn_profiling.gate.exact import compare as exact
+from rocattn_profiling.gate.exact import sides as exact_sides
+from rocattn_profiling.gate.explain import explain
 from rocattn_profiling.gate.folder import alone
+from rocattn_profiling.gate.formats import outputs
 from rocattn_profiling.gate.measure import SIDES, LaunchStore, Session
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.sides import open_sides, out_errors
-from rocattn_profiling.measure.asv_config import SuiteError
-from rocattn_profiling.measure.asv_launch import Request
+from rocattn_profiling.revisions.asv_config import SuiteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from rocattn_profiling.asv.launch import Case
+    from rocattn_profiling.base.progress import Step
     from rocattn_profiling.gate.measure import Measured
-    from rocattn_profiling.gate.policy import Policy
+    from rocattn_profiling.gate.rule.policy import Policy
     from rocattn_profiling.gate.sides import Sides
     from rocattn_profiling.gate.thresholds import Thresholds
     from rocattn_profiling.gate.verdict import Entry
-    from rocattn_profiling.measure.asv_launch import Case
-    from rocattn_profiling.measure.steps import Step
 
 QUICK_REQUEST = Request(sample_ns=3_000_000, budget_ns=60_000_000)
 FULL_REQUEST = Request(sample_ns=5_000_000, budget_ns=200_000_000)

@@ -2,7 +2,8 @@
 
 The machinery is that of ``rocattn gate run`` with base and head alike, but every benchmark gets every round. The
 launches say of each benchmark how noisy it is, how often the gate would have been wrong, and the smallest change it
-would have found (`rocattn_profiling.gate.sensitivity`); and how often a whole run of unchanged benchmarks turns red.
+would have found (`rocattn_profiling.gate.rule.sensitivity`); and how often a whole run of unchanged benchmarks
+turns red.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.gate.decide import decide_suite
-from rocattn_profiling.gate.look import has_zero, identical
 from rocattn_profiling.gate.measure import SIDES, Line
-from rocattn_profiling.gate.noise_record import Known, NoiseSource
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.pairs import Pair, Side
-from rocattn_profiling.gate.policy import Policy  # noqa: TC001 - msgspec reads the annotations when it encodes
+from rocattn_profiling.gate.rule.decide import decide_suite
+from rocattn_profiling.gate.rule.look import has_zero, identical
+from rocattn_profiling.gate.rule.noise_record import Known, NoiseSource
+from rocattn_profiling.gate.rule.pairs import Pair, Side
+from rocattn_profiling.gate.rule.policy import Policy  # noqa: TC001 - msgspec reads the annotations when it encodes
+from rocattn_profiling.gate.rule.sensitivity import Sensitivity, relabelled, sensitivity
 from rocattn_profiling.gate.run import run_gate
-from rocattn_profiling.gate.sensitivity import Sensitivity, relabelled, sensitivity
 from rocattn_profiling.gate.verdict import JUDGED
 from rocattn_profiling.measure.records import Machine  # noqa: TC001 - msgspec reads the annotations when it decodes
 
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from rocattn_profiling.base.progress import Step
     from rocattn_profiling.gate.measure import LaunchStore, SideName
     from rocattn_profiling.gate.verdict import GateResult
-    from rocattn_profiling.measure.steps import Step
 
 SCHEMA = 1
 DRAWS = 60

@@ -13,27 +13,28 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.asv.launch import Launcher
+from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate import thresholds, waivers
 from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.verdict import SideFacts
-from rocattn_profiling.markup import terminal
-from rocattn_profiling.measure import environments, revisions
-from rocattn_profiling.measure.asv_config import SuiteError, read_config
-from rocattn_profiling.measure.asv_launch import Launcher
-from rocattn_profiling.measure.environments import Environment
-from rocattn_profiling.measure.facts import find_interpreter, folder_digest
+from rocattn_profiling.revisions import environments
+from rocattn_profiling.revisions import git as revisions
+from rocattn_profiling.revisions.asv_config import SuiteError, read_config
+from rocattn_profiling.revisions.environments import Environment
+from rocattn_profiling.revisions.interpreters import find_interpreter, folder_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from rocattn_profiling.asv.launch import Suite
     from rocattn_profiling.gate.measure import SideName
     from rocattn_profiling.gate.thresholds import Thresholds
     from rocattn_profiling.gate.waivers import Found
-    from rocattn_profiling.measure.asv_config import Config, Recipe
-    from rocattn_profiling.measure.asv_launch import Suite
-    from rocattn_profiling.measure.revisions import Revision
+    from rocattn_profiling.revisions.asv_config import Config, Recipe
+    from rocattn_profiling.revisions.git import Revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,15 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate import tables
-from rocattn_profiling.gate.pairs import TIMES
-from rocattn_profiling.gate.policy import CALLED
+from rocattn_profiling.gate.rule.pairs import TIMES
+from rocattn_profiling.gate.rule.policy import CALLED
 from rocattn_profiling.gate.verdict import EXACT, JUDGED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from rocattn_profiling.gate.policy import Policy
+    from rocattn_profiling.gate.rule.policy import Policy
     from rocattn_profiling.gate.verdict import Entry
 
 FILE = ".rocattn/thresholds.toml"

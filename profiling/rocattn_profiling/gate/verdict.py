@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.files import open_regular, write_text
-from rocattn_profiling.gate.noise_record import KnownNoise, NoiseSource, known_noise
-from rocattn_profiling.gate.pairs import Decision, PairLaunch  # noqa: TC001 - msgspec reads the annotations when it decodes
-from rocattn_profiling.gate.policy import Policy  # noqa: TC001 - msgspec reads the annotations when it decodes
-from rocattn_profiling.markup import plain, terminal
-from rocattn_profiling.measure.asv_series import is_rate
+from rocattn_profiling.asv.series import is_rate
+from rocattn_profiling.base.files import open_regular, write_text
+from rocattn_profiling.base.markup import plain, terminal
+from rocattn_profiling.gate.rule.noise_record import KnownNoise, NoiseSource, known_noise
+from rocattn_profiling.gate.rule.pairs import Decision, PairLaunch  # noqa: TC001 - msgspec reads the annotations when it decodes
+from rocattn_profiling.gate.rule.policy import Policy  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.measure.records import Machine  # noqa: TC001 - as above
-from rocattn_profiling.measure.revisions import Revision  # noqa: TC001 - as above
+from rocattn_profiling.revisions.git import Revision  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from rocattn_profiling.asv.launch import Case, Outcome
     from rocattn_profiling.gate.measure import Measured, SideName
-    from rocattn_profiling.gate.pairs import Pair
-    from rocattn_profiling.measure.asv_launch import Case, Outcome
+    from rocattn_profiling.gate.rule.pairs import Pair
 
 SCHEMA = 1
 FILE = "verdict.json"

@@ -19,13 +19,13 @@ from rocattn.gpu.arch import processor
 from rocattn.gpu.errors import ArchError
 from rocattn_profiling.gate import tables
 from rocattn_profiling.gate.verdict import EXACT, JUDGED, METRICS, Entry
-from rocattn_profiling.measure.revisions import git
+from rocattn_profiling.revisions.git import git
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from rocattn_profiling.measure.revisions import Revision
+    from rocattn_profiling.revisions.git import Revision
 
 FILE = ".rocattn/waivers.toml"
 _TEXTS = ("benchmark", "metric", "arch", "issue", "reason", "author")

@@ -1,1 +1,1 @@
-"""Measuring: workloads, inputs, sampling in fresh processes, records, checks against float64."""
+"""Records of measurements, their statistics, the machine they come from, and fresh processes to take them in."""

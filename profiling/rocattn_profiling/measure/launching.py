@@ -16,8 +16,7 @@ import msgspec
 
 from rocattn.complaint import complaint
 from rocattn.errors import signal_name
-from rocattn_profiling.measure.sample_worker import Job, Result
-from rocattn_profiling.measure.worker_process import STATE_BYTES
+from rocattn_profiling.measure.worker import STATE_BYTES
 
 _ENDING_S = 10.0
 
@@ -37,16 +36,6 @@ class Answer(msgspec.Struct, frozen=True):
     log: str
 
 
-def launch(job: Job, env: dict[str, str], timeout_s: float) -> Result | Crash:
-    """Do a sampling job in a fresh process and return what it reports; see `run_worker`."""
-    answer = run_worker("sample_worker", msgspec.json.encode(job), env, timeout_s)
-    if isinstance(answer, Crash):
-        return answer
-    result = msgspec.json.decode(answer.line, type=Result)
-    result.log = answer.log
-    return result
-
-
 def run_worker(module: str, job: bytes, env: dict[str, str], timeout_s: float) -> Answer | Crash:
     """Do a job in a fresh process and return what it reports.
 
@@ -54,12 +43,12 @@ def run_worker(module: str, job: bytes, env: dict[str, str], timeout_s: float) -
     that lands while the process is being made leaves it to end by itself: its input closes, its parent is not there.)
 
     Args:
-        module: Of `rocattn_profiling.measure`, run with ``-m``; it ends in `worker_process.serve`.
+        module: Run with ``-m``; it ends in `rocattn_profiling.measure.worker.serve`.
         job: What to do, encoded.
         env: The process's whole environment.
         timeout_s: After this long the process is killed.
     """
-    worker = [sys.executable, "-P", "-m", f"rocattn_profiling.measure.{module}"]
+    worker = [sys.executable, "-P", "-m", module]
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as state:
         read_fd, write_fd = os.pipe()
         with os.fdopen(read_fd, "rb", buffering=0) as pipe:

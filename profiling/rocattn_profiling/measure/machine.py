@@ -15,7 +15,7 @@ from rocattn.gpu.probe import probe
 from rocattn.toolchain import choose_host_compiler, host_isa
 from rocattn_profiling.measure import cgroup
 from rocattn_profiling.measure.records import Commit, Machine
-from rocattn_profiling.measure.revisions import RevisionError, git
+from rocattn_profiling.revisions.git import RevisionError, git
 
 
 def available_cores() -> int:

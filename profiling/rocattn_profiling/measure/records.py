@@ -13,7 +13,7 @@ import msgspec
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError, RocattnError
-from rocattn_profiling.files import append_line
+from rocattn_profiling.base.files import append_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

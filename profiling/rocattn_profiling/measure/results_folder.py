@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.files import Staging
+from rocattn_profiling.base.files import Staging
 from rocattn_profiling.measure.records import Record, append_record, read_records
 from rocattn_profiling.measure.settings import Identity
 

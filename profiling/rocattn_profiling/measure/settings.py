@@ -132,7 +132,7 @@ def import_backends(module: str) -> list[str]:
 def code_hash(module: str = "") -> str:
     """Return the hash of the library's and the kernels' files, and of one more module's file."""
     files = [Path(file)] if module and (file := import_module(module).__file__) else []
-    files.append(Path(__file__).with_name("modules.py"))  # timed, as the library is
+    files.append(Path(__file__).parents[1] / "workloads/modules.py")  # timed, as the library is
     roots = [Path(str(rocattn.__file__)).parent]
     with suppress(ToolchainError):  # an installation without kernel sources can still bench what needs none
         roots.append(kernel_root())

@@ -1,1 +1,1 @@
-"""Reports and pages: pure functions of records."""
+"""``rocattn report``: one report from records, or from a profiler's files."""

@@ -1,0 +1,1 @@
+"""asv's side: its store, its series, and launching its benchmarks in old environments."""

@@ -1,0 +1,351 @@
+"""The parent's side of asv benchmarks: list a suite, and run one benchmark once in a fresh process of a revision.
+
+The process itself is `rocattn_profiling.asv.worker`, a copy of which is started by path in the environment of
+the side, beside a copy of this environment's asv_runner: so every side is run by the same one, also those that have
+none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from rocattn.complaint import complaint
+from rocattn.errors import signal_name
+from rocattn.toolchain import compiler_environment
+from rocattn_profiling.asv import detached
+from rocattn_profiling.measure.machine import thread_environment
+from rocattn_profiling.measure.records import Launch
+from rocattn_profiling.revisions.asv_config import DEFAULT_TIMEOUT_S, SuiteError
+from rocattn_profiling.revisions.git import TIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+WORKER = Path(__file__).with_name("worker.py")
+LIST_TIMEOUT_S = 120.0
+_PAGE_BYTES, _LINE_BYTES, _ALIGNED_BYTES = 4096, 64, 16
+_OWN_BYTES = 512  # Python keeps shorter strings apart from what malloc lays out
+Status = Literal["ok", "skipped", "failed", "timeout"]
+
+
+class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
+    """One asv benchmark as its discovery sees it.
+
+    Attributes:
+        name, type, unit, version, params, param_names, timeout: As in asv's ``benchmarks.json``; params are reprs.
+        setup_cache_key: Names the setup_cache it shares with others; None without one.
+    """
+
+    name: str
+    type: str
+    unit: str
+    version: str
+    params: list[list[str]]
+    param_names: list[str]
+    timeout: float | None = None
+    setup_cache_key: str | None = None
+    setup_cache_timeout: float | None = None
+
+    @property
+    def metric(self) -> str:
+        """What it measures, as names of benchmarks begin: "time", "mem", "peakmem" or "track"."""
+        return {"memory": "mem", "peakmemory": "peakmem"}.get(self.type, self.type)
+
+    def cases(self) -> list[Case]:
+        """Return every parameter combination, in asv's order."""
+        if not self.params:
+            return [Case(benchmark=self, param=None, label=self.name)]
+        combinations = itertools.product(*self.params)
+        return [
+            Case(benchmark=self, param=index, label=f"{self.name}({', '.join(values)})")
+            for index, values in enumerate(combinations)
+        ]
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A benchmark with one parameter combination: what is measured, compared and named.
+
+    Attributes:
+        param: Index into the product of the params; None without params.
+        label: ``module.Class.time_x(1024, 'cpu')``.
+    """
+
+    benchmark: Benchmark
+    param: int | None
+    label: str
+
+
+class Suite(msgspec.Struct, frozen=True, kw_only=True):
+    """What a benchmark folder holds in one environment: benchmarks, and modules that do not import there."""
+
+    benchmarks: list[Benchmark]
+    broken: dict[str, str] = {}
+
+    def cases(self, patterns: tuple[str, ...] = ()) -> list[Case]:
+        """Return the cases whose label one of the regular expressions finds; all without patterns."""
+        found = [case for benchmark in self.benchmarks for case in benchmark.cases()]
+        return [case for case in found if not patterns or any(re.search(p, case.label) for p in patterns)]
+
+
+def quick_cases(cases: list[Case]) -> list[Case]:
+    """Return the cases of classes named ``Quick…``, or all of them in a suite that has none."""
+    return [case for case in cases if re.search(r"(^|\.)Quick\w*\.", case.benchmark.name)] or cases
+
+
+class GpuState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a GPU was doing during one sample; 0 is what it does not tell."""
+
+    sclk_mhz: float = 0.0
+    mclk_mhz: float = 0.0
+    power_w: float = 0.0
+    temperature_c: float = 0.0
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process said.
+
+    Attributes:
+        status: "ok", "skipped" (by the benchmark itself), "failed" or "timeout".
+        launch: The samples; None if there are none. A benchmark with a single value has it as its one sample.
+        thread_ns: CPU time of the main thread for the same samples; ``launch.cpu_ns`` is the whole process.
+        canary_ns: Low end of the CPU times of a fixed piece of work in the same process; 0 beside a timer of the
+            benchmark's own.
+        canary_of: The interpreter's version and build: what the fixed work of two launches can be compared by.
+        steal_pct: Share of the machine's CPU time that the hypervisor gave to others while the launch ran.
+        gpu: The GPU's state at each sample, from a timer that watches it; empty for others.
+        peak_rss_bytes: Largest resident set of the process.
+        reason: One line why it was skipped or failed; ``traceback`` has the rest.
+    """
+
+    status: Status
+    launch: Launch | None = None
+    thread_ns: list[float] = []
+    canary_ns: float = 0.0
+    canary_of: str = ""
+    steal_pct: float = 0.0
+    gpu: list[GpuState] = []
+    peak_rss_bytes: int = 0
+    reason: str = ""
+    traceback: str = ""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """How to sample: a ``number`` and ``count`` of 0 let the worker choose for ``sample_ns`` and ``budget_ns``."""
+
+    number: int = 0
+    count: int = 0
+    sample_ns: int = 4_000_000
+    budget_ns: int = 120_000_000
+
+
+class Launcher:
+    """Starts worker processes of one side.
+
+    Args:
+        python: The interpreter of the side's environment.
+        suite: The benchmark folder, outside of any installed package.
+        scratch: A folder for caches, answers and logs; one for each side.
+        environment: Variables laid over the defaults: one thread, and this interpreter's compiler for CPU kernels,
+            because an environment of a revision has none of its own.
+        timeout_s: For benchmarks that set none.
+    """
+
+    def __init__(
+        self,
+        python: str,
+        suite: Path,
+        scratch: Path,
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self.python, self.timeout_s = python, timeout_s
+        # Absolute, because the worker starts in another folder.
+        self.suite, self.scratch = suite.absolute(), scratch.absolute()
+        hidden = {
+            "PYTHONPATH",
+            "PYTHONHOME",
+            "PYTHONSTARTUP",
+            "VIRTUAL_ENV",
+            "PYTHONPROFILEIMPORTTIME",
+            "PYTHONSAFEPATH",
+        }
+        kept = {key: value for key, value in os.environ.items() if key not in hidden | TIES}
+        self.environment = {**kept, **thread_environment(1), **compiler_environment(), **(environment or {})}
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        self._worker = _lay_out_runner(self.scratch / "runner")
+
+    def discover(self) -> Suite:
+        """List the suite's benchmarks in this environment.
+
+        Raises:
+            SuiteError: When the folder as a whole cannot be listed.
+        """
+        answer, outcome = self._start({"do": "list"}, LIST_TIMEOUT_S, None, seed=0)
+        if outcome.status != "ok":
+            raise SuiteError(f"cannot list the benchmarks in {self.suite.name}: {outcome.reason}")
+        return msgspec.convert(answer, Suite)
+
+    def run(self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0) -> Outcome:
+        """Measure a case once in a fresh process; never raises for what the benchmark does.
+
+        Args:
+            case: What to measure.
+            request: How to sample.
+            pos: Position among the launches of the same measurement, stored with the samples.
+            seed: The process's PYTHONHASHSEED: equal on both sides of a pair, another in every round.
+            layout: Which `layout_bytes` it gets: equal on both sides of a pair, counted up from round to round.
+        """
+        benchmark = case.benchmark
+        folder = None
+        timeout = benchmark.timeout or self.timeout_s
+        if benchmark.setup_cache_key is not None:
+            folder, failed = self._cache(benchmark)
+            if failed is not None:
+                return failed
+        message = {"do": "run", "benchmark": benchmark.name, "type": benchmark.type, "label": case.label}
+        limits = {"limit_ns": round(timeout * 1e9), **msgspec.to_builtins(request)}
+        answer, outcome = self._start(message | limits, timeout, folder, seed=seed, layout=layout)
+        if outcome.status != "ok":
+            return outcome
+        samples = answer["samples_ns"] if "samples_ns" in answer else [answer["value"]]
+        launch = Launch(
+            start_ns=answer["start_ns"],
+            pos=pos,
+            number=answer.get("number", 1),
+            samples_ns=samples,
+            cpu_ns=answer.get("cpu_ns", []),
+            nivcsw=answer.get("nivcsw", []),
+            load=answer["load"],
+        )
+        return msgspec.structs.replace(
+            outcome,
+            launch=launch,
+            thread_ns=answer.get("thread_ns", []),
+            canary_ns=answer["canary_ns"],
+            canary_of=answer.get("canary_of", ""),
+            steal_pct=answer["steal_pct"],
+            gpu=msgspec.convert(answer.get("gpu", []), list[GpuState]),
+            peak_rss_bytes=answer["peak_rss_bytes"],
+        )
+
+    def _cache(self, benchmark: Benchmark) -> tuple[Path, Outcome | None]:
+        """Run setup_cache once a side; return its folder, or what went wrong."""
+        key = re.sub(r"\W+", "-", benchmark.setup_cache_key or "")
+        folder = self.scratch / f"cache-{key}"
+        done = folder / "outcome.json"
+        if done.exists():
+            outcome = msgspec.json.decode(done.read_bytes(), type=Outcome)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            timeout = benchmark.setup_cache_timeout or benchmark.timeout or self.timeout_s
+            message = {"do": "cache", "benchmark": benchmark.name, "type": benchmark.type}
+            _, outcome = self._start(message, timeout, folder, seed=0)
+            done.write_bytes(msgspec.json.encode(outcome))
+        if outcome.status == "ok":
+            return folder, None
+        return folder, msgspec.structs.replace(outcome, reason=f"setup_cache: {outcome.reason}")
+
+    def _start(
+        self, message: dict[str, Any], timeout_s: float, cwd: Path | None, *, seed: int, layout: int = 0
+    ) -> tuple[dict[str, Any], Outcome]:
+        """Start a worker, by default in an empty folder, as asv does: no benchmark finds what another one wrote."""
+        with tempfile.TemporaryDirectory(prefix="launch-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
+            answer, log, own = Path(folder, "answer.json"), Path(folder, "log"), Path(folder, "work")
+            own.mkdir()
+            request = msgspec.json.encode(message | {"suite": str(self.suite), "answer": str(answer)}).decode()
+            command = [self.python, str(self._worker), request]
+            environment = self.environment | {"PYTHONHASHSEED": str(seed), detached.MARK: folder}
+            environment["ROCATTN_LAYOUT"] = "x" * layout_bytes(layout)
+            before = detached.processes()
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    command, cwd=cwd or own, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    start_new_session=True,
+                )  # fmt: skip
+                with _ending(process, folder, before):
+                    try:
+                        process.wait(timeout_s)
+                    except subprocess.TimeoutExpired:
+                        reason = f"no answer within {timeout_s:g} s"
+                        return {}, Outcome(status="timeout", reason=reason, traceback=_tail(log))
+            if not answer.exists():
+                Path(folder, "room").write_bytes(bytes(1 << 16))  # a full disk takes the answer and the log with it
+                return {}, Outcome(status="failed", reason=_death(process.returncode, _tail(log)), traceback=_tail(log))
+            said: dict[str, Any] = msgspec.json.decode(answer.read_bytes())
+            outcome = Outcome(status=said["status"], reason=said.get("reason", ""), traceback=said.get("traceback", ""))
+            return said, outcome
+
+
+def layout_bytes(number: int) -> int:
+    """Return by how much to lengthen the environment of the launches of a round.
+
+    Where a process's stack and heap begin follows from its environment's size, and with it how arrays lie in cache
+    lines: a build may lie well for one size (Mytkowicz et al. 2009, ASPLOS). Four numbers in a row give lengths with
+    all four remainders that malloc's 16 bytes leave in a cache line, anywhere in a page; what is freed before an array
+    is made moves some arrays on.
+    """
+    line = random.Random(number).randrange((_PAGE_BYTES - _OWN_BYTES) // _LINE_BYTES)  # noqa: S311 - a place, no secret
+    return _OWN_BYTES + line * _LINE_BYTES + number % (_LINE_BYTES // _ALIGNED_BYTES) * _ALIGNED_BYTES
+
+
+def _package(name: str) -> Path:
+    """Return the folder of a package that asv, a dependency of this project, brings."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def _lay_out_runner(folder: Path) -> Path:
+    """Copy the worker, as ``asv_worker.py``, and what it needs into a folder; returns its path.
+
+    asv_runner lies beside the worker, where it goes before an environment's own: both sides are run by the same one.
+    pympler, which sizes objects for ``mem_`` benchmarks, is for environments without it.
+    """
+    source = _package("asv_runner")
+    for path in source.rglob("*.py"):
+        place = folder / "asv_runner" / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
+    fallback = folder / "fallback" / "pympler"
+    fallback.mkdir(parents=True, exist_ok=True)
+    for name in ("__init__.py", "asizeof.py"):
+        shutil.copyfile(_package("pympler") / name, fallback / name)
+    return Path(shutil.copy(WORKER, folder / "asv_worker.py"))
+
+
+@contextlib.contextmanager
+def _ending(process: subprocess.Popen[bytes], mark: str, before: frozenset[int]) -> Iterator[None]:
+    """End the whole process group when the block is left, and what the benchmark started in sessions of their own."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        detached.end_marked(mark, before)
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4000))  # a benchmark may have printed gigabytes
+        return file.read().decode(errors="replace")
+
+
+def _death(status: int, said: str) -> str:
+    if status < 0:
+        return f"the process was killed by {signal_name(-status)}"
+    return f"the process ended with status {status} before it had an answer: {complaint(said)[-1000:]}"

@@ -1,0 +1,376 @@
+"""The asv result store: reading and writing the results folder of a repository.
+
+What `rocattn bench` and the gate's back-fill measure goes into the same store that `asv run` writes and `asv publish`
+reads. asv rewrites ``benchmarks.json`` with its own suites at each discovery, so ours are also kept in
+``benchmarks.json.rocattn``, a name that asv passes over.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.asv.entry import Entry, add_result, record_value, united
+from rocattn_profiling.asv.series import PassedOver, Point, Series, guess_unit, place_of, points_of, readable
+from rocattn_profiling.base.files import write_text
+from rocattn_profiling.revisions.asv_config import OUR_RESULTS, usual_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from asv.config import Config
+    from asv.results import Results
+
+    from rocattn_profiling.asv.entry import Sample
+    from rocattn_profiling.measure.records import Commit, Machine, Record
+
+SIDECAR = "benchmarks.json.rocattn"
+LOCK_TIMEOUT_S = 30.0
+MACHINE_KEYS = ("arch", "cpu", "machine", "num_cpu", "os", "ram", "gpu", "gfx", "driver")
+_ARCHITECTURE = re.compile(r"x86_64|amd64|aarch64|arm64|ppc64le|riscv64|s390x", re.IGNORECASE)
+_PATH_PART = re.compile(r"[^\w.+-]")
+
+
+class AsvStore:
+    """The results folder that a repository's ``asv.conf.json`` names.
+
+    Attributes:
+        repo_root: The repository.
+        config_path: Its ``asv.conf.json``, at the top or in the one of the usual folders that has it; None without.
+        results_dir: The folder.
+        project: The project's name by the configuration; "" without.
+        commit_url: ``show_commit_url`` of the configuration.
+
+    Raises:
+        RocattnError: When asv.conf.json is there but cannot be read.
+    """
+
+    def __init__(self, repo_root: Path, results_dir: Path | None = None) -> None:
+        self.repo_root = Path(repo_root).resolve()
+        found = usual_files(self.repo_root)
+        self.config_path = found[0] if len(found) == 1 else None
+        config = read_config(self.config_path) if self.config_path else None
+        configured = (
+            self.config_path.parent / str(config.results_dir)
+            if self.config_path and config
+            else self.repo_root / OUR_RESULTS
+        )
+        self.results_dir = Path(results_dir).resolve() if results_dir else configured
+        self.project = str(config.project or "") if config else ""
+        self.commit_url = str(config.show_commit_url or "") if config else ""
+
+    def add(
+        self,
+        commit: Commit,
+        benchmark: str,
+        params: Sequence[Sequence[str]],
+        param_names: Sequence[str],
+        unit: str,
+        values: Mapping[tuple[int, ...], Sample],
+        version: str = "1",
+        type: str = "time",  # noqa: A002 - asv's own word for it
+        *,
+        machine: Machine | None = None,
+    ) -> None:
+        """Store results of one benchmark for one commit, beside what is there for the same commit and environment.
+
+        Args:
+            commit: What was measured; a dirty tree is refused.
+            benchmark: asv's dotted name ("bench_forward.Forward.time_attention").
+            params: The values of each parameter as asv stores them: their ``repr``.
+            param_names: One a parameter.
+            unit: "seconds", "bytes" or the suite's own word; lower is better, as everywhere in asv.
+            values: Parameter index tuple (``()`` without parameters) to `Sample`.
+            version: The benchmark's version; older versions' results are no longer shown.
+            type: asv's type: "time", "track" or "peakmemory".
+            machine: Where; this machine if None.
+
+        Raises:
+            RocattnError: For a dirty tree, a value that asv cannot take (inf, dict, list of lists), a name asv would
+                not show, or a folder that cannot be written.
+        """
+        entry = Entry(benchmark, [list(p) for p in params], list(param_names), unit, version, type, dict(values))
+        self._store(commit, machine or _this_machine(), [entry])
+
+    def add_records(self, records: Iterable[Record]) -> int:
+        """Store bench records, one benchmark a grid and backend (``bench.inference.cpu_flash``); returns how many.
+
+        A record whose output was wrong is stored as failed, a skipped one as n/a: neither has a time to show. What a
+        fleet measured has a history of its own for each node.
+
+        Raises:
+            RocattnError: When a record has no commit or comes from a dirty tree, before anything is written.
+        """
+        grouped: dict[tuple[Commit, Machine], dict[str, dict[str, Sample]]] = {}
+        count = 0
+        for record in records:
+            if record.commit is None:
+                raise RocattnError(f"{record.id} was not measured in a git repository: the asv store needs a commit")
+            _refuse_dirty(record.commit)
+            benchmark = f"bench.{_identifier(record.suite)}.{_identifier(record.backend)}"
+            name = "-".join(filter(None, (record.machine.name, record.host)))
+            node = msgspec.structs.replace(record.machine, name=name)
+            cells = grouped.setdefault((record.commit, node), {}).setdefault(benchmark, {})
+            cells[repr(record.label)] = record_value(record)
+            count += 1
+        for (commit, machine), benchmarks in grouped.items():
+            entries = [
+                Entry(
+                    name,
+                    [list(cells)],
+                    ["config"],
+                    "seconds",
+                    "1",
+                    "time",
+                    {(i,): v for i, v in enumerate(cells.values())},
+                )
+                for name, cells in benchmarks.items()
+            ]
+            self._store(commit, machine, entries)
+        return count
+
+    def read(
+        self,
+        on_problem: Callable[[str], None] = lambda _: None,
+        on_file: Callable[[int, str], None] = lambda _, __: None,
+    ) -> list[Series]:
+        """Return every series of the store, asv's own results included; what cannot be read is passed over.
+
+        Args:
+            on_problem: Called with one line for each file passed over, and for each benchmark whose results are no
+                numbers: asv keeps what a `track_` returned, text and True included.
+            on_file: Called after each file with how many there are, and its name.
+        """
+        known = self.benchmarks(on_problem)
+        found: dict[tuple[str, tuple[tuple[str, str], ...], str, str], list[Point]] = {}
+        places: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+        odd: dict[str, Path] = {}
+        passed_over = PassedOver()
+        paths = list(self.result_files(on_problem))
+        for path in paths:
+            try:
+                results = load_results(path)
+                where = (str(results.params.get("machine", "")), str(results.env_name))
+                places.setdefault(where, {})[results.commit_hash] = place_of(results)
+                for name in sorted(results.get_all_result_keys()):
+                    info = known.get(name, {})
+                    if info and results.benchmark_version.get(name) not in {None, info.get("version")}:
+                        continue
+                    try:
+                        points = list(points_of(results, name, info.get("param_names") or []))
+                    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+                        odd.setdefault(f"passed over {name} ({error})", path)
+                        continue
+                    for params, point in points:
+                        found.setdefault((name, params, *where), []).append(point)
+            except (RocattnError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+                passed_over.add(path, error)
+            on_file(len(paths), path.name)
+        for note in passed_over.notes():
+            on_problem(note)
+        for what, path in odd.items():
+            on_problem(_one_line(f"{what}, first in {path}"))
+        return [
+            Series(
+                benchmark=name,
+                params={key: readable(value) for key, value in params},
+                arguments=tuple(value for _, value in params),
+                unit=str(known.get(name, {}).get("unit") or guess_unit(name)),
+                machine=machine,
+                env_name=env_name,
+                points=sorted(points, key=lambda p: (p.date_ms, p.sha)),
+                places=places[machine, env_name],
+            )
+            for (name, params, machine, env_name), points in sorted(found.items())
+        ]
+
+    def result_files(self, on_problem: Callable[[str], None] = lambda _: None) -> Iterator[Path]:
+        """Go through the result files of all machines; a folder without a usable machine.json is reported."""
+        folders = sorted(p for p in self.results_dir.glob("*") if p.is_dir()) if self.results_dir.is_dir() else []
+        for folder in folders:
+            files = [p for p in sorted(folder.glob("*.json")) if p.name != "machine.json"]
+            if files and not (folder / "machine.json").is_file():
+                on_problem(f"passed over {folder}: it has no machine.json")
+                continue
+            yield from files
+
+    def machines(self) -> dict[str, dict[str, str]]:
+        """Return what each machine.json says, by machine name; unreadable ones are left out."""
+        found: dict[str, dict[str, str]] = {}
+        for path in sorted(self.results_dir.glob("*/machine.json")):
+            facts = _load_json(path)
+            if facts:
+                found[path.parent.name] = {k: str(v) for k, v in facts.items() if k in MACHINE_KEYS}
+        return found
+
+    def benchmarks(self, on_problem: Callable[[str], None] = lambda _: None) -> dict[str, dict[str, Any]]:
+        """Return asv's benchmark dictionaries by name: its own benchmarks.json, and ours where it lacks them."""
+        merged: dict[str, dict[str, Any]] = {}
+        for name in (SIDECAR, "benchmarks.json"):
+            path = self.results_dir / name
+            if not path.exists():
+                continue
+            table = _load_json(path)
+            if table is None:
+                on_problem(f"passed over {path}: it is not JSON")
+                continue
+            for key, value in table.items():
+                if isinstance(value, dict):
+                    merged[key] = united(merged[key], value) if key in merged else value
+        return merged
+
+    def _store(self, commit: Commit, machine: Machine, entries: list[Entry]) -> None:
+        _refuse_dirty(commit)
+        for entry in entries:
+            entry.check()
+        with self._locked():
+            facts = self._machine_facts(machine)
+            results = self._load_or_new(commit, machine, facts)
+            ours = _load_json(self.results_dir / SIDECAR) or {}
+            asvs = _load_json(self.results_dir / "benchmarks.json") or {}
+            for entry in entries:
+                known = ours.get(entry.name) or asvs.get(entry.name)
+                benchmark = united(known, entry.as_benchmark()) if known else entry.as_benchmark()
+                add_result(results, benchmark, entry)
+                ours[entry.name] = benchmark
+                asvs[entry.name] = united(asvs[entry.name], benchmark) if entry.name in asvs else benchmark
+            folder = self.results_dir / facts["machine"]
+            self._save(results, folder)
+            _write_asv_json(folder / "machine.json", facts, version=1)
+            _write_asv_json(self.results_dir / SIDECAR, ours, version=2)
+            _write_asv_json(self.results_dir / "benchmarks.json", asvs, version=2)
+
+    def _machine_facts(self, machine: Machine) -> dict[str, str]:
+        """All six of asv's keys, the GPU's where there is one; what asv has written about the machine stays."""
+        name = machine_folder(machine)
+        facts = {
+            "machine": name,
+            "arch": arch[0] if (arch := _ARCHITECTURE.search(machine.os)) else platform.machine(),
+            "cpu": machine.cpu,
+            "num_cpu": str(machine.cores),
+            "os": machine.os,
+            "ram": str(machine.memory_bytes),
+        }
+        facts |= {key: value for key in ("gpu", "gfx", "driver") if (value := getattr(machine, key))}
+        known = _load_json(self.results_dir / name / "machine.json") or {}
+        return facts | {k: v for k, v in known.items() if k in MACHINE_KEYS and isinstance(v, str)}
+
+    def _load_or_new(self, commit: Commit, machine: Machine, facts: dict[str, str]) -> Results:
+        from asv.results import Results
+
+        python, numpy = _short(machine.python), _short(machine.numpy)
+        env_name = f"py{python}-numpy{numpy}"
+        params = {**facts, "python": python, "numpy": numpy}
+        # Not among the parameters: asv's graphs would begin a new line with each compiler or driver. Ours mark it.
+        with_ = {key: value for key in ("cpu", "gpu", "driver", "compiler") if (value := getattr(machine, key))}
+        results = Results(params, {"numpy": numpy, **with_}, commit.sha, commit.date_ms, python, env_name, {})
+        try:
+            results.load_data(str(self.results_dir))
+        except Exception as error:
+            path = self.results_dir / results._filename  # noqa: SLF001 - asv offers no other way to its path
+            raise RocattnError(_one_line(f"{path} cannot be read ({error}): move it away, then store again")) from error
+        return results
+
+    def _save(self, results: Results, folder: Path) -> None:
+        """Write a result file whole: asv writes in place, so it writes elsewhere and the file is renamed."""
+        with tempfile.TemporaryDirectory(prefix=".rocattn-", dir=self.results_dir.parent) as scratch:
+            results.save(scratch)
+            folder.mkdir(parents=True, exist_ok=True)
+            for written in Path(scratch).glob("*/*.json"):
+                written.replace(folder / written.name)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the store's lock; whatever the file system refuses becomes one line."""
+        from filelock import FileLock, Timeout
+
+        lock = self.results_dir.parent / "rocattn.lock"
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(lock, timeout=LOCK_TIMEOUT_S):
+                yield
+        except Timeout as error:
+            raise RocattnError(f"another process holds {lock}: wait for it, or remove the file if none runs") from error
+        except OSError as error:
+            raise RocattnError(
+                f"cannot write to the asv store {self.results_dir}: {error.strerror or error}"
+            ) from error
+
+
+def machine_folder(machine: Machine) -> str:
+    """Return the name of the folder that a machine's results are in."""
+    return _PATH_PART.sub("_", machine.name) or "unnamed"
+
+
+def read_config(path: Path) -> Config:
+    """Read an asv configuration.
+
+    Raises:
+        RocattnError: When it is missing or asv does not take it; one line.
+    """
+    from asv.config import Config
+
+    try:
+        return Config.load(str(path))
+    except Exception as error:  # asv raises ValueError, UserError and json5's own for a bad file
+        raise RocattnError(_one_line(f"cannot read {path}: {error}")) from error
+
+
+def load_results(path: Path) -> Results:
+    """Read one result file through asv's own class.
+
+    Raises:
+        RocattnError: When asv cannot read it.
+    """
+    from asv.results import Results
+    from asv.util import UserError
+
+    try:
+        return Results.load(str(path))
+    except (UserError, OSError, ValueError, TypeError, AttributeError) as error:
+        raise RocattnError(_one_line(str(error))) from error
+
+
+def _write_asv_json(path: Path, data: dict[str, Any], version: int) -> None:
+    write_text(path, json.dumps({**data, "version": version}, indent=4, sort_keys=True) + "\n")
+
+
+def _load_json(path: Path) -> dict[str, Any] | None:
+    """Return a JSON object without asv's version field; None when there is none to read."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return {k: v for k, v in data.items() if k != "version"} if isinstance(data, dict) else None
+
+
+def _refuse_dirty(commit: Commit) -> None:
+    if commit.dirty:
+        raise RocattnError(f"{commit.sha[:8]} was measured with uncommitted changes: the history takes commits only")
+
+
+def _this_machine() -> Machine:
+    from rocattn_profiling.measure.machine import this_machine
+
+    return this_machine()
+
+
+def _identifier(text: str) -> str:
+    return re.sub(r"\W", "_", text)
+
+
+def _short(version: str) -> str:
+    """Return major.minor: the environment's name must not change with each patch release."""
+    return ".".join(version.split(".")[:2]) or "unknown"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

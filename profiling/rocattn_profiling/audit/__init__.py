@@ -1,1 +1,0 @@
-"""Machine code of the GPU kernels: building all of it, and what its metadata says."""

@@ -1,0 +1,237 @@
+"""What commands share in talking to people and programs: progress on stderr, JSON alone on stdout, tables.
+
+rich and msgspec are imported inside the functions, so that ``--help`` does not pay for them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import time
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+    from rich.console import Console
+    from rich.table import Table
+
+
+_WHAT = 160  # characters of a step: a label may be long
+_GAP = 3  # between two columns of a table
+_NARROWEST = 8  # a key column is folded into lines of this many characters, never into fewer
+_kept: list[tuple[IO[str], int]] = []  # stdout, and its descriptor, while `json_alone` has them
+
+
+def add_common(parser: argparse.ArgumentParser, *, out: str | None = None) -> None:
+    """Add ``--json`` and, if the command writes files, ``--out`` with its default."""
+    parser.add_argument("--json", action="store_true", help="print JSON on stdout, and nothing else there")
+    if out is not None:
+        parser.add_argument("--out", default=out, metavar="DIR", help=f"folder to write to (default {out})")
+
+
+def stderr() -> Console:
+    """Return the console for people; rich itself honours NO_COLOR and plain pipes."""
+    from rich.console import Console
+
+    # Labels may hold brackets and colons, which rich would take for its own markup, or for an error in it.
+    return Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def say(message: str) -> None:
+    """Print one line for people on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def spell_out() -> None:
+    """Write what the locale's encoding lacks as escapes on stdout, as stderr does: a name must not end a command."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def print_utf8(text: str) -> None:
+    """Print what programs read as it is, in UTF-8: JSON and XML have no other encoding, whatever the locale."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    print(text, end="", flush=True)
+
+
+def end_on_sigterm(command: str, kept: str) -> Any:
+    """End cleanly on SIGTERM, which stops a job: what was started ends on the way out. Returns the former handler."""
+
+    def ended(_signal: int, _frame: FrameType | None) -> NoReturn:
+        say(f"rocattn {command}: terminated; {kept}")
+        raise SystemExit(128 + signal.SIGTERM)
+
+    return signal.signal(signal.SIGTERM, ended)
+
+
+@contextmanager
+def json_alone(wanted: bool) -> Iterator[None]:
+    """Keep stdout for `emit_json`: what others print there (a user's backend, its module, native code) joins stderr."""
+    if wanted and sys.stdout is not None and sys.stderr is not None:
+        _kept.append((sys.stdout, -1))
+        with suppress(OSError, ValueError):  # in tests stdout is no descriptor, or another one
+            if (sys.stdout.fileno(), sys.stderr.fileno()) == (1, 2):
+                _kept[-1] = (sys.stdout, os.dup(1))
+                os.dup2(2, 1)
+        sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        _give_back()
+
+
+def _give_back() -> None:
+    while _kept:
+        stream, descriptor = _kept.pop()
+        if descriptor >= 0:
+            os.dup2(descriptor, 1)
+            os.close(descriptor)
+        sys.stdout = stream
+
+
+def emit_json(value: Any) -> None:
+    """Print a value as indented JSON on stdout."""
+    import msgspec
+
+    encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    _give_back()
+    print_utf8(f"{encoded.decode()}\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1) -> None:
+    """Print a table on stderr; every column but the keys is right-aligned.
+
+    No cell is cut. A pipe (which has no width) gets as wide a table as it takes. On a terminal that is narrower, the
+    columns come in parts below each other. Every part repeats the key columns, so that no row loses its identity.
+
+    Args:
+        title: Printed above the table.
+        columns: Their names.
+        rows: As many cells each.
+        keys: How many of the first columns tell rows apart (kernel and architecture: 2).
+    """
+    console = stderr()
+    if console.is_terminal:
+        tables = list(_parts(columns, rows, keys, console))
+    else:
+        tables = [_table(columns, rows, keys, range(keys, len(columns)))]
+        console.width = max(console.width, _needed(console, tables[0]))
+    tables[0].title = title
+    for table in tables:
+        console.print(table)
+
+
+def _parts(columns: Sequence[str], rows: Sequence[Sequence[str]], keys: int, console: Console) -> Iterator[Table]:
+    """Yield tables that hold as many columns as the terminal has room for, the keys in each of them."""
+    start = keys
+    while True:
+        end = min(start + 1, len(columns))
+        table = _table(columns, rows, keys, range(start, end), console.width)
+        while end < len(columns):
+            wider = _table(columns, rows, keys, range(start, end + 1), console.width)
+            if _needed(console, wider) > console.width:
+                break
+            table, end = wider, end + 1
+        yield table
+        if end >= len(columns):
+            return
+        start = end
+
+
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], keys: int, others: range, width: int | None = None
+) -> Table:
+    """Return a table of the key columns and some others; on a terminal the keys take half of its width at most."""
+    from rich import box
+    from rich.cells import cell_len
+    from rich.table import Table
+
+    table = Table(title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    widths = [max(cell_len(row[index]) for row in (columns, *rows)) for index in range(keys)]
+    most = _widest(widths, width // 2) if width else max(widths)
+    for index, needed in enumerate(widths):
+        cut = needed > most
+        table.add_column(columns[index], no_wrap=not cut, max_width=most if cut else None, overflow="fold")
+    for index in others:
+        table.add_column(columns[index], justify="right", overflow="fold")
+    for row in rows:
+        table.add_row(*row[:keys], *(row[index] for index in others))
+    return table
+
+
+def _widest(widths: Sequence[int], room: int) -> int:
+    """Return how wide a column may be, if all of them and the gaps between them are to fit the room."""
+    most = max(widths)
+    while most > _NARROWEST and sum(min(width, most) + _GAP for width in widths) - _GAP > room:
+        most -= 1
+    return most
+
+
+def _needed(console: Console, table: Table) -> int:
+    return console.measure(table, options=console.options.update(max_width=10_000)).maximum
+
+
+class Progress:
+    """Progress with an ETA: a live bar on a terminal, a line every few seconds elsewhere (CI logs).
+
+    What is ``brief`` has no last line when it was over before the first was due.
+    """
+
+    def __init__(self, title: str, total: int, *, quiet_s: float = 5.0, brief: bool = False) -> None:
+        self.title, self.total, self.done = title, total, 0
+        self._started = self._last = time.monotonic()
+        self._quiet_s, self._brief = quiet_s, brief
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Bar(*columns, TextColumn("{task.fields[what]}", markup=False), console=stderr())
+            self._task = self._bar.add_task(title, total=total, what="")
+            self._bar.start()
+
+    def expect(self, total: int) -> None:
+        """Change how many steps there will be in all."""
+        if not self.total:
+            self._started = self._last = time.monotonic()  # what came before has no steps to foretell others by
+        self.total = total
+        if self._bar is not None:
+            self._bar.update(self._task, total=total)
+
+    def step(self, what: str = "", count: int = 1) -> None:
+        """Count finished steps and say what the last one was."""
+        from rocattn_profiling.base.markup import terminal
+
+        self.done += count
+        what = terminal(what, _WHAT)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, what=what)
+            return
+        now = time.monotonic()
+        if now - self._last >= self._quiet_s or (self.done >= self.total and not self._brief):
+            self._last, self._brief = now, False
+            left = (now - self._started) / max(self.done, 1) * (self.total - self.done)
+            say(f"{self.title}: {self.done}/{self.total}, {left:.0f} s left{', ' + what if what else ''}")
+
+    def stop(self) -> None:
+        """Take the bar down."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+@contextmanager
+def progress(title: str, total: int, *, brief: bool = False) -> Iterator[Progress]:
+    """Show progress for the length of a block."""
+    shown = Progress(title, total, brief=brief)
+    try:
+        yield shown
+    finally:
+        shown.stop()

@@ -1,0 +1,1 @@
+"""``rocattn bench``: times of backends, side by side in fresh processes."""

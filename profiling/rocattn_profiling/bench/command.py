@@ -1,0 +1,285 @@
+"""``rocattn bench``: time attention backends on workload grids or on one shape, checking every output."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, progress, say
+from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
+from rocattn_profiling.bench import crossover_command as bench_crossover
+from rocattn_profiling.bench import model_command as bench_model
+from rocattn_profiling.bench.fleet import command as bench_fleet
+from rocattn_profiling.bench.parts import Part, module_parts
+from rocattn_profiling.workloads.options import (
+    add_sizes,
+    add_storage,
+    config_of,
+    flag,
+    given,
+    natural,
+    positive,
+    seconds,
+    thread_number,
+)
+
+if TYPE_CHECKING:
+    from rocattn_profiling.base.console import Progress
+    from rocattn_profiling.bench.fleet.session import FleetSession
+    from rocattn_profiling.bench.session import BenchSession
+    from rocattn_profiling.measure.records import Record
+    from rocattn_profiling.measure.settings import Settings
+
+CUSTOM = "custom"
+DEFAULT_GRID = "inference"
+
+_EPILOG = """\
+Each config is measured in fresh processes, the backends in turns, and every output is compared with float64. Speed-ups
+have a 95 % interval over process launches. A config that does not fit in memory or in the time limit is skipped and
+listed. Records are written as they are finished: a run with the same --out, commit and settings measures what is
+missing.
+
+exit status: 0 measured, and all outputs right (what was skipped for its size is listed)
+             1 an output was wrong
+             3 a backend crashed or raised, a job of a cluster left no result, nothing of a requested grid was measured,
+               or nothing of it on a backend that --backend names
+             4 usage or environment error
+             130 interrupted: what was finished is kept, and the same command goes on from there"""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add_common(parser, out="out/bench")
+    what = parser.add_argument_group("what to measure")
+    what.add_argument(
+        "--grid", action="extend", nargs="+", metavar="NAME", help=f"grids (default {DEFAULT_GRID}; see --list)"
+    )
+    what.add_argument("--list", action="store_true", help="list the grids and their sizes, and end")
+    what.add_argument(
+        "--modules", action="extend", nargs="+", metavar="NAME",
+        help="instead: attention modules with their projections (standard, gemma, gemma_fast: with a KV cache)",
+    )  # fmt: skip
+    what.add_argument("--quick", action="store_true", help="a subset of each grid, and short launches")
+    what.add_argument("--backend", action="extend", nargs="+", metavar="NAME", help="backends (default: the grid's)")
+    what.add_argument(
+        "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
+        help="import this module first: it registers backends of yours in rocattn.BACKENDS, and they are measured too "
+        "(default: the environment variable ROCATTN_BACKEND_MODULE)",
+    )  # fmt: skip
+    add_storage(what)
+    what.add_argument("--data", choices=("normal", "trig"), default="normal", help="input values (default normal)")
+    what.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of the input values (default 0)")
+    what.add_argument(
+        "--use-thresholds", metavar="FILE",
+        help="measure also what select chooses by the thresholds of this file (see --crossover), as backend 'select'",
+    )  # fmt: skip
+    what.add_argument(
+        "--force-thresholds", action="store_true", help="use it even if it is of another machine or thread count"
+    )
+    shape = parser.add_argument_group("one shape of your own, instead of a grid")
+    add_sizes(shape)
+    bench_model.add_options(parser)
+    bench_crossover.add_options(parser)
+    bench_fleet.add_options(parser)
+    how = parser.add_argument_group("how to measure")
+    how.add_argument("--launches", type=positive, metavar="N", help="fresh processes a config (default 3)")
+    how.add_argument("--samples", type=positive, metavar="N", help="samples a launch (default: 5 to 50 in about 1 s)")
+    how.add_argument("--threads", type=thread_number, metavar="N", help="threads (default: the cores available)")
+    how.add_argument(
+        "--time-limit", type=seconds, metavar="S",
+        help="skip a config estimated to take longer than this many seconds (default 60)",
+    )  # fmt: skip
+    how.add_argument("--fresh", action="store_true", help="measure everything anew; older records are moved aside")
+    how.add_argument("--no-store", action="store_true", help="do not add the results to the asv store")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure what was asked for and report it."""
+    from rocattn_profiling.bench import view as bench_view
+
+    if arguments.list:
+        return bench_view.list_grids(as_json=arguments.json)
+    bench_fleet.check(arguments)
+    for name in ("modules", "model"):
+        if getattr(arguments, name) and arguments.crossover:
+            raise CommandError(f"--{name} is a run of its own: leave out --crossover")
+    if arguments.prompts and not arguments.model:
+        raise CommandError("--prompts are those of a --model: name its file")
+    end_on_sigterm("bench", "what was finished is kept")
+    if arguments.crossover:
+        return bench_crossover.run(arguments, _settings(arguments))
+    settings, parts = _settings(arguments), _parts(arguments)
+    notes: list[str] = []
+    total = sum(len(part.configs) for part in parts) * settings.launches
+    with progress("bench", total) as shown:
+        measured = _measure_on_fleet if arguments.engine == bench_fleet.SLURM else _measure_here
+        session, found = measured(arguments, settings, parts, shown, notes)
+    for note in notes:
+        say(note)
+    records = [record for _, of_part in found for record in of_part]
+    bench_view.print_tables(found)
+    bench_view.print_summary(session, records)
+    unmeasured = bench_view.unmeasured(found, _named(arguments))
+    for suite, name, reason in unmeasured:
+        say(f"not measured: {name} in {suite}, asked for with --backend (status 3): {reason}")
+    more = bench_model.shown(records) if arguments.model else {}
+    more["unmeasured"] = [dict(zip(("suite", "backend", "reason"), one, strict=True)) for one in unmeasured]
+    if arguments.json:
+        emit_json(bench_view.as_json(session, records) | more)
+    if not arguments.no_store:  # last: a store that cannot be written must not hide what was measured
+        say(_store(session, records))
+    incomplete = session.failures or unmeasured
+    return NOT_MEASURED if incomplete and _status(found) == OK else _status(found)
+
+
+def _measure_here(
+    arguments: argparse.Namespace, settings: Settings, parts: list[Part], shown: Progress, notes: list[str]
+) -> tuple[BenchSession, list[tuple[str, list[Record]]]]:
+    """Measure the parts on this machine, one config after the other."""
+    from rocattn_profiling.bench.session import BenchSession
+
+    session = BenchSession(
+        Path(arguments.out), settings, fresh=arguments.fresh, on_step=shown.step, on_note=notes.append
+    )
+    parts = _with_backends(parts, arguments, session.added_backends, gpu=_has_gpu())
+    with session:
+        return session, [(part.suite, _measure(session, part)) for part in parts]
+
+
+def _measure_on_fleet(
+    arguments: argparse.Namespace, settings: Settings, parts: list[Part], shown: Progress, notes: list[str]
+) -> tuple[FleetSession, list[tuple[str, list[Record]]]]:
+    """Measure the parts on the machines of a cluster."""
+    session = bench_fleet.open_session(arguments, settings, parts, shown, notes)
+    parts = _with_backends(parts, arguments, session.added_backends, gpu=bench_fleet.wants_gpus(arguments) > 0)
+    with session:
+        return session, bench_fleet.measure(session, parts)
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    from rocattn_profiling.measure.settings import Settings
+
+    changes: dict[str, Any] = {name: getattr(arguments, name) for name in ("data", "seed", "backend_module")}
+    changes |= {name: value for name in ("launches", "threads") if (value := getattr(arguments, name)) is not None}
+    if arguments.samples is not None:
+        changes |= {"min_samples": arguments.samples, "max_samples": arguments.samples}
+    if arguments.time_limit is not None:
+        changes["time_limit_s"] = arguments.time_limit
+    if arguments.use_thresholds is not None:
+        changes |= _thresholds(arguments)
+    return Settings.for_quick(**changes) if arguments.quick else Settings(**changes)
+
+
+def _thresholds(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Use the file of thresholds here, where a wrong one is told at once; returns the settings that name it."""
+    from rocattn_profiling.workloads.selecting import measure_selection
+
+    if arguments.threads is not None:
+        os.environ["ROCATTN_NUM_THREADS"] = str(arguments.threads)  # as the measuring processes have it
+    path, force = Path(arguments.use_thresholds).resolve(), arguments.force_thresholds
+    found = measure_selection(path, force=force)
+    return {"thresholds": str(path), "force_thresholds": force, "thresholds_hash": found}
+
+
+def _parts(arguments: argparse.Namespace) -> list[Part]:
+    """Return what to measure, with each grid's own backends."""
+    from rocattn_profiling.workloads.grids import get_grid
+
+    changes = {name: value for name in ("layout", "dtype") if (value := getattr(arguments, name)) is not None}
+    shape = given(arguments)
+    if arguments.modules or arguments.model:
+        option = "--modules" if arguments.modules else "--model"
+        if shape or (arguments.modules and arguments.model):
+            flags = ", ".join([*map(flag, shape), *(["--model"] if arguments.modules and arguments.model else [])])
+            raise CommandError(f"{flags} cannot be used with {option}, which has sizes of its own: leave it out")
+        return module_parts(arguments) if arguments.modules else bench_model.parts(arguments)
+    if shape:
+        if arguments.grid:
+            flags = ", ".join(flag(name) for name in shape)
+            raise CommandError(f"{flags} describe one shape: leave out --grid, or leave them out")
+        return [Part(CUSTOM, [config_of(shape | changes, arguments.direction)], [])]
+    parts = []
+    for name in dict.fromkeys(arguments.grid or [DEFAULT_GRID]):
+        grid = get_grid(name)
+        configs = grid.configs(arguments.quick, arguments.direction)
+        parts.append(Part(name, [config.replace(**changes) for config in configs], list(grid.backends)))
+    return parts
+
+
+def _with_backends(parts: list[Part], arguments: argparse.Namespace, added: list[str], *, gpu: bool) -> list[Part]:
+    """Return the parts with the backends to measure: the named ones, else the grid's, a GPU's, and the module's."""
+    from rocattn.backends import BACKENDS
+    from rocattn_profiling.workloads.grids import get_grid
+
+    for name in arguments.backend or ():
+        BACKENDS.get(name)  # raises, listing the names
+    named = _named(arguments)
+    if not named:
+        added = [*(["gpu"] if gpu else []), *added]
+    if arguments.use_thresholds is not None:
+        from rocattn_profiling.workloads.selecting import SELECT
+
+        added = [*added, SELECT]
+    usual = {part.suite: part.backends or list(get_grid(DEFAULT_GRID).backends) for part in parts}
+    return [replace(part, backends=named or list(dict.fromkeys([*usual[part.suite], *added]))) for part in parts]
+
+
+def _named(arguments: argparse.Namespace) -> list[str]:
+    """Return the backends that were asked for by name."""
+    named = list(dict.fromkeys(arguments.backend or []))
+    if named and arguments.use_thresholds is not None:
+        from rocattn_profiling.workloads.selecting import SELECT
+
+        named.append(SELECT)
+    return named
+
+
+def _has_gpu() -> bool:
+    """Whether the gpu backend works here, and on a GPU."""
+    from rocattn.backends import BACKENDS
+
+    gpu = BACKENDS.get("gpu")
+    return bool(gpu.available()) and not gpu.is_stand_in
+
+
+def _measure(session: BenchSession, part: Part) -> list[Record]:
+    facts_of = part.facts_of
+    return [
+        record
+        for config in part.configs
+        for record in session.measure(part.suite, config, part.backends, facts_of(config) if facts_of else None)
+    ]
+
+
+def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
+    """Add the records to the checkout's asv store, or say in a line why not."""
+    if session.repo is None or session.commit is None:
+        return "not added to the asv store: this rocattn does not run from a git checkout"
+    if session.commit.dirty:
+        return "not added to the asv store: the working tree differs from its commit"
+    from rocattn_profiling.measure.machine import available_cores
+    from rocattn_profiling.measure.settings import Settings
+
+    usual = Settings(threads=available_cores() if session.machine else 0)  # 0: what each job of a fleet was given
+    if any(getattr(session.settings, name) != getattr(usual, name) for name in ("threads", "data", "seed")):
+        return "not added to the asv store: its history is of normal data with seed 0 on all available cores"
+    from rocattn_profiling.asv.store import AsvStore
+
+    store = AsvStore(session.repo)
+    count = store.add_records([record for record in records if record.launches])
+    return f"added {count} results of commit {session.commit.sha[:9]} to the asv store {store.results_dir}"
+
+
+def _status(found: list[tuple[str, list[Record]]]) -> int:
+    """Return the exit status that the epilog of ``--help`` promises."""
+    records = [record for _, of_part in found for record in of_part]
+    if any(record.check is not None and not record.check.ok for record in records):
+        return FAILED
+    failed = any(record.status == "failed" for record in records)
+    empty = any(not any(record.launches for record in of_part) for _, of_part in found)
+    return NOT_MEASURED if failed or empty else OK

@@ -1,0 +1,1 @@
+"""``rocattn bench`` on several nodes of a Slurm cluster."""

@@ -1,0 +1,346 @@
+"""Benching on many machines: one job a unit, each into a folder of its own; what is finished is taken over here.
+
+A unit is what must be measured side by side (a config on its backends) or is added up (the layers of a model's pass).
+``records.jsonl`` and ``session.json`` are as `rocattn bench` writes them, but records are of many machines and say so.
+Beside them, ``jobs/<unit>/`` holds what one job was given, measured and printed.
+
+The submitter keeps no state that is not in these files. Killed, it is started again: it takes over what was finished
+meanwhile, waits for the jobs that still run, and submits what is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+
+import rocattn
+from rocattn.errors import RocattnError
+from rocattn_profiling.base.files import write_text
+from rocattn_profiling.bench.fleet.cluster import ENDED
+from rocattn_profiling.bench.fleet.worker import DONE, GPUS, TASK, Done, Task, UnitSession, perform
+from rocattn_profiling.measure import machine
+from rocattn_profiling.measure.places import place_of
+from rocattn_profiling.measure.records import read_records
+from rocattn_profiling.measure.results_folder import ResultsFolder
+from rocattn_profiling.measure.settings import Identity, Settings, code_hash, import_backends
+from rocattn_profiling.measure.stats import newest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rocattn.config import AttentionConfig
+    from rocattn_profiling.bench.fleet.cluster import Cluster, State
+    from rocattn_profiling.bench.session import Facts
+    from rocattn_profiling.measure.records import Record
+
+_T = TypeVar("_T")
+_JOB = "job.json"
+_LOGS = "logs"
+_TAKEN = {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "PREEMPTED", "REVOKED", "TIMEOUT"}
+"""States in which what a job wrote last is what its end did to it, not why it came."""
+_ARRIVAL_S = 30.0
+"""How long a file that a node wrote may take to be seen here: network file systems keep old folder listings."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one job measures: the configs of a suite that belong together, on backends."""
+
+    suite: str
+    configs: tuple[AttentionConfig, ...]
+    backends: tuple[str, ...]
+    facts: tuple[Facts, ...]
+
+    @property
+    def name(self) -> str:
+        """A name for people, and of its folder: the suite, the first label and a hash of everything."""
+        text = repr((self.suite, [c.label for c in self.configs], self.backends, self.facts))
+        return f"{self.suite}-{self.configs[0].label}"[:120] + f"-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of its records, in order."""
+        return [f"{self.suite}/{name}/{config.label}" for config in self.configs for name in self.backends]
+
+
+class Failure(NamedTuple):
+    """A unit whose job left no result, and why."""
+
+    unit: Unit
+    reason: str
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that a unit was last given to."""
+
+    job: str
+    cluster: str
+
+
+class FleetSession(ResultsFolder):
+    """An open results folder of a fleet; `measure.places` says why nothing is compared across its machines.
+
+    Attributes:
+        machine: None: its records are of many.
+        added_backends: Names that the backend module registered.
+        commit, repo, settings: What is measured, how; with 0 threads, each job uses all that it was given.
+        kept_configs: How many configs were found finished.
+        failures: Units without a result, after `measure`.
+        jobs: How many jobs were submitted, and how many of an earlier run were waited for.
+
+    Args:
+        out: The folder, as in `ResultsFolder`; on Slurm one that all nodes see.
+        settings: How to measure.
+        cluster: Makes the cluster, told the folder of its logs and whether only to look at old jobs.
+        kind: The cluster's kind, which jobs are remembered with.
+        max_jobs: At most so many are submitted and not over.
+        gpus: How many each job has to itself; on one machine they are dealt out here.
+        fresh, on_note: As in `ResultsFolder`.
+        on_step: Called as units finish, with a label and how many launches that was.
+        on_state: Called with a line for people when jobs start, wait or end.
+
+    Raises:
+        RocattnError: When the folder cannot be written, here or, as of `ResultsFolder`, on entering.
+    """
+
+    machine = None
+
+    def __init__(
+        self,
+        out: Path,
+        settings: Settings,
+        cluster: Callable[[Path], Cluster],
+        *,
+        kind: str,
+        max_jobs: int,
+        gpus: int = 0,
+        fresh: bool = False,
+        on_step: Callable[[str, int], None] = lambda _label, _count: None,
+        on_note: Callable[[str], None] = lambda _line: None,
+        on_state: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        super().__init__(out.resolve(), fresh=fresh, on_note=on_note)
+        self.added_backends = import_backends(settings.backend_module)
+        self.settings = settings
+        self.repo = machine.measured_repo()
+        self.commit = machine.this_commit(self.repo) if self.repo else None
+        self.kept_configs, self.jobs = 0, 0
+        self.failures: list[Failure] = []
+        self._folder = self.out / "jobs"
+        self._kind, self._max_jobs, self._gpus = kind, max_jobs, gpus
+        self._on_step, self._on_state = on_step, on_state
+        self._known: list[Record] = []
+        try:
+            self._cluster = cluster(self._folder / _LOGS)
+        except OSError as error:  # submitit makes the folder
+            raise RocattnError(f"cannot write to {self.out}: {error.strerror or error}") from error
+        self._code = code_hash(settings.backend_module)
+        self._told = ""
+
+    def identity(self) -> Identity:
+        """Return what a run that starts now is: of no one machine."""
+        return Identity.of(self.commit, None, self.settings)
+
+    def keep(self, records: list[Record]) -> None:
+        """Take over the records of an earlier run of the same identity."""
+        self._known = records
+
+    def _put_aside(self, why: str) -> None:
+        """Move the records of another run to ``older/``, and end its jobs: they measure what is no longer asked for."""
+        super()._put_aside(why)
+        jobs = [found for path in self._folder.glob(f"*/{_JOB}") if (found := _read(path, Submitted))]
+        mine = {found.job for found in jobs if found.cluster == self._kind}
+        running = [job for job, state in self._cluster.poll(mine).items() if not state.over] if mine else []
+        for job in running:
+            self._cluster.cancel(job)
+        if running:
+            self._on_note(f"cancelled {len(running)} jobs of the older run")
+        for folder in (path.parent for path in self._folder.glob(f"*/{TASK}")):
+            shutil.rmtree(folder, ignore_errors=True)  # what they finished has been moved aside
+
+    def measure(self, units: Sequence[Unit]) -> dict[Unit, list[Record]]:
+        """Return the records of each unit, in order of configs and backends; none of those in `failures`.
+
+        Ended early (an interrupt, an error), it cancels its jobs; what was finished is kept.
+
+        Raises:
+            ClusterError: When the cluster does not take a job, or answers no more.
+            RocattnError: When a record cannot be written.
+        """
+        found: dict[Unit, list[Record]] = {}
+        for unit in units:
+            self._take_left_behind(unit)
+            if (records := self._finished(unit)) is not None:
+                found[unit] = records
+                self.kept_configs += len(unit.configs)
+                self._step(unit)
+        running = self._still_out([unit for unit in units if unit not in found])
+        waiting = [unit for unit in units if unit not in found and unit not in running.values()]
+        try:
+            while waiting or running:
+                while waiting and len(running) < self._max_jobs:
+                    unit = waiting.pop(0)
+                    running[self._submit(unit, running)] = unit
+                states = self._cluster.poll(running)
+                self._tell(states, len(waiting))
+                for job, state in states.items():
+                    if state.over:
+                        unit = running.pop(job)
+                        self._collect(unit, job, state)
+                        if (records := self._finished(unit, also_failed=True)) is not None:
+                            found[unit] = records
+                        self._step(unit)
+                if running:
+                    time.sleep(self._cluster.pause_s)
+        except BaseException:
+            self._on_state(f"cancelling {len(running)} jobs")
+            for job in running:
+                self._cluster.cancel(job)
+            raise
+        return {unit: found[unit] for unit in units if unit in found}
+
+    def _step(self, unit: Unit) -> None:
+        self._on_step(unit.configs[0].label, self.settings.launches * len(unit.configs))
+
+    def _tell(self, states: dict[str, State], waiting: int) -> None:
+        """Say how the jobs stand when that has changed."""
+        counts = Counter(f"{s.word}{f' ({s.why})' if s.why else ''}" for s in states.values() if not s.over)
+        parts = [f"{count} {word}" for word, count in sorted(counts.items())]
+        line = ", ".join([*parts, *([f"{waiting} not submitted yet"] if waiting else [])])
+        if line and line != self._told:
+            self._told = line
+            self._on_state(f"jobs: {line}")
+
+    def _finished(self, unit: Unit, *, also_failed: bool = False) -> list[Record] | None:
+        """Return a unit's records if one place has them all, those of a config side by side; of several, the last."""
+        layers = {config.label: facts.layers for config, facts in zip(unit.configs, unit.facts, strict=True)}
+        wanted = set(unit.ids)
+        own = [r for r in self._known if r.id in wanted and r.layers == layers[r.label]]
+        for place in dict.fromkeys(place_of(record) for record in reversed(own)):
+            there = [record for record in own if place_of(record) == place]
+            records = [each for label in layers for each in _side_by_side(unit, label, there)]
+            if len(records) < len(wanted):
+                continue
+            if also_failed or not any(self._again(unit, record) for record in records):
+                return records
+        return None
+
+    def _again(self, unit: Unit, record: Record) -> bool:
+        """Whether a record asks for another try: its backend failed, or it was skipped and more time is given now."""
+        if record.status == "failed":
+            return True
+        task = _read(self._folder / unit.name / TASK, Task) if record.skipped else None
+        return task is not None and task.settings.time_limit_s < self.settings.time_limit_s
+
+    def _take_left_behind(self, unit: Unit) -> None:
+        """Take over what a job left whose submitter was gone."""
+        folder = self._folder / unit.name
+        if _read(folder / DONE, Done) is not None:
+            self._merge(unit, folder)
+
+    def _still_out(self, units: Sequence[Unit]) -> dict[str, Unit]:
+        """Return the jobs that an earlier run gave units to and that are not over."""
+        known = {unit: _read(self._folder / unit.name / _JOB, Submitted) for unit in units}
+        jobs = {job.job: unit for unit, job in known.items() if job is not None and job.cluster == self._kind}
+        states = self._cluster.poll(jobs) if jobs else {}
+        out = {job: unit for job, unit in jobs.items() if not states[job].over}
+        if out:
+            self._on_state(f"waiting for {len(out)} jobs that an earlier run submitted")
+        return out
+
+    def _submit(self, unit: Unit, running: dict[str, Unit]) -> str:
+        """Give a unit to a job; returns the job's id."""
+        folder = self._folder / unit.name
+        task = Task(
+            suite=unit.suite,
+            backends=list(unit.backends),
+            configs=[config.to_dict() for config in unit.configs],
+            facts=list(unit.facts),
+            settings=self.settings,
+            commit=self.commit,
+            code=self._code,
+            library=str(Path(str(rocattn.__file__)).resolve().parent),
+            gpus=self._free_gpus(running) if self._cluster.same_machine and self._gpus else "",
+            named=not self._cluster.same_machine,
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / DONE).unlink(missing_ok=True)
+        write_text(folder / TASK, msgspec.json.encode(task).decode() + "\n")
+        job = self._cluster.submit(perform, str(folder))
+        write_text(folder / _JOB, msgspec.json.encode(Submitted(job=job, cluster=self._kind)).decode() + "\n")
+        self.jobs += 1
+        return job
+
+    def _free_gpus(self, running: dict[str, Unit]) -> str:
+        """Return the GPUs of this machine that no running job has, as many as a job gets."""
+        given = os.environ.get(GPUS, "")
+        mine = given.split(",") if given else [str(n) for n in range(self._gpus * self._max_jobs)]
+        tasks = [_read(self._folder / unit.name / TASK, Task) for unit in running.values()]
+        taken = {gpu for task in tasks if task for gpu in task.gpus.split(",")}
+        free = [gpu for gpu in mine if gpu not in taken]
+        if len(free) < self._gpus:
+            raise RocattnError(f"{GPUS}={given} has too few GPUs for {self._max_jobs} jobs of {self._gpus}")
+        return ",".join(free[: self._gpus])
+
+    def _collect(self, unit: Unit, job: str, state: State) -> None:
+        """Take over what a job that is over has measured, or why it has not."""
+        folder = self._folder / unit.name
+        done = self._arrived(folder) if state.word in {"COMPLETED", ENDED} else _read(folder / DONE, Done)
+        if done is not None:
+            self._merge(unit, folder)
+            return
+        said = "" if state.word in _TAKEN else self._cluster.last_words(job) or "it wrote nothing"
+        reason = f"job {job} ended{'' if state.word == ENDED else f' as {state.word}'}{f': {said}' if said else ''}"
+        self.failures.append(Failure(unit, reason))
+        self._keep_log(f"{unit.name}: {reason}", self._cluster.log(job))
+
+    def _arrived(self, folder: Path) -> Done | None:
+        """Wait a while for the file that a job leaves at its end."""
+        deadline = time.monotonic() + (0.0 if self._cluster.same_machine else _ARRIVAL_S)
+        while (done := _read(folder / DONE, Done)) is None and time.monotonic() < deadline:
+            with suppress(OSError):
+                os.utime(folder)  # makes a network file system look again
+            time.sleep(1.0)
+        return done
+
+    def _merge(self, unit: Unit, folder: Path) -> None:
+        """Add a job's records to those of the fleet, once each; keep what its failed processes printed."""
+        records = list(read_records(folder / UnitSession.file))
+        here = place_of(records[-1])  # a job that was started again elsewhere has left a part of them before
+        have = {(record.id, place_of(record), record.pair, record.skipped) for record in self._known}
+        for record in newest(record for record in records if place_of(record) == here):
+            if (record.id, here, record.pair, record.skipped) not in have:
+                self._append(record)
+                self._known.append(record)
+        (folder / DONE).unlink()
+        log = folder / "failures.log"
+        if log.exists():
+            self._keep_log(unit.name, log.read_text(errors="replace"))
+            log.unlink()
+
+
+def _side_by_side(unit: Unit, label: str, records: Sequence[Record]) -> list[Record]:
+    """Return one config's records of the unit's backends that were measured together, skipped ones among them."""
+    own = [record for record in records if record.label == label]
+    for pair in sorted({record.pair: None for record in reversed(own)}, key=lambda pair: not pair):  # the latest first
+        found = {record.backend: record for one in ("", pair) for record in own if record.pair == one}
+        if len(found) == len(unit.backends):
+            return [found[name] for name in unit.backends]
+    return []
+
+
+def _read(path: Path, kind: type[_T]) -> _T | None:
+    """Return what a file of JSON says; None if it is not there or not whole."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None

@@ -1,0 +1,214 @@
+"""Benchmarks on the GPU's own clock: an asv ``timer`` made of events, and attention ready to be called on the device.
+
+A sample is the time between an event before the timed launches and one behind them. Both, and the launches, are queued
+while the GPU is still busy with work that is not timed (`rocattn.gpu.backlog`), so that the host's launching is no part
+of the sample: with a cold cache that work overwrites the caches, with a warm one the same launches once more follow it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocattn.backends import BACKENDS
+from rocattn.errors import RocattnError
+from rocattn.gpu.backlog import SCRATCH_BYTES, Backlog
+from rocattn.gpu.errors import GpuError
+from rocattn.gpu.plan import buffer_bytes, used_buffers
+from rocattn_profiling.bench.gpu_sensors import find_sensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocattn.backends.gpu import GpuBackend
+    from rocattn.config import AttentionConfig
+    from rocattn.gpu.driver import Hip
+    from rocattn.gpu.runtime import PreparedPlan, Runtime
+    from rocattn_profiling.bench.gpu_sensors import Sensors
+    from rocattn_profiling.workloads.inputs import Inputs
+
+RAMP_VARIABLE = "ROCATTN_GPU_RAMP_S"
+RAMP_S = 1.0  # clocks of an idle GPU take up to a second to rise (ROCm composable_kernel issue 1241, MI300)
+FLUSH_BYTES = 512 << 20  # twice the largest last-level cache, MI300X's Infinity Cache of 256 MiB
+_BUS_ID_BYTES = 32
+
+
+class EventClock:
+    """The GPU's time in seconds, as asv's ``timer`` attribute wants it: called before and after what is timed.
+
+    Only what lies between two such calls counts, so the clock stands still elsewhere.
+
+    Args:
+        runtime: The device; the stand-in GPU, whose times mean nothing, has no such clock.
+        stream: The stream that the timed launches are queued on.
+        call: Queues them, once; benchmarks use `call`, which counts how often.
+        backlog: The untimed work on that stream, long enough to launch behind.
+        sensors: Read while the timed work runs.
+
+    Raises:
+        GpuError: On the stand-in.
+    """
+
+    def __init__(
+        self, runtime: Runtime, stream: int, call: Callable[[], None], backlog: Backlog, sensors: Sensors | None
+    ) -> None:
+        if runtime.device.is_stand_in:
+            raise GpuError("the device is the stand-in GPU: its times mean nothing, so nothing is timed on it")
+        self._hip, self._stream, self._call, self._backlog = runtime.hip, stream, call, backlog
+        self._sensors = sensors
+        self._events = (self._hip.event_create(), self._hip.event_create())
+        self._seen: list[dict[str, float]] = []
+        self._seconds = 0.0
+        self._open = False
+        self._calls = 0
+
+    def call(self) -> None:
+        """Queue what is timed."""
+        self._calls += 1
+        self._call()
+
+    def __call__(self) -> float:
+        """Begin or end a timed stretch; return the seconds of all that have ended.
+
+        A stretch that the GPU caught up with has the host's launching in it: its calls are queued and timed again.
+
+        Raises:
+            GpuError: When the GPU waits for the host whatever is in front (`Backlog.was_enough`).
+        """
+        start, stop = self._events
+        self._open = not self._open
+        if self._open:
+            self._calls = 0
+            self._backlog.queue(start)
+        else:
+            self._hip.event_record(stop, self._stream)
+            if self._calls and not self._backlog.was_enough(start):
+                self._backlog.ahead_of(start, self._again)
+            if self._sensors is not None:  # now, while the GPU works: an idle one has other clocks
+                self._seen.append(self._sensors.read())
+            self._seconds += self._hip.event_elapsed_ms(start, stop) / 1e3
+        return self._seconds
+
+    def _again(self) -> None:
+        for _ in range(self._calls):
+            self._call()
+        self._hip.event_record(self._events[1], self._stream)
+
+    def take_state(self) -> dict[str, float]:
+        """Return the means of what the sensors said since the last call; rocattn's worker asks after each sample."""
+        seen, self._seen = self._seen, []
+        return {name: statistics.mean(state[name] for state in seen) for name in (seen[0] if seen else {})}
+
+
+class DeviceCase:
+    """One attention problem on the device, its inputs there already.
+
+    Attributes:
+        clock: Times its calls.
+
+    Args:
+        config: The problem.
+        inputs: Its arrays.
+        cold: Whether each call finds the caches overwritten.
+
+    Raises:
+        NotImplementedError: asv's word for skip: there is no GPU, or only the stand-in.
+        GpuError: The GPU fails.
+    """
+
+    def __init__(self, config: AttentionConfig, inputs: Inputs, *, cold: bool) -> None:
+        backend = usable_gpu()
+        runtime = backend.runtime()
+        mask_dtype = None if inputs.mask is None else inputs.mask.dtype.name
+        self._prepared = backend.prepare(runtime, config, mask_dtype=mask_dtype)
+        self._stream = runtime.stream
+        self._addresses = _upload(self._prepared, config, inputs)
+        backlog = Backlog(runtime, self._stream, None if cold else self._queue, FLUSH_BYTES if cold else SCRATCH_BYTES)
+        self.clock = EventClock(runtime, self._stream, self._queue, backlog, find_sensors(_bus_id(runtime.hip)))
+        self._ramp(_ramp_seconds())
+
+    def call(self) -> None:
+        """Queue the problem's launches."""
+        self.clock.call()
+
+    def _queue(self) -> None:
+        self._prepared.run(self._addresses, self._stream)
+
+    def _ramp(self, seconds: float) -> None:
+        """Keep the GPU busy until its clocks are up; at least one call, which also compiles and loads."""
+        hip, end = self._prepared.runtime.hip, time.monotonic() + seconds
+        while True:
+            self._queue()
+            hip.stream_synchronize(self._stream)
+            if time.monotonic() >= end:
+                return
+
+
+def _ramp_seconds() -> float:
+    """Return how long the GPU is kept busy first: ``ROCATTN_GPU_RAMP_S`` or a second.
+
+    Raises:
+        RocattnError: When that is no time.
+    """
+    text = os.environ.get(RAMP_VARIABLE) or str(RAMP_S)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise RocattnError(f"{RAMP_VARIABLE} is {text!r}: it must be a number of seconds, like {RAMP_S}")
+    return seconds
+
+
+def usable_gpu() -> GpuBackend:
+    """Return the GPU backend of a machine with a GPU.
+
+    Raises:
+        NotImplementedError: There is none, or only the stand-in: its times must never be compared as a GPU's.
+    """
+    backend: GpuBackend = BACKENDS.get("gpu")  # type: ignore[assignment]  # the registry knows it by its base class
+    answer = backend.available()
+    if not answer:
+        raise NotImplementedError(answer.reason)
+    if backend.is_stand_in:
+        raise NotImplementedError("the device is the stand-in GPU: its times mean nothing")
+    return backend
+
+
+def _upload(prepared: PreparedPlan, config: AttentionConfig, inputs: Inputs) -> dict[str, int]:
+    """Copy the inputs to the device, make room for the outputs, and return the addresses."""
+    runtime, plan = prepared.runtime, prepared.plan
+    operands = inputs.operands(config)
+    arrays = {
+        "q": inputs.q, "k": inputs.k, "v": inputs.v, "mask": inputs.mask, "sinks": inputs.sinks,
+        "alibi_slopes": operands.alibi_slopes,
+    }  # fmt: skip
+    addresses = {}
+    for name in used_buffers(plan):
+        addresses[name] = runtime.pool.take(buffer_bytes(plan.buffers[name]), runtime.stream).address
+        if plan.buffers[name].role == "input":
+            array = arrays.get(name)
+            if array is None:
+                raise RocattnError(f"the plan reads {name}, which these inputs do not have")
+            packed = np.ascontiguousarray(array)
+            runtime.hip.copy_to_device(addresses[name], packed.ctypes.data, packed.nbytes, runtime.stream)
+            runtime.hip.stream_synchronize(runtime.stream)  # before the packed copy goes
+    return addresses
+
+
+def _bus_id(hip: Hip, index: int = 0) -> str:
+    """Return the device's place on the PCI bus; empty when the runtime does not tell."""
+    try:
+        try:
+            found = hip.call("hipDeviceGetPCIBusId", _BUS_ID_BYTES, index)
+        except TypeError:  # before hip-python 10 the caller brings the buffer
+            found = bytearray(_BUS_ID_BYTES)
+            hip.call("hipDeviceGetPCIBusId", found, _BUS_ID_BYTES, index)
+    except GpuError:
+        return ""
+    return bytes(found).split(b"\0")[0].decode(errors="replace")

@@ -1,0 +1,343 @@
+"""The bench report: records as tables, speed-ups and charts; a pure function of the records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rocattn.config import AttentionConfig
+from rocattn.errors import RocattnError
+from rocattn_profiling.bench.model_view import ModelView, model_view
+from rocattn_profiling.measure.places import Place, by_place, place_names, place_of
+from rocattn_profiling.measure.records import to_builtins
+from rocattn_profiling.measure.stats import Speedup, Summary, newest, speedup, summarize
+from rocattn_profiling.pages.charts import Chart, Trace, Value, colour_of, line_chart
+from rocattn_profiling.pages.quantities import digits, quantity
+from rocattn_profiling.workloads.grids import GRIDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rocattn_profiling.measure.records import Commit, Machine, Record
+
+SCHEMA = 1
+BASELINE = "cpu"
+UNDECIDED = 3.0
+"""Ratio of an interval's ends from which tables say "undecided"; the numbers stay in tooltips and JSON."""
+CHARTS = 6
+"""Charts a grid at most; the ones with the most points are kept, and the page says how many were not drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured record with its numbers; ``speedup`` is against the baseline backend of the same config."""
+
+    record: Record
+    config: AttentionConfig
+    summary: Summary
+    speedup: Speedup | None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the speed-up's interval leaves 1: "faster", "slower" or "same"."""
+        if self.speedup is None:
+            return ""
+        return "faster" if self.speedup.low > 1 else "slower" if self.speedup.high < 1 else "same"
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the output broke the accuracy rule."""
+        return self.record.check is not None and not self.record.check.ok
+
+    @property
+    def error_ratio(self) -> float | None:
+        """The error against float64 over that of the naive program; None where that is 0 or nothing was checked."""
+        check = self.record.check
+        return check.max_abs_error / check.naive_max_abs_error if check and check.naive_max_abs_error else None
+
+
+@dataclass(slots=True)
+class Group:
+    """One suite in one place: its rows by config then backend, what was skipped, charts of time against length.
+
+    ``name`` is the suite's and, where several places were measured, the place's; ``model`` are the passes of a model,
+    which has charts of its own.
+    """
+
+    name: str
+    suite: str
+    rows: list[Row] = field(default_factory=list)
+    skipped: list[Record] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    charts_left_out: int = 0
+    model: ModelView | None = None
+
+    def why_not(self, label: str, backend: str) -> str:
+        """Why a backend has no row for a config: the record's reason, or "" when nobody asked for it."""
+        found = (r for r in self.skipped if r.label == label and r.backend == backend)
+        return next((r.why_not for r in found), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A place that records are from: the name that no other has, its machine, and its measured ceilings."""
+
+    name: str
+    place: Place
+    ceilings: dict[str, float]
+
+    @property
+    def machine(self) -> Machine:
+        """Its machine."""
+        return self.place.machine
+
+
+@dataclass(slots=True)
+class BenchReport:
+    """Everything the templates show.
+
+    Attributes:
+        backends: In the order that gives them their colours.
+        launches, disturbed: Process launches, and those that lost the CPU to other processes over and over.
+        wrong: Records whose output broke the accuracy rule.
+        command: How to measure the same again.
+    """
+
+    groups: list[Group]
+    backends: list[str]
+    machines: list[Measured]
+    commits: list[Commit]
+    threads: list[int]
+    data: list[str]
+    measured: int
+    launches: int
+    disturbed: int
+    checked: int
+    wrong: list[Record]
+    skipped: int
+    command: str
+
+
+def build(records: Iterable[Record]) -> BenchReport:
+    """Compute the report of records; a repeated measurement replaces the earlier one of the same place.
+
+    Nothing is compared, charted or added up across places: each suite is a group of its own in each of them.
+
+    Raises:
+        RocattnError: When there is no record.
+    """
+    kept = newest(records)
+    if not kept:
+        raise RocattnError("there is no record to report")
+    backends = order_backends(record.backend for record in kept)
+    places = by_place(kept)
+    names = place_names(places)
+    suites = list(dict.fromkeys(record.suite for record in kept))
+    groups = {
+        (suite, place): Group(f"{suite} on {names[place]}" if len(places) > 1 else suite, suite)
+        for suite in suites
+        for place, members in places.items()
+        if any(record.suite == suite for record in members)
+    }
+    base = {(place_of(r), r.suite, r.label): r for r in kept if r.backend == BASELINE and r.launches}
+    for record in sorted(kept, key=lambda r: backends.index(r.backend)):
+        group = groups[record.suite, place_of(record)]
+        if record.skipped or not record.launches:
+            group.skipped.append(record)
+            continue
+        config = AttentionConfig.from_dict(record.config)
+        group.rows.append(
+            Row(
+                record,
+                config,
+                summarize(record),
+                _against(base.get((place_of(record), record.suite, record.label)), record),
+            )
+        )
+    for group in groups.values():
+        labels = list(dict.fromkeys(r.label for r in kept if r.suite == group.suite))
+        place = {name: at for at, name in enumerate([*labels, *backends])}
+        group.rows.sort(key=lambda row: (place[row.record.label], place[row.record.backend]))
+        group.model = model_view([*(row.record for row in group.rows), *group.skipped], backends)
+        drawn = [] if group.model else scaling_charts(group.rows, backends)
+        group.charts, group.charts_left_out = drawn[:CHARTS], max(0, len(drawn) - CHARTS)
+    rows = [row for group in groups.values() for row in group.rows]
+    measured = [row.record for row in rows]
+    return BenchReport(
+        groups=list(groups.values()),
+        backends=backends,
+        machines=[Measured(names[place], place, _ceilings(members)) for place, members in places.items()],
+        commits=list({r.commit.sha + str(r.commit.dirty): r.commit for r in kept if r.commit}.values()),
+        threads=sorted({r.threads for r in kept}),
+        data=list(dict.fromkeys(f"{r.data} (seed {r.seed})" for r in kept)),
+        measured=len(measured),
+        launches=sum(row.summary.launches for row in rows),
+        disturbed=sum(row.summary.disturbed_launches for row in rows),
+        checked=sum(r.check is not None for r in measured),
+        wrong=[r for r in measured if r.check is not None and not r.check.ok],
+        skipped=sum(len(g.skipped) for g in groups.values()),
+        command=reproduce(kept, backends),
+    )
+
+
+def _ceilings(records: Iterable[Record]) -> dict[str, float]:
+    """Return the ceilings of the records of one place, the last measured ones."""
+    return {name: value for record in records for name, value in record.ceilings.items()}
+
+
+def order_backends(names: Iterable[str]) -> list[str]:
+    """Return backend names, the baseline first."""
+    return sorted(set(names), key=lambda name: (name != BASELINE, name))
+
+
+def reproduce(records: Sequence[Record], backends: Sequence[str]) -> str:
+    """Return the command that measures the same configs with the same backends and inputs."""
+    configs = {record.label: AttentionConfig.from_dict(record.config) for record in records}
+    suites = list(dict.fromkeys(record.suite for record in records))
+    first = next(iter(configs.values()))
+    parts = ["rocattn bench"]
+    if options := dict.fromkeys(record.option for record in records if record.option):
+        parts.append(_joined_options(options))
+    elif grids := [suite for suite in suites if suite in GRIDS]:
+        parts.append(f"--grid {' '.join(grids)}")
+        quick = {c.label for g in grids for c in GRIDS[g].configs(quick=True)}
+        forward = {c.replace(dtype="float32", layout="BSHD", direction="forward").label for c in configs.values()}
+        parts += ["--quick"] * (forward <= quick)
+    else:
+        sizes = ("batch", "num_heads", "num_kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v")
+        parts += [f"--{name.replace('_', '-')} {getattr(first, name)}" for name in sizes]
+        parts += ["--causal"] * first.causal
+    parts.append(f"--backend {' '.join(backends)}")
+    for name, default in (("direction", "forward"), ("layout", "BSHD"), ("dtype", "float32")):
+        if (value := getattr(first, name)) != default:
+            parts.append(f"--{name} {value}")
+    parts += [f"--data {records[0].data}"] * (records[0].data != "normal")
+    parts += [f"--seed {records[0].seed}"] * bool(records[0].seed)
+    parts += [f"--threads {records[0].threads}"] * bool(records[0].threads)
+    return " ".join(parts)
+
+
+def _joined_options(options: Iterable[str]) -> str:
+    """Return the options of modules as one; of several models, the first one's: each has a command of its own."""
+    options = list(options)
+    modules = [option.split() for option in options if option.startswith("--modules ")]
+    if not modules:
+        return options[0]
+    quick = " --quick" if all("--quick" in words for words in modules) else ""
+    return f"--modules {' '.join(dict.fromkeys(words[1] for words in modules))}{quick}"
+
+
+def scaling_charts(rows: Sequence[Row], backends: Sequence[str]) -> list[Chart]:
+    """Return charts of time against sequence length, one for each set of other sizes that has two lengths or more."""
+    square = all(row.config.head_dim == row.config.seq_k for row in rows)
+    variants: dict[str, list[Row]] = {}
+    for row in rows:
+        variants.setdefault(_variant(row.config, square=square), []).append(row)
+    charts = []
+    for name, members in sorted(variants.items(), key=lambda item: -len(item[1])):
+        lengths = sorted({row.config.seq_k for row in members})
+        if len(lengths) < 2 or lengths[0] < 1:
+            continue
+        traces = []
+        for backend in backends:
+            own = sorted((r for r in members if r.record.backend == backend), key=lambda r: r.config.seq_k)
+            values = [
+                Value(r.config.seq_k, r.summary.p50_ns / 1e9, _told(r), r.summary.min_ns / 1e9, r.summary.p95_ns / 1e9)
+                for r in own
+            ]
+            if values:
+                traces.append(Trace(backend, colour_of(backend, backends), values))
+        charts.append(
+            line_chart(
+                traces,
+                title=name,
+                description=f"median time against sequence length for {', '.join(t.name for t in traces)}",
+                unit="seconds",
+                x_ticks=[(n, str(n)) for n in lengths],
+                x_label="n (tokens and dimensions)" if square else "Sk (tokens)",
+                x_log=True,
+                size=(360, 240),
+            )
+        )
+    return charts
+
+
+def _variant(config: AttentionConfig, *, square: bool) -> str:
+    same = config.seq_q == config.seq_k
+    parts = config.label.split("-")
+    dropped = {f"q{config.seq_q}", f"k{config.seq_k}"} if same else {f"k{config.seq_k}"}
+    dropped |= {f"d{config.head_dim}"} if square else set()
+    return " ".join(part for part in parts if part not in dropped)
+
+
+def _told(row: Row) -> str:
+    s = row.summary
+    return (
+        f"{row.record.backend}, {row.record.label}: median {quantity(s.p50_ns / 1e9, 'seconds')} "
+        f"(min {quantity(s.min_ns / 1e9, 'seconds')}, p95 {quantity(s.p95_ns / 1e9, 'seconds')})"
+    )
+
+
+def _against(base: Record | None, record: Record) -> Speedup | None:
+    if base is None or record.backend == BASELINE or not base.pair or base.pair != record.pair:
+        return None
+    try:
+        return speedup(base, record)
+    except RocattnError:  # the two share no launch: an interrupted run, nothing to compare
+        return None
+
+
+def speedup_text(value: Speedup | None) -> str:
+    """Return a speed-up with its interval ("1.42x [1.38, 1.46]"), or "undecided" where that says next to nothing."""
+    if value is None:
+        return ""
+    return "undecided" if value.high > UNDECIDED * value.low else interval_text(value)
+
+
+def interval_text(value: Speedup | None) -> str:
+    """Return a speed-up with its interval, however wide."""
+    return "" if value is None else f"{digits(value.ratio)}x [{digits(value.low)}, {digits(value.high)}]"
+
+
+def to_json(report: BenchReport) -> dict[str, Any]:
+    """Return the report as JSON-ready values: computed numbers and the records with their raw samples."""
+    rows = [
+        {
+            "id": row.record.id,
+            "suite": group.suite,
+            "machine": row.record.machine.name,
+            "host": row.record.host,
+            "backend": row.record.backend,
+            "label": row.record.label,
+            "summary": msgspec.to_builtins(row.summary),
+            "speedup": msgspec.to_builtins(row.speedup),
+            "check": msgspec.to_builtins(row.record.check),
+        }
+        for group in report.groups
+        for row in group.rows
+    ]
+    skipped = [
+        {"id": r.id, "machine": r.machine.name, "host": r.host, "status": r.status, "reason": r.why_not}
+        for g in report.groups
+        for r in g.skipped
+    ]
+    records = [row.record for group in report.groups for row in group.rows] + [
+        r for g in report.groups for r in g.skipped
+    ]
+    return {
+        "schema": SCHEMA,
+        "measured": report.measured,
+        "launches": report.launches,
+        "disturbed_launches": report.disturbed,
+        "wrong": [r.id for r in report.wrong],
+        "command": report.command,
+        "machines": [
+            {**msgspec.to_builtins(m.machine), "host": m.place.host, "ceilings": m.ceilings} for m in report.machines
+        ],
+        "commits": msgspec.to_builtins(report.commits),
+        "rows": rows,
+        "skipped": skipped,
+        "records": to_builtins(records),
+    }

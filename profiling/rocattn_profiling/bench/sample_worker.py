@@ -1,0 +1,339 @@
+"""One process launch: sample the backends on one config, interleaved, check their outputs, report, exit.
+
+Started by `rocattn_profiling.measure.launching`; how it and its parent talk is in `worker_process`.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import resource
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+import rocattn
+from rocattn.config import AttentionConfig
+from rocattn_profiling.measure.machine import load_average
+from rocattn_profiling.measure.records import Check  # noqa: TC001 - msgspec reads the annotation at run time
+from rocattn_profiling.measure.worker import describe, end_with_parent, peak_rss_bytes, reset_peak, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from rocattn_profiling.workloads.inputs import Inputs
+
+    _Call = Callable[[], tuple[Any, ...]]
+    _Outputs = dict[str, tuple[Any, ...]]
+
+_WARMUP_CALLS = 10
+_SETTLING_CALLS = 4
+_REST_S = 0.003  # in which the threads that one backend left waiting go to sleep (see `machine.thread_environment`)
+_LONG = 20  # a call that takes this many samples' least time needs no settling
+_ALL_ROWS = 1e30  # FLOPs: no problem is so large that its rows would be sampled
+_DOUBT = 4.0  # the largest error of all rows may be this much above that of the sampled ones
+_RESOLUTIONS = 1000  # a sample is at least this many ticks of the clock
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What a launch measures.
+
+    Attributes:
+        config: `AttentionConfig.to_dict`.
+        backends: Names, sampled in turns.
+        data, seed: How inputs are made (`workloads.inputs.make_inputs`).
+        pos: Position of the launch; with the seed it sets the order of turns.
+        warmup_s: Warm-up of each backend ends after this time or ten calls; at least one call, four if they are short.
+        budget_s: Sampling goes on this long for each backend, within ``min_samples`` and ``max_samples``.
+        min_sample_ns: Calls are timed together until a sample takes at least this long.
+        check: Whether outputs are compared with float64.
+        module: Suite of the module workload that attention is measured in; "" for attention alone.
+        backend_module: Module that registers further backends when imported; "" for none.
+        thresholds, force_thresholds: As in `settings.Settings`.
+        library: Folder that rocattn must have been imported from: the parent's.
+        parent: Process id of the parent; without it the worker ends.
+    """
+
+    config: dict[str, Any]
+    backends: list[str]
+    data: str
+    seed: int
+    pos: int
+    warmup_s: float
+    budget_s: float
+    min_samples: int
+    max_samples: int
+    min_sample_ns: int = 1_000_000
+    check: bool = False
+    module: str = ""
+    backend_module: str = ""
+    thresholds: str = ""
+    force_thresholds: bool = False
+    library: str = ""
+    parent: int = 0
+
+
+class BackendSamples(msgspec.Struct, kw_only=True):
+    """One backend's samples of a launch, as `records.Launch` stores them; ``failed`` says why there are none."""
+
+    backend: str
+    number: int = 1
+    samples_ns: list[float] = []
+    cpu_ns: list[float] = []
+    nivcsw: list[int] = []
+    peak_rss_bytes: int = 0
+    check: Check | None = None
+    failed: str = ""
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """What a launch reports.
+
+    Attributes:
+        start_ns, load: As in `records.Launch`.
+        series: One a backend.
+        failed: Why the launch could not even begin; empty if it did.
+        log: What the process printed, filled in by the parent.
+    """
+
+    start_ns: int = 0
+    load: float = 0.0
+    series: list[BackendSamples] = []
+    failed: str = ""
+    log: str = ""
+
+
+def _poison(outputs: tuple[Any, ...]) -> None:
+    """Fill free memory of the outputs' sizes with NaN.
+
+    A backend that returns without writing its output would otherwise be handed the right answer that another backend
+    left in the same place.
+    """
+    import numpy as np
+
+    for array in outputs:
+        blocks = [np.full(array.shape, np.nan, array.dtype) for _ in range(4)]
+        del blocks
+
+
+class Sampler:
+    """Takes samples of several calls in random turns; a call that raises is dropped with its reason.
+
+    Args:
+        calls: What each backend does, returning its output arrays.
+        job: The limits.
+        mark: Told the name of the backend that is about to run.
+    """
+
+    def __init__(self, calls: dict[str, Callable[[], tuple[Any, ...]]], job: Job, mark: Callable[[str], None]) -> None:
+        self.job, self.mark, self._calls = job, mark, calls
+        self.series = {name: BackendSamples(backend=name) for name in calls}
+        self.outputs: dict[str, tuple[Any, ...]] = {}
+
+    @property
+    def able(self) -> list[str]:
+        """The backends that have not failed."""
+        return [name for name, series in self.series.items() if not series.failed]
+
+    def warm_up(self) -> None:
+        """Run each call until it is warm, note its peak memory, and settle how many calls make a sample."""
+        tick_ns = time.get_clock_info("perf_counter").resolution * 1e9
+        wanted_ns = max(self.job.min_sample_ns, _RESOLUTIONS * tick_ns)
+        for name in self.able:
+            reset_peak()
+            best, end = math.inf, time.perf_counter() + self.job.warmup_s
+            for calls in range(1, _WARMUP_CALLS + 1):
+                if not self._guarded(name, 1):
+                    break
+                best = min(best, self._elapsed_ns)
+                # The first calls of a short one are far from its time: it needs a few to settle the number.
+                if time.perf_counter() >= end and (calls >= _SETTLING_CALLS or best >= _LONG * wanted_ns):
+                    break
+            self.series[name].peak_rss_bytes = peak_rss_bytes()
+            self.series[name].number = max(1, math.ceil(wanted_ns / best)) if best > 0 else 1
+
+    def sample(self) -> None:
+        """Take rounds of one sample of each backend until the budget or ``max_samples`` ends; poison the last."""
+        turns = random.Random(f"{self.job.seed} {self.job.pos}")  # noqa: S311 - an order of turns, not a secret
+        end = time.perf_counter() + self.job.budget_s * len(self.able)
+        rounds, before = 0, ""
+        while rounds < self.job.max_samples and self.able:
+            rounds += 1
+            last = rounds >= self.job.max_samples or (rounds >= self.job.min_samples and time.perf_counter() >= end)
+            order = self.able
+            turns.shuffle(order)
+            for name in order:
+                if last:
+                    _poison(self.outputs[name])
+                if before not in {"", name}:
+                    time.sleep(_REST_S)
+                    end += _REST_S  # the budget is for samples
+                before = name
+                self._take(name)
+            if last:
+                return
+
+    def _take(self, name: str) -> None:
+        series = self.series[name]
+        switched = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        cpu = time.process_time_ns()
+        if not self._guarded(name, series.number):
+            return
+        cpu = time.process_time_ns() - cpu
+        series.nivcsw.append(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switched)
+        series.cpu_ns.append(cpu / series.number)
+        series.samples_ns.append(self._elapsed_ns / series.number)
+
+    def _guarded(self, name: str, number: int) -> bool:
+        """Make ``number`` calls and keep the last output and the time of all; False, with the reason, if one raises."""
+        call, output = self._calls[name], ()
+        self.mark(name)
+        try:
+            started = time.perf_counter_ns()
+            for _ in range(number):
+                output = call()
+            self._elapsed_ns = time.perf_counter_ns() - started
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises is its failure, not the bench's
+            traceback.print_exc()
+            self.series[name] = BackendSamples(backend=name, failed=describe(error))
+            self.outputs.pop(name, None)
+            return False
+        self.outputs[name] = output
+        return True
+
+
+def calls_of(
+    backends: Sequence[str], config: AttentionConfig, inputs: Inputs
+) -> dict[str, Callable[[], tuple[Any, ...]]]:
+    """Return what each backend does for one call, through the public API; `SELECT` is a call that names none."""
+    from rocattn_profiling.workloads.selecting import SELECT
+
+    def forward(name: str | None) -> Callable[[], tuple[Any, ...]]:
+        options = inputs.options(config)
+
+        def call() -> tuple[Any, ...]:
+            found = rocattn.attention(inputs.q, inputs.k, inputs.v, backend=name, **options)
+            return found if isinstance(found, tuple) else (found,)
+
+        return call
+
+    def backward(name: str | None) -> Callable[[], tuple[Any, ...]]:
+        options = inputs.options(config)
+        options.pop("return_lse", None)
+        made: list[Any] = []
+
+        def call() -> tuple[Any, ...]:
+            if not made:  # the forward pass belongs to the warm-up of the backend that may fail in it
+                made.extend(rocattn.attention(inputs.q, inputs.k, inputs.v, backend=name, return_lse=True, **options))
+            assert inputs.dout is not None
+            q, k, v = inputs.q, inputs.k, inputs.v
+            return rocattn.attention_backward(inputs.dout, q, k, v, *made, backend=name, **options)
+
+        return call
+
+    make = forward if config.direction == "forward" else backward
+    return {name: make(None if name == SELECT else name) for name in backends}
+
+
+def check_outputs(
+    config: AttentionConfig, inputs: Inputs, outputs: dict[str, tuple[NDArray[Any], ...]], seed: int
+) -> dict[str, Check]:
+    """Compare the outputs of each backend with float64, and with each other.
+
+    Of a large problem only a sample of rows is compared with float64. All of each output is compared with that of the
+    first backend, and if they differ by more than their errors explain, every row of both is compared with float64:
+    that says which one is wrong, by the same rule.
+
+    Args:
+        config: The problem.
+        inputs: Its inputs.
+        outputs: By backend: (out,) or (out, lse), or (dq, dk, dv), in the config's layout and dtype.
+        seed: Of the sampling.
+    """
+    from rocattn_profiling.workloads.accuracy import check_gradients, check_output
+
+    check = check_output if config.direction == "forward" else check_gradients
+    checks = {name: check(config, inputs, *arrays, seed=seed) for name, arrays in outputs.items()}
+    first, *others = outputs
+    doubtful = [name for name in others if _differ(outputs[first], outputs[name], checks[first], checks[name])]
+    for name in [first, *doubtful] if doubtful else []:
+        checks[name] = check(config, inputs, *outputs[name], max_flops=_ALL_ROWS, seed=seed)
+    return checks
+
+
+def _differ(a: tuple[NDArray[Any], ...], b: tuple[NDArray[Any], ...], check_a: Check, check_b: Check) -> bool:
+    """Whether two backends' outputs differ by more than their errors in the sampled rows let expect."""
+    if check_a.rows_checked == check_a.rows or not (check_a.ok and check_b.ok):
+        return False
+    allowed = _DOUBT * (check_a.max_rel_error + check_b.max_rel_error)
+    return any(_relative_difference(x, y) > allowed for x, y in zip(a, b, strict=True))
+
+
+def _relative_difference(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Return the largest |a - b| over the largest |a|; a sequence at a time, to need little memory."""
+    import numpy as np
+
+    worst = largest = 0.0
+    with np.errstate(all="ignore"):
+        for x, y in zip(a, b, strict=True):
+            wide, difference = np.abs(x, dtype=np.float64), np.subtract(x, y, dtype=np.float64)
+            visible = np.isfinite(wide)  # the LSE of a row without a visible key is -inf, which is checked elsewhere
+            largest = max(largest, float(wide.max(initial=0, where=visible)))
+            worst = max(worst, float(np.abs(difference).max(initial=0, where=visible)))
+    return worst / largest if largest else worst
+
+
+def _prepare(job: Job, config: AttentionConfig) -> tuple[dict[str, _Call], Callable[[_Outputs], dict[str, Check]]]:
+    """Return what each backend does for one call, and what checks their outputs."""
+    if job.module:
+        from rocattn_profiling.workloads import module_workloads
+
+        return module_workloads.prepare(job.module, config, job.backends, job.seed)
+    from rocattn_profiling.workloads.inputs import make_inputs
+
+    inputs = make_inputs(config, data=job.data, seed=job.seed)
+    return calls_of(job.backends, config, inputs), lambda outputs: check_outputs(config, inputs, outputs, job.seed)
+
+
+def perform(job: Job, mark: Callable[[str], None]) -> Result:
+    """Do a job in this process."""
+    found = str(Path(str(rocattn.__file__)).resolve().parent)
+    if job.library and found != job.library:
+        return Result(failed=f"the worker imported rocattn from {found}, not from {job.library}")
+    if job.backend_module:
+        from rocattn_profiling.measure.settings import import_backends
+
+        import_backends(job.backend_module)
+    if job.thresholds:
+        rocattn.BACKENDS.use_thresholds(job.thresholds, force=job.force_thresholds)
+    config = AttentionConfig.from_dict(job.config)
+    calls, check = _prepare(job, config)
+    result = Result(start_ns=time.time_ns(), load=load_average())
+    sampler = Sampler(calls, job, mark)
+    gc.collect()
+    gc.disable()
+    sampler.warm_up()
+    sampler.sample()
+    gc.enable()
+    if job.check and sampler.able:
+        mark("")
+        for backend, judged in check(sampler.outputs).items():
+            sampler.series[backend].check = judged
+    result.series = list(sampler.series.values())
+    return result
+
+
+def _decode_and_perform(encoded: bytes, mark: Callable[[str], None]) -> Result:
+    job = msgspec.json.decode(encoded, type=Job)
+    end_with_parent(job.parent)
+    return perform(job, mark)
+
+
+if __name__ == "__main__":
+    serve(_decode_and_perform, lambda reason: Result(failed=reason))

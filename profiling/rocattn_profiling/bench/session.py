@@ -1,0 +1,226 @@
+"""Benching into a folder: each config side by side in fresh processes, each record on disk once it is done."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from rocattn.backends.gpu import GpuBackend
+from rocattn_profiling.bench import ceilings
+from rocattn_profiling.bench.side_by_side import measure_side_by_side
+from rocattn_profiling.measure import machine
+from rocattn_profiling.measure.feasibility import estimate_call_s, memory_problem, time_problem
+from rocattn_profiling.measure.records import Record
+from rocattn_profiling.measure.results_folder import ResultsFolder
+from rocattn_profiling.measure.settings import Identity, Settings, import_backends
+from rocattn_profiling.measure.worker import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rocattn.config import AttentionConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What records of a suite that is no grid say besides; as in `Record`.
+
+    ``module``: whether the suite names a module workload, which is timed in attention's place.
+    """
+
+    option: str = ""
+    extra_flops: int = 0
+    extra_bytes: int = 0
+    layers: int = 0
+    module: bool = False
+
+
+class BenchSession(ResultsFolder):
+    """An open results folder: aware of what is finished there, ready to measure more into it.
+
+    Attributes:
+        added_backends: Names that the backend module registered.
+        machine, commit, repo, settings, path: What is measured, how, and the records file.
+        kept_configs: How many configs were found finished on all backends that are able.
+        failures: None here: what fails is in the records.
+        host: The node that records say they are of; "" for this machine: see `places`.
+
+    Args:
+        out: The folder, as in `ResultsFolder`.
+        settings: How to measure.
+        fresh: Put finished records aside even if they could be kept.
+        on_step: Called as launches finish, with the config's label and their number.
+        on_note: Called with a line for people: what was put aside, and that the machine is busy.
+
+    Raises:
+        RocattnError: On entering: another run writes to the folder, or it cannot be written.
+    """
+
+    failures = ()
+    host = ""
+
+    def __init__(
+        self,
+        out: Path,
+        settings: Settings,
+        *,
+        fresh: bool = False,
+        on_step: Callable[[str, int], None] = lambda _label, _count: None,
+        on_note: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        super().__init__(out, fresh=fresh, on_note=on_note)
+        self.added_backends = import_backends(settings.backend_module)
+        self.settings = msgspec.structs.replace(settings, threads=settings.threads or machine.available_cores())
+        self.machine = machine.this_machine()
+        self.repo = machine.measured_repo()
+        self.commit = machine.this_commit(self.repo) if self.repo else None
+        self._on_step = on_step
+        self._ceilings: dict[str, float] = {}
+        self._known: dict[str, Record] = {}
+        self.kept_configs = 0
+
+    def identity(self) -> Identity:
+        """Return what a run that starts now is; a busy machine is announced here, where its records begin."""
+        load = machine.load_average()
+        if load > self.machine.cores / 2:
+            self._on_note(f"the machine is busy (load {load:.1f} on {self.machine.cores} cores): times are disturbed")
+        return Identity.of(self.commit, self.machine, self.settings)
+
+    def keep(self, records: list[Record]) -> None:
+        """Take over the records of an earlier run of the same identity."""
+        self._known = {record.id: record for record in records if record.host == self.host}
+
+    @property
+    def ceilings(self) -> dict[str, float]:
+        """This machine's ceilings, measured when they are first needed in a run."""
+        if not self._ceilings:
+            self._ceilings = ceilings.measure_ceilings(self.settings.threads, quick=self.settings.quick)
+        return self._ceilings
+
+    def kept(self, suite: str, config: AttentionConfig, backends: Sequence[str]) -> list[Record]:
+        """Return a config's finished records if all of these backends have one, measured together; else nothing."""
+        known = [self._known.get(f"{suite}/{name}/{config.label}") for name in backends]
+        finished = [record for record in known if record is not None and record.launches]
+        together = len({record.pair for record in finished}) == 1
+        return finished if together and len(finished) == len(backends) else []
+
+    def measure(
+        self, suite: str, config: AttentionConfig, backends: Sequence[str], facts: Facts | None = None
+    ) -> list[Record]:
+        """Return one record of each backend on a config: kept, measured side by side, or saying why not.
+
+        New records are on disk when this returns.
+
+        Args:
+            suite: The suite of the records.
+            config: What to measure.
+            backends: Names.
+            facts: What the records say besides.
+
+        Raises:
+            RocattnError: When a record cannot be written; a backend's own failure is a record of status "failed".
+        """
+        facts = facts or Facts()
+        kept = self.kept(suite, config, backends)
+        if kept and all(record.layers == facts.layers for record in kept):  # else a model of that name, but another
+            self.kept_configs += 1
+            self._on_step(config.label, self.settings.launches)
+            return kept
+        asked = {name: self._problem(config, name, len(backends), facts) for name in backends}
+        refused = {name: problem for name, problem in asked.items() if problem is not None}
+        able = [name for name in backends if name not in refused]
+        known = self.kept(suite, config, able)
+        records = {record.backend: record for record in known if record.layers == facts.layers}
+        if records or not able:
+            self.kept_configs += bool(records)
+            self._on_step(config.label, self.settings.launches)
+        else:
+            records = self._measure_able(suite, config, able, facts)
+        for name in backends:
+            if name in records:
+                continue
+            status, reason = refused[name]
+            records[name] = self._record(suite, config, name, facts, status=status, skipped=reason)
+            before = self._known.get(records[name].id)
+            if before is None or before.launches:  # a restart that skips it again adds no second line
+                self._store(records[name])
+        return [records[name] for name in backends]
+
+    def _measure_able(self, suite: str, config: AttentionConfig, able: list[str], facts: Facts) -> dict[str, Record]:
+        """Measure backends side by side and store a record of each."""
+        sides = measure_side_by_side(
+            config,
+            able,
+            self.settings,
+            self.settings.threads,
+            lambda: self._on_step(config.label, 1),
+            module=suite if facts.module else "",
+        )
+        pair = uuid.uuid4().hex[:12]
+        records = {}
+        for name, side in sides.items():
+            if side.failed:
+                self._keep_log(f"{suite}/{name}/{config.label}: {side.failed}", side.log)
+                records[name] = self._record(suite, config, name, facts, status="failed", skipped=side.failed)
+            else:
+                records[name] = self._record(
+                    suite,
+                    config,
+                    name,
+                    facts,
+                    launches=side.launches,
+                    check=side.check,
+                    peak_rss_bytes=side.peak_rss_bytes,
+                    pair=pair,
+                )
+            self._store(records[name])
+        return records
+
+    def _store(self, record: Record) -> None:
+        self._append(record)
+        self._known[record.id] = record
+
+    def _record(self, suite: str, config: AttentionConfig, backend: str, facts: Facts, **more: Any) -> Record:
+        return Record(
+            suite=suite,
+            backend=backend,
+            config=config.to_dict(),
+            label=config.label,
+            machine=self.machine,
+            commit=self.commit,
+            data=self.settings.data,
+            seed=self.settings.seed,
+            threads=self.settings.threads,
+            ceilings=self.ceilings,
+            option=facts.option,
+            extra_flops=facts.extra_flops,
+            extra_bytes=facts.extra_bytes,
+            layers=facts.layers,
+            host=self.host,
+            **more,
+        )
+
+    def _problem(
+        self, config: AttentionConfig, name: str, count: int, facts: Facts
+    ) -> tuple[Literal["skipped", "failed"], str] | None:
+        """Return why a backend is not measured on a config (a stand-in, too large, too long, …); None if it is."""
+        from rocattn.backends import BACKENDS
+
+        backend = BACKENDS.get(name)
+        try:
+            answer = BACKENDS.supports(backend, config)
+            if not answer:
+                return "skipped", f"not supported: {answer.reason}"
+            if backend.is_stand_in:
+                return "skipped", "not timed: it runs on the stand-in GPU here, whose times mean nothing"
+            problem = memory_problem(config, backend, count, machine.available_memory_bytes())
+        except Exception as error:  # noqa: BLE001 - a user's backend may raise anything: it is named, the rest goes on
+            return "failed", describe(error)
+        calls = self.settings.launches * (2 + self.settings.min_samples) * count
+        call_s = estimate_call_s(config, self.ceilings, facts.extra_flops, on_gpu=isinstance(backend, GpuBackend))
+        problem = problem or time_problem(calls * call_s, self.settings.time_limit_s)
+        return ("skipped", problem) if problem else None

@@ -1,0 +1,239 @@
+"""How ``rocattn bench`` shows what it measured: tables for people, one JSON value for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rocattn_profiling.base.console import emit_json, print_table, say
+from rocattn_profiling.base.status import OK
+from rocattn_profiling.measure import stats
+from rocattn_profiling.measure.places import Place, by_place, place_names
+from rocattn_profiling.workloads.grids import GRIDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rocattn_profiling.bench.fleet.session import FleetSession
+    from rocattn_profiling.bench.session import BenchSession
+    from rocattn_profiling.measure.records import Check, Record
+
+COLUMNS = ("config", "backend", "P50", "tokens/s", "TFLOP/s", "% of ceiling", "max error", "speed-up (95 %)")
+
+
+def list_grids(*, as_json: bool) -> int:
+    """Print the grids with the number of their configs."""
+    rows = [
+        {
+            "name": grid.name,
+            "configs": len(grid.configs()),
+            "quick_configs": len(grid.configs(quick=True)),
+            "directions": list(grid.directions),
+            "backends": list(grid.backends),
+            "description": grid.description,
+        }
+        for grid in GRIDS.values()
+    ]
+    if as_json:
+        emit_json(rows)
+        return OK
+    for row in rows:
+        print(f"{row['name']:10} {row['configs']:>3} configs, {row['quick_configs']} quick: {row['description']}")
+    return OK
+
+
+def speedups(records: Iterable[Record]) -> list[tuple[Record, stats.Speedup]]:
+    """Return, for every backend measured beside another, its speed-up over the first one of its pair."""
+    first: dict[tuple[str, str], Record] = {}
+    found = []
+    for record in records:
+        if not record.launches:
+            continue
+        base = first.setdefault((record.suite, record.pair), record)
+        if base is not record:
+            found.append((record, stats.speedup(base, record)))
+    return found
+
+
+def as_json(session: BenchSession | FleetSession, records: list[Record]) -> dict[str, Any]:
+    """Return everything that was measured as JSON-ready values; see docs of the record and summary classes.
+
+    Of a fleet, ``machine`` is None and ``machines`` are listed, each with its ceilings; what is compared in
+    ``speedups`` is of one of them.
+    """
+    measured = [record for record in records if record.launches]
+    ceilings = _ceilings(records) if session.machine else {}
+    failed = [
+        {"id": f"{unit.suite}/{name}/{config.label}", "suite": unit.suite, "backend": name, "label": config.label,
+         "failed": True, "reason": reason}
+        for unit, reason in session.failures for config in unit.configs for name in unit.backends
+    ]  # fmt: skip
+    machines = [
+        {**msgspec.to_builtins(place.machine), "host": place.host, "ceilings": _ceilings(members)}
+        for place, members in by_place(records).items()
+    ]
+    return {
+        **({} if session.machine else {"machines": machines}),
+        "machine": msgspec.to_builtins(session.machine),
+        "commit": msgspec.to_builtins(session.commit),
+        "settings": msgspec.to_builtins(session.settings),
+        "ceilings": ceilings,
+        "path": str(session.path.resolve()),
+        "records": [
+            {"id": record.id, **msgspec.to_builtins(record), "summary": msgspec.to_builtins(stats.summarize(record))}
+            for record in measured
+        ],
+        "speedups": [
+            {"suite": record.suite, "label": record.label, **msgspec.to_builtins(speedup)}
+            for record, speedup in speedups(records)
+        ],
+        "skipped": [
+            {
+                "id": record.id,
+                "suite": record.suite,
+                "backend": record.backend,
+                "label": record.label,
+                "failed": record.status == "failed",
+                "reason": record.skipped,
+            }
+            for record in records
+            if not record.launches
+        ]
+        + failed,
+    }
+
+
+def unmeasured(found: Iterable[tuple[str, list[Record]]], named: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Return suite, backend and reason where a backend that was asked for by name has no measurement of a suite."""
+    lacking = []
+    for suite, records in found:
+        measured = {record.backend for record in records if record.launches}
+        reasons = {record.backend: record.skipped for record in reversed(records)}  # the first one's
+        lacking += [(suite, name, reasons.get(name, "no result")) for name in named if name not in measured]
+    return lacking
+
+
+def _ceilings(records: list[Record]) -> dict[str, float]:
+    """Return the ceilings that were measured last, of the records of one place."""
+    return next((record.ceilings for record in reversed(records) if record.ceilings), {})
+
+
+def duration(ns: float) -> str:
+    """Return a time with three digits and its unit: ``48.1 us``, ``1.25 s``."""
+    for limit, unit, scale in ((1e3, "ns", 1.0), (1e6, "us", 1e3), (1e9, "ms", 1e6)):
+        if ns < limit * 0.9995:
+            return f"{_digits(ns / scale)} {unit}"
+    return f"{_digits(ns / 1e9)} s"
+
+
+def count(value: float) -> str:
+    """Return a rate with three digits: ``12.3k``, ``1.05M``."""
+    for limit, unit, scale in ((1e3, "", 1.0), (1e6, "k", 1e3), (1e9, "M", 1e6)):
+        if value < limit * 0.9995:
+            return f"{_digits(value / scale)}{unit}"
+    return f"{_digits(value / 1e9)}G"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def _ceiling(summary: stats.Summary) -> str:
+    """Return the percentage of the ceiling that is nearer, and which one that is."""
+    shares = {"GEMM": summary.gemm_pct or 0.0, "memory": summary.memory_pct or 0.0}
+    name = max(shares, key=lambda key: shares[key])
+    mark = " ?" if summary.above_ceiling else ""
+    return f"{shares[name]:.1f} {name}{mark}" if shares[name] else ""
+
+
+def _error(record: Record) -> str:
+    if record.check is None:
+        return ""
+    size = "NaN or inf," if record.check.not_finite else f"{record.check.max_abs_error:.1e}"
+    return size + ("" if record.check.ok else f" WRONG {record.check.what}")
+
+
+def _ratio(speedup: stats.Speedup | None) -> str:
+    if speedup is None:
+        return ""
+    mark = "" if speedup.unit == "launch" else " *"
+    return f"{speedup.ratio:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}){mark}"
+
+
+def print_tables(found: list[tuple[str, list[Record]]]) -> None:
+    """Print a table of each grid on stderr, one for each place where it was measured."""
+    names = place_names(by_place(record for _, records in found for record in records))
+    for suite, records in found:
+        for place, of_place in by_place(record for record in records if record.launches).items():
+            _print_table(f"{suite} on {names[place]}" if len(names) > 1 else suite, of_place)
+
+
+def _print_table(suite: str, measured: list[Record]) -> None:
+    """Print a table of a grid's records of one place."""
+    ratios = {record.id: speedup for record, speedup in speedups(measured)}
+    rows, before, dtype = [], "", measured[0].config["dtype"]
+    for record in measured:
+        summary = stats.summarize(record)
+        rows.append(
+            (
+                "" if record.label == before else record.label.removesuffix(f"-{dtype}"),
+                record.backend,
+                duration(summary.p50_ns) + (" !" if summary.disturbed_launches else ""),
+                count(summary.tokens_per_s),
+                f"{summary.tflops:.4f}",
+                _ceiling(summary),
+                _error(record),
+                _ratio(ratios.get(record.id)),
+            )
+        )
+        before = record.label
+    print_table(f"{suite}: {dtype}, {measured[0].threads} threads, {measured[0].data} data", COLUMNS, rows, keys=2)
+    if any(stats.summarize(record).above_ceiling for record in measured):
+        say(f"? {stats.ABOVE_CEILING}")
+    if any(speedup.unit != "launch" for speedup in ratios.values()):
+        say("* one launch: the interval is over samples of one process, not over processes (use --launches 3)")
+
+
+def _disturbance(records: list[Record]) -> str:
+    """Return a line about launches that had to share the CPU, or ""."""
+    summaries = [stats.summarize(record) for record in records if record.launches]
+    hit, total = sum(s.disturbed_launches for s in summaries), sum(s.launches for s in summaries)
+    if not hit:
+        return ""
+    return f"! {hit} of {total} launches lost the CPU to other processes over and over: their times are too long"
+
+
+def _fault(check: Check) -> str:
+    if check.not_finite:
+        return f"{check.what} has NaN or inf where float64 has none, or the other way round"
+    allowed = f"{check.factor:g} x {check.naive_max_abs_error:.2e}"
+    return f"error of {check.what} is {check.max_abs_error:.2e}, allowed {allowed}"
+
+
+def print_summary(session: BenchSession | FleetSession, records: list[Record]) -> None:
+    """Print what the percentages refer to, what was skipped or wrong, and where the records are."""
+    if disturbance := _disturbance(records):
+        say(disturbance)
+    places = by_place(records)
+    names: dict[Place, str] = place_names(places)
+    for place, members in places.items():
+        if ceilings := _ceilings(members):
+            gemm, memory = ceilings["gemm_tflops"], ceilings["memory_gbps"]
+            where = f" of {names[place]}" if len(places) > 1 else ""
+            say(f"measured ceilings{where}: float32 GEMM {gemm:.3f} TFLOP/s, memory {memory:.1f} GB/s")
+    for record in records:
+        if record.skipped:
+            say(f"{record.status} {record.suite} {record.label} on {record.backend}: {record.skipped}")
+    for record in records:
+        if record.check is not None and not record.check.ok:
+            say(f"WRONG: {record.id}: {_fault(record.check)}")
+    for unit, reason in session.failures:
+        say(f"failed: {unit.name} on {', '.join(unit.backends)}: {reason}")
+    if session.failures:
+        say(f"{len(session.failures)} jobs left no result: the same command submits them again")
+    if session.failures or any(record.status == "failed" for record in records):
+        say(f"what the failed processes printed: {session.out / 'failures.log'}")
+    if session.kept_configs:
+        say(f"{session.kept_configs} configs were finished by an earlier run (--fresh measures everything anew)")
+    say(f"records: {session.path}")

@@ -1,0 +1,1 @@
+"""``rocattn ci``: the main job."""

@@ -1,0 +1,317 @@
+"""``rocattn ci``, the main job: each step is a command in a process of its own, so none can spoil another."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, say
+from rocattn_profiling.base.files import stamp, write_text
+from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE, CommandError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable
+
+    from rocattn_profiling.gate.verdict import Entry
+
+STEPS = ("doctor", "verify", "bench", "audit", "gate", "profile", "report", "site")
+# How many of the regressed benchmarks are profiled, worst first: each takes a run for every group of counters.
+PROFILED = 3
+# Worst first: a wrong result or proven regression outranks what could not be measured, and that an open question.
+_SEVERITY = (FAILED, USAGE, NOT_MEASURED, UNDECIDED, OK)
+_MEANING = {OK: "ok", FAILED: "FAILED", UNDECIDED: "undecided", NOT_MEASURED: "not measured", USAGE: "error"}
+
+
+@dataclass
+class Step:
+    """A part of the job, one command or several, and what became of it; ``skipped`` is the reason it was not run."""
+
+    name: str
+    commands: list[list[str]] = field(default_factory=list)
+    skipped: str = ""
+    status: int = OK
+    seconds: float = 0.0
+
+    @property
+    def outcome(self) -> str:
+        """Words for the summary."""
+        if self.skipped:
+            return f"skipped: {self.skipped}"
+        return _MEANING.get(self.status, f"ended with status {self.status}")
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("--quick", action="store_true", help="small grids and few rounds: minutes on 2 cores")
+    parser.add_argument("--base", metavar="REV", help="what to gate against (default: the parent commit)")
+    parser.add_argument(
+        "--bench", action="append", default=[], metavar="REGEX", help="gate only benchmarks it finds; may be repeated"
+    )
+    parser.add_argument(
+        "--gpu", nargs="?", const="", metavar="ARCH",
+        help="this job is about a GPU, of this architecture if one is named: without a healthy one nothing is run",
+    )  # fmt: skip
+    parser.add_argument("--allow-stand-in", action="store_true", help="with --gpu: the stand-in counts as a GPU")
+    parser.add_argument(
+        "--skip", nargs="+", action="extend", default=[], choices=STEPS, metavar="STEP", help=f"of {', '.join(STEPS)}"
+    )
+    parser.add_argument("--history", type=int, metavar="N", help="commits to measure for the site (quick 4, else 10)")
+    parser.add_argument("--strict", action="store_true", help="fail (status 2) when the gate stays undecided")
+    parser.add_argument("--site-url", default="", metavar="URL", help="the address of the site, for its feed")
+    parser.add_argument("--open", action="store_true", help="open the site in a browser at the end")
+    add_common(parser, out="out")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the steps in order, summarise them, and return the worst status."""
+    out = Path(arguments.out)
+    steps = plan(arguments, out)  # before there are files of ours, which would be changes of the checkout
+    # Before anything is measured: whether the folder takes files, and no older job's status for one that is ended.
+    write_text(out / "ci.json", json.dumps({"status": NOT_MEASURED, "steps": []}) + "\n")
+    end_on_sigterm("ci", "what was finished is kept")
+    execute(steps, _run_command, out, arguments.gpu or "")
+    status = worst(step.status for step in steps if not step.skipped)
+    return _finish(arguments, out, steps, status)
+
+
+def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
+    """Return the steps with their commands, or the reasons why some cannot be run here."""
+    quick = ["--quick"] if arguments.quick else []
+    grids = ["inference", "decode"] if arguments.quick else ["inference", "square", "gemma", "decode"]
+    count = arguments.history or (4 if arguments.quick else 10)
+    gate, why_no_gate = gate_arguments(arguments.base)
+    why_no_history = why_no_commit()
+    audit = ["--check-pins", *([] if why_no_history else ["--history", str(count)])]
+    gate += [word for pattern in arguments.bench for word in ("--bench", pattern)]
+    strict = ["--strict"] if arguments.strict else []
+    # An older job's records and verdict in the folder are none of this one.
+    gated = [] if why_no_gate or "gate" in arguments.skip else ["--gate", f"{out}/gate"]
+    measured = "bench" not in arguments.skip
+    records = f"{out}/bench" if measured else os.devnull  # without a name it would take what lies beside the report
+    why_no_report = "" if gated or measured else "neither bench nor gate was run"
+    address = ["--url", arguments.site_url] if arguments.site_url else []
+    doctor = ["doctor"]
+    if arguments.gpu is not None:
+        doctor += ["--gpu", *([arguments.gpu] if arguments.gpu else [])]
+        doctor += ["--allow-stand-in"] if arguments.allow_stand_in else []
+    steps = [
+        Step("doctor", [doctor]),
+        Step("verify", [["verify", *quick, "--out", f"{out}/verify"]]),
+        Step("bench", [["bench", "--grid", *grids, *quick, "--out", f"{out}/bench", "--fresh"]]),
+        Step("audit", [["kernels", "audit", *audit, *quick, "--out", f"{out}/audit"]], skipped=why_no_audit()),
+        Step("gate", [["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"]], skipped=why_no_gate),
+        Step("profile"),  # of what the gate finds: its commands are known after that
+        Step("report", [["report", "--records", records, *gated, "--out", f"{out}/report"]], skipped=why_no_report),
+        Step("site", [["site", "--measure", str(count), *address, "--out", f"{out}/site"]], skipped=why_no_history),
+    ]
+    for step in steps:
+        if step.name in arguments.skip:
+            step.skipped = "asked for by --skip"
+    return steps
+
+
+def why_no_audit() -> str:
+    """Return why the machine code of the GPU kernels cannot be compared with its pins here; "" if it can."""
+    from rocattn.errors import ToolchainError
+    from rocattn.toolchain import choose_compiler
+    from rocattn_profiling.kernels.audit_command import pins_folder
+
+    try:
+        choose_compiler()
+        pins_folder(None)
+    except (ToolchainError, CommandError) as error:
+        return str(error)
+    return ""
+
+
+def gate_arguments(base: str | None) -> tuple[list[str], str]:
+    """Return the gate's revisions for this checkout, or the reason why there is nothing to gate.
+
+    A base that was asked for is always gated against: where that cannot be, the gate says why and fails.
+    """
+    if base is None and (why := why_no_commit()):
+        return [], why
+    dirty = bool(_git("status", "--porcelain"))
+    if base is None and not dirty and _is_first_commit():
+        return [], "the first commit has no parent to compare with"
+    revisions = ["--head", "WORKTREE"] if dirty else []
+    return [*revisions, *(["--base", base] if base is not None else [])], ""
+
+
+def why_no_commit() -> str:
+    """Return why there is no commit here; "" if there is one, or a checkout that git refuses: no reason to skip."""
+    from rocattn_profiling.revisions.git import DistrustError, NoGitError, RevisionError, git
+
+    try:
+        git(Path(), "rev-parse", "--verify", "HEAD")
+    except DistrustError:
+        # Another user's checkout, in a container: the steps are run, end with what git says to do, and are not green.
+        return ""
+    except NoGitError as error:
+        return str(error)
+    except RevisionError:
+        return "not a git checkout with a commit"
+    return ""
+
+
+def _is_first_commit() -> bool:
+    # From the commit object itself: a shallow clone has a parent, too, and the gate then says how to fetch it.
+    commit = _git("cat-file", "-p", "HEAD")
+    return bool(commit) and "\nparent " not in f"\n{commit}"
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def execute(steps: list[Step], run_command: Callable[[list[str]], int], out: Path, arch: str = "") -> None:
+    """Run the steps in order; one that fails does not keep later ones from showing what was measured.
+
+    Args:
+        steps: What to do; their outcomes are noted in them.
+        run_command: Runs one command and returns its exit status.
+        out: The job's folder.
+        arch: Of the GPU that is profiled; "" to let the profiler find out.
+    """
+    without = "the gate was not run"
+    for number, step in enumerate(steps, 1):
+        if step.name == "profile" and not step.skipped:
+            step.commands, step.skipped = ([], without) if without else profile_commands(out, arch)
+        head = f"[{number}/{len(steps)}] {step.name}"
+        if step.skipped:
+            say(f"{head}: SKIPPED: {step.skipped}")
+            continue
+        started = time.monotonic()
+        statuses, before = [], stamp(_verdict(out))
+        for command in step.commands:
+            say(f"{head}: rocattn {shlex.join(command)}")
+            statuses.append(run_command(command))
+        step.status, step.seconds = min(statuses, key=_gravity), round(time.monotonic() - started, 1)
+        if step.name == "gate":
+            without = "" if stamp(_verdict(out)) != before else "the gate left no verdict"
+            if without and before:
+                _leave_out_verdict(steps)
+        if step.name == "doctor" and "--gpu" in step.commands[0] and step.status:
+            for later in steps[number:]:
+                later.skipped = later.skipped or "there is no GPU to measure on"
+
+
+def _verdict(out: Path) -> Path:
+    return out / "gate" / "verdict.json"
+
+
+def _leave_out_verdict(steps: list[Step]) -> None:
+    """Keep an earlier run's verdict, which a gate without one leaves there, out of what this job shows."""
+    for step in steps:
+        for command in step.commands:
+            if step.name == "report" and "--gate" in command:
+                command[command.index("--gate") + 1] = os.devnull
+            if step.name == "site":
+                command += ["--gate", os.devnull]
+
+
+def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], str]:
+    """Return what profiles the GPU benchmarks that the gate calls slower, or the reason why nothing is profiled."""
+    from rocattn.errors import RocattnError
+    from rocattn_profiling.gate import verdict
+    from rocattn_profiling.profile.collect.find import find_profilers
+
+    try:
+        found = verdict.read(_verdict(out))
+    except RocattnError as error:
+        return [], str(error)
+    slower = [entry for entry in found.entries if entry.status == "regression" and entry.metric == "time"]
+    slower = [entry for entry in slower if on_gpu(entry)]
+    if not slower:
+        return [], "no GPU benchmark became slower"
+    # The gate's explanation profiles both sides where it can; what it has counters of is not run a second time.
+    slower = [entry for entry in slower if all(cause.kind != "counters" for cause in entry.causes)][:PROFILED]
+    if not slower:
+        return [], f"the gate has profiled what became slower: {out / 'gate' / 'explain'}"
+    if not any(not tool.problem for tool in find_profilers()):
+        return [], "no profiler is installed (rocattn doctor says how to get one)"
+    commands: list[list[str]] = []
+    named = ["--arch", arch] if arch else []
+    for number, entry in enumerate(slower, 1):
+        folder = f"{out}/profile/{number}"
+        once = [sys.executable, "-m", "rocattn_profiling.asv.once", found.suite, entry.label]
+        commands += [["profile", "--out", folder, *named, "--", *once], ["report", folder, "--out", f"{folder}/report"]]
+    return commands, ""
+
+
+def on_gpu(entry: Entry) -> bool:
+    """Whether a benchmark launches kernels on the GPU: it is named for it, or has the gpu backend as a parameter."""
+    return "gpu" in entry.name.lower() or "'gpu'" in entry.params.values()
+
+
+def _run_command(command: list[str]) -> int:
+    # Its stdout joins stderr: ours is for --json alone.
+    full = [sys.executable, "-m", "rocattn_profiling.cli", *command]
+    with subprocess.Popen(full, stdout=sys.stderr.fileno()) as process:
+        try:
+            return process.wait()
+        except BaseException as ended:
+            # No measuring goes on without us. Asked first, and before that waited for where it has had the terminal's
+            # Ctrl-C as well: a command that ends by itself ends its workers, too, and keeps what it has.
+            for how, patience_s in ((None, 3.0), (signal.SIGTERM, 30.0), (signal.SIGKILL, None)):
+                if how is not None:
+                    process.send_signal(how)
+                if how is not None or isinstance(ended, KeyboardInterrupt):
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(patience_s)
+            raise
+
+
+def worst(statuses: Iterable[int]) -> int:
+    """Return the gravest of several exit statuses; one that no command has (a crash) counts as not measured."""
+    return _SEVERITY[min(map(_gravity, statuses), default=_gravity(NOT_MEASURED))]
+
+
+def _gravity(status: int) -> int:
+    return _SEVERITY.index(status if status in _SEVERITY else NOT_MEASURED)
+
+
+def _finish(arguments: argparse.Namespace, out: Path, steps: list[Step], status: int) -> int:
+    # An older job's page is not named as this one's.
+    made = [step.name for step in steps if step.name in {"report", "site"} and not step.skipped and step.status == OK]
+    pages = {name: out / name / "index.html" for name in made}
+    pages = {name: page.resolve() for name, page in pages.items() if page.is_file()}
+    result = {
+        "status": status,
+        "steps": [asdict(step) | {"outcome": step.outcome} for step in steps],
+        **{name: str(page) for name, page in pages.items()},
+    }
+    write_text(out / "ci.json", json.dumps(result, indent=2) + "\n")
+    say("")
+    for step in steps:
+        say(f"  {step.name:8} {step.seconds:6.1f} s  {step.outcome}")
+    say(f"\nrocattn ci: {_MEANING[status]} (exit status {status}) after {sum(s.seconds for s in steps):.0f} s")
+    for name, page in pages.items():
+        say(f"  {name:7} {page.as_uri()}")
+    if arguments.json:
+        emit_json(result)
+    if "site" in pages and (arguments.open or _has_desktop()):
+        import webbrowser
+
+        webbrowser.open(pages["site"].as_uri())
+    return status
+
+
+def _has_desktop() -> bool:
+    # Someone sits at a terminal of a graphical session: open the page as promised. CI and ssh are left alone.
+    graphical = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return bool(graphical) and sys.stderr.isatty() and not os.environ.get("CI")

@@ -1,0 +1,165 @@
+"""The ``rocattn`` command: a table of verbs, each a folder whose module `command` is imported only when it is used."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+import rocattn
+from rocattn.errors import RocattnError
+from rocattn_profiling.base.console import json_alone, spell_out
+from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
+
+# Verb -> one line of help. Each verb's `command` has `prepare(parser)` and `run(arguments) -> exit status`.
+VERBS = {
+    "doctor": "say what this machine has: compilers, GPU, profilers, backends, and what is missing",
+    "bench": "time attention backends on workload grids, checking every output",
+    "verify": "check every available backend against float64",
+    "memory": "measure peak memory against sequence length, and what fits in a budget",
+    "plan": "print the kernel launches of one attention problem on one GPU architecture, without a GPU",
+    "kernels": "build the GPU kernels, audit their machine code, calculate occupancy",
+    "profile": "run a command under an AMD profiler: times, then counters in passes the hardware takes",
+    "gate": "measure two revisions side by side and fail on a proven regression",
+    "report": "write a report (HTML, Markdown, JSON) from measured records, or from a profiler's files",
+    "site": "publish the history website: asv's pages and our own",
+    "ci": "the main job: verify, bench, audit, gate against the parent commit, profile, report and site",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose usage errors have our exit status and say one line."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]  # argparse types it NoReturn; sys.exit is that
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        sys.exit(USAGE)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help and version; argparse's own passes over what cannot be written."""
+        (file or sys.stderr).write(message)
+
+
+class _VerbParser(_Parser):
+    """The parser of a command and of each of its subcommands, which argparse makes of the same class."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"epilog": "exit status: see rocattn --help"} | options)
+        text = "show the traceback of an error"
+        # Without a default, so that a subcommand leaves what its command was given as it is.
+        self.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse what is not known here, where argparse hands it up to the command, whose --help lacks the options."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+
+def _top_parser() -> argparse.ArgumentParser:
+    lines = [f"  {verb:8} {text}" for verb, text in VERBS.items()]
+    epilog = (
+        "exit status: 0 fine, 1 the thing checked failed, 2 undecided under --strict,\n"
+        "3 nothing or not everything was measured, 4 usage or environment error, 130 interrupted (Ctrl-C)"
+    )
+    parser = _Parser(
+        prog="rocattn",
+        usage="rocattn [--version] [--debug] COMMAND ...",
+        description="Keeps attention kernels right and fast.\n\ncommands:\n" + "\n".join(lines),
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"rocattn {rocattn.__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("command", choices=VERBS, metavar="COMMAND", help=argparse.SUPPRESS)
+    rest = parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    rest.required = False  # or argparse names it beside COMMAND where only that is missing
+    return parser
+
+
+def parser_for(verb: str, *, debug: bool = False) -> argparse.ArgumentParser:
+    """Return the parser of one command, importing its module."""
+    text = VERBS[verb]
+    parser = _VerbParser(prog=f"rocattn {verb}", description=f"{text[0].upper()}{text[1:]}.")
+    parser.set_defaults(debug=debug)
+    import_module(f"rocattn_profiling.{verb}.command").prepare(parser)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; an expected error is one line on stderr and its exit status, never a traceback."""
+    name, debug = "rocattn", False
+    spell_out()
+    try:
+        try:
+            top = _top_parser().parse_args(argv)
+            name, debug = f"rocattn {top.command}", top.debug
+            arguments = parser_for(top.command, debug=debug).parse_args(top.rest)
+            debug = arguments.debug
+            with json_alone(getattr(arguments, "json", False)):
+                return int(import_module(f"rocattn_profiling.{top.command}.command").run(arguments))
+        finally:
+            if sys.stdout is not None:  # closed by who started us
+                sys.stdout.flush()  # here, where an error has its line; not when the interpreter ends
+    except RocattnError as error:
+        if debug:
+            _complain(traceback.format_exc().rstrip())
+        _complain(f"{name}: {error}")
+        return error.status if isinstance(error, CommandError) else USAGE
+    except KeyboardInterrupt:
+        _complain(f"{name}: interrupted; what was finished is kept")
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader of our output (head, less) has gone: not an error of ours
+        _drop(sys.stdout)
+        return 128 + signal.SIGPIPE
+    except Exception as error:  # noqa: BLE001 - shown whole; Python's own status for it, 1, would read as a regression
+        return _unexpected(name, error, debug=debug)
+
+
+def _drop(stream: IO[str]) -> None:
+    """Lose what a stream still holds, or the interpreter tries again at its end, and ends with a status of its own."""
+    with suppress(OSError):  # a stream that is no file, in tests
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _unexpected(name: str, error: Exception, *, debug: bool) -> int:
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if not error.filename:
+            _drop(sys.stdout)
+        if not debug:
+            where = error.filename or "what was asked for to stdout"
+            _complain(f"{name}: cannot write {where}: {error.strerror}")
+            return USAGE
+    if isinstance(error, FileNotFoundError) and not debug and _is_nowhere():
+        _complain(f"{name}: the folder that it was started in is gone: change to one that is there")
+        return USAGE
+    _complain(traceback.format_exc().rstrip())
+    _complain(f"{name}: this is a bug in rocattn: please report the lines above")
+    return NOT_MEASURED
+
+
+def _is_nowhere() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _complain(text: str) -> None:
+    """Print on stderr; where that takes nothing, as on a full disk, the status is still ours."""
+    try:
+        print(text, file=sys.stderr)
+    except OSError:
+        _drop(sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,279 @@
+"""The checks of ``rocattn doctor``: here what is installed, in `doctor_machine` what the machine is.
+
+Each returns rows, and none raises for a thing that is missing.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rocattn
+from rocattn.cache import cache_folder, compiled_entries, write_problem
+from rocattn.cache_limit import limit_gib, limit_problem
+from rocattn.errors import RocattnError, ToolchainError
+from rocattn.gpu.probe import probe
+from rocattn.sources import kernel_root
+from rocattn.threads import count_problem, thread_count
+from rocattn.toolchain import choose_host_compiler, find_compilers, host_isa
+from rocattn_profiling.base.programs import BrokenToolError, find_tool, tool_version
+from rocattn_profiling.doctor.machine import gpu_checks, hygiene_checks, processor_checks
+from rocattn_profiling.doctor.report import BackendCheck, Check, Report, chosen_compilers
+from rocattn_profiling.measure import machine
+from rocattn_profiling.profile.collect.find import Tool, find_profilers
+from rocattn_profiling.revisions import environments
+
+if TYPE_CHECKING:
+    from rocattn.toolchain import Compiler
+    from rocattn_profiling.doctor.report import Status
+
+_REPAIR = "repair or remove it"
+
+
+def examine() -> Report:
+    """Look at everything; what starts other programs goes on side by side."""
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        gpu = pool.submit(probe)
+        compilers = pool.submit(find_compilers)
+        profilers = pool.submit(profiler_checks)
+        tools = pool.submit(tool_checks)
+        backends = backend_results()
+        found, usable = compilers.result(), gpu.result()
+        checks = [
+            *python_checks(),
+            *processor_checks(),
+            *backend_checks(backends),
+            *compiler_checks(found),
+            *gpu_checks(usable),
+            *profilers.result(),
+            *tools.result(),
+            *hygiene_checks(),
+        ]
+    ok = any(backend.works and backend.name == "cpu" for backend in backends)
+    return Report(ok, checks, found, usable, backends)
+
+
+def gpu_problem(report: Report, arch: str, allow_stand_in: bool) -> str:
+    """Return why this machine has no GPU to measure on; "" if it has one.
+
+    Args:
+        report: What was found.
+        arch: The architecture that it must be, like "gfx942"; "" for any.
+        allow_stand_in: Whether the stand-in counts.
+    """
+    devices = [device for device in report.gpu.devices if allow_stand_in or not device.is_stand_in]
+    if not devices:
+        return report.gpu.reason or "only the stand-in is there (unset ROCM_PATH), and its times mean nothing"
+    # Kernels run on the first device; features ("gfx942:sramecc+") are not part of what a runner is labelled with.
+    found = devices[0].arch.partition(":")[0]
+    if arch and found != arch:
+        return f"it is {found}, not {arch}"
+    backend = next((backend for backend in report.backends if backend.name == "gpu"), None)
+    if backend is None or not backend.works:
+        return backend.reason if backend else "this rocattn has no backend gpu"
+    return ""
+
+
+def python_checks() -> list[Check]:
+    """Return the interpreter and the packages that rocattn requires, by the installed metadata."""
+    group = "python"
+    rows = [Check(group, "python", "ok", f"{platform.python_version()} ({sys.executable})")]
+    try:
+        wanted = [
+            re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requires("rocattn") or [] if "extra ==" not in line
+        ]
+        rows.append(Check(group, "rocattn", "ok", f"{rocattn.__version__} ({Path(rocattn.__file__).parent})"))
+    except PackageNotFoundError:
+        wanted = []
+        remedy = "python3 dev.py run, or pip install -e ."
+        rows.append(Check(group, "rocattn", "warning", f"{rocattn.__version__}, used without being installed", remedy))
+    found: list[str] = []
+    for name in wanted:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            rows.append(Check(group, name, "missing", "required, but not installed", f"pip install {name}"))
+    if found:
+        rows.append(Check(group, "packages", "ok", ", ".join(found)))
+    return rows
+
+
+def backend_results() -> list[BackendCheck]:
+    """Ask every backend, and let those that say yes compute a small attention whose result is known."""
+    try:
+        from rocattn.backends import BACKENDS
+    except ImportError as error:
+        return [
+            BackendCheck("cpu", available=False, supports=False, works=False, reason=f"cannot be imported: {error}")
+        ]
+    config = rocattn.AttentionConfig(batch=1, num_heads=8, seq_q=512, seq_k=512, head_dim=64)
+    results = []
+    for backend in BACKENDS:
+        available = backend.available()
+        supports = backend.supports(config)
+        reason = available.reason or supports.reason
+        if available and supports:
+            reason = _trial(backend.name)
+        stand_in = bool(available) and backend.is_stand_in
+        results.append(BackendCheck(backend.name, bool(available), bool(supports), not reason, reason, stand_in))
+    return results
+
+
+def _trial(name: str) -> str:
+    """Return what is wrong with a backend's answer to q = 0, which is the mean of v; empty if it is right."""
+    import numpy as np
+
+    v = np.arange(24, dtype=np.float32).reshape(1, 6, 1, 4)
+    try:
+        out = rocattn.attention(np.zeros((1, 3, 1, 4), np.float32), v, v, backend=name)
+    except (RocattnError, ArithmeticError, ImportError, OSError, TypeError, ValueError) as error:
+        return f"a small attention fails: {error}"
+    return "" if np.allclose(out, v.mean(axis=1, keepdims=True)) else "a small attention gives a wrong result"
+
+
+def backend_checks(backends: list[BackendCheck]) -> list[Check]:
+    """Return a row a backend, and the BLAS behind numpy."""
+    group = "backends"
+    rows = []
+    for backend in backends:
+        detail = "available, supports a plain float32 config" if backend.works else backend.reason
+        if backend.works and backend.is_stand_in:
+            detail = "runs on the stand-in GPU: not a GPU, never chosen unless named"
+        remedy = "reinstall rocattn and numpy: nothing can run without it"
+        if backend.works or backend.name != "cpu":
+            remedy = "" if backend.works else "needed only to compute with it: the others work without"
+        rows.append(Check(group, backend.name, "ok" if backend.works else "missing", detail, remedy))
+    try:
+        blas = machine.blas_name()
+    except ImportError as error:
+        return [*rows, Check(group, "numpy", "missing", str(error), "pip install numpy")]
+    return [*rows, Check(group, "blas", "ok" if blas else "warning", blas or "numpy does not say which")]
+
+
+def compiler_checks(compilers: list[Compiler]) -> list[Check]:
+    """Return the compilers in the order of choice, what the CPU kernels are made with, kernel sources and cache."""
+    group = "compilers, in the order of choice"
+    gpu, host = chosen_compilers(compilers)
+    rows = [_compiler_row(group, compiler, gpu, host) for compiler in compilers]
+    if gpu is None:
+        why = "GPU kernels cannot be compiled"
+        rows.append(Check(group, "any", "missing", why, "pip install 'rocattn[toolchain]'"))
+    rows.append(_cpu_kernels(group))
+    try:
+        rows.append(Check(group, "kernel sources", "ok", str(kernel_root())))
+    except RocattnError as error:
+        rows.append(Check(group, "kernel sources", "missing", str(error), "reinstall rocattn"))
+    return [*rows, _cache(group)]
+
+
+def _cache(group: str) -> Check:
+    """Return where compiled code and the gate's environments are kept, how much that is, and how much it may be."""
+    folder = cache_folder()
+    if problem := write_problem(folder):
+        return Check(group, "cache", "warning", f"{folder}: {problem}", "set ROCATTN_CACHE_DIR to a writable folder")
+    envs = environments.cache_root() / "envs"
+    parts = {"compiled code": compiled_entries(folder)}
+    if envs.is_dir():
+        parts["the gate's environments"] = environments.cached_entries(envs)
+    sizes = [f"{sum(entry.size_bytes for entry in found) / 2**30:.2f} GiB {name}" for name, found in parts.items()]
+    limit = f"at most {limit_gib():g} GiB each" if limit_gib() < math.inf else "no limit"
+    problem = limit_problem()
+    remedy = "correct the variable, or unset it" if problem else ""
+    detail = f"{folder}: {', '.join(sizes)}; {problem or limit}"
+    return Check(group, "cache", "warning" if problem else "ok", detail, remedy)
+
+
+def _compiler_row(group: str, compiler: Compiler, gpu: Compiler | None, host: Compiler | None) -> Check:
+    name = f"{compiler.kind} (ROCATTN_COMPILER)" if compiler.given else compiler.kind
+    if compiler.reason and compiler.host_reason:
+        found = f"{compiler.argv[0]}: " if compiler.argv else ""
+        remedy = f"not needed: {gpu.kind} works" if gpu else "any one compiler is enough"
+        if compiler.given:
+            remedy = "correct the variable, or unset it"
+        return Check(group, name, "missing", found + compiler.reason, remedy)
+    chosen = [what for what, which in (("GPU kernels", gpu), ("CPU kernels", host)) if which is compiler]
+    note = f"chosen for {' and '.join(chosen)}" if chosen else "works, not needed"
+    targets = compiler.reason or f"{len(compiler.targets)} GPU targets"
+    return Check(group, name, "ok", f"{compiler.version}, {targets}; {note}")
+
+
+def _cpu_kernels(group: str) -> Check:
+    """Return what the kernels of cpu-flash are compiled with here, and for which instruction set."""
+    try:
+        compiler, isa = choose_host_compiler(), host_isa()
+    except ToolchainError as error:
+        return Check(group, "CPU kernels", "missing", str(error), "without them cpu serves, only slower")
+    threads = thread_count()
+    detail = f"{compiler.kind}, {isa}, {threads} thread{'s' * (threads != 1)}"
+    if problem := count_problem():
+        return Check(group, "CPU kernels", "warning", f"{detail}; {problem}", "correct the variable, or unset it")
+    return Check(group, "CPU kernels", "ok", f"{detail} (docs/cpu-kernels.md has the variables)")
+
+
+def _tool(group: str, name: str, names: tuple[str, ...], absent: Status, remedy: str) -> Check:
+    path = find_tool(*names)
+    if path is None:
+        return Check(group, name, absent, "not found", remedy)
+    try:
+        return Check(group, name, "ok", f"{tool_version(path)} ({path})")
+    except BrokenToolError as error:
+        return Check(group, name, "warning", f"{error} ({path})", _REPAIR)
+
+
+def profiler_checks() -> list[Check]:
+    """Return AMD's profilers, newest first, as `rocattn profile` finds them."""
+    group = "profilers (only for profiling on a GPU)"
+    wanted = {
+        "rocprofv3": "install rocprofiler-sdk (ROCm 6.2 or later)",
+        "rocprofv2": "part of ROCm 5.5 to 6; rocprofv3 replaces it",
+        "rocprof": "part of ROCm up to 6; rocprofv3 replaces it",
+        "rocprof-compute": "install rocprofiler-compute (called omniperf before ROCm 6.3)",
+    }
+    found = {tool.name: tool for tool in find_profilers()}
+    return [
+        _profiler(group, found[name]) if name in found else Check(group, name, "missing", "not found", how)
+        for name, how in wanted.items()
+    ]
+
+
+def _profiler(group: str, tool: Tool) -> Check:
+    if tool.problem:
+        return Check(group, tool.name, "warning", f"{tool.problem} ({tool.path})", _REPAIR)
+    known = ", ".join(part for part in (tool.version, tool.rocm and f"ROCm {tool.rocm}") if part)
+    return Check(group, tool.name, "ok", f"{known or 'version unknown'} ({tool.path})")
+
+
+def tool_checks() -> list[Check]:
+    """Return other programs that some commands start."""
+    group = "programs"
+    wanted: dict[str, tuple[tuple[str, ...], Status, str]] = {
+        "git": (("git",), "missing", "install git: gate and site need the history"),
+        "amd-smi": (
+            ("amd-smi",),
+            "missing",
+            "only with an AMD GPU: install amd-smi-lib (clocks and driver in records)",
+        ),
+        "npm": (
+            ("npm",),
+            "missing",
+            "optional: install npm to copy asv's scripts into the site, else it links to CDNs",
+        ),
+        "chromium": (
+            ("chromium", "chromium-browser", "google-chrome", "chrome"),
+            "missing",
+            "optional: install chromium for the tests that open the site",
+        ),
+    }
+    with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
+        jobs = [pool.submit(_tool, group, name, *how) for name, how in wanted.items()]
+        rows = [job.result() for job in jobs]
+    try:
+        return [*rows, Check(group, "asv", "ok", f"{version('asv')} (package)")]
+    except PackageNotFoundError:
+        return [*rows, Check(group, "asv", "missing", "not installed", "pip install asv: bench, gate and site need it")]

@@ -1,0 +1,96 @@
+"""``rocattn doctor``: what this machine has, what is missing, and what to do about each missing thing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from rocattn_profiling.doctor.report import Check
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    from rocattn_profiling.base.console import add_common
+
+    parser.description = (
+        "Say what this machine has: compilers, GPU, profilers, backends, measurement hygiene; and for each missing "
+        "thing what to do. Exit status 0 when attention can run on the CPU, 4 when not even that; with --gpu, 4 "
+        "unless it can run on a GPU."
+    )
+    parser.add_argument(
+        "--hostgpu", action="store_true",
+        help="instead: build the stand-in GPU, which executes kernels on the CPU, and print the folder to name in "
+        "ROCM_PATH (docs/backends.md)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--gpu", nargs="?", const="", metavar="ARCH",
+        help="fail unless there is a GPU, of this architecture if one is named, and attention on it is right",
+    )  # fmt: skip
+    parser.add_argument("--allow-stand-in", action="store_true", help="with --gpu: the stand-in counts as a GPU")
+    add_common(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at everything and print it; returns 0 when the CPU path works, else 4."""
+    from rocattn_profiling.base.console import emit_json, say
+    from rocattn_profiling.base.status import OK, USAGE, CommandError
+
+    if arguments.hostgpu:
+        from rocattn.toolchain.hostgpu import hostgpu_library
+
+        root = str(hostgpu_library())
+        if arguments.json:
+            emit_json({"ROCM_PATH": root})
+        else:
+            print(root)
+        return OK
+    from rocattn_profiling.doctor.checks import examine, gpu_problem
+
+    report = examine()
+    if arguments.json:
+        emit_json(report.to_builtins())
+    else:
+        for line in lines(report.checks):
+            say(line)
+        say(f"\n{verdict(report.to_builtins())}")
+    if arguments.gpu is not None and (problem := gpu_problem(report, arguments.gpu, arguments.allow_stand_in)):
+        raise CommandError(f"no GPU to measure on: {problem}")
+    return OK if report.ok else USAGE
+
+
+def lines(checks: Sequence[Check]) -> list[str]:
+    """Lay checks out by group: status, name, detail, and below it the remedy; plain text that needs no colour."""
+    width = max((len(check.name) for check in checks), default=0)
+    out: list[str] = []
+    group = ""
+    for check in checks:
+        if check.group != group:
+            out += [""] * bool(out) + [check.group]
+            group = check.group
+        out.append(f"  {check.status:7}  {check.name:{width}}  {check.detail}".rstrip())
+        if check.remedy:
+            out.append(f"  {'':7}  {'':{width}}  -> {check.remedy}")
+    return out
+
+
+def verdict(report: dict[str, Any]) -> str:
+    """Sum a report up in one line: the CPU path, the GPU path, kernels, and how much is missing."""
+    chosen = next((compiler for compiler in report["compilers"] if compiler["chosen"]), None)
+    count = {status: sum(check["status"] == status for check in report["checks"]) for status in ("missing", "warning")}
+    parts = [
+        f"CPU path: {'ready' if report['ok'] else 'does not work'}",
+        f"GPU path: {_devices(report['gpu']['devices'])}",
+        f"kernels: {'compile with ' + chosen['kind'] if chosen else 'no compiler'}",
+        f"{count['missing']} missing, {count['warning']} warning(s)",
+    ]
+    return "; ".join(parts)
+
+
+def _devices(devices: list[dict[str, Any]]) -> str:
+    real = sum(not device["is_stand_in"] for device in devices)
+    if devices and not real:
+        return "no GPU, only the stand-in"
+    return f"{real or 'no'} device(s)"

@@ -1,0 +1,1 @@
+"""Exact comparisons: machine code and kernel launch plans."""

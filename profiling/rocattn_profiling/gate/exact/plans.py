@@ -1,0 +1,303 @@
+"""Plans, workspaces and the choice of a backend, compared: pure functions of what both sides answered.
+
+These numbers are exact, so any change is told. A change fails only by its consequence: a problem that loses the flash
+path, its plan or its backend, or that takes more memory. Another tile or grid is listed: whether it is faster is for
+the clock, or for the audit of the kernels, to say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from rocattn_profiling.gate.exact.audit import error_at
+from rocattn_profiling.gate.rule.pairs import Decision
+from rocattn_profiling.gate.verdict import Cause, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rocattn_profiling.gate.exact.sides import Answers, Launch, Plan
+    from rocattn_profiling.gate.verdict import Status
+
+PAGE_BYTES = 4096
+"""Memory is taken in pages: a workspace that grows by less costs nothing."""
+_NAMED = 8  # kinds of change that are written out
+
+
+def decision_of(label: str, status: Status, ratio: float, reason: str) -> Decision:
+    """Return the decision on an exact number: nothing is left to chance."""
+    return Decision(
+        id=label, verdict=status, ratio=ratio, ratio_low=ratio, ratio_high=ratio, p=0.0, rounds_used=0, reason=reason
+    )
+
+
+FLASH_PATH = "flash path"
+"""A group of plans, and what an entry is about where it was lost."""
+
+
+class _Change(NamedTuple):
+    """What became of one problem on one architecture (or on the host: "").
+
+    Attributes:
+        status, metric: As in `Entry`; "pass" if nothing did.
+        group: What is judged as one, over all problems: "flash path", "select cpu-flash".
+        problem, arch: Which.
+        text: What happened, a clause.
+        base, head: Bytes of a workspace.
+    """
+
+    status: Status
+    metric: str
+    group: str
+    problem: str
+    arch: str
+    text: str
+    base: int | None = None
+    head: int | None = None
+
+
+def compare(base: Mapping[str, Answers], head: Mapping[str, Answers], archs: Sequence[str]) -> list[Entry]:
+    """Return an entry for each kind of change that matters, one for all that is merely otherwise, and one for the rest.
+
+    Args:
+        base: Base's answers by the problem's label.
+        head: Head's.
+        archs: For which plans were asked for.
+    """
+    asked = [key for key in head if not base[key].unknown]
+    known = [key for key in asked if not head[key].unknown]
+    changes = [
+        _Change("regression", "plan", "plans", key, "", f"the library refuses the problem: {head[key].unknown}")
+        for key in asked
+        if head[key].unknown
+    ]
+    for key in known:
+        changes += _selection(key, base[key], head[key])
+        changes += _host_workspaces(key, base[key], head[key])
+        for arch in archs:
+            if (old := base[key].plans.get(arch)) and (new := head[key].plans.get(arch)):
+                changes += _plan(key, arch, old, new)
+    groups: dict[tuple[str, str, str], list[_Change]] = defaultdict(list)
+    for change in changes:
+        groups[change.metric, change.group, change.arch].append(change)
+    # A plan is lost or won among all of its architecture, those of the flash path and, of none, all problems.
+    beside = {
+        (metric, group, arch): len(groups.get((metric, FLASH_PATH, arch), ()) if arch else known)
+        for metric, group, arch in groups
+        if group == "plans"
+    }
+    judged = (_judged(of_group, beside.get(key, 0)) for key, of_group in groups.items())
+    entries = _merged([entry for entry in judged if entry], archs)
+    for metric, what in (("plan", "plans and backend choices"), ("workspace", "workspaces")):
+        of_metric = [change for change in changes if change.metric == metric]
+        entries += _listed(metric, [one for one in of_metric if one.status == "ungated"])
+        if same := sum(one.status == "pass" for one in of_metric):
+            text = f"{same} {what} of {len(known)} problems are those of base"
+            entries.append(Entry(label=f"{same} {what}", name=what, metric=metric, status="pass", reason=text))
+    return entries
+
+
+def _plan(key: str, arch: str, old: Plan, new: Plan) -> Iterator[_Change]:
+    if old.absent:
+        return  # base is too old to have any
+    lost = new.problem or new.absent
+    if old.problem or lost:
+        if not lost:
+            yield _Change("new", "plan", "plans", key, arch, f"base has none: {old.problem}")
+        elif not old.problem:
+            text = f"there is none any more ({lost}); base launches {_names(old.launches)}"
+            yield _Change("regression", "plan", "plans", key, arch, text)
+        else:
+            yield _Change("pass", "plan", "no plan", key, arch, "neither side has one")
+        return
+    before, after = sum(old.workspaces.values()), sum(new.workspaces.values())
+    if old.path != new.path:
+        why = f": {new.reason}" if new.reason else ""
+        was, now = (f"the {one.path} path ({_names(one.launches)})" for one in (old, new))
+        text = f"{was} gives way to {now}{why}"
+        yield _Change("regression" if old.path == "flash" else "improvement", "plan", FLASH_PATH, key, arch, text)
+        return  # what the other path allocates follows from it
+    group = FLASH_PATH if old.path == "flash" else "plans"
+    if old.hash == new.hash:
+        yield _Change("pass", "plan", group, key, arch, "as in base")
+    else:
+        yield _Change("ungated", "plan", group, key, arch, geometry(old, new))
+    yield _memory("gpu", key, arch, before, after)
+
+
+def geometry(old: Plan, new: Plan) -> str:
+    """Return in words what differs between two plans for one problem."""
+    if _kernels(old) != _kernels(new):
+        return f"launches {_names(new.launches)} instead of {_names(old.launches)}"
+    parts = []
+    for before, after in zip(old.launches, new.launches, strict=True):
+        changed = [
+            f"{what} {_size(was)} -> {_size(now)}"
+            for what, was, now in (
+                ("grid", before.grid, after.grid),
+                ("block", before.block, after.block),
+                ("dynamic LDS", (before.dynamic_lds_bytes,), (after.dynamic_lds_bytes,)),
+            )
+            if was != now
+        ]
+        names = before.defines.keys() | after.defines.keys()
+        changed += [
+            f"{name} {before.defines.get(name, 'unset')} -> {after.defines.get(name, 'unset')}"
+            for name in sorted(names)
+            if before.defines.get(name) != after.defines.get(name)
+        ]
+        if changed:
+            parts.append(f"{after.kernel}: {', '.join(changed)}")
+    return "; ".join(parts) or "other arguments of the same launches"
+
+
+def _selection(key: str, old: Answers, new: Answers) -> Iterator[_Change]:
+    if not old.selected:
+        if new.selected:
+            yield _Change(
+                "new", "plan", f"select {new.selected}", key, "", f"{new.selected} is selected; base has none"
+            )
+        return
+    group = f"select {old.selected}"
+    if lost := lost_backend(old, new):
+        yield _Change("regression", "plan", group, key, "", lost)
+    elif old.selected != new.selected:
+        yield _Change("ungated", "plan", group, key, "", f"{new.selected} is selected instead of {old.selected}")
+    else:
+        yield _Change("pass", "plan", group, key, "", "as in base")
+    for name, answer in old.backends.items():
+        now = new.backends.get(name)
+        # The one that is selected is told above; another one is lost to those who name it.
+        if name != old.selected and answer.supports:
+            lost = "" if now and now.supports else f": {now.why}" if now else ", which is not there any more"
+            text = f"{name} does not compute it any more{lost}" if lost else "as in base"
+            yield _Change("regression" if lost else "pass", "plan", f"support {name}", key, "", text)
+
+
+def lost_backend(old: Answers, new: Answers) -> str:
+    """Return in words how a problem lost the backend that base selects for it; "" if it did not."""
+    was, now = old.selected, new.selected
+    if was == now:
+        return ""
+    answer, before = new.backends.get(was), old.backends[was]
+    chosen = now or "no backend"
+    if answer is None:
+        return f"{chosen} is selected, since {was}, which base selects, is not there any more"
+    if not answer.able:
+        return f"{chosen} is selected, since {was}, which base selects, cannot any more: {answer.why}"
+    if now in old.backends and old.backends[now].priority < before.priority:
+        return f"{chosen} is selected, which base holds for slower than {was}"
+    return ""
+
+
+def _host_workspaces(key: str, old: Answers, new: Answers) -> Iterator[_Change]:
+    for name, answer in new.backends.items():
+        before = old.backends.get(name)
+        if before and before.workspace_bytes is not None and answer.workspace_bytes is not None:
+            yield _memory(name, key, "", before.workspace_bytes, answer.workspace_bytes)
+
+
+def _memory(backend: str, key: str, arch: str, before: int, after: int) -> _Change:
+    text = f"{before} -> {after} bytes of workspace"
+    status: Status = "pass"
+    if abs(after - before) >= PAGE_BYTES:
+        status = "regression" if after > before else "improvement"
+    elif after != before:
+        status, text = "ungated", f"{text}, which is less than a page"
+    return _Change(status, "workspace", f"workspace {backend}", key, arch, text, before, after)
+
+
+def _judged(changes: Sequence[_Change], beside: int) -> Entry | None:
+    """Return the entry of one group on one architecture, among so many more; None if nothing in it is to be judged."""
+    order: tuple[Status, ...] = ("regression", "improvement", "new")
+    status = next((one for one in order if any(change.status == one for change in changes)), None)
+    if status is None:
+        return None
+    told = [change for change in changes if change.status == status]
+    first, count, kinds = told[0], len(changes) + beside, len({change.text for change in told})
+    causes = _causes(told, "launch" if first.metric == "workspace" else "backend")
+    more = f"; {kinds - 1} more kinds of change" if kinds > 1 else ""
+    reason = f"{len(told)} of {count} problems: {causes[0].text}{more}"
+    base: float | None
+    head: float | None
+    if first.metric == "workspace":
+        worst = max(told, key=lambda one: _growth(one) if status == "regression" else -_growth(one))
+        unit, base, head, ratio = "bytes", worst.base, worst.head, _ratio(worst.base, worst.head)
+        reason = f"{worst.text} of {worst.problem}{_others(told)}"
+    else:
+        lost, gained = (sum(one.status in some for one in changes) for some in ({"regression"}, {"improvement", "new"}))
+        unit, base, head = "problems", count - gained, float(count - lost)
+        # What else was gained makes up for nothing: a regression's ratio is of the problems that base had.
+        ratio = _ratio(base - lost, base) if status == "regression" else _ratio(head, base)
+    decided = decision_of(first.group, status, ratio, reason) if ratio and status != "new" else None
+    return Entry(
+        label=first.group, name=first.group, metric=first.metric, arch=first.arch, status=status, unit=unit, base=base,
+        head=head, about=FLASH_PATH if first.group == FLASH_PATH and status == "regression" else "", reason=reason,
+        decision=decided, causes=causes,
+    )  # fmt: skip
+
+
+def _growth(change: _Change) -> float:
+    return _ratio(change.base, change.head) or float("inf" if change.head else 0)
+
+
+def _ratio(below: float | None, above: float | None) -> float | None:
+    return above / below if below and above else None
+
+
+def _others(told: Sequence[_Change]) -> str:
+    return f", and {len(told) - 1} more problems that change alike" if len(told) > 1 else ""
+
+
+def _causes(changes: Sequence[_Change], kind: Literal["backend", "launch"]) -> list[Cause]:
+    """Return each thing that happened once, the most frequent first, with a problem that it happened to."""
+    groups: dict[str, list[_Change]] = defaultdict(list)
+    for change in changes:
+        groups[change.text].append(change)
+    causes = []
+    for text, of_text in sorted(groups.items(), key=lambda item: -len(item[1]))[:_NAMED]:
+        problems = list(dict.fromkeys(one.problem for one in of_text))
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        causes.append(Cause(kind=kind, text=f"{text} ({problems[0]}{more})", location=error_at(text)))
+    return causes
+
+
+def _merged(entries: Sequence[Entry], archs: Sequence[str]) -> list[Entry]:
+    """Return entries, but what happened alike on every architecture once, without naming one."""
+    alike: dict[bytes, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        alike[msgspec.json.encode(msgspec.structs.replace(entry, arch=""))].append(entry)
+    made: list[Entry] = []
+    for same in alike.values():
+        everywhere = len(same) == len(archs)
+        made += [msgspec.structs.replace(same[0], arch="")] if everywhere else same
+    return made
+
+
+def _listed(metric: str, changes: Sequence[_Change]) -> list[Entry]:
+    """Return one entry for all that is otherwise without being worse."""
+    if not changes:
+        return []
+    what = "plans or choices" if metric == "plan" else "workspaces"
+    reason = f"{len(changes)} {what} are others than base's, none by a slower path: shown, not judged"
+    return [
+        Entry(
+            label=f"changed {what}", name=f"changed {what}", metric=metric, status="ungated", reason=reason,
+            causes=_causes(changes, "launch"),
+        )
+    ]  # fmt: skip
+
+
+def _kernels(plan: Plan) -> list[str]:
+    return [launch.kernel for launch in plan.launches]
+
+
+def _names(launches: Sequence[Launch]) -> str:
+    return " + ".join(launch.kernel for launch in launches) or "nothing"
+
+
+def _size(value: Sequence[int]) -> str:
+    return " x ".join(map(str, value))

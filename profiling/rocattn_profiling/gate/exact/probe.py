@@ -1,0 +1,98 @@
+"""Runs inside the environment of one revision: what that revision plans, allocates and selects for a list of problems.
+
+A standalone script of the standard library and the revision's own rocattn, since only base's code makes base's plans.
+Called as ``python -s probe.py REQUEST`` (Python 3.10 and later), where REQUEST is the path of a JSON file; the
+answer goes to the file that it names. What an old revision does not have is left out of the answer, never an error.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+Answer = dict[str, Any]
+
+
+def main() -> None:
+    """Answer every problem of the request."""
+    request = json.loads(Path(sys.argv[1]).read_bytes())
+    try:
+        from rocattn.config import AttentionConfig
+    except ImportError as error:
+        answer: Answer = {"absent": one_line(error)}
+    else:
+        answer = {"problems": {}, "absent": ""}
+        for key, values in request["problems"].items():
+            try:
+                config = AttentionConfig.from_dict(values)
+            except Exception as error:  # noqa: BLE001 - an old revision may lack an option: then it has no answer
+                answer["problems"][key] = {"unknown": one_line(error)}
+            else:
+                answer["problems"][key] = answer_to(config, request["archs"])
+    partial = Path(request["answer"] + ".partial")
+    partial.write_text(json.dumps(answer))
+    partial.replace(request["answer"])
+
+
+def answer_to(config: Any, archs: list[str]) -> Answer:
+    """Say all that is known of one problem."""
+    return {**selection(config), "plans": {arch: planned(config, arch) for arch in archs}}
+
+
+def selection(config: Any) -> Answer:
+    """Ask the registry: who is chosen, and what each backend answers."""
+    try:
+        from rocattn.backends import BACKENDS
+    except ImportError as error:
+        return {"selected": "", "why": one_line(error), "backends": {}}
+    try:
+        selected, why = BACKENDS.select(config).name, ""
+    except Exception as error:  # noqa: BLE001 - that nobody can run it is an answer, too
+        selected, why = "", one_line(error)
+    backends = {}
+    for backend in BACKENDS:
+        try:
+            here, able = backend.available(), backend.supports(config)
+            usable = bool(here) and bool(able)
+            entry: Answer = {
+                "available": bool(here), "supports": bool(able), "priority": backend.priority,
+                "stand_in": bool(getattr(backend, "is_stand_in", False)),
+                "why": "" if usable else (here if not here else able).reason,
+            }  # fmt: skip
+            # A device's workspaces are those of its plan.
+            entry["workspace_bytes"] = backend.workspace_bytes(config) if usable and backend.name != "gpu" else None
+        except Exception as error:  # noqa: BLE001 - a backend that breaks is an answer, too
+            entry = {"available": False, "supports": False, "priority": 0, "why": one_line(error)}
+        backends[backend.name] = entry
+    return {"selected": selected, "why": why, "backends": backends}
+
+
+def planned(config: Any, arch: str) -> Answer:
+    """Plan a problem: what is launched how, without the names of code objects, which change with any source."""
+    try:
+        from rocattn.gpu.plan import plan
+    except ImportError as error:
+        return {"absent": one_line(error)}
+    try:
+        made = plan(config, arch).as_dict()
+    except Exception as error:  # noqa: BLE001 - no plan is an answer, too
+        return {"problem": one_line(error)}
+    keys = ("kernel", "source", "symbol", "defines", "grid", "block", "dynamic_lds_bytes", "args")
+    launches = [{key: launch.get(key) for key in keys} for launch in made["launches"]]
+    told = json.dumps([made["path"], launches, made.get("workspaces", {})], sort_keys=True)
+    for launch in launches:
+        del launch["args"]
+    return {
+        "path": made["path"], "reason": made.get("reason", ""), "launches": launches,
+        "workspaces": made.get("workspaces", {}), "hash": hashlib.sha256(told.encode()).hexdigest()[:12],
+    }  # fmt: skip
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception as one line."""
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
+
+
+if __name__ == "__main__":
+    main()

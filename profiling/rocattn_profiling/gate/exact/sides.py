@@ -1,0 +1,173 @@
+"""What both sides plan, allocate and select: asked of each revision's own code, in its own environment."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rocattn.complaint import complaint
+from rocattn.errors import RocattnError
+from rocattn_profiling.base.process import StartError, run_group
+from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.workloads.grids import GRIDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rocattn.config import AttentionConfig
+    from rocattn_profiling.gate.context import Context
+    from rocattn_profiling.gate.measure import SideName
+
+PROBE = Path(__file__).with_name("probe.py")
+TIMEOUT_S = 300.0
+
+
+class ProbeError(RocattnError):
+    """Raised when a revision could not be asked; one line."""
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """One launch of a plan, as `rocattn.gpu.launch.Launch`."""
+
+    kernel: str
+    source: str
+    symbol: str
+    defines: dict[str, str | int]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_lds_bytes: int = 0
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What one side launches for a problem on an architecture.
+
+    Attributes:
+        path, reason, launches, workspaces: As `rocattn.gpu.launch.LaunchPlan`.
+        hash: Of all that is launched, with its arguments.
+        problem: Why there is no plan; "" if there is.
+        absent: Why this revision makes no plans at all.
+    """
+
+    path: str = ""
+    reason: str = ""
+    launches: tuple[Launch, ...] = ()
+    workspaces: dict[str, int] = {}
+    hash: str = ""
+    problem: str = ""
+    absent: str = ""
+
+
+class BackendAnswer(msgspec.Struct, frozen=True):
+    """What a backend says to a problem.
+
+    Attributes:
+        available, supports: Whether it works on this machine, and computes the problem.
+        priority: The highest of those able is selected.
+        stand_in: Whether it runs on something in place of its hardware.
+        why: Its reason, if it is not both.
+        workspace_bytes: What it allocates on the host; None where that is not known.
+    """
+
+    available: bool
+    supports: bool
+    priority: int
+    stand_in: bool = False
+    why: str = ""
+    workspace_bytes: int | None = None
+
+    @property
+    def able(self) -> bool:
+        """Whether it can be selected."""
+        return self.available and self.supports
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """What one side says to one problem; ``unknown`` if its code has no such problem."""
+
+    selected: str = ""
+    why: str = ""
+    backends: dict[str, BackendAnswer] = {}
+    plans: dict[str, Plan] = {}
+    unknown: str = ""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    problems: dict[str, Answers] = {}
+    absent: str = ""
+
+
+def usual_problems() -> dict[str, AttentionConfig]:
+    """Return the fixed list of problems by label: the quick grids, in the GPU's types, too, and each option once."""
+    found = [config for name in ("inference", "gemma", "decode") for config in GRIDS[name].configs(quick=True)]
+    found += [config.replace(dtype="float16") for config in found]
+    some = GRIDS["inference"].configs(quick=True)
+    found += [config.replace(direction="backward", dtype=dtype) for config in some for dtype in ("float32", "float16")]
+    prompt = max(some, key=lambda config: (config.seq_q, config.causal)).replace(dtype="float16")
+    found += [prompt.replace(dtype="bfloat16"), prompt.replace(layout="BHSD"), prompt.replace(layout="BSE")]
+    options: tuple[dict[str, Any], ...] = (
+        {"mask": "bool", "mask_shape": (1, 1, prompt.seq_q, prompt.seq_k), "causal": False},
+        {"mask": "additive", "mask_shape": prompt.scores_shape, "causal": False},
+        {"window": (128, 0)}, {"softcap": 30.0}, {"alibi": True}, {"sinks": True}, {"return_lse": True},
+        {"head_dim": 80, "head_dim_v": 80}, {"head_dim": 192, "head_dim_v": 128}, {"num_kv_heads": 2},
+    )  # fmt: skip
+    found += [prompt.replace(**changed) for changed in options]
+    found += [prompt.replace(**changed, direction="backward") for changed in options[:3]]
+    return {config.label: config for config in found}
+
+
+def ready(context: Context, labels: Iterable[str]) -> None:
+    """Have both sides compile their CPU kernels, where a benchmark runs them: its own time is not for that.
+
+    The compiler takes a minute and more on a busy machine. Base's kernels are mostly in the cache already, so that a
+    limit on the whole process would fail head for being new.
+    """
+    if not any("'cpu-flash'" in label for label in labels):
+        return
+    some = GRIDS["inference"].configs(quick=True)[0]
+    context.say("compiling the CPU kernels of both sides, unless they are there")
+    for side in SIDES:
+        # A side that cannot answer says why where it counts: its benchmarks fail.
+        with contextlib.suppress(ProbeError):
+            ask(context, side, {some.label: some}, ())
+
+
+def ask(
+    context: Context, side: SideName, problems: Mapping[str, AttentionConfig], archs: Sequence[str]
+) -> dict[str, Answers]:
+    """Ask one side's code about problems.
+
+    Raises:
+        ProbeError: When it has no rocattn, or does not answer.
+    """
+    launcher = context.launchers[side]
+    with tempfile.TemporaryDirectory(prefix="probe-", dir=launcher.scratch) as folder:
+        answer, request = Path(folder, "answer.json"), Path(folder, "request.json")
+        asked = {key: config.to_dict() for key, config in problems.items()}
+        request.write_bytes(msgspec.json.encode({"problems": asked, "archs": list(archs), "answer": str(answer)}))
+        # A copy: Python puts the script's folder on the path, and Python 3.10 has no option against it.
+        command = [launcher.python, "-s", shutil.copy(PROBE, folder), str(request)]
+        log = Path(folder, "log")
+        with log.open("wb") as output:
+            try:
+                ended = run_group(
+                    command, cwd=Path(folder), env=launcher.environment, stdout=output, stderr=output,
+                    timeout_s=TIMEOUT_S, grace_s=0.0,
+                )  # fmt: skip
+            except StartError as error:
+                raise ProbeError(f"{side} does not say what it plans: {error}") from error
+        if ended.status is None:
+            raise ProbeError(f"{side} did not say in {TIMEOUT_S:.0f} s what it plans")
+        if not answer.exists():
+            raise ProbeError(f"{side} does not say what it plans: {complaint(log.read_text(errors='replace'))}")
+        try:
+            said = msgspec.json.decode(answer.read_bytes(), type=_Answer)
+        except msgspec.DecodeError as error:
+            raise ProbeError(f"{side} plans in a way that cannot be read: {error}") from error
+    if said.absent:
+        raise ProbeError(f"{side} has no rocattn: {said.absent}")
+    return said.problems

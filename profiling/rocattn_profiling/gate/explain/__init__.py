@@ -1,0 +1,1 @@
+"""Why a benchmark became slower: what changed that it runs."""

@@ -1,0 +1,1 @@
+"""The verdict for its readers: terminal, Markdown, JUnit, SARIF, HTML."""

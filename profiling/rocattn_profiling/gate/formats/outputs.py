@@ -1,0 +1,89 @@
+"""Everything that is written from one verdict: for people, for CI servers, for code-scanning pages."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.files import write_together
+from rocattn_profiling.base.markup import command_data, command_property, plain, terminal
+from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.formats import junit, markdown, render, sarif
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from rocattn_profiling.gate.verdict import Entry, GateResult
+
+FILES: dict[str, Callable[[GateResult], str]] = {
+    "verdict.txt": render.text,
+    "comment.md": markdown.comment,
+    "junit.xml": junit.to_xml,
+    "gate.sarif": sarif.to_sarif,
+}
+_SUMMARY_LIMIT = 1 << 20  # GitHub drops a step's whole summary when its file is larger
+_MOST_ANNOTATIONS = 10  # of a kind that GitHub shows a step
+
+
+def write_all(result: GateResult, out: Path, more: Mapping[str, str] | None = None) -> list[Path]:
+    """Write the verdict in every form into a folder; returns the files, ``verdict.json`` first.
+
+    Args:
+        result: The verdict.
+        out: The folder.
+        more: Further files by name, to be written with these.
+
+    Raises:
+        RocattnError: When the folder does not take them; then all are as they were.
+    """
+    texts = {verdict.FILE: verdict.to_json(result)} | {name: make(result) for name, make in FILES.items()}
+    return write_together({out / name: text for name, text in (texts | dict(more or {})).items()})
+
+
+def step_summary(result: GateResult, environ: Mapping[str, str] = os.environ) -> str:
+    """Append the verdict to the summary of a workflow's step, where there is one.
+
+    Returns:
+        Why nothing was appended; empty when it was, or when this is no workflow.
+    """
+    name = environ.get("GITHUB_STEP_SUMMARY")
+    if not name:
+        return ""
+    path = Path(name)
+    try:
+        room = _SUMMARY_LIMIT - (path.stat().st_size if path.exists() else 0) - 1
+        if room < markdown.COMMENT_BYTES:
+            return f"the step's summary {name} is full"
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n" + markdown.summary(result, limit=min(room, markdown.SUMMARY_BYTES)))
+    except OSError as error:
+        # The verdict stands without it: a full disk of the runner's must not turn it into an environment error.
+        return f"cannot write the step's summary {name}: {error.strerror}"
+    return ""
+
+
+def workflow_commands(result: GateResult) -> str:
+    """Return workflow commands that put regressions beside the lines that caused them, and a last line of text."""
+    lines = [_annotation(kind, entry) for kind, entry in _worth(result)]
+    lines += [_command("error", {}, problem) for problem in result.problems[:_MOST_ANNOTATIONS]]
+    return "\n".join([*lines, f"{result.verdict}: {terminal(result.sentence, 600)}"]) + "\n"
+
+
+def _worth(result: GateResult) -> Iterator[tuple[str, Entry]]:
+    bad = [entry for entry in result.entries if entry.status in {"regression", "failed", "missing"}]
+    open_ = [entry for entry in result.entries if entry.status == "inconclusive"]
+    yield from (("error", entry) for entry in bad[:_MOST_ANNOTATIONS])
+    yield from (("warning", entry) for entry in open_[:_MOST_ANNOTATIONS])
+
+
+def _annotation(kind: str, entry: Entry) -> str:
+    place = next((cause.location for cause in entry.causes if cause.location is not None), None)
+    where = {"file": place.path, "line": str(place.line)} if place is not None else {}
+    told = [render.change(entry), entry.explanation or "; ".join(render.reasons(entry))]
+    return _command(kind, where | {"title": f"{entry.status}: {render.title(entry)}"}, "; ".join(t for t in told if t))
+
+
+def _command(kind: str, properties: Mapping[str, str], message: str) -> str:
+    shown = ",".join(f"{key}={command_property(plain(value, 300))}" for key, value in properties.items())
+    return f"::{kind}{' ' if shown else ''}{shown}::{command_data(plain(message, 2000))}"

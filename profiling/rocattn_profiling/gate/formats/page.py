@@ -1,0 +1,160 @@
+"""The gate's verdict as a view: worst first, every process launch a dot, the words of the verdict kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from rocattn_profiling.gate.verdict import EXACT
+from rocattn_profiling.measure.stats import LOCATION_QUANTILE, quantile
+from rocattn_profiling.pages.charts import Strip, strip
+from rocattn_profiling.pages.quantities import digits, quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rocattn_profiling.gate.rule.pairs import PairLaunch
+    from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
+
+TONES = {
+    "pass": "good", "improvement": "good", "regression": "bad", "failed": "bad", "missing": "bad",
+    "problem": "bad", "not measured": "warn", "inconclusive": "warn", "waived": "warn", "broken": "warn",
+}  # fmt: skip
+WORDS = {
+    "regression": "slower or larger, proven",
+    "improvement": "faster or smaller, proven",
+    "pass": "no change that matters, proven",
+    "inconclusive": "not decided by these launches",
+    "failed": "ran on base, fails on head",
+    "missing": "ran on base, cannot run on head",
+    "broken": "fails on both sides",
+    "new": "base cannot run it yet",
+    "removed": "not in head's suite any more",
+    "skipped": "skips itself on both sides",
+    "ungated": "shown, not judged",
+    "waived": "slower or larger, accepted by a waiver",
+}
+"""What each status means, for people who see the word for the first time."""
+
+
+class Piece(NamedTuple):
+    """A stretch of a sentence: words, or code that stood between backticks."""
+
+    text: str
+    is_code: bool
+
+
+def pieces(text: str) -> list[Piece]:
+    """Return a sentence's stretches of words and code; all of it as words if a backtick has no partner."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return [Piece(text, is_code=False)]
+    return [Piece(part, is_code=place % 2 == 1) for place, part in enumerate(parts) if part]
+
+
+@dataclass(frozen=True, slots=True)
+class GateRow:
+    """One benchmark or exact metric: its word, numbers as text, why, and a dot for each launch of both sides."""
+
+    label: str
+    metric: str
+    arch: str
+    status: str
+    tone: str
+    base: str
+    head: str
+    ratio: str
+    interval: str
+    rounds: int
+    reasons: list[str]
+    traceback: str
+    explanation: list[Piece]
+    causes: list[tuple[Cause, list[Piece]]]
+    waiver: str
+    rule: str
+    suspect: bool
+    strip: Strip | None
+
+    @property
+    def has_why(self) -> bool:
+        """Whether there is more to say than a line."""
+        return bool(self.explanation or self.causes or self.waiver)
+
+
+@dataclass(frozen=True, slots=True)
+class GateView:
+    """The verdict page: the result itself, its rows, and how many there are of each status.
+
+    Attributes:
+        rows: Every entry, worst first; ``timed`` are those that were measured.
+        exact: What was read off machine code and plans, by architecture; where nothing moved, in one group at the end.
+    """
+
+    result: GateResult
+    tone: str
+    rows: list[GateRow]
+    timed: list[GateRow]
+    exact: list[tuple[str, list[GateRow]]]
+    counts: list[tuple[str, int, str, str]]
+
+
+def view(result: GateResult) -> GateView:
+    """Lay out a verdict; entries stay in the verdict's order, which is worst first."""
+    counts = [(status, n, TONES.get(status, ""), WORDS.get(status, "")) for status, n in result.counts.items() if n]
+    rows = [_row(entry) for entry in result.entries]
+    read = [row for row in rows if row.metric in EXACT]
+    moved = {row.arch for row in read if row.status != "pass"}
+    exact: dict[str, list[GateRow]] = {}
+    for row in read:
+        if row.arch in moved:
+            exact.setdefault(row.arch or "every architecture", []).append(row)
+    if quiet := [row for row in read if row.arch not in moved]:
+        exact["nothing moved"] = quiet
+    timed = [row for row in rows if row.metric not in EXACT]
+    # Rows are worst first: so is the order in which architectures come up.
+    return GateView(result, TONES.get(result.verdict, ""), rows, timed, list(exact.items()), counts)
+
+
+def _row(entry: Entry) -> GateRow:
+    unit, factor = ("seconds", 1e-9) if entry.unit == "ns" else (entry.unit, 1.0)
+    decision = entry.decision
+    high = "" if decision is None else "∞" if decision.ratio_high is None else digits(decision.ratio_high, 4)
+    words = [decision.reason if decision is not None else "", entry.reason]
+    sides = [("base", entry.base_launches), ("head", entry.head_launches)]
+    return GateRow(
+        label=entry.label,
+        metric=entry.metric,
+        arch=entry.arch,
+        status=entry.status,
+        tone=TONES.get(entry.status, ""),
+        base=_value(entry, entry.base),
+        head=_value(entry, entry.head),
+        ratio="" if decision is None else f"{digits(decision.ratio, 4)}x" if decision.has_ratio else "unknown",
+        # What was read off has no interval, and took no rounds.
+        interval=f"[{digits(decision.ratio_low, 4)}, {high}]"
+        if decision and decision.has_ratio and decision.rounds_used
+        else "",
+        rounds=decision.rounds_used if decision else 0,
+        reasons=[word for word in dict.fromkeys(words) if word],
+        traceback=entry.traceback,
+        explanation=pieces(entry.explanation),
+        causes=[(cause, pieces(cause.text)) for cause in entry.causes],
+        waiver=entry.waiver,
+        rule=entry.rule,
+        suspect=entry.suspect,
+        strip=strip([(name, [v * factor for v in locations(launches)]) for name, launches in sides], unit),
+    )
+
+
+def locations(launches: Iterable[PairLaunch]) -> list[float]:
+    """Return each launch's place: the low quantile of its samples that the decision uses too."""
+    return [quantile(launch.samples, LOCATION_QUANTILE) for launch in launches if launch.samples]
+
+
+def _value(entry: Entry, value: float | None) -> str:
+    if value is None:
+        return ""
+    if entry.unit == "ns":
+        return quantity(value * 1e-9, "seconds")
+    # What was counted has no digits behind the point: 43 registers, not 43.0.
+    return quantity(value, entry.unit) if entry.unit == "bytes" or value % 1 else f"{value:.0f} {entry.unit}".rstrip()

@@ -1,0 +1,213 @@
+"""A verdict as text: one sentence, worst first, what is undecided openly second, and why."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.markup import plain, terminal
+from rocattn_profiling.gate.verdict import EXACT, ORDER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rocattn_profiling.gate.rule.noise_record import NoiseSource
+    from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
+
+_SCALES = {
+    "ns": ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")),
+    "bytes": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
+}
+SUSPECT = "likely slower: nine in ten of those marked so are"
+_SHOWN_IN_FULL = {"regression", "failed", "missing", "inconclusive", "waived", "broken", "improvement"}
+_NAME = 160  # characters of a label, as in the comment; the JSON has it whole
+_SENTENCE = 600
+_WIDTH = 100  # of an explanation: a paragraph, not a line of 600 characters
+MOST_CAUSES = 8
+"""Of an entry, of which all are in the JSON."""
+
+
+def text(result: GateResult) -> str:
+    """Return the verdict for a terminal or a log."""
+    return "\n".join(_lines(result)) + "\n"
+
+
+def _lines(result: GateResult) -> Iterator[str]:
+    yield f"{result.verdict.upper()}: {terminal(result.sentence, _SENTENCE)}"
+    yield f"base {terminal(result.base.title)}"
+    yield f"head {terminal(result.head.title)}"
+    yield f"{counted(result) or 'no benchmarks'} ({result.launches} processes, seed {result.seed})"
+    if result.launches:
+        yield together(result)
+    if result.noise is not None:
+        yield terminal(known_beforehand(result.entries, result.noise))
+    yield from (f"problem: {terminal(problem)}" for problem in result.problems)
+    for status in ORDER:
+        entries = [entry for entry in result.entries if entry.status == status]
+        if not entries:
+            continue
+        yield ""
+        if status in _SHOWN_IN_FULL:
+            yield f"{status}:"
+            yield from _broken(entries) if status == "broken" else _each(entries)
+        else:
+            yield f"{status}: {len(entries)}"
+            for entry in entries:
+                yield f"  {_short(entry)}"
+    if notes := result.remarks:
+        yield ""
+        yield from (f"note: {terminal(note)}" for note in notes)
+
+
+def together(result: GateResult) -> str:
+    """Return what the suite as a whole did: the machine and not the code, if fixed work did the same."""
+    if not any(entry.decision is not None and entry.metric not in EXACT for entry in result.entries):
+        return "all benchmarks together: unknown, as none ran on both sides"
+    between = (
+        f" [{_decimals(result.suite_low)}, {_decimals(result.suite_high)}]" if result.suite_high is not None else ""
+    )
+    return f"all benchmarks together: {ratio(result.suite_shift)}{between}; fixed work: {ratio(result.canary_shift)}"
+
+
+def known_beforehand(entries: Sequence[Entry], source: NoiseSource) -> str:
+    """Return in one line how much was known of the noise before the run, and from where."""
+    if source.why_not:
+        return f"noise of earlier sessions: {source.why_not}"
+    measured = [entry for entry in entries if entry.decision is not None and entry.metric not in EXACT]
+    known = [entry.noise for entry in measured if entry.noise is not None]
+    sessions = span([noise.sessions for noise in known])
+    about = f", {sessions} session{'' if sessions == '1' else 's'} each" if known else ""
+    where = f" ({source.path})" if source.path else ""
+    return f"noise of earlier sessions: known of {len(known)} of {len(measured)} benchmarks{about}{where}"
+
+
+def span(numbers: Sequence[int]) -> str:
+    """Return the range of some numbers."""
+    low, high = min(numbers, default=0), max(numbers, default=0)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def counted(result: GateResult) -> str:
+    """Return how many entries there are of each status, worst first."""
+    return ", ".join(f"{result.counts[status]} {status}" for status in ORDER if result.counts.get(status))
+
+
+def _each(entries: Sequence[Entry]) -> Iterator[str]:
+    for entry in entries:
+        yield from entry_lines(entry)
+
+
+def _broken(entries: Sequence[Entry]) -> Iterator[str]:
+    """Give the lines of broken entries; one reason is said once, below everything that it is about."""
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(tuple(entry_lines(entry))[1:], []).append(entry)
+    for lines, alike in groups.items():
+        yield from (f"  {_name(entry)}" for entry in alike)
+        yield from lines
+
+
+def entry_lines(entry: Entry) -> Iterator[str]:
+    """Give the lines of one entry: its name, its numbers, the reason, the waiver, and what can have caused it."""
+    yield f"  {_name(entry)}"
+    lines = [change(entry), *reasons(entry)]
+    yield from (f"    {terminal(line)}" for line in lines if line)
+    if entry.suspect:
+        yield f"    {SUSPECT}"
+    if entry.rule:
+        yield f"    rule: {terminal(entry.rule)}"
+    if entry.waiver:
+        yield f"    waived: {terminal(entry.waiver)}"
+    if entry.explanation:
+        yield from (f"    {terminal(line)}" for line in _wrapped(plain(entry.explanation, 4000)))
+    for cause in entry.causes[:MOST_CAUSES]:
+        place = f" ({terminal(where(cause))})" if where(cause) else ""
+        yield f"    - {cause.kind}: {terminal(cause.text)}{place}"
+    if more := len(entry.causes[MOST_CAUSES:]):
+        yield f"    - {more} more"
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return a paragraph in lines: what stands in backticks, commands above all, stays whole, to be copied."""
+    whole = re.sub("`[^`]*`", lambda span: span[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(whole, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
+
+
+def _name(entry: Entry) -> str:
+    return terminal(title(entry), _NAME)
+
+
+def title(entry: Entry) -> str:
+    """Return what an entry is about: its label, and of exact metrics which one, and the architecture."""
+    about = [part for part in (entry.metric, entry.arch) if part] if entry.metric in EXACT else []
+    return f"{entry.label} [{', '.join(about)}]" if about else entry.label
+
+
+def reasons(entry: Entry) -> list[str]:
+    """Return why the entry has its status, a sentence each: the decision's words, and what was done about them."""
+    found = [entry.decision.reason] if entry.decision is not None else []
+    return [reason for reason in dict.fromkeys([*found, entry.reason]) if reason]
+
+
+def where(cause: Cause) -> str:
+    """Return the place in the code that a cause is about; empty where its text already names it."""
+    if cause.location is None:
+        return ""
+    place = f"{cause.location.path}:{cause.location.line}"
+    return "" if place in cause.text else place
+
+
+def _short(entry: Entry) -> str:
+    numbers = change(entry)
+    if numbers:
+        return f"{terminal(numbers)}  {_name(entry)}"
+    return f"{_name(entry)}{': ' + terminal(entry.reason) if entry.reason else ''}"
+
+
+def change(entry: Entry) -> str:
+    """Return base -> head with the ratio and its interval, as far as they are known."""
+    if entry.base is None or entry.head is None:
+        return ""
+    values = f"{quantity(entry.base, entry.unit)} -> {quantity(entry.head, entry.unit)}"
+    decision = entry.decision
+    if decision is None:
+        return values
+    if not decision.rounds_used:  # an exact metric: it has no interval
+        return f"{values}, {ratio(decision.ratio)}"
+    shown = f"{ratio(decision.ratio)} {interval(entry)}" if decision.has_ratio else "ratio unknown"
+    return f"{values}, {shown} after {decision.rounds_used} rounds"
+
+
+def ratio(value: float) -> str:
+    """Return a ratio with three decimals; beyond 1000, with three digits."""
+    return f"x{_decimals(value)}"
+
+
+def _decimals(value: float) -> str:
+    return f"{value:.3f}" if value < 1000 else f"{value:.3g}"
+
+
+def interval(entry: Entry) -> str:
+    """Return the 95 % interval of the ratio; empty for exact metrics, and without a decision or a ratio."""
+    decision = entry.decision
+    if decision is None or not decision.rounds_used or not decision.has_ratio:
+        return ""
+    high = "inf" if decision.ratio_high is None else _decimals(decision.ratio_high)
+    return f"[{_decimals(decision.ratio_low)}, {high}]"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Return a value with a readable unit."""
+    if value is None:
+        return "-"
+    for factor, name in _SCALES.get(unit, ()):
+        if value >= 0.9995 * factor:  # of the rounded number: 999.99 us is 1 ms
+            return f"{_digits(value / factor, 3)} {name}"
+    return f"{_digits(value, 4)} {unit}".rstrip()
+
+
+def _digits(value: float, significant: int) -> str:
+    """Return a number with so many digits, and no exponent where all digits before the point say it better."""
+    return f"{value:.0f}" if 10**significant - 0.5 <= value < 1e15 else f"{value:.{significant}g}"

@@ -1,0 +1,224 @@
+"""A verdict as SARIF 2.1.0: results with locations, as code-scanning pages and editors show them.
+
+Written from the OASIS standard (2.1.0, errata 1). A result points at the source line of its likeliest cause, else at
+the file of its benchmark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+import rocattn
+from rocattn_profiling.base.markup import plain
+from rocattn_profiling.gate.formats import render
+from rocattn_profiling.gate.verdict import EXACT, Location
+from rocattn_profiling.gate.waivers import FILE as WAIVERS
+
+if TYPE_CHECKING:
+    from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_MOST_RESULTS = 5000  # GitHub ignores what comes after
+_MOST_CHARACTERS = 4000
+
+
+class _Rule(NamedTuple):
+    name: str
+    short: str
+    help: str
+    level: str = "error"
+
+
+_MEASURED = (
+    "The result says what differs on this benchmark's path; measure it again with rocattn gate run --bench NAME."
+)
+_EXACT = "The metric is read off, not measured: it is the same on every machine. Mend it, or waive it with a reason."
+RULES = {
+    "time": _Rule("SlowerBenchmark", "A benchmark became slower.", _MEASURED),
+    "mem": _Rule("MoreMemory", "A benchmark's result needs more memory.", _MEASURED),
+    "peakmem": _Rule("HigherPeakMemory", "A benchmark needs more memory at its peak.", _MEASURED),
+    "track": _Rule("WorseTrackedValue", "A tracked value became worse.", _MEASURED),
+    "audit": _Rule("KernelResources", "A kernel's machine code became worse.", _EXACT),
+    "workspace": _Rule("LargerWorkspace", "A plan needs a larger workspace.", _EXACT),
+    "plan": _Rule("SlowerPath", "Other kernels or backends are selected.", _EXACT),
+    "not-measured": _Rule(
+        "NotMeasured",
+        "A benchmark that ran on base does not run on head.",
+        "Its error is in the result: a benchmark that fails is never a pass.",
+    ),
+    "undecided": _Rule(
+        "Undecided",
+        "A benchmark's launches do not decide whether it became slower.",
+        "Give it more rounds, or a quieter machine.",
+        "note",
+    ),
+    "improved": _Rule(
+        "ImprovedPin",
+        "An exact metric became better.",
+        "Lower its pin, so that the next change cannot lose it.",
+        "note",
+    ),
+    "waivers": _Rule(
+        "WaiverDoesNotHold", "A waiver is expired, or nothing needs it.", "Take it out, or renew it with a reason."
+    ),
+}
+_IDS = list(RULES)
+
+
+def to_sarif(result: GateResult) -> str:
+    """Return the verdict as a SARIF log with one run."""
+    results = [made for entry in result.entries if (made := _result(entry, result.suite)) is not None]
+    results += [_problem(problem) for problem in result.problems]
+    if any("suppressions" in made for made in results):
+        # All results of a run have them, or none has (3.27.23); an empty list is "not suppressed".
+        results = [made | {"suppressions": made.get("suppressions", [])} for made in results]
+    run: dict[str, Any] = {
+        "tool": {
+            "driver": {
+                "name": "rocattn gate",
+                "semanticVersion": rocattn.__version__,
+                "rules": [_rule(id_, rule) for id_, rule in RULES.items()],
+            }
+        },
+        "automationDetails": {"id": "rocattn-gate/"},
+        "columnKind": "utf16CodeUnits",
+        "invocations": [
+            {
+                # The analysis itself worked; what it found is in the results.
+                "executionSuccessful": result.verdict != "not measured",
+                "exitCode": result.status,
+                "toolExecutionNotifications": _notifications(result, len(results)),
+            }
+        ],
+        "results": results[:_MOST_RESULTS],
+        "properties": {"verdict": result.verdict, "counts": result.counts, "launches": result.launches},
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+
+
+def _rule(id_: str, rule: _Rule) -> dict[str, Any]:
+    return {
+        "id": f"rocattn-gate/{id_}",
+        "name": rule.name,
+        "shortDescription": {"text": rule.short},
+        "fullDescription": {"text": f"{rule.short} {rule.help}"},
+        "help": {"text": rule.help},
+        "defaultConfiguration": {"level": rule.level},
+        "properties": {"tags": ["performance"]},
+    }
+
+
+def _notifications(result: GateResult, found: int) -> list[dict[str, Any]]:
+    level = "error" if result.status else "note"
+    told = [{"level": level, "message": _message(result.sentence)}]
+    told += [{"level": "note", "message": _message(note)} for note in result.notes]
+    if found > _MOST_RESULTS:
+        told.append({"level": "warning", "message": _message(f"{found - _MOST_RESULTS} results are left out")})
+    return told
+
+
+def _result(entry: Entry, suite: str) -> dict[str, Any] | None:
+    """Return a result for what a reader should look at; None for what is fine or not judged."""
+    if entry.status in {"failed", "missing"}:
+        id_, level = "not-measured", "error"
+    elif entry.status == "inconclusive":
+        id_, level = "undecided", "note"
+    elif entry.status == "improvement" and entry.metric in EXACT:
+        id_, level = "improved", "note"
+    elif entry.status in {"regression", "waived"}:
+        id_, level = entry.metric if entry.metric in RULES else "track", "error"
+    else:
+        return None
+    places = [cause.location for cause in entry.causes if cause.location is not None]
+    places = list(dict.fromkeys(place for place in places if _is_inside(place.path))) or [_file_of(entry, suite)]
+    made: dict[str, Any] = {
+        "ruleId": f"rocattn-gate/{id_}",
+        "ruleIndex": _IDS.index(id_),
+        "level": level,
+        "message": _message(_words(entry)),
+        "locations": [_location(places[0])],
+        # The name stays the same from run to run, so that a page shows one alert, not one a run.
+        "partialFingerprints": {"rocattnBenchmark/v1": _fingerprint(entry.label, entry.metric, entry.arch)},
+        "properties": _numbers(entry),
+    }
+    if places[1:]:
+        made["relatedLocations"] = [{"id": n, **_location(place)} for n, place in enumerate(places[1:])]
+    if entry.status == "waived":
+        made["suppressions"] = [
+            {"kind": "external", "status": "accepted", "justification": plain(entry.waiver, _MOST_CHARACTERS)}
+        ]
+    return made
+
+
+def _problem(problem: str) -> dict[str, Any]:
+    place = re.match(rf"{re.escape(WAIVERS)}:(\d{{1,6}}): ", problem)
+    return {
+        "ruleId": "rocattn-gate/waivers",
+        "ruleIndex": _IDS.index("waivers"),
+        "level": "error",
+        "message": _message(problem),
+        "locations": [_location(Location(path=WAIVERS, line=int(place[1]) if place else 1))],
+        "partialFingerprints": {"rocattnBenchmark/v1": _fingerprint(problem)},
+    }
+
+
+def _words(entry: Entry) -> str:
+    numbers = render.change(entry)
+    first = f"{render.title(entry)}: {entry.status}{', ' + numbers if numbers else ''}"
+    reasons = [entry.explanation] if entry.explanation else render.reasons(entry)
+    return ". ".join([first, *(reason.rstrip(".") for reason in [*reasons, *map(_cause, entry.causes)])]) + "."
+
+
+def _cause(cause: Cause) -> str:
+    return f"{cause.kind}: {cause.text}"
+
+
+def _numbers(entry: Entry) -> dict[str, Any]:
+    """Return what a program may want to sort by."""
+    known: dict[str, Any] = {"status": entry.status, "metric": entry.metric, "unit": entry.unit}
+    known |= {"base": entry.base, "head": entry.head} if entry.base is not None and entry.head is not None else {}
+    if entry.decision is not None and entry.decision.has_ratio:
+        decision = entry.decision
+        known |= {"ratio": decision.ratio, "ratioLow": decision.ratio_low, "ratioHigh": decision.ratio_high}
+    return known | ({"arch": entry.arch} if entry.arch else {})
+
+
+def _message(text: str) -> dict[str, str]:
+    """Return a message in which braces are no placeholders (3.11.5) and brackets no links (3.11.6)."""
+    shown = plain(text, _MOST_CHARACTERS).replace("{", "{{").replace("}", "}}").replace("](", "] (")
+    return {"text": shown or "(nothing was said)"}
+
+
+def _fingerprint(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode(errors="backslashreplace")).hexdigest()
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path is relative and stays in the repository."""
+    return bool(path) and not path.startswith("/") and ".." not in path.split("/") and "\\" not in path
+
+
+def _file_of(entry: Entry, suite: str) -> Location:
+    """Return the file of a benchmark by asv's naming, module.Class.function below the suite's folder, else the folder.
+
+    Code-scanning pages refuse a result without a place.
+    """
+    folder = [part for part in suite.split("/") if part not in {"", "."}]
+    if suite.startswith("/") or ".." in folder:
+        folder = folder[-1:]  # existing environments: the suite is somewhere else
+    parts = entry.name.partition("(")[0].split(".")
+    if entry.metric in EXACT or not all(part.isidentifier() for part in parts):
+        return Location(path="/".join(folder) or "benchmarks")
+    classes = len(parts) > 2 and parts[-2][:1].isupper()
+    # A whole module that cannot be imported is an entry, too: its name is the module's.
+    modules = parts if len(parts) == 1 else parts[: -2 if classes else -1]
+    return Location(path=f"{'/'.join([*folder, *modules])}.py")
+
+
+def _location(place: Location) -> dict[str, Any]:
+    artifact = {"uri": quote(plain(place.path, 1000), safe="/"), "uriBaseId": "%SRCROOT%"}
+    return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": max(1, place.line)}}}

@@ -1,0 +1,1 @@
+"""The decision: statistics of launches, and nothing about how they were measured."""

@@ -1,0 +1,176 @@
+"""Stored pairs: the launches of one benchmark on two sides, as the decision reads them and JSON Lines keep them."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.base.reasons import Reason  # noqa: TC001 - msgspec reads the annotations when it decodes
+
+_TIME_NAMES = {
+    1.0: ("ns", "nsec", "nanosecond", "nanoseconds"),
+    1e3: ("us", "usec", "\u00b5s", "\u03bcs", "microsecond", "microseconds"),  # the micro sign, and the Greek letter
+    1e6: ("ms", "msec", "millisecond", "milliseconds"),
+    1e9: ("s", "sec", "second", "seconds"),
+}
+TIMES = {name: factor for factor, names in _TIME_NAMES.items() for name in names}  # unit -> ns
+_SMALLEST, _LARGEST = 1e-30, 1e30  # of a value that is not 0: no unit gets near them, and ratios stay finite
+_NAME = 60  # characters of an id in a message
+_FLOOR_NS = 300.0  # of a timed sample: a few reads of the clock
+_FLOOR_BYTES = 2.0**20
+
+
+class PairError(RocattnError):
+    """Raised when a pair holds something that is no measurement: NaN, infinity, a negative time."""
+
+
+def no_measurement(value: float) -> str:
+    """Say why a value cannot be compared by its ratio; empty if it can (or is 0, of which the decision says so)."""
+    if not math.isfinite(value) or value < 0:
+        return f"{value:g}"
+    if value == 0 or _SMALLEST <= value <= _LARGEST:
+        return ""
+    return f"{value:g}, beyond {_SMALLEST:g} to {_LARGEST:g}"
+
+
+class PairLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """One process launch.
+
+    Attributes:
+        round: Which round it belongs to, from 0; the launches of both sides in a round ran side by side in time.
+        pos: 0 if it ran first in its round, 1 if second.
+        start_us: When it began, in microseconds on any clock.
+        samples: Wall time (or value) of one call, a sample each, in the pair's unit.
+        cpu: CPU time for the same samples; empty when unknown.
+        nivcsw: Involuntary context switches during each sample; empty when unknown.
+        canary: Time of a fixed piece of work in the same process; 0 when there was none.
+        load: Load average when it began.
+        steal_pct: Part of the processors' time that other machines took while it ran.
+        sclk_mhz: Core clock of the GPU during each sample; empty when unknown.
+        mclk_mhz, power_w, temperature_c: Medians of the GPU's memory clock, power and temperature; 0 when unknown.
+    """
+
+    round: int
+    pos: int = 0
+    start_us: float = 0.0
+    samples: list[float]
+    cpu: list[float] = []
+    nivcsw: list[int] = []
+    canary: float = 0.0
+    load: float = 0.0
+    steal_pct: float = 0.0
+    sclk_mhz: list[float] = []
+    mclk_mhz: float = 0.0
+    power_w: float = 0.0
+    temperature_c: float = 0.0
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """All launches of one side; ``history`` holds launches of earlier sessions on the same code and machine."""
+
+    benchmark: str = ""
+    side: str = ""
+    unit: str = "ns"
+    number: int = 1
+    launches: list[PairLaunch]
+    history: list[list[PairLaunch]] = []
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """Two sides of one benchmark: ``a`` is the base, ``b`` the head; a smaller value is better."""
+
+    id: str
+    a: Side
+    b: Side
+
+    @property
+    def rounds(self) -> int:
+        """Launches that both sides have."""
+        return min(len(self.a.launches), len(self.b.launches))
+
+    @property
+    def floor(self) -> float:
+        """The absolute change of one call that is too small to matter, in the pair's unit."""
+        if self.a.unit in TIMES:
+            return _FLOOR_NS / TIMES[self.a.unit] / min(self.a.number, self.b.number)
+        return _FLOOR_BYTES if self.a.unit == "bytes" else 0.0
+
+    def first(self, rounds: int) -> Pair:
+        """Return the pair with only its first launches a side."""
+        a, b = (msgspec.structs.replace(s, launches=sorted(s.launches, key=_place)[:rounds]) for s in (self.a, self.b))
+        return Pair(id=self.id, a=a, b=b)
+
+    def check(self) -> None:
+        """Refuse what is no measurement.
+
+        Raises:
+            PairError: For samples of no calls; for a launch without samples, with a negative count of switches, or
+                with a sample that is NaN, infinite, negative or beyond what any unit makes of a time or a size.
+        """
+        id_ = self.id if len(self.id) <= _NAME else f"{self.id[: _NAME - 1]}…"
+        if TIMES.get(self.a.unit, self.a.unit) != TIMES.get(self.b.unit, self.b.unit):  # `us` and `µs` are one unit
+            raise PairError(f"{id_}: the sides are in {self.a.unit!r} and {self.b.unit!r}")
+        for side, name in ((self.a, "a"), (self.b, "b")):
+            if side.number < 1:
+                raise PairError(f"{id_}: side {name} has number {side.number}: a sample is of 1 call or more")
+            for launch in (*side.launches, *(past for session in side.history for past in session)):
+                if why := _malformed(launch):
+                    raise PairError(f"{id_}: round {launch.round} of side {name} has {why}")
+
+
+def _place(launch: PairLaunch) -> tuple[int, int, float]:
+    """Return where a launch stands among those of its side, however they are listed."""
+    return launch.round, launch.pos, launch.start_us
+
+
+def _malformed(launch: PairLaunch) -> str:
+    """Say what is wrong with a launch; empty if nothing is."""
+    if not launch.samples:
+        return "no samples"
+    values = (*launch.samples, *launch.cpu, *launch.sclk_mhz, launch.canary or 1.0)
+    # Most are sound, which is told at once; NaN hides from comparisons, but not from a sum.
+    sound = math.isfinite(sum(values)) and min(values) >= _SMALLEST and max(values) <= _LARGEST
+    if not sound and (wrong := next(filter(None, map(no_measurement, values)), "")):
+        return f"a sample that is not a time: {wrong}"
+    if any(parts and len(parts) != len(launch.samples) for parts in _columns(launch)):
+        return "columns of unequal length"
+    if launch.nivcsw and min(launch.nivcsw) < 0:
+        return f"a count in nivcsw that is negative: {min(launch.nivcsw)}"
+    return ""
+
+
+def _columns(launch: PairLaunch) -> tuple[list[float], list[int], list[float]]:
+    """Return what belongs to samples one by one, where it is known."""
+    return launch.cpu, launch.nivcsw, launch.sclk_mhz
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on one pair.
+
+    Attributes:
+        id: The pair's.
+        verdict: "regression", "improvement", "pass" (the change is shown to be smaller than matters) or
+            "inconclusive".
+        ratio, ratio_low, ratio_high: Head over base, with a 95 % interval; 1, 0 and infinity (as null) when unknown.
+        p: Chance of such a regression (or improvement) without a change, paid for looking more than once.
+        rounds_used: Launches a side that the verdict rests on.
+        reason: Why, in plain words.
+        undecided: Why an inconclusive pair is not decided, and what would decide it; None for any other.
+    """
+
+    id: str
+    verdict: str
+    ratio: float = 1.0
+    ratio_low: float = 0.0
+    ratio_high: float | None = None
+    p: float = 1.0
+    rounds_used: int = 0
+    reason: str = ""
+    undecided: Reason | None = None
+
+    @property
+    def has_ratio(self) -> bool:
+        """Whether a ratio is known: of 0 against 5 there is none, and 1 would read as "no change"."""
+        return (self.ratio, self.ratio_low, self.ratio_high) != (1.0, 0.0, None)

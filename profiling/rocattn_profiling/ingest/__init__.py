@@ -1,6 +1,0 @@
-"""Reading what AMD's profilers write: one reader per format, one table (`Profile`)."""
-
-from rocattn_profiling.ingest.load import describe, read
-from rocattn_profiling.ingest.table import FileSummary, Problem, Profile, Source
-
-__all__ = ["FileSummary", "Problem", "Profile", "Source", "describe", "read"]

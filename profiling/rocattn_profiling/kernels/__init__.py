@@ -1,0 +1,1 @@
+"""``rocattn kernels``: building the GPU kernels and auditing their machine code."""

@@ -1,0 +1,241 @@
+"""``rocattn kernels audit``: what the machine code says, of our kernels or of any file, and what changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.console import add_common, emit_json, progress, say
+from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
+from rocattn_profiling.workloads.options import natural, positive
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+    from rocattn_profiling.kernels.audit import Audit
+    from rocattn_profiling.kernels.compare import Comparison
+
+_AUDIT = """\
+Read the machine code of kernels, without a GPU: registers, spills, LDS, occupancy and which limit binds it, and what
+one iteration of the hot loop costs. Without FILE these are all kernels that rocattn ships, compiled or taken from the
+cache; a FILE is a code object (.hsaco, .o), a fat binary or library with kernels in it, or assembly text (.s, .amdgcn)
+of any origin. --against compares kernel by kernel and ends with 1 if one got worse: a new spill, scratch memory, a wave
+or a block lost, more than 2 % more issue cycles in the hot loop, narrower loads. --check-pins compares with the pinned
+numbers, and asks for new pins after an improvement, too. What another compiler made is not comparable (status 3)."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.description = _AUDIT
+    what = parser.add_argument_group("what to look at")
+    what.add_argument("files", nargs="*", type=Path, metavar="FILE", help="other people's kernels, instead of ours")
+    what.add_argument("--arch", nargs="+", default=[], metavar="GFX", help="only these architectures (default: all)")
+    what.add_argument("--quick", action="store_true", help="of ours, only float16 at D = 128: one of each kernel")
+    what.add_argument("--block", type=positive, default=0, metavar="N", help="of a FILE: threads of a block at launch")
+    what.add_argument("--dynamic-lds", type=natural, metavar="BYTES", help="of a FILE: LDS asked for at launch")
+    against = parser.add_argument_group("what to compare with").add_mutually_exclusive_group()
+    against.add_argument("--against", metavar="REV|FILE", help="a git revision, or an audit.json")
+    against.add_argument("--check-pins", action="store_true", help="the pinned numbers")
+    against.add_argument("--write-pins", action="store_true", help="pin the numbers as they are now")
+    parser.add_argument(
+        "--pins", type=Path, metavar="DIR", help="where pins are (default: the checkout's benchmarks/pins)"
+    )
+    parser.add_argument("--lines", action="store_true", help="show the costliest source lines of each hot loop")
+    parser.add_argument("--mca", action="store_true", help="show llvm-mca's estimate of each hot loop beside ours")
+    parser.add_argument("--all", action="store_true", help="of a comparison: show every kernel, not only what changed")
+    parser.add_argument("--notes", action="store_true", help="show changes without consequence one by one")
+    parser.add_argument(
+        "--history", type=positive, metavar="N", help="also put the numbers of the newest N commits into the asv store"
+    )
+    parser.add_argument("--jobs", type=positive, metavar="N", help="processes at once (default: the cores available)")
+    add_common(parser, out="out/audit")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Audit, compare, print and write."""
+    from rocattn_profiling.kernels import view
+
+    _check(arguments)
+    audit = _audit(arguments)
+    if not audit.kernels:
+        for problem in audit.problems:
+            say(problem.line)
+        raise CommandError("there is no kernel to audit", NOT_MEASURED)
+    comparison = _compared(arguments, audit)
+    if comparison is not None:
+        comparison = _with_lines(arguments, audit, comparison)
+    pinned, out = arguments.check_pins, Path(arguments.out)
+    files = bool(arguments.files) and len({facts.file for facts in audit.kernels}) > 1
+    named, told = view.for_people(audit, comparison)
+    view.write(out, audit, comparison, (named, told), pinned=pinned, files=files)
+    if told is not None and not arguments.json:
+        print(view.text(told, pinned=pinned, notes=arguments.notes), end="", flush=True)
+    if told is None or arguments.all:
+        view.show_table(named, lines=arguments.lines, files=files)
+    else:
+        view.show_changes(named, told, lines=arguments.lines, files=files, notes=arguments.notes)
+    for problem in audit.problems:
+        say(problem.line)
+    if arguments.write_pins:
+        _write_pins(arguments, audit)
+    if arguments.json:
+        emit_json({"audit": audit, "comparison": comparison})
+    say(f"audit: {len(audit.kernels)} kernels of {audit.subject} in {out / view.AUDIT}")
+    if arguments.history:
+        _track(arguments)
+    return _status(audit, comparison, pinned=pinned)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.files:
+        for path in arguments.files:
+            if not path.is_file():
+                raise CommandError(f"{path} is no file" if path.exists() else f"{path} does not exist")
+        if arguments.check_pins or arguments.write_pins:
+            raise CommandError("pins are of the kernels that rocattn ships: leave out FILE")
+        if arguments.quick:
+            raise CommandError("--quick chooses among the kernels that rocattn ships: leave it out with FILE")
+        if arguments.history:
+            raise CommandError("--history is of the kernels that rocattn ships: leave out FILE")
+        if arguments.against and not Path(arguments.against).is_file():
+            raise CommandError(f"there is no file {arguments.against}: files are compared with an audit.json")
+    elif arguments.against and not Path(arguments.against).is_file():
+        from rocattn_profiling.revisions import git as revisions
+
+        revisions.resolve(revisions.find_repository(Path.cwd()), arguments.against)  # before minutes of reading
+    if not arguments.files and (arguments.block or arguments.dynamic_lds is not None):
+        raise CommandError("--block and --dynamic-lds say how the kernels of a FILE are launched: name one")
+    if arguments.write_pins and arguments.quick:
+        raise CommandError("pins are of all kernels: leave out --quick")
+    if arguments.check_pins:
+        _check_pin_files(arguments)
+
+
+def _audit(arguments: argparse.Namespace) -> Audit:
+    from rocattn.gpu.arch import TESTED
+    from rocattn_profiling.kernels.audit import audit_files, audit_shipped
+    from rocattn_profiling.kernels.foreign import Launch
+
+    if arguments.files:
+        launch = Launch(arguments.block, arguments.dynamic_lds, arguments.mca)
+        return audit_files(arguments.files, archs=arguments.arch, launch=launch)
+    with progress("audit", 0) as shown:
+        return audit_shipped(
+            arguments.arch or TESTED, jobs=_jobs(arguments), quick=arguments.quick, mca=arguments.mca,
+            on_step=shown.step, on_total=shown.expect,
+        )  # fmt: skip
+
+
+def _jobs(arguments: argparse.Namespace) -> int:
+    return int(arguments.jobs or len(os.sched_getaffinity(0)))
+
+
+def _check_pin_files(arguments: argparse.Namespace) -> None:
+    """Refuse pins that cannot be read before the kernels are compiled, which may take minutes."""
+    from rocattn.gpu.arch import TESTED
+    from rocattn_profiling.kernels.pins import read_pins
+
+    for path in _pin_files(arguments, ()) or _pin_files(arguments, arguments.arch or TESTED):
+        read_pins(path)
+
+
+def _pin_files(arguments: argparse.Namespace, needed: Iterable[str]) -> list[Path]:
+    """Return the files of pins that are there, also of architectures without kernels, and those that are needed."""
+    from rocattn.gpu.arch import TESTED, has_kernels, processor
+
+    folder = pins_folder(arguments.pins)
+    stale = [path for path in sorted(folder.glob("gfx*.json")) if not has_kernels(path.stem)]
+    asked = [folder / f"{processor(arch)}.json" for arch in arguments.arch or TESTED]
+    there = [path for path in asked if path.is_file()] + ([] if arguments.arch else stale)
+    return list(dict.fromkeys([*there, *(folder / f"{processor(arch)}.json" for arch in needed)]))
+
+
+def _compared(arguments: argparse.Namespace, audit: Audit) -> Comparison | None:
+    """Compare as asked for."""
+    from rocattn_profiling.kernels.audit import read_audit
+    from rocattn_profiling.kernels.compare import check_pins, compare
+    from rocattn_profiling.kernels.pins import read_pins
+
+    if arguments.check_pins:
+        pins = [read_pins(path) for path in _pin_files(arguments, audit.archs)]
+        return check_pins(pins, audit, partial=arguments.quick)
+    if not arguments.against:
+        return None
+    if (path := Path(arguments.against)).is_file():
+        return compare(read_audit(path), audit, partial=bool(arguments.arch or arguments.quick))
+    return compare(_audit_of_revision(arguments), audit)
+
+
+def _audit_of_revision(arguments: argparse.Namespace) -> Audit:
+    from rocattn.gpu.arch import TESTED
+    from rocattn_profiling.kernels.audit import audit_shipped
+    from rocattn_profiling.kernels.revision import kernels_of_revision
+
+    archs = arguments.arch or TESTED
+    with kernels_of_revision(Path.cwd(), arguments.against, archs, quick=arguments.quick) as found:
+        for problem in found.problems:
+            say(f"{found.revision.short}: {problem}")
+        with progress(f"audit of {found.revision.short}", len(found.kernels)) as shown:
+            return audit_shipped(
+                archs, jobs=_jobs(arguments), root=found.root, kernels=found.kernels,
+                subject=f"{arguments.against} ({found.revision.short})", on_step=shown.step,
+            )  # fmt: skip
+
+
+def _with_lines(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -> Comparison:
+    """Add source lines to what got worse."""
+    from rocattn.sources import kernel_root
+    from rocattn_profiling.kernels.source_lines import with_lines
+
+    shipped_from = None if arguments.files else kernel_root()
+    return with_lines(comparison, audit, shipped_from)
+
+
+def _track(arguments: argparse.Namespace) -> None:
+    from rocattn.gpu.arch import TESTED
+    from rocattn_profiling.kernels.track import track_history
+
+    archs = arguments.arch or TESTED
+    with progress("history", arguments.history) as shown:
+        found = track_history(Path.cwd(), arguments.history, archs, jobs=_jobs(arguments), on_step=shown.step)
+    for commit, reason in found.passed_over.items():
+        say(f"passed over {commit}: {reason}")
+    say(f"history: {len(found.stored)} commits added to the asv store, {len(found.known)} had their numbers")
+
+
+def pins_folder(given: Path | None) -> Path:
+    """Return where the pins are: as given, or in the checkout that this rocattn runs from.
+
+    Raises:
+        CommandError: When it runs from no checkout.
+    """
+    from rocattn.sources import kernel_root
+
+    if given is not None:
+        return given
+    checkout = kernel_root().parent
+    if not (checkout / "benchmarks").is_dir():
+        raise CommandError("this rocattn does not run from a checkout: say with --pins where the pins are")
+    return checkout / "benchmarks" / "pins"
+
+
+def _write_pins(arguments: argparse.Namespace, audit: Audit) -> None:
+    from rocattn_profiling.kernels.pins import pins_of, write_pins
+
+    if audit.problems:
+        raise CommandError("nothing was pinned: pins are of all kernels, and some could not be looked at", NOT_MEASURED)
+    for path in write_pins(pins_folder(arguments.pins), pins_of(audit)):
+        say(f"pinned {path}")
+
+
+def _status(audit: Audit, comparison: Comparison | None, *, pinned: bool) -> int:
+    """Return 1 for what got worse (or pins that are not the truth), 3 for what could not be looked at or compared."""
+    if comparison is not None:
+        failing = ("worse", "better", "new", "missing") if pinned else ("worse",)
+        if any(finding.severity in failing for finding in comparison.findings):
+            return FAILED
+        if not comparison.compared or comparison.of("incomparable"):
+            return NOT_MEASURED
+    return NOT_MEASURED if audit.problems else OK

@@ -1,0 +1,252 @@
+"""Building kernels into a folder: code objects, assembly, and a manifest checked against the code itself."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+import rocattn
+from rocattn.config import AttentionConfig
+from rocattn.errors import ConfigError, ToolchainError
+from rocattn.gpu.arch import processor
+from rocattn.gpu.build import arg_type, code_object_name, code_problem
+from rocattn.gpu.plan import plan
+from rocattn.toolchain.code_object import kernels_of
+from rocattn.toolchain.compilers import choose_compiler
+from rocattn.toolchain.hip import compile_hip
+from rocattn_profiling.base.files import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rocattn.gpu.launch import Arg, LaunchPlan
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One compilation to make.
+
+    Attributes:
+        kernel, source, symbol, defines: As in `Launch`.
+        arch: Target without features.
+        args: What the kernel is launched with.
+        block: Threads of a block, where a plan says so; else 0.
+    """
+
+    kernel: str
+    source: str
+    symbol: str
+    defines: dict[str, str | int]
+    arch: str
+    args: tuple[Arg, ...]
+    block: tuple[int, int, int] = (0, 0, 0)
+
+    @property
+    def code_object(self) -> str:
+        """The file's name, the same that plans give."""
+        return code_object_name(self.source, self.arch, self.defines)
+
+    @property
+    def label(self) -> str:
+        """What it is, for people."""
+        defines = " ".join(f"{name}={value}" for name, value in self.defines.items())
+        return f"{self.kernel} {self.arch} {defines}".rstrip()
+
+
+class ArgEntry(msgspec.Struct, frozen=True):
+    """One argument in the manifest: type is "pointer" or the scalar's; offset and size in bytes."""
+
+    name: str
+    type: str
+    offset: int
+    size: int
+
+
+class KernelEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel in the manifest: what it is made from, and what its own metadata says.
+
+    Attributes:
+        kernel, source, symbol, defines, arch: What was compiled.
+        code_object, assembly: Files beside the manifest.
+        bytes: Size of the code object.
+        wave_size: Lanes of a wave.
+        max_block: The largest block in threads.
+        vgprs, agprs, sgprs: Registers of a lane and of a wave; on gfx90a and later ``vgprs`` counts the AGPRs, too.
+        vgpr_spills, sgpr_spills: Registers kept in memory for want of room.
+        lds_bytes, scratch_bytes, kernarg_bytes: LDS of a block, private memory of a lane, the argument block.
+        args: The parameters by name, as the metadata has them; found equal to what plans pass.
+    """
+
+    kernel: str
+    source: str
+    symbol: str
+    defines: dict[str, str | int]
+    arch: str
+    code_object: str
+    assembly: str
+    bytes: int
+    wave_size: int
+    max_block: int
+    vgprs: int
+    agprs: int
+    sgprs: int
+    vgpr_spills: int
+    sgpr_spills: int
+    lds_bytes: int
+    scratch_bytes: int
+    kernarg_bytes: int
+    args: list[ArgEntry]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What one build wrote: the content of ``manifest.json``."""
+
+    schema: int
+    rocattn: str
+    compiler: str
+    archs: list[str]
+    kernels: list[KernelEntry]
+
+
+def all_variants(archs: Sequence[str]) -> list[Variant]:
+    """Return the compilations of every kernel family's build grid on these architectures.
+
+    Raises:
+        ArchError: When there are no kernels for one.
+        ConfigError: When a kernel is in the grid that no plan launches.
+    """
+    from rocattn.gpu import backward, flash, standard
+
+    found: dict[str, Variant] = {}
+    for arch in dict.fromkeys(processor(arch) for arch in archs):
+        signatures = _signatures(arch)
+        for family in (flash, standard, backward):
+            for made in family.variants(arch):
+                if (made.source, made.symbol) not in signatures:
+                    raise ConfigError(f"no plan launches {made.symbol} ({made.source}): its arguments are unknown")
+                args = signatures[made.source, made.symbol]
+                variant = Variant(made.kernel, made.source, made.symbol, dict(made.defines), arch, args)
+                found[variant.code_object] = variant
+    return list(found.values())
+
+
+def variants_of(made: LaunchPlan) -> list[Variant]:
+    """Return what a plan needs."""
+    found = {launch.code_object: launch for launch in made.launches}
+    return [
+        Variant(each.kernel, each.source, each.symbol, each.defines, made.arch, each.args, each.block)
+        for each in found.values()
+    ]
+
+
+@cache
+def _signatures(arch: str) -> dict[tuple[str, str], tuple[Arg, ...]]:
+    """Return the arguments of each kernel, from plans that between them launch all."""
+    found: dict[tuple[str, str], tuple[Arg, ...]] = {}
+    for dtype, options, flash in product(("float16", "float32"), _COVERING, (True, False)):
+        config = AttentionConfig(batch=1, num_heads=4, num_kv_heads=2, head_dim=64, dtype=dtype, **options)
+        for launch in plan(config, arch, use_flash_attention=flash).launches:
+            found.setdefault((launch.source, launch.symbol), launch.args)
+    return found
+
+
+# Problems that between them launch each kernel: prompts, masks, one query against few and many keys, backward.
+_COVERING: tuple[dict[str, Any], ...] = (
+    {"seq_q": 200, "seq_k": 200, "causal": True, "return_lse": True},
+    {"seq_q": 200, "seq_k": 200},
+    {"seq_q": 200, "seq_k": 200, "mask": "bool", "mask_shape": (1, 1, 200, 200), "alibi": True, "sinks": True},
+    {"seq_q": 1, "seq_k": 200},
+    {"seq_q": 1, "seq_k": 1 << 16},
+    {"seq_q": 200, "seq_k": 200, "direction": "backward"},
+    {"seq_q": 200, "seq_k": 200, "direction": "backward", "causal": True},
+    {"seq_q": 200, "seq_k": 200, "direction": "backward", "mask": "bool", "mask_shape": (1, 1, 200, 200)},
+)  # fmt: skip
+
+
+def build(
+    variants: Sequence[Variant], out: Path, *, jobs: int, on_step: Callable[[str], None] = lambda _: None
+) -> tuple[Manifest, list[str]]:
+    """Compile variants (or take them from the cache) into a folder.
+
+    Files appear once all are compiled. If one failed, or on Ctrl-C, there is no new manifest and no file is replaced,
+    as the earlier manifest describes those; what is new is there to be looked at.
+
+    Args:
+        variants: What to build.
+        out: The folder, made if missing.
+        jobs: How many compile at once.
+        on_step: Called with a line after each.
+
+    Returns:
+        The manifest, and a line for each variant that does not compile or whose code contradicts its arguments.
+
+    Raises:
+        ToolchainError: When there is no compiler.
+        RocattnError: When the folder cannot be written.
+    """
+    compiler = choose_compiler().version
+    entries: list[KernelEntry] = []
+    problems: list[str] = []
+    with Staging() as staging:
+        with ThreadPoolExecutor(jobs) as pool:
+            work = {pool.submit(_build_one, variant, out, staging): variant for variant in variants}
+            try:
+                for done in as_completed(work):
+                    variant = work[done]
+                    try:
+                        entries.append(done.result())
+                    except ToolchainError as error:
+                        problems.append(f"{variant.label}: {error}")
+                    on_step(variant.label)
+            except BaseException as ended:
+                pool.shutdown(cancel_futures=True)
+                if isinstance(ended, KeyboardInterrupt):
+                    staging.commit(replace=False)
+                raise
+        entries.sort(key=lambda entry: (entry.arch, entry.kernel, entry.code_object))
+        manifest = Manifest(
+            schema=SCHEMA, rocattn=rocattn.__version__, compiler=compiler,
+            archs=sorted({variant.arch for variant in variants}), kernels=entries,
+        )  # fmt: skip
+        if not problems:
+            encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+            staging.add(out / MANIFEST, [encoded, b"\n"])
+        staging.commit(replace=not problems)
+    return manifest, sorted(problems)
+
+
+def _build_one(variant: Variant, out: Path, staging: Staging) -> KernelEntry:
+    """Compile one variant, write it beside its place and check it.
+
+    Raises:
+        ToolchainError: When it does not compile, or its metadata contradicts its arguments.
+    """
+    code = compile_hip(variant.source, variant.arch, defines=variant.defines)
+    path = out / variant.code_object
+    assembly = path.with_suffix(".s")
+    staging.add(path, [code.data])
+    staging.add(assembly, [code.assembly.encode()])
+    # After writing: who looks for the reason of a mismatch wants to see the code.
+    if problem := code_problem(code.data, variant.symbol, variant.args, variant.block):
+        raise ToolchainError(f"{variant.code_object}: {problem}")
+    (kernel,) = (kernel for kernel in kernels_of(code.data) if kernel.symbol == variant.symbol)
+    args = []
+    for have, arg in zip(kernel.args, variant.args, strict=True):
+        kind = "pointer" if have.kind == "global_buffer" else arg_type(arg)
+        args.append(ArgEntry(have.name or arg.name, kind, have.offset, have.size))
+    return KernelEntry(
+        kernel=variant.kernel, source=variant.source, symbol=variant.symbol, defines=variant.defines,
+        arch=variant.arch, code_object=path.name, assembly=assembly.name, bytes=len(code.data),
+        wave_size=kernel.wave_size, max_block=kernel.block, vgprs=kernel.vgprs, agprs=kernel.agprs, sgprs=kernel.sgprs,
+        vgpr_spills=kernel.vgpr_spills, sgpr_spills=kernel.sgpr_spills, lds_bytes=kernel.lds_bytes,
+        scratch_bytes=kernel.scratch_bytes, kernarg_bytes=kernel.kernarg_bytes, args=args,
+    )  # fmt: skip

@@ -1,0 +1,93 @@
+"""``rocattn kernels``: build the GPU kernels and read their machine code, without a GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.console import add_common, emit_json, progress, say
+from rocattn_profiling.base.status import FAILED, OK, CommandError
+from rocattn_profiling.kernels import audit_command as kernels_audit
+from rocattn_profiling.kernels import occupancy_command as kernels_occupancy
+from rocattn_profiling.workloads.options import positive
+
+if TYPE_CHECKING:
+    import argparse
+
+    from rocattn.gpu.launch import LaunchPlan
+
+_BUILD = """\
+Compile the GPU kernels into code objects (.hsaco), with their assembly (.s) and a manifest.json that says of each what
+it is made from, its registers, LDS and spills, and where each argument lies, checked against the code object's own
+metadata. With --arch these are all kernels and dtypes at the usual head dimensions, D = Dv (other sizes are compiled
+when they are first used); with --plan just what the plan needs. What was compiled before comes from the cache, so an
+interrupted build goes on where it was; the manifest describes the last build into the folder."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-commands and their options."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    build = actions.add_parser("build", help="compile kernels into a folder", description=_BUILD)
+    build.add_argument("--arch", nargs="+", metavar="GFX", help="architectures to build all kernels for")
+    build.add_argument("--plan", type=Path, metavar="FILE", help="a plan of `rocattn plan --json`: build what it needs")
+    build.add_argument("--jobs", type=positive, metavar="N", help="compilations at once (default: the cores available)")
+    add_common(build, out="out/kernels")
+    audit = actions.add_parser("audit", help="registers, spills, occupancy and hot loops; what changed in them")
+    kernels_audit.prepare(audit)
+    occupancy = actions.add_parser("occupancy", help="how many waves fit, which limit binds, and by how much")
+    kernels_occupancy.prepare(occupancy)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked for."""
+    if arguments.action == "audit":
+        return kernels_audit.run(arguments)
+    if arguments.action == "occupancy":
+        return kernels_occupancy.run(arguments)
+    return _build(arguments)
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    """Build and report."""
+    from rocattn_profiling.kernels.build import MANIFEST, all_variants, build, variants_of
+
+    if (arguments.arch is None) == (arguments.plan is None):
+        raise CommandError("say what to build: --arch GFX for every kernel, or --plan FILE for those of one plan")
+    variants = all_variants(arguments.arch) if arguments.arch else variants_of(_read_plan(arguments.plan))
+    out = Path(arguments.out)
+    jobs = arguments.jobs or len(os.sched_getaffinity(0))
+    with progress("kernels", len(variants)) as shown:
+        manifest, problems = build(variants, out, jobs=jobs, on_step=shown.step)
+    for problem in problems:
+        say(problem)
+    if arguments.json:
+        emit_json({"manifest": manifest, "problems": problems})
+    if problems:
+        say(f"kernels: {len(problems)} of {len(variants)} failed; no manifest was written")
+        return FAILED
+    say(f"kernels: {len(variants)} for {', '.join(manifest.archs) or 'no architecture'} in {out / MANIFEST}")
+    return OK
+
+
+def _read_plan(path: Path) -> LaunchPlan:
+    """Read a plan and check that its sources are still what it was made for."""
+    import json
+
+    from rocattn.gpu.build import code_object_name
+    from rocattn.gpu.launch import LaunchPlan
+
+    try:
+        values = json.loads(path.read_text())
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise CommandError(f"{path} is no JSON: {error}") from error
+    made = LaunchPlan.from_dict(values)
+    for launch in made.launches:
+        name = code_object_name(launch.source, made.arch, launch.defines)
+        if launch.code_object != name:
+            raise CommandError(
+                f"{path} asks for {launch.code_object}, but these sources make {name}: print the plan again"
+            )
+    return made

@@ -1,0 +1,377 @@
+"""Two audits, kernel by kernel: what got worse by its consequence, what got better, and what does not matter.
+
+Numbers of machine code are exact, so there are no statistics: any change is reported, and how grave it is follows from
+what it does on the GPU. There is one finding for each physical quantity: registers and LDS are judged by the waves that
+they cost, instructions by the issue cycles of the hot loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from rocattn.gpu.arch import has_kernels
+from rocattn_profiling.base.gpus import architecture
+from rocattn_profiling.kernels import sentences
+from rocattn_profiling.kernels.pairs import pairs_of
+from rocattn_profiling.kernels.pins import pin_of
+from rocattn_profiling.kernels.shipped import natural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rocattn_profiling.kernels.audit import Audit
+    from rocattn_profiling.kernels.facts import KernelFacts
+    from rocattn_profiling.kernels.pins import LoopPin, Pin, Pins
+
+Severity = Literal["worse", "better", "incomparable", "missing", "new", "note"]
+SEVERITIES: tuple[Severity, ...] = ("worse", "better", "incomparable", "missing", "new", "note")
+CYCLES_PCT = 2.0
+"""Issue cycles of the hot loop may grow by this much before it counts."""
+_LARGER = 1.25  # by how much a loop that fits no instruction cache must grow to be worse
+_BLOWN, _BLOWN_BYTES = 1.5, 1024  # code of the hot loop that grows by so much must save cycles
+_SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree to be the same factor
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that differs.
+
+    Attributes:
+        severity: What it means.
+        metric: Which quantity: "spills", "scratch", "occupancy", "blocks", "matrix", "issue cycles", "global loads",
+            "instruction cache", "loop code"; of notes also "registers", "LDS", "code"; "kernel" where one side has no
+            such kernel.
+        arch, kernel: Where.
+        before, after: The numbers, if there are any.
+        text: What happened and what it costs, as a kernel engineer would say it.
+        file: The kernel's source, or the file that it was read from.
+        names_file: Whether the kernel's name alone does not say which it is.
+        lines: Source lines of the hot loop that cost most, worst first; empty where there is no line table.
+    """
+
+    severity: Severity
+    metric: str
+    arch: str
+    kernel: str
+    before: float | None = None
+    after: float | None = None
+    text: str
+    file: str = ""
+    names_file: bool = False
+    lines: list[str] = []
+
+    @property
+    def sentence(self) -> str:
+        """What happened, and to which kernel."""
+        where = f"{self.kernel} on {self.arch}" if self.kernel else self.arch
+        return f"{where}{f' ({self.file})' if self.names_file else ''}: {self.text}"
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What two audits, or pins and an audit, differ in.
+
+    Attributes:
+        base, head: What was compared.
+        compared: Kernels that both sides have.
+        unchanged: Those of them without any difference.
+        findings: Gravest first.
+    """
+
+    base: str
+    head: str
+    compared: int
+    unchanged: int
+    findings: list[Finding]
+
+    def of(self, *severities: Severity) -> list[Finding]:
+        """Return the findings of some severities."""
+        return [finding for finding in self.findings if finding.severity in severities]
+
+
+def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
+    """Compare two audits.
+
+    Kernels are the same if architecture and name are (`pairs_of`); of other people's files the symbol is the name.
+
+    Args:
+        base: Before.
+        head: Now.
+        partial: Whether the second looked at some kernels only, so that none counts as missing.
+    """
+    pairs = pairs_of(base, head)
+    findings: list[Finding] = []
+    unchanged = 0
+    for before, facts in pairs.both:
+        made = list(differences(pin_of(before), facts, before))
+        unchanged += not made
+        why = _incomparable(before.compiler, facts.compiler)
+        findings += [_put_aside(one, why) for one in made] if why else made
+    for facts in pairs.new:
+        problem = problem_of(base, facts.name, facts.arch)
+        why = f"in {base.subject} it does not compile: {problem}" if problem else f"only {head.subject} has it"
+        findings.append(_lonely("new", facts, why))
+    if not partial:
+        findings += [
+            _missing(facts.arch, facts.name, head, f"{head.subject} has it no more", file=facts.file)
+            for facts in pairs.missing
+        ]
+    findings = [msgspec.structs.replace(one, names_file=(one.arch, one.kernel) in pairs.several) for one in findings]
+    if base.rates != head.rates:
+        findings = _without_cycles(findings)
+    return _sorted(base.subject, head.subject, len(pairs.both), unchanged, findings)
+
+
+def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> Comparison:
+    """Compare an audit with pinned numbers.
+
+    Args:
+        pins: Of every architecture in the audit, and of others that have a file of pins.
+        audit: Of this revision.
+        partial: As in `compare`.
+    """
+    by_arch = {one.arch: one for one in pins}
+    findings: list[Finding] = []
+    unchanged = compared = 0
+    for facts in audit.kernels:
+        pinned = by_arch[facts.arch]
+        if (pin := pinned.kernels.get(facts.name)) is None:
+            findings.append(_lonely("new", facts, "it has no pin yet"))
+            continue
+        compared += 1
+        if lacking := lacking_in(pin, pin_of(facts)):
+            findings.append(_lonely("new", facts, f"its pin does not have its {', '.join(lacking)}"))
+        made = list(differences(pin, facts))
+        unchanged += not made and not lacking
+        why = _incomparable(pinned.compiler, facts.compiler)
+        made = [_put_aside(one, why) for one in made] if why else made
+        findings += _without_cycles(made) if pinned.rates != audit.rates else made
+    have = {(facts.arch, facts.name) for facts in audit.kernels}
+    for one in pins:
+        if not has_kernels(one.arch):
+            findings.append(_stale(one.arch))
+            continue
+        for name in one.kernels if not partial else ():
+            if (one.arch, name) not in have:
+                findings.append(_missing(one.arch, name, audit, "it is pinned, but not built any more"))
+    return _sorted("the pins", audit.subject, compared, unchanged, findings)
+
+
+def lacking_in(pin: Pin, now: Pin) -> list[str]:
+    """Return what a kernel has and its pin does not: that would never be compared.
+
+    Blocks that fit are compared for the same block, FLOPs and code of the loop for the same choices.
+    """
+    old, new = pin.loop, now.loop
+    lacking = [f"choices ({now.choices})"] if pin.choices != now.choices else []
+    lacking += [f"block of {now.block} threads"] if pin.block != now.block else []
+    pairs = {
+        "lost wave slots": (pin.lost_wave_slots, now.lost_wave_slots),
+        "blocks": (pin.blocks, now.blocks),
+        "hot loop": (old, new),
+        "hot loop's bytes": (old.bytes or None, new.bytes or None) if old and new else (None, None),
+        "hot loop's loads": (_width(old), _width(new)) if old and new else (None, None),
+    }
+    return lacking + [what for what, (was, has) in pairs.items() if was is None and has is not None]
+
+
+def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> Iterator[Finding]:
+    """Find what differs in one kernel.
+
+    Args:
+        pin: Its numbers before.
+        facts: Now.
+        before: All that is known of it before, if more than the numbers is.
+    """
+    now = pin_of(facts)
+    pin = _as_known(pin, now, [facts, *([before] if before else [])])
+    words = sentences.Words(pin, now, facts, before)
+
+    def found(metric: str, change: float, numbers: tuple[float | None, float | None], text: str) -> Finding:
+        severity: Severity = "worse" if change > 0 else "better" if change < 0 else "note"
+        return Finding(
+            severity=severity, metric=metric, arch=facts.arch, kernel=facts.name, before=numbers[0], after=numbers[1],
+            text=text, file=facts.file,
+        )  # fmt: skip
+
+    if (spills := _spills(pin, now)) is not None:
+        yield found("spills", *spills, words.spills())
+    spilled = now.vgpr_spills - pin.vgpr_spills
+    scratch = now.scratch_bytes - pin.scratch_bytes
+    if scratch and (not spilled or scratch > 0 > spilled):  # else the spills are what the scratch memory is for
+        yield found("scratch", scratch, (pin.scratch_bytes, now.scratch_bytes), words.scratch())
+    lost = _change(pin.lost_wave_slots, now.lost_wave_slots)
+    blocks = -_change(pin.blocks, now.blocks) if pin.block == now.block else 0.0
+    if lost:
+        yield found("occupancy", lost, (pin.lost_wave_slots, now.lost_wave_slots), words.occupancy())
+    elif blocks:
+        yield found("blocks", blocks, (pin.blocks, now.blocks), words.blocks())
+    else:
+        if (pin.vgprs, pin.agprs, pin.sgprs) != (now.vgprs, now.agprs, now.sgprs):
+            yield found("registers", 0, (pin.vgprs, now.vgprs), words.registers())
+        if pin.lds_bytes != now.lds_bytes:
+            yield found("LDS", 0, (pin.lds_bytes, now.lds_bytes), words.lds())
+    if pin.loop and now.loop:
+        for metric, change, numbers, sentence in _in_loop(pin, now, facts, words):
+            yield found(metric, change, numbers, sentence)
+    if pin.code_bytes != now.code_bytes:
+        yield found("code", 0, (pin.code_bytes, now.code_bytes), words.code())
+
+
+def _as_known(pin: Pin, now: Pin, sides: Sequence[KernelFacts]) -> Pin:
+    """Return a pin that is equal in what a side does not say, where it is 0: how that changed is not known."""
+    names = ("vgprs", "agprs", "sgprs", "vgpr_spills", "sgpr_spills", "scratch_bytes", "lds_bytes")
+    unsaid = ["code_bytes", *(name for name in names if not all(facts.says(name) for facts in sides))]
+    equal = {name: getattr(now, name) for name in unsaid if not (getattr(pin, name) and getattr(now, name))}
+    return msgspec.structs.replace(pin, **equal)
+
+
+def _spills(pin: Pin, now: Pin) -> tuple[float, tuple[int, int]] | None:
+    """Return above 0 if spills got worse and below 0 if better, and the numbers that say so; None if none changed."""
+    vgprs, sgprs = (pin.vgpr_spills, now.vgpr_spills), (pin.sgpr_spills, now.sgpr_spills)
+    change = vgprs[1] - vgprs[0]
+    if change <= 0 and sgprs[1] and not sgprs[0]:  # worse, though fewer VGPRs may be spilled
+        return 1, sgprs
+    if change:
+        return change, vgprs
+    if sgprs[0] == sgprs[1]:
+        return None
+    return (0 if sgprs[1] else -1), sgprs  # more or fewer of them are judged by the cycles that they take
+
+
+_LoopChange = tuple[str, float, tuple[float | None, float | None], str]
+
+
+def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> Iterator[_LoopChange]:
+    """Find what differs in the hot loop."""
+    old, new = pin.loop, now.loop
+    assert old is not None
+    assert new is not None
+    if bool(old.matrix_flops) != bool(new.matrix_flops):
+        yield "matrix", 1 if old.matrix_flops else -1, (old.matrix_flops, new.matrix_flops), words.matrix()
+        return
+    division_known = bool(facts.variant)
+    factor = work_factor(pin, now, division_known=division_known)
+    expected = old.cycles["all"] * factor
+    change = new.cycles["all"] / expected - 1 if expected else 0.0
+    if new.cycles != old.cycles or factor != 1:
+        judged = change if abs(change) > CYCLES_PCT / 100 else 0
+        if judged or new.cycles != old.cycles:
+            yield "issue cycles", judged, (old.cycles["all"], new.cycles["all"]), words.cycles(change, factor)
+    if narrowed := _narrowed(old, new, factor):
+        yield "global loads", narrowed, (_width(old), _width(new)), words.loads(factor)
+    if not old.bytes or not new.bytes:
+        return
+    cache, sizes = architecture(facts.arch).instruction_cache_bytes, (old.bytes, new.bytes)
+    if old.bytes > cache >= new.bytes or new.bytes > max(cache, old.bytes * (1 if old.bytes <= cache else _LARGER)):
+        yield "instruction cache", new.bytes - old.bytes, sizes, words.instruction_cache(cache)
+    elif (division_known or factor == 1) and _blown(pin, now) and abs(change) <= CYCLES_PCT / 100:
+        yield "loop code", 1, sizes, words.loop_code()
+
+
+def _blown(pin: Pin, now: Pin) -> bool:
+    """Whether the hot loop has much more code for the same division of the problem: unrolled or copied."""
+    before, after = (one.loop.bytes if one.loop else 0 for one in (pin, now))
+    return pin.choices == now.choices and after > before * _BLOWN and after - before > _BLOWN_BYTES
+
+
+def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
+    """Return how much more work an iteration does than before, so that cycles are compared for the same work.
+
+    Where a kernel divides its problem in another way, FLOPs tell. Where it does not, more FLOPs alone are no more work
+    but waste; only if they and the bytes loaded grew alike is the loop taken as unrolled.
+
+    Args:
+        pin: Before.
+        now: Now.
+        division_known: Whether the kernel's choices say how it divides its problem. Of other people's kernels nothing
+            does: there another number of matrix products is taken for another tile (Triton's BLOCK_M).
+    """
+    old, new = pin.loop, now.loop
+    assert old is not None
+    assert new is not None
+    before, after = (
+        (old.matrix_flops, new.matrix_flops) if old.matrix_flops else (old.vector_flops, new.vector_flops)
+    )  # fmt: skip
+    if not before or not after or before == after:
+        return 1.0
+    factor = after / before
+    if pin.choices != now.choices or (old.matrix_flops and not division_known):
+        return factor
+    loaded = new.global_bytes / old.global_bytes if old.global_bytes else 0.0
+    return loaded if abs(loaded / factor - 1) < _SAME_WORK else 1.0
+
+
+def _narrowed(old: LoopPin, new: LoopPin, factor: float) -> float:
+    """Return above 0 if loads of global memory got narrower, so that more of them fetch the same; below 0 if wider."""
+    before, after = _width(old), _width(new)
+    if not before or not after:
+        return 0
+    more = sum(new.loads.values()) / (sum(old.loads.values()) * factor)
+    limit = CYCLES_PCT / 100
+    if after < before * (1 - limit) and more > 1 + limit:
+        return 1
+    return -1 if after > before * (1 + limit) and more < 1 - limit else 0
+
+
+def _width(loop: LoopPin) -> float | None:
+    """Return the bytes that a lane gets from a load on average."""
+    count = sum(loop.loads.values())
+    return sum(width * number for width, number in loop.loads.items()) / count if count else None
+
+
+def _change(before: float | None, after: float | None) -> float:
+    return 0 if before is None or after is None else after - before
+
+
+def _lonely(severity: Severity, facts: KernelFacts, why: str) -> Finding:
+    return Finding(severity=severity, metric="kernel", arch=facts.arch, kernel=facts.name, text=why, file=facts.file)
+
+
+def _missing(arch: str, name: str, audit: Audit, why: str, *, file: str = "") -> Finding:
+    """Report a kernel that is gone: worse if it is there but does not compile any more."""
+    problem = problem_of(audit, name, arch)
+    text = f"it does not compile any more: {problem}" if problem else why
+    return Finding(
+        severity="worse" if problem else "missing", metric="kernel", arch=arch, kernel=name,
+        text=text, file=file,
+    )  # fmt: skip
+
+
+def _stale(arch: str) -> Finding:
+    text = f"no kernel is shipped for it, but its pins are here: delete {arch}.json"
+    return Finding(severity="missing", metric="kernel", arch=arch, kernel="", text=text)
+
+
+def problem_of(audit: Audit, name: str, arch: str) -> str:
+    """Return why an audit could not look at a kernel; "" if it says nothing of it."""
+    return next((one.text for one in audit.problems if (one.kernel, one.arch) == (name, arch)), "")
+
+
+def _incomparable(before: str, after: str) -> str:
+    """Return why numbers of two compilers say nothing about a change; "" if it is one compiler."""
+    if before == after:
+        return ""
+    return f"not comparable, compiled by {before or 'who knows what'} then and {after or 'who knows what'} now"
+
+
+def _put_aside(finding: Finding, why: str) -> Finding:
+    """Make a finding one that accuses nobody."""
+    if finding.severity == "note":
+        return finding
+    return msgspec.structs.replace(finding, severity="incomparable", text=f"{finding.text} ({why})")
+
+
+def _without_cycles(findings: list[Finding]) -> list[Finding]:
+    """Put aside what follows from a table of issue cycles that is not the same."""
+    why = "not comparable, the table of issue cycles has changed"
+    return [_put_aside(one, why) if one.metric == "issue cycles" else one for one in findings]
+
+
+def _sorted(base: str, head: str, compared: int, unchanged: int, findings: list[Finding]) -> Comparison:
+    def gravity(finding: Finding) -> tuple[Any, ...]:
+        return SEVERITIES.index(finding.severity), finding.arch, natural(finding.kernel)
+
+    return Comparison(
+        base=base, head=head, compared=compared, unchanged=unchanged, findings=sorted(findings, key=gravity)
+    )

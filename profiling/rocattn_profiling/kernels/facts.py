@@ -1,0 +1,253 @@
+"""What the machine code of one kernel says: registers, spills, LDS, occupancy, and what its hot loop costs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn.gpu.errors import ArchError
+from rocattn_profiling.kernels.model.cost import LoopCost, hot_path, loop_cost
+from rocattn_profiling.kernels.model.llvm_mca import Estimate, estimate
+from rocattn_profiling.kernels.model.loops import counts_of, hot_loop
+from rocattn_profiling.kernels.model.occupancy import Occupancy, OccupancyError, occupancy
+from rocattn_profiling.kernels.model.rates import NoRatesError
+from rocattn_profiling.kernels.read.text_files import number
+
+if TYPE_CHECKING:
+    from rocattn.toolchain.code_object import KernelInfo
+    from rocattn_profiling.kernels.read.assembly import Function
+
+_DESCRIPTOR_GRANULE = 16  # a descriptor counts VGPRs in steps of at most this
+_LOAD = re.compile(r"global_load_(\d+)B")
+
+
+class Spills(msgspec.Struct, frozen=True, kw_only=True):
+    """Registers of a kernel that live elsewhere.
+
+    Attributes:
+        vgprs, sgprs: How many; VGPRs are kept in memory or in AGPRs, SGPRs in lanes of a VGPR or in memory.
+        instructions: Of the hot loop's iteration, those that access scratch memory; None where the code is not known.
+    """
+
+    vgprs: int
+    sgprs: int
+    instructions: int | None = None
+
+
+class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel, as compiled for one architecture.
+
+    Attributes:
+        kernel: Name of a shipped kernel, or the symbol of another one.
+        variant: Which problem it is compiled for ("f16 D=128"); "" for kernels of others.
+        choices: How it is compiled for that ("WAVES=4 KEY_TILE=32"): two revisions may differ in it.
+        arch, target: The processor, and it with its features ("gfx942", "gfx942:xnack-").
+        symbol: Its name in the code object.
+        file: Its source below ``kernels/``; of other kernels the file that was read.
+        compiler: What compiled it; "" where the file does not say.
+        wave_size, block: Lanes of a wave, and threads of the block that occupancy is for.
+        vgprs, agprs, sgprs: Registers of a wave; on gfx90a and later ``vgprs`` counts the AGPRs, too.
+        spills: Registers kept elsewhere for want of room.
+        scratch_bytes: Private memory of a lane.
+        lds_bytes: LDS of a block, what is asked for at launch included.
+        kernarg_bytes: Size of the argument block.
+        code_bytes: Of its machine code; 0 if not known.
+        instructions: In all of its code; None where only the code object could be read.
+        occupancy: Waves that fit, and which limit binds; None where the processor or the block is not known.
+        loop: What the hot loop costs; None where the code could not be read.
+        loop_bytes: About how much code the hot loop is, with what an iteration usually passes over; None where there
+            is no loop or it is not known.
+        mca: llvm-mca's estimate of the same iteration, where it was asked for and that program knows the processor.
+        unknown: What could not be known, a line each, but for the numbers that are merely unsaid.
+        unsaid: Numbers that its file does not say ("vgpr_spills"): they are kept as 0.
+    """
+
+    kernel: str
+    variant: str = ""
+    choices: str = ""
+    arch: str
+    target: str
+    symbol: str
+    file: str
+    compiler: str = ""
+    wave_size: int
+    block: int
+    vgprs: int
+    agprs: int
+    sgprs: int
+    spills: Spills
+    scratch_bytes: int
+    lds_bytes: int
+    kernarg_bytes: int
+    code_bytes: int
+    instructions: int | None = None
+    occupancy: Occupancy | None = None
+    loop: LoopCost | None = None
+    loop_bytes: int | None = None
+    mca: Estimate | None = None
+    unknown: tuple[str, ...] = ()
+    unsaid: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The kernel and what it is compiled for."""
+        return f"{self.kernel} {self.variant}".rstrip()
+
+    def says(self, number: str) -> bool:
+        """Whether the file says this number of its kernel."""
+        return number not in self.unsaid
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """All that is not known, a line each."""
+        return (*(f"the file does not say its {number}" for number in self.unsaid), *self.unknown)
+
+    @property
+    def lost_wave_slots(self) -> float | None:
+        """Wave slots of a SIMD that stay empty."""
+        return self.occupancy.lost_wave_slots if self.occupancy else None
+
+    @property
+    def cycles_for_work(self) -> float | None:
+        """Issue cycles of the hot loop for 1e6 FLOP, since an iteration of another tile does more or less of them."""
+        return self.loop.cycles_per(1e6) if self.loop else None
+
+    @property
+    def global_loads(self) -> dict[int, int]:
+        """Instructions of an iteration that load global memory, by bytes that each lane gets."""
+        kinds = self.loop.kinds if self.loop else {}
+        found = {kind: _LOAD.fullmatch(kind) for kind in kinds}
+        return {int(match[1]): kinds[kind].instructions for kind, match in found.items() if match}
+
+
+def kernel_facts(
+    info: KernelInfo,
+    target: str,
+    function: Function | None,
+    *,
+    file: str,
+    kernel: str = "",
+    variant: str = "",
+    choices: str = "",
+    compiler: str = "",
+    block: int = 0,
+    dynamic_lds_bytes: int = 0,
+    mca: bool = False,
+    unknown: tuple[str, ...] = (),
+) -> KernelFacts:
+    """Put together what is known of a kernel.
+
+    Args:
+        info: What its code object says.
+        target: Processor with features; "" if the file does not say.
+        function: Its code; None if that could not be read (then ``unknown`` has the reason).
+        file: Where it is from.
+        kernel: Its name; without one the symbol is taken.
+        variant: Which problem it is compiled for.
+        choices: How.
+        compiler: What compiled it.
+        block: Threads of a block; without it the largest that the kernel may be launched with.
+        dynamic_lds_bytes: LDS asked for at launch.
+        mca: Whether to ask llvm-mca, too.
+        unknown: What could not be known of its file.
+    """
+    missing = list(unknown)
+    arch = target.partition(":")[0]
+    processor = arch or "code without a target"
+    threads, lds = block or info.block, info.lds_bytes + dynamic_lds_bytes
+    waves = None
+    try:
+        if not info.vgprs and "vgprs" in info.unknown:
+            raise OccupancyError("nothing says how many VGPRs it has")
+        if 0 < info.block < threads:
+            raise OccupancyError(f"blocks of {threads} threads cannot be: it is compiled for {info.block} at most")
+        waves = _waves(arch, info, function, lds, threads)
+    except ArchError:
+        missing.append(f"no occupancy: no facts are known of {processor}")
+    except RocattnError as error:
+        missing.append(f"no occupancy: {error}")
+    if _stack_grows(info, function):
+        least = f"{info.scratch_bytes} bytes at least"
+        missing.append(f"scratch: its stack grows as it runs (recursion, calls through pointers), {least}")
+    loop = instructions = loop_bytes = None
+    if function is not None:
+        instructions = sum(one.counts.instructions for one in function.blocks)
+        try:
+            loop = loop_cost(function, arch)
+        except NoRatesError:
+            missing.append(f"no cost of the hot loop: no instruction rates are known for {processor}")
+        except RocattnError as error:
+            missing.append(f"no cost of the hot loop: {error}")
+        hot = hot_loop(function)
+        if hot and info.code_bytes and instructions:
+            loop_bytes = round(info.code_bytes * counts_of(function, hot.blocks).instructions / instructions)
+    estimated = None
+    if mca and loop is not None and function is not None:
+        try:
+            estimated = estimate(hot_path(function), arch)
+        except RocattnError as error:
+            missing.append(f"no estimate of llvm-mca: {error}")
+    return KernelFacts(
+        kernel=kernel or info.symbol, variant=variant, choices=choices, arch=arch, target=target, symbol=info.symbol,
+        file=file, compiler=compiler, wave_size=info.wave_size, block=threads,
+        vgprs=info.vgprs, agprs=info.agprs, sgprs=info.sgprs,
+        spills=Spills(vgprs=info.vgpr_spills, sgprs=info.sgpr_spills, instructions=_scratch_accesses(loop)),
+        scratch_bytes=info.scratch_bytes, lds_bytes=lds, kernarg_bytes=info.kernarg_bytes, code_bytes=info.code_bytes,
+        instructions=instructions, occupancy=waves, loop=loop, loop_bytes=loop_bytes, mca=estimated,
+        unknown=tuple(missing), unsaid=tuple(info.unknown),
+    )  # fmt: skip
+
+
+def _scratch_accesses(loop: LoopCost | None) -> int | None:
+    """Count by unit: LLVM notes a spill at the first instruction of a bundle only."""
+    if loop is None:
+        return None
+    return sum(work.instructions for kind, work in loop.kinds.items() if kind.startswith("scratch_"))
+
+
+def _waves(arch: str, info: KernelInfo, function: Function | None, lds_bytes: int, block: int) -> Occupancy:
+    """Return how many waves fit, by what a launch takes.
+
+    Where LDS limits the waves the compiler pads the VGPRs to as few waves. That binds nothing: with less LDS it pads
+    less. Only what is taken to limit the waves further (amdgpu_waves_per_eu) is a limit of its own, and named as such:
+    no change of the code gives a wave more.
+    """
+    used, taken = (
+        occupancy(
+            arch, wave_size=info.wave_size, vgprs=vgprs, sgprs=info.sgprs, lds_bytes=lds_bytes, block=block or None,
+            wgp_mode=_wgp_mode(info, function),
+        )
+        for vgprs in (info.vgprs, _allocated(info, function))
+    )  # fmt: skip
+    if taken.waves_per_simd >= used.waves_per_simd:
+        return used
+    bound_by = tuple("VGPRs asked for" if name == "VGPRs" else name for name in taken.bound_by)
+    asked = f", of {taken.vgprs} that amdgpu_waves_per_eu asks for; the code uses {used.vgprs}"
+    return replace(taken, bound_by=bound_by, sentence=f"{taken.sentence}{asked}")
+
+
+def _allocated(info: KernelInfo, function: Function | None) -> int:
+    """Return the VGPRs that a launch takes: those used, or more if the compiler asks for more to limit the waves."""
+    if info.descriptor is None:
+        asked = number(function.descriptor.get("next_free_vgpr", "")) if function else None
+        return max(asked or 0, info.vgprs)
+    asked = info.descriptor.vgprs
+    return asked if asked - info.vgprs >= _DESCRIPTOR_GRANULE else info.vgprs
+
+
+def _stack_grows(info: KernelInfo, function: Function | None) -> bool:
+    """Whether the scratch size is only a lower bound."""
+    if info.descriptor is not None:
+        return info.descriptor.dynamic_stack
+    return function is not None and function.descriptor.get("uses_dynamic_stack") == "1"
+
+
+def _wgp_mode(info: KernelInfo, function: Function | None) -> bool:
+    """Whether a block may spread over both CUs of a WGP: as the descriptor says, else yes, LLVM's default."""
+    if info.descriptor is not None and info.descriptor.wgp_mode is not None:
+        return info.descriptor.wgp_mode
+    return function is None or function.descriptor.get("workgroup_processor_mode", "1") != "0"

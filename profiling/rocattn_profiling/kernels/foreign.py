@@ -1,0 +1,197 @@
+"""Facts of any file with AMD GPU kernels in it: what a compiler, Triton or a build system left behind.
+
+What lies beside a file is used, too: Triton's JSON says which version compiled a kernel, and which block and how much
+LDS it is launched with; the assembly of the same build (``.s``, ``.amdgcn``) has the instructions where no disassembler
+is here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn.toolchain.elf import Elf, shown
+from rocattn_profiling.kernels.facts import KernelFacts, kernel_facts
+from rocattn_profiling.kernels.read.assembly import parse_assembly
+from rocattn_profiling.kernels.read.code_objects import read_objects
+from rocattn_profiling.kernels.read.disassembly import DisassemblyError, disassemble
+from rocattn_profiling.kernels.read.text_files import compiler_of, decoded, kernels_of_text, texts_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocattn.toolchain.code_object import KernelInfo
+    from rocattn_profiling.kernels.read.assembly import Function
+    from rocattn_profiling.kernels.read.code_objects import DeviceObject
+
+_TEXT = (".s", ".amdgcn", ".asm", ".S")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How kernels are launched, as far as it is known, and whether to ask llvm-mca.
+
+    Attributes:
+        block: Threads of a block; 0 if not known: the largest that a kernel allows is assumed.
+        dynamic_lds_bytes: LDS asked for at launch; None if not known: none is assumed.
+        mca: Whether to ask llvm-mca, too.
+    """
+
+    block: int = 0
+    dynamic_lds_bytes: int | None = None
+    mca: bool = False
+
+
+def facts_of_file(path: Path, launch: Launch) -> tuple[list[KernelFacts], list[str]]:
+    """Return the facts of a file's kernels, and a line for everything that is wrong with it.
+
+    Args:
+        path: A code object, a bundle, a program or library with kernels in it, or assembly text.
+        launch: As it was said; what was not may be beside the file.
+    """
+    name = name_of(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return [], [f"cannot read {name}: {error.strerror}"]
+    reader = _Reader(path, launch)
+    try:
+        if path.suffix in _TEXT or _is_text(data):
+            return reader.of_text(decoded(data))
+        found: list[KernelFacts] = []
+        problems: list[str] = []
+        for device in read_objects(data, name):
+            problems += [f"{device.name}: {line}" for line in device.problems]
+            found += reader.of_device(device)
+            if not device.kernels:
+                problems.append(f"{device.name}: there is no kernel in it")
+    except RocattnError as error:
+        text = str(error)
+        return [], [text if name in text else f"{name}: {text}"]
+    return found, problems
+
+
+def name_of(path: Path) -> str:
+    """Return a file's name as it may stand in a line of text and in JSON, whatever bytes it is made of."""
+    return shown(str(path), 4096)
+
+
+def _is_text(data: bytes) -> bool:
+    """Whether a file of unknown name is text: assembly has no zero bytes, every binary format here has."""
+    return bool(data) and b"\0" not in data[:4096]
+
+
+class _Triton(msgspec.Struct, frozen=True):
+    """What Triton's JSON says of a kernel: how it is launched, and the version that compiled it, which no file says."""
+
+    shared: int
+    num_warps: int
+    warp_size: int
+    triton_version: str = ""
+
+
+def _triton_beside(path: Path) -> _Triton | None:
+    """Return what Triton's JSON beside a file says."""
+    try:
+        return msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_Triton)
+    except (OSError, ValueError):  # none, or another tool's; msgspec's errors are ValueErrors
+        return None
+
+
+def _compiler_of(device: DeviceObject) -> str:
+    """Return what compiled a code object, as its section of comments says; "" without one."""
+    elf = Elf.read(device.elf)
+    said = b"".join(elf.content(section) for section in elf.named(".comment")).decode(errors="replace")
+    names = (" ".join(name.split()) for name in said.split("\0"))
+    return ", ".join(dict.fromkeys(name for name in names if name and not name.startswith("Linker:")))
+
+
+class _Reader:
+    """Reads the kernels of one file."""
+
+    def __init__(self, path: Path, launch: Launch) -> None:
+        self._path, self._launch, self._compiler = path, launch, ""
+        if triton := _triton_beside(path):  # where nobody said anything else
+            lds = triton.shared if launch.dynamic_lds_bytes is None else launch.dynamic_lds_bytes
+            self._launch = Launch(launch.block or triton.num_warps * triton.warp_size, lds, launch.mca)
+            self._compiler = f"Triton {shown(triton.triton_version)}" if triton.triton_version else ""
+
+    def of_text(self, text: str) -> tuple[list[KernelFacts], list[str]]:
+        """Return the facts of assembly text, which may be of several targets."""
+        found: list[KernelFacts] = []
+        texts = list(texts_of(text))
+        targets: Counter[str] = Counter()
+        any_function = False
+        for line, part in texts:
+            functions = {function.name: function for function in parse_assembly(part, line)}
+            any_function = any_function or bool(functions)
+            compiler, infos = compiler_of(part), kernels_of_text(part, tuple(functions.values()))
+            target = next((functions[symbol].target for symbol in infos), "")
+            targets[target] += 1
+            place = f"[{target}]" + (f"#{targets[target]}" if targets[target] > 1 else "") if len(texts) > 1 else ""
+            for symbol, info in infos.items():
+                found.append(self._facts(info, target, functions[symbol], f"{name_of(self._path)}{place}", compiler))
+        if found:
+            return found, []
+        what = "functions but no kernel" if any_function else "no AMD GPU assembly"
+        return [], [f"{name_of(self._path)}: there is {what} in it"]
+
+    def of_device(self, device: DeviceObject) -> list[KernelFacts]:
+        """Return the facts of a code object, with its code where a disassembler is here or assembly is beside it."""
+        why = "the disassembly does not show this kernel"
+        try:
+            functions = {function.name: function for function in parse_assembly(disassemble(device))}
+        except DisassemblyError as error:
+            functions, why = self._functions_beside(device), str(error)
+        compiler = _compiler_of(device)
+        found = []
+        for info in device.kernels:
+            function = functions.get(info.symbol)
+            unknown = [] if function else [f"no instructions: {why}"]
+            found.append(self._facts(info, device.target, function, device.name, compiler, unknown))
+        return found
+
+    def _functions_beside(self, device: DeviceObject) -> dict[str, Function]:
+        """Return the functions of assembly text beside the file, if it says the same of its kernels."""
+        for suffix in _TEXT:
+            try:
+                texts = texts_of(decoded(self._path.with_suffix(suffix).read_bytes()))
+            except OSError:
+                continue
+            kernels = {info.symbol: info for info in device.kernels}
+            for line, text in texts:
+                functions = parse_assembly(text, line)
+                said = kernels_of_text(text, functions)
+                if said.keys() == kernels.keys() and all(_same(said[name], kernels[name]) for name in said):
+                    return {function.name: function for function in functions}
+        return {}
+
+    def _facts(
+        self,
+        info: KernelInfo,
+        target: str,
+        function: Function | None,
+        name: str,
+        compiler: str,
+        unknown: list[str] | None = None,
+    ) -> KernelFacts:
+        missing = list(unknown or [])
+        if not info.lds_bytes and self._launch.dynamic_lds_bytes is None:
+            missing.append("LDS asked for at launch (Triton's `shared`): say it with --dynamic-lds")
+        if not self._launch.block:
+            limit = f"{info.block} threads, its limit, are assumed" if info.block else "not even its limit is said"
+            missing.append(f"the block that it is launched with: {limit}")
+        return kernel_facts(
+            info, target, function, file=name, compiler=compiler or self._compiler, block=self._launch.block,
+            dynamic_lds_bytes=self._launch.dynamic_lds_bytes or 0, mca=self._launch.mca, unknown=tuple(missing),
+        )  # fmt: skip
+
+
+def _same(one: KernelInfo, other: KernelInfo) -> bool:
+    """Whether text and code object say the same of a kernel: else they are of different builds."""
+    names = ("vgprs", "agprs", "sgprs", "vgpr_spills", "sgpr_spills", "lds_bytes", "scratch_bytes", "kernarg_bytes")
+    return all(getattr(one, name) == getattr(other, name) for name in names)

@@ -1,0 +1,1 @@
+"""What machine code costs: issue cycles, loops, occupancy."""

@@ -1,0 +1,276 @@
+"""What one iteration of a kernel's hot loop costs: cycles by kind, FLOPs, bytes, and the issue bound they imply.
+
+The model is of throughput. Each instruction keeps its unit busy for the cycles of ``rates.toml``; a lone wave issues
+one instruction after the other (`LoopCost.issue_cycles`); with enough waves on a SIMD the units work beside each
+other, and the busiest one decides (`LoopCost.bound_cycles`). Where a unit serves several SIMDs in turns (LDS, the L1
+cache), all of them are taken to run this loop. LDS bank conflicts, waits, dependences between instructions, occupancy,
+cache misses and barriers are left out: the bound is what no schedule can beat, not what a kernel reaches. It does not
+order kernels by speed either (docs/instruction-costs.md has a case where it orders them the wrong way round).
+
+Matrix and vector instructions share the issue of a SIMD. On gfx11 and gfx12 a WMMA holds it to its end: the two
+serialise. On CDNA an MFMA holds it for its first 4 cycles (8 if sparse): vector instructions of other waves, or
+independent ones of its own, run beside the rest, so that two waves on a SIMD can reach
+``max(matrix, matrix issue + vector)``. That needs at least two waves, or a schedule that interleaves within one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.kernels.model.loops import find_loops, hot_loop, hottest, irregular_blocks, usual_path
+from rocattn_profiling.kernels.model.rates import rates
+from rocattn_profiling.kernels.read.instructions import Unit, classify, is_indirect, waits_for_waves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rocattn_profiling.kernels.model.loops import Loop
+    from rocattn_profiling.kernels.model.rates import Cost, Rates
+    from rocattn_profiling.kernels.read.assembly import Function, Instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Instructions of one kind, and the cycles that they keep their unit busy."""
+
+    instructions: int
+    cycles: float
+
+
+@dataclass(frozen=True, slots=True)
+class LineCost:
+    """What one source line ("flash.h:210") adds to an iteration; the line is "" where the text names none."""
+
+    line: str
+    instructions: int
+    cycles: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoopCost:
+    """One iteration of the hot loop's usual path, of one wave. Every field can be written as JSON.
+
+    Attributes:
+        arch, wave_size: What was assumed.
+        loop: Label of the loop's header; "" if it has none, or without a loop (see `has_loop`).
+        has_loop: Whether there is a loop; if not, all of the code, run through once, is meant.
+        line: First line of it in the assembly text.
+        source: First source line in it ("flash.h:210"), or "".
+        instructions: Issued instructions.
+        kinds: By kind: "matrix", "plain", "packed", "dual", "transcendental", …, "lds_load_16B", "global_load_16B", …,
+            "scalar", "branch", "wait", "hint" (`rocattn_profiling.kernels.model.rates.kind_of`).
+        issue_cycles: What a lone wave needs if it waits for nothing: the five parts that follow, added up.
+        matrix_cycles, vector_cycles, scalar_cycles: Of the matrix, vector and scalar unit.
+        memory_cycles: Until memory instructions are issued.
+        other_cycles: Of branches, waits and hints.
+        vector_issue_cycles: Of the issue that matrix and vector instructions share, at least (rates.toml: issue).
+        lds_cycles, global_cycles: That the wave's accesses keep the LDS and the L1 cache (scratch included) busy.
+        bound_cycles: The least that an iteration takes with other waves to fill what one leaves idle.
+        bound_by: The unit that takes so long: "matrix and vector", "matrix", "vector", "transcendental", "lds",
+            "global", "scalar" or "branch".
+        matrix_share_pct: Matrix cycles of `issue_cycles`.
+        serial_pct: Matrix cycles of matrix and vector cycles together: the issue bound if nothing ran beside anything.
+        issue_bound_pct: The share of `bound_cycles` that the matrix unit could use if nothing waited, in products at
+            the best dense rate of their types; None without matrix instructions. No measure of speed.
+        matrix_flops, vector_flops: Of the wave, all lanes active; a fused multiply-add counts 2.
+        global_bytes, lds_bytes, scratch_bytes: That the wave's lanes load and store, as often as they do.
+        flops_per_global_byte, flops_per_lds_byte: Arithmetic intensity of the wave; None where nothing is moved.
+        dual, barriers: Instructions that are two operations; that wait for other waves.
+        lines: What the source lines add to `issue_cycles`, the costliest first.
+        notes: What could not be known, and what was assumed of this kernel.
+        gaps: Those of the notes that say what the numbers leave out, or count otherwise than it runs.
+    """
+
+    arch: str
+    wave_size: int
+    loop: str
+    has_loop: bool
+    line: int
+    source: str
+    instructions: int
+    kinds: dict[str, Work]
+    issue_cycles: float
+    matrix_cycles: float
+    vector_cycles: float
+    scalar_cycles: float
+    memory_cycles: float
+    other_cycles: float
+    vector_issue_cycles: float
+    lds_cycles: float
+    global_cycles: float
+    bound_cycles: float
+    bound_by: str
+    matrix_share_pct: float
+    serial_pct: float
+    issue_bound_pct: float | None
+    matrix_flops: int
+    vector_flops: int
+    global_bytes: int
+    lds_bytes: int
+    scratch_bytes: int
+    flops_per_global_byte: float | None
+    flops_per_lds_byte: float | None
+    dual: int
+    barriers: int
+    lines: tuple[LineCost, ...] = ()
+    notes: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
+
+    def cycles_per(self, flops: float) -> float | None:
+        """Return the issue cycles for so many FLOPs, of matrix products if there are any; None where there are none.
+
+        A score tile of 16 x 16 of forward attention has 2 * 16 * 16 * (D + Dv).
+        """
+        done = self.matrix_flops or self.vector_flops
+        return self.issue_cycles * flops / done if done else None
+
+
+_NO_LOOP = "no loop: all of its code, run through once, is counted"
+_OVERLAP = "matrix and vector instructions overlap only with two or more waves on a SIMD, or interleaved in one"
+
+
+def loop_cost(function: Function, arch: str) -> LoopCost | None:
+    """Return what an iteration of the hot loop costs, or None for a function without instructions.
+
+    Args:
+        function: What `parse_assembly` returns.
+        arch: The GPU; features ("gfx942:xnack-") are passed over. If empty, the one that the text names.
+
+    Raises:
+        RatesError: When no rates are known for it.
+    """
+    chip = (arch or function.target).partition(":")[0]
+    table = rates(chip, function.wave_size)
+    loops = find_loops(function)
+    loop = hottest(function, loops)
+    path = _path(function, loop)
+    body = [one for block in path for one in function.blocks[block].instructions]
+    if not body:
+        return None
+    costs = [table.cost(one) for one in body]
+    notes = _notes(function, table, loops, loop, path, [one for one, cost in zip(body, costs, strict=True)
+                                                        if not cost.known])  # fmt: skip
+    return _summary(table, chip, body, costs, function.blocks[path[0]].label if loop else "", loop is not None, notes)
+
+
+def hot_path(function: Function) -> tuple[Instruction, ...]:
+    """Return the instructions of an iteration that `loop_cost` counts."""
+    return tuple(one for block in _path(function, hot_loop(function)) for one in function.blocks[block].instructions)
+
+
+def _path(function: Function, loop: Loop | None) -> tuple[int, ...]:
+    return usual_path(function, loop) if loop else tuple(range(len(function.blocks)))
+
+
+def _summary(
+    table: Rates, chip: str, body: Sequence[Instruction], costs: Sequence[Cost], label: str, has_loop: bool,
+    notes: tuple[str, ...],
+) -> LoopCost:  # fmt: skip
+    """Add up what instructions cost."""
+    wave = table.wave_size
+    busy: Counter[str] = Counter()
+    kinds: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0])
+    lines: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0])
+    flops = {"matrix": 0, "vector": 0}
+    moved = dict.fromkeys(("lds", "global", "scratch"), 0)
+    shared_issue = peak = beside = dual = 0.0
+    for one, cost in zip(body, costs, strict=True):
+        part = _PARTS[cost.unit]
+        spent = cost.issue if part == "memory" else cost.cycles
+        busy[part] += spent  # type: ignore[assignment]  # a Counter of floats
+        kind, line = kinds[cost.kind], lines[one.source]
+        kind[0] += 1
+        kind[1] += cost.cycles
+        line[0] += 1
+        line[1] += spent
+        if part in {"matrix", "vector"}:
+            shared_issue += cost.issue
+            peak += cost.peak_cycles
+            if cost.kind == "transcendental" and cost.issue < cost.cycles:  # in a unit of their own
+                beside += cost.cycles
+        elif part == "memory":
+            busy["lds" if cost.unit is Unit.LDS else "global"] += cost.cycles  # type: ignore[assignment]
+            moved[cost.unit.value] += wave * cost.lane_bytes
+        elif cost.unit is Unit.BRANCH:
+            busy["branch"] += cost.cycles  # type: ignore[assignment]
+        flops["matrix"] += cost.flops
+        flops["vector"] += wave * cost.lane_flops
+        dual += cost.operations - 1
+    serial = busy["matrix"] + busy["vector"]
+    issue = sum(busy[part] for part in ("matrix", "vector", "scalar", "memory", "other"))
+    bound_by, bound = _bound(table, busy, shared_issue, beside)
+    done = sum(flops.values())
+    return LoopCost(
+        arch=chip, wave_size=wave, loop=label, has_loop=has_loop, line=body[0].line,
+        source=next((one.source for one in body if one.source), ""), instructions=len(body),
+        kinds={kind: Work(int(n), cycles) for kind, (n, cycles) in sorted(kinds.items())},
+        issue_cycles=issue, matrix_cycles=busy["matrix"], vector_cycles=busy["vector"], scalar_cycles=busy["scalar"],
+        memory_cycles=busy["memory"], other_cycles=busy["other"], vector_issue_cycles=shared_issue,
+        lds_cycles=busy["lds"], global_cycles=busy["global"], bound_cycles=bound, bound_by=bound_by,
+        matrix_share_pct=100 * busy["matrix"] / issue if issue else 0,
+        serial_pct=100 * busy["matrix"] / serial if serial else 0,
+        issue_bound_pct=100 * peak / bound if busy["matrix"] else None,
+        matrix_flops=flops["matrix"], vector_flops=flops["vector"], global_bytes=moved["global"],
+        lds_bytes=moved["lds"], scratch_bytes=moved["scratch"],
+        flops_per_global_byte=done / moved["global"] if moved["global"] else None,
+        flops_per_lds_byte=done / moved["lds"] if moved["lds"] else None,
+        dual=int(dual), barriers=sum(waits_for_waves(one.mnemonic) for one in body),
+        lines=tuple(sorted((LineCost(name, int(n), cycles) for name, (n, cycles) in lines.items()),
+                           key=lambda each: (-each.cycles, each.line))),
+        notes=notes, gaps=tuple(note for note in notes if note not in {_NO_LOOP, _OVERLAP}),
+    )  # fmt: skip
+
+
+def _bound(table: Rates, busy: Counter[str], shared_issue: float, beside: float) -> tuple[str, float]:
+    """Return the busiest unit of a SIMD, and its cycles."""
+    both = "matrix and vector" if busy["matrix"] and busy["vector"] else "matrix" if busy["matrix"] else "vector"
+    units = {
+        both: shared_issue,
+        "matrix": busy["matrix"],
+        "transcendental": beside,
+        "lds": busy["lds"] * table.shared_by("lds"),
+        "global": busy["global"] * table.shared_by("global"),
+        "scalar": busy["scalar"],
+        "branch": busy["branch"],
+    }
+    # Of equals the first: where WMMA and vector instructions serialise, "matrix" is never more than both.
+    name = max(units, key=lambda unit: units[unit])
+    return name, units[name]
+
+
+_PARTS = {
+    Unit.MATRIX: "matrix", Unit.VECTOR: "vector", Unit.SCALAR: "scalar", Unit.LDS: "memory", Unit.GLOBAL: "memory",
+    Unit.SCRATCH: "memory", Unit.BRANCH: "other", Unit.WAIT: "other", Unit.HINT: "other", Unit.OTHER: "other",
+}  # fmt: skip
+
+
+def _notes(
+    function: Function, table: Rates, loops: Sequence[Loop], loop: Loop | None, path: tuple[int, ...],
+    unknown: Iterable[Instruction],
+) -> tuple[str, ...]:  # fmt: skip
+    """Return what a reader of the numbers must know about this function."""
+    notes = []
+    if loop is None:
+        notes.append(_NO_LOOP)
+    else:
+        inner = {each.header for each in loops if each.header != loop.header and each.header in loop.blocks}
+        if met := inner.intersection(path):
+            notes.append(f"inner loops on the way ({len(met)}) are counted as run through once")
+    units = {classify(one.mnemonic).unit for block in path for one in function.blocks[block].instructions}
+    if table.family.startswith("cdna") and {Unit.MATRIX, Unit.VECTOR} <= units:
+        notes.append(_OVERLAP)
+    if irregular_blocks(function, loops):
+        notes.append("some cycles of branches can be entered at several places: they are no loops here")
+    if any(is_indirect(one.mnemonic) for block in path for one in function.blocks[block].instructions):
+        notes.append("it calls or jumps to addresses in registers: what runs there is not counted")
+    if gone := function.unknown_targets:
+        notes.append(
+            f"branches lead to labels that are not in the text: {', '.join(gone[:3])}{', …' * (len(gone) > 3)}"
+        )
+    if not function.is_kernel and table.family.startswith("rdna"):
+        notes.append(f"the text does not say the wave size: {function.wave_size} is assumed")
+    if unrated := sorted({one.mnemonic for one in unknown}):
+        notes.append(f"no rates for {', '.join(unrated[:5])}: counted as plain instructions of their unit")
+    return tuple(notes)

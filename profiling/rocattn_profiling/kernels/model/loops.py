@@ -1,0 +1,334 @@
+"""The loops of a function, the hot one of them, and the way an iteration usually takes through it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.kernels.model.graph import Dominance, cyclic_nodes, dominators, reverse_postorder
+from rocattn_profiling.kernels.read.assembly import Counts
+from rocattn_profiling.kernels.read.instructions import Access, Unit, classify, lane_flops, lane_product_flops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from rocattn_profiling.kernels.read.assembly import Function, Instruction
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A natural loop: a header that dominates the blocks from which a branch goes back to it.
+
+    Attributes:
+        header: Block that each iteration begins with.
+        latches: Blocks that end an iteration.
+        own: Its blocks that are in no inner loop.
+        parent: Index of the loop around it in `find_loops`, or None.
+        depth: 1 for an outermost loop.
+        inner: The loops directly in it.
+    """
+
+    header: int
+    latches: frozenset[int]
+    own: frozenset[int]
+    parent: int | None
+    depth: int
+    inner: tuple[Loop, ...] = field(default=(), repr=False, compare=False)
+
+    @cached_property
+    def blocks(self) -> frozenset[int]:
+        """All of it, inner loops included: made when asked for, since of all loops of a deep nest it is too much."""
+        found, waiting = set(self.own), list(self.inner)
+        while waiting:
+            loop = waiting.pop()
+            found |= loop.own
+            waiting += loop.inner
+        return frozenset(found)
+
+
+def counts_of(function: Function, blocks: Iterable[int]) -> Counts:
+    """Add up what blocks hold."""
+    return Counts.of(one for block in blocks for one in function.blocks[block].instructions)
+
+
+def find_loops(function: Function) -> tuple[Loop, ...]:
+    """Return all loops by the place of their headers.
+
+    Cycles that can be entered at several places (compilers make none) are no natural loops and are left out; see
+    `irregular_blocks`.
+    """
+    if not function.blocks:
+        return ()
+    successors = [block.successors for block in function.blocks]
+    order = reverse_postorder(successors, 0, range(len(successors)))
+    dominates = Dominance(dominators(successors, 0))
+    before: dict[int, list[int]] = {block: [] for block in order}
+    latches: dict[int, set[int]] = {}
+    for block in order:
+        for follower in successors[block]:
+            before[follower].append(block)
+            if dominates(follower, block):
+                latches.setdefault(follower, set()).add(block)
+    headers = [block for block in order if block in latches]  # each before those inside it
+    own, around = _nest(headers, latches, before)
+    index = {header: i for i, header in enumerate(sorted(headers))}
+    depth: dict[int | None, int] = {None: 0}
+    for header in headers:
+        depth[header] = depth[around[header]] + 1
+    inner: dict[int | None, list[Loop]] = {}
+    made: dict[int, Loop] = {}
+    for header in reversed(headers):
+        outer = around[header]
+        made[header] = Loop(
+            header, frozenset(latches[header]), frozenset(own[header]), None if outer is None else index[outer],
+            depth[header], tuple(reversed(inner.get(header, ()))),
+        )  # fmt: skip
+        inner.setdefault(outer, []).append(made[header])
+    return tuple(made[header] for header in sorted(headers))
+
+
+def _nest(
+    headers: list[int], latches: dict[int, set[int]], before: dict[int, list[int]]
+) -> tuple[dict[int, set[int]], dict[int, int | None]]:
+    """Return the blocks of each loop that are in no inner one, and the header of the loop around each.
+
+    The innermost loops come first, and one that is found is passed over as a whole: each block is visited once.
+    """
+    loop_of: dict[int, int] = {}
+    own: dict[int, set[int]] = {header: set() for header in headers}
+    around: dict[int, int | None] = dict.fromkeys(headers)
+    outermost = {header: header for header in headers}  # so far; ways up are shortened on use
+
+    def top(header: int) -> int:
+        way = []
+        while outermost[header] != header:
+            way.append(header)
+            header = outermost[header]
+        for each in way:
+            outermost[each] = header
+        return header
+
+    for header in reversed(headers):
+        loop_of[header] = header
+        own[header].add(header)
+        waiting = [latch for latch in latches[header] if latch != header]
+        while waiting:
+            block = waiting.pop()
+            if block not in loop_of:
+                loop_of[block] = header
+                own[header].add(block)
+                waiting += before[block]
+            elif (other := top(loop_of[block])) != header:
+                around[other] = outermost[other] = header
+                waiting += before[other]
+    return own, around
+
+
+def irregular_blocks(function: Function, loops: Iterable[Loop]) -> set[int]:
+    """Return the blocks that can be reached on cycles which are no natural loops.
+
+    Args:
+        function: The function.
+        loops: All of its loops.
+    """
+    back = {(latch, loop.header) for loop in loops for latch in loop.latches}
+    successors = [block.successors for block in function.blocks]
+    reachable = reverse_postorder(successors, 0, range(len(successors)))
+    return cyclic_nodes(successors, back).intersection(reachable)
+
+
+def matrix_loops(function: Function) -> tuple[Loop, ...]:
+    """Return the loops with matrix instructions of their own."""
+    return tuple(loop for loop in find_loops(function) if counts_of(function, loop.own).units[Unit.MATRIX])
+
+
+def hot_loop(function: Function) -> Loop | None:
+    """Return the loop that the kernel spends its time in, as far as the text can tell; None without loops."""
+    return hottest(function, find_loops(function))
+
+
+def hottest(function: Function, loops: Iterable[Loop]) -> Loop | None:
+    """Return the hot one of a function's loops.
+
+    It is the loop with the most matrix instructions of its own (not in inner loops), else with the most FLOPs, else
+    with the most vector instructions; the first of equals. A loop that stores what an inner one sums up in matrix
+    products is the loop over tiles of a persistent kernel: its own products are the ends of that one's pipeline.
+    """
+
+    def heat(loop: Loop) -> tuple[int, int, int]:
+        bodies = [function.blocks[block].instructions for block in loop.own]
+        units = Counter(classify(one.mnemonic).unit for body in bodies for one in body)
+        if matrix := units[Unit.MATRIX]:
+            return matrix, 0, 0
+        return 0, sum(_flops(body, lane_flops) for body in bodies), units[Unit.VECTOR]
+
+    return max((loop for loop in loops if not _is_over_tiles(function, loop)), key=heat, default=None)
+
+
+def _is_over_tiles(function: Function, loop: Loop) -> bool:
+    """Whether a loop stores or adds to global memory, and one in it computes matrix products and does not."""
+
+    def stores(loop: Loop) -> bool:
+        blocks = [function.blocks[block].counts for block in loop.own]
+        return any(one.accesses(Unit.GLOBAL, access) for one in blocks for access in (Access.STORE, Access.ATOMIC))
+
+    def has_products(loop: Loop) -> bool:
+        return any(function.blocks[block].counts.matrix for block in loop.own)
+
+    return bool(loop.inner) and stores(loop) and any(has_products(one) and not stores(one) for one in loop.inner)
+
+
+def _flops(body: Iterable[Instruction], flops: Callable[[str], int]) -> int:
+    """Add up the FLOPs of vector instructions in a block; one that divides has none: it is rarely taken."""
+    names = [name for one in body for name in one.mnemonics]
+    return 0 if any(map(_DIVISION.match, names)) else sum(map(flops, names))
+
+
+_DIVISION = re.compile(r"v_div_scale_|v_cvt_u32_f32")  # of floats; of integers, by way of floats
+
+
+def usual_path(function: Function, loop: Loop) -> tuple[int, ...]:
+    """Return the blocks of an iteration in which nothing rare happens.
+
+    Of all ways from the header to a latch it is the one with the most FLOPs in matrix instructions (in fused
+    multiply-adds, if the loop has none), of these one with the widest loads of global memory (an iteration that is not
+    the last fetches the next tile), of these the one with the fewest instructions: what a branch may skip is taken as
+    skipped. A branch on exec decides nothing: it skips code only where no lane is active, so that code counts. Nor does
+    a branch round nothing but loads: it is the mask of what all lanes load or none. Inner loops are passed over where a
+    way leads past them, else run through once; what they load does not attract the path.
+    """
+    body = {block: function.blocks[block].instructions for block in loop.blocks}
+    products = {block: sum(classify(one.mnemonic).flops for one in each) for block, each in body.items()}
+    if not any(products.values()):
+        products = {block: _flops(each, lane_product_flops) for block, each in body.items()}
+    fetched = {block: _widest_load(body[block]) for block in loop.own}
+    widest = max(fetched.values(), default=0)
+    masked = _masked_loads(function, loop)
+
+    def value(block: int) -> tuple[int, bool, int]:
+        return products[block], 0 < widest == fetched.get(block), -len(body[block])
+
+    def followers(block: int) -> tuple[int, ...]:
+        instructions, successors = function.blocks[block].instructions, function.blocks[block].successors
+        branch = instructions[-1].mnemonic if instructions else ""
+        active = {"s_cbranch_execz": successors[:1], "s_cbranch_execnz": successors[1:]}.get(branch, successors)
+        active = masked.get(block, active)
+        return active if loop.blocks.intersection(active) else successors
+
+    return _best_path(function, loop, value, followers)
+
+
+def _masked_loads(function: Function, loop: Loop) -> dict[int, tuple[int]]:
+    """Return the blocks from which one way only loads, and that way; the other goes past it, or sets other values.
+
+    That is how a mask looks which is the same for all lanes, of a row of a tile that a wave loads together. Where the
+    ways meet there may be a copy for each: then they lead to the same blocks.
+    """
+    blocks = function.blocks
+    after = {block: frozenset(_behind_jump(function, to) for to in blocks[block].successors) for block in loop.blocks}
+    choices: dict[int, set[frozenset[int]]] = {}  # by block: those that it is one of
+    for block in loop.blocks:
+        if _behind_jump(function, block) == block:
+            for to in after[block]:
+                choices.setdefault(to, set()).add(after[block])
+    found: dict[int, tuple[int]] = {}
+    for block in loop.blocks:
+        ways = [way for way in blocks[block].successors if way in loop.blocks]
+        for way, other in (ways, ways[::-1]) if len(ways) == 2 else ():
+            past = after[way] == {_behind_jump(function, other)} and choices.get(way) == {after[block]}
+            instead = after[way] == after[other] and not blocks[other].counts.memory
+            if way in loop.own and (past or instead) and _only_loads(blocks[way].instructions):
+                found[block] = (way,)
+    return found
+
+
+def _behind_jump(function: Function, block: int) -> int:
+    """Return where a block leads that only jumps; else itself."""
+    jumps = [one.mnemonic for one in function.blocks[block].instructions] == ["s_branch"]
+    return next(iter(function.blocks[block].successors), block) if jumps else block
+
+
+def _only_loads(body: Sequence[Instruction]) -> bool:
+    """Whether code loads global memory, computes addresses for that, and does nothing else.
+
+    Code that waits for what it loads uses it. Code that sets a flag is one of several ways to do something: LLVM asks
+    the flag before the next of them. A mask has no next way.
+    """
+    operations = [one.operations[0] for one in body]
+    first = next((i for i, one in enumerate(operations) if one.unit is Unit.GLOBAL), len(body))
+    uses = any(_WAIT.match(one.mnemonic) and not _ALU_WAIT.match(one.mnemonic) for one in body[first:])
+    flags = any(_FLAG.match(f"{one.mnemonic} {one.operands}") for one in body)
+    others = {
+        (one.unit, one.access)
+        for one, instruction in zip(operations, body, strict=True)
+        if one.unit not in _ADDRESSES and not _WAIT.match(instruction.mnemonic)
+    }
+    return others == {(Unit.GLOBAL, Access.LOAD)} and not uses and not flags
+
+
+_ADDRESSES = {Unit.VECTOR, Unit.SCALAR, Unit.HINT, Unit.BRANCH}
+_WAIT, _ALU_WAIT = re.compile(r"s_wait"), re.compile(r"s_wait(?:cnt_depctr|_alu)")
+_FLAG = re.compile(r"s_mov_b(?:32|64) [^,]+, (?:0|-1)$")
+
+
+def _widest_load(body: Iterable[Instruction]) -> int:
+    """Return the bytes that a lane gets from the widest load of global memory; 1 if the width is not known."""
+    loads = (one.operations[0] for one in body if classify(one.mnemonic).access is Access.LOAD)
+    return max((load.width or 1 for load in loads if load.unit is Unit.GLOBAL), default=0)
+
+
+def longest_path(function: Function, loop: Loop) -> tuple[int, ...]:
+    """Return the blocks of an iteration with the most instructions, inner loops run through once."""
+
+    def value(block: int) -> tuple[int, bool, int]:
+        return len(function.blocks[block].instructions), False, 0
+
+    return _best_path(function, loop, value, lambda block: function.blocks[block].successors)
+
+
+def _best_path(
+    function: Function,
+    loop: Loop,
+    value: Callable[[int], tuple[int, bool, int]],
+    followers: Callable[[int], tuple[int, ...]],
+) -> tuple[int, ...]:
+    """Return the way from the header to a latch with the best value.
+
+    Values of blocks are added up, or for the second part combined by "or", and compared part by part. The best way to
+    a block is kept for either second part, since a worse one so far may be the better one in the end.
+    """
+    order = reverse_postorder([block.successors for block in function.blocks], loop.header, loop.blocks)
+    place = {block: i for i, block in enumerate(order)}
+    ahead: dict[int, list[int]] = {}
+    for block in reversed(order):
+        # Ways that come to no latch are no ways. A loop over active lanes ends when none is left: there its other exit.
+        for allowed in (followers(block), function.blocks[block].successors):
+            ahead[block] = [
+                to for to in allowed if place.get(to, -1) > place[block] and (ahead[to] or to in loop.latches)
+            ]
+            if ahead[block] or block in loop.latches:
+                break
+    best: dict[tuple[int, bool], tuple[int, int]] = {(loop.header, False): (0, 0)}  # up to before the block
+    came_from: dict[tuple[int, bool], tuple[int, bool]] = {}
+    ends: list[tuple[tuple[int, bool, int], tuple[int, bool]]] = []
+    for block in order:
+        first, second, third = value(block)
+        for so_far in (False, True):
+            if (block, so_far) not in best:
+                continue
+            x, y = best[block, so_far]
+            after, here = so_far or second, (x + first, y + third)
+            if block in loop.latches and (loop.header in followers(block) or not ahead[block]):
+                ends.append(((here[0], after, here[1]), (block, so_far)))
+            for follower in ahead[block]:
+                if best.get((follower, after), here) <= here:
+                    best[follower, after], came_from[follower, after] = here, (block, so_far)
+    at = max(ends)[1]
+    path = [at[0]]
+    while at in came_from:
+        at = came_from[at]
+        path.append(at[0])
+    return tuple(reversed(path))

@@ -1,0 +1,339 @@
+"""How many cycles an instruction takes: the numbers of ``rates.toml``, found by mnemonic, GPU and wave size.
+
+They are throughputs: what an instruction keeps from others. What a wave waits for (latency, full queues, misses, bank
+conflicts, clocks) is not in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.kernels.read.instructions import Operation, Role, Unit, classify, has_lane_exchange, lane_flops
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rocattn_profiling.kernels.read.assembly import Instruction
+
+
+class RatesError(RocattnError, ValueError):
+    """Raised for a GPU or a wave size that no rates are known for."""
+
+
+class NoRatesError(RatesError):
+    """Raised when nothing is known of a GPU; it names those that are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an instruction of one wave takes, and what it does.
+
+    Attributes:
+        kind: What it is: "matrix", "plain", "dual", "lds_load_16B", ...; see `kind_of`.
+        unit: Where it goes.
+        cycles: How long its unit is busy with it.
+        issue: How long it keeps the SIMD's vector issue (vector and matrix) or the wave (memory); else `cycles`.
+        peak_cycles: Of matrix instructions, what its FLOPs take at the dense peak of their type; else 0.
+        known: Whether there is a rate for it; if not, it counts as a plain instruction of its unit.
+        flops: Of matrix products, of the wave.
+        lane_flops, lane_bytes: Of vector instructions and of memory instructions, of a lane.
+        operations: 2 if it is two in one.
+    """
+
+    kind: str
+    unit: Unit
+    cycles: float
+    issue: float
+    peak_cycles: float = 0
+    known: bool = True
+    flops: int = 0
+    lane_flops: int = 0
+    lane_bytes: int = 0
+    operations: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How a memory unit moves data for one wave; see ``rates.toml``."""
+
+    bytes_per_cycle: int
+    shared_by: int
+    least: int
+    issue: int
+    address: int = 0
+    issue_per_dword: int = 0
+    issue_with_vector_address: int = 0
+
+    def cycles(self, lane_bytes: int, wave_size: int, *, vector_address: bool) -> tuple[float, float]:
+        """Return how long an access of so many bytes a lane keeps the unit, and the wave."""
+        busy = self.address + max(self.least, lane_bytes * wave_size / self.bytes_per_cycle)
+        issue = self.issue + self.issue_per_dword * -(-lane_bytes // 4)
+        return busy, issue + self.issue_with_vector_address * vector_address
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What a matrix instruction takes; see ``rates.toml``."""
+
+    cycles: float
+    issue: float
+    sparse: bool
+    half_if_narrow: bool
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The numbers of one GPU family for one wave size.
+
+    Attributes:
+        family: "cdna3", ….
+        wave_size: Lanes.
+        cycles, issue: By kind of instruction.
+        memory: By unit ("lds", "global") and access ("load", "store", "atomic", "exchange").
+        products: By what `product_key` returns.
+        peak: FLOPs a cycle of the best dense product, by the type of its elements.
+        one_cycle: Vector instructions that take one cycle instead of two; matches none where there are none.
+    """
+
+    family: str
+    wave_size: int
+    cycles: Mapping[str, float]
+    issue: Mapping[str, float]
+    memory: Mapping[tuple[str, str], Memory]
+    products: Mapping[tuple[str, ...], Product]
+    peak: Mapping[str, float]
+    one_cycle: re.Pattern[str]
+    _costs: dict[tuple[Any, ...], Cost] = field(default_factory=dict, repr=False, compare=False)
+
+    def cost(self, instruction: Instruction) -> Cost:
+        """Return what an instruction takes."""
+        traits = _traits(instruction.mnemonic, instruction.operands)
+        key = (instruction.mnemonic, traits, instruction.mnemonics[1:], instruction.on_stack)
+        found = self._costs.get(key)
+        if found is None:
+            found = self._costs[key] = self._cost(instruction)
+        return found
+
+    def _cost(self, instruction: Instruction) -> Cost:
+        mnemonic, operations = instruction.mnemonic, instruction.operations
+        operation = operations[0]
+        if operation.unit is Unit.MATRIX:
+            return self._product(mnemonic, instruction.operands, operation.flops)
+        if operation.unit in _MEMORY_UNITS:
+            return self._access(instruction, operation)
+        kind = kind_of(mnemonic, instruction.operands)
+        cycles = self.cycles.get(kind)
+        known = cycles is not None and operation.unit is not Unit.OTHER
+        if cycles is None:
+            cycles = self.cycles["plain" if operation.unit is Unit.VECTOR else "other"]
+        issue = self.issue.get(kind, cycles)
+        if mnemonic == "s_nop":  # s_nop 3 takes four issue slots (ISA documents: wait states, operand + 1)
+            cycles = issue = cycles * (_number(instruction.operands) + 1)
+        elif kind != "cross_lane" and self.one_cycle.match(mnemonic):
+            cycles = issue = 1
+        flops = sum(map(lane_flops, instruction.mnemonics)) if operation.unit is Unit.VECTOR else 0
+        return Cost(
+            kind, operation.unit, cycles, issue, known=known, lane_flops=flops, operations=len(operations)
+        )  # fmt: skip
+
+    def _access(self, instruction: Instruction, operation: Operation) -> Cost:
+        unit = "lds" if operation.unit is Unit.LDS else "global"  # scratch is global memory of the lane's own
+        kind = _memory_kind(operation)
+        access = operation.access.value if operation.access else "exchange" if kind.endswith("exchange") else "atomic"
+        outside = _NO_SCALAR_ADDRESS.search(instruction.operands) is not None
+        busy, issue = self.memory[unit, access].cycles(operation.width or 4, self.wave_size, vector_address=outside)
+        known = not kind.endswith("other")
+        return Cost(kind, operation.unit, busy, issue, known=known, lane_bytes=operation.width)
+
+    def shared_by(self, unit: str) -> int:
+        """Return how many SIMDs take turns at a memory unit: "lds" or "global"."""
+        return self.memory[unit, "load"].shared_by
+
+    def _product(self, mnemonic: str, operands: str, flops: int) -> Cost:
+        key = product_key(mnemonic)
+        product = self.products.get(key)
+        if product is None:
+            best = max(self.peak.values(), default=0)
+            cycles = flops / best if best else self.cycles["plain"]
+            return Cost("matrix", Unit.MATRIX, cycles, cycles, cycles, known=False, flops=flops)
+        half = product.half_if_narrow and min(_format(operands, "cbsz"), _format(operands, "blgp")) >= _NARROW
+        cycles = product.cycles / (2 if half else 1)
+        peak = cycles if product.sparse or product.half_if_narrow else flops / self.peak[_element(key)]
+        issue = product.issue if product.issue < product.cycles else cycles
+        return Cost("matrix", Unit.MATRIX, cycles, issue, peak, flops=flops)
+
+
+@cache
+def rates(arch: str, wave_size: int) -> Rates:
+    """Return the numbers for a GPU without features ("gfx942") and a wave size.
+
+    Raises:
+        RatesError: When there are none.
+    """
+    data = _data()
+    family = next((name for name, chips in data["families"].items() if arch in chips), None)
+    if family is None:
+        known = ", ".join(chip for chips in data["families"].values() for chip in chips)
+        text = f"no instruction rates are known for {arch or 'code without a target'}: there are for {known}"
+        raise NoRatesError(text)
+    cycles, issue = {}, {}
+    for entry in _of(family, data["instruction"]):
+        for kind in entry["kinds"]:
+            if str(wave_size) in entry["cycles"]:
+                cycles[kind] = entry["cycles"][str(wave_size)]
+                issue[kind] = entry.get("issue", entry["cycles"])[str(wave_size)]
+    if not cycles:
+        raise RatesError(f"{arch} has no waves of {wave_size} lanes")
+    memory = {}
+    for entry in _of(family, data["memory"]):
+        numbers = {k: v for k, v in entry.items() if k not in {"families", "unit", "access", "source", "measured"}}
+        memory.update({(entry["unit"], access): Memory(**numbers) for access in entry["access"]})
+    products: dict[tuple[str, ...], Product] = {}
+    peak: dict[str, float] = {}
+    for entry in _of(family, data["matrix"]):
+        own = entry["cycles"]
+        made = Product(own, entry.get("issue", own), entry.get("sparse", False), entry.get("half_if_narrow", False))
+        for name in _expand(entry["names"]):
+            key = product_key(f"v_{name}")
+            products[key] = made
+            if not made.sparse:
+                element = "f8" if made.half_if_narrow else _element(key)  # the rate with 8-bit elements
+                peak[element] = max(peak.get(element, 0), classify(f"v_{name}").flops / own)
+    fast = data["wave64_in_one_cycle"]
+    pattern = fast["pattern"] if family in fast["families"] and wave_size == _WAVE64 else r"(?!)"
+    return Rates(family, wave_size, cycles, issue, memory, products, peak, re.compile(pattern))
+
+
+def kind_of(mnemonic: str, operands: str = "") -> str:
+    """Return what an instruction is, finer than its unit and role.
+
+    Vector instructions are "plain", "packed", "dot", "move", "cross_lane", "conversion", "conversion_packed", "dual",
+    "multiply", "integer64", "mad64", "f64", "transcendental", "transcendental_f64" or "scalar_transcendental"; memory
+    instructions say unit, direction and bytes a lane ("lds_load_16B"); the others are "matrix" and names of units.
+    """
+    operation = classify(mnemonic)
+    unit = operation.unit
+    if unit in _MEMORY_UNITS:
+        return _memory_kind(operation)
+    if unit is not Unit.VECTOR:
+        return str(unit.value)
+    if mnemonic.startswith("v_dual_"):
+        return "dual"
+    return _vector_kind(mnemonic, operation, exchanges=has_lane_exchange(operands))
+
+
+def _memory_kind(operation: Operation) -> str:
+    if operation.role is Role.CROSS_LANE:
+        return f"{operation.unit.value}_exchange"
+    if operation.access is None:
+        return f"{operation.unit.value}_other"
+    return f"{operation.unit.value}_{operation.access.value}_{operation.width}B"
+
+
+def _vector_kind(mnemonic: str, operation: Operation, *, exchanges: bool) -> str:
+    if operation.role is Role.TRANSCENDENTAL:
+        return (
+            "scalar_transcendental" if mnemonic.startswith("v_s_")
+            else "transcendental_f64" if "_f64" in mnemonic else "transcendental"
+        )  # fmt: skip
+    if _F64.search(mnemonic):
+        return "f64"
+    if operation.role is Role.CROSS_LANE or exchanges:
+        return "cross_lane"
+    if operation.role is Role.CONVERSION:
+        return "conversion_packed" if "_pk" in mnemonic else "conversion"
+    if operation.role in {Role.MOVE, Role.PACKED}:
+        return str(operation.role.value)
+    return next((kind for kind, known in _PLAIN_KINDS if known.match(mnemonic)), "plain")
+
+
+def product_key(mnemonic: str) -> tuple[str, ...]:
+    """Return what tells matrix instructions apart: family, result, shape, products, elements; the same for both names.
+
+    gfx90a writes ``v_mfma_f32_32x32x4bf16_1k`` for what gfx942 calls ``v_mfma_f32_32x32x4_2b_bf16``.
+    """
+    found = _PRODUCT.match(mnemonic)
+    if not found:
+        return (mnemonic,)
+    family, result, m, n, k, _, element = found.groups()
+    flops = classify(mnemonic).flops
+    several = flops // (2 * int(m) * int(n) * int(k))
+    # The bf16 products without "_1k" are others, half as deep.
+    return str(family), result, m, n, k, str(several), element.removesuffix("_1k")
+
+
+_WAVE64 = 64
+_NARROW = 2  # MFMA formats 0 and 1 have 8 bits, 2 to 4 have 6 and 4 (LLVM: MFMAScaleFormats)
+_MEMORY_UNITS = frozenset({Unit.LDS, Unit.GLOBAL, Unit.SCRATCH})
+_NO_SCALAR_ADDRESS = re.compile(r", (?:off|null)\b")
+_F64 = re.compile(r"_f64(?=_|$)")
+_PLAIN_KINDS = (
+    ("dot", re.compile(r"v_dot\d")),
+    ("multiply", re.compile(r"v_mul_(?:lo|hi)_[iu]32|v_mqsad")),
+    ("mad64", re.compile(r"v_mad_(?:co_)?[iu]64")),
+    ("integer64", re.compile(r"v_(?:lsh\w*|ash\w*|add\w*|sub\w*|cmpx?_\w+)_[biu]64(?:_e32|_e64)?$")),
+)
+_PRODUCT = re.compile(
+    r"v_((?:s?wmmac?|mfma|smfmac)(?:_scale)?)_(\w+?)_(\d+)x(\d+)x(\d+)_?(\d+b_)?(\w+?)(?:_e64|_w32|_w64)?$"
+)
+
+
+def _element(key: tuple[str, ...]) -> str:
+    """Return the type of a product's elements, those of 8 bits being one."""
+    return "f8" if re.fullmatch(r"b?f8_\w+|fp8_\w+", key[-1]) else key[-1]
+
+
+def _format(operands: str, name: str) -> int:
+    found = re.search(rf"\b{name}:(\d+)", operands)
+    return int(found[1]) if found else 0
+
+
+def _number(operands: str) -> int:
+    try:
+        return min(int(operands.split(maxsplit=1)[0], 0), 127)
+    except (IndexError, ValueError):
+        return 0
+
+
+def _traits(mnemonic: str, operands: str) -> str | bool:
+    """Return what of the operands matters to the cost."""
+    if mnemonic.startswith("s_"):
+        return operands if mnemonic == "s_nop" else ""
+    if mnemonic.startswith("v_"):
+        return operands if "f8f6f4" in mnemonic else has_lane_exchange(operands)
+    return _NO_SCALAR_ADDRESS.search(operands) is not None
+
+
+def _of(family: str, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [entry for entry in entries if family in entry["families"]]
+
+
+def _expand(names: list[str]) -> list[str]:
+    eight = ("bf8_bf8", "bf8_fp8", "fp8_bf8", "fp8_fp8")
+    return [name.replace("<8>", each) for name in names for each in (eight if "<8>" in name else ("",))]
+
+
+@cache
+def rates_version() -> str:
+    """Return a short hash of the numbers: issue cycles from other numbers are not comparable with ours."""
+
+    def without_sources(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: without_sources(each) for name, each in value.items() if name not in {"source", "sources"}}
+        return [without_sources(each) for each in value] if isinstance(value, list) else value
+
+    numbers = json.dumps(without_sources(_data()), sort_keys=True)
+    return hashlib.sha256(numbers.encode()).hexdigest()[:12]
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(files("rocattn_profiling.kernels.model").joinpath("rates.toml").read_text(encoding="utf-8"))

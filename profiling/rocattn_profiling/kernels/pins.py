@@ -1,0 +1,208 @@
+"""Pinned numbers: what each kernel cost when someone last looked, one line a kernel in a file of the repository."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.base.files import write_together
+from rocattn_profiling.kernels.shipped import natural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from rocattn_profiling.kernels.audit import Audit
+    from rocattn_profiling.kernels.facts import KernelFacts
+
+SCHEMA = 1
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+
+
+_CONFLICT = re.compile(rb"^(<{7} |={7}$|>{7} )", re.MULTILINE)
+
+
+class PinError(RocattnError):
+    """Raised when a file of pins cannot be read; one line."""
+
+
+# A number under a name with a typo would be one that is never compared: unknown names are refused.
+class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One iteration of the hot loop, of one wave.
+
+    Attributes:
+        cycles: Issue cycles in all, and of each kind of instruction.
+        matrix_flops, vector_flops, global_bytes: The work in it.
+        loads: Instructions that load global memory, by bytes that each lane gets.
+        bytes: About how much code it is.
+    """
+
+    cycles: dict[str, Amount]
+    matrix_flops: Count = 0
+    vector_flops: Count = 0
+    global_bytes: Count = 0
+    loads: dict[int, Count] = {}
+    bytes: Count = 0
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One kernel: the numbers that are compared, as in `KernelFacts`; ``blocks`` are those on a CU or WGP."""
+
+    choices: str = ""
+    vgprs: Count
+    agprs: Count = 0
+    sgprs: Count
+    vgpr_spills: Count = 0
+    sgpr_spills: Count = 0
+    scratch_bytes: Count = 0
+    lds_bytes: Count = 0
+    block: Count
+    lost_wave_slots: float | None = None
+    blocks: Count | None = None
+    loop: LoopPin | None = None
+    code_bytes: Count = 0
+
+
+class Pins(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The pins of one architecture.
+
+    Attributes:
+        schema: Of the file.
+        arch, compiler: What the kernels were compiled for, and by what: other compilers' numbers are not comparable.
+        rates: Which table of issue cycles was used.
+        kernels: By name.
+    """
+
+    schema: int = SCHEMA
+    arch: str
+    compiler: str
+    rates: str
+    kernels: dict[str, Pin]
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    schema: int = SCHEMA
+
+
+def pin_of(facts: KernelFacts) -> Pin:
+    """Return the numbers of a kernel that are compared."""
+    loop = None
+    if (cost := facts.loop) is not None:
+        parts = {
+            "matrix": cost.matrix_cycles, "vector": cost.vector_cycles, "memory": cost.memory_cycles,
+            "scalar": cost.scalar_cycles, "other": cost.other_cycles,
+        }  # fmt: skip
+        cycles = {"all": cost.issue_cycles, **{name: value for name, value in parts.items() if value}}
+        loop = LoopPin(
+            cycles={name: round(value, 2) for name, value in cycles.items()}, matrix_flops=cost.matrix_flops,
+            vector_flops=cost.vector_flops, global_bytes=cost.global_bytes,
+            loads=dict(sorted(facts.global_loads.items(), reverse=True)), bytes=facts.loop_bytes or 0,
+        )  # fmt: skip
+    return Pin(
+        choices=facts.choices, vgprs=facts.vgprs, agprs=facts.agprs, sgprs=facts.sgprs,
+        vgpr_spills=facts.spills.vgprs, sgpr_spills=facts.spills.sgprs, scratch_bytes=facts.scratch_bytes,
+        lds_bytes=facts.lds_bytes, block=facts.block, lost_wave_slots=facts.lost_wave_slots,
+        blocks=facts.occupancy.blocks if facts.occupancy else None, loop=loop, code_bytes=facts.code_bytes,
+    )  # fmt: skip
+
+
+def pins_of(audit: Audit) -> list[Pins]:
+    """Return an audit's numbers, one `Pins` an architecture.
+
+    Raises:
+        PinError: When the kernels of one architecture were compiled by different compilers.
+    """
+    made = []
+    for arch in audit.archs:
+        kernels = [facts for facts in audit.kernels if facts.arch == arch]
+        compilers = sorted({facts.compiler for facts in kernels})
+        if len(compilers) != 1:
+            raise PinError(f"the kernels for {arch} come from several compilers: {', '.join(compilers)}")
+        pins = {facts.name: pin_of(facts) for facts in kernels}
+        made.append(Pins(arch=arch, compiler=compilers[0], rates=audit.rates, kernels=pins))
+    return made
+
+
+def write_pins(folder: Path, pins: Iterable[Pins]) -> list[Path]:
+    """Write one file an architecture, so that a changed kernel is a changed line.
+
+    Raises:
+        RocattnError: When the folder does not take it.
+    """
+    return write_together({folder / f"{one.arch}.json": _text(one) for one in pins})
+
+
+def _text(pins: Pins) -> str:
+    head = {"schema": pins.schema, "arch": pins.arch, "compiler": pins.compiler, "rates": pins.rates}
+    lines = [f"  {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()]
+    kernels = [_block(name, pin) for name, pin in sorted(pins.kernels.items(), key=lambda item: _order(item[0]))]
+    return "\n".join(["{", *lines, '  "kernels": {', ",\n".join(kernels), "  }", "}", ""])
+
+
+def _block(name: str, pin: Pin) -> str:
+    """Return short lines: what it is, what it takes, the cycles of its hot loop, and the work in it."""
+    values = _plain(msgspec.to_builtins(pin, str_keys=True))
+    loop = values.pop("loop", {})
+    what = {key: values.pop(key) for key in ("choices", "block", "code_bytes") if key in values}
+    lines = [json.dumps(part)[1:-1] for part in (what, values) if part]
+    if loop:
+        lines.append(f'"loop": {{"cycles": {json.dumps(loop.pop("cycles"))}')
+        lines.append(f"  {json.dumps(loop)[1:-1]}}}" if loop else "}")
+    return f"    {json.dumps(name)}: {{\n      " + ",\n      ".join(lines) + "\n    }"
+
+
+def _plain(value: Any) -> Any:
+    """Write whole numbers without a fraction."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _order(name: str) -> tuple[str, tuple[tuple[int, str], ...]]:
+    kernel, _, variant = name.partition(" ")
+    return kernel, natural(variant)
+
+
+def read_pins(path: Path) -> Pins:
+    """Read a file of pins.
+
+    Raises:
+        PinError: When it is missing, or no such file.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        remedy = "write it with `rocattn kernels audit --write-pins`, and commit it"
+        raise PinError(f"there are no pins for {path.stem} ({path}): {remedy}") from error
+    except OSError as error:
+        raise PinError(f"cannot read {path}: {error.strerror}") from error
+    anew = "write them anew with `rocattn kernels audit --write-pins`"
+    if _CONFLICT.search(data):
+        raise PinError(f"{path} holds the marks of a merge conflict: take either side, then {anew}")
+    try:
+        # First, because a file of another version may have other names in it.
+        schema = msgspec.json.decode(data, type=_Schema).schema
+        if schema != SCHEMA:
+            raise PinError(f"{path} holds pins of version {schema}, this tool reads {SCHEMA}: write them anew")
+        pins = msgspec.json.decode(data, type=Pins)
+        json.loads(data, object_pairs_hook=_once)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise PinError(f"{path} holds no pins: {error}: {anew}") from error
+    if pins.arch != path.stem:
+        raise PinError(f"{path} holds the pins of {pins.arch}: its name must say so")
+    for name, pin in pins.kernels.items():
+        if pin.loop is not None and not pin.loop.cycles.get("all"):
+            raise PinError(f"{path} holds no pins: the loop of {name} has no cycles in all: {anew}")
+    return pins
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse a name that is there twice, as a merge may leave it: the first would be without effect."""
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise ValueError(f"{twice!r} is in it twice")

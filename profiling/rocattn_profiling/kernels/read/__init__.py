@@ -1,0 +1,1 @@
+"""Reading machine code: bundles, code objects, disassembly, assembly text."""

@@ -1,0 +1,388 @@
+"""Reading AMDGPU assembly text: functions, basic blocks, and how many instructions of each kind they hold.
+
+It takes what clang writes with ``-S`` and what Triton keeps as ``.amdgcn``, of any kernel. Nothing is assembled and
+nothing is executed. `rocattn_profiling.kernels.model.loops` finds the loops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from sys import intern
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.kernels.read.instructions import (
+    Access,
+    Operation,
+    Role,
+    Unit,
+    classify,
+    ends_flow,
+    has_lane_exchange,
+    is_branch,
+    waits_for_waves,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# How targets without scratch_* instructions reach the stack: functions that are called always so, kernels by a buffer
+# that is handed to them in s[0:3] and of which LLVM makes this wave's part, there or in a copy, before anything else.
+_STACK = re.compile(r"\bs\[0:3\],\s*s3[23]\b")
+_WAVE32 = re.compile(r"gfx1\d")  # gfx10 and later
+_BUFFER_STACK = re.compile(r"gfx(?:90|9-generic|10)")
+_BUFFER_COPY = re.compile(r"s\[(\d+):\d+\],\s*s\[0:1\]$")
+_BUFFER_START = re.compile(r"s(\d+),\s*s\1,\s*s\d+$")
+_BUFFER_CARRY = re.compile(r"s(\d+),\s*s\1,\s*0$")
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One issued instruction.
+
+    Attributes:
+        mnemonic, operands: As written; a dual instruction's operands hold its second half, too.
+        line: Line of the assembly text, from 1.
+        source: File and line of the line table ("flash.h:210"), or "".
+        spill: Whether the compiler notes that it saves or restores a spilled register.
+        stack: Whether it is a buffer instruction with the buffer that the kernel has for its stack.
+    """
+
+    mnemonic: str
+    operands: str
+    line: int
+    source: str = ""
+    spill: bool = False
+    stack: bool = False
+
+    @property
+    def mnemonics(self) -> tuple[str, ...]:
+        """What is issued: both halves of a dual instruction (v_dual_*) as they are called alone, else itself."""
+        if not self.mnemonic.startswith("v_dual_"):
+            return (self.mnemonic,)
+        second = self.operands.partition("::")[2].split(None, 1)[:1]
+        return tuple(half.replace("v_dual_", "v_", 1) for half in (self.mnemonic, *second))
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """What it does: two operations where two are issued as one (v_dual_*), else one."""
+        if self.mnemonic.startswith("v_dual_"):
+            return tuple(map(classify, self.mnemonics))
+        found = classify(self.mnemonic)
+        if found.unit is Unit.VECTOR and found.role is not Role.CROSS_LANE and has_lane_exchange(self.operands):
+            return (Operation(Unit.VECTOR, Role.CROSS_LANE),)
+        if found.unit is Unit.GLOBAL and self.on_stack:
+            return (Operation(Unit.SCRATCH, access=found.access, width=found.width),)
+        return (found,)
+
+    @property
+    def unit(self) -> Unit:
+        """The unit that it is issued to."""
+        return self.operations[0].unit
+
+    @property
+    def target(self) -> str | None:
+        """The label that a branch names."""
+        return self.operands.rpartition(",")[2].strip() if is_branch(self.mnemonic) else None
+
+    @property
+    def falls_through(self) -> bool:
+        """Whether the next instruction may follow."""
+        return not ends_flow(self.mnemonic)
+
+    @property
+    def on_stack(self) -> bool:
+        """Whether it is a buffer instruction that reaches the stack."""
+        return self.mnemonic.startswith("buffer_") and (
+            self.spill or self.stack or _STACK.search(self.operands) is not None
+        )
+
+
+@dataclass(frozen=True)
+class Block:
+    """A basic block.
+
+    Attributes:
+        label: The label before it; "" if it follows a conditional branch.
+        instructions: In order; a branch is the last.
+        successors: Indices of the blocks that may follow, the one that it falls into first.
+    """
+
+    label: str
+    instructions: tuple[Instruction, ...]
+    successors: tuple[int, ...]
+
+    @cached_property
+    def counts(self) -> Counts:
+        """What it holds."""
+        return Counts.of(self.instructions)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A kernel or a function that kernels call.
+
+    Attributes:
+        name: Its symbol.
+        target: The processor of the file, with its features: "gfx90a:xnack-"; "" if the text does not say.
+        blocks: In order of the text; the first is the entry. Empty for a function without instructions.
+        descriptor: The ``.amdhsa_`` directives by name without that prefix; empty for a function that is no kernel.
+        unknown_targets: Labels that branches name and the function does not have.
+    """
+
+    name: str
+    target: str
+    blocks: tuple[Block, ...]
+    descriptor: dict[str, str] = field(default_factory=dict)
+    unknown_targets: tuple[str, ...] = ()
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it can be launched."""
+        return bool(self.descriptor)
+
+    @property
+    def wave_size(self) -> int:
+        """Lanes of a wave: as the descriptor says, else what the assembler takes; 64 of what is no kernel."""
+        otherwise = "1" if self.is_kernel and _WAVE32.match(self.target) else "0"
+        return 32 if self.descriptor.get("wavefront_size32", otherwise) == "1" else 64
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many instructions of each kind; a dual instruction is one instruction and two operations.
+
+    Attributes:
+        units: Issued instructions by unit.
+        roles: Operations of the vector unit by role, and LDS instructions that only exchange lanes as `CROSS_LANE`.
+        vector_operations: Operations of the vector unit.
+        dual: Instructions that are two operations.
+        barriers: Of the waits, those for other waves.
+        memory: Instructions by unit, direction and bytes a lane.
+        flops: Of the matrix products, of the wave.
+        matrix: Matrix products by mnemonic.
+        spills: Instructions that save or restore spilled registers.
+    """
+
+    units: Counter[Unit] = field(default_factory=Counter)
+    roles: Counter[Role] = field(default_factory=Counter)
+    vector_operations: int = 0
+    dual: int = 0
+    barriers: int = 0
+    memory: Counter[tuple[Unit, Access, int]] = field(default_factory=Counter)
+    flops: int = 0
+    matrix: Counter[str] = field(default_factory=Counter)
+    spills: int = 0
+
+    @classmethod
+    def of(cls, instructions: Iterable[Instruction]) -> Counts:
+        """Count instructions."""
+        units: Counter[Unit] = Counter()
+        roles: Counter[Role] = Counter()
+        memory: Counter[tuple[Unit, Access, int]] = Counter()
+        matrix: Counter[str] = Counter()
+        vector_operations = dual = barriers = flops = spills = 0
+        for one in instructions:
+            operations = one.operations
+            units[operations[0].unit] += 1
+            dual += len(operations) - 1
+            spills += one.spill
+            barriers += waits_for_waves(one.mnemonic)
+            for operation in operations:
+                if operation.unit is Unit.VECTOR:
+                    vector_operations += 1
+                if operation.unit is Unit.VECTOR or operation.role is Role.CROSS_LANE:
+                    roles[operation.role] += 1
+                if operation.access:
+                    memory[operation.unit, operation.access, operation.width] += 1
+                if operation.unit is Unit.MATRIX:
+                    flops += operation.flops
+                    matrix[one.mnemonic] += 1
+        return cls(units, roles, vector_operations, dual, barriers, memory, flops, matrix, spills)
+
+    def __add__(self, other: Counts) -> Counts:
+        """Add up."""
+        return Counts(
+            self.units + other.units, self.roles + other.roles, self.vector_operations + other.vector_operations,
+            self.dual + other.dual, self.barriers + other.barriers, self.memory + other.memory,
+            self.flops + other.flops, self.matrix + other.matrix, self.spills + other.spills,
+        )  # fmt: skip
+
+    @property
+    def instructions(self) -> int:
+        """All issued instructions."""
+        return sum(self.units.values())
+
+    def accesses(self, unit: Unit, access: Access | None = None) -> int:
+        """Return the instructions that access a memory, one way or any."""
+        return sum(n for (u, a, _), n in self.memory.items() if u is unit and access in {None, a})
+
+    def lane_bytes(self, unit: Unit, access: Access | None = None) -> int:
+        """Return the bytes that one lane moves to or from a memory, one way or any."""
+        return sum(n * width for (u, a, width), n in self.memory.items() if u is unit and access in {None, a})
+
+
+# The lines that there are most of: an instruction, its operands, a comment behind ";". All others take the long way.
+_USUAL = re.compile(r"\t([a-z][a-z0-9]*_\w+)(?:[ \t]+([^;/]*[^;/\s]))?\s*(;.*)?$")
+_FUNCTION = re.compile(
+    r"^[ \t]*\.type[ \t]+([^\s,]+)[ \t]*,[ \t]*@function|^[ \t]*\.amdhsa_kernel[ \t]+(\S+)", re.MULTILINE
+)
+_LABEL = re.compile(r"\s*([^\s:;\"]+):(?!:)")
+_INSTRUCTION = re.compile(r"\s*([a-z][a-z0-9]*_\w+)(?:\s+(.*))?$")
+_TARGET = re.compile(r"gfx[0-9][0-9a-z-]*(?::[a-z]+[+-])*")
+_LOCATION = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
+_FILE = re.compile(r"\s*\.file\s+(\d+)\s+(?:\"[^\"]*\"\s+)?\"([^\"]*)\"")
+_SPILL = re.compile(r"Folded (?:Spill|Reload)")
+
+
+def parse_assembly(text: str, first_line: int = 1) -> tuple[Function, ...]:
+    """Split assembly text of one target into its functions, in their order.
+
+    Lines that are no AMDGPU assembly are passed over: text of any other kind has no functions.
+
+    Args:
+        text: The text.
+        first_line: The number of its first line, where it is a part of a file.
+    """
+    reader = _Reader({one or other for one, other in _FUNCTION.findall(text)})
+    reader.read(text, first_line)
+    return reader.functions()
+
+
+class _Reader:
+    """What is known at a line."""
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+        self._target = self._source = ""
+        self._files: dict[str, str] = {}
+        self._bodies: dict[str, list[str | Instruction]] = {}  # labels and instructions in order
+        self._descriptors: dict[str, dict[str, str]] = {}
+        self._body: list[str | Instruction] | None = None
+        self._descriptor: dict[str, str] | None = None
+
+    def read(self, text: str, first_line: int) -> None:
+        """Take in all of the text."""
+        usual = _USUAL.match
+        for number, line in enumerate(text.splitlines(), first_line):
+            if self._body is not None and (found := usual(line)):
+                mnemonic, operands, comment = found.groups("")
+                spill = bool(comment) and _SPILL.search(comment) is not None
+                self._body.append(Instruction(intern(mnemonic), operands, number, self._source, spill))
+            else:
+                self._read_line(number, line)
+
+    def _read_line(self, number: int, line: str) -> None:
+        code, semicolon, comment = line.partition(";")
+        code = code.partition("//")[0].rstrip()
+        stripped = code.lstrip()
+        if not stripped:
+            return
+        if ":" in code and (label := _LABEL.match(code)):
+            self._label(label[1])
+            stripped = code[label.end() :].strip()
+        if stripped.startswith("."):
+            self._directive(stripped)
+        elif self._body is not None and (found := _INSTRUCTION.match(stripped)):
+            spill = bool(semicolon) and bool(_SPILL.search(comment))
+            self._body.append(Instruction(intern(found[1]), found[2] or "", number, self._source, spill))
+
+    def _label(self, name: str) -> None:
+        if name in self._names:
+            self._body = self._bodies.setdefault(name, [])
+            self._source = ""
+        elif name.startswith(".Lfunc_end"):
+            self._body = None
+        elif self._body is not None:
+            self._body.append(name)
+
+    def _directive(self, text: str) -> None:
+        if text.startswith(".loc"):
+            found = _LOCATION.match(text)
+            if found:
+                name = self._files.get(found[1], found[1])
+                self._source = f"{name}:{found[2]}" if found[2] != "0" else ""
+        elif text.startswith(".amdhsa_kernel"):
+            self._descriptor = self._descriptors.setdefault(text.rpartition(" ")[2], {})
+        elif text.startswith(".end_amdhsa_kernel"):
+            self._descriptor = None
+        elif self._descriptor is not None and text.startswith(".amdhsa_"):
+            name, _, value = text.removeprefix(".amdhsa_").partition(" ")
+            self._descriptor[name] = value.strip()
+        elif text.startswith(".amdgcn_target"):
+            target = _TARGET.search(text)
+            self._target = target[0] if target else ""
+        elif text.startswith(".file"):
+            if found := _FILE.match(text):
+                self._files[found[1]] = found[2].rpartition("/")[2]
+        elif text.startswith(".size"):
+            self._body = None
+
+    def functions(self) -> tuple[Function, ...]:
+        """Return what was read."""
+        made = []
+        for name, body in self._bodies.items():
+            descriptor = self._descriptors.get(name, {})
+            through_buffer = (
+                _BUFFER_STACK.match(self._target) and descriptor.get("private_segment_fixed_size", "0") != "0"
+            )
+            blocks, unknown = _basic_blocks(_with_stack(body) if through_buffer else body)
+            made.append(Function(name, self._target, blocks, descriptor, unknown))
+        return tuple(made)
+
+
+def _with_stack(body: list[str | Instruction]) -> list[str | Instruction]:
+    """Return the body of a kernel that has scratch memory, with the accesses to it marked."""
+    copies, started = {"0"}, set()
+    for one in body:
+        if isinstance(one, str):
+            continue
+        if one.mnemonic == "s_mov_b64" and (found := _BUFFER_COPY.match(one.operands)):
+            copies.add(found[1])
+        elif one.mnemonic == "s_add_u32" and (found := _BUFFER_START.match(one.operands)) and found[1] in copies:
+            started.add(int(found[1]))
+        elif (
+            one.mnemonic == "s_addc_u32"
+            and (found := _BUFFER_CARRY.match(one.operands))
+            and (first := int(found[1]) - 1) in started
+        ):
+            return [_marked(each, f" s[{first}:{first + 3}],") for each in body]
+    return body
+
+
+def _marked(one: str | Instruction, stack: str) -> str | Instruction:
+    """Return an instruction that knows whether its buffer is the stack's."""
+    if isinstance(one, str) or not one.mnemonic.startswith("buffer_") or stack not in one.operands:
+        return one
+    return replace(one, stack=True)
+
+
+def _basic_blocks(body: list[str | Instruction]) -> tuple[tuple[Block, ...], tuple[str, ...]]:
+    """Return the blocks of a function, and the labels that its branches name in vain."""
+    targets = {one.target for one in body if isinstance(one, Instruction) and is_branch(one.mnemonic)}
+    parts: list[tuple[str, list[Instruction]]] = [("", [])]
+    at: dict[str, int] = {}
+    for one in body:
+        if isinstance(one, str):
+            if one in targets:
+                if parts[-1][1]:
+                    parts.append((one, []))
+                at[one] = len(parts) - 1
+                parts[-1] = (one, parts[-1][1])
+            continue
+        parts[-1][1].append(one)
+        if is_branch(one.mnemonic) or ends_flow(one.mnemonic):
+            parts.append(("", []))
+    if not any(parts[-1]):
+        parts.pop()  # nothing follows the last branch
+    unknown = {target for target in targets if target is not None and target not in at}
+    blocks = []
+    for index, (label, instructions) in enumerate(parts):
+        last = instructions[-1] if instructions else None
+        follow = [index + 1] if index + 1 < len(parts) and (last is None or last.falls_through) else []
+        if last is not None and last.target in at and at[last.target] not in follow:
+            follow.append(at[last.target])
+        blocks.append(Block(label, tuple(instructions), tuple(follow)))
+    return tuple(blocks), tuple(sorted(unknown))

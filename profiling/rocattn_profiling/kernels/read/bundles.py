@@ -1,0 +1,228 @@
+"""Taking files apart that hold code objects: offload bundles, programs and libraries with fat binaries, archives.
+
+The formats: "Clang Offload Bundler" in clang's documentation, llvm/Object/OffloadBinary.h (``.llvm.offloading``), ar.
+What a file says decides neither time nor memory: nothing may overlap, and all that is unpacked is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocattn.errors import ToolchainError
+from rocattn.toolchain.code_object import is_code_object
+from rocattn.toolchain.elf import Elf, is_elf, shown
+from rocattn_profiling.kernels.read import compressed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_BUNDLE, _COMPRESSED, _OFFLOAD = b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB", b"\x10\xff\x10\xad"
+_ARCHIVE, _THIN_ARCHIVE = b"!<arch>\n", b"!<thin>\n"
+_BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
+_FAT_SECTIONS = (".hip_fatbin", ".llvm.offloading")
+_MAX_ENTRIES = 1 << 16
+_TARGET = re.compile(r"gfx[0-9][0-9a-z-]*(?::[a-z]+[+-])*$")
+_NOT_ZERO = re.compile(rb"[^\0]")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a file that is, or should be, a code object.
+
+    Attributes:
+        where: What leads to it in the file: "", "[gfx90a:xnack-]", "(member.o)[gfx942]".
+        target: What its container says that it is for; "" if that says nothing.
+        data: Its bytes.
+        problem: Why it is no code object; "" if it is one.
+    """
+
+    where: str
+    target: str
+    data: bytes
+    problem: str = ""
+
+
+def parts_of(data: bytes) -> Iterator[Part]:
+    """Yield the code objects of a file and what should be some, in its order.
+
+    Raises:
+        ToolchainError: When the file is of no kind that holds code objects, or from where it is damaged.
+    """
+    yield from _parts(data, "", compressed.Budget(), in_archive=False)
+
+
+def _parts(data: bytes, where: str, budget: compressed.Budget, *, in_archive: bool) -> Iterator[Part]:
+    if is_code_object(data) or data.startswith(_BITCODE):
+        yield Part(where, "", data, _no_code_object(data))
+    elif data.startswith((_BUNDLE, _COMPRESSED, _OFFLOAD)):
+        yield from _bundles(data, where, budget)
+    elif is_elf(data):
+        yield from _fat_sections(data, where, budget)
+    elif data.startswith(_ARCHIVE) and not in_archive:
+        yield from _archive(data, budget)
+    else:
+        raise ToolchainError(_no_code_object(data))
+
+
+def _no_code_object(data: bytes) -> str:
+    """Return why bytes are nothing that can be read; "" of a code object."""
+    if is_code_object(data):
+        return ""
+    if not data:
+        return "it is empty"
+    return next((reason for magic, reason in _REASONS if data.startswith(magic)), _NOTHING_KNOWN)
+
+
+_NOTHING_KNOWN = "it is no AMD GPU code object, offload bundle, program, library or archive"
+_REASONS = (
+    (_BITCODE, "it is LLVM bitcode, not machine code (-fgpu-rdc or -flto): link it first"),
+    (_THIN_ARCHIVE, "it is a thin archive, which only names its members: give those"),
+    (b"\x7fELF", "it is no 64-bit little-endian ELF file, or it is cut short"),
+    (b"PK\x03\x04", "it is a zip archive: unpack it, and give the files in it"),
+    (b"\x1f\x8b", "it is compressed with gzip: unpack it, and give what was in it"),
+    (b"MZ", "it is a Windows program: take its code objects out with llvm-objdump --offloading"),
+)
+
+
+def _bundles(data: bytes, where: str, budget: compressed.Budget) -> Iterator[Part]:
+    """Yield the parts of bundles that lie one after the other with zeros between, as in a section .hip_fatbin."""
+    at = 0
+    view = memoryview(data)
+    while at < len(data):
+        if data.startswith(_BUNDLE, at):
+            end, parts = _plain(view[at:], where)
+        elif data.startswith(_COMPRESSED, at):
+            end, content = compressed.unpack(view[at:], budget)
+            if not content.startswith(_BUNDLE):
+                raise ToolchainError("what its compressed bundle holds is no bundle")
+            _, parts = _plain(memoryview(content), where)
+        elif data.startswith(_OFFLOAD, at):
+            end, parts = _offload_binary(view[at:], where)
+        else:
+            raise ToolchainError(f"the bytes at {at} begin no offload bundle")
+        yield from parts
+        more = _NOT_ZERO.search(data, at + end)
+        at = more.start() if more else len(data)
+
+
+def _plain(data: memoryview, where: str) -> tuple[int, list[Part]]:
+    """Return how long a bundle is, and its device code."""
+    parts: list[Part] = []
+    try:
+        (count,) = struct.unpack_from("<Q", data, len(_BUNDLE))
+        at = end = len(_BUNDLE) + 8
+        total = 0
+        for _ in range(_counted(count)):
+            offset, size, length = struct.unpack_from("<QQQ", data, at)
+            entry = bytes(_within(data, at + 24, length, "an entry's name")).decode(errors="backslashreplace")
+            at += 24 + length
+            content = _within(data, offset, size, shown(entry) or "an entry")
+            total += size
+            end = max(at, end, offset + size)
+            if total > len(data):
+                raise ToolchainError("its bundle's entries overlap")
+            if size and not entry.startswith("host"):
+                parts.append(_part(entry, bytes(content), where))
+    except struct.error as error:
+        raise ToolchainError("its bundle is cut short in the table of entries") from error
+    return end, parts
+
+
+def _offload_binary(data: memoryview, where: str) -> tuple[int, list[Part]]:
+    """Return how long an offload binary of version 1 is, and its image."""
+    try:
+        version, size, entry_at = struct.unpack_from("<IQQ", data, len(_OFFLOAD))
+        if version != 1:
+            raise ToolchainError(f"its offload binary is of version {version}; 1 is known")
+        whole = _within(data, 0, size, "the offload binary")
+        strings, count, image, image_bytes = struct.unpack_from("<QQQQ", whole, entry_at + 8)
+        texts = {}
+        for index in range(_counted(count)):
+            key, value = struct.unpack_from("<QQ", whole, strings + 16 * index)
+            texts[_c_string(whole, key)] = _c_string(whole, value)
+    except struct.error as error:
+        raise ToolchainError("its offload binary is cut short") from error
+    target = texts.get(b"arch", b"").decode(errors="backslashreplace")
+    content = bytes(_within(whole, image, image_bytes, "the image of an offload binary"))
+    amd = texts.get(b"triple", b"").startswith(b"amdgcn")
+    return max(size, 1), [_part(target, content, where)] if amd else []
+
+
+def _part(entry: str, data: bytes, where: str) -> Part:
+    """Return a part by its entry's name: "hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-"."""
+    found = _TARGET.search(entry)
+    target = found[0] if found else ""
+    return Part(f"{where}[{target or shown(entry, 80)}]", target, data, _no_code_object(data))
+
+
+def _counted(count: int) -> int:
+    if count > _MAX_ENTRIES:
+        raise ToolchainError(f"its bundle says that it has {count} entries")
+    return count
+
+
+def _within(data: memoryview, start: int, size: int, what: str) -> memoryview:
+    if start + size > len(data):
+        raise ToolchainError(f"its bundle is cut short: {what} ends at byte {start + size} of {len(data)}")
+    return data[start : start + size]
+
+
+def _c_string(data: memoryview, start: int, limit: int = 256) -> bytes:
+    return bytes(data[start : start + limit]).partition(b"\0")[0]
+
+
+def _fat_sections(data: bytes, where: str, budget: compressed.Budget) -> Iterator[Part]:
+    """Yield the device code of a program, library or object file of a host."""
+    elf = Elf.read(data)
+    sections = [section for name in _FAT_SECTIONS for section in elf.named(name)]
+    if not sections and b"\0" + _BUNDLE + b"hip" in data:  # a section's name
+        raise ToolchainError("its device code is LLVM bitcode, not machine code (-fgpu-rdc): link it first")
+    if not sections:
+        raise ToolchainError("it is a program or library without code for AMD GPUs (no section .hip_fatbin)")
+    if sum(section.bytes for section in sections) > len(data):
+        raise ToolchainError("it is damaged: its sections overlap")
+    for section in sections:
+        yield from _bundles(elf.content(section), where, budget)
+
+
+def _archive(data: bytes, budget: compressed.Budget) -> Iterator[Part]:
+    """Yield the device code of an archive's members; those without any are passed over, as most are."""
+    names, at = b"", len(_ARCHIVE)
+    while at < len(data):
+        header = data[at : at + 60]
+        if len(header) < 60 or header[58:] != b"`\n" or not header[48:58].strip().isdigit():
+            raise ToolchainError(f"the archive is damaged: the bytes at {at} begin no member")
+        size = int(header[48:58])
+        if at + 60 + size > len(data):
+            raise ToolchainError(f"the archive is cut short: a member ends at byte {at + 60 + size} of {len(data)}")
+        name, content = header[:16].rstrip(), data[at + 60 : at + 60 + size]
+        at += 60 + size + size % 2
+        if name == b"//":
+            names = content
+        elif name not in {b"/", b"/SYM64/"}:
+            name, content = _member(name, content, names)
+            yield from _member_parts(content, f"({shown(name.decode(errors='backslashreplace'), 80)})", budget)
+
+
+def _member(name: bytes, content: bytes, names: bytes) -> tuple[bytes, bytes]:
+    """Return a member's name and content: long names lie in a table (GNU) or before the content (BSD)."""
+    if name.startswith(b"#1/") and name[3:].isdigit():
+        length = int(name[3:])
+        return content[:length].rstrip(b"\0"), content[length:]
+    if name.startswith(b"/") and name[1:].isdigit():
+        return names[int(name[1:]) :].partition(b"\n")[0].rstrip(b"/"), content
+    return name.rstrip(b"/"), content
+
+
+def _member_parts(content: bytes, where: str, budget: compressed.Budget) -> Iterator[Part]:
+    if is_elf(content) and not is_code_object(content):
+        elf = Elf.read(content)
+        if not any(elf.named(name) for name in _FAT_SECTIONS):
+            return
+    try:
+        yield from _parts(content, where, budget, in_archive=True)
+    except ToolchainError as error:
+        yield Part(where, "", content, str(error))

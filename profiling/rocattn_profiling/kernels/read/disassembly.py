@@ -1,0 +1,312 @@
+"""Turning a code object into assembly text that `parse_assembly` reads, by LLVM's llvm-objdump where there is one.
+
+What llvm-objdump prints of AMDGPU code ends in a comment with the instruction's address and encoding. Branch targets
+are computed from that: versions differ in how they print them, and none names a function's own first instruction.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn.errors import RocattnError, ToolchainError
+from rocattn.toolchain.code_object import read_elf
+from rocattn.toolchain.elf import RELOCATABLE, shown
+from rocattn_profiling.kernels.read.instructions import ends_flow, is_branch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rocattn.toolchain.code_object import KernelInfo
+    from rocattn.toolchain.elf import Elf, Symbol
+    from rocattn_profiling.kernels.read.code_objects import DeviceObject
+
+MAX_CODE_BYTES = 32 << 20
+UNREADABLE = "unreadable_instruction"  # the mnemonic of what a tool cannot read
+_TIMEOUT_S = 120.0
+_NEWEST, _OLDEST = 40, 14  # of the names llvm-objdump-NN
+_STT_FUNC, _STT_OLD_KERNEL, _OLD_DESCRIPTOR_BYTES = 2, 10, 256
+_INSTRUCTION = re.compile(r"\s+(\S+)\s*(.*?)\s*// ([0-9A-F]+): ([0-9A-F]{8})")
+_HEADER = re.compile(r"([0-9a-f]{16}) <")
+_SOURCE = re.compile(r"; (.+):(\d+)(?: \(discriminator \d+\))?$")
+_MAX_UNREADABLE = 0.01  # share of a code object's instructions: more, and the tool is too old for the processor
+_REFUSED: dict[tuple[str, str], str] = {}  # tool and processor that it does not know -> that in words
+
+
+class DisassemblyError(RocattnError, RuntimeError):
+    """Raised when there is no llvm-objdump for a processor, or it fails; one line with the reason and the remedy."""
+
+
+class _UnknownProcessorError(DisassemblyError):
+    """Raised when a tool does not know a processor: the next kernel for it would be refused as well."""
+
+
+def disassemble(device: DeviceObject) -> str:
+    """Return a code object's assembly text, with ``.loc`` lines where it has a line table.
+
+    It has each function from its first instruction to its last as its symbol says, and the descriptors as far as
+    `parse_assembly` asks for them. Which instructions are spills, and which have no source line, only a compiler's own
+    text says. The few that a tool cannot read, being older than the compiler, are there as `UNREADABLE`.
+
+    Raises:
+        DisassemblyError: When no llvm-objdump here knows the processor, or it fails.
+    """
+    try:
+        elf = read_elf(device.elf)
+        functions = _functions(elf)
+    except ToolchainError as error:
+        raise DisassemblyError(str(error)) from error
+    if not functions:
+        raise DisassemblyError("it has no symbols of functions, so nothing says where its kernels begin")
+    reasons = []
+    for tool in find_objdumps():
+        reason = _REFUSED.get((tool, device.processor))
+        if reason is None:
+            try:
+                return _text(device, elf, functions, tool)
+            except _UnknownProcessorError as error:
+                reason = _REFUSED[tool, device.processor] = str(error)
+            except DisassemblyError as error:
+                reason = str(error)
+        reasons.append(reason)
+    looked = "; ".join(reasons) or "none is on PATH or in ROCm (apt install llvm-19, or set ROCM_PATH)"
+    raise DisassemblyError(f"no llvm-objdump for {device.processor or 'its processor'}: {looked}")
+
+
+def find_objdumps() -> list[str]:
+    """Return every llvm-objdump here: ROCm's, then those on PATH by version, the newest first."""
+    return find_tools("llvm-objdump")
+
+
+def find_tools(name: str) -> list[str]:
+    """Return every program of LLVM with this name: ROCm's, then those on PATH by version, the newest first."""
+    root = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
+    found = [root / folder / name for folder in ("lib/llvm/bin", "llvm/bin")]
+    tools = [str(path) for path in found if os.access(path, os.X_OK)]
+    names = (*(f"{name}-{version}" for version in range(_NEWEST, _OLDEST - 1, -1)), name)
+    tools += [path for each in names if (path := shutil.which(each))]
+    files: dict[str, str] = {}
+    for tool in tools:
+        files.setdefault(os.path.realpath(tool), tool)
+    return list(files.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Where a function's instructions lie."""
+
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class _Line:
+    """An instruction as printed; ``target`` is where a branch goes, ``source`` its file and line."""
+
+    address: int
+    mnemonic: str
+    operands: str
+    target: int | None
+    source: tuple[str, str] | None
+
+
+def _functions(elf: Elf) -> list[_Span]:
+    """Return the functions by address; one without a size ends where the next begins, or its section ends.
+
+    Raises:
+        ToolchainError: When the file is damaged, not linked, or too large.
+    """
+    if elf.type == RELOCATABLE:
+        raise ToolchainError("it is not linked, so its branches may lead anywhere: ld.lld -shared IN.o -o OUT.hsaco")
+    symbols = {
+        symbol.value: symbol  # one of those that begin at the same place
+        for symbol in elf.symbols.values()
+        if symbol.type in {_STT_FUNC, _STT_OLD_KERNEL} and symbol.name.isprintable()
+    }
+    if sum(elf.sections[index].bytes for index in {symbol.section for symbol in symbols.values()}) > MAX_CODE_BYTES:
+        raise ToolchainError(f"it has more than {MAX_CODE_BYTES >> 20} MiB of machine code: too much to disassemble")
+    starts = sorted(symbols)
+    return [
+        _Span(symbols[start].name, *_range(elf, symbols[start], following))
+        for start, following in zip(starts, [*starts[1:], 0], strict=True)
+    ]
+
+
+def _range(elf: Elf, symbol: Symbol, following: int) -> tuple[int, int]:
+    section = elf.sections[symbol.section]
+    end = symbol.value + symbol.bytes if symbol.bytes else following or section.address + section.bytes
+    skipped = _OLD_DESCRIPTOR_BYTES if symbol.type == _STT_OLD_KERNEL else 0
+    return symbol.value + skipped, end
+
+
+def _text(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> str:
+    """Run a tool and return what it prints as assembly text.
+
+    Raises:
+        DisassemblyError: When it fails, or does not know the processor's instructions.
+    """
+    with tempfile.TemporaryDirectory(prefix="rocattn-objdump-") as folder:
+        code, printed = Path(folder, "code.hsaco"), Path(folder, "code.txt")
+        code.write_bytes(device.elf)
+        command = [tool, "--disassemble", "--line-numbers", "--no-show-raw-insn", code.name]
+        try:
+            with printed.open("wb") as out:
+                done = subprocess.run(  # a crash, which is how it says "unknown processor", leaves its core there
+                    command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE,
+                    timeout=_TIMEOUT_S, check=False,
+                )  # fmt: skip
+        except OSError as error:
+            raise DisassemblyError(f"{tool} does not start ({error.strerror})") from error
+        except subprocess.TimeoutExpired as error:
+            raise DisassemblyError(f"{tool} took longer than {_TIMEOUT_S:.0f} s") from error
+        if done.returncode:
+            raise _complaint(tool, done.returncode, done.stderr.decode(errors="replace"))
+        with printed.open(errors="backslashreplace") as lines:
+            writer = _Writer(device, elf)
+            for span, instructions in _by_function(lines, functions):
+                writer.function(span, instructions)
+    if not writer.instructions:
+        raise DisassemblyError(f"{tool} finds no instructions in it")
+    if writer.unreadable > _MAX_UNREADABLE * writer.instructions:
+        share = f"{writer.unreadable} of its {writer.instructions} instructions"
+        raise DisassemblyError(f"{tool} is too old: it cannot read {share}")
+    return "\n".join(writer.lines) + "\n"
+
+
+def _complaint(tool: str, status: int, output: str) -> DisassemblyError:
+    """Return what to raise for a tool that fails, in a few words."""
+    if "not yet supported" in output or "find target" in output:
+        return _UnknownProcessorError(f"{tool} does not know it")
+    if status < 0:
+        return DisassemblyError(f"{tool} crashes on it")
+    lines = [line for line in output.splitlines() if line.strip()]
+    said = f"fails: {shown(lines[0], 120)}" if lines else "fails without a word"
+    return DisassemblyError(f"{tool} {said}")
+
+
+def _by_function(lines: Iterable[str], functions: list[_Span]) -> Iterator[tuple[_Span, list[_Line]]]:
+    """Yield each function with its instructions; what lies between functions is padding."""
+    spans = iter(functions)
+    span = next(spans, None)
+    source: tuple[str, str] | None = None
+    found: list[_Line] = []
+    starts = {each.start for each in functions}
+    for line in lines:
+        if line.startswith("; "):
+            if place := _SOURCE.match(line.rstrip("\n")):
+                source = place[1], place[2]
+            continue
+        if (header := _HEADER.match(line)) and int(header[1], 16) in starts:
+            source = None
+        match = _INSTRUCTION.match(line)
+        if match is None:
+            continue
+        address = int(match[3], 16)
+        while span is not None and address >= span.end:
+            yield span, found
+            span, found = next(spans, None), []
+        if span is None:
+            return
+        if address >= span.start:
+            found.append(_Line(address, match[1], match[2], _target(match, address), source))
+    if span is not None:
+        yield span, found
+
+
+def _target(match: re.Match[str], address: int) -> int | None:
+    """Return where a branch goes: its low 16 bits count words from the next instruction, forwards or backwards."""
+    if not is_branch(match[1]):
+        return None
+    words = int(match[4], 16) & 0xFFFF
+    return address + 4 + 4 * (words - 0x10000 if words & 0x8000 else words)
+
+
+@dataclass(slots=True)
+class _Writer:
+    """The assembly text."""
+
+    device: DeviceObject
+    elf: Elf
+    lines: list[str] = field(default_factory=list)
+    instructions: int = 0
+    unreadable: int = 0
+    _files: dict[str, int] = field(default_factory=dict)
+    _kernels: dict[str, KernelInfo] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._kernels = {kernel.symbol: kernel for kernel in self.device.kernels}
+        self.lines.append(f'\t.amdgcn_target "amdgcn-amd-amdhsa--{self.device.target}"')
+        self.lines += [f'\t.ident "{name}"' for name in _compilers(self.elf)]
+
+    def function(self, span: _Span, instructions: list[_Line]) -> None:
+        """Write a function, and its descriptor if it is a kernel."""
+        number = len(self.lines)
+        self.lines += [f"\t.type\t{span.name},@function", f"{span.name}:"]
+        targets = {one.target for one in instructions}
+        source, reachable = None, True
+        for one in instructions:
+            if one.address in targets:
+                self.lines.append(f"{_label(one.address)}:")
+                reachable = True
+            if not reachable and one.mnemonic == "s_nop":
+                continue  # the assembler's, to align the loop behind it
+            reachable = not ends_flow(one.mnemonic)
+            if one.source and one.source != source:
+                self._location(*one.source)
+            source = one.source
+            self._instruction(one)
+        self.lines += [f".Lfunc_end{number}:", f"\t.size\t{span.name}, .Lfunc_end{number}-{span.name}"]
+        if span.name in self._kernels:
+            self._descriptor(self._kernels[span.name])
+
+    def _instruction(self, one: _Line) -> None:
+        self.instructions += 1
+        if one.mnemonic.startswith((".", "<")):  # ".long 0x7fb01514": newer than the tool
+            self.unreadable += 1
+            self.lines.append(f"\t{UNREADABLE} {one.operands}".rstrip())
+            return
+        operands = one.operands
+        if one.target is not None:
+            operands = f"{operands[: operands.rfind(',') + 1]} {_label(one.target)}".lstrip()
+        self.lines.append(f"\t{one.mnemonic} {operands}".rstrip())
+
+    def _location(self, path: str, line: str) -> None:
+        if path not in self._files:
+            self._files[path] = len(self._files)
+            name = path.replace('"', "'")
+            self.lines.append(f'\t.file\t{self._files[path]} "{name}"')
+        self.lines.append(f"\t.loc\t{self._files[path]} {line} 0")
+
+    def _descriptor(self, kernel: KernelInfo) -> None:
+        said = {
+            "group_segment_fixed_size": kernel.lds_bytes,
+            "private_segment_fixed_size": kernel.scratch_bytes,
+            "kernarg_size": kernel.kernarg_bytes,
+            "wavefront_size32": int(kernel.wave_size == 32),
+            "next_free_vgpr": kernel.vgprs,
+            "next_free_sgpr": kernel.sgprs,
+        }
+        self.lines.append(f"\t.amdhsa_kernel {kernel.symbol}")
+        self.lines += [f"\t\t.amdhsa_{name} {value}" for name, value in said.items()]
+        self.lines.append("\t.end_amdhsa_kernel")
+
+
+def _label(address: int) -> str:
+    return f".L{address:x}"
+
+
+def _compilers(elf: Elf) -> list[str]:
+    """Return who compiled it, by its section .comment; the linker, which is named there too, left out."""
+    try:
+        content = b"\0".join(elf.content(section) for section in elf.named(".comment"))
+    except ToolchainError:
+        return []
+    texts = (text.decode(errors="replace") for text in content.split(b"\0"))
+    return [shown(text).replace('"', "'") for text in texts if text and not text.startswith("Linker:")][:1]

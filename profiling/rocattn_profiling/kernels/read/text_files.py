@@ -1,0 +1,110 @@
+"""What assembly text says of its kernels beside their code: the metadata that compilers append, and descriptors."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from rocattn.toolchain.code_object import KernelInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocattn_profiling.kernels.read.assembly import Function
+
+_KERNEL = re.compile(r"^ {2}- ", re.MULTILINE)
+_FIELD = re.compile(r"^(?: {4}| {2}- )(\.\w+):[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
+_TARGET = re.compile(r"^[ \t]*\.amdgcn_target[ \t]", re.MULTILINE)
+_CODE_BYTES = re.compile(r"^[ \t]*\.amdhsa_kernel[ \t]+(\S+)|^; Kernel info:\n; codeLenInByte = (\d+)$", re.MULTILINE)
+_DIGITS = re.compile(r"[0-9]{1,10}")
+_COMPILER = re.compile(r'^[ \t]*\.ident[ \t]+"([^"]*)"', re.MULTILINE)
+# What the metadata calls a number of `KernelInfo`, and the descriptor's directive that says the same, if one does.
+_NUMBERS = {
+    "wave_size": ("wavefront_size", ""),
+    "block": ("max_flat_workgroup_size", ""),
+    "vgprs": ("vgpr_count", "next_free_vgpr"),
+    "agprs": ("agpr_count", ""),
+    "sgprs": ("sgpr_count", "next_free_sgpr"),
+    "vgpr_spills": ("vgpr_spill_count", ""),
+    "sgpr_spills": ("sgpr_spill_count", ""),
+    "lds_bytes": ("group_segment_fixed_size", "group_segment_fixed_size"),
+    "scratch_bytes": ("private_segment_fixed_size", "private_segment_fixed_size"),
+    "kernarg_bytes": ("kernarg_segment_size", "kernarg_size"),
+}
+
+
+def decoded(data: bytes) -> str:
+    """Return a file's text, however an editor or git ends its lines and marks its encoding."""
+    return data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
+
+
+def texts_of(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the assembly text of each target, and its first line's number: a driver bundles several in one file."""
+    starts = [found.start() for found in _TARGET.finditer(text)]
+    line, at = 1, 0
+    for start in starts[1:]:
+        yield line, text[at:start]
+        line, at = line + text.count("\n", at, start), start
+    yield line, text[at:]
+
+
+def compiler_of(text: str) -> str:
+    """Return what compiled an assembly text by its own word; "" if it does not say."""
+    found = _COMPILER.search(text)
+    return found[1] if found else ""
+
+
+def kernels_of_text(text: str, functions: tuple[Function, ...]) -> dict[str, KernelInfo]:
+    """Return what a text says of each of its kernels, by symbol; `KernelInfo.unknown` names what it does not say.
+
+    The metadata is YAML as LLVM prints it, of which only a kernel's own scalar fields are read.
+
+    Args:
+        text: The assembly text.
+        functions: As `parse_assembly` reads them.
+    """
+    said, sizes = _metadata(text), _code_bytes(text)
+    return {one.name: _info(one, said.get(one.name, {}), sizes.get(one.name, 0)) for one in functions if one.is_kernel}
+
+
+def _code_bytes(text: str) -> dict[str, int]:
+    """Return the size of each kernel's code, which LLVM notes behind its descriptor."""
+    found, name = {}, ""
+    for kernel, size in _CODE_BYTES.findall(text):
+        name = kernel or name
+        if size and name:
+            found[name] = int(size)
+    return found
+
+
+def _metadata(text: str) -> dict[str, dict[str, str]]:
+    """Return the scalar fields of each kernel in the metadata, by the kernel's name."""
+    found: dict[str, dict[str, str]] = {}
+    for rest in text.split(".amdgpu_metadata")[1:]:
+        block = rest.partition(".end_amdgpu_metadata")[0]
+        for part in _KERNEL.split(block)[1:]:
+            fields = {name[1:]: value.strip("'\"") for name, value in _FIELD.findall(f"  - {part}")}
+            if "name" in fields:
+                found[fields["name"]] = fields
+    return found
+
+
+def _info(function: Function, fields: dict[str, str], code_bytes: int) -> KernelInfo:
+    values: dict[str, Any] = {"wave_size": function.wave_size}
+    unknown = []
+    for name, (key, directive) in _NUMBERS.items():
+        value = number(fields.get(key, ""))
+        if value is None:
+            value = number(function.descriptor.get(directive, ""))
+        if value is not None:
+            values[name] = value
+        elif name not in values:
+            values[name] = 0
+            if name != "agprs":  # older metadata leaves out what a processor does not have
+                unknown.append(name)
+    return KernelInfo(symbol=function.name, args=(), unknown=tuple(unknown), code_bytes=code_bytes, **values)
+
+
+def number(text: str) -> int | None:
+    """Return a number of 32 bits; None for an expression, as newer compilers write, and for nonsense."""
+    return int(text) if _DIGITS.fullmatch(text) and int(text) < 1 << 32 else None

@@ -1,0 +1,220 @@
+"""What a difference means, in the words of someone who writes kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rocattn_profiling.kernels.facts import KernelFacts
+    from rocattn_profiling.kernels.model.cost import LoopCost, Work
+    from rocattn_profiling.kernels.pins import LoopPin, Pin
+
+_SHOWN = 3  # kinds of instructions named in a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Sentences about one kernel.
+
+    Attributes:
+        old, new: Its numbers before and now.
+        facts: All that is known of it now.
+        before: All that is known of it before, if more than the numbers is.
+    """
+
+    old: Pin
+    new: Pin
+    facts: KernelFacts
+    before: KernelFacts | None
+
+    def spills(self) -> str:
+        """Registers kept in memory."""
+        parts = []
+        in_agprs = bool(self.new.vgpr_spills and self.new.agprs and not self.new.scratch_bytes)
+        if self.old.vgpr_spills != self.new.vgpr_spills:
+            where = " (into AGPRs)" if in_agprs else ""
+            parts.append(_count(self.old.vgpr_spills, self.new.vgpr_spills, "VGPR") + where)
+        if self.old.sgpr_spills != self.new.sgpr_spills:
+            where = " (into lanes of a VGPR)" if self.new.sgpr_spills and not self.new.scratch_bytes else ""
+            parts.append(_count(self.old.sgpr_spills, self.new.sgpr_spills, "SGPR") + where)
+        text = " and ".join(parts)
+        if self.old.scratch_bytes != self.new.scratch_bytes:
+            text += f", {_arrow(self.old.scratch_bytes, self.new.scratch_bytes)} bytes of scratch a lane"
+        if self.new.vgpr_spills:
+            count = None if in_agprs else self.facts.spills.instructions
+            if count:
+                text += f"; its hot loop accesses scratch with {count} instructions an iteration"
+            elif count == 0:
+                text += "; none is in its hot loop"
+            if self.new.vgprs:
+                text += f"; it has {self.new.vgprs} VGPRs"
+        return text
+
+    def scratch(self) -> str:
+        """Private memory that is not for spills."""
+        change = f"{_arrow(self.old.scratch_bytes, self.new.scratch_bytes)} bytes of scratch a lane"
+        if not all(one.says("vgpr_spills") for one in (self.facts, self.before) if one):
+            return f"{change}, nothing says whether for spills"
+        change += " without new spills"
+        if self.new.scratch_bytes > self.old.scratch_bytes:
+            return f"{change}: an array is indexed by what the compiler does not know, or a call was not inlined"
+        return change
+
+    def occupancy(self) -> str:
+        """Waves won or lost, with what did it."""
+        now = self.facts.occupancy
+        assert now is not None
+        before = now.max_waves_per_simd - (self.old.lost_wave_slots or 0)
+        waves = f"{_arrow(before, now.waves_per_simd)} of {now.max_waves_per_simd} waves a SIMD"
+        causes = [text for text in (self._registers(), self._lds(), self._block()) if text]
+        return f"{waves}: {', '.join(causes) or 'the limits are others'} ({now.sentence})"
+
+    def blocks(self) -> str:
+        """Blocks won or lost where the waves stay the same."""
+        now = self.facts.occupancy
+        assert now is not None
+        causes = [text for text in (self._registers(), self._lds()) if text]
+        return f"{_arrow(self.old.blocks, self.new.blocks)} blocks a {now.unit}: {', '.join(causes)} ({now.sentence})"
+
+    def registers(self) -> str:
+        """Registers that cost no wave."""
+        if self.old.lost_wave_slots is None or self.new.lost_wave_slots is None:
+            return f"{self._registers()}; whether a wave is lost is not known"
+        text = f"{self._registers()}, with no wave lost or won"
+        slack = self.facts.occupancy.slack if self.facts.occupancy else {}
+        if "VGPRs" in slack and self.old.vgprs != self.new.vgprs:
+            text += f" ({slack['VGPRs']} more before one is lost)"
+        return text
+
+    def lds(self) -> str:
+        """LDS that costs no block."""
+        if self.old.blocks is None or self.new.blocks is None:
+            return f"{self._lds()}; whether a block is lost is not known"
+        text = f"{self._lds()}, with no block lost or won"
+        slack = self.facts.occupancy.slack if self.facts.occupancy else {}
+        return text + (f" ({slack['LDS']} bytes more before one is lost)" if "LDS" in slack else "")
+
+    def matrix(self) -> str:
+        """Matrix instructions come or gone."""
+        if self.old.loop and self.old.loop.matrix_flops:
+            return f"{self._loop()} has no matrix instructions any more: the products run on the vector unit"
+        return f"{self._loop()} has matrix instructions now"
+
+    def cycles(self, change: float, factor: float) -> str:
+        """Issue cycles of the hot loop."""
+        assert self.old.loop
+        assert self.new.loop
+        text = f"{self._loop()} issues {_arrow(self.old.loop.cycles['all'], self.new.loop.cycles['all'])} cycles"
+        each = " an iteration" if self.facts.loop and self.facts.loop.has_loop else ""
+        text += each if factor == 1 else f"{each}, which does {factor:.3g} times the work"
+        sign = "+" if change > 0 else ""
+        text += f" ({sign}{100 * change:.1f} %{'' if factor == 1 else ' for the same work'})"
+        what = self._kinds(factor) or self._parts(factor)
+        return f"{text}: {what}" if what else text
+
+    def loads(self, factor: float) -> str:
+        """Wider or narrower loads."""
+        assert self.old.loop
+        assert self.new.loop
+        verb = "narrower" if _mean(self.new.loop) < _mean(self.old.loop) else "wider"
+        per = "" if factor == 1 else f" (for {factor:.3g} times the work)"
+        change = f"{_loads(self.old.loop)} -> {_loads(self.new.loop)}{per}"
+        return f"loads of global memory in {self._loop()} are {verb}: {change}"
+
+    def instruction_cache(self, size: int) -> str:
+        """Code of the hot loop against the instruction cache."""
+        assert self.old.loop
+        assert self.new.loop
+        fits = "fits the" if self.new.loop.bytes <= size else "does not fit the"
+        change = _arrow(_kib(self.old.loop.bytes), _kib(self.new.loop.bytes))
+        return f"the code of the hot loop is about {change} and {fits} instruction cache of {_kib(size)}"
+
+    def loop_code(self) -> str:
+        """Code of the hot loop that grew for nothing."""
+        assert self.old.loop
+        assert self.new.loop
+        change = _arrow(_kib(self.old.loop.bytes), _kib(self.new.loop.bytes))
+        times = self.new.loop.bytes / self.old.loop.bytes
+        return f"the code of the hot loop is about {change}, {times:.2g} times as much, and saves no issue cycles by it"
+
+    def code(self) -> str:
+        """Size of the code."""
+        return f"{_arrow(self.old.code_bytes, self.new.code_bytes)} bytes of code"
+
+    def _loop(self) -> str:
+        return "the hot loop" if self.facts.loop is None or self.facts.loop.has_loop else "its code, which has no loop,"
+
+    def _registers(self) -> str:
+        names = ("VGPRs", "AGPRs", "SGPRs")
+        before = (self.old.vgprs, self.old.agprs, self.old.sgprs)
+        after = (self.new.vgprs, self.new.agprs, self.new.sgprs)
+        changed = zip(names, before, after, strict=True)
+        return ", ".join(f"{name} {_arrow(old, new)}" for name, old, new in changed if old != new)
+
+    def _lds(self) -> str:
+        if self.old.lds_bytes == self.new.lds_bytes:
+            return ""
+        return f"LDS {_arrow(self.old.lds_bytes, self.new.lds_bytes)} bytes a block"
+
+    def _block(self) -> str:
+        return "" if self.old.block == self.new.block else f"blocks of {_arrow(self.old.block, self.new.block)} threads"
+
+    def _kinds(self, factor: float) -> str:
+        """Return the kinds of instructions that changed most, where both loops are known."""
+        if self.before is None or self.before.loop is None or self.facts.loop is None:
+            return ""
+        old, new = _work(self.before.loop), _work(self.facts.loop)
+        changed = []
+        for kind in old.keys() | new.keys():
+            (count, cycles), (now, now_cycles) = old.get(kind, (0, 0.0)), new.get(kind, (0, 0.0))
+            if difference := now_cycles - cycles * factor:
+                changed.append((abs(difference), f"{kind} {_arrow(count, now)} ({_signed(difference)} cycles)"))
+        return ", ".join(text for _, text in sorted(changed, reverse=True)[:_SHOWN])
+
+    def _parts(self, factor: float) -> str:
+        """Return what changed by unit."""
+        assert self.old.loop
+        assert self.new.loop
+        old, new = self.old.loop.cycles, self.new.loop.cycles
+        changes = {name: new.get(name, 0) - old.get(name, 0) * factor for name in old.keys() | new.keys()}
+        del changes["all"]
+        named = sorted(((abs(change), name, change) for name, change in changes.items() if change), reverse=True)
+        return ", ".join(f"{name} {_signed(change)}" for _, name, change in named)
+
+
+def _work(loop: LoopCost) -> dict[str, tuple[int, float]]:
+    def pair(work: Work) -> tuple[int, float]:
+        return work.instructions, work.cycles
+
+    return {kind: pair(work) for kind, work in loop.kinds.items()}
+
+
+def _mean(loop: LoopPin) -> float:
+    return sum(width * count for width, count in loop.loads.items()) / max(sum(loop.loads.values()), 1)
+
+
+def _loads(loop: LoopPin) -> str:
+    return " + ".join(f"{count} of {width} bytes a lane" for width, count in sorted(loop.loads.items(), reverse=True))
+
+
+def _count(old: int, new: int, what: str) -> str:
+    if not old:
+        return f"{new} {what}{'s are' if new > 1 else ' is'} spilled"
+    return f"{what}s spilled: {_arrow(old, new)}" if new else f"no {what} is spilled any more ({old} before)"
+
+
+def _arrow(old: object, new: object) -> str:
+    return f"{_number(old)} -> {_number(new)}"
+
+
+def _number(value: object) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4g}"
+
+
+def _kib(size: int) -> str:
+    return f"{size / 1024:.3g} KiB"

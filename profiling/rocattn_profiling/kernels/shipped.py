@@ -1,0 +1,229 @@
+"""The kernels that rocattn ships: which there are, compiling each or taking it from the cache, and its facts."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import rocattn
+from rocattn.cache import ContentCache, cache_folder
+from rocattn.errors import RocattnError
+from rocattn.toolchain.code_object import kernels_of
+from rocattn.toolchain.hip import compile_hip
+from rocattn.toolchain.inputs import content_key
+from rocattn_profiling.kernels.build import all_variants
+from rocattn_profiling.kernels.facts import KernelFacts, kernel_facts
+from rocattn_profiling.kernels.read.assembly import parse_assembly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rocattn.toolchain.hip import CodeObject
+
+# Macros that say how a problem is divided. Two revisions may choose differently for the same problem; what is left
+# names the problem, and with it what is compared with what.
+_CHOICES = {
+    "WAVES", "QUERY_TILES", "KEY_TILE", "SLICES", "Q_IN_LDS", "MIN_WAVES", "STREAM_ROWS", "TEAM_WAVES",
+    "TWO_PHASES", "RESIDENT_LDS",  # the last one only in older revisions
+}  # fmt: skip
+_USUAL = {"COLUMN_STEP": 0, "EXACT_DIMS": 1}  # no column is checked; the second is what older revisions call it
+_FEW = 6  # below this many kernels, processes of our own cost more than they save
+
+
+class Shipped(msgspec.Struct, frozen=True, kw_only=True):
+    """One compilation that a revision ships; see `rocattn_profiling.kernels.build.Variant`."""
+
+    kernel: str
+    source: str
+    symbol: str
+    defines: dict[str, str | int]
+    arch: str
+
+    @property
+    def variant(self) -> str:
+        """The problem that it is compiled for: "f16 D=128"."""
+        rest = {name: value for name, value in self.defines.items() if name not in _CHOICES}
+        words = [str(rest.pop("DTYPE"))] if "DTYPE" in rest else []
+        if "IN_DTYPE" in rest and "OUT_DTYPE" in rest:
+            words.append(f"{rest.pop('IN_DTYPE')}->{rest.pop('OUT_DTYPE')}")
+        head_dim = rest.pop("HEAD_DIM", None)
+        if head_dim is not None:
+            words.append(f"D={head_dim}")
+        if (head_dim_v := rest.pop("HEAD_DIM_V", head_dim)) != head_dim:
+            words.append(f"Dv={head_dim_v}")
+        rest = {name: value for name, value in rest.items() if _USUAL.get(name) != value}
+        return " ".join([*words, *(f"{name}={value}" for name, value in sorted(rest.items()))])
+
+    @property
+    def choices(self) -> str:
+        """How it is compiled for it."""
+        return " ".join(f"{name}={value}" for name, value in self.defines.items() if name in _CHOICES)
+
+    @property
+    def name(self) -> str:
+        """What it is called in audits, but for the architecture."""
+        return f"{self.kernel} {self.variant}".rstrip()
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What could not be looked at, and why; ``kernel`` and ``arch`` are "" where it is about something else."""
+
+    text: str
+    kernel: str = ""
+    arch: str = ""
+
+    @property
+    def line(self) -> str:
+        """The one line for people."""
+        return f"{self.kernel} on {self.arch}: {self.text}" if self.kernel else self.text
+
+
+def shipped_kernels(archs: Sequence[str], *, quick: bool = False) -> list[Shipped]:
+    """Return what this revision ships for some architectures.
+
+    Args:
+        archs: Targets.
+        quick: Only half precision, at D = 128 where there is a head dimension: one of each kernel.
+
+    Raises:
+        ArchError: When there are no kernels for an architecture.
+    """
+    found = [
+        Shipped(kernel=one.kernel, source=one.source, symbol=one.symbol, defines=dict(one.defines), arch=one.arch)
+        for one in all_variants(archs)
+    ]
+    return [one for one in found if not quick or is_quick(one)]
+
+
+def is_quick(one: Shipped) -> bool:
+    """Whether a kernel is among the few that stand for all."""
+    dtype = one.defines.get("DTYPE", one.defines.get("OUT_DTYPE", "f16"))
+    return dtype == "f16" and one.defines.get("HEAD_DIM", 128) == 128
+
+
+def facts_of_all(
+    kernels: Sequence[Shipped],
+    root: Path,
+    *,
+    jobs: int,
+    mca: bool = False,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> tuple[list[KernelFacts], list[Problem]]:
+    """Return the facts of kernels, from the cache or compiled now, and a problem for each that cannot be had.
+
+    Args:
+        kernels: What to look at.
+        root: Where the sources are: ``hip/`` and ``include/``.
+        jobs: Processes at once.
+        mca: Whether to ask llvm-mca, too.
+        on_step: Called with a line after each.
+
+    Raises:
+        ToolchainError: When there is no compiler.
+    """
+    found: list[KernelFacts] = []
+    problems: list[Problem] = []
+
+    def take(one: Shipped, made: KernelFacts | str) -> None:
+        if isinstance(made, str):
+            problems.append(Problem(made, one.name, one.arch))
+        else:
+            found.append(made)
+        on_step(f"{one.name} {one.arch}")
+
+    if jobs == 1 or len(kernels) < _FEW:
+        for one in kernels:
+            take(one, facts_or_problem(one, root, mca=mca))
+    else:
+        # Fresh processes, not forks: this one may have threads.
+        pool = ProcessPoolExecutor(min(jobs, len(kernels)), mp_context=get_context("spawn"), initializer=_leave_alone)
+        try:
+            work = {pool.submit(facts_or_problem, one, root, mca=mca): one for one in kernels}
+            for done in as_completed(work):
+                take(work[done], done.result())
+        except BrokenProcessPool as error:
+            raise RocattnError("a helper process was killed (out of memory?): try again with --jobs 1") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+    found.sort(key=lambda facts: (facts.arch, facts.kernel, natural(facts.variant)))
+    return found, sorted(problems, key=lambda problem: problem.line)
+
+
+def natural(text: str) -> tuple[tuple[int, str], ...]:
+    """Return a key that sorts "D=64" before "D=128"."""
+    words = text.replace("=", " ").split()
+    return tuple((int(word), "") if word.isdecimal() else (-1, word) for word in words)
+
+
+def facts_or_problem(one: Shipped, root: Path, *, mca: bool = False) -> KernelFacts | str:
+    """Return a kernel's facts, or in one line why there are none: what travels between processes."""
+    try:
+        return shipped_facts(one, root, mca=mca)
+    except RocattnError as error:
+        return str(error)
+
+
+def shipped_facts(one: Shipped, root: Path, *, mca: bool = False) -> KernelFacts:
+    """Return the facts of one kernel, from the cache where this code object was looked at before by this code.
+
+    Raises:
+        ToolchainError: When it does not compile.
+    """
+    code = compile_kernel(one, root)
+    if mca:  # what another program says is not kept: the key does not know its version
+        return facts_of_code(one, code, mca=True)
+    about = msgspec.json.encode([one, code.compiler.version])
+    key = content_key(["facts-1", own_version(), about, code.data, code.assembly])
+    made = ContentCache(cache_folder()).get_or_make(
+        key, lambda: {"facts.json": msgspec.json.encode(facts_of_code(one, code))}
+    )
+    return msgspec.json.decode(made["facts.json"], type=KernelFacts)
+
+
+def compile_kernel(one: Shipped, root: Path, *, line_tables: bool = False) -> CodeObject:
+    """Compile a kernel from the sources in a folder, or take it from the cache.
+
+    Raises:
+        ToolchainError: When it does not compile.
+    """
+    return compile_hip(
+        root / one.source, one.arch, defines=one.defines, include_root=root / "include", line_tables=line_tables
+    )
+
+
+def facts_of_code(one: Shipped, code: CodeObject, *, mca: bool = False) -> KernelFacts:
+    """Return the facts of a compiled kernel.
+
+    Raises:
+        ToolchainError: When its code object is not what was asked for.
+    """
+    info = next((info for info in kernels_of(code.data) if info.symbol == one.symbol), None)
+    function = next((function for function in parse_assembly(code.assembly) if function.name == one.symbol), None)
+    if info is None or function is None:
+        raise RocattnError(f"{one.source} has no kernel {one.symbol}")
+    return kernel_facts(
+        info, code.arch, function, file=one.source, kernel=one.kernel, variant=one.variant, choices=one.choices,
+        compiler=code.compiler.version, mca=mca,
+    )  # fmt: skip
+
+
+@functools.cache
+def own_version() -> str:
+    """Return a hash of all that turns machine code into facts: code and data of the audit and below."""
+    audit, library = Path(__file__).parent, Path(rocattn.__file__).parent
+    folders = (audit, library / "toolchain")
+    files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.suffix in {".py", ".toml"}]
+    files += sorted((audit.parent / "base").glob("gpus.*"))
+    return content_key([part for path in files for part in (path.name, path.read_bytes())])
+
+
+def _leave_alone() -> None:
+    """Let Ctrl-C end the main process, which then ends its helpers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

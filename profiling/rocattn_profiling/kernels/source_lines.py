@@ -1,0 +1,188 @@
+"""Where in the source the cycles of a hot loop, and its spills, come from.
+
+The shipped kernels are compiled without line tables. Those that a finding names are compiled once more with them
+(``-gline-tables-only``), and the tables are believed only if the machine code is byte for byte the same. Most
+instructions come from small functions that everything else calls (a matrix product, a load); they are counted where the
+file that has the loop calls them, as the chain of inlined calls beside each ``.loc`` says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from rocattn.toolchain.elf import Elf
+from rocattn_profiling.kernels.model.cost import loop_cost
+from rocattn_profiling.kernels.model.loops import hot_loop
+from rocattn_profiling.kernels.read.assembly import parse_assembly
+from rocattn_profiling.kernels.shipped import compile_kernel, shipped_kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.kernels.audit import Audit
+    from rocattn_profiling.kernels.compare import Comparison
+    from rocattn_profiling.kernels.model.cost import LoopCost
+    from rocattn_profiling.kernels.read.assembly import Function
+    from rocattn_profiling.kernels.shipped import Shipped
+
+SHOWN = 3
+MOST = 12  # kernels that lines are looked up for: each may take a compilation
+_LOCATION = re.compile(r"\s*\.loc\s[^;]*;\s*(\S.*)$")
+_FRAME = re.compile(r"([^\s\[\]@]+):(\d+):\d+")
+_WIDTH = 72  # of the source text shown
+
+Frame = tuple[str, str]
+"""File and line of a call in a chain of inlined ones, the innermost first."""
+
+
+class SourceLine(NamedTuple):
+    """A line of the source, and what it costs.
+
+    Attributes:
+        place: Its file and number, with a colon between.
+        text: What it costs, and the source text where that is known.
+        spills: Whether it is listed for the registers that it saves or restores, not for its cycles.
+    """
+
+    place: str
+    text: str
+    spills: bool = False
+
+    @property
+    def file(self) -> str:
+        """The file, as the compiler names it."""
+        return self.place.partition(":")[0]
+
+    @property
+    def number(self) -> int:
+        """The line's number, from 1."""
+        return int(self.place.split(":")[1])
+
+    def __str__(self) -> str:
+        """Return the one line for people."""
+        return f"{self.place}: {self.text}"
+
+
+def lines_of_loop(loop: LoopCost | None) -> list[SourceLine]:
+    """Return the costliest source lines of a hot loop, with their cycles; empty without a line table."""
+    if loop is None:
+        return []
+    return [
+        SourceLine(one.line, f"{one.cycles:g} of {loop.issue_cycles:g} cycles, {one.instructions} instructions")
+        for one in loop.lines[:SHOWN]
+        if one.line
+    ]
+
+
+def lines_of_shipped(one: Shipped, root: Path) -> list[SourceLine]:
+    """Return the same for a shipped kernel, with the source text, and the lines that its spills are on.
+
+    Raises:
+        ToolchainError: When it does not compile.
+    """
+    plain, with_tables = compile_kernel(one, root), compile_kernel(one, root, line_tables=True)
+    if _machine_code(plain.data) != _machine_code(with_tables.data):
+        return []  # then these are the lines of another program
+    function = next((each for each in parse_assembly(with_tables.assembly) if each.name == one.symbol), None)
+    if function is None:
+        return []
+    function = _at_callers(function, _chains(with_tables.assembly))
+    sources = _Sources(root, root / one.source)
+    spills = Counter(
+        each.source for block in function.blocks for each in block.instructions if each.spill and each.source
+    )
+    found = lines_of_loop(loop_cost(function, one.arch))
+    found += [
+        SourceLine(line, f"{_saving(count)} spilled registers", spills=True)
+        for line, count in spills.most_common(SHOWN)
+    ]
+    return [line._replace(text=f"{line.text}{sources.text(line)}") for line in found]
+
+
+def _saving(count: int) -> str:
+    return "1 instruction saves or restores" if count == 1 else f"{count} instructions save or restore"
+
+
+def _chains(assembly: str) -> list[tuple[Frame, ...]]:
+    """Return for each line of a text the chain of calls that the last location before it names."""
+    found: list[tuple[Frame, ...]] = [()]
+    current: tuple[Frame, ...] = ()
+    for line in assembly.splitlines():
+        if ".loc" in line and (match := _LOCATION.match(line)):
+            current = tuple((file, number) for file, number in _FRAME.findall(match[1]))
+        found.append(current)
+    return found
+
+
+def _at_callers(function: Function, chains: Sequence[tuple[Frame, ...]]) -> Function:
+    """Return a function whose instructions are said to be from the file that has its hot loop."""
+    loop = hot_loop(function)
+    ends = [function.blocks[block].instructions[-1:] for block in loop.latches] if loop else []
+    files = {chains[last[0].line][0][0] for last in ends if last and chains[last[0].line]}
+
+    def source(line: int) -> str:
+        frames = [frame for frame in chains[line] if frame[1] != "0"]
+        inside = [frame for frame in frames if frame[0] in files]
+        return ":".join((inside or frames or [("", "")])[0]).removeprefix(":")
+
+    blocks = [
+        replace(block, instructions=tuple(replace(one, source=source(one.line)) for one in block.instructions))
+        for block in function.blocks
+    ]
+    return replace(function, blocks=tuple(blocks))
+
+
+class _Sources:
+    """The texts that lines are from; the compiler names headers below ``include/``, the rest beside the source."""
+
+    def __init__(self, root: Path, source: Path) -> None:
+        self._root, self._source = root, source
+        self._texts: dict[str, list[str]] = {}
+
+    def text(self, line: SourceLine) -> str:
+        """Return ": " and the text of a line; "" if it is not there."""
+        file = line.file
+        if file not in self._texts:
+            path = self._root / file if file.startswith("include/") else self._source.parent / file
+            self._texts[file] = path.read_text().splitlines() if path.is_file() else []
+        lines, at = self._texts[file], line.number - 1
+        text = " ".join(lines[at].split()) if 0 <= at < len(lines) else ""
+        return f": {text if len(text) <= _WIDTH else text[: _WIDTH - 1] + '…'}" if text else ""
+
+
+def _machine_code(data: bytes) -> bytes:
+    elf = Elf.read(data)
+    return b"".join(elf.content(section) for section in elf.named(".text"))
+
+
+def with_lines(comparison: Comparison, audit: Audit, root: Path | None) -> Comparison:
+    """Add the source lines of hot loops to what got worse in a comparison, the first `MOST` kernels of it.
+
+    Args:
+        comparison: As made from the audit.
+        audit: Of what got worse.
+        root: Where the sources of shipped kernels are; None for files, whose own line tables are taken.
+    """
+    facts = {(one.arch, one.name, one.file): one for one in audit.kernels}
+    worse = list(dict.fromkeys((one.arch, one.kernel, one.file) for one in comparison.of("worse")))[:MOST]
+    lines = {}
+    shipped = {} if root is None else {(one.arch, one.name): one for one in shipped_kernels(audit.archs)}
+    for key in worse:
+        if root is None:
+            lines[key] = lines_of_loop(facts[key].loop)
+        elif key[:2] in shipped:
+            lines[key] = lines_of_shipped(shipped[key[:2]], root)
+    findings = [
+        # Once for each kernel: its first finding takes them.
+        msgspec.structs.replace(one, lines=[str(line) for line in lines.pop((one.arch, one.kernel, one.file), [])])
+        if one.severity == "worse"
+        else one
+        for one in comparison.findings
+    ]
+    return msgspec.structs.replace(comparison, findings=findings)

@@ -1,0 +1,325 @@
+"""How audits look: the table on a terminal, findings as text, and both as Markdown and JSON files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.console import print_table, say
+from rocattn_profiling.base.files import write_together
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from rocattn_profiling.kernels.audit import Audit
+    from rocattn_profiling.kernels.compare import Comparison, Finding
+    from rocattn_profiling.kernels.facts import KernelFacts
+    from rocattn_profiling.kernels.model.occupancy import Occupancy
+
+AUDIT, MARKDOWN, COMPARISON = "audit.json", "audit.md", "comparison.json"
+_MOST_ROWS = 60
+COLUMNS = (
+    "kernel", "arch", "VGPRs", "AGPRs", "SGPRs", "spills", "scratch B", "LDS B", "waves", "bound by", "cycles",
+    "matrix %", "issue bound %", "FLOP/B", "code B",
+)  # fmt: skip
+_KEYS = 2  # of them tell kernels apart; of several files, so does the file
+_SUMMARY = ("kernel", "arch", "variants", "VGPRs", "spill", "scratch", "LDS B", "waves", "bound by", "code B")
+_LEGEND = (
+    "waves: of a SIMD, of its wave slots; cycles: issue cycles of one iteration of the hot loop, of one wave; "
+    "matrix %: those of matrix instructions; FLOP/B: of matrix products for each byte of global memory"
+)
+_BOUND = (
+    "issue bound %: what the matrix unit could use if nothing waited. It leaves out LDS conflicts, waits, dependences, "
+    "occupancy and memory: it ranks no kernels"
+)
+_CHANGES = {
+    "spills": "spills", "scratch": "scratch B", "occupancy": "waves lost", "blocks": "blocks", "registers": "VGPRs",
+    "LDS": "LDS B", "matrix": "matrix FLOP", "issue cycles": "cycles", "global loads": "B a load",
+    "instruction cache": "loop B", "loop code": "loop B", "code": "code B",
+}  # fmt: skip
+"""Columns of what changed, by the metric of a finding."""
+_TITLES = {
+    "worse": "worse", "better": "better", "incomparable": "not comparable", "missing": "missing", "new": "new",
+    "note": "notes",
+}  # fmt: skip
+_BETTER = "better: pin it with `rocattn kernels audit --write-pins`, so that the next change cannot eat it up"
+_STALE = {
+    "better": _BETTER,
+    "new": "new: pin it with --write-pins",
+    "missing": "missing: renew the pins with --write-pins",
+}
+
+
+def for_people(audit: Audit, comparison: Comparison | None) -> tuple[Audit, Comparison | None]:
+    """Return both with the names of C++ kernels instead of their symbols, as far as a program here can read those."""
+    import msgspec
+
+    from rocattn_profiling.kernels.read.cxx_names import readable
+
+    findings = comparison.findings if comparison else []
+    names = readable([*(facts.kernel for facts in audit.kernels), *(finding.kernel for finding in findings)])
+    if not names:
+        return audit, comparison
+    kernels = [msgspec.structs.replace(facts, kernel=names.get(facts.kernel, facts.kernel)) for facts in audit.kernels]
+    audit = msgspec.structs.replace(audit, kernels=kernels)
+    if comparison is not None:
+        comparison = msgspec.structs.replace(comparison, findings=[_renamed(one, names) for one in findings])
+    return audit, comparison
+
+
+def _renamed(finding: Finding, names: dict[str, str]) -> Finding:
+    import msgspec
+
+    return msgspec.structs.replace(finding, kernel=names.get(finding.kernel, finding.kernel))
+
+
+def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
+    """Print the kernels, or a summary if they are many; then what could not be known, each line once."""
+    if len(audit.kernels) <= _MOST_ROWS:
+        mca = any(facts.mca for facts in audit.kernels)
+        columns, rows = _columns(files=files), [_row_of(facts, files=files) for facts in audit.kernels]
+        if mca:
+            columns.append("llvm-mca")
+            rows = [[*cells, _mca(facts)] for cells, facts in zip(rows, audit.kernels, strict=True)]
+        print_table(f"audit of {audit.subject}", columns, rows, keys=_KEYS + files)
+        say(_LEGEND)
+        say(_BOUND)
+        if mca:
+            say("llvm-mca: cycles that it takes one iteration to need, in order and with latencies")
+    else:
+        print_table(f"audit of {audit.subject}", _SUMMARY, list(_summary_rows(audit.kernels)), keys=_KEYS)
+        say("each line is of several variants, as smallest to largest; every kernel is in the files written")
+    _show_remarks(audit, lines=lines, files=files)
+
+
+def show_changes(audit: Audit, comparison: Comparison, *, lines: bool, files: bool, notes: bool) -> None:
+    """Print the numbers of the kernels that changed, before and after; the others are counted in the headline.
+
+    Args:
+        audit: Of now.
+        comparison: With what was before.
+        lines: Whether to show the costliest source lines of their hot loops, too.
+        files: Whether a kernel's file is needed to tell it from others.
+        notes: Whether a change without consequence is one.
+    """
+    import msgspec
+
+    changes: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in comparison.findings:
+        changes.setdefault((finding.kernel, finding.arch, finding.file)[: _KEYS + files], []).append(finding)
+    shown = {key: of for key, of in changes.items() if notes or any(one.severity != "note" for one in of)}
+    rows = {key: cells for key, of in shown.items() if (cells := _change_cells(of))}
+    columns = [name for name in dict.fromkeys(_CHANGES.values()) if any(name in cells for cells in rows.values())]
+    if rows:
+        keys = _columns(files=files)[: _KEYS + files]
+        table = [[*key, *(cells.get(name, "") for name in columns)] for key, cells in rows.items()]
+        print_table("what changed", [*keys, *columns], table[:_MOST_ROWS], keys=len(keys))
+        if len(table) > _MOST_ROWS:
+            say(f"and {len(table) - _MOST_ROWS} more: they are in the files written")
+    mine = [facts for facts in audit.kernels if (facts.name, facts.arch, facts.file)[: _KEYS + files] in shown]
+    _show_remarks(msgspec.structs.replace(audit, kernels=mine), lines=lines, files=files)
+
+
+def _change_cells(findings: Iterable[Finding]) -> dict[str, str]:
+    """Return the numbers of one kernel's findings, by column."""
+    return {
+        _CHANGES[one.metric]: f"{_cell(one.before, 7) or '?'} -> {_cell(one.after, 7) or '?'}"
+        for one in findings
+        if one.metric in _CHANGES and one.before != one.after
+    }
+
+
+def _show_remarks(audit: Audit, *, lines: bool, files: bool) -> None:
+    """Print the source lines of hot loops if asked for, then what could not be known, each line once."""
+    if lines:
+        for facts in audit.kernels:
+            for line in _loop_lines(facts, named=files):
+                say(line)
+    said: dict[str, list[str]] = {}
+    for facts in audit.kernels:
+        for line in _unsaid(facts):
+            said.setdefault(line, []).append(facts.name)
+    for line, names in said.items():
+        of_whom = "" if len(names) == len(audit.kernels) else f" of {names[0] if len(names) == 1 else len(names)}"
+        say(f"not known{of_whom}: {line}")
+
+
+def _unsaid(facts: KernelFacts) -> Iterator[str]:
+    """Return what is not known of a kernel, and what its cycles leave out."""
+    yield from facts.gaps
+    if facts.loop:
+        yield from (f"cycles: {note}" for note in facts.loop.gaps)
+
+
+def _columns(*, files: bool) -> list[str]:
+    """Return the columns of the table, those first that tell rows apart."""
+    return [*COLUMNS[:_KEYS], *(["file"] if files else []), *COLUMNS[_KEYS:]]
+
+
+def _row_of(facts: KernelFacts, *, files: bool) -> list[str]:
+    cells = row(facts)
+    return [*cells[:_KEYS], *([facts.file] if files else []), *cells[_KEYS:]]
+
+
+def row(facts: KernelFacts) -> list[str]:
+    """Return the cells of one kernel."""
+    loop, waves = facts.loop, facts.occupancy
+    vgprs, sgprs = _said(facts, "vgprs", facts.vgprs), _said(facts, "sgprs", facts.sgprs)
+    scratch, lds = _said(facts, "scratch_bytes", facts.scratch_bytes), _said(facts, "lds_bytes", facts.lds_bytes)
+    spills = _said(facts, "vgpr_spills", facts.spills.vgprs)
+    spills += f" + {facts.spills.sgprs} SGPR" if facts.spills.sgprs else ""
+    return [
+        facts.name, facts.arch, vgprs, str(facts.agprs), sgprs, spills, scratch, lds,
+        f"{waves.waves_per_simd:g}/{waves.max_waves_per_simd}" if waves else "?",
+        ", ".join(_binding(waves)) if waves else "?", _cell(loop.issue_cycles if loop else None),
+        _cell(loop.matrix_share_pct if loop and loop.matrix_flops else None, 3),
+        _cell(loop.issue_bound_pct if loop else None, 3),
+        _cell(loop.flops_per_global_byte if loop and loop.matrix_flops else None, 4), str(facts.code_bytes or "?"),
+    ]  # fmt: skip
+
+
+def _said(facts: KernelFacts, name: str, value: int) -> str:
+    return str(value) if value or facts.says(name) else "?"
+
+
+def _mca(facts: KernelFacts) -> str:
+    return f"{facts.mca.cycles:.6g}" if facts.mca else "?"
+
+
+def _binding(waves: Occupancy) -> tuple[str, ...]:
+    """Return what binds; where all wave slots are filled nothing else does."""
+    return ("wave slots",) if waves.binding.name == "wave slots" else waves.bound_by
+
+
+def _cell(value: float | None, digits: int = 6) -> str:
+    return "" if value is None else f"{value:.{digits}g}"
+
+
+def _summary_rows(kernels: Iterable[KernelFacts]) -> Iterator[list[str]]:
+    groups: dict[tuple[str, str], list[KernelFacts]] = {}
+    for facts in kernels:
+        groups.setdefault((facts.kernel, facts.arch), []).append(facts)
+    for (kernel, arch), of_kernel in sorted(groups.items()):
+        waves = [facts.occupancy for facts in of_kernel if facts.occupancy]
+        bound = Counter(name for one in waves for name in _binding(one))
+        yield [
+            kernel, arch, str(len(of_kernel)), _span(facts.vgprs for facts in of_kernel),
+            str(sum(facts.spills.vgprs > 0 for facts in of_kernel)),
+            str(sum(facts.scratch_bytes > 0 for facts in of_kernel)), _span(facts.lds_bytes for facts in of_kernel),
+            _span(one.waves_per_simd for one in waves), ", ".join(name for name, _ in bound.most_common()),
+            _span(facts.code_bytes for facts in of_kernel),
+        ]  # fmt: skip
+
+
+def _span(values: Iterable[float]) -> str:
+    found = sorted(set(values))
+    if not found:
+        return "?"
+    return f"{found[0]:g}" if len(found) == 1 else f"{found[0]:g}-{found[-1]:g}"
+
+
+def _loop_lines(facts: KernelFacts, *, named: bool) -> Iterator[str]:
+    from rocattn_profiling.kernels.source_lines import lines_of_loop
+
+    found = lines_of_loop(facts.loop)
+    if found:
+        yield f"{facts.name} {facts.arch}{f' ({facts.file})' if named else ''}:"
+        yield from (f"  {line}" for line in found)
+
+
+def text(comparison: Comparison, *, pinned: bool, notes: bool = False) -> str:
+    """Return a comparison for a terminal or a log, gravest first."""
+    return "\n".join(_text_lines(comparison, pinned=pinned, notes=notes)) + "\n"
+
+
+def headline(comparison: Comparison) -> str:
+    """Return a comparison in one sentence."""
+    counts = Counter(finding.severity for finding in comparison.findings)
+    kernels = {(finding.arch, finding.kernel, finding.file) for finding in comparison.of("worse")}
+    parts = [f"{len(kernels)} kernel{'s' * (len(kernels) > 1)} worse"] if kernels else []
+    parts += [
+        f"{counts[name]} {_TITLES[name]}" for name in ("better", "incomparable", "missing", "new") if counts[name]
+    ]
+    verdict = ", ".join(parts) or "nothing got worse or better"
+    return (
+        f"{verdict}: {comparison.compared} kernels of {comparison.head} against {comparison.base}, "
+        f"{comparison.unchanged} without any difference"
+    )
+
+
+def _text_lines(comparison: Comparison, *, pinned: bool, notes: bool) -> Iterator[str]:
+    yield headline(comparison)
+    for severity, findings in _groups(comparison):
+        yield ""
+        if severity == "note" and not notes:
+            yield f"notes: {len(findings)} changes without consequence (--notes shows them)"
+            continue
+        yield f"{_title(severity, pinned=pinned)}:"
+        for finding in findings:
+            yield f"  {finding.sentence}"
+            yield from (f"    {line}" for line in finding.lines)
+
+
+def _groups(comparison: Comparison) -> Iterator[tuple[str, list[Finding]]]:
+    for severity in _TITLES:
+        findings = [finding for finding in comparison.findings if finding.severity == severity]
+        if findings:
+            yield severity, findings
+
+
+def _title(severity: str, *, pinned: bool) -> str:
+    return _STALE.get(severity, _TITLES[severity]) if pinned else _TITLES[severity]
+
+
+def write(
+    out: Path, audit: Audit, comparison: Comparison | None, told: tuple[Audit, Comparison | None],
+    *, pinned: bool, files: bool,
+) -> None:  # fmt: skip
+    """Write the audit and the comparison for programs, and both, as they are told people, as Markdown.
+
+    Raises:
+        RocattnError: When the folder does not take it.
+    """
+    import msgspec
+
+    def as_json(value: object) -> str:
+        return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
+
+    texts = {out / AUDIT: as_json(audit)}
+    if comparison is not None:
+        texts[out / COMPARISON] = as_json(comparison)
+    write_together(texts | {out / MARKDOWN: _markdown(*told, pinned=pinned, files=files)})
+
+
+def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, files: bool) -> str:
+    """Return the whole as Markdown: what changed first, then every kernel."""
+    lines = ["# Audit of the machine code", ""]
+    if comparison is not None:
+        lines += [_escaped(headline(comparison)), ""]
+        for severity, findings in _groups(comparison):
+            lines += [f"## {_title(severity, pinned=pinned).capitalize()}", ""]
+            for finding in findings:
+                lines.append(f"- {_escaped(finding.sentence)}")
+                lines += [f"  - `{line}`" for line in finding.lines]
+            lines.append("")
+    lines += [f"## {len(audit.kernels)} kernels of {_escaped(audit.subject)}", ""]
+    lines += [f"Compiled by {_escaped(name) or 'a compiler that the file does not name'}." for name in audit.compilers]
+    lines += ["", f"{_LEGEND[0].upper()}{_LEGEND[1:]}.", f"{_BOUND[0].upper()}{_BOUND[1:]}.", ""]
+    columns = _columns(files=files)
+    lines += [_cells(columns), _cells("-" if name in {"kernel", "arch", "file"} else "-:" for name in columns)]
+    lines += [_cells(map(_escaped, _row_of(facts, files=files))) for facts in audit.kernels]
+    unknown = [f"{facts.name}: {line}" for facts in audit.kernels for line in _unsaid(facts)]
+    unknown += [problem.line for problem in audit.problems]
+    if unknown:
+        lines += ["", "## Not known", "", *(f"- {_escaped(line)}" for line in dict.fromkeys(unknown))]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    """Keep a name from being read as Markdown: symbols of C++ are full of it."""
+    return "".join(f"\\{letter}" if letter in "|*_<>`[]\\" else letter for letter in text)

@@ -1,0 +1,1 @@
+"""``rocattn memory``: peak memory against sequence length."""

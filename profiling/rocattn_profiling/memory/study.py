@@ -1,0 +1,297 @@
+"""Measuring memory: one fresh process a length and backend, and what follows from all of them together."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rocattn.backends import BACKENDS, GpuBackend
+from rocattn.backends.gpu import VARIABLE as FLASH_VARIABLE
+from rocattn_profiling.measure.feasibility import PROCESS_BYTES, gigabytes
+from rocattn_profiling.measure.launching import Crash, run_worker
+from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
+from rocattn_profiling.measure.records import Status  # noqa: TC001 - as above
+from rocattn_profiling.memory import model as memory_model
+from rocattn_profiling.memory.model import Growth, Theory  # noqa: TC001 - msgspec reads the annotations
+from rocattn_profiling.memory.worker import MemoryJob, MemoryResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rocattn.config import AttentionConfig
+    from rocattn.registry import Backend, Support
+
+GPU_STANDARD = "gpu-standard"
+"""How the standard path of the gpu backend is called here: a configuration of it, not a backend."""
+STANDARD = {"gpu": GPU_STANDARD, GPU_STANDARD: "", "cpu": ""}
+"""What a backend's memory is compared with; "cpu" for those that are not listed, nothing for standard attention."""
+ALLOWED_PCT, ALLOWED_BYTES = 5.0, 1 << 16
+_GIVE_BACK = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""glibc then returns what is freed, and the resident set is what is in use (not so where times are measured)."""
+_TIMEOUT_S = 600.0
+_WORKER = "rocattn_profiling.memory.worker"
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One length on one backend, in bytes.
+
+    Attributes:
+        backend: Its name, or `GPU_STANDARD`.
+        length: Keys, and query tokens unless they are fixed.
+        label: The config's.
+        theory: By the formulas.
+        status: Whether it was measured, left out for its size, or the backend crashed or raised.
+        allocated_bytes, rss_bytes: As in `MemoryResult`; 0 unless measured.
+        matrix_bytes: B * H * Sq * Sk scores in float32 (float64 for float64): the whole attention matrix.
+        skipped: Why it was skipped or failed; empty if it was measured.
+    """
+
+    backend: str
+    length: int
+    label: str
+    theory: Theory
+    matrix_bytes: int
+    status: Status = "measured"
+    allocated_bytes: int = 0
+    rss_bytes: int = 0
+    skipped: str = ""
+
+    @property
+    def difference_pct(self) -> float:
+        """Theory over what the allocators counted, as a change in percent."""
+        return 100 * (self.theory.total / self.allocated_bytes - 1) if self.allocated_bytes else 0.0
+
+    @property
+    def scores_pct(self) -> float:
+        """Scores of [.., Sq, Sk] in percent of the peak."""
+        return 100 * self.theory.scores / self.allocated_bytes if self.allocated_bytes else 0.0
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """What the points of one backend say together.
+
+    Attributes:
+        backend: As in `Point`.
+        growth: Of the allocators' peak; None with too few lengths.
+        longest: Tokens that fit in the budget by theory.
+        longest_theory_bytes: What they take by theory.
+        longest_measured_bytes: What the measured sizes let expect there; None with too few lengths.
+        worst_difference_pct: The largest |theory over measured - 1|, in percent; None if nothing was measured.
+    """
+
+    backend: str
+    growth: Growth | None
+    longest: int
+    longest_theory_bytes: int
+    longest_measured_bytes: float | None
+    worst_difference_pct: float | None
+
+
+class Reduction(msgspec.Struct, frozen=True, kw_only=True):
+    """How much less a backend takes than standard attention on the same length, in percent of the latter.
+
+    Attributes:
+        total_pct: Of the whole peak.
+        workspace_pct: Of what is allocated beside inputs and outputs.
+    """
+
+    backend: str
+    standard: str
+    length: int
+    total_pct: float
+    workspace_pct: float
+
+
+class MemoryStudy(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything `rocattn memory` says.
+
+    Attributes:
+        config: The first config (`AttentionConfig.to_dict`); only its length varies.
+        keep_queries: Whether query tokens stay as they are while keys vary.
+        threads, budget_bytes: As asked for.
+        absent: Backends that were not measured, with the reason.
+    """
+
+    schema: int = 1
+    config: dict[str, Any]
+    keep_queries: bool
+    threads: int
+    budget_bytes: int
+    points: list[Point]
+    fits: list[Fit]
+    reductions: list[Reduction]
+    absent: dict[str, str]
+
+
+class Subject:
+    """A backend, or the standard path of the gpu backend, as its memory is asked for.
+
+    Attributes:
+        name: Its name here.
+        backend: The backend of this process.
+        environment: What else the measuring process must be told.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        if name != GPU_STANDARD:
+            self.backend: Backend = BACKENDS.get(name)
+            self.environment: dict[str, str] = {}
+            return
+        self.backend = GpuBackend()
+        self.backend.use_flash_attention = False
+        self.environment = {FLASH_VARIABLE: "0"}
+
+    def supports(self, config: AttentionConfig) -> Support:
+        """Say whether the backend is available here and supports the config."""
+        return BACKENDS.supports(self.backend, config)
+
+
+def measure_memory(
+    config: AttentionConfig,
+    lengths: Sequence[int],
+    names: Sequence[str],
+    *,
+    threads: int,
+    budget_bytes: int,
+    keep_queries: bool = False,
+    backend_module: str = "",
+    on_step: Callable[[str], None] = lambda _what: None,
+) -> MemoryStudy:
+    """Measure backends on a config at several lengths.
+
+    Args:
+        config: The problem.
+        lengths: Keys, and query tokens unless ``keep_queries``.
+        names: Backends, or `GPU_STANDARD`.
+        threads: Threads of the kernels; ``ROCATTN_NUM_THREADS`` of this process must say the same, as the theory of
+            some backends depends on it.
+        budget_bytes: For which the longest sequence is sought.
+        keep_queries: Leave query tokens as they are.
+        backend_module: Module that registers further backends, imported by each process.
+        on_step: Called after each measurement, with what it was.
+
+    Raises:
+        NoBackendError: For a name that is no backend's.
+    """
+    subjects = [Subject(name) for name in names]
+    configs = {length: memory_model.at_length(config, length, keep_queries=keep_queries) for length in lengths}
+    points, fits, absent = [], [], {}
+    for subject in subjects:
+        answer = subject.supports(configs[lengths[0]])
+        if not answer:
+            absent[subject.name] = answer.reason
+            on_step(subject.name)
+            continue
+        mine = []
+        for length, at in configs.items():
+            mine.append(_measure_point(subject, length, at, threads, backend_module))
+            on_step(f"{subject.name} {at.label}")
+        points += mine
+        fits.append(_fit(subject, mine, config, budget_bytes, keep_queries=keep_queries))
+    return MemoryStudy(
+        config=configs[lengths[0]].to_dict(),
+        keep_queries=keep_queries,
+        threads=threads,
+        budget_bytes=budget_bytes,
+        points=points,
+        fits=fits,
+        reductions=reductions(points),
+        absent=absent,
+    )
+
+
+def _measure_point(subject: Subject, length: int, config: AttentionConfig, threads: int, backend_module: str) -> Point:
+    made = memory_model.theory(config, subject.backend)
+    item = 8 if config.dtype == "float64" else 4
+    matrix = config.batch * config.num_heads * config.seq_q * config.seq_k * item
+    values: dict[str, Any] = {
+        "backend": subject.name, "length": length, "label": config.label, "theory": made, "matrix_bytes": matrix
+    }  # fmt: skip
+    available = available_memory_bytes()
+    # Inputs and outputs of both calls of the measuring process never exist at once, but a call on the stand-in GPU
+    # has its device's memory in this machine's too.
+    process = 2 * made.total + PROCESS_BYTES
+    if process > available:
+        needed = f"needs {gigabytes(made.total)} by theory, {gigabytes(available)} available"
+        return Point(**values, status="skipped", skipped=f"{needed}; its process may take {gigabytes(process)}")
+    job = MemoryJob(
+        config=config.to_dict(), backend=subject.backend.name, backend_module=backend_module, parent=os.getpid()
+    )
+    env = os.environ | thread_environment(threads) | _GIVE_BACK | subject.environment
+    answer = run_worker(_WORKER, msgspec.json.encode(job), env, _TIMEOUT_S)
+    if isinstance(answer, Crash):
+        return Point(**values, status="failed", skipped=answer.reason)
+    result = msgspec.json.decode(answer.line, type=MemoryResult)
+    if result.failed:
+        return Point(**values, status="failed", skipped=result.failed)
+    return Point(**values, allocated_bytes=result.allocated_bytes, rss_bytes=result.rss_bytes)
+
+
+def _fit(
+    subject: Subject, points: list[Point], config: AttentionConfig, budget_bytes: int, *, keep_queries: bool
+) -> Fit:
+    measured = [point for point in points if point.status == "measured"]
+    lengths, sizes = [p.length for p in measured], [float(p.allocated_bytes) for p in measured]
+
+    def total(length: int) -> int:
+        at = memory_model.at_length(config, length, keep_queries=keep_queries)
+        return memory_model.theory(at, subject.backend).total
+
+    longest = memory_model.largest_sequence(total, budget_bytes)
+    return Fit(
+        backend=subject.name,
+        growth=memory_model.fit_growth(lengths, sizes),
+        longest=longest,
+        longest_theory_bytes=total(longest) if longest else 0,
+        longest_measured_bytes=memory_model.extrapolate(lengths, sizes, longest) if longest else None,
+        worst_difference_pct=max((abs(p.difference_pct) for p in measured), default=None),
+    )
+
+
+def reductions(points: Sequence[Point]) -> list[Reduction]:
+    """Return what each backend saves against standard attention, at the lengths that both were measured at."""
+    measured = {(point.backend, point.length): point for point in points if point.status == "measured"}
+    found = []
+    for (name, length), point in measured.items():
+        standard = STANDARD.get(name, "cpu")
+        base = measured.get((standard, length))
+        if base is None:
+            continue
+        tensors = base.theory.inputs + base.theory.outputs
+        beside, base_beside = point.allocated_bytes - tensors, base.allocated_bytes - tensors
+        found.append(
+            Reduction(
+                backend=name,
+                standard=standard,
+                length=length,
+                total_pct=100 * (1 - point.allocated_bytes / base.allocated_bytes),
+                workspace_pct=100 * (1 - beside / base_beside) if base_beside > 0 else 0.0,
+            )
+        )
+    return found
+
+
+def disagreements(study: MemoryStudy) -> list[Point]:
+    """Return the points whose allocators counted something else than the theory says.
+
+    Small Python objects are counted too: they may be `ALLOWED_BYTES` beside `ALLOWED_PCT`.
+    """
+    measured = [point for point in study.points if point.status == "measured"]
+    return [
+        p
+        for p in measured
+        if abs(p.theory.total - p.allocated_bytes) > ALLOWED_BYTES + p.allocated_bytes * ALLOWED_PCT / 100
+    ]
+
+
+def usable_backends() -> list[str]:
+    """Return what is measured unless backends are named: all that work here, and both paths of a real GPU."""
+    names = []
+    for backend in BACKENDS:
+        if backend.is_stand_in or not backend.available():
+            continue
+        names += [GPU_STANDARD, backend.name] if backend.name == "gpu" else [backend.name]
+    return sorted(names, key=lambda name: STANDARD.get(name) != "")

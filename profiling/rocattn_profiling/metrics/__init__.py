@@ -1,1 +1,0 @@
-"""Facts of GPUs, and what is computed with them."""

@@ -1,0 +1,311 @@
+"""Charts as geometry: numbers and labels that ``charts.html.j2`` draws as inline SVG, without a script."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.pages.quantities import digits, fitting_unit, log_ticks, nice_ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+LOG_FROM = 25.0
+"""Ratio of largest to smallest value from which an axis is logarithmic."""
+LABEL_CHARACTERS = 8
+"""Room for labels left of a chart, in characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One point to draw; ``y`` None is failed, NaN is n/a (a gap). Without a title it only bends its line."""
+
+    x: float
+    y: float | None
+    title: str
+    low: float | None = None
+    high: float | None = None
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A stretch of x to mark, with a tooltip and a page to go to; ``tone`` is "good", "bad", "warn" or ""."""
+
+    low: float
+    high: float
+    title: str
+    tone: str = ""
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A named line; ``colour`` counts from 0 and selects a class of the style sheet."""
+
+    name: str
+    colour: int
+    values: list[Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A labelled place on an axis, in pixels."""
+
+    at: float
+    label: str
+    anchor: str = "middle"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A drawn point: its place, its interval's ends, its tooltip and the page behind it."""
+
+    x: float
+    y: float
+    title: str
+    low: float | None = None
+    high: float | None = None
+    failed: bool = False
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A drawn line: ``paths`` are the runs between gaps, as the ``points`` of polylines."""
+
+    name: str
+    colour: int
+    paths: list[str]
+    marks: list[Mark]
+
+
+@dataclass(slots=True)
+class Chart:
+    """Everything a template needs to draw one chart; lengths are pixels of the view box."""
+
+    title: str
+    description: str
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+    x_ticks: list[Tick] = field(default_factory=list)
+    y_ticks: list[Tick] = field(default_factory=list)
+    x_label: str = ""
+    y_label: str = ""
+    unit: str = ""
+    lines: list[Drawn] = field(default_factory=list)
+    rule: float | None = None
+    bands: list[Band] = field(default_factory=list)
+    edges: list[tuple[float, str]] = field(default_factory=list)
+    thinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A scale from values to [0, 1] with its ticks in values."""
+
+    low: float
+    high: float
+    log: bool
+    ticks: list[float]
+
+    def place(self, value: float) -> float:
+        """Return where a value lies: 0 at ``low``, 1 at ``high``."""
+        if self.log:
+            return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+
+def colour_of(name: str, backends: Sequence[str]) -> int:
+    """Return a name's colour: the same on every page."""
+    return backends.index(name) % 8 if name in backends else 7
+
+
+def value_axis(
+    values: Sequence[float], *, least_span: float = 0.2, log: bool | None = None, zero: bool = True, count: int = 5
+) -> Axis:
+    """Choose a scale: logarithmic over wide ranges; else from 0, or closer where all values are alike.
+
+    Args:
+        values: Finite numbers.
+        least_span: Smallest range shown, in parts of the middle value, so that noise does not fill the chart.
+        log: Ask for a kind of scale; None chooses.
+        zero: Whether values that are not alike are shown from 0; False where 0 means nothing (ratios).
+        count: About how many ticks.
+    """
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    if log is None:
+        log = low > 0 and high / low > LOG_FROM
+    if log and low > 0:
+        low, high = low / 1.25, high * 1.25
+        return Axis(low, high, True, log_ticks(low, high))
+    middle = (low + high) / 2
+    half = max((high - low) * 0.6, abs(middle) * least_span / 2, 1e-300)
+    bottom, top = middle - half, middle + half
+    if zero and low >= 0 and (bottom < 0 or low < 0.45 * high):
+        bottom, top = 0.0, (high * 1.08 or 1.0)
+    return Axis(bottom, top, False, nice_ticks(bottom, top, count))
+
+
+def line_chart(
+    traces: Sequence[Trace],
+    *,
+    title: str,
+    description: str,
+    unit: str,
+    x_ticks: Sequence[tuple[float, str]],
+    x_label: str = "",
+    x_log: bool = False,
+    size: tuple[float, float] = (640, 300),
+    y_axis: Axis | None = None,
+    tick_text: Callable[[float], str] | None = None,
+    rule: float | None = None,
+    bands: Sequence[Band] = (),
+    edges: Sequence[tuple[float, str]] = (),
+) -> Chart:
+    """Lay out lines over a common x: numbers (``x_log``) or places of commits.
+
+    Args:
+        traces: Lines with values in ``unit``.
+        title: Names the chart.
+        description: What a screen reader says instead of the picture.
+        unit: Of the y values: "seconds", "bytes" or any word.
+        x_ticks: (x, label).
+        x_label: Under the axis.
+        x_log: Whether x is logarithmic.
+        size: Width and height.
+        y_axis: The scale; chosen from the values if None.
+        tick_text: How to write y ticks; numbers in the fitting unit if None.
+        rule: A value at which to draw a horizontal line.
+        bands: Stretches of x to mark.
+        edges: (x, tooltip) at which to draw a vertical line: levels on its sides are not comparable.
+    """
+    axis = y_axis or value_axis(_shown(traces), log=True if x_log else None)
+    fit = fitting_unit(axis.high / (1.3 if not axis.log else 4), unit)
+    width, height = size
+    chart = Chart(title, description, width, height, 58, width - 14, 12, height - (44 if x_label else 28))
+    span_x, span_y = chart.right - chart.left, chart.bottom - chart.top
+    xs = [v.x for t in traces for v in t.values] + [x for x, _ in x_ticks]
+    low_x, high_x = (min(xs), max(xs)) if xs else (0.0, 1.0)
+
+    def at_x(x: float) -> float:
+        if high_x <= low_x:
+            return chart.left + span_x / 2
+        part = math.log(x / low_x) / math.log(high_x / low_x) if x_log else (x - low_x) / (high_x - low_x)
+        return round(chart.left + span_x * (0.02 + 0.96 * part), 1)
+
+    def at_y(y: float) -> float:
+        return round(chart.bottom - span_y * min(max(axis.place(y), 0.0), 1.0), 1)
+
+    def anchor(at: float, label: str) -> str:
+        return "end" if at + 3.3 * len(label) > chart.width else "middle"
+
+    ticks = axis.ticks
+    if y_axis is None and not axis.log:  # round in the unit that is written: 18 KiB, not 18000 B
+        ticks = [fit.factor * tick for tick in nice_ticks(axis.low / fit.factor, axis.high / fit.factor)]
+    write = tick_text or (lambda y: f"{y / fit.factor:.6g}")
+    chart.y_ticks = [Tick(at_y(y), write(y)) for y in ticks]
+    chart.x_ticks = [Tick(at_x(x), label, anchor(at_x(x), label)) for x, label in x_ticks]
+    chart.x_label = x_label
+    if not tick_text:
+        # Beside the highest tick where there is room for it, else in the heading.
+        fits = len(chart.y_ticks[-1].label if chart.y_ticks else "") + len(fit.symbol) < LABEL_CHARACTERS
+        chart.y_label, chart.unit = (fit.symbol, "") if fits else ("", fit.symbol)
+    chart.lines = [_draw(trace, at_x, at_y, chart.bottom) for trace in traces]
+    chart.rule = at_y(rule) if rule is not None else None
+    # Between the last commit of the old level and the first that is surely on the new one, and never too thin to see.
+    chart.bands = [Band(at_x(b.low) - 2, max(at_x(b.high), at_x(b.low)) + 2, b.title, b.tone, b.href) for b in bands]
+    chart.edges = [(at_x(x), told) for x, told in edges]
+    return chart
+
+
+def _shown(traces: Sequence[Trace]) -> list[float]:
+    """Return what an axis must hold: every value, and intervals as far as they do not flatten the values."""
+    values = [v.y for t in traces for v in t.values if v.y is not None and math.isfinite(v.y)]
+    ends = [end for t in traces for v in t.values for end in (v.low, v.high) if end is not None and math.isfinite(end)]
+    if not values:
+        return ends
+    low, high = min(values), max(values)
+    reach = max(high - low, 0.25 * abs(high))
+    return values + [min(max(end, low - reach), high + reach) for end in ends]
+
+
+def _draw(trace: Trace, at_x: Callable[[float], float], at_y: Callable[[float], float], bottom: float) -> Drawn:
+    paths: list[list[str]] = [[]]
+    marks = []
+    for value in trace.values:
+        x = at_x(value.x)
+        if value.y is None:
+            marks.append(Mark(x, bottom - 6, value.title, failed=True, href=value.href))
+        if value.y is None or not math.isfinite(value.y):
+            paths.append([])
+            continue
+        y = at_y(value.y)
+        paths[-1].append(f"{x},{y}")
+        ends = (at_y(value.low), at_y(value.high)) if value.low is not None and value.high is not None else (None, None)
+        if value.title:
+            marks.append(Mark(x, y, value.title, ends[0], ends[1], href=value.href))
+    return Drawn(trace.name, trace.colour, [" ".join(path) for path in paths if len(path) > 1], marks)
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """A row of a dot strip: places in percent of the strip's width, the middle of the row, tooltips."""
+
+    name: str
+    places: list[tuple[float, str]]
+    middle: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Rows of dots over one axis: what each process launch measured."""
+
+    rows: list[Dots]
+    low: str
+    high: str
+
+
+def strip(rows: Sequence[tuple[str, Sequence[float]]], unit: str) -> Strip | None:
+    """Lay out one row of dots for each (name, values); None without a finite value."""
+    finite = [v for _, values in rows for v in values if math.isfinite(v)]
+    if not finite:
+        return None
+    low, high = min(finite), max(finite)
+    pad = max((high - low) * 0.06, abs(high) * 0.005, 1e-300)
+    axis = Axis(low - pad, high + pad, False, [])
+    fit = fitting_unit(high, unit)
+    laid = []
+    for name, values in rows:
+        known = sorted(v for v in values if math.isfinite(v))
+        places = [(round(100 * axis.place(v), 2), f"{name}: {digits(v / fit.factor, 4)} {fit.symbol}") for v in known]
+        middle = (
+            known[len(known) // 2] if len(known) % 2 else sum(known[len(known) // 2 - 1 :][:2]) / 2 if known else None
+        )
+        laid.append(Dots(name, places, None if middle is None else round(100 * axis.place(middle), 2)))
+    return Strip(laid, f"{digits(low / fit.factor)} {fit.symbol}", f"{digits(high / fit.factor)} {fit.symbol}")
+
+
+def sparklines(
+    rows: Sequence[Sequence[float | None]], width: float = 220, height: float = 44, least_span: float = 0.1,
+    at: Sequence[float] | None = None,
+) -> list[str]:  # fmt: skip
+    """Return the ``points`` of small polylines over one common scale; "" for a row of fewer than two finite values.
+
+    ``at`` are the values' x, from 0; they stand at equal distances without it.
+    """
+    finite = [v for row in rows for v in row if v is not None and math.isfinite(v)]
+    axis = value_axis(finite, least_span=least_span, log=False)
+    drawn = []
+    for row in rows:
+        along = range(len(row)) if at is None else at
+        last = max(along[-1], 1) if row else 1
+        known = [(n, v) for n, v in zip(along, row, strict=True) if v is not None and math.isfinite(v)]
+        places = [f"{3 + (width - 6) * n / last:.1f},{3 + (height - 6) * (1 - axis.place(v)):.1f}" for n, v in known]
+        drawn.append(" ".join(places) if len(places) > 1 else "")
+    return drawn

@@ -1,0 +1,105 @@
+"""Filling templates from views: what all pages share. Each verb has its templates in a folder of its own."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rocattn
+from rocattn_profiling.pages.charts import colour_of
+from rocattn_profiling.pages.quantities import digits, percent, quantity, short_date
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+PROJECT = "rocattn"
+GENERATOR = '<meta name="generator" content="rocattn '
+
+
+def standalone(template: str, title: str, made_ms: int, **values: Any) -> str:
+    """Return a template filled as a page of its own, without links to other pages."""
+    common = {"links": [], "project": PROJECT, "version": rocattn.__version__, "made": moment(made_ms)}
+    return render(template, title, root="", here="", **common, **values)
+
+
+def markdown_text(template: str, **values: Any) -> str:
+    """Return a Markdown template filled, without runs of empty lines."""
+    return re.sub(r"\n{3,}", "\n\n", environment().get_template(template).render(**values)).strip() + "\n"
+
+
+def moment(milliseconds: int) -> str:
+    """Return a time as people read it: 2026-11-20 09:30 UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def render(template: str, title: str, **values: Any) -> str:
+    """Return a template's page; what it shows is in ``values``."""
+    backends = values.get("backends", [])
+    return environment().get_template(template).render(title=title, line_colour=None, colours=backends, **values)
+
+
+@cache
+def environment() -> Environment:
+    """Return jinja2 with our templates and filters; HTML is escaped, Markdown by the filter ``md``."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+    made = Environment(
+        loader=FileSystemLoader(sorted(Path(__file__).parents[1].glob("*/templates"))),
+        autoescape=select_autoescape(("html.j2",), default_for_string=True, default=False),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {
+        "quantity": quantity, "digits": digits, "day": short_date, "moment": moment, "md": escape_markdown,
+        "breakable": breakable, "count": count, "slug": lambda text: re.sub(r"\W+", "-", text),
+        "colour": colour_of, "percent": percent, "shorten": shorten, "share": share,
+    }  # fmt: skip
+    return made
+
+
+def add_filters(filters: dict[str, Callable[..., Any]], **values: Any) -> None:
+    """Give templates more filters, and values that all of them see: those of one verb's records."""
+    environment().filters |= filters
+    environment().globals |= values
+
+
+def share(part: float) -> str:
+    """Return a share in percent, never rounded to nothing or to all ("0", "<0.01", "12.3")."""
+    if not part:
+        return "0"
+    if part < 1e-4:
+        return "<0.01"
+    return digits(100 * part, 3) if part == 1 or part < 0.9995 else ">99.9"
+
+
+def count(number: int, noun: str, many: str = "") -> str:
+    """Return a count with its noun ("1 commit", "3 commits"); ``many`` is the plural where it is not noun + s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {many or f'{noun}s'}"
+
+
+def shorten(text: str, most: int = 90) -> str:
+    """Return a name that fits a table; kernels' names can have thousands of characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def breakable(text: str) -> Markup:
+    """Return escaped text that may break after dots and underscores: benchmark names are long."""
+    from markupsafe import Markup, escape
+
+    # Entities hold neither of the two characters, so nothing escaped is torn.
+    return Markup(re.sub(r"([._])(?=\w)", r"\1<wbr>", str(escape(text))))  # noqa: S704 - escaped in the same line
+
+
+def escape_markdown(text: str) -> str:
+    """Return text that Markdown and the HTML in it cannot read as markup, on one line."""
+    plain = " ".join(str(text).split())
+    return re.sub(
+        r"([\\`*_{}\[\]()#+!|~@])", r"\\\1", plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    )

@@ -1,0 +1,1 @@
+"""``rocattn plan``: the kernel launches of one attention problem."""

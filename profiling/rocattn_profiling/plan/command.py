@@ -1,0 +1,95 @@
+"""``rocattn plan``: which kernels one problem launches on an architecture, and with what; no GPU is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rocattn_profiling.base.console import add_common, emit_json, print_table, say
+from rocattn_profiling.base.status import OK, CommandError
+from rocattn_profiling.workloads.options import BAND, SIZES, add_sizes, add_storage, config_of, given
+
+if TYPE_CHECKING:
+    import argparse
+
+    from rocattn.gpu.launch import Arg, LaunchPlan
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.description = (
+        "Print the launches of one attention problem: kernels, grids in blocks, blocks in threads, LDS and arguments "
+        "in kernel order. The JSON is all that is needed to run the code objects of `rocattn kernels build`."
+    )
+    parser.add_argument("--arch", required=True, metavar="GFX", help="GPU architecture: gfx90a, gfx942, gfx1100, ...")
+    shape = parser.add_argument_group("the problem")
+    add_sizes(shape)
+    shape.add_argument("--scale", type=float, metavar="X", help="factor on q.k (default 1 / sqrt(D))")
+    shape.add_argument("--mask", choices=("bool", "additive"), help="kind of mask (default none)")
+    shape.add_argument(
+        "--mask-shape", type=int, nargs=4, metavar=("B", "H", "Q", "K"),
+        help="the mask's shape, each 1 or full (default 1 1 Sq Sk)",
+    )  # fmt: skip
+    shape.add_argument(
+        "--mask-dtype", choices=("float16", "bfloat16", "float32"), help="of an additive mask (default: the dtype)"
+    )
+    shape.add_argument("--alibi", action="store_true", help="with ALiBi slopes [B, H]")
+    shape.add_argument("--sinks", action="store_true", help="with a sink logit for each head")
+    shape.add_argument("--return-lse", action="store_true", help="the LSE is wanted, too")
+    add_storage(shape)
+    parser.add_argument("--standard", action="store_true", help="the standard path, also where flash attention can")
+    add_common(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the plan."""
+    from rocattn.gpu.plan import plan
+
+    fields = given(arguments, (*SIZES, *BAND, "scale", "layout", "dtype"))
+    fields |= {name: True for name in ("alibi", "sinks", "return_lse") if getattr(arguments, name)}
+    config = config_of(fields, arguments.direction)
+    if arguments.mask is None and (arguments.mask_shape or arguments.mask_dtype):
+        raise CommandError("--mask-shape and --mask-dtype describe a mask: say which with --mask bool or additive")
+    if arguments.mask is not None:
+        shape = tuple(arguments.mask_shape or (1, 1, config.seq_q, config.seq_k))
+        config = config.replace(mask=arguments.mask, mask_shape=shape)
+    if arguments.mask == "bool" and arguments.mask_dtype:
+        raise CommandError("--mask-dtype is for an additive mask: leave it out with --mask bool")
+    made = plan(config, arguments.arch, mask_dtype=arguments.mask_dtype, use_flash_attention=not arguments.standard)
+    if arguments.json:
+        emit_json(made.as_dict())
+    else:
+        _print(made, config.label)
+    return OK
+
+
+def _print(made: LaunchPlan, label: str) -> None:
+    """Print a table of launches, then each one's arguments."""
+    path = f"{made.path} path" + (f": {made.reason}" if made.reason else "")
+    rows = [
+        [launch.kernel, _size(launch.grid), _size(launch.block), str(launch.dynamic_lds_bytes),
+         _defines(launch.defines), launch.code_object]
+        for launch in made.launches
+    ]  # fmt: skip
+    columns = ["launch", "grid", "block", "dynamic LDS", "defines", "code object"]
+    print_table(f"{label} on {made.arch}, {path}", columns, rows)
+    for launch in made.launches:
+        say(f"{launch.kernel}({', '.join(_arg(arg) for arg in launch.args)})")
+    for name, count in made.workspaces.items():
+        say(f"workspace {name}: {count} bytes")
+
+
+def _size(extents: tuple[int, int, int]) -> str:
+    return " x ".join(str(extent) for extent in extents)
+
+
+def _defines(defines: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in defines.items())
+
+
+def _arg(arg: Arg) -> str:
+    if arg.kind == "buffer":
+        return arg.name
+    if arg.kind == "workspace":
+        return f"{arg.name} (workspace)"
+    value = f"{arg.value:g}" if isinstance(arg.value, float) else str(arg.value)
+    return f"{arg.name}={value}"

@@ -1,0 +1,1 @@
+"""Running profilers: finding them, counters in passes, what went wrong."""

@@ -1,0 +1,127 @@
+"""From a request to a job: which GPU, which profiler, which passes, which environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.profile.collect.collectors import COLLECTORS
+from rocattn_profiling.profile.collect.counters import of_arch
+from rocattn_profiling.profile.collect.environment import clean
+from rocattn_profiling.profile.collect.find import NoProfilerError, Tool, assume, bundled_rocm, choose, find_profilers
+from rocattn_profiling.profile.collect.hardware import Hardware, visible
+from rocattn_profiling.profile.collect.passes import plan_passes
+from rocattn_profiling.profile.collect.store import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CHOOSES_GPU = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What the caller wants.
+
+    Attributes:
+        command: The application with its arguments.
+        wanted: Groups and counters; empty for the default groups.
+        arch: The GPU's architecture, or "" for the machine's.
+        tool: A profiler's name, or "" for the best; for a dry run also NAME@ROCM of one that is not installed.
+        output_format: csv or rocpd, or "" for the profiler's usual one.
+        timeout_s: Limit of a pass.
+        keep_env: Variables that are passed on although they look like another profiler's.
+        dry: Nothing will be run: a profiler that is not installed is assumed.
+    """
+
+    command: tuple[str, ...]
+    wanted: tuple[str, ...] = ()
+    arch: str = ""
+    tool: str = ""
+    output_format: str = ""
+    timeout_s: float = 900.0
+    keep_env: tuple[str, ...] = ()
+    dry: bool = False
+
+
+def assemble(request: Request, found: Hardware) -> Job:
+    """Return the job that does what is requested on this machine.
+
+    Raises:
+        NoProfilerError: When there is no profiler for it.
+        RocattnError: When the request cannot be met; the text says what to change.
+    """
+    arch = of_arch(request.arch or _only_arch(found, dry=request.dry)).arch
+    tool, why = _tool(request, arch)
+    collector = COLLECTORS[tool.name]
+    output_format = request.output_format or collector.formats[0]
+    if output_format not in collector.formats:
+        raise RocattnError(f"{tool.name} does not write {output_format}: it writes {', '.join(collector.formats)}")
+    if output_format == "rocpd" and (0, 0) < tool.release < (7, 0):
+        raise RocattnError(f"{tool.label} does not write rocpd: ROCm 7.0 and later do")
+    plan = collector.plan(plan_passes(request.wanted, arch, tool.release, tool.name))
+    environment, removed = clean(os.environ, request.keep_env)
+    notes = list(plan.notes)
+    numbers = visible(found, arch)
+    if numbers:
+        devices = tuple(map(int, numbers.split(",")))
+        only = tuple(msgspec.structs.replace(of_pass, devices=devices) for of_pass in plan.passes)
+        plan = msgspec.structs.replace(plan, passes=only)
+    if numbers and not any(name in environment for name in _CHOOSES_GPU):
+        environment["ROCR_VISIBLE_DEVICES"] = numbers
+        others = ", ".join(other for other in found.archs if other != arch)
+        notes.append(f"the application sees only the GPUs of {arch} (ROCR_VISIBLE_DEVICES={numbers}): {others} hidden")
+    if level := found.gated(arch):
+        notes.append(
+            f"the GPU's performance level is {level}: counters of Radeon GPUs then read 0 "
+            "(sudo amd-smi set -g 0 -l stable_std)"
+        )
+    torch_rocm = "" if request.dry else bundled_rocm(request.command[0])
+    if torch_rocm and tool.rocm and not tool.rocm.startswith(f"{torch_rocm}.") and tool.rocm != torch_rocm:
+        notes.append(f"{tool.label} profiles a torch with ROCm {torch_rocm}: two releases in one process often fail")
+    return Job(
+        tool=tool,
+        why=why,
+        plan=msgspec.structs.replace(plan, notes=tuple(notes)),
+        command=_command(request.command, dry=request.dry),
+        cwd=str(Path.cwd()),
+        output_format=output_format,
+        timeout_s=request.timeout_s,
+        environment=environment,
+        removed=removed,
+        torch_rocm=torch_rocm,
+    )
+
+
+def _only_arch(found: Hardware, *, dry: bool) -> str:
+    if len(found.archs) == 1:
+        return found.archs[0]
+    if found.archs:
+        raise RocattnError(f"this machine has {' and '.join(found.archs)}: choose one with --arch")
+    hint = "name one, like --arch gfx942" if dry else "if there is one, name it: --arch gfx942"
+    raise RocattnError(f"no AMD GPU is visible here: {hint}")
+
+
+def _tool(request: Request, arch: str) -> tuple[Tool, str]:
+    """Return the profiler; for a dry run one that is not installed will do."""
+    if "@" in request.tool and not request.dry:
+        raise RocattnError(f"--tool {request.tool}: NAME@ROCM only stands for a profiler in a --dry-run")
+    tools = [] if "@" in request.tool else find_profilers()
+    try:
+        return choose(tools, arch, request.tool)
+    except NoProfilerError as error:
+        if not request.dry:
+            raise
+        tool = assume(request.tool or "rocprofv3")
+        return tool, f"assumed for the dry run, because {error}" if not request.tool else "assumed for the dry run"
+
+
+def _command(command: Sequence[str], *, dry: bool) -> tuple[str, ...]:
+    """Return the command, once it is sure that its program is there: a profiler's message for that is obscure."""
+    if shutil.which(command[0]) is None and not dry:
+        raise RocattnError(f"there is no program {command[0]!r} to profile")
+    return tuple(command)

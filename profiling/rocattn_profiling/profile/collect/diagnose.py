@@ -1,0 +1,247 @@
+"""What went wrong in a pass, in one line with the remedy: from how it ended, what was printed, and what was written.
+
+Exit status 0 does not mean data, and a failure of the profiler looks like one of the application; so everything is
+looked at together; where that does not tell whose failure it is, the application is run once without the profiler.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn.errors import signal_name
+from rocattn_profiling.profile.collect.symptoms import (
+    ALL_ZERO,
+    APP_FAILED,
+    HANGS,
+    MISSING,
+    MIXED,
+    NO_DATA,
+    PROFILER_BREAKS,
+    SYMPTOMS,
+    UNKNOWN,
+    Finding,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocattn_profiling.base.process import Ended
+    from rocattn_profiling.profile.collect.arrived import Arrived
+    from rocattn_profiling.profile.collect.find import Tool
+    from rocattn_profiling.profile.collect.hardware import Hardware
+    from rocattn_profiling.profile.collect.passes import Pass
+
+_LOW_DISK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that is known of a pass that was run.
+
+    Attributes:
+        tool: The profiler.
+        of_pass: What was asked for.
+        arch: The GPU's architecture.
+        ended: How the profiler ended.
+        text: What it printed, stdout and stderr.
+        arrived: What it wrote.
+        hardware: The GPUs before the pass.
+        torch_rocm: The ROCm release of the application's torch, or "".
+        free_bytes: Space left where it writes.
+        control: How the application ends without a profiler, if that was tried.
+    """
+
+    tool: Tool
+    of_pass: Pass
+    arch: str
+    ended: Ended
+    text: str
+    arrived: Arrived
+    hardware: Hardware
+    torch_rocm: str = ""
+    free_bytes: int = 1 << 40
+    control: Ended | None = None
+
+
+def diagnose(evidence: Evidence) -> list[Finding]:
+    """Return everything that is wrong with a pass, what explains most first; empty when nothing is."""
+    told = list(_told(evidence))
+    if _whole(evidence):  # then an alarming line is a warning, or the application's own talk
+        told = [msgspec.structs.replace(finding, level="warning", stops=False) for finding in told]
+    explained = any(finding.level == "error" for finding in told)
+    findings = [*told, *_ending(evidence, explained=explained)]
+    if not any(finding.level == "error" for finding in findings):
+        findings += _data(evidence, unknown=any(finding.code == UNKNOWN for finding in told))
+    if findings and evidence.free_bytes < _LOW_DISK_BYTES and not any(found.code == "disk_full" for found in findings):
+        full = next(text for text in SYMPTOMS if text.code == "disk_full")
+        findings.insert(0, Finding(full.code, full.what, full.remedy, stops=True))
+    return findings
+
+
+def _whole(evidence: Evidence) -> bool:
+    """Say whether the pass ended well and wrote everything it was asked for."""
+    has_all = all(evidence.arrived.has(name) for name in evidence.of_pass.counters)
+    return evidence.ended.status == 0 and evidence.arrived.dispatches > 0 and has_all
+
+
+def needs_control(evidence: Evidence) -> bool:
+    """Say whether only a run without the profiler can tell whose failure it is."""
+    if evidence.ended.status == 0 or evidence.control is not None:
+        return False
+    return not any(finding.level == "error" for finding in _told(evidence))
+
+
+def _told(evidence: Evidence) -> Iterator[Finding]:
+    """Return what the printed text says, each situation once."""
+    seen = set()
+    for rule in SYMPTOMS:
+        matches = re.finditer(rule.pattern, evidence.text)
+        match = next((one for one in matches if not rule.of_arch or one[1] == evidence.arch), None)
+        if match is None or rule.code in seen:
+            continue
+        seen.add(rule.code)
+        what = rule.what.format(match[0], *(group or "" for group in match.groups()))
+        if rule.code == UNKNOWN and match.lastindex == 3:
+            asked, known = _counters_in(match[2]), _counters_in(match[3])
+            what = f"{what}: {', '.join(name for name in asked if name not in known)}"
+        yield Finding(rule.code, what, rule.remedy, rule.level, rule.stops)
+
+
+def _counters_in(text: str) -> list[str]:
+    """Return the counters of a list that rocprofv3 printed, each once and without the GPU that it was asked for on."""
+    return list(dict.fromkeys(name.partition(":device=")[0] for name in text.split(", ")))
+
+
+def _ending(evidence: Evidence, *, explained: bool) -> Iterator[Finding]:
+    """Return what the way it ended means, given how the application ends by itself."""
+    ended, control = evidence.ended, evidence.control
+    if ended.status == 0:
+        return
+    if ended.status is None:
+        if control is not None and control.status is None:
+            yield Finding(
+                HANGS, f"the command itself runs longer than {control.seconds:.0f} s", "give it more time (--timeout)",
+                stops=True,
+            )  # fmt: skip
+        else:
+            clash = _release_clash(evidence)
+            alone = (
+                f"; without the profiler it takes {control.seconds:.1f} s" if control and control.status == 0 else ""
+            )
+            yield Finding(
+                MIXED if clash else HANGS,
+                f"the pass ran longer than {ended.seconds:.0f} s and was killed{alone}",
+                clash or "give it more time (--timeout), or profile a shorter command",
+                stops=control is not None,
+            )
+        return
+    if explained:
+        return
+    if control is not None and control.status != 0:
+        yield Finding(
+            APP_FAILED, f"the command itself fails ({control.how}), also without a profiler", "make it run first",
+            stops=True,
+        )  # fmt: skip
+    elif control is not None:
+        signals = re.findall(r"rocprofv3(?:_error_signal_handler)? caught signal (\d+)", evidence.text)
+        by = f" (the profiler caught signal {signals[-1]}, {signal_name(int(signals[-1]))})" if signals else ""
+        clash = _release_clash(evidence)
+        yield Finding(
+            MIXED if clash else PROFILER_BREAKS,
+            f"the command runs alone but fails under {evidence.tool.name} ({ended.how}{by and by})",
+            clash or "try another profiler (--tool) or release; the log of the pass has its last words",
+            stops=bool(clash) or not evidence.of_pass.counters,
+        )
+    else:
+        fatal = re.search(r"Fatal error: ([^\n]*)", evidence.text)
+        said = f": {fatal[1][:200]}" if fatal else ""
+        yield Finding("profiler_failed", f"{evidence.tool.name} failed ({ended.how}){said}", "see the log of the pass")
+
+
+def _data(evidence: Evidence, *, unknown: bool) -> Iterator[Finding]:
+    """Return what the written files say: nothing, too little, or zeros; ``unknown`` counters were told of already."""
+    arrived, of_pass, hardware = evidence.arrived, evidence.of_pass, evidence.hardware
+    if arrived.unread:
+        yield Finding("unread", f"reading the files failed ({arrived.unread})", "they are kept: please report it")
+        return
+    if not arrived.dispatches:
+        if hardware.kfd == "no permission":
+            yield Finding(
+                "no_permission", "no data: this user may not open /dev/kfd",
+                "sudo usermod -aG render,video $USER, then log in again", stops=True,
+            )  # fmt: skip
+            return
+        if hardware.kfd == "missing":
+            yield Finding(
+                NO_DATA, "no data: there is no /dev/kfd here", stops=True,
+                remedy="load the amdgpu driver; a container needs --device /dev/kfd --device /dev/dri",
+            )  # fmt: skip
+            return
+        clash = _release_clash(evidence)
+        wrote = f"{evidence.tool.name} ended well but wrote no dispatch"
+        if unknown:
+            yield Finding(NO_DATA, f"{wrote}: it knows none of these counters", "name others, or use a newer release")
+        else:
+            unreadable = next(iter(arrived.problems), "")
+            why = clash or unreadable or "check that the command launches a kernel on this GPU, and waits for it"
+            yield Finding(MIXED if clash else NO_DATA, wrote, why, stops=bool(clash) or not of_pass.counters)
+        return
+    missing = [name for name in of_pass.counters if not arrived.has(name)]
+    if missing and not unknown:
+        yield Finding(
+            MISSING,
+            f"the profiler did not write {', '.join(missing)}",
+            f"they do not exist for {evidence.arch} in this release: see rocprofv3 --list-avail",
+            "error" if len(missing) == len(of_pass.counters) else "warning",
+        )
+    yield from _zeros(evidence)
+
+
+def _zeros(evidence: Evidence) -> Iterator[Finding]:
+    """Return what it means that counters are 0 everywhere although the kernels ran."""
+    arrived, hardware = evidence.arrived, evidence.hardware
+    asked = [name for name in evidence.of_pass.counters if arrived.has(name)]
+    live = [name for name in asked if _live(arrived, name)]
+    proof = [name for name in asked if name in {"GRBM_GUI_ACTIVE", "GRBM_COUNT", "SQ_INSTS_VALU", "SQ_BUSY_CYCLES"}]
+    if asked and ((proof and not set(proof) & set(live)) or not live):
+        level = hardware.gated(evidence.arch)
+        counted = f"all counters but {', '.join(live)} are 0" if live else "all counters are 0"
+        if level:
+            remedy = (
+                "sudo amd-smi set -g 0 -l stable_std (or echo profile_standard into power_dpm_force_performance_level)"
+            )
+            what = f"{counted}, because the GPU's performance level is {level}"
+        elif evidence.arch.startswith("gfx1"):
+            what = f"{counted}: Radeon GPUs count only at a fixed performance level, and this one's is not shown"
+            remedy = "sudo amd-smi set -g 0 -l stable_std"
+        else:
+            what, remedy = (
+                f"{counted}, so none of them means anything",
+                "see the log of the pass; is another profiler active?",
+            )
+        yield Finding(ALL_ZERO, what, remedy, stops=bool(level))
+    elif evidence.arch.startswith("gfx12") and "FETCH_SIZE" in asked and "FETCH_SIZE" not in live:
+        yield Finding(
+            "fetch_size_gfx12", "FETCH_SIZE is 0: before July 2026 it does not count gfx12's 256-byte requests",
+            "measure GL2C_EA_RDREQ_sum, and take 256 bytes each", "warning",
+        )  # fmt: skip
+
+
+def _live(arrived: Arrived, name: str) -> bool:
+    plain = name.removesuffix("_sum")
+    return any(arrived.counters.get(each, 0) for each in (name, plain, f"{plain}_sum"))
+
+
+def _release_clash(evidence: Evidence) -> str:
+    """Return the remedy when the profiler and the application's torch are of different ROCm releases, else ""."""
+    ours = ".".join(evidence.tool.rocm.split(".")[:2])
+    if not evidence.torch_rocm or not ours or ours == evidence.torch_rocm:
+        return ""
+    return (
+        f"{evidence.tool.name} is of ROCm {ours} but the application's torch brings ROCm {evidence.torch_rocm}: "
+        f"use a profiler of ROCm {evidence.torch_rocm}"
+    )

@@ -1,0 +1,188 @@
+"""From what is wanted to the runs that measure it: groups of counters that fit the hardware, and one run without any.
+
+Profilers do not split counters over passes: too many of one block end the application (rocprofv3 aborts in the first
+dispatch). So they are grouped here by the blocks' registers. Every pass repeats the anchor counters, which lets each
+pass be normalised by its own cycles and the passes be checked against each other. Same input, same passes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn_profiling.profile.collect.counters import (
+    ArchCounters,
+    CounterError,
+    anchors,
+    default_groups,
+    group,
+    group_names,
+    of_arch,
+)
+from rocattn_profiling.profile.metrics.definitions import definitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+TIMING = "timing"
+_COUNTER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+class Pass(msgspec.Struct, frozen=True):
+    """One run of the application: its counters, or none for the undisturbed timing run (a kernel trace).
+
+    ``opaque`` marks the single pass of a profiler that plans its own (rocprof-compute). ``devices`` are the numbers of
+    the GPUs that are counted, among all of the machine; empty for every one.
+    """
+
+    name: str
+    counters: tuple[str, ...] = ()
+    opaque: bool = False
+    devices: tuple[int, ...] = ()
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The counters that this pass is there for: without the anchors."""
+        return tuple(name for name in self.counters if name not in anchors()) or self.counters
+
+
+class PassPlan(msgspec.Struct, frozen=True):
+    """The passes, and what was asked for but is not among them, with the reason."""
+
+    arch: str
+    wanted: tuple[str, ...]
+    passes: tuple[Pass, ...]
+    left_out: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def plan_passes(
+    wanted: Sequence[str], arch: str, release: tuple[int, int] = (0, 0), tool: str = "rocprofv3"
+) -> PassPlan:
+    """Return the passes that measure these groups, metrics and counters on an architecture.
+
+    Args:
+        wanted: Names of groups (`group_names`), metrics (`metric_names`) and counters; empty means the default groups.
+        arch: Like gfx942.
+        release: The profiler's ROCm release: what a group or a metric has that it does not know is left out. A counter
+            that is named is asked for all the same. (0, 0) is not known.
+        tool: The profiler's name.
+
+    Raises:
+        CounterError: When a name is no group, metric or counter here, or when nothing is left to count.
+    """
+    counters = of_arch(arch)
+    names = tuple(dict.fromkeys(wanted)) or default_groups()
+    left_out: dict[str, str] = {}
+    bundles: list[tuple[str, ...]] = []
+    for name in names:
+        if name in group_names():
+            found = group(name, counters)
+            older = [one for bundle in found for one in bundle if not counters.in_release(one, release, tool)]
+            if older:
+                left_out |= dict.fromkeys(older, f"not in ROCm {release[0]}.{release[1]} on {counters.arch}")
+            known = [tuple(one for one in bundle if one not in older) for bundle in found]
+            bundles += [bundle for bundle in known if bundle]
+            if not found:
+                left_out[name] = f"{counters.arch} has no counters for it"
+        elif name in metric_names():
+            needed = of_metric(name, counters, release, tool)
+            if needed:
+                bundles.append(needed)
+            elif of_metric(name, counters):
+                left_out[name] = f"ROCm {release[0]}.{release[1]} does not count it on {counters.arch}"
+            else:
+                left_out[name] = f"{counters.arch} has no counters for it"
+        else:
+            bundles.append((_known(name, counters),))
+    if not bundles:
+        raise CounterError(f"nothing to count: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
+    anchor = tuple(name for name in anchors() if counters.has(name))
+    packed = _pack(_splits(bundles, anchor, counters), anchor, counters)
+    notes = [counters.note] if counters.note else []
+    if not counters.verified:
+        notes.append(
+            f"{counters.arch} is not in ROCm 7.0's counter table: the counters of {counters.table} are asked for"
+        )
+    passes = [Pass(TIMING), *(Pass(f"counters-{number}", of_pass) for number, of_pass in enumerate(packed, 1))]
+    return PassPlan(counters.arch, names, tuple(passes), left_out, tuple(notes))
+
+
+def split(too_big: Pass) -> tuple[Pass, Pass] | None:
+    """Return two passes with half the counters each, or None when there is nothing to halve.
+
+    For hardware that takes less than its table says: the anchors are in both halves.
+    """
+    wanted = too_big.wanted
+    if len(wanted) < 2 or too_big.opaque:
+        return None
+    anchor = tuple(name for name in too_big.counters if name not in wanted)
+    middle = (len(wanted) + 1) // 2
+    return (
+        Pass(f"{too_big.name}a", (*anchor, *wanted[:middle]), devices=too_big.devices),
+        Pass(f"{too_big.name}b", (*anchor, *wanted[middle:]), devices=too_big.devices),
+    )
+
+
+def _known(name: str, counters: ArchCounters) -> str:
+    """Return the name if it is a counter of the architecture; raise with the nearest names otherwise."""
+    if _COUNTER.fullmatch(name) is None:
+        raise CounterError(f"{name!r} is no name of a counter or a group: it may have letters, digits and _ only")
+    if counters.has(name):
+        why = counters.over((name,))
+        if why:
+            raise CounterError(f"{name} cannot be measured in one pass on {counters.arch}: {why}")
+        return name
+    every = [*group_names(), *metric_names(), *counters.blocks, *counters.expressions]
+    near = difflib.get_close_matches(name, every, n=3) or list(group_names())
+    raise CounterError(f"{counters.arch} has no counter, metric or group {name!r}: there is {', '.join(near)}")
+
+
+def metric_names() -> tuple[str, ...]:
+    """Return the metrics that can be asked for by name."""
+    return tuple(metric.key for metric in definitions().metrics)
+
+
+def of_metric(
+    key: str, counters: ArchCounters, release: tuple[int, int] = (0, 0), tool: str = "rocprofv3"
+) -> tuple[str, ...]:
+    """Return the counters of the first of a metric's formulas for which the architecture has all; () if of none."""
+    for names in definitions().counters(counters.arch).get(key, ()):
+        if names and all(counters.has(name) and counters.in_release(name, release, tool) for name in names):
+            return tuple(sorted(names))
+    return ()
+
+
+def _splits(
+    bundles: Iterable[tuple[str, ...]], anchor: tuple[str, ...], counters: ArchCounters
+) -> list[tuple[str, ...]]:
+    """Return the bundles, those that fit no pass beside the anchors cut where they must be."""
+    parts: list[tuple[str, ...]] = []
+    for bundle in bundles:
+        part: tuple[str, ...] = ()
+        for name in bundle:
+            if part and counters.over((*anchor, *part, name)):
+                parts.append(part)
+                part = ()
+            part = (*part, name)
+        parts.append(part)
+    return parts
+
+
+def _pack(bundles: Iterable[tuple[str, ...]], anchor: tuple[str, ...], counters: ArchCounters) -> list[tuple[str, ...]]:
+    """Put each bundle into the first pass that has it or has room for it, else into a new one."""
+    passes: list[tuple[str, ...]] = []
+    for bundle in bundles:
+        for index, taken in enumerate(passes):
+            together = tuple(dict.fromkeys((*taken, *bundle)))
+            if not counters.over(together):
+                passes[index] = together
+                break
+        else:
+            # A counter that needs an anchor's whole block goes without that anchor rather than not at all.
+            kept = tuple(name for name in anchor if not counters.over(tuple(dict.fromkeys((name, *bundle)))))
+            passes.append(tuple(dict.fromkeys((*kept, *bundle))))
+    return passes

@@ -1,0 +1,273 @@
+"""Running the passes of a collection one after the other, so that whatever happens is survived, recorded and told."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import rocattn
+from rocattn.errors import RocattnError
+from rocattn.gpu.plan_log import VARIABLE as PLAN_LOG
+from rocattn_profiling.base.files import HeldError, locked, write_text
+from rocattn_profiling.base.process import Ended, StartError, run_group
+from rocattn_profiling.base.progress import Step
+from rocattn_profiling.profile.collect import arrived as arriving
+from rocattn_profiling.profile.collect import diagnose, hardware, scrub, store
+from rocattn_profiling.profile.collect.collectors import COLLECTORS
+from rocattn_profiling.profile.collect.environment import under_a_profiler
+from rocattn_profiling.profile.collect.launch import RUN_SCRIPT, Launch
+from rocattn_profiling.profile.collect.passes import Pass, split
+from rocattn_profiling.profile.collect.symptoms import MISSING, OVER_SUBSCRIBED, UNKNOWN, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocattn_profiling.profile.collect.hardware import Hardware
+
+PLANS = "plans.jsonl"
+"""The log of the launch plans that a pass's application ran, if it uses `rocattn` (its name is known to the report)."""
+_READ_BYTES = 1 << 20
+_GRACE_S = 10.0
+
+
+class Session:
+    """One collection in its folder.
+
+    Args:
+        job: What to run.
+        out: The collection's folder.
+        examine: Returns the state of the GPUs; asked before and after.
+        resume: Go on with the folder's collection.
+        on_step: Called before and after each pass.
+        grace_s: How long a profiler may take to write its files when its time is over.
+    """
+
+    def __init__(
+        self,
+        job: store.Job,
+        out: Path,
+        *,
+        examine: Callable[[], Hardware] | None = None,
+        resume: bool = False,
+        on_step: Callable[[Step], None] = lambda _step: None,
+        grace_s: float = _GRACE_S,
+    ) -> None:
+        self._examine = examine or hardware.examine
+        self.job, self.out, self.before = job, out.absolute(), self._examine()
+        self._resume, self._on_step, self._grace_s = resume, on_step, grace_s
+        self._secrets = scrub.secrets_of({**os.environ, **job.environment})
+        self._stopped = ""
+
+    def collect(self) -> store.Collection:
+        """Run what is left to run, and return what there is then; ``profile.json`` is written whatever happens.
+
+        Raises:
+            RocattnError: When the folder cannot be used, or another collection uses it.
+        """
+        try:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            with locked(Path(f"{self.out}.lock"), wait=False):
+                return self._collect()
+        except HeldError as error:
+            raise RocattnError(
+                f"another rocattn profile is writing to {self.out}: wait, or name another --out"
+            ) from error
+        except OSError as error:
+            raise RocattnError(f"cannot write {self.out}: {error.strerror or error}") from error
+
+    def _collect(self) -> store.Collection:
+        self._state = store.open_state(self.out, self.job, resume=self._resume)
+        queue = list(self._state.left())
+        try:
+            while queue and not self._stopped:
+                queue[:0] = self._one(queue.pop(0), len(queue))
+            self._on_step(Step(len(self._state.passes) - len(queue), len(self._state.passes), ""))
+        finally:
+            collection = self._told()
+            store.save_profile(self.out, collection)
+        return collection
+
+    def _one(self, of_pass: Pass, left_after: int) -> tuple[Pass, ...]:
+        """Run one pass, record what became of it, and return its halves if the hardware does not take it whole."""
+        total = len(self._state.passes)
+        self._on_step(Step(total - left_after - 1, total, of_pass.name))
+        result = self._run(of_pass)
+        passes = self._state.passes
+        halves = split(of_pass) if any(found.code == OVER_SUBSCRIBED for found in result.findings) else None
+        if halves:
+            result = msgspec.structs.replace(result, status="split")
+            at = passes.index(of_pass) + 1
+            passes = (*passes[:at], *halves, *passes[at:])
+        results = {**self._state.results, of_pass.name: result}
+        self._state = msgspec.structs.replace(self._state, passes=passes, results=results)
+        store.save_state(self.out, self._state)
+        self._stopped = next((f"{of_pass.name}: {found.line}" for found in result.findings if found.stops), "")
+        return halves or ()
+
+    def _run(self, of_pass: Pass) -> store.PassResult:
+        """Run the profiler once and return what became of it."""
+        folder = store.fresh_folder(self.out / store.PASSES / of_pass.name)
+        job = self.job
+        launch = COLLECTORS[job.tool.name].launch(job.tool, of_pass, job.command, folder.absolute(), job.output_format)
+        _prepare(launch, folder)
+        plans = {PLAN_LOG: str((folder / PLANS).absolute())}
+        try:
+            ended = self._start(launch.argv, folder, {**job.environment, **launch.env, **plans})
+            text = _said(folder)
+            shutil.rmtree(folder / "tmp", ignore_errors=True)
+            (folder / RUN_SCRIPT).unlink(missing_ok=True)  # it has the command line with all that is secret in it
+            problems = scrub.scrub_folder(folder, self._secrets)
+        except BaseException:  # interrupted: what is there is incomplete, and still has the secrets in it
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        evidence = diagnose.Evidence(
+            tool=job.tool,
+            of_pass=of_pass,
+            arch=job.plan.arch,
+            ended=ended,
+            text=text,
+            arrived=arriving.look(folder),
+            hardware=self.before,
+            torch_rocm=job.torch_rocm,
+            free_bytes=_free_bytes(folder),
+        )
+        if diagnose.needs_control(evidence):
+            evidence = dataclasses.replace(evidence, control=self._control(folder))
+        findings = [
+            *diagnose.diagnose(evidence),
+            *(Finding("not_scrubbed", text, "keep the folder private", "warning") for text in problems),
+        ]
+        status = _status(findings)
+        if status == "failed":  # what ran of it says nothing of the passes that have data
+            (folder / PLANS).unlink(missing_ok=True)
+        return store.PassResult(
+            name=of_pass.name,
+            status=status,
+            counters=of_pass.counters,
+            line=scrub.scrub_text(_line(launch, self._secrets), self._secrets),
+            ended=ended.how,
+            seconds=round(ended.seconds, 3),
+            arrived=evidence.arrived,
+            findings=tuple(findings),
+        )
+
+    def _control(self, folder: Path) -> Ended:
+        """Run the application without the profiler, to learn whose failure it is."""
+        inside = store.fresh_folder(folder / "without-profiler")
+        try:
+            ended = self._start(self.job.command, inside, self.job.environment)
+        except StartError:
+            ended = Ended(127, 0.0)  # as a shell says that there is no such program
+        scrub.scrub_folder(inside, self._secrets)
+        return ended
+
+    def _start(self, argv: tuple[str, ...], folder: Path, environment: dict[str, str]) -> Ended:
+        with (folder / "stdout.txt").open("wb") as stdout, (folder / "stderr.txt").open("wb") as stderr:
+            ended = run_group(
+                argv, env=environment, cwd=Path(self.job.cwd), stdout=stdout, stderr=stderr,
+                timeout_s=self.job.timeout_s, grace_s=self._grace_s,
+            )  # fmt: skip
+        for log in (folder / "stdout.txt", folder / "stderr.txt"):
+            if not log.stat().st_size:
+                log.unlink()
+        return ended
+
+    def _told(self) -> store.Collection:
+        job, state = self.job, self._state
+        results = tuple(
+            state.results.get(of_pass.name) or store.PassResult(of_pass.name, "missing", of_pass.counters)
+            for of_pass in state.passes
+        )
+        notes = [*job.plan.notes, *self.before.absent]
+        if under_a_profiler(job.removed):
+            notes.append("rocattn itself runs under a profiler: two at once disturb each other")
+        return store.Collection(
+            schema=store.SCHEMA,
+            rocattn=rocattn.__version__,
+            complete=all(result.status in {"done", "split"} for result in results),
+            tool=job.tool,
+            why=job.why,
+            arch=job.plan.arch,
+            wanted=job.plan.wanted,
+            left_out=job.plan.left_out,
+            command=tuple(scrub.scrub_command(job.command, self._secrets)),
+            cwd=job.cwd,
+            output_format=job.output_format,
+            passes=results,
+            stopped=self._stopped,
+            notes=tuple(notes),
+            removed=job.removed,
+            before=self.before,
+            after=self._examine(),
+        )
+
+
+def command_lines(job: store.Job, out: Path) -> list[tuple[Pass, Launch]]:
+    """Return how each pass will be started; nothing is written or run."""
+    collector = COLLECTORS[job.tool.name]
+    return [
+        (
+            of_pass,
+            collector.launch(
+                job.tool, of_pass, job.command, (out / store.PASSES / of_pass.name).absolute(), job.output_format
+            ),
+        )
+        for of_pass in job.plan.passes
+    ]
+
+
+def _prepare(launch: Launch, folder: Path) -> None:
+    """Make the folders and files that a launch needs."""
+    try:
+        for name in launch.folders:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RocattnError(f"cannot write {folder}: {error.strerror}") from error
+    for name, text in launch.files.items():
+        written = write_text(folder / name, text)
+        if name == RUN_SCRIPT:
+            written.chmod(0o700)
+
+
+def _line(launch: Launch, secrets: tuple[str, ...]) -> str:
+    """Return a command line for people: the application's secret arguments are not in it."""
+    return msgspec.structs.replace(launch, argv=tuple(scrub.scrub_command(launch.argv, secrets))).line
+
+
+def _status(findings: list[Finding]) -> store.PassStatus:
+    if any(found.level == "error" for found in findings):
+        return "failed"
+    lacking = {MISSING, UNKNOWN}
+    return "partial" if any(found.code in lacking for found in findings) else "done"
+
+
+def _said(folder: Path) -> str:
+    """Return what a pass printed: the beginning and the end of each stream, and of the profiler's own logs."""
+    logs = [folder / "stderr.txt", folder / "stdout.txt", *sorted(folder.rglob("log.txt"))]
+    return "\n".join(_ends_of(log) for log in logs)
+
+
+def _ends_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            data = file.read(_READ_BYTES)
+            if size > 2 * _READ_BYTES:
+                file.seek(size - _READ_BYTES)
+            data += file.read(_READ_BYTES)
+    except OSError:
+        return ""
+    return data.decode(errors="replace")
+
+
+def _free_bytes(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 1 << 62  # not known: nothing is said about it

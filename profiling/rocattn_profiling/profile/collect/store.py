@@ -1,0 +1,237 @@
+"""The folder of a collection: what state it is in, so that it can go on where it stopped, and what is told of it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import shutil
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.base.files import Staging, write_bytes
+from rocattn_profiling.profile.collect.arrived import Arrived  # noqa: TC001 - msgspec reads the annotations when it decodes
+from rocattn_profiling.profile.collect.find import Tool  # noqa: TC001 - as above
+from rocattn_profiling.profile.collect.hardware import Hardware  # noqa: TC001 - as above
+from rocattn_profiling.profile.collect.passes import Pass, PassPlan  # noqa: TC001 - as above
+from rocattn_profiling.profile.collect.symptoms import Finding  # noqa: TC001 - as above
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = 1
+STATE, PROFILE, PASSES = "state.json", "profile.json", "passes"
+PassStatus = Literal["done", "partial", "failed", "split", "missing"]
+
+
+class ResumeError(RocattnError, RuntimeError):
+    """Raised when a folder's collection cannot be continued with what is asked for now."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One collection: what is run, with which profiler, in which passes.
+
+    Attributes:
+        tool: The profiler.
+        why: Why that one.
+        plan: The passes.
+        command: The application with its arguments.
+        cwd: Folder it runs in.
+        output_format: The profiler's format.
+        timeout_s: Limit of a pass.
+        environment: The application's environment.
+        removed: Names that were taken out of the caller's environment.
+        torch_rocm: ROCm release of the torch that the command's Python has, or "".
+    """
+
+    tool: Tool
+    why: str
+    plan: PassPlan
+    command: tuple[str, ...]
+    cwd: str
+    output_format: str
+    timeout_s: float
+    environment: dict[str, str]
+    removed: tuple[str, ...] = ()
+    torch_rocm: str = ""
+
+    @property
+    def key(self) -> str:
+        """What must be the same for two collections' passes to belong together."""
+        parts = (self.tool.path, self.tool.version, self.tool.rocm, self.plan.arch, self.plan.wanted, self.plan.passes)
+        return hashlib.sha256(msgspec.json.encode((*parts, self.command, self.cwd, self.output_format))).hexdigest()
+
+
+class PassResult(msgspec.Struct, frozen=True):
+    """What became of one pass.
+
+    Attributes:
+        name: Of the pass; also its folder below ``passes``.
+        status: done; partial (some counters are missing); failed; split (its halves are passes of their own); missing
+            (not run).
+        counters: What was asked for; none for the timing pass.
+        line: The command line, without secrets.
+        ended: How it ended, in words.
+        seconds: How long it ran.
+        arrived: What it wrote.
+        findings: What is wrong.
+    """
+
+    name: str
+    status: PassStatus
+    counters: tuple[str, ...]
+    line: str = ""
+    ended: str = ""
+    seconds: float = 0.0
+    arrived: Arrived | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+class State(msgspec.Struct, frozen=True):
+    """Everything that is needed to go on: the passes as they stand (after splits), and those that were run."""
+
+    schema: int
+    key: str
+    passes: tuple[Pass, ...]
+    results: dict[str, PassResult] = {}
+
+    def left(self) -> tuple[Pass, ...]:
+        """Return the passes that have no data yet, in order."""
+        have = {name for name, result in self.results.items() if result.status in {"done", "partial", "split"}}
+        return tuple(of_pass for of_pass in self.passes if of_pass.name not in have)
+
+
+class Collection(msgspec.Struct, frozen=True):
+    """What ``profile.json`` says: what was asked for, what was done, what failed and why.
+
+    Attributes:
+        schema: Version of this form.
+        rocattn: Version of rocattn.
+        complete: Whether every pass has all it was asked for.
+        tool: The profiler, and in ``why`` the reason for it.
+        arch: The GPU's architecture.
+        wanted: Groups and counters that were asked for.
+        left_out: Of those, what this GPU does not have, with the reason.
+        command: The application, without secrets.
+        passes: What became of each pass.
+        stopped: Why later passes were not run, or "".
+        notes: What the reader of the numbers should know.
+        removed: Names of variables that were taken out of the environment.
+        before: The GPUs at the start.
+        after: The GPUs at the end.
+    """
+
+    schema: int
+    rocattn: str
+    complete: bool
+    tool: Tool
+    why: str
+    arch: str
+    wanted: tuple[str, ...]
+    left_out: dict[str, str]
+    command: tuple[str, ...]
+    cwd: str
+    output_format: str
+    passes: tuple[PassResult, ...]
+    stopped: str
+    notes: tuple[str, ...]
+    removed: tuple[str, ...]
+    before: Hardware
+    after: Hardware
+
+    @property
+    def measured(self) -> int:
+        """How many passes have data."""
+        return sum(result.status in {"done", "partial"} for result in self.passes)
+
+
+def open_state(out: Path, job: Job, *, resume: bool) -> State:
+    """Return the state to start from: the folder's own when it is to be continued, else a fresh one.
+
+    An earlier collection in the folder that is not to be continued is moved aside to ``<folder>-earlier-N``.
+
+    Raises:
+        ResumeError: When there is nothing to continue, or it is of something else.
+        RocattnError: When the folder cannot be used.
+    """
+    fresh = State(SCHEMA, job.key, job.plan.passes)
+    path = out / STATE
+    if resume:
+        try:
+            state = msgspec.json.decode(path.read_bytes(), type=State)
+        except FileNotFoundError as error:
+            raise ResumeError(f"nothing to resume in {out}: leave out --resume") from error
+        except (msgspec.DecodeError, OSError) as error:
+            raise ResumeError(f"{path} cannot be read ({error}): leave out --resume to start anew") from error
+        if (state.schema, state.key) != (SCHEMA, job.key):
+            raise ResumeError(
+                f"the collection in {out} is of another command, profiler or choice of counters: repeat those to "
+                "resume it, or leave out --resume"
+            )
+        return state
+    with Staging() as staging:
+        staging.add(path, [msgspec.json.encode(fresh)])  # first: a full disk moves nothing
+        if path.exists():
+            _move_aside(out)
+        staging.commit()
+    return fresh
+
+
+def save_state(out: Path, state: State) -> None:
+    """Write the state atomically."""
+    write_bytes(out / STATE, msgspec.json.encode(state))
+
+
+def save_profile(out: Path, collection: Collection) -> Path:
+    """Write ``profile.json`` atomically, readable by people."""
+    encoded = msgspec.json.format(msgspec.json.encode(collection), indent=2)
+    return write_bytes(out / PROFILE, encoded + b"\n")
+
+
+def read_profile(path: Path) -> Collection:
+    """Read a ``profile.json``.
+
+    Raises:
+        RocattnError: When it cannot be read, or is of another version.
+    """
+    try:
+        collection = msgspec.json.decode(path.read_bytes(), type=Collection)
+    except OSError as error:
+        raise RocattnError(f"cannot read {path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise RocattnError(f"{path} is no profile.json of rocattn: {error}") from error
+    if collection.schema != SCHEMA:
+        raise RocattnError(f"{path} has schema {collection.schema}, this rocattn reads {SCHEMA}")
+    return collection
+
+
+def fresh_folder(folder: Path) -> Path:
+    """Make an empty folder, whatever was there before.
+
+    Raises:
+        RocattnError: When the disk does not take it.
+    """
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise RocattnError(f"cannot write {folder}: {error.strerror}") from error
+    return folder
+
+
+def _move_aside(out: Path) -> None:
+    """Move a collection into a new folder beside its own; whatever else is in its folder stays."""
+    aside = next(
+        folder
+        for number in itertools.count(1)
+        if not (folder := out.with_name(f"{out.name}-earlier-{number}")).exists()
+    )
+    try:
+        aside.mkdir()
+        for name in (PROFILE, PASSES, STATE):  # the state last: without it the rest is nobody's
+            if (out / name).exists():
+                (out / name).rename(aside / name)
+    except OSError as error:
+        raise RocattnError(f"cannot move the earlier collection in {out} aside: {error.strerror}") from error

@@ -1,0 +1,196 @@
+"""``rocattn profile``: collect counters of a command with whichever AMD profiler is installed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, print_table, progress, say
+from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
+
+if TYPE_CHECKING:
+    from rocattn_profiling.base.progress import Step
+    from rocattn_profiling.profile.collect.hardware import Hardware
+    from rocattn_profiling.profile.collect.store import Collection, Job
+
+_EPILOG = """\
+The command is run once for its times, undisturbed, and once for each group of counters that the hardware takes
+together. Everything the profiler writes is in DIR/passes, what was done and what failed in DIR/profile.json.
+
+  rocattn profile -- python train.py            the default groups on this machine's GPU
+  rocattn profile --list --arch gfx1100         which groups there are, and their counters
+  rocattn profile --dry-run --arch gfx942 -- ./app
+                                                the command lines, without a GPU or a profiler
+
+exit status: 0 every pass has all its counters
+             3 no profiler, or not everything that --metrics names was measured (profile.json says what and why)
+             4 usage or environment error
+             130 interrupted: the finished passes are kept (--resume goes on)"""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = "rocattn profile [options] -- COMMAND [ARGUMENT ...]"
+    parser.epilog = _EPILOG
+    add_common(parser, out="out/profile")
+    parser.add_argument("--metrics", nargs="+", default=[], metavar="NAME", help="groups, metrics, counters (--list)")
+    parser.add_argument(
+        "--tool", default="", metavar="NAME[@ROCM]",
+        help="rocprofv3, rocprofv2, rocprof or rocprof-compute; with --dry-run also that of a release: rocprofv3@6.2",
+    )  # fmt: skip
+    parser.add_argument("--arch", default="", metavar="GFX", help="the GPU's architecture (default: this machine's)")
+    parser.add_argument("--format", default="", choices=("csv", "rocpd"), help="what rocprofv3 writes (default csv)")
+    parser.add_argument("--timeout", type=_seconds, default=900.0, metavar="S", help="limit of a pass (default 900 s)")
+    parser.add_argument(
+        "--keep-env", nargs="+", default=[], metavar="NAME",
+        help="pass these variables on although they are another profiler's (they are taken out otherwise)",
+    )  # fmt: skip
+    parser.add_argument("--resume", action="store_true", help="go on with the collection in DIR at the missing pass")
+    parser.add_argument("--dry-run", action="store_true", help="print the passes and their command lines, and end")
+    parser.add_argument("--list", action="store_true", help="list groups and metrics with their counters, and end")
+    parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan, show, run and report."""
+    from rocattn_profiling.profile.collect import hardware
+    from rocattn_profiling.profile.collect.assemble import Request, assemble
+    from rocattn_profiling.profile.collect.find import NoProfilerError
+
+    found = hardware.examine()
+    if arguments.list:
+        return _list(arguments, found)
+    if not arguments.command:
+        raise CommandError("name the command to profile after --: rocattn profile -- ./app --its-options")
+    request = Request(
+        command=tuple(arguments.command),
+        wanted=tuple(arguments.metrics),
+        arch=arguments.arch,
+        tool=arguments.tool,
+        output_format=arguments.format,
+        timeout_s=arguments.timeout,
+        keep_env=tuple(arguments.keep_env),
+        dry=arguments.dry_run,
+    )
+    try:
+        job = assemble(request, found)
+    except NoProfilerError as error:
+        raise CommandError(str(error), NOT_MEASURED) from error
+    _show(job)
+    if arguments.dry_run:
+        return _dry(arguments, job)
+    end_on_sigterm("profile", "the finished passes are kept (--resume goes on)")
+    collection = _collect(arguments, job)
+    _summary(collection, Path(arguments.out))
+    if arguments.json:
+        emit_json(collection)
+    lacking = [name for name in dict.fromkeys(arguments.metrics) if name in collection.left_out]
+    if lacking:
+        say(f"not measured, though asked for with --metrics (status 3): {', '.join(lacking)}")
+    return OK if collection.complete and not lacking else NOT_MEASURED
+
+
+def _collect(arguments: argparse.Namespace, job: Job) -> Collection:
+    from rocattn_profiling.profile.collect.run import Session
+
+    with progress("profile", len(job.plan.passes)) as shown:
+
+        def on_step(step: Step) -> None:
+            shown.expect(step.total)
+            shown.step(step.what, step.done - shown.done)
+
+        return Session(job, Path(arguments.out), resume=arguments.resume, on_step=on_step).collect()
+
+
+def _show(job: Job) -> None:
+    """Say what will be done and what is out of the ordinary."""
+    say(f"{job.tool.label} at {job.tool.path}: {job.why}")
+    for name, why in job.plan.left_out.items():
+        say(f"left out: {name} ({why})")
+    for note in job.plan.notes:
+        say(f"note: {note}")
+    if job.removed:
+        say(f"taken out of the environment: {', '.join(job.removed)} (--keep-env passes them on)")
+
+
+def _dry(arguments: argparse.Namespace, job: Job) -> int:
+    """Print the passes as they would be run."""
+    from rocattn_profiling.profile.collect.run import command_lines
+
+    launches = command_lines(job, Path(arguments.out))
+    if arguments.json:
+        passes = [
+            {"name": one.name, "counters": one.counters, "argv": how.argv, "env": how.env, "files": how.files}
+            for one, how in launches
+        ]
+        plan = {"tool": job.tool, "why": job.why, "arch": job.plan.arch, "passes": passes}
+        emit_json(plan | {"left_out": job.plan.left_out, "notes": job.plan.notes, "removed": job.removed})
+        return OK
+    for one, how in launches:
+        what = "its own counters" if one.opaque else "kernel trace, no counters"
+        print(f"# {one.name}: {' '.join(one.counters) or what}")
+        for name, text in how.files.items():
+            print("\n".join(f"# {name}: {line}" for line in text.splitlines()))
+        print(how.line)
+    return OK
+
+
+def _list(arguments: argparse.Namespace, found: Hardware) -> int:
+    """Print the groups and metrics that can be asked for, and their counters on an architecture."""
+    from rocattn_profiling.profile.collect.counters import default_groups, group, group_names, of_arch
+    from rocattn_profiling.profile.collect.passes import metric_names, of_metric
+
+    arch = arguments.arch or (found.archs[0] if found.archs else "gfx942")
+    counters = of_arch(arch)
+    rows = {name: [*dict.fromkeys(one for part in group(name, counters) for one in part)] for name in group_names()}
+    metrics = {key: of_metric(key, counters) for key in metric_names()}
+    if arguments.json:
+        emit_json({
+            "arch": counters.arch, "default": default_groups(), "groups": rows, "metrics": metrics,
+            "note": counters.note,
+        })  # fmt: skip
+        return OK
+    for name, about in group_names().items():
+        usual = "" if name in default_groups() else " (only if named)"
+        print(f"{name}{usual}: {about}\n    {' '.join(rows[name]) or f'no counters on {counters.arch}'}")
+    print("Metrics (each is made of a part of the groups' counters):")
+    for key, names in metrics.items():
+        print(f"  {key}: {' '.join(names) or f'cannot be counted on {counters.arch}'}")
+    return OK
+
+
+def _summary(collection: Collection, out: Path) -> None:
+    rows = [
+        (
+            result.name,
+            result.status,
+            str(len(result.counters)),
+            str(result.arrived.dispatches if result.arrived else 0),
+            f"{result.seconds:.1f} s",
+        )
+        for result in collection.passes
+    ]
+    print_table(f"profile of {collection.arch}", ("pass", "status", "counters", "dispatches", "took"), rows)
+    said = set()
+    for result in collection.passes:
+        for found in result.findings:
+            if found.line not in said:
+                said.add(found.line)
+                say(f"{found.level}: {result.name}: {found.line}")
+    if collection.stopped and len(collection.passes) > len(said):
+        missing = sum(result.status == "missing" for result in collection.passes)
+        if missing:
+            say(f"{missing} passes were not run, because they would fail in the same way (--resume runs them)")
+    say(f"{collection.measured} of {len(collection.passes)} passes measured: {out / 'profile.json'}")
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value

@@ -1,0 +1,373 @@
+"""What a file is, by its content: tool, generation, kind, and which reader takes it.
+
+Names do not decide (people rename files), except where the content is the same for two things: a ``*_stats.csv`` of
+kernels and one of API calls differ only in the names they list.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sqlite3
+import stat
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.profile.ingest import columns
+from rocattn_profiling.profile.ingest.by_number import read_by_number
+from rocattn_profiling.profile.ingest.chrome_trace import read_chrome_trace
+from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Header, Utf8, parse_header
+from rocattn_profiling.profile.ingest.long_csv import read_long
+from rocattn_profiling.profile.ingest.parts import UnreadableError
+from rocattn_profiling.profile.ingest.rocpd import open_database, read_rocpd
+from rocattn_profiling.profile.ingest.rocprofv3_json import read_json
+from rocattn_profiling.profile.ingest.small_csv import read_agents, read_roofline, read_statistics, read_sysinfo
+from rocattn_profiling.profile.ingest.table import Source
+from rocattn_profiling.profile.ingest.wide_csv import read_wide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rocattn_profiling.profile.ingest.parts import Part
+
+HEAD_BYTES = 1 << 16
+
+# What a file tells: (tool, generation, kind, evidence) and how to read it.
+Facts = tuple[str, str, str, str]
+
+V3, V2, V1, COMPUTE = "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file and what it is.
+
+    Attributes:
+        path: The file.
+        source: What is known of it before it is read; ``skipped`` says why there is nothing to read.
+        reader: Reads it into a part, or None.
+        family: "csv", "json", "rocpd" or "chrome": formats that one run may write side by side.
+    """
+
+    path: Path
+    source: Source
+    reader: Callable[[Part], Part] | None = None
+    family: str = "csv"
+
+    def is_log_of_compute(self) -> bool:
+        """Return whether this is text that rocprof-compute wrote."""
+        return self.source.kind == "other" and self.source.tool == COMPUTE
+
+
+def detect(path: Path, shown: str) -> Found:
+    """Return what a file is; never raises for its content.
+
+    Args:
+        path: The file.
+        shown: How it is named in messages.
+
+    Raises:
+        OSError: When it cannot be read at all.
+    """
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        return _nothing(path, shown, "not a regular file")
+    if about.st_size == 0:
+        return _nothing(path, shown, "the file is empty: the profiler wrote nothing, or was aborted", kind="broken")
+    try:
+        return _by_content(path, shown)
+    except UnreadableError as error:
+        return _nothing(path, shown, f"{error.what}; {error.remedy}", kind="broken")
+
+
+def _by_content(path: Path, shown: str) -> Found:
+    stream = Utf8(path)
+    try:
+        head = stream.read(HEAD_BYTES)
+        raw = path.open("rb")
+        with raw:
+            magic = raw.read(16)
+        if magic == b"SQLite format 3\0":
+            return _sqlite(path, shown)
+        text = head.lstrip()
+        found = _json(path, shown, head) if re.match(rb"\{|\[\s*[\[{\"]", text) else None
+        is_read = found is not None and found.reader is not None
+        if stream.is_compressed and (is_read or head.startswith(b"SQLite format 3")):
+            why = "compressed, which is read of tables (CSV) only: decompress it with gunzip"
+            return _nothing(path, shown, why, kind="broken")
+        if found is not None:
+            return found
+        while b"\n" not in head and len(head) < HEADER_BYTES and (more := stream.read(HEAD_BYTES)):
+            head += more
+    finally:
+        stream.close()
+    header = parse_header(head)
+    if header is not None:
+        found = _csv(path, shown, _as_filled(header, head), head)
+        if found is not None:
+            return found
+    return _nothing(path, shown, _other(head, stream.nuls), tool=_text_tool(head))
+
+
+def _as_filled(header: Header, head: bytes) -> Header:
+    """Return a header without the two columns that rocprofv2 names and does not fill in rocprof v1's layout (6.1)."""
+    names = [name for name in header.names if name not in {"sig", "obj"}]
+    first = next((line for line in head[header.bytes :].splitlines() if line.strip()), b"")
+    try:
+        row = next(csv.reader([first.decode(errors="replace")], delimiter=header.delimiter), [])
+    except csv.Error:
+        row = []
+    return replace(header, names=names) if len(row) == len(names) == len(header.names) - 2 else header
+
+
+def _nothing(path: Path, shown: str, why: str, *, tool: str = "", kind: str = "other") -> Found:
+    return Found(path, Source(shown, tool, "", kind, "", skipped=why))
+
+
+def _sqlite(path: Path, shown: str) -> Found:
+    try:
+        with closing(open_database(path)) as connection:
+            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            if "rocpd_op" in names:  # its tables have the prefix, too
+                return _nothing(path, shown, "a trace of rocmProfileData (rpd), which is not read: use rocprofv3")
+            if "rocpd_metadata" in names:
+                rows = connection.execute("SELECT tag, value FROM rocpd_metadata").fetchmany(64)
+                schema = str(dict(rows).get("schema_version", "unknown"))
+                source = Source(shown, V3, f"schema {schema}", "rocpd database", "SQLite with view rocpd_metadata")
+                return Found(path, source, lambda part: read_rocpd(path, part), "rocpd")
+            if any(name.startswith("rocpd_") for name in names):
+                why = "it has rocpd tables without their views; write it with rocprofv3 of ROCm 7.0 or later"
+                return _nothing(path, shown, why, kind="broken")
+    except (sqlite3.Error, UnreadableError, UnicodeDecodeError) as error:  # messages quote damaged text
+        why = f"the database is damaged or cut off ({error}); profile again"
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_ROLLBACK:
+            why = f"what wrote the database was ended in the middle ({path.name}-journal is left of it); profile again"
+        return _nothing(path, shown, why, kind="broken")
+    return _nothing(path, shown, "a SQLite database of no profiler's layout")
+
+
+def _json(path: Path, shown: str, head: bytes) -> Found:
+    if b'"rocprofiler-sdk-tool"' in head:
+        source = Source(shown, V3, "6.2 or later", "results JSON", 'key "rocprofiler-sdk-tool"')
+        return Found(path, source, lambda part: read_json(path, part), "json")
+    if b'"traceEvents"' in head:
+        if b'"BeginNs"' in head or b"CPU HIP API" in head:
+            source = Source(shown, V1, "", "trace JSON", "traceEvents with BeginNs")
+            return Found(path, source, lambda part: read_chrome_trace(path, part), "chrome")
+        return _nothing(path, shown, "a Chrome trace that rocprof v1 did not write")
+    return _nothing(path, shown, "JSON of no profiler's layout")
+
+
+def _csv(path: Path, shown: str, header: Header, head: bytes) -> Found | None:
+    """Return what a CSV file is, or None if its header is no profiler's."""
+    names = {columns.plain(name) for name in header.names}
+    ours = set(columns.positions(header.names))
+    reader: Callable[[Path, Header, Part], Part]
+    if {"counter", "value", "dispatch", "kernel"} <= ours:
+        facts, reader = _long_counters(header, names, head), read_long
+    elif {"kernel", "start_ns", "end_ns", "block_x"} <= ours:
+        facts, reader = _kernel_trace(header, names), _read_trace
+    elif {"kernel", "grid", "block"} <= ours and (names & {"grd", "lds_per_workgroup"}):
+        facts, reader = _wide(header, names, head), read_wide
+    elif {"name", "calls", "totaldurationns"} <= names:
+        return _statistics(path, shown, header, names, head)
+    else:
+        for needed, found, small in _SMALL:
+            if needed <= names:
+                facts, reader = found, small
+                break
+        else:
+            return _derived(path, shown, names)
+    tool, generation, kind, evidence = facts
+    source = Source(shown, tool, generation, kind, evidence)
+    return Found(path, source, lambda part: reader(path, header, part))
+
+
+def _read_trace(path: Path, header: Header, part: Part) -> Part:
+    part.timing = True
+    return read_long(path, header, part)
+
+
+# Columns of the other tables, what they are, and their reader.
+_SMALL: tuple[tuple[set[str], Facts, Callable[[Path, Header, Part], Part]], ...] = (
+    (
+        {"agent_type", "gfx_target_version", "cu_count"},
+        (V3, "6.2 or later", "agents", "columns Agent_Type, Gfx_Target_Version"),
+        read_agents,
+    ),
+    ({"gpu_arch", "cu_per_gpu"}, (COMPUTE, "", "sysinfo", "columns gpu_arch, cu_per_gpu"), read_sysinfo),
+    ({"gpu_soc", "numcu"}, (COMPUTE, "", "sysinfo", "columns gpu_soc, numCU"), read_sysinfo),
+    ({"device", "hbmbw"}, (COMPUTE, "", "roofline", "columns device, HBMBw"), read_roofline),
+    (
+        {"dispatch_id", "kernel_id", "counter_id", "counter_name", "counter_value"},
+        (COMPUTE, "its own tool, 2026", "counters (by number)", "columns kernel_id, counter_id"),
+        read_by_number,
+    ),
+)
+
+
+def _derived(path: Path, shown: str, names: set[str]) -> Found | None:
+    for needed, tool, why in _DERIVED:
+        if needed <= names:
+            return Found(path, Source(shown, tool, "", "derived table", "", skipped=why))
+    return None
+
+
+# Tables of profilers that hold no dispatches: columns, tool, why they are not read.
+_DERIVED = (
+    ({"sum(ns)", "count"}, COMPUTE, "its top kernels are computed from pmc_perf.csv, which is read"),
+    ({"kernel_name", "dispatch_id", "gpu_id"}, COMPUTE, "a list of the dispatches of pmc_perf.csv, which is read"),
+    ({"kernelname", "index", "gpu_id"}, COMPUTE, "a list of the dispatches of pmc_perf.csv, which is read"),
+    ({"domain", "function"}, V3, "a trace of API calls: it holds no kernel dispatches"),
+    ({"kind", "direction"}, V3, "a trace of memory copies: it holds no kernel dispatches"),
+    ({"kind", "operation", "address"}, V3, "a trace of memory allocations: it holds no kernel dispatches"),
+    ({"kind", "operation", "alloc_flags"}, V3, "a trace of scratch memory: it holds no kernel dispatches"),
+    (
+        {"dispatch_id", "kernel_id", "scratch_per_workitem"},
+        COMPUTE,
+        "launches, read with the file of counters beside it",
+    ),
+    ({"kernel_id", "kernel_short_name"}, COMPUTE, "kernels' names, read with the file of counters beside it"),
+    (
+        {"sample_timestamp", "exec_mask"},
+        V3,
+        "samples of the program counter: it holds no counters and no times of kernels",
+    ),
+    (
+        {"codeobj", "vaddr", "hitcount"},
+        V3,
+        "instructions of a thread trace: it holds no counters and no times of kernels",
+    ),
+)
+
+
+def _is_convert(header: Header, names: set[str]) -> bool:
+    """`rocpd convert` writes SQL names in title case (Lds_Block_Size), and a Guid."""
+    return "guid" in names or bool({"Lds_Block_Size", "Vgpr_Count", "Lds_Size"} & set(header.names))
+
+
+# What rocprofv3's counter file lacks, up to which version.
+_LONG = (
+    ("kernel_id", "6.2.0 to 6.2.2", "no Kernel_Id"),
+    ("start_timestamp", "6.2.4", "no timestamps"),
+    ("accum_vgpr_count", "6.3", "no Accum_VGPR_Count"),
+)
+
+
+def _long_counters(header: Header, names: set[str], head: bytes) -> Facts:
+    if "gpu_id" in names:
+        generation = "3.6 or later" if "guid" in names else "3.3 or later"
+        return COMPUTE, generation, "counters (long)", "columns GPU_ID, Counter_Name"
+    if _is_convert(header, names):
+        return V3, "rocpd convert", "counters", "Counter_Name with Guid or SQL names in title case"
+    evidence = f"Counter_Name and {len(header.names)} columns"
+    for missing, generation, what in _LONG:
+        if missing not in names:
+            return V3, generation, "counters", f"{evidence}, {what}"
+    if re.search(rb'"Agent \d+"', head):
+        return V3, "7.0 or later", "counters", f'{evidence}, Agent_Id is "Agent N"'
+    return V3, "6.4", "counters", f"{evidence}, Agent_Id is a number"
+
+
+def _kernel_trace(header: Header, names: set[str]) -> Facts:
+    if _is_convert(header, names):
+        return V3, "rocpd convert", "kernel trace", "Workgroup_Size_X with Guid or SQL names in title case"
+    if "dispatch_id" not in names:
+        return V3, "6.2.0 to 6.2.2", "kernel trace", "Workgroup_Size_X, no Dispatch_Id"
+    if "stream_id" not in names:
+        return V3, "6.2.4 to 6.4", "kernel trace", "Workgroup_Size_X and Dispatch_Id, no Stream_Id"
+    return V3, "7.0 or later", "kernel trace", "Workgroup_Size_X and Stream_Id"
+
+
+def _wide(header: Header, names: set[str], head: bytes) -> Facts:
+    merged = any(columns.repeated_description(name) is not None for name in header.names)
+    counters = any(not columns.is_description(name) for name in header.names)
+    kind = "counters (merged passes)" if merged else "counters (wide)" if counters else "kernel times"
+    if "grd" in names:
+        if merged:
+            return COMPUTE, "Omniperf 1.x", kind, "columns KernelName, grd and repeated wave_size"
+        generation = "ROCm 5.3 or later" if "arch_vgpr" in names else "ROCm 5.2 or earlier"
+        return V1, generation, kind, f"columns KernelName, grd, {'arch_vgpr' if 'arch_vgpr' in names else 'vgpr'}"
+    if merged:
+        generation = "3.x" if "kernel_id" in names else "Omniperf 2.x"
+        return COMPUTE, generation, kind, "columns Kernel_Name, Grid_Size and repeated description columns"
+    blank = re.match(rb"[^\n]*\n\r?\n", head) is not None
+    evidence = "columns Dispatch_ID, LDS_Per_Workgroup" + (", an empty line after the header" if blank else "")
+    return V2, "", kind, evidence
+
+
+# Names that only the statistics of API calls, copies and domains list.
+_API = re.compile(
+    r"^(_*hip[A-Z_]\w*|hsa_\w+|roctx\w*|nccl\w*|Copy\w+To\w+|async-copy|MEMORY_COPY\w*|[A-Z_]+_API\w*|KERNEL_DISPATCH)$"
+)
+
+
+def _statistics(path: Path, shown: str, header: Header, names: set[str], head: bytes) -> Found:
+    tool = V3 if "minns" in names else V1
+    listed = re.findall(rb'^"?([^",]*)', head, re.MULTILINE)[1:]
+    first = [name.decode(errors="replace") for name in listed if name]
+    if first and all(_API.match(name) for name in first):
+        why = "statistics of API calls, copies or domains: it holds no kernels"
+        return Found(path, Source(shown, tool, "", "other statistics", "columns Name, Calls", skipped=why))
+    generation = "6.2 or later" if tool == V3 else ""
+    evidence = "columns Name, Calls" + (", MinNs" if tool == V3 else "")
+    source = Source(shown, tool, generation, "kernel statistics", evidence)
+    return Found(path, source, lambda part: read_statistics(path, header, part))
+
+
+# What else lies beside profiles: pattern of the first bytes, tool, what it is.
+_TEXTS = (
+    (rb"(?m)^\s*pmc\s*:", "", "a profiler's input file (lists of counters)"),
+    (rb"(?m)^(jobs|metrics)\s*:", V3, "a profiler's input file (jobs)"),
+    (rb"(?m)^format_rocprof_output:", COMPUTE, "rocprof-compute's settings of the run"),
+    (rb"HSA System Attributes|HSA Agents|Agent1?\.Name", "", "a description of the machine (rocminfo)"),
+    (rb"(?mi)^\s*(gpu\s*:\s*\d|gpu:\d+|counter_name\s*:)|List available counters|Name\s*:\s*\w+\s*\n\s*Description", "",
+     "a list of available counters"),
+    (rb"(?mi)^(omniperf|rocprof(iler)?-compute) version|^\[profiling\] |^Target: MI", COMPUTE,
+     "a log of rocprof-compute"),
+    (rb"(?m)^RPL:|^ROCP?rofiler:", V1, "a log of rocprof"),
+    (rb"(?m)\[rocprofv3\]|\btool\.cpp:\d+|output_stream\.cpp", V3, "a log of rocprofv3"),
+)  # fmt: skip
+
+
+def _text_tool(head: bytes) -> str:
+    return next((tool for pattern, tool, _ in _TEXTS if re.search(pattern, head)), "")
+
+
+def _other(head: bytes, nuls: int) -> str:
+    """Return why a file that is no table is not read."""
+    if nuls * 10 > len(head) or re.search(rb"[\x01-\x08\x0e-\x1a]", head[:4096]):
+        return "a binary file of no layout that is read (rocpd, JSON and CSV are: rocprofv3 -f csv json rocpd)"
+    for pattern, _, what in _TEXTS:
+        if re.search(pattern, head):
+            return f"{what}: it holds no measurements"
+    return "a text file of no profiler's layout"
+
+
+_OF_A_WORKLOAD = frozenset({
+    "counters (wide)", "counters (merged passes)", "counters (long)", "counters (by number)", "kernel times",
+    "sysinfo", "roofline",
+})  # fmt: skip
+
+
+def within_workload(found: Found, generation: str, version: str) -> Found:
+    """Return a file of a folder that has a sysinfo.csv: its tables are rocprof-compute's, of that generation.
+
+    rocprof-compute keeps the files of the rocprof that it called, so their columns alone cannot tell.
+    """
+    if found.source.kind not in _OF_A_WORKLOAD:
+        return found
+    evidence = found.source.detected_by
+    if found.source.kind != "sysinfo":
+        evidence += "; sysinfo.csv beside it"
+    source = replace(found.source, tool=COMPUTE, generation=generation, detected_by=evidence, version=version)
+    return replace(found, source=source)
+
+
+def workload_generation(header: list[str], version: str) -> str:
+    """Return the generation of rocprof-compute from its sysinfo.csv: its columns, and its own version of them."""
+    if "numCU" in header:
+        return "Omniperf 1.x"
+    return {"2": "Omniperf 2.x", "3": "3.x"}.get(version, f"sysinfo version {version}")

@@ -1,0 +1,210 @@
+"""Finds the profiler files in folders, reads each with its reader, and joins them: `read` and `describe`."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.profile.ingest.assemble import assemble
+from rocattn_profiling.profile.ingest.check import check
+from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Utf8, parse_header
+from rocattn_profiling.profile.ingest.detect import HEAD_BYTES, Found, detect, within_workload, workload_generation
+from rocattn_profiling.profile.ingest.merge import arrange
+from rocattn_profiling.profile.ingest.parts import Part, UnreadableError
+from rocattn_profiling.profile.ingest.small_csv import rows_of
+from rocattn_profiling.profile.ingest.table import FileSummary, Problem, Profile, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MOST_FILES = 20_000
+_VERSION = re.compile(rb"(?mi)^(?:omniperf|rocprof(?:iler)?-compute) version:? +([\w.+-]{1,40})")
+# What rocprofv3 appends to the name of a run; what stands before is the run.
+_SUFFIX = re.compile(
+    r"_?(counter_collection(_trace)?|kernel_trace|kernel_stats|agent_info|results|domain_stats|[a-z]+_api_(trace|stats)|"
+    r"memory_copy_(trace|stats))$"
+)
+
+
+def read(paths: Sequence[str | os.PathLike[str]]) -> Profile:
+    """Read profiler output, from whichever tools and versions, into one profile.
+
+    A file that cannot be read becomes one entry of `Profile.problems`; the others are still read.
+
+    Args:
+        paths: Files, or folders that are searched.
+
+    Raises:
+        RocattnError: When a path does not exist.
+    """
+    return assemble(_load(paths))
+
+
+def describe(paths: Sequence[str | os.PathLike[str]]) -> list[FileSummary]:
+    """Say of every file in these paths what wrote it, what it holds and what is wrong in it.
+
+    Raises:
+        RocattnError: When a path does not exist.
+    """
+    parts = _load(paths)
+    held = [
+        (
+            part.dispatches["kernel"].nunique() or part.summaries["kernel"].nunique(),
+            len(part.dispatches.drop_duplicates(["process", "dispatch"])),
+            tuple(sorted(part.counters["counter"].cat.categories)),
+        )
+        for part in parts
+    ]
+    arrange(parts)
+    return [
+        FileSummary(part.source, kernels, dispatches, counters, tuple(part.problems))
+        for part, (kernels, dispatches, counters) in zip(parts, held, strict=True)
+    ]
+
+
+def _load(paths: Sequence[str | os.PathLike[str]]) -> list[Part]:
+    """Return a part for every file, in the order of the paths."""
+    parts = []
+    roots = [Path(path) for path in paths]
+    names = _root_names(roots)
+    seen: set[str] = set()
+    for root, name in zip(roots, names, strict=True):
+        by_folder: dict[Path, list[Path]] = {}
+        for path in _files(root):
+            real = os.path.realpath(path)
+            if real not in seen:
+                seen.add(real)
+                by_folder.setdefault(path.parent, []).append(path)
+        for folder, files in by_folder.items():
+            relative = folder.relative_to(root).as_posix() if root.is_dir() else "."
+            label = "/".join(piece for piece in (name, relative) if piece not in {"", "."})
+            parts += _load_folder(folder, files, label)
+        if len(seen) > MOST_FILES:
+            parts.append(
+                _broken(Source(str(root), "", "", "folder", ""), f"more than {MOST_FILES} files", "name the run")
+            )
+            break
+    return parts
+
+
+def _root_names(roots: list[Path]) -> list[str]:
+    """Return a name for each root that tells it from the others; one root needs none."""
+    folders = [root if root.is_dir() else root.parent for root in roots]
+    distinct = list(dict.fromkeys(map(os.path.realpath, folders)))
+    if len(distinct) < 2:
+        return [""] * len(roots)
+    common = os.path.commonpath(distinct)
+    return [os.path.relpath(os.path.realpath(folder), common).replace(os.sep, "/") for folder in folders]
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """Yield the files below a path in natural order; hidden folders are left out, and no folder is visited twice."""
+    if not root.exists():
+        raise RocattnError(f"no such file or folder: {root}")
+    if not root.is_dir():
+        yield root
+        return
+    visited: set[tuple[int, int]] = set()
+    count = 0
+    for folder, folders, files in os.walk(root, followlinks=True):
+        about = os.stat(folder)  # noqa: PTH116 - os.walk speaks strings
+        if (about.st_dev, about.st_ino) in visited:  # a link to a folder above would go round for ever
+            folders.clear()
+            continue
+        visited.add((about.st_dev, about.st_ino))
+        folders[:] = sorted((name for name in folders if not name.startswith(".")), key=_natural)
+        for name in sorted(files, key=_natural):
+            if not name.startswith("."):
+                count += 1
+                yield Path(folder, name)
+        if count > MOST_FILES:
+            return
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sort pmc_perf_10 after pmc_perf_9."""
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d{1,18})", name)]
+
+
+def _load_folder(folder: Path, files: list[Path], label: str) -> list[Part]:
+    found: list[Found | Part] = []
+    for path in files:
+        try:
+            found.append(detect(path, str(path)))
+        except OSError as error:
+            source = Source(str(path), "", "", "broken", "")
+            found.append(
+                _broken(source, f"cannot be read ({error.strerror})", "check that it exists and its permissions")
+            )
+    generation, rocm, version = _workload(found)
+    parts = []
+    for one in found:
+        if isinstance(one, Part):
+            parts.append(one)
+            continue
+        if generation:
+            one = within_workload(one, generation, version)  # noqa: PLW2901 - the same file, better known
+        parts.append(_read_one(replace(one, source=replace(one.source, rocm=rocm)), folder, label))
+    return parts
+
+
+def _workload(found: Sequence[Found | Part]) -> tuple[str, str, str]:
+    """Return rocprof-compute's generation, the ROCm version and the tool's own, if a folder has its sysinfo.csv."""
+    for one in found:
+        if isinstance(one, Found) and one.source.kind == "sysinfo":
+            stream = Utf8(one.path)
+            try:
+                header = parse_header(stream.read(HEADER_BYTES))
+            finally:
+                stream.close()
+            assert header is not None, "detect has parsed this header"
+            rows = rows_of(one.path, header)
+            row = rows[0] if rows else {}
+            rocm = row.get("rocm_version") or row.get("host_rocmver") or ""
+            logs = [log.path for log in found if isinstance(log, Found) and log.is_log_of_compute()]
+            version = next((stated for stated in map(_stated_version, logs) if stated), "")
+            return workload_generation(header.names, row.get("version", "")), rocm, version
+    return "", "", ""
+
+
+def _stated_version(log: Path) -> str:
+    """Return the version that rocprof-compute writes into its log, or ""."""
+    stream = Utf8(log)
+    try:
+        match = _VERSION.search(stream.read(HEAD_BYTES))
+    finally:
+        stream.close()
+    return match[1].decode() if match else ""
+
+
+def _read_one(found: Found, folder: Path, label: str) -> Part:
+    """Read one file; whatever is wrong with it becomes a problem of this file alone."""
+    stem = found.path.stem.removesuffix(".csv")  # of a compressed table
+    run = _SUFFIX.sub("", stem) if found.source.tool == "rocprofv3" else stem
+    part = Part(found.source, scope=str(folder), family=found.family)
+    part.pass_label = "/".join(piece for piece in (label, run) if piece)
+    if found.reader is None:
+        if found.source.kind == "broken":
+            part.problems.append(Problem(found.source.file, None, found.source.skipped, "the other files are read"))
+        return part
+    try:
+        part = found.reader(part)
+        check(part)
+    except UnreadableError as error:
+        return _broken(found.source, error.what, error.remedy, error.line)
+    except (OSError, MemoryError) as error:
+        return _broken(found.source, f"cannot be read ({error})", "check the disk, the permissions and the memory")
+    except Exception as error:  # noqa: BLE001 - a file made to confuse a reader must not hide the run's other files
+        text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        return _broken(found.source, f"cannot be read ({text})", "please report this file to rocattn")
+    return part
+
+
+def _broken(source: Source, what: str, remedy: str, line: int | None = None) -> Part:
+    part = Part(replace(source, skipped=what))
+    part.problems.append(Problem(source.file, line, what, remedy))
+    return part

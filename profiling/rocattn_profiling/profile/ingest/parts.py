@@ -1,0 +1,217 @@
+"""What one reader returns for one file, and the small tools that all readers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.profile.ingest.table import (
+    AGENT_DTYPES,
+    COUNTER_DTYPES,
+    DISPATCH_DTYPES,
+    INSTANCE_DTYPES,
+    NO_DISPATCH,
+    NO_PROCESS,
+    ROOF_DTYPES,
+    SUMMARY_DTYPES,
+    Problem,
+    Source,
+    empty,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+MISSING = np.iinfo(np.int64).min  # an integer that the file does not state
+_FALLBACK = {"process": NO_PROCESS, "dispatch": NO_DISPATCH, "grid": -1, "block": -1}
+_NUMPY = {"Int32": np.int32, "Int64": np.int64}
+
+
+class UnreadableError(RocattnError):
+    """Raised inside the package when a file cannot be read; becomes one `Problem` and the run goes on."""
+
+    def __init__(self, what: str, remedy: str, line: int | None = None) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what, self.remedy, self.line = what, remedy, line
+
+
+class Notes:
+    """Collects problems of one file; the same thing found again only raises its count."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._found: dict[tuple[str, str], tuple[int, int | None]] = {}
+
+    def add(self, what: str, remedy: str, *, count: int = 1, line: int | None = None) -> None:
+        """Note a problem; ``{n}`` in the text becomes the count, ``line`` is kept of the first case."""
+        if count:
+            before, first = self._found.get((what, remedy), (0, line))
+            self._found[what, remedy] = (before + count, first)
+
+    def problems(self) -> list[Problem]:
+        """Return the problems in the order they were first met."""
+        return [
+            Problem(self._file, line, what.format(n=count) if "{n}" in what else what, remedy)
+            for (what, remedy), (count, line) in self._found.items()
+        ]
+
+
+def kernel_name(text: str) -> str:
+    """Return a kernel's name without what rocprof v1 and v2 append to it, so that it is the same in every tool."""
+    name = text.strip().replace("\r\n", "\n")
+    for suffix in (" [clone .kd]", " (.kd)", ".kd"):
+        name = name.removesuffix(suffix)
+    return name.rstrip()
+
+
+class Vocabulary:
+    """Gives each distinct text a code, so that names are stored once however many rows carry them."""
+
+    def __init__(self, clean: Callable[[str], str] = str) -> None:
+        self._clean = clean
+        self.codes: dict[str, int] = {}
+
+    def code(self, text: str) -> int:
+        """Return the code of one text."""
+        return self.codes.setdefault(self._clean(text), len(self.codes))
+
+    def encode(self, labels: pd.Categorical) -> NDArray[np.int32]:
+        """Return the codes of many texts."""
+        known = np.fromiter((self.code(str(text)) for text in labels.categories), np.int32, len(labels.categories))
+        return known[labels.codes] if len(known) else np.zeros(0, np.int32)
+
+    def categorical(self, codes: NDArray[Any]) -> Any:
+        """Return the texts of these codes."""
+        return categorical(codes, list(self.codes))
+
+    def note_broken(self, notes: Notes) -> None:
+        """Note the names that were not UTF-8."""
+        broken = sum("\ufffd" in text for text in self.codes)
+        notes.add("{n} kernel names hold bytes that are not UTF-8", "those bytes are shown as \ufffd", count=broken)
+
+
+def categorical(codes: NDArray[Any], names: Sequence[str]) -> Any:
+    """Return a categorical of these names, without looking at each code's text."""
+    return pd.Categorical.from_codes(codes, categories=pd.Index(list(names), dtype="object"))
+
+
+@dataclass
+class Part:
+    """What was read from one file.
+
+    Attributes:
+        source: The file and what wrote it.
+        scope: The folder of the run it belongs to: agents and traces are looked for there.
+        family: Format, of those that one run may write side by side: "csv", "json", "rocpd" or "chrome".
+        pass_label: Name of the pass that the rows belong to (a row may add a group to it).
+        dispatches: Columns of `DISPATCH_DTYPES`; ``agent`` still holds the profiler's own number.
+        numbered: False if the file does not number its dispatches (then they are counted by start time).
+        timing: True for a trace of undisturbed or companion times, which fills in the counters' rows.
+        by_node: True if ``agent`` holds node ids.
+        system: Facts about the run.
+    """
+
+    source: Source
+    scope: str = ""
+    family: str = "csv"
+    pass_label: str = ""
+    dispatches: pd.DataFrame = field(default_factory=lambda: empty(DISPATCH_DTYPES))
+    counters: pd.DataFrame = field(default_factory=lambda: empty(COUNTER_DTYPES))
+    instances: pd.DataFrame = field(default_factory=lambda: empty(INSTANCE_DTYPES))
+    agents: pd.DataFrame = field(default_factory=lambda: empty(AGENT_DTYPES))
+    summaries: pd.DataFrame = field(default_factory=lambda: empty(SUMMARY_DTYPES))
+    roofs: pd.DataFrame = field(default_factory=lambda: empty(ROOF_DTYPES))
+    system: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    numbered: bool = True
+    timing: bool = False
+    by_node: bool = False
+
+    def skip(self, why: str) -> Part:
+        """Return this part marked as holding nothing to read, with the reason."""
+        self.source = replace(self.source, skipped=why)
+        return self
+
+
+def nullable(values: NDArray[Any], dtype: str) -> Any:
+    """Return a nullable integer array; `MISSING` becomes <NA>, and so does what does not fit the type."""
+    kind = _NUMPY[dtype]
+    mask = values == MISSING
+    if kind is np.int32 and values.dtype != np.int32:
+        mask |= (values > np.iinfo(np.int32).max) | (values < np.iinfo(np.int32).min)
+    held = values.astype(kind, copy=bool(mask.any()))
+    if mask.any():
+        held[mask] = 1
+    return pd.arrays.IntegerArray(held, mask)
+
+
+def narrow(values: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy of integers, in 32 bits where all of them fit; what they were a part of can go."""
+    limits = np.iinfo(np.int32)
+    if not len(values) or (values.min() >= limits.min and values.max() <= limits.max):
+        return values.astype(np.int32)
+    return values.copy()
+
+
+def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
+    """Join arrays, letting go of the pieces."""
+    whole = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+    pieces.clear()
+    return whole
+
+
+def dispatch_frame(columns: Mapping[str, Any], rows: int) -> pd.DataFrame:
+    """Build the dispatches' frame from integer arrays (`MISSING` where unknown) and categoricals.
+
+    Columns that are not given are unknown.
+    """
+    made: dict[str, Any] = {}
+    for name, dtype in DISPATCH_DTYPES.items():
+        values = columns.get(name)
+        if dtype == "category":
+            made[name] = one_pass("", rows) if values is None else values
+        elif values is None:
+            unknown = np.full(rows, _FALLBACK.get(name, MISSING), np.int64)
+            made[name] = nullable(unknown, dtype) if dtype in _NUMPY else unknown.astype(dtype)
+        elif dtype in _NUMPY:
+            made[name] = nullable(np.asarray(values), dtype)
+        else:
+            made[name] = _plain(np.asarray(values), dtype, _FALLBACK[name])
+    return pd.DataFrame(made, copy=False)
+
+
+def _plain(values: NDArray[Any], dtype: str, unknown: int) -> NDArray[Any]:
+    limits = np.iinfo(dtype)
+    outside = (values < limits.min) | (values > limits.max) | (values == MISSING)
+    return (np.where(outside, unknown, values) if outside.any() else values).astype(dtype, copy=False)
+
+
+def one_pass(label: str, rows: int) -> Any:
+    """Return the pass column of a file that is one pass."""
+    return categorical(np.zeros(rows, np.int8), [label])
+
+
+def counter_frame(row: NDArray[Any], counter: Any, value: NDArray[np.float64]) -> pd.DataFrame:
+    """Build the counters' frame without copying the arrays."""
+    return pd.DataFrame(
+        {"row": row.astype(np.int32, copy=False), "counter": counter, "value": value},
+        copy=False,
+    )
+
+
+def agent_frame(agents: Sequence[Mapping[str, Any]], file: str) -> pd.DataFrame:
+    """Build the agents' frame from one mapping per GPU; keys that are missing or None are unknown."""
+    made = empty(AGENT_DTYPES)
+    if not agents:
+        return made
+    columns = {}
+    for name, dtype in AGENT_DTYPES.items():
+        values = [file if name == "file" else agent.get(name) for agent in agents]
+        columns[name] = pd.Series([pd.NA if v is None and dtype[0] == "I" else v for v in values], dtype=dtype)
+    return pd.DataFrame(columns)

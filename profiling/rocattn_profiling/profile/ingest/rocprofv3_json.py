@@ -1,0 +1,289 @@
+"""Reader of rocprofv3's ``*_results.json``: one element per process, one record per counter instance.
+
+Only the fields that the table needs are decoded; the environment that the file also holds is never looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from rocattn_profiling.profile.ingest.instances import combine
+from rocattn_profiling.profile.ingest.nearly_json import with_null
+from rocattn_profiling.profile.ingest.parts import (
+    MISSING,
+    Notes,
+    Part,
+    UnreadableError,
+    Vocabulary,
+    agent_frame,
+    dispatch_frame,
+    kernel_name,
+    one_pass,
+)
+from rocattn_profiling.profile.ingest.small_csv import agent_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LARGEST_BYTES = 1 << 30  # decoding takes several times the file's size in memory
+
+
+class Handle(msgspec.Struct):
+    """An identifier."""
+
+    handle: int = -1
+
+
+class Sizes(msgspec.Struct):
+    """Work-items in three dimensions."""
+
+    x: int = 1
+    y: int = 1
+    z: int = 1
+
+    def product(self) -> int:
+        """Return the work-items, or `MISSING` if they are no sizes."""
+        total = self.x * self.y * self.z
+        return total if min(self.x, self.y, self.z) >= 0 and total < 2**62 else MISSING
+
+
+class Info(msgspec.Struct):
+    """What was dispatched."""
+
+    dispatch_id: int
+    kernel_id: int
+    agent_id: Handle = msgspec.field(default_factory=Handle)
+    queue_id: Handle = msgspec.field(default_factory=Handle)
+    private_segment_size: int = MISSING
+    group_segment_size: int = MISSING
+    workgroup_size: Sizes = msgspec.field(default_factory=Sizes)
+    grid_size: Sizes = msgspec.field(default_factory=Sizes)
+
+
+class Dispatch(msgspec.Struct):
+    """A kernel dispatch with its times."""
+
+    dispatch_info: Info
+    start_timestamp: int = MISSING
+    end_timestamp: int = MISSING
+
+
+class Record(msgspec.Struct):
+    """One value of one counter instance."""
+
+    counter_id: Handle
+    value: float | None
+
+
+class Collection(msgspec.Struct):
+    """The counters of one dispatch."""
+
+    dispatch_data: Dispatch
+    records: list[Record] = []
+    arch_vgpr_count: int = MISSING
+    accum_vgpr_count: int = MISSING
+    sgpr_count: int = MISSING
+    lds_block_size_v: int = MISSING
+
+
+class Symbol(msgspec.Struct):
+    """A kernel."""
+
+    kernel_id: int = -1
+    formatted_kernel_name: str = ""
+    demangled_kernel_name: str = ""
+    kernel_name: str = ""
+    arch_vgpr_count: int = MISSING
+    accum_vgpr_count: int = MISSING
+    sgpr_count: int = MISSING
+
+
+class Counter(msgspec.Struct):
+    """A counter's name."""
+
+    id: Handle
+    name: str = ""
+
+
+class Callbacks(msgspec.Struct):
+    """What was collected in callbacks."""
+
+    counter_collection: list[Collection] = []
+
+
+class Buffers(msgspec.Struct):
+    """What was collected in buffers."""
+
+    kernel_dispatch: list[Dispatch] = []
+    counter_collection: list[Collection] = []
+
+
+class Metadata(msgspec.Struct):
+    """The process."""
+
+    pid: int = -1
+    command: list[str] | str = ""
+
+
+class Process(msgspec.Struct):
+    """Everything of one process."""
+
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    agents: list[dict[str, Any]] = []
+    counters: list[Counter] = []
+    kernel_symbols: list[Symbol] = []
+    callback_records: Callbacks = msgspec.field(default_factory=Callbacks)
+    buffer_records: Buffers = msgspec.field(default_factory=Buffers)
+
+
+class Document(msgspec.Struct, rename={"processes": "rocprofiler-sdk-tool"}):
+    """The file."""
+
+    processes: list[Process]
+
+
+def decode(path: Path, kind: type[Any]) -> Any:
+    """Return a JSON file as this type.
+
+    Raises:
+        UnreadableError: When it is too large, cut off, no JSON, or not of this type.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        if size > LARGEST_BYTES:
+            raise UnreadableError("larger than 1 GiB", "let the profiler write CSV or rocpd: -f csv rocpd")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                return _decoded(data, kind)
+            except msgspec.ValidationError as error:
+                raise UnreadableError(f"not the JSON it looks like ({error})", "report it with the file") from error
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+                raise UnreadableError(
+                    f"the JSON is broken or cut off ({error})", "profile again if the run was aborted"
+                ) from error
+
+
+def _decoded(data: mmap.mmap, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind, strict=False)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):  # names may have any bytes, as a code object has them
+        text = data[:].decode(errors="replace").encode()
+        return msgspec.json.decode(with_null(text), type=kind, strict=False)
+
+
+def read_json(path: Path, part: Part) -> Part:
+    """Read a ``*_results.json`` of rocprofv3."""
+    document = decode(path, Document)
+    notes = Notes(part.source.file)
+    table = _Table(notes)
+    for process in document.processes:
+        table.take(process)
+        if process.metadata.command:
+            command = process.metadata.command
+            part.system["command"] = command if isinstance(command, str) else " ".join(command)
+    part.agents = agent_frame(table.agents, part.source.file)
+    table.fill(part)
+    part.problems += notes.problems()
+    return part
+
+
+_COLUMNS = (
+    "process", "dispatch", "kernel", "grid", "block", "lds_bytes", "scratch_bytes", "vgprs", "agprs", "sgprs",
+    "start_ns", "end_ns", "queue", "agent",
+)  # fmt: skip
+
+
+class _Table:
+    def __init__(self, notes: Notes) -> None:
+        self.agents: list[dict[str, Any]] = []
+        self._notes = notes
+        self._kernels, self._counters = Vocabulary(kernel_name), Vocabulary()
+        self._dispatches: list[tuple[int, ...]] = []
+        self._values: list[tuple[int, int, float]] = []
+
+    def take(self, process: Process) -> None:
+        """Add one process."""
+        numbers = {}
+        for agent in process.agents:
+            handle = agent.get("id", {}).get("handle") if isinstance(agent.get("id"), dict) else None
+            found = agent_of(agent)
+            numbers[handle] = MISSING if found["number"] is None else found["number"]
+            if agent.get("type") in {2, "GPU"}:  # rocprofiler_agent_type_t: 1 is a CPU, 2 a GPU
+                self.agents.append(found)
+        symbols = {
+            symbol.kernel_id if symbol.kernel_id >= 0 else i: symbol for i, symbol in enumerate(process.kernel_symbols)
+        }
+        names = {counter.id.handle: counter.name for counter in process.counters}
+        rows: dict[int, int] = {}
+        for held in (process.callback_records.counter_collection, process.buffer_records.counter_collection):
+            for collection in held:
+                info = collection.dispatch_data.dispatch_info
+                rows[info.dispatch_id] = len(self._dispatches)
+                self._add(process, collection.dispatch_data, collection, symbols.get(info.kernel_id), numbers)
+                self._take_values(collection, names, rows[info.dispatch_id])
+        for dispatch in process.buffer_records.kernel_dispatch:
+            if dispatch.dispatch_info.dispatch_id not in rows:
+                symbol = symbols.get(dispatch.dispatch_info.kernel_id)
+                self._add(process, dispatch, None, symbol, numbers)
+
+    def _add(
+        self, process: Process, dispatch: Dispatch, collection: Collection | None, symbol: Symbol | None,
+        numbers: dict[Any, int],
+    ) -> None:  # fmt: skip
+        info = dispatch.dispatch_info
+        if symbol is None:
+            self._notes.add("{n} dispatches of kernels that the file does not name", "shown by their kernel number")
+            symbol = Symbol(formatted_kernel_name=f"kernel {info.kernel_id}")
+        name = symbol.formatted_kernel_name or symbol.demangled_kernel_name or symbol.kernel_name
+        stated: Collection | Symbol = (
+            symbol if collection is None or collection.arch_vgpr_count == MISSING else collection
+        )
+        lds = info.group_segment_size
+        if collection is not None and collection.lds_block_size_v != MISSING:
+            lds = collection.lds_block_size_v
+        agprs = stated.accum_vgpr_count if stated.accum_vgpr_count != MISSING else symbol.accum_vgpr_count
+        row = (
+            process.metadata.pid, info.dispatch_id, self._kernels.code(name), info.grid_size.product(),
+            info.workgroup_size.product(), lds, info.private_segment_size, stated.arch_vgpr_count, agprs,
+            stated.sgpr_count, dispatch.start_timestamp, dispatch.end_timestamp, info.queue_id.handle,
+            numbers.get(info.agent_id.handle, MISSING),
+        )  # fmt: skip
+        self._dispatches.append(tuple(value if -(2**63) <= value < 2**63 else MISSING for value in row))
+
+    def _take_values(self, collection: Collection, names: dict[int, str], row: int) -> None:
+        for record in collection.records:
+            name = names.get(record.counter_id.handle)
+            if name is None:
+                self._notes.add("{n} values of counters that the file does not name", "dropped")
+            else:
+                value = math.nan if record.value is None else record.value
+                self._values.append((row, self._counters.code(name), value))
+
+    def fill(self, part: Part) -> None:
+        """Fill the part."""
+        if not self._dispatches:
+            part.skip("it holds no dispatches: nothing was dispatched, or only other domains were traced")
+            return
+        columns: dict[str, Any] = dict(zip(_COLUMNS, np.array(self._dispatches, np.int64).T, strict=True))
+        self._kernels.note_broken(self._notes)
+        columns["kernel"] = self._kernels.categorical(columns["kernel"])
+        columns["pass"] = one_pass(part.pass_label, len(self._dispatches))
+        part.dispatches = dispatch_frame(columns, len(self._dispatches))
+        if self._values:
+            row, code, value = (np.array(column) for column in zip(*self._values, strict=True))
+            names = list(self._counters.codes)
+            unread = Notes("")  # several records per counter are this format's rule, not a problem
+            made = combine(row.astype(np.int32), code, value.astype(np.float64), names, unread)
+            known = made[0]["value"].notna()  # a sum of which an instance is not known is not, either
+            self._notes.add(
+                "{n} counter values are missing or no numbers", "treated as not measured", count=int((~known).sum()),
+            )  # fmt: skip
+            part.counters = made[0][known].reset_index(drop=True)
+            part.instances = made[1][made[1]["max"].notna()].reset_index(drop=True)

@@ -1,0 +1,187 @@
+"""Reader of CSV with one row per dispatch and one column per counter (rocprof v1 and v2, Omniperf, rocprof-compute).
+
+rocprof-compute merges the files of its passes into one ``pmc_perf.csv``: side by side, each pass's columns preceded
+by its repeated description columns (``wave_size_3``, ``Kernel_ID_3``). Those show which counters were measured
+together, so each such group becomes a pass of its own here: a ratio of counters from two groups mixes two runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from rocattn_profiling.profile.ingest import columns
+from rocattn_profiling.profile.ingest.csv_text import blocks
+from rocattn_profiling.profile.ingest.instances import MOST_COUNTERS, accumulator_names, base_name
+from rocattn_profiling.profile.ingest.long_csv import number_in
+from rocattn_profiling.profile.ingest.parts import (
+    MISSING,
+    Notes,
+    Part,
+    UnreadableError,
+    Vocabulary,
+    categorical,
+    counter_frame,
+    dispatch_frame,
+    kernel_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from rocattn_profiling.profile.ingest.csv_text import Header
+
+
+@dataclass
+class Group:
+    """The counters of one pass in a wide file.
+
+    Attributes:
+        counters: Counter -> positions of its columns (several for ``TCC_HIT[0]``, ``TCC_HIT[1]``, ...).
+    """
+
+    counters: dict[str, list[int]] = field(default_factory=dict)
+
+    def named(self) -> list[str]:
+        """Return the counters' names, an accumulator's after what it accumulates."""
+        names = accumulator_names(list(self.counters))
+        return [names.get(counter, counter) for counter in self.counters]
+
+
+def counter_groups(header: list[str], notes: Notes) -> list[Group]:
+    """Return the counters of a wide header, by the pass that measured them."""
+    groups: dict[int, Group] = {}
+    current = 0
+    seen: set[str] = set()
+    for position, name in enumerate(header):
+        number = columns.repeated_description(name)
+        current = max(current, number or 0)
+        if columns.is_description(name) or not name:
+            continue
+        group = groups.setdefault(current, Group())
+        base = name.removesuffix(f"_{current}") if current else name
+        counter = base if base in seen else name  # the merge numbers a counter that an earlier pass has too
+        if counter in seen and counter == name:
+            notes.add("{n} counter columns are repeated", "the first of each is read")
+            continue
+        seen.add(counter)
+        group.counters.setdefault(base_name(counter), []).append(position)
+    return [groups[key] for key in sorted(groups)]
+
+
+def read_wide(path: Path, header: Header, part: Part) -> Part:
+    """Read a CSV file with a row per dispatch and a column per counter."""
+    notes = Notes(part.source.file)
+    groups = counter_groups(header.names, notes)
+    places = [position for group in groups for at in group.counters.values() for position in at]
+    if len(places) > MOST_COUNTERS:
+        raise UnreadableError(f"{len(places)} counter columns", "this is no counter file")
+    wanted: dict[str, tuple[int, str]] = {
+        name: (position, "label" if name in {"kernel", "agent", "queue"} else "int")
+        for name, position in columns.positions(header.names).items()
+    }
+    wanted |= {f"#{position}": (position, "float") for position in places}
+    kernels = Vocabulary(kernel_name)
+    made: list[dict[str, NDArray[Any]]] = []
+    values: list[NDArray[np.float64]] = []
+    for block in blocks(path, header, wanted, notes):
+        described = {name: _coded(name, block.columns[name], kernels) for name in wanted if name[0] != "#"}
+        keep = described["dispatch"] != MISSING if "dispatch" in described else np.ones(block.rows, bool)
+        notes.add(
+            "{n} rows without a dispatch number", "dropped; profile again",
+            count=int((~keep).sum()), line=block.first_line,
+        )  # fmt: skip
+        made.append({name: column[keep] for name, column in described.items()})
+        if places:
+            values.append(np.column_stack([block.columns[f"#{position}"] for position in places])[keep])
+    rows = sum(len(piece["kernel"]) for piece in made)
+    if not rows:
+        part.problems += notes.problems()
+        return part.skip("it holds no rows: nothing was dispatched, or a filter excluded everything")
+    joined: dict[str, Any] = {name: np.concatenate([piece[name] for piece in made]) for name in made[0]}
+    _note_reused(joined, notes)
+    kernels.note_broken(notes)
+    joined["kernel"] = kernels.categorical(joined["kernel"])
+    matrix = np.concatenate(values) if places else np.zeros((rows, 0))
+    values.clear()
+    _fill(part, joined, groups, matrix, {position: index for index, position in enumerate(places)})
+    part.problems += notes.problems()
+    return part
+
+
+def _coded(name: str, values: Any, kernels: Vocabulary) -> NDArray[Any]:
+    if name == "kernel":
+        return kernels.encode(values)
+    if name in {"agent", "queue"}:
+        known = np.array([number_in(str(text)) for text in values.categories] or [MISSING], np.int64)
+        numbers: NDArray[np.int64] = known[values.codes]
+        return numbers
+    return np.asarray(values)
+
+
+def _note_reused(described: Mapping[str, NDArray[Any]], notes: Notes) -> None:
+    owner = [described[name] for name in ("process", "dispatch") if name in described]
+    if "dispatch" in described:
+        reused = int(pd.DataFrame(dict(enumerate(owner))).duplicated().sum())
+        notes.add(
+            "{n} dispatch numbers are used for several dispatches", "told apart by their order in the file; "
+            "give every process its own file", count=reused,
+        )  # fmt: skip
+
+
+def _fill(
+    part: Part, described: dict[str, Any], groups: list[Group], matrix: NDArray[np.float64], index: dict[int, int]
+) -> None:
+    """Fill the part: each group of counters is a pass with its own rows."""
+    rows = len(described["kernel"])
+    labels = [part.pass_label] if len(groups) < 2 else [f"{part.pass_label}[{n}]" for n in range(len(groups))]
+    copies = len(labels)
+    repeated: dict[str, Any] = {
+        name: np.tile(np.asarray(v), copies) for name, v in described.items() if name != "kernel"
+    }
+    kernel = described["kernel"]
+    repeated["kernel"] = categorical(np.tile(kernel.codes, copies), kernel.categories)
+    repeated["pass"] = categorical(np.repeat(np.arange(copies, dtype=np.int16), rows), labels)
+    part.dispatches = dispatch_frame(repeated, rows * copies)
+    part.numbered = "dispatch" in described
+    names = list(dict.fromkeys(name for group in groups for name in group.named()))
+    code_of = {name: code for code, name in enumerate(names)}
+    pieces = [
+        _group_values(group, matrix, index, rows * number, [code_of[name] for name in group.named()])
+        for number, group in enumerate(groups)
+    ]
+    if not pieces:
+        return
+    row, code, value, count, largest = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    counter = categorical(code, names)
+    part.counters = counter_frame(row, counter, value)
+    split = count > 1
+    part.instances = pd.DataFrame({
+        "row": row[split], "counter": counter[split], "instances": count[split].astype(np.int32), "max": largest[split],
+    })  # fmt: skip
+
+
+def _group_values(
+    group: Group, matrix: NDArray[np.float64], index: dict[int, int], offset: int, codes: list[int]
+) -> tuple[NDArray[Any], ...]:
+    """Return row, code, sum, instances and largest of every value of a group that was measured, row by row.
+
+    A counter of which an instance is missing was not: the sum of the others is another number.
+    """
+    sums, counts, largest = [], [], []
+    for positions in group.counters.values():
+        part = matrix[:, [index[position] for position in positions]]
+        counts.append(np.where(np.isnan(part).any(axis=1), 0, len(positions)))
+        sums.append(part.sum(axis=1))
+        largest.append(part.max(axis=1))
+    count = np.column_stack(counts)
+    rows, at = np.nonzero(count)
+    row = (rows + offset).astype(np.int32)
+    code = np.array(codes, np.int16)[at]
+    return row, code, np.column_stack(sums)[rows, at], count[rows, at], np.column_stack(largest)[rows, at]

@@ -1,0 +1,225 @@
+"""Metrics of kernels: what `evaluate` found of their launches, added up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
+from rocattn_profiling.profile.metrics.evaluate import MIXED, TOO_SHORT, impossible
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from numpy.typing import NDArray
+
+    from rocattn_profiling.profile.metrics.definitions import Metric
+    from rocattn_profiling.profile.metrics.evaluate import Evaluation, Use
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+PERCENTILES = (0, 10, 50, 90, 99, 100)
+
+
+@dataclass(frozen=True)
+class Value:
+    """One metric of one group of launches.
+
+    Attributes:
+        key, title, unit: Of the metric.
+        value: By `convention`; None if every launch's was left out.
+        mean: Mean of the launches' own values, the convention of rocprof-compute up to 3.6.
+        across: The same mean over counters of several passes, as rocprof-compute takes them; None where that is
+            no other number.
+        convention: "SUM/SUM", or "mean" for an amount a launch and for a share that the profiler evaluated.
+        launches: How many it is of.
+        formula, source: What was evaluated, and where that is from.
+        passes: Where the counters are from.
+        flags: What to know before believing it.
+    """
+
+    key: str
+    title: str
+    unit: str
+    value: float | None
+    mean: float | None
+    across: float | None
+    convention: str
+    launches: int
+    formula: str
+    source: str
+    passes: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Launches that belong together: of one kernel, or one launch.
+
+    Attributes:
+        name: The kernel.
+        label: What it solved, where that is known; else "".
+        rows: Their numbers in `Evaluation.launches`.
+        time_ns: Percentile -> time of a launch; empty where no pass has times.
+        total_ns: All of them.
+        values: Metric -> value.
+    """
+
+    name: str
+    label: str
+    rows: Integers
+    time_ns: dict[int, float]
+    total_ns: float
+    values: dict[str, Value]
+
+
+def by_kernel(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[Group]:
+    """Return the kernels, those that took longest first.
+
+    Args:
+        evaluation: Of the launches.
+        labels: What each launch solved: a kernel that solved several problems is several groups.
+    """
+    kernels = evaluation.launches.table["kernel"].astype(str).to_list()
+    return _grouped(evaluation, list(zip(kernels, labels or [""] * len(kernels), strict=True)))
+
+
+def by_launch(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[Group]:
+    """Return each launch by itself, in the order of dispatch."""
+    table = evaluation.launches.table
+    kernels = table["kernel"].astype(str).to_list()
+    keys = [
+        (kernel, label, row)
+        for row, (kernel, label) in enumerate(zip(kernels, labels or [""] * len(kernels), strict=True))
+    ]
+    groups = _grouped(evaluation, keys)
+    order = table.sort_values(["process", "dispatch"], kind="stable").index
+    place = {int(row): i for i, row in enumerate(order)}
+    return sorted(groups, key=lambda group: place[int(group.rows[0])])
+
+
+def _grouped(evaluation: Evaluation, keys: Sequence[tuple[Hashable, ...]]) -> list[Group]:
+    names: dict[tuple[Hashable, ...], int] = {}
+    of_launch = np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int64)
+    sums = _Sums(evaluation, of_launch, len(names))
+    per_metric = {metric.key: sums.values_of(metric) for metric in definitions().metrics}
+    duration = evaluation.launches.duration_ns
+    order = np.argsort(of_launch, kind="stable")
+    bounds = np.searchsorted(of_launch[order], np.arange(len(names) + 1))
+    groups = []
+    for key, number in names.items():
+        rows = order[bounds[number] : bounds[number + 1]]
+        times = duration[rows][~np.isnan(duration[rows])]
+        spread = dict(zip(PERCENTILES, np.percentile(times, PERCENTILES).tolist(), strict=True)) if len(times) else {}
+        values = {metric: found[number] for metric, found in per_metric.items() if number in found}
+        groups.append(Group(str(key[0]), str(key[1]), rows, spread, float(times.sum()), values))
+    return sorted(groups, key=lambda group: (-group.total_ns, group.name, group.label))
+
+
+def _differ(one: float, other: float) -> bool:
+    """Whether numbers differ by more than rounding."""
+    return bool(np.isfinite(one) and abs(one - other) > 1e-9 * max(abs(one), abs(other)))
+
+
+def _is_share(name: str) -> bool:
+    """Whether a counter is a share or a mean that the profiler evaluated itself (OccupancyPercent): sums mean nothing.
+
+    Counters that can be added up are in capitals (FETCH_SIZE), apart from the suffix of their instances' sum.
+    """
+    stem = name.removesuffix("_sum")
+    return not stem.isupper() and not stem.islower()
+
+
+class _Sums:
+    """Sums over groups of launches, metric by metric in their order, so that later ones can use earlier ones."""
+
+    def __init__(self, evaluation: Evaluation, of_launch: Integers, groups: int) -> None:
+        self._evaluation, self._of_launch, self._groups = evaluation, of_launch, groups
+        self._ratios: dict[str, Floats] = {}
+        self._flags: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._kinds = {metric.key: metric.is_ratio for metric in definitions().metrics}
+
+    def values_of(self, metric: Metric) -> dict[int, Value]:
+        """Return a metric's value by group."""
+        own = self._evaluation.values[metric.key]
+        uses = self._evaluation.uses.get(metric.key, [])
+        launches = [self._add(np.ones(len(own)), use.where & np.isfinite(own)) for use in uses]
+        result = np.full(self._groups, np.nan)
+        found: dict[int, Value] = {}
+        for number, use in enumerate(uses):
+            # Of several formulas the one that most of the group's launches have; sums over two would be of neither.
+            best = np.argmax(np.vstack(launches), axis=0)
+            mine = (best == number) & (launches[number] > 0)
+            where = use.where & np.isfinite(own)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                means = self._add(own, where) / launches[number]
+                across = self._add(self._evaluation.across[metric.key], where) / launches[number]
+                value = self._ratio(use, where, launches[number]) if metric.is_ratio else means
+            reasons: dict[int, list[str]] = {}
+            for keep, why in impossible(
+                metric, np.where(mine, value, np.nan), self._constants(where, launches[number])
+            ):
+                value = np.where(keep, value, np.nan)
+                for group in np.flatnonzero(~keep):
+                    reasons.setdefault(int(group), []).append(why)
+            result[mine] = value[mine]
+            short, all_of = (
+                self._add(np.ones(len(own)), use.is_short),
+                np.bincount(self._of_launch, minlength=self._groups),
+            )
+            for group in np.flatnonzero(mine):
+                flags = reasons.get(int(group), [])
+                count = int(launches[number][group])
+                if count < all_of[group]:
+                    flags.append(f"of {count} of {all_of[group]} launches")
+                if short[group]:
+                    flags.append(f"in {int(short[group])} launches {TOO_SHORT}")
+                if use.is_mixed:
+                    flags.append(MIXED)
+                flags += use.cautions
+                # What is said of a metric holds for those that are made of it.
+                for name in sorted(use.way.formula.names):
+                    flags += self._flags.get((name, int(group)), ())
+                flags = list(dict.fromkeys(flags))
+                self._flags[metric.key, int(group)] = tuple(flags)
+                found[int(group)] = Value(
+                    metric.key, metric.title, metric.unit,
+                    float(value[group]) if np.isfinite(value[group]) else None, float(means[group]),
+                    float(across[group]) if _differ(across[group], means[group]) else None,
+                    "SUM/SUM" if metric.is_ratio and not any(map(_is_share, use.way.formula.names)) else "mean", count,
+                    use.way.formula.text, use.way.source, use.passes, tuple(flags),
+                )  # fmt: skip
+        self._ratios[metric.key] = result
+        return found
+
+    def _add(self, values: Floats, where: NDArray[np.bool_]) -> Floats:
+        return np.bincount(self._of_launch[where], values[where], self._groups).astype(np.float64)
+
+    def _constants(self, where: NDArray[np.bool_], launches: Floats) -> dict[str, Floats]:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return {
+                name: self._add(np.nan_to_num(values, nan=np.nan), where) / launches
+                for name, values in self._evaluation.constants.items()
+            }
+
+    def _ratio(self, use: Use, where: NDArray[np.bool_], launches: Floats) -> Floats:
+        """Evaluate a formula on sums: amounts, counters and times added up, constants and shares as they are."""
+        sums = {}
+        for name in use.way.formula.names:
+            if self._kinds.get(name):
+                sums[name] = self._inner(name, where, launches)
+            elif _is_share(name) or (name in CONSTANTS and name not in {"duration_ns", "work_flops", "work_bytes"}):
+                sums[name] = self._add(use.inputs[name], where) / launches
+            else:
+                sums[name] = self._add(use.inputs[name], where)
+        return use.way.formula.evaluate(sums)
+
+    def _inner(self, name: str, where: NDArray[np.bool_], launches: Floats) -> Floats:
+        """Return a ratio that another one is made of, over the launches of that one where it has them all."""
+        for use in self._evaluation.uses.get(name, []):
+            if not (where & ~use.where).any():
+                return self._ratio(use, where, launches)
+        return self._ratios[name]

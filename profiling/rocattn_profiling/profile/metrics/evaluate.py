@@ -1,0 +1,308 @@
+"""Metrics of the launches of a profile: each value with its formula, and why one is missing or left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
+from rocattn_profiling.profile.metrics.launches import BUSY, find_launches, spelt, take_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from rocattn_profiling.profile.ingest.table import Profile
+    from rocattn_profiling.profile.metrics.definitions import Alternative, Metric
+    from rocattn_profiling.profile.metrics.devices import Device
+    from rocattn_profiling.profile.metrics.launches import Launches
+
+    Floats = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+# Cycles counted per nanosecond of the kernel, over the highest clock: beyond this the profiler's own work is in them.
+SHORT = 1.05
+MIXED = "counters of several passes, which ran the application anew each"
+TOO_SHORT = (
+    "the counted cycles exceed the kernel's time at the highest clock, so the profiler's own work is in them: too low"
+)
+
+
+@dataclass(frozen=True)
+class Use:
+    """One way by which a metric was had for some launches.
+
+    Attributes:
+        way: The formula.
+        where: The launches.
+        inputs: What went into it, per launch.
+        passes: Where the counters are from; of one launch, from one of them or, if mixed, from several.
+        is_mixed: Whether the counters of one launch are from several passes.
+        is_short: Launches whose cycles are the profiler's in part, for formulas over cycles.
+        duration_ns: The kernel's time beside the counters, per launch.
+        cautions: What to know of its counters on this GPU.
+    """
+
+    way: Alternative
+    where: Mask
+    inputs: Mapping[str, Floats]
+    passes: tuple[str, ...]
+    is_mixed: bool
+    is_short: Mask
+    duration_ns: Floats
+    cautions: tuple[str, ...]
+
+
+@dataclass
+class Evaluation:
+    """The metrics of all launches.
+
+    Attributes:
+        launches: What was measured.
+        constants: Per launch, the names in small letters of ``definitions.toml``.
+        archs: Target of each launch; "" where it is not known.
+        values: Metric -> per launch; NaN where there is none.
+        across: Metric -> the same formula over counters of several passes, where `values` has one pass's: what
+            rocprof-compute prints.
+        uses: Metric -> by which formulas.
+        times: Metric -> the kernel's time beside its counters, per launch: undisturbed, else of the pass they are from.
+        left_out: Metric -> why values are not shown, one line each.
+        missing: Metric -> why there is none at all.
+    """
+
+    launches: Launches
+    constants: dict[str, Floats]
+    archs: list[str]
+    values: dict[str, Floats] = field(default_factory=dict)
+    across: dict[str, Floats] = field(default_factory=dict)
+    uses: dict[str, list[Use]] = field(default_factory=dict)
+    times: dict[str, Floats] = field(default_factory=dict)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def evaluate(profile: Profile, devices: Mapping[int, Device], work: Mapping[str, Floats] | None = None) -> Evaluation:
+    """Evaluate every metric that the profile's counters suffice for.
+
+    Args:
+        profile: What was read.
+        devices: The GPUs by ``agent``; one with the key -1 stands for launches whose agent is not among them.
+        work: Per launch in the order of `find_launches`: "work_flops" and "work_bytes", NaN where not known.
+    """
+    launches = find_launches(profile)
+    agents = launches.table["agent"].astype("Int64").fillna(-1).to_numpy(np.int64)
+    of_launch = [devices.get(int(agent), devices.get(-1)) for agent in agents]
+    archs = [device.arch if device else "" for device in of_launch]
+    take_out(launches, definitions().checks, archs)
+    constants = _constants(launches, of_launch)
+    constants.update(work or {})
+    result = Evaluation(launches, constants, archs)
+    every = (*launches.passes, launches.joined)
+    short = {each.name: _is_short(result, each.counters.get(BUSY), each.duration_ns) for each in every}
+    for metric in definitions().metrics:
+        _evaluate_metric(result, metric, short)
+    return result
+
+
+def _constants(launches: Launches, of_launch: Sequence[Device | None]) -> dict[str, Floats]:
+    table = launches.table
+    found = {name: np.full(len(table), np.nan) for name in sorted(CONSTANTS)}
+    for device in {id(each): each for each in of_launch if each}.values():
+        mine = np.array([each is device for each in of_launch], dtype=bool)
+        for name, value in device.constants.items():
+            found[name][mine] = value
+    for name, column in (("grid_threads", "grid"), ("block_threads", "block"), ("wave_size", "wave_size")):
+        found[name] = table[column].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
+    found["duration_ns"] = launches.duration_ns
+    return found
+
+
+def _is_short(result: Evaluation, busy: Floats | None, duration_ns: Floats) -> Mask:
+    """Whether the busy cycles of one XCD are more than the clock allows in the kernel's time."""
+    if busy is None:
+        return np.zeros(len(result.launches), dtype=bool)
+    xcds, clock = result.constants["xcds"], result.constants["clock_mhz"]
+    return np.asarray(busy / xcds > duration_ns * clock / 1000 * SHORT)  # False where anything is NaN
+
+
+def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mask]) -> None:
+    count = len(result.launches)
+    values, times = np.full(count, np.nan), np.full(count, np.nan)
+    wanting: set[str] = set()
+    for arch in dict.fromkeys(result.archs):
+        here = np.array([each == arch for each in result.archs], dtype=bool)
+        if not arch:
+            wanting.add("which GPU it was")
+        cus = float(result.constants["cus"][here].min())
+        for way in metric.for_arch(arch):
+            cautions = definitions().cautions_of(metric.key, way, arch, cus)
+            for use in _together(_uses(result, way, here & np.isnan(values), short, wanting, cautions)):
+                with np.errstate(all="ignore"):
+                    made = way.formula.evaluate(use.inputs)
+                values[use.where] = np.broadcast_to(made, (count,))[use.where]
+                times[use.where] = use.duration_ns[use.where]
+                _evaluate_across(result, metric, use)
+                result.uses.setdefault(metric.key, []).append(use)
+    # 0/0 is no value: nothing happened of which a share could be taken.
+    for keep, why in impossible(metric, values, result.constants):
+        values = np.where(keep, values, np.nan)
+        result.left_out.setdefault(metric.key, []).append(why)
+    result.values[metric.key], result.times[metric.key] = values, times
+    if metric.key not in result.uses:
+        ways = [way for arch in set(result.archs) for way in metric.for_arch(arch)]
+        if wanting == {_PROBLEM} and any(way.formula.names - CONSTANTS for way in ways):
+            result.missing[metric.key] = f"not counted, and {_PROBLEM} is not known"
+        else:
+            result.missing[metric.key] = (
+                f"needs {', '.join(sorted(wanting))}"
+                if wanting
+                else "not counted"
+                if ways
+                else "this GPU cannot count it"
+            )
+
+
+def _evaluate_across(result: Evaluation, metric: Metric, use: Use) -> None:
+    """Evaluate a use's formula on the counters of all passes together."""
+    joined = result.launches.joined.counters
+    inputs = {}
+    for name, values in use.inputs.items():
+        known = result.across.get(name)
+        if known is not None:
+            inputs[name] = np.where(np.isnan(known), values, known)
+        else:
+            inputs[name] = joined.get(spelt(name, joined), values)
+    across = result.across.setdefault(metric.key, np.full(len(result.launches), np.nan))
+    across[use.where] = np.broadcast_to(use.way.formula.evaluate(inputs), across.shape)[use.where]
+
+
+def impossible(metric: Metric, values: Floats, constants: Mapping[str, Floats]) -> list[tuple[Mask, str]]:
+    """Return what of a metric's values cannot be: (what stays, the reason) of each rule that is broken."""
+    found: list[tuple[Mask, str]] = []
+
+    def rule(broken: Mask, why: Callable[[int], str]) -> None:
+        if broken.any():
+            worst = int(np.flatnonzero(broken)[np.argmax(np.abs(values[broken]))])
+            found.append((~broken, f"left out in {broken.sum()} of {len(values)}: {why(worst)}"))
+
+    rule(np.isinf(values), lambda _: "divided by nothing")
+    finite = np.isfinite(values)
+    if metric.least is not None:
+        least = metric.least
+        rule(finite & (values < least), lambda at: f"{values[at]:.6g} {metric.unit} is below {least:g}")
+    if metric.most is not None:
+        most = np.broadcast_to(metric.most.evaluate(constants), values.shape)
+        with np.errstate(invalid="ignore"):
+            beyond = finite & (values > most * (1 + metric.slack))
+        rule(beyond, lambda at: f"{values[at]:.6g} {metric.unit} is above what is possible, {most[at]:.6g}")
+    return found
+
+
+class _Taken(NamedTuple):
+    where: Mask
+    values: dict[str, Floats]
+    duration_ns: Floats
+    passes: tuple[str, ...]
+    is_mixed: bool
+
+
+def _uses(
+    result: Evaluation, way: Alternative, open_: Mask, short: Mapping[str, Mask], wanting: set[str],
+    cautions: tuple[str, ...],
+) -> list[Use]:  # fmt: skip
+    """Return how a formula is had: from single passes, and, where it may be, from several together."""
+    names = way.formula.names
+    metrics = {name for name in names if name in result.values}
+    counters = sorted(names - metrics - CONSTANTS)
+    known: dict[str, Floats] = {name: result.values[name] for name in metrics}
+    known |= {name: result.constants[name] for name in names & CONSTANTS}
+    found = []
+    for taken in _take(result, counters, way, open_, sorted(metrics)):
+        where = taken.where.copy()
+        inputs = {**known, **taken.values}
+        if "duration_ns" in names:
+            inputs["duration_ns"] = taken.duration_ns
+        for name in sorted(names & CONSTANTS):
+            if np.isnan(inputs[name][where]).all():
+                wanting.add(CONSTANT_NAMES.get(name, name))
+        for values in inputs.values():
+            where &= ~np.isnan(values)
+        if where.any():
+            measured = result.launches.joined.name if taken.is_mixed else taken.passes[0] if taken.passes else ""
+            is_short = short[measured] if BUSY in names else np.zeros_like(where)
+            found.append(
+                Use(way, where, inputs, taken.passes, taken.is_mixed, is_short & where, taken.duration_ns, cautions)
+            )
+    return found
+
+
+def _together(uses: list[Use]) -> list[Use]:
+    """Return uses of one formula with those of single passes as one: which pass has a launch makes no difference."""
+    single = [use for use in uses if not use.is_mixed]
+    if len(single) < 2:
+        return uses
+    masks = [use.where for use in single]
+
+    def of_its_pass(values: Sequence[Floats]) -> Floats:
+        return np.select(masks, values, np.nan)
+
+    one = Use(
+        single[0].way, np.logical_or.reduce(masks),
+        {name: of_its_pass([use.inputs[name] for use in single]) for name in single[0].inputs},
+        tuple(dict.fromkeys(name for use in single for name in use.passes)), False,
+        np.logical_or.reduce([use.is_short for use in single]), of_its_pass([use.duration_ns for use in single]),
+        single[0].cautions,
+    )  # fmt: skip
+    return [one, *(use for use in uses if use.is_mixed)]
+
+
+_PROBLEM = "the attention problem"
+CONSTANT_NAMES = {
+    "cus": "the number of compute units", "xcds": "the number of XCDs", "clock_mhz": "the highest clock",
+    "peak_gbps": "the memory's peak bandwidth", "duration_ns": "the kernel's time", "lds_banks": "the LDS's banks",
+    "waves_per_cu": "the wave slots of a compute unit", "work_flops": _PROBLEM, "work_bytes": _PROBLEM,
+}  # fmt: skip
+
+
+def _time_of(result: Evaluation, metrics: Sequence[str]) -> Floats:
+    """Return the kernel's time beside the counters of these metrics; where that is not one, any."""
+    every = result.launches.duration_ns
+    if not metrics:
+        return every
+    first, *others = (result.times[name] for name in metrics)
+    is_one = np.logical_and.reduce([~np.isnan(first), *(first == each for each in others)])
+    return np.where(is_one, first, every)
+
+
+def _take(
+    result: Evaluation, counters: Sequence[str], way: Alternative, open_: Mask, metrics: Sequence[str]
+) -> list[_Taken]:
+    """Return the counters of the open launches: of each pass that has them all, then of several passes together."""
+    launches = result.launches
+    if not counters:
+        return [_Taken(open_, {}, _time_of(result, metrics), (), is_mixed=False)]
+    found, rest = [], open_.copy()
+    exact = [each for each in launches.passes if all(name in each.counters for name in counters)]
+    others = [each for each in launches.passes if each not in exact]
+    for each in (*exact, *others):
+        names = {name: spelt(name, each.counters) for name in counters}
+        if any(name not in each.counters for name in names.values()):
+            continue
+        own = np.where(np.isnan(launches.undisturbed_ns), each.duration_ns, launches.undisturbed_ns)
+        values = {name: each.counters[have] for name, have in names.items()}
+        where = rest & ~np.isnan(np.vstack(list(values.values()))).any(0)
+        if "duration_ns" in way.formula.names:
+            where &= ~np.isnan(own)
+        if where.any():
+            found.append(_Taken(where, values, own, (each.name,), is_mixed=False))
+            rest &= ~where
+    joined = launches.joined.counters
+    names = {name: spelt(name, joined) for name in counters}
+    if not way.one_pass and rest.any() and all(name in joined for name in names.values()):
+        values = {name: joined[have] for name, have in names.items()}
+        passes = tuple(p.name for p in launches.passes if not p.counters.keys().isdisjoint(names.values()))
+        found.append(_Taken(rest, values, launches.duration_ns, passes, is_mixed=len(passes) > 1))
+    return found

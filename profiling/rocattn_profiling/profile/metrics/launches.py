@@ -1,0 +1,265 @@
+"""The launches of a profile: the dispatches of all passes over the application joined, each counter where it was read.
+
+Counters that contradict themselves or each other are taken out here, with the reason, before anything is made of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from rocattn_profiling.profile.ingest.table import Profile
+    from rocattn_profiling.profile.metrics.definitions import Check
+
+    Floats = NDArray[np.float64]
+
+KEYS = ["kernel", "grid", "block", "ordinal"]
+BUSY = "GRBM_GUI_ACTIVE"
+WAVES = "SQ_WAVES"
+_INSTRUCTIONS = ("SQ_INSTS", "SQ_INSTS_VALU")
+# Whatever a kernel does, while it runs these count.
+_NEVER_0 = (
+    BUSY, "GRBM_COUNT", "SQ_WAVE_CYCLES", "SQ_BUSY_CYCLES", "SQ_BUSY_CU_CYCLES", "SQ_CYCLES", *_INSTRUCTIONS,
+)  # fmt: skip
+# Even a wave counter drifts when clocks are not pinned: up to 12 % was measured on an RX 9070 XT.
+WAVE_DRIFT = 0.15
+
+
+def spelt(name: str, counters: Mapping[str, object]) -> str:
+    """Return a counter's name as it stands among these: with or without "_sum", which here says nothing.
+
+    Instances are always added up, by the profiler ("_sum") or when its file was read. As it is asked for comes first:
+    a profile may have both, from different passes.
+    """
+    other = name.removesuffix("_sum") if name.endswith("_sum") else f"{name}_sum"
+    return other if name not in counters and other in counters else name
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One run of the application.
+
+    Attributes:
+        name: As the profile has it.
+        counters: What it counted, per launch; NaN where it did not.
+        duration_ns: Per launch; NaN where its times are missing or impossible.
+    """
+
+    name: str
+    counters: dict[str, Floats]
+    duration_ns: Floats
+
+
+@dataclass
+class Launches:
+    """All launches and what each pass measured of them.
+
+    Attributes:
+        table: One row per launch: `KEYS`, and of the first pass that has the launch its dispatch number, agent,
+            resources and wave size.
+        passes: Those that counted something, in the profile's order.
+        undisturbed_ns: Time from passes that counted nothing; NaN without.
+        problems: What was taken out, and why.
+        stood_still: Whether counters of some launch read 0 that never do.
+    """
+
+    table: pd.DataFrame
+    passes: list[Pass]
+    undisturbed_ns: Floats
+    problems: list[str] = field(default_factory=list)
+    stood_still: bool = False
+
+    def __len__(self) -> int:
+        """Return the number of launches."""
+        return len(self.table)
+
+    @cached_property
+    def joined(self) -> Pass:
+        """Every counter from one pass that has it: for what need not come from one pass, and for what others print.
+
+        The parts of a file of many passes ("pmc_perf[3]") come before files of fewer, as rocprof-compute takes them.
+        """
+        counters: dict[str, Floats] = {}
+        families = Counter(each.name.partition("[")[0] for each in self.passes)
+        for each in sorted(self.passes, key=lambda each: -families[each.name.partition("[")[0]]):
+            for name, values in each.counters.items():
+                have = counters.get(name, values)
+                counters[name] = np.where(np.isnan(have), values, have)
+        return Pass("several passes", counters, self.duration_ns)
+
+    @cached_property
+    def duration_ns(self) -> Floats:
+        """The time of each launch: undisturbed where there is such a pass, else of the first pass that has one."""
+        found = self.undisturbed_ns.copy()
+        for each in self.passes:
+            found = np.where(np.isnan(found), each.duration_ns, found)
+        return found
+
+
+def find_launches(profile: Profile) -> Launches:
+    """Join the passes of a profile by kernel, grid, block and the number of the launch among those.
+
+    Dispatch numbers do not join them: each pass ran the application anew, perhaps in another order.
+    """
+    rows = profile.dispatches
+    keys = rows[["kernel", "grid", "block"]].assign(ordinal=profile.ordinals())
+    # Sorted, so that the numbering does not depend on which pass came first.
+    launch = keys.groupby(KEYS, observed=True, dropna=False, sort=True).ngroup().to_numpy()
+    first = pd.Series(launch).drop_duplicates().sort_values()
+    described = [
+        "process", "dispatch", "agent", "lds_bytes", "scratch_bytes", "vgprs", "agprs", "sgprs", "wave_size",
+    ]  # fmt: skip
+    table = pd.concat([keys, rows[described]], axis=1).iloc[first.index].reset_index(drop=True)
+    count = len(table)
+    time = (rows["end_ns"] - rows["start_ns"]).astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
+    pass_names, of_row = list(rows["pass"].cat.categories), rows["pass"].cat.codes.to_numpy()
+    counters = profile.counters
+    at_row = counters["row"].to_numpy()
+    column = counters["counter"].cat.codes.to_numpy()
+    # Sorted once into (pass, counter): profiles have millions of values, so no search for each of them.
+    by_counter = np.lexsort((column, of_row[at_row]))
+    starts = np.flatnonzero(np.diff(of_row[at_row][by_counter] * np.int64(1 << 32) + column[by_counter], prepend=-1))
+    found: dict[int, dict[str, Floats]] = {}
+    for run in np.split(by_counter, starts[1:]) if len(by_counter) else ():
+        values = np.full(count, np.nan)
+        values[launch[at_row[run]]] = counters["value"].to_numpy()[run]
+        name = str(counters["counter"].cat.categories[column[run[0]]])
+        found.setdefault(int(of_row[at_row[run[0]]]), {})[name] = values
+    undisturbed, passes = np.full(count, np.nan), []
+    alike: dict[frozenset[str], list[tuple[str, NDArray[np.int64]]]] = {}
+    for code in dict.fromkeys(of_row.tolist()):
+        duration = np.full(count, np.nan)
+        here = launch[of_row == code]
+        duration[here] = time[of_row == code]
+        alike.setdefault(frozenset(found.get(code, ())), []).append((str(pass_names[code]), here))
+        if code in found:
+            passes.append(Pass(str(pass_names[code]), found[code], duration))
+        else:
+            undisturbed = np.where(np.isnan(undisturbed), duration, undisturbed)
+    return Launches(table, passes, undisturbed, _repeated(alike.values()))
+
+
+def _repeated(alike: Iterable[Sequence[tuple[str, NDArray[np.int64]]]]) -> list[str]:
+    """Say where passes measured the same of the same launches, as several ranks and repeated runs do: one is reported.
+
+    Args:
+        alike: Passes with the same counters, each with the numbers of its launches.
+    """
+    again = [
+        (name, first) for (first, launches), *others in alike for name, here in others if np.isin(here, launches).any()
+    ]
+    if not again:
+        return []
+    (name, first), more = again[0], f"; {len(again) - 1} more likewise" if len(again) > 1 else ""
+    line = (
+        f"pass {name} measured what pass {first} did, whose values are reported{more}: for another rank or run name "
+        "its files; processes of one run count together where their files lie in one folder and their names differ in "
+        "the process id alone (-o NAME_%pid%)"
+    )
+    return [line]
+
+
+def take_out(launches: Launches, checks: Iterable[Check], archs: Sequence[str]) -> None:
+    """Take out counters that cannot be right: all zero, parts above their whole, names of another architecture.
+
+    Args:
+        launches: Changed in place; every removal is a line of ``problems``.
+        checks: The rules; those for none of the targets do nothing.
+        archs: The target of each launch; "" if it is not known.
+    """
+    of_launch = np.array(archs, dtype=object)
+    for each in launches.passes:
+        _take_out_silent(launches, each)
+        _take_out_waves(launches, each)
+        for check in checks:
+            fits = {arch for arch in set(archs) if check.arch.fullmatch(arch)}
+            here = np.isin(of_launch, list(fits))
+            if not here.any():
+                continue
+            if check.foreign:
+                named = [name for name in each.counters if check.foreign.fullmatch(name)]
+                wrong = [name for name in named if not np.isnan(each.counters[name][here]).all()]
+                for name in wrong:
+                    each.counters[name][here] = np.nan
+                if wrong:
+                    launches.problems.append(f"pass {each.name}: {', '.join(wrong)} left out: {check.why}")
+            else:
+                names = [spelt(name, each.counters) for name in (check.part, check.whole)]
+                if any(name not in each.counters for name in names):
+                    continue
+                part, whole = (each.counters[name] for name in names)
+                broken = here & (part > whole)
+                if broken.any():
+                    at = int(np.flatnonzero(broken)[0])
+                    launches.problems.append(
+                        f"pass {each.name}: {check.part} and {check.whole} left out for {broken.sum()} launches: "
+                        f"{check.why}, but one has {part[at]:.0f} of {whole[at]:.0f}"
+                    )
+                    part[broken] = whole[broken] = np.nan
+
+
+def _take_out_silent(launches: Launches, each: Pass) -> None:
+    """Take out counters that stand still and cannot, and with them the launch if the hardware was not set up to count.
+
+    It was where instructions were counted: then the others stand (gfx1200's SQ_WAVE_CYCLES is always 0, issue 8523 of
+    ROCm/rocm-systems).
+    """
+    found = [name for name in _NEVER_0 if name in each.counters]
+    if not found:
+        return
+    stack = np.vstack([each.counters[name] for name in found])
+    of = (~np.isnan(stack)).any(0).sum()
+    counting = np.zeros(len(launches), dtype=bool)
+    for name in _INSTRUCTIONS:
+        counting |= each.counters.get(name, np.zeros(len(launches))) > 0
+    for name, values in zip(found, stack, strict=True):
+        alone = (values == 0) & counting
+        if alone.any():
+            each.counters[name][alone] = np.nan
+            launches.problems.append(
+                f"pass {each.name}: {name} left out: it reads 0 in {alone.sum()} of {of} launches that executed "
+                "instructions, so this GPU's profiler does not count it"
+            )
+    silent = (stack == 0).any(0) & ~counting
+    if silent.any():
+        launches.stood_still = True
+        for values in each.counters.values():
+            values[silent] = np.nan
+        launches.problems.append(
+            f"pass {each.name}: {', '.join(found)} reads 0 in {silent.sum()} of {of} launches, left out: "
+            "on Radeon the performance level must be pinned (amd-smi set -g 0 -l stable_std), else counters stand still"
+        )
+
+
+def _take_out_waves(launches: Launches, each: Pass) -> None:
+    """Take out wave counts that the launch's own geometry contradicts."""
+    if WAVES not in each.counters:
+        return
+    counted, table = each.counters[WAVES], launches.table
+    grid, block = table["grid"].to_numpy(np.float64), table["block"].to_numpy(np.float64)
+    lanes = table["wave_size"].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
+    known = (grid > 0) & (block > 0) & (counted > 0)
+    wrong = known.copy()
+    for size in (32, 64):
+        needed = np.ceil(grid / np.where(block > 0, block, 1)) * np.ceil(block / size)
+        possible = np.isnan(lanes) | (lanes == size)
+        wrong &= ~(possible & (np.abs(counted - needed) <= WAVE_DRIFT * needed))
+    # Counters that hold a wrong number of waves hold other wrong numbers, too (gfx1030, rocprofv3 1.1.0).
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        launches.problems.append(
+            f"pass {each.name}: {wrong.sum()} of {known.sum()} launches left out: {WAVES} is {counted[at]:.0f} where "
+            f"{grid[at]:.0f} work-items in blocks of {block[at]:.0f} are launched, so the counters hold something else"
+        )
+        for values in each.counters.values():
+            values[wrong] = np.nan

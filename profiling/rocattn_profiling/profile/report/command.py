@@ -1,0 +1,152 @@
+"""``rocattn report PATH…``: what a profiler wrote, as HTML, Markdown, JSON and a trace."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.console import emit_json, say
+from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
+from rocattn_profiling.profile.report import view as report_profile_view
+
+if TYPE_CHECKING:
+    import argparse
+
+    from rocattn_profiling.profile.ingest.table import Profile
+    from rocattn_profiling.profile.report.report import ProfileReport
+
+MOST_REASONS = 5  # of files that are not read, when there is nothing else to say
+FILES = {"html": "profile.html", "md": "profile.md", "json": "profile.json", "trace": "trace.json"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what belongs to profiles; the rest of ``rocattn report`` is about records."""
+    group = parser.add_argument_group("of profiles")
+    group.add_argument(
+        "paths", nargs="*", metavar="PATH",
+        help="what rocprofv3, rocprof, rocprofv2, rocprof-compute or `rocattn profile` wrote: files or folders",
+    )  # fmt: skip
+    group.add_argument(
+        "--per", choices=("kernel", "dispatch"), default="kernel", help="a row for each (default kernel)"
+    )
+    group.add_argument(
+        "--gpu", metavar="NAME",
+        help="the product, for files that do not say: 'MI300X', 'RX 7900 XT', or a target of one product: gfx1151",
+    )  # fmt: skip
+    group.add_argument(
+        "--plans", nargs="+", default=[], metavar="FILE",
+        help="plans of `rocattn plan --json` or a plan log: says which attention problem each dispatch solved "
+        "(default: the plan logs among PATH)",
+    )  # fmt: skip
+    group.add_argument("--against", nargs="+", metavar="PATH", help="an earlier profile, to be shown side by side")
+    group.add_argument(
+        "--files", action="store_true", help="only say of each file what it holds and what is wrong in it"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the report in every format; status 3 when the files hold no dispatch."""
+    from rocattn_profiling.base.files import write_together
+    from rocattn_profiling.profile.report import (
+        compare as profile_compare,
+    )
+    from rocattn_profiling.profile.report import (
+        pages as profile_pages,
+    )
+    from rocattn_profiling.profile.report import (
+        report as profile_report,
+    )
+    from rocattn_profiling.profile.report import (
+        trace,
+    )
+
+    if arguments.files:
+        from rocattn_profiling.profile.files import list_files
+
+        return list_files(arguments.paths, as_json=arguments.json)
+    made = _report(arguments.paths, arguments, arguments.per)
+    pairs = None
+    if arguments.against:
+        # Launches of two runs have no partners: kernels are compared, whatever the other tables have rows of.
+        before = _report(arguments.against, arguments, "kernel")
+        after = made if made.per == "kernel" else _report(arguments.paths, arguments, "kernel")
+        pairs = profile_compare.compare(before, after)
+        made.problems += profile_compare.cautions(before, made)
+    content = profile_report.to_json(made)
+    if pairs is not None:
+        content["against"] = profile_compare.to_json(pairs)
+    out = Path(arguments.out).resolve()
+    texts = {
+        "html": profile_pages.profile_html(made, int(time.time() * 1000), pairs),
+        "md": profile_pages.profile_markdown(made, pairs),
+        "json": profile_report.dump(content),
+        "trace": trace.trace_json(made.profile),
+    }
+    write_together({out / FILES[name]: text for name, text in texts.items()})
+    if arguments.json:
+        emit_json(content)
+    for problem in made.problems:
+        say(f"note: {problem}")
+    for line in report_profile_view.lines(made, pairs):
+        say(line)
+    say(f"The report is at {out / FILES['html']}")
+    return OK
+
+
+def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> ProfileReport:
+    """Read paths and compute their report; a path that is not there is an error before anything is read."""
+    from rocattn_profiling.profile.ingest import read
+    from rocattn_profiling.profile.metrics.attribution import read_plans
+    from rocattn_profiling.profile.report.report import build
+    from rocattn_profiling.profile.report.verdict import COLLECT
+
+    found = [Path(path) for path in paths]
+    for path in found:
+        if not path.exists():
+            raise CommandError(f"{path} is not there")
+    profile = read(found)
+    if not len(profile.dispatches):
+        _say_why_nothing(profile, [line for path in found for line in _not_collected(path)])
+        raise CommandError(
+            f"no kernel dispatch in {', '.join(paths)}: nothing to report (`{COLLECT}` collects some)", NOT_MEASURED
+        )
+    plans = [Path(name) for name in arguments.plans] or _plan_logs(found)
+    made = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans))
+    made.problems += [line for path in found for line in _not_collected(path)]
+    return made
+
+
+def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:
+    """Say what a collection lacks, what is wrong in the files, and why the first of the others are not read."""
+    wrong = {problem.file for problem in profile.problems}
+    others = [each for each in profile.provenance if each.skipped and each.file not in wrong]
+    lines = [*lacking, *map(str, profile.problems), *(f"{each.file}: {each.skipped}" for each in others[:MOST_REASONS])]
+    for line in lines:
+        say(f"note: {line}")
+    if len(others) > MOST_REASONS:
+        say(f"note: {len(others) - MOST_REASONS} more files hold nothing to read; --files names them all")
+
+
+def _not_collected(folder: Path) -> list[str]:
+    """Return what a collection of `rocattn profile` lacks, a line for each pass, and why."""
+    from rocattn_profiling.profile.collect.store import PROFILE, read_profile
+
+    if not (folder / PROFILE).is_file():
+        return []
+    collection = read_profile(folder / PROFILE)
+    lines = []
+    for one in collection.passes:
+        if one.status in {"done", "split"}:
+            continue
+        absent = [name for name in one.counters if one.arrived is None or name not in one.arrived.counters]
+        why = [f"without {', '.join(absent)}"] if absent else []
+        why += [f"{each.what}: {each.remedy}" for each in one.findings] or [one.ended]
+        lines.append(f"pass {one.name}: {one.status} ({'; '.join(why)})")
+    return lines + [f"{name} was left out: {why}" for name, why in collection.left_out.items()]
+
+
+def _plan_logs(paths: list[Path]) -> list[Path]:
+    """Return the plan logs that `rocattn profile` left: of one pass, as every pass runs the same."""
+    logs = sorted(log for path in paths if path.is_dir() for log in path.rglob("plans.jsonl"))
+    return logs[:1]

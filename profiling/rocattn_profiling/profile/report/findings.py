@@ -1,0 +1,166 @@
+"""What to optimise: the limit that bounds a kernel and the rules of ``findings.toml``, the largest gain first."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
+from rocattn_profiling.profile.metrics.formula import Formula
+from rocattn_profiling.profile.report.conditions import Condition, RuleError, fill, places
+from rocattn_profiling.profile.report.limits import NEAR, limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
+
+    from rocattn_profiling.profile.report.limits import Bounds
+
+OF_KERNEL = frozenset(
+    {
+        "time_share", "mean_ns", "launches", "blocks", "vgprs", "lds_bytes", "scratch_bytes",
+        "theoretical_occupancy_pct", "blocks_that_fit", "bound_pct", "uncounted",
+        "uncountable",
+    }
+)  # fmt: skip
+"""Names in rules beside metrics and constants of the GPU."""
+WORDS = frozenset({"limiter", "bound"})
+TOO_LOW = " (shares of cycles are too low here: the profiler's own are among those of so short a kernel)"
+_NEXT = 0.5  # part of the nearest limit's share from which the one after it is worth a word
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to do.
+
+    Attributes:
+        key: The rule, or the limit: "lds-bound".
+        sentence: With the numbers behind it.
+        gain: At most so much of all kernels' time, 0 to 1; None where no number bounds it, or no time is known.
+        rank: What orders findings: the gain where there is one.
+        numbers: What went into it, by name.
+    """
+
+    key: str
+    sentence: str
+    gain: float | None
+    rank: float
+    numbers: dict[str, float]
+
+    @property
+    def gain_text(self) -> str:
+        """What it would gain at most, in words."""
+        if self.gain is None:
+            return "gain not known"
+        share = 100 * self.gain
+        return f"at most {share:{'.0f' if share >= 10 else '.2g'}} % of all kernels' time"  # 100, not 1e+02
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    key: str
+    when: tuple[Condition, ...]
+    unless: tuple[Condition, ...]
+    says: str
+    let: dict[str, Formula]
+    gain: Formula | None
+    rank: float
+    eases: frozenset[str]
+
+    def apply(
+        self, numbers: Mapping[str, float], bounds: Bounds, words: Mapping[str, str], too_low: AbstractSet[str]
+    ) -> Finding | None:
+        if not all(each.holds(numbers) for each in self.when) or any(each.holds(numbers) for each in self.unless):
+            return None
+        known = dict(numbers)
+        needed = [*self.let.values(), *([self.gain] if self.gain else [])]
+        if any(name not in known for formula in needed for name in formula.names):
+            return None
+        known |= {name: float(formula.evaluate(known)) for name, formula in self.let.items()}
+        named = places(self.says) - WORDS
+        if any(name not in known for name in named):
+            return None
+        sentence = fill(self.says, known, words)
+        used = {name for each in self.when for name in each.names} | named
+        sentence = f"{sentence.strip()}{TOO_LOW if used & too_low else ''}"
+        # The work that stays takes at least as long as the nearest limit on it needs.
+        most = 1 - bounds.without(self.eases) / 100
+        gain = float(np.clip(self.gain.evaluate(known), 0, most)) if self.gain else None
+        return _finding(self.key, sentence, gain, self.rank, numbers, {name: known[name] for name in sorted(used)})
+
+
+def _finding(
+    key: str, sentence: str, gain: float | None, rank: float, numbers: Mapping[str, float], used: dict[str, float]
+) -> Finding:
+    """Return a finding of a kernel, its gain or rank as a part of all kernels' time."""
+    share = numbers.get("time_share")
+    rank = (rank if gain is None else gain) * (1 if share is None else share)
+    return Finding(key, sentence, None if gain is None or share is None else rank, rank, used)
+
+
+def find(
+    numbers: Mapping[str, float], bounds: Bounds, limiter: str = "", too_low: AbstractSet[str] = frozenset()
+) -> list[Finding]:
+    """Return what bounds one kernel and what the rules say of it, the largest gain first.
+
+    Args:
+        numbers: Metrics by key, constants of the GPU, and of `OF_KERNEL` what is known apart from its limits.
+        bounds: How near it is to its limits.
+        limiter: The occupancy calculator's sentence; "" if it was not asked.
+        too_low: Which of the numbers are, because they are per cycle and the profiler's own work is in the cycles.
+    """
+    nearest = bounds.nearest
+    known = {**numbers, "uncounted": float(len(bounds.uncounted)), "uncountable": float(len(bounds.uncountable))}
+    words = {"limiter": limiter[:1].upper() + limiter[1:], "bound": ""}  # the limiter is a sentence of its own there
+    found = []
+    if nearest:
+        known["bound_pct"], words["bound"] = nearest.pct, nearest.short
+        if nearest.pct >= NEAR:
+            gain = 1 - nearest.pct / 100
+            found.append(_finding(f"{nearest.key}-bound", bound_sentence(bounds), gain, 0.0, numbers, nearest.numbers))
+    found += [finding for rule in _rules() if (finding := rule.apply(known, bounds, words, too_low))]
+    return sorted(found, key=lambda finding: (-finding.rank, finding.key))
+
+
+def bound_sentence(bounds: Bounds) -> str:
+    """Return what bounds a kernel that is near a limit, what counters say of it, and what comes next."""
+    nearest, *others = bounds.known
+    after = others[0] if others and others[0].pct >= _NEXT * nearest.pct else None
+    parts = [nearest.notes, nearest.advice, f"next is {after.short}" if after else ""]
+    return f"{nearest.name} bound {nearest.where}: {'; '.join(filter(None, parts))}"
+
+
+@cache
+def _rules() -> tuple[_Rule, ...]:
+    """Read ``findings.toml``.
+
+    Raises:
+        RuleError: When a rule names what nothing gives, or a condition compares nothing.
+    """
+    text = files(__package__).joinpath("findings.toml").read_text("utf-8")
+    known = {metric.key for metric in definitions().metrics} | CONSTANTS | OF_KERNEL
+    eased = {limit.key for limit in limits()}
+    rules = []
+    for table in tomllib.loads(text)["finding"]:
+        key = str(table["key"])
+        when, unless = (
+            tuple(Condition.parse(key, each) for each in table.get(name, ())) for name in ("when", "unless")
+        )
+        let = {name: Formula.parse(formula) for name, formula in table.get("let", {}).items()}
+        gain = Formula.parse(table["gain"]) if "gain" in table else None
+        if (gain is None) == ("rank" not in table):
+            raise RuleError(f"the finding {key} must have either a gain or a rank")
+        eases = frozenset(table.get("eases", ()))
+        rule = _Rule(key, when, unless, table["says"], let, gain, float(table.get("rank", 0)), eases)
+        names = {name for each in (*when, *unless) for name in each.names} | (gain.names if gain else frozenset())
+        names |= {name for formula in let.values() for name in formula.names}
+        names |= places(rule.says) - WORDS - set(let)
+        if unknown := sorted((names - known) | (eases - eased)):
+            raise RuleError(f"the finding {key} names {', '.join(unknown)}, which nothing gives")
+        rules.append(rule)
+    return tuple(rules)

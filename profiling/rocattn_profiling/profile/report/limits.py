@@ -1,0 +1,201 @@
+"""What holds a kernel back: how near counters show it to be to each limit of ``limits.toml``, the nearest first."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
+from rocattn_profiling.profile.metrics.formula import Formula
+from rocattn_profiling.profile.report.conditions import Condition, RuleError, fill, places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from collections.abc import Set as AbstractSet
+
+MEASURED = "measured_gbps"
+"""The one name that is neither a metric nor a constant: the memory's measured bandwidth in GB/s."""
+NEAR = 50.0
+"""Percent of a limit from which it is said to bound a kernel: the same work can gain no more than what is left."""
+_MOST = 100.5  # percent of a peak that rounding may show
+
+
+@dataclass(frozen=True, slots=True)
+class _Clause:
+    when: tuple[Condition, ...]
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit; see the head of ``limits.toml`` for the meaning of each field."""
+
+    key: str
+    name: str
+    of: str
+    exact: tuple[Formula, ...]
+    at_least: tuple[Formula, ...]
+    parts: tuple[Formula, ...]
+    counted_by: tuple[str, ...]
+    essential: bool
+    let: dict[str, Formula]
+    notes: tuple[_Clause, ...]
+    advice: tuple[_Clause, ...]
+
+    def countable(self, arch: str) -> str:
+        """Return the metric that an architecture counts it by; "" if it has none."""
+        ways = {metric.key: metric.for_arch(arch) for metric in definitions().metrics if metric.key in self.counted_by}
+        return next((key for key in self.counted_by if ways[key]), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How near a kernel is to one limit.
+
+    Attributes:
+        key, name: Of the limit.
+        pct: Its share of the limit; 0 to 100.
+        is_least: Whether it may be nearer than that.
+        is_part: Whether only a part of the work was counted.
+        where: The share and what it is of, in words: "at 79 % of the time or more".
+        notes: What else counters say of it, in words; "" for nothing.
+        advice: What makes a kernel at this limit faster.
+        numbers: What the share is made of, and the numbers of the notes, by name.
+    """
+
+    key: str
+    name: str
+    pct: float
+    is_least: bool
+    is_part: bool
+    where: str
+    notes: str
+    advice: str
+    numbers: dict[str, float]
+
+    @property
+    def short(self) -> str:
+        """The limit and the share: "LDS at least 79 %"."""
+        return f"{self.name} {'at least ' if self.is_least else ''}{self.pct:.0f} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What counters say of all limits.
+
+    Attributes:
+        known: The limits that they bound, the nearest first.
+        uncounted: Essential limits that the GPU can count, and of which nothing or only a part is known here.
+        uncountable: Essential limits that it cannot count.
+    """
+
+    known: tuple[Bound, ...]
+    uncounted: tuple[Limit, ...]
+    uncountable: tuple[Limit, ...]
+
+    @property
+    def nearest(self) -> Bound | None:
+        """The limit that is nearest, of those that are known."""
+        return self.known[0] if self.known else None
+
+    def without(self, keys: AbstractSet[str]) -> float:
+        """Return the share of the nearest of all limits but these; 0 if nothing is known of any."""
+        return max((bound.pct for bound in self.known if bound.key not in keys), default=0.0)
+
+
+def bounds(numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = frozenset()) -> Bounds:
+    """Return how near one kernel is to each limit.
+
+    Args:
+        numbers: Metrics by key, constants of the GPU, and `MEASURED`; what is not known is left out.
+        arch: The GPU's architecture; "" if it is not known, on which nothing is taken for uncountable.
+        too_low: Which of the numbers are, because they are per cycle and the profiler's own work is in the cycles.
+    """
+    found = {limit.key: bound for limit in limits() if (bound := _bound(limit, numbers, too_low))}
+    known = {key for key, bound in found.items() if not bound.is_part}
+    unknown = [limit for limit in limits() if limit.essential and limit.key not in known]
+    uncountable = tuple(limit for limit in unknown if arch and not limit.countable(arch))
+    return Bounds(
+        tuple(sorted(found.values(), key=lambda bound: -bound.pct)),
+        tuple(limit for limit in unknown if limit not in uncountable),
+        uncountable,
+    )
+
+
+def _bound(limit: Limit, numbers: Mapping[str, float], too_low: AbstractSet[str]) -> Bound | None:
+    known = dict(numbers)
+    for name, formula in limit.let.items():
+        if formula.names <= known.keys():
+            known[name] = float(formula.evaluate(known))
+    # The larger goes first, of equal ones the exact one.
+    shares = [
+        (float(way.evaluate(numbers)), not is_least, way)
+        for is_least, ways in ((False, limit.exact), (True, (*limit.at_least, *limit.parts)))
+        for way in ways
+        if way.names <= numbers.keys()
+    ]
+    if not shares:
+        return None
+    pct, is_exact, way = max(shares, key=lambda share: share[:2])
+    if pct > _MOST:
+        return None  # another level answered a part (an Infinity Cache), so how near it is to this one is not known
+    is_least = not is_exact or bool(way.names & too_low)
+    said = [clause.says for clause in limit.notes if _holds(clause, known)]
+    advice = next((fill(clause.says, known) for clause in limit.advice if _holds(clause, known)), "")
+    of = fill(limit.of, known) if places(limit.of) <= known.keys() else ""
+    used = way.names.union(*map(places, said))
+    where = " ".join(filter(None, (f"at {pct:.0f} %", of, "or more" if is_least else "")))
+    notes = ", ".join(fill(each, known) for each in said)
+    numbers_used = {name: known[name] for name in sorted(used)}
+    return Bound(
+        limit.key, limit.name, min(pct, 100.0), is_least, way in limit.parts, where, notes, advice, numbers_used
+    )
+
+
+def _holds(clause: _Clause, known: Mapping[str, float]) -> bool:
+    return places(clause.says) <= known.keys() and all(each.holds(known) for each in clause.when)
+
+
+@cache
+def limits() -> tuple[Limit, ...]:
+    """Read ``limits.toml``.
+
+    Raises:
+        RuleError: When a limit names what nothing gives.
+    """
+    text = files(__package__).joinpath("limits.toml").read_text("utf-8")
+    return tuple(_limit(table) for table in tomllib.loads(text)["limit"])
+
+
+def _limit(table: dict[str, Any]) -> Limit:
+    key = str(table["key"])
+
+    def clauses(name: str) -> tuple[_Clause, ...]:
+        return tuple(
+            _Clause(tuple(Condition.parse(key, each) for each in clause.get("when", ())), clause["says"])
+            for clause in table.get(name, ())
+        )
+
+    def formulas(name: str) -> tuple[Formula, ...]:
+        return tuple(Formula.parse(text) for text in table.get(name, ()))
+
+    let = {name: Formula.parse(formula) for name, formula in table.get("let", {}).items()}
+    limit = Limit(
+        key, table["name"], table["of"], formulas("exact"), formulas("at_least"), formulas("parts"),
+        tuple(table["counted_by"]), table.get("essential", False), let, clauses("note"), clauses("advice"),
+    )  # fmt: skip
+    names = {name for formula in (*limit.exact, *limit.at_least, *limit.parts, *let.values()) for name in formula.names}
+    for clause in (*limit.notes, *limit.advice):
+        names |= places(clause.says) | {name for each in clause.when for name in each.names}
+    names |= places(limit.of) | set(limit.counted_by)
+    _refuse_unknown(key, names - set(let) - CONSTANTS - {MEASURED})
+    return limit
+
+
+def _refuse_unknown(key: str, names: Iterable[str]) -> None:
+    metrics = {metric.key for metric in definitions().metrics}
+    if unknown := sorted(set(names) - metrics):
+        raise RuleError(f"the limit {key} names {', '.join(unknown)}, which nothing gives")

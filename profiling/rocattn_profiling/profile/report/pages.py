@@ -1,0 +1,127 @@
+"""The profile report as one HTML file and as Markdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.pages.render import markdown_text, shorten, standalone
+from rocattn_profiling.profile.metrics.definitions import definitions
+from rocattn_profiling.profile.report.roofline import Roofline, roofline
+from rocattn_profiling.profile.report.summary import changes, summarise
+
+if TYPE_CHECKING:
+    from rocattn_profiling.profile.metrics.aggregate import Value
+    from rocattn_profiling.profile.metrics.devices import Device
+    from rocattn_profiling.profile.report.compare import Pair
+    from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
+
+KERNELS = 200
+FINDINGS = 25
+MARKDOWN_KERNELS = 15
+MARKDOWN_FINDINGS = 8
+LISTED = 100
+COLUMNS = ("memory_pct", "read_gbps", "write_gbps", "l2_hit_pct", "matrix_busy_pct", "valu_busy_pct", "tflops")
+GROUPS = {
+    "occupancy": "Occupancy", "launch": "What held waves back", "memory": "Memory", "caches": "Caches", "lds": "LDS",
+    "compute": "Compute",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One kernel as the page shows it: its number, its name as tables have it, its metrics by group, all remarks."""
+
+    number: int
+    short: str
+    kernel: KernelProfile
+    groups: list[tuple[str, list[Value]]]
+    remarks: list[str]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """One formula that was used, with what it is for."""
+
+    title: str
+    text: str
+    source: str
+
+
+def profile_html(report: ProfileReport, made_ms: int, pairs: list[Pair] | None = None) -> str:
+    """Return the report as one self-contained page.
+
+    Args:
+        report: What to show.
+        made_ms: When, in milliseconds since 1970.
+        pairs: The comparison with an earlier profile.
+    """
+    shown = [_shown(number, kernel) for number, kernel in enumerate(report.kernels[:KERNELS], 1)]
+    number_of = {id(each.kernel): each.number for each in shown}
+    findings = [(number_of[id(kernel)], finding) for kernel, finding in report.findings if id(kernel) in number_of]
+    return standalone(
+        "profile.html.j2", "Profile", made_ms, report=report, shown=shown, findings=findings[:FINDINGS],
+        more_findings=max(len(findings) - FINDINGS, 0), more_kernels=max(len(report.kernels) - KERNELS, 0),
+        rooflines=_rooflines(report, shown), formulas=_formulas(report), columns=_columns(report), listed=LISTED,
+        missing=_missing(report), pairs=pairs, summary=summarise(report),
+        changed=changes(report, pairs) if pairs is not None else [],
+    )  # fmt: skip
+
+
+def profile_markdown(report: ProfileReport, pairs: list[Pair] | None = None) -> str:
+    """Return the report as Markdown short enough for a comment."""
+    shown = [_shown(number, kernel) for number, kernel in enumerate(report.kernels, 1)]
+    number_of = {id(each.kernel): each.number for each in shown}
+    return markdown_text(
+        "profile.md.j2", report=report, shown=shown[:MARKDOWN_KERNELS], more=max(len(shown) - MARKDOWN_KERNELS, 0),
+        findings=[(number_of[id(kernel)], finding) for kernel, finding in report.findings][:MARKDOWN_FINDINGS],
+        columns=_columns(report), missing=_missing(report), pairs=pairs, limit=MARKDOWN_KERNELS,
+        summary=summarise(report), changed=changes(report, pairs) if pairs is not None else [],
+    )  # fmt: skip
+
+
+def _shown(number: int, kernel: KernelProfile) -> Shown:
+    group_of = {metric.key: metric.group for metric in definitions().metrics}
+    groups = [
+        (title, [value for key, value in kernel.values.items() if group_of[key] == group])
+        for group, title in GROUPS.items()
+    ]
+    remarks = list(dict.fromkeys(flag for _, values in groups for value in values for flag in value.flags))
+    return Shown(number, shorten(kernel.name), kernel, [(title, values) for title, values in groups if values], remarks)
+
+
+def _rooflines(report: ProfileReport, shown: list[Shown]) -> list[tuple[Device, Roofline | None]]:
+    of_device = [
+        (device, [(each.number, each.kernel) for each in shown if each.kernel.device is device])
+        for device in report.devices
+    ]
+    return [(device, roofline(device, kernels, report.profile.roofs)) for device, kernels in of_device]
+
+
+def _columns(report: ProfileReport) -> list[tuple[str, str, str]]:
+    """Return (key, title, unit) of the table's columns: those that a kernel has a value for."""
+    titles = {metric.key: metric for metric in definitions().metrics}
+    return [
+        (key, titles[key].title, titles[key].unit)
+        for key in COLUMNS
+        if any(key in kernel.values and kernel.values[key].value is not None for kernel in report.kernels)
+    ]
+
+
+def _missing(report: ProfileReport) -> list[tuple[str, str]]:
+    """Return (reason, the metrics' titles) of what no kernel has, by reason."""
+    titles = {metric.key: metric.title for metric in definitions().metrics}
+    found: dict[str, list[str]] = {}
+    for key, why in report.missing.items():
+        found.setdefault(why, []).append(titles[key])
+    return [(why, ", ".join(sorted(names))) for why, names in sorted(found.items())]
+
+
+def _formulas(report: ProfileReport) -> list[Formula]:
+    """Return each formula that was used, once."""
+    found = {
+        (value.title, value.formula): Formula(f"{value.title} [{value.unit}]", value.formula, value.source)
+        for kernel in report.kernels
+        for value in kernel.values.values()
+    }
+    return list(found.values())

@@ -1,0 +1,301 @@
+"""The profile report: what a profiler wrote as kernels with metrics, findings and problems; a function of the files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.kernels.model.occupancy import Occupancy, occupancy
+from rocattn_profiling.profile.metrics.aggregate import by_kernel, by_launch
+from rocattn_profiling.profile.metrics.attribution import attribute
+from rocattn_profiling.profile.metrics.definitions import definitions
+from rocattn_profiling.profile.metrics.devices import UNKNOWN_AGENT, devices_of
+from rocattn_profiling.profile.metrics.evaluate import TOO_SHORT, evaluate
+from rocattn_profiling.profile.metrics.launches import find_launches
+from rocattn_profiling.profile.report.findings import find
+from rocattn_profiling.profile.report.limits import MEASURED, bounds
+from rocattn_profiling.profile.report.roofline import measured_memory
+from rocattn_profiling.profile.report.verdict import verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+
+    from rocattn.gpu.launch import LaunchPlan
+    from rocattn_profiling.profile.ingest.table import Profile
+    from rocattn_profiling.profile.metrics.aggregate import Group, Value
+    from rocattn_profiling.profile.metrics.devices import Device
+    from rocattn_profiling.profile.metrics.evaluate import Evaluation
+    from rocattn_profiling.profile.report.findings import Finding
+    from rocattn_profiling.profile.report.limits import Bounds
+    from rocattn_profiling.profile.report.verdict import Verdict
+
+SCHEMA = 1
+RUNTIME_S_OWN = "__amd_rocclr_"
+"""How names of the HIP runtime's helper kernels (copies, fills) begin: nobody here can make them faster."""
+RESOURCES = ("vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes", "wave_size")
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """One kernel (or, of a report per dispatch, one launch).
+
+    Attributes:
+        name: As the profiler has it.
+        label: The attention problem that it solved; "" where that is not known.
+        dispatch, process: Of a report per dispatch; None else.
+        device: The GPU; None where no file says which.
+        launches: How many.
+        grids: The different (work-items, block) that it was launched with, the most frequent first.
+        resources: `RESOURCES` of its first launch, as allocated; None where the files do not say.
+        time_ns: Percentile -> time of a launch; empty without times.
+        total_ns, time_share: All its launches, and their part of all kernels' time.
+        values: Metric -> value.
+        occupancy: What registers and LDS allow; None with the reason in `occupancy_unknown`.
+        bounds: How near it is to each limit; None of a single launch, and of the HIP runtime's own kernels.
+        findings: What to optimise, the largest gain first.
+        verdict: What bounds it, or why that is not known; None where `bounds` is.
+    """
+
+    name: str
+    label: str
+    dispatch: int | None
+    process: int | None
+    device: Device | None
+    launches: int
+    grids: tuple[tuple[int, int], ...]
+    resources: dict[str, int | None]
+    time_ns: dict[int, float]
+    total_ns: float
+    time_share: float
+    values: dict[str, Value]
+    occupancy: Occupancy | None
+    occupancy_unknown: str
+    bounds: Bounds | None
+    findings: list[Finding]
+    verdict: Verdict | None
+
+
+@dataclass
+class ProfileReport:
+    """Everything that the templates and the JSON show.
+
+    Attributes:
+        per: "kernel" or "dispatch".
+        kernels: Those that took longest first; launches in their order.
+        devices: The GPUs that ran them.
+        profile: What was read.
+        problems: What is wrong in the files or in their counters, in lines.
+        left_out: Metric -> values that are not shown, and why.
+        missing: Metric -> why no kernel has it.
+    """
+
+    per: str
+    kernels: list[KernelProfile]
+    devices: list[Device]
+    profile: Profile
+    problems: list[str] = field(default_factory=list)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> list[tuple[KernelProfile, Finding]]:
+        """The findings of all kernels, the largest gain first."""
+        found = [(kernel, finding) for kernel in self.kernels for finding in kernel.findings]
+        return sorted(found, key=lambda pair: -pair[1].rank)
+
+
+def build(
+    profile: Profile, *, per: str = "kernel", gpu: str | None = None, ran: Sequence[tuple[LaunchPlan, int]] = ()
+) -> ProfileReport:
+    """Compute the report of what a profiler wrote.
+
+    Args:
+        profile: What `rocattn_profiling.profile.ingest.read` returns.
+        per: "kernel", or "dispatch" for each launch by itself.
+        gpu: The product that ran it, for files that do not say.
+        ran: The plans that ran (`rocattn_profiling.profile.metrics.attribution.read_plans`).
+
+    Raises:
+        GpuFactsError: When `gpu` is no known product.
+        RocattnError: When the files hold no dispatch.
+    """
+    if not len(profile.dispatches):
+        raise RocattnError("nothing to report: the files hold no kernel dispatch")
+    devices = devices_of(profile, gpu)
+    found = attribute(find_launches(profile).table, ran) if ran else None
+    evaluation = evaluate(profile, devices, found.work if found else None)
+    groups = (by_kernel if per == "kernel" else by_launch)(evaluation, found.labels if found else None)
+    total = sum(group.total_ns for group in groups)
+    kernels = [_kernel(group, evaluation, devices, per, total, profile.roofs) for group in groups]
+    used = {id(kernel.device): kernel.device for kernel in kernels if kernel.device}
+    return ProfileReport(
+        per, kernels, list(used.values()), profile,
+        [*(str(problem) for problem in profile.problems), *evaluation.launches.problems],
+        evaluation.left_out, evaluation.missing,
+    )  # fmt: skip
+
+
+def _kernel(
+    group: Group, evaluation: Evaluation, devices: Mapping[int, Device], per: str, total_ns: float, roofs: pd.DataFrame
+) -> KernelProfile:
+    table = evaluation.launches.table.iloc[group.rows]
+    first = table.iloc[0]
+    agent = first["agent"]
+    device = devices.get(UNKNOWN_AGENT if _nothing(agent) else int(agent), devices.get(UNKNOWN_AGENT))
+    resources = {name: None if _nothing(first[name]) else int(first[name]) for name in RESOURCES}
+    grids = table.groupby(["grid", "block"], sort=False).size().sort_values(ascending=False, kind="stable")
+    theory, why = _occupancy(device, resources, int(first["block"]), _lanes(group, device, resources, table))
+    share = group.total_ns / total_ns if total_ns else 0.0
+    numbers = _numbers(group, device, resources, table)
+    if device and (measured := measured_memory(device, roofs)):
+        numbers[MEASURED] = measured
+    if group.time_ns:
+        mean = float(np.nanmean(evaluation.launches.duration_ns[group.rows]))
+        numbers |= {"mean_ns": mean, "time_share": share}
+    if theory:
+        numbers["theoretical_occupancy_pct"] = theory.occupancy_pct
+        if theory.blocks and "cus" in numbers:
+            numbers["blocks_that_fit"] = theory.blocks * numbers["cus"] / (2 if theory.unit == "WGP" else 1)
+    judged = per == "kernel" and not group.name.startswith(RUNTIME_S_OWN)
+    too_low = {key for key, value in group.values.items() if any(TOO_SHORT in flag for flag in value.flags)}
+    near = bounds(numbers, device.arch if device else "", too_low) if judged else None
+    findings = find(numbers, near, theory.sentence if theory else "", too_low) if near else []
+    judgement = None
+    if near:
+        counted = {
+            counter: values
+            for each in evaluation.launches.passes for counter, values in each.counters.items()
+            if not np.isnan(values[group.rows]).all()
+        }  # fmt: skip
+        stood_still = evaluation.launches.stood_still
+        judgement = verdict(near, findings, device, counted, numbers.get("mean_ns"), stood_still=stood_still)
+    return KernelProfile(
+        group.name, group.label,
+        int(first["dispatch"]) if per == "dispatch" else None, int(first["process"]) if per == "dispatch" else None,
+        device, len(group.rows), tuple((int(grid), int(block)) for grid, block in grids.index),
+        resources, group.time_ns, group.total_ns, share, group.values, theory, why, near, findings, judgement,
+    )  # fmt: skip
+
+
+def _nothing(value: object) -> bool:
+    import pandas as pd
+
+    return bool(pd.isna(value))  # type: ignore[call-overload]  # a scalar of a nullable column
+
+
+def _lanes(group: Group, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame) -> int | None:
+    """Return the lanes of a wave: as the files say, else the size that the counted waves fit best.
+
+    rocprofv3 does not say which of RDNA's two a kernel was compiled for, and a wave of 64 has half the registers.
+    """
+    if resources["wave_size"] or device is None or device.known is None:
+        return resources["wave_size"]
+    sizes, counted = device.known.arch.wave_sizes, group.values.get("launched_waves")
+    grid, block = table["grid"].to_numpy(np.float64), table["block"].to_numpy(np.float64)
+    if counted is None or counted.value is None or not (block > 0).all():
+        return sizes[0]
+    waves = {size: float(np.mean(np.ceil(grid / block) * np.ceil(block / size))) for size in sizes}
+    return min(sizes, key=lambda size: abs(waves[size] - (counted.value or 0.0)))
+
+
+def _occupancy(
+    device: Device | None, resources: Mapping[str, int | None], block: int, lanes: int | None
+) -> tuple[Occupancy | None, str]:
+    """Return what the registers and LDS that the profiler reports allow, or why that cannot be said."""
+    if device is None:
+        return None, "no file says which GPU it was"
+    vgprs, lds = resources["vgprs"], resources["lds_bytes"]
+    if vgprs is None or block <= 0:
+        return None, "the files do not say how many VGPRs or threads a block it has"
+    if not lanes:
+        return None, f"no facts are known of {device.arch}"
+    try:
+        # Profilers print one constant for every kernel's SGPRs, so these are left out.
+        return occupancy(
+            device.arch, wave_size=lanes, vgprs=vgprs, agprs=resources["agprs"] or 0, lds_bytes=lds or 0,
+            block=block,
+        ), ""  # fmt: skip
+    except RocattnError as error:
+        return None, str(error)
+
+
+def _numbers(
+    group: Group, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame
+) -> dict[str, float]:
+    """Return what the rules of findings may name, as far as it is known and no time."""
+    numbers = dict(device.constants) if device else {}
+    numbers |= {key: value.value for key, value in group.values.items() if value.value is not None}
+    numbers["launches"] = float(len(group.rows))
+    grid, block = table["grid"].to_numpy(np.float64), table["block"].to_numpy(np.float64)
+    if (block > 0).all() and (grid > 0).all():
+        numbers["blocks"] = float(np.mean(grid / block))
+    known = {name: resources[name] for name in ("vgprs", "lds_bytes", "scratch_bytes")}
+    return numbers | {name: float(value) for name, value in known.items() if value is not None}
+
+
+def to_json(report: ProfileReport) -> dict[str, Any]:
+    """Return the report as JSON-ready values: per kernel or dispatch each metric with all that belongs to it."""
+    titles = {metric.key: metric for metric in definitions().metrics}
+    return {
+        "schema": SCHEMA,
+        "per": report.per,
+        "kernels": [_kernel_json(kernel) for kernel in report.kernels],
+        "devices": [
+            {"name": each.name, "arch": each.arch, "constants": each.constants, "origin": each.origin}
+            for each in report.devices
+        ],
+        "not_measured": {key: {"title": titles[key].title, "why": why} for key, why in report.missing.items()},
+        "left_out": report.left_out,
+        "problems": report.problems,
+        "files": [asdict(source) for source in report.profile.provenance],
+        "roofs": report.profile.roofs.to_dict("records"),
+        "about": {key: {"title": each.title, "unit": each.unit, "about": each.about} for key, each in titles.items()},
+    }
+
+
+def dump(content: dict[str, Any]) -> str:
+    """Return JSON text of `to_json`'s values: numbers that are none (NaN, inf) become null, as JSON has no other."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=1).decode() + "\n"
+
+
+def _kernel_json(kernel: KernelProfile) -> dict[str, Any]:
+    return {
+        "kernel": kernel.name,
+        "label": kernel.label,
+        "dispatch": kernel.dispatch,
+        "process": kernel.process,
+        "gpu": kernel.device.name if kernel.device else None,
+        "launches": kernel.launches,
+        "grids": [{"work_items": grid, "block": block} for grid, block in kernel.grids],
+        "resources": kernel.resources,
+        "time_ns": {f"p{percentile}": value for percentile, value in kernel.time_ns.items()},
+        "total_ns": kernel.total_ns,
+        "time_share": kernel.time_share if kernel.time_ns else None,
+        "metrics": {
+            key: {name: value for name, value in asdict(each).items() if name not in {"key", "title"}}
+            for key, each in kernel.values.items()
+        },
+        "theoretical_occupancy": asdict(kernel.occupancy)
+        if kernel.occupancy
+        else {"unknown": kernel.occupancy_unknown},
+        "verdict": msgspec.to_builtins(kernel.verdict),
+        "limits": _limits_json(kernel.bounds) if kernel.bounds else None,
+        "findings": [asdict(finding) for finding in kernel.findings],
+    }
+
+
+def _limits_json(near: Bounds) -> dict[str, Any]:
+    return {
+        "known": [
+            {"limit": each.key, "name": each.name, "pct": each.pct, "at_least": each.is_least, "notes": each.notes}
+            for each in near.known
+        ],
+        "not_counted": [limit.key for limit in near.uncounted],
+        "cannot_be_counted": [limit.key for limit in near.uncountable],
+    }

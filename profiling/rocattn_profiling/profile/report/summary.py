@@ -1,0 +1,161 @@
+"""The first lines of a profile report: what bounds its kernels, what would tell more, and what became slower."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.pages.quantities import percent, quantity
+from rocattn_profiling.pages.render import shorten
+from rocattn_profiling.profile.report.verdict import BOUND, FAR, IDLE, SHORT
+
+if TYPE_CHECKING:
+    from rocattn_profiling.profile.report.compare import Pair
+    from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
+    from rocattn_profiling.profile.report.verdict import Verdict
+
+KERNELS = 5
+"""How many kernels, or groups of them with one verdict, have a line."""
+ALSO = 2
+"""How many other findings have a line."""
+CHANGES = 3
+"""How many kernels of a comparison have a line."""
+MOVED = 5.0
+"""Points in percent from which the share of a limit is said to have moved."""
+_RUNTIME = 0.1  # part of all time from which the runtime's own kernels have a line
+_LONG = 0.2  # part of all time from which a kernel has a line of its own
+_OF_MANY = {
+    IDLE: "fewer blocks or waves than the GPU has units for them; split the work further, or launch fewer kernels",
+    SHORT: "so short that starting them costs about as much; fuse them or launch them by a graph",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """The verdict on one kernel, or on several that have the same.
+
+    Attributes:
+        numbers: Of the kernels, as the tables have them.
+        who: Which they are, with their part of the time.
+        text: The verdict.
+        gain: What it would gain at most, in words; "" where no gain belongs to a verdict.
+    """
+
+    numbers: tuple[int, ...]
+    who: str
+    text: str
+    gain: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The first lines of a report.
+
+    Attributes:
+        lines: The verdicts, those of the longest kernels first; never empty without `why_none`.
+        why_none: Why there is no verdict, or "".
+        runtime: What the HIP runtime's own kernels take, or "".
+        more: How many kernels have no line here, or "".
+        also: What else is said of kernels, the largest gain first.
+        commands: What to run to know more.
+    """
+
+    lines: list[Line]
+    why_none: str
+    runtime: str
+    more: str
+    also: list[str]
+    commands: list[str]
+
+
+def summarise(report: ProfileReport) -> Summary:
+    """Return what bounds the kernels of a report, the longest first."""
+    if report.per != "kernel":
+        return Summary([], "no verdict: those are of kernels, not of single dispatches", "", "", [], [])
+    judged = [(number, each, each.verdict) for number, each in enumerate(report.kernels, 1) if each.verdict]
+    own = [each for each in report.kernels if each.verdict is None]
+    share = sum(each.time_share for each in own)
+    runtime = f"copies and fills of the HIP runtime: {100 * share:.0f} % of the time" if share >= _RUNTIME else ""
+    if not judged:
+        return Summary([], "no verdict: only the HIP runtime's own kernels ran", runtime, "", [], [])
+    groups: dict[tuple[str, str], list[tuple[int, KernelProfile, Verdict]]] = {}
+    for number, kernel, reason in judged:
+        alone = reason.code in {BOUND, FAR} or (reason.code in _OF_MANY and kernel.time_share >= _LONG)
+        key = str(number) if alone else "" if reason.code in _OF_MANY else reason.text
+        groups.setdefault((reason.code, key), []).append((number, kernel, reason))
+    shown = list(groups.values())[:KERNELS]
+    left = sum(len(group) for group in groups.values()) - sum(len(group) for group in shown)
+    commands = dict.fromkeys(reason.remedy for group in groups.values() for _, _, reason in group if reason.remedy)
+    return Summary(
+        [_line(group) for group in shown], "", runtime, f"{left} more kernels are in the report" if left else "",
+        _others(report), list(commands),
+    )  # fmt: skip
+
+
+def _others(report: ProfileReport) -> list[str]:
+    """Return the first findings that are no verdict of their kernel."""
+    number_of = {id(kernel): number for number, kernel in enumerate(report.kernels, 1)}
+    found = [
+        f"kernel {number_of[id(kernel)]}: {finding.sentence}"
+        for kernel, finding in report.findings
+        if kernel.verdict and finding.key != kernel.verdict.finding and kernel.verdict.code not in _OF_MANY
+    ]
+    return found[:ALSO]
+
+
+def _line(group: list[tuple[int, KernelProfile, Verdict]]) -> Line:
+    numbers = tuple(number for number, _, _ in group)
+    number, kernel, reason = group[0]
+    share = sum(each.time_share for _, each, _ in group)
+    part = f"{100 * share:.{0 if share >= 0.1 else 1}f} % of the time" if kernel.time_ns else ""
+    if len(group) > 1:
+        who = f"{len(group)} kernels{f' ({part})' if part else ''}"
+        return Line(numbers, who, _OF_MANY.get(reason.code, reason.text), "")
+    median = quantity(kernel.time_ns[50] / 1e9, "seconds") if kernel.time_ns else ""
+    facts = ", ".join(filter(None, (part, median)))
+    gain = next((f.gain_text for f in kernel.findings if f.key == reason.finding and f.gain is not None), "")
+    return Line(numbers, f"kernel {number}{f' ({facts})' if facts else ''}, {name(kernel)}", reason.text, gain)
+
+
+def name(kernel: KernelProfile) -> str:
+    """Return the problem that a kernel solved, else the beginning of its name."""
+    return kernel.label or shorten(kernel.name)
+
+
+def changes(report: ProfileReport, pairs: list[Pair]) -> list[str]:
+    """Return what a comparison found, a line for each of the kernels whose time changed most, and who is in one only.
+
+    Args:
+        report: The later profile, whose kernels' numbers are said.
+        pairs: The comparison.
+    """
+    number_of = {(kernel.name, kernel.label): number for number, kernel in enumerate(report.kernels, 1)}
+    both = [pair for pair in pairs if pair.before and pair.after]
+    if not both:
+        return ["no kernel is in both profiles: nothing to compare"]
+    alone = len(pairs) - len(both)
+    both = [pair for pair in both if pair.after and pair.after.bounds] or both  # not the runtime's copies and fills
+    lines = []
+    for pair in both[:CHANGES]:
+        who = f"kernel {number_of[pair.name, pair.label]}" if report.per == "kernel" else pair.label or pair.name
+        lines.append(f"{percent(pair.ratio) if pair.ratio else 'times not known'}: {who}, {_shift(pair)}")
+    if len(both) > CHANGES:
+        lines.append(f"{len(both) - CHANGES} more kernels are in the report")
+    if alone:
+        lines.append(f"{alone} kernels are in one of the profiles only")
+    return lines
+
+
+def _shift(pair: Pair) -> str:
+    """Say which limit's share moved most: "LDS 23 -> 79 %"."""
+    before, after = (
+        {bound.key: bound for bound in (kernel.bounds.known if kernel and kernel.bounds else ())}
+        for kernel in (pair.before, pair.after)
+    )
+    common = [(after[key].pct - before[key].pct, before[key], after[key]) for key in after if key in before]
+    if not common:
+        return "no limit was counted in both"
+    change, old, new = max(common, key=lambda each: abs(each[0]))
+    if abs(change) < MOVED:
+        return f"no limit moved by {MOVED:.0f} points"
+    return f"{new.name} {old.pct:.0f} -> {new.pct:.0f} %"

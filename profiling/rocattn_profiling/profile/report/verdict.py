@@ -1,0 +1,139 @@
+"""The verdict on one kernel: what bounds it, or why that is not known and which command would tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.reasons import Reason
+from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
+from rocattn_profiling.profile.metrics.gaps import Gap, gap_of
+from rocattn_profiling.profile.report.limits import NEAR
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rocattn_profiling.profile.metrics.devices import Device
+    from rocattn_profiling.profile.report.findings import Finding
+    from rocattn_profiling.profile.report.limits import Bounds
+
+BOUND, IDLE, SHORT, FAR = "bound", "idle_units", "short", "far"
+NO_GPU, TIMES_ONLY, STOOD_STILL, NOT_COUNTED, NOT_COUNTABLE = (
+    "no_gpu", "times_only", "stood_still", "not_counted", "not_countable",
+)  # fmt: skip
+SHORTEST_NS = 5000.0
+"""Mean time in ns below which starting a kernel costs about as much as running it (`launch-bound` of the findings)."""
+WORTH_A_WORD = 10.0
+"""Percent of the nearest known limit from which it is named where others are not known."""
+COLLECT = "rocattn profile -- COMMAND"
+_IDLE = frozenset({"few-blocks", "few-blocks-rdna", "few-waves"})
+_WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-below-theory")
+
+
+class Verdict(Reason, frozen=True):
+    """What bounds a kernel, or why that is not known; the remedy is the command to run next, "" where none tells more.
+
+    Attributes:
+        finding: The key of the finding whose sentence it is; "" where it is none's.
+    """
+
+    finding: str = ""
+
+
+def verdict(
+    bounds: Bounds, findings: Sequence[Finding], device: Device | None, counted: Mapping[str, object],
+    mean_ns: float | None, *, stood_still: bool,
+) -> Verdict:  # fmt: skip
+    """Return what bounds a kernel, or why that is not known.
+
+    Args:
+        bounds: How near it is to its limits.
+        findings: What else is said of it, the largest gain first.
+        device: The GPU; None if no file says.
+        counted: The counters that have values of this kernel.
+        mean_ns: Its mean time in ns; None without times.
+        stood_still: Whether counters of this profile stood still, so that those that read 0 say nothing.
+    """
+    by_key = {finding.key: finding.sentence for finding in findings}
+    nearest = bounds.nearest
+    if nearest and nearest.pct >= NEAR:
+        key = f"{nearest.key}-bound"
+        return Verdict(BOUND, by_key[key], finding=key)
+    if idle := next((finding for finding in findings if finding.key in _IDLE), None):
+        return Verdict(IDLE, idle.sentence, finding=idle.key)
+    if mean_ns is not None and mean_ns < SHORTEST_NS and not bounds.known:
+        return Verdict(SHORT, f"{mean_ns / 1000:.1f} us a launch: starting a kernel costs about as much")
+    if unknown := _unmeasured(device, counted, mean_ns, stood_still=stood_still):
+        return unknown
+    if unknown := _unlimited(bounds, device, counted, mean_ns):
+        return unknown
+    waits = next((key for key in _WAITS if key in by_key), "")
+    far = f"far from every limit: {nearest.short if nearest else 'none'} is nearest"
+    return Verdict(FAR, by_key.get(waits, far), finding=waits)
+
+
+def _unmeasured(
+    device: Device | None, counted: Mapping[str, object], mean_ns: float | None, *, stood_still: bool
+) -> Verdict | None:
+    """Return why the files as a whole say nothing of limits; None if they may."""
+    if not counted and not stood_still:
+        return Verdict(
+            TIMES_ONLY, "not known: the files hold times only" if mean_ns else "not known: no counters", COLLECT
+        )
+    if device is None:
+        return Verdict(NO_GPU, "not known: no file says which GPU ran it", "rocattn report … --gpu NAME (say, MI300X)")
+    if stood_still:
+        return Verdict(
+            STOOD_STILL, "not known: counters stood still at this performance level",
+            f"sudo amd-smi set -g 0 -l stable_std && {COLLECT}",
+        )  # fmt: skip
+    return None
+
+
+def _unlimited(
+    bounds: Bounds, device: Device | None, counted: Mapping[str, object], mean_ns: float | None
+) -> Verdict | None:
+    """Return which limits are not known, and how they would be; None if all of them are."""
+    nearest = bounds.nearest
+    others = f"; nearest of what was counted is {nearest.short}" if nearest and nearest.pct >= WORTH_A_WORD else ""
+    if device and bounds.uncounted:
+        parts = {bound.key for bound in bounds.known}  # those are known, but for a part of the work
+        known = device.constants.keys() | _of_launch(mean_ns)
+        gaps = [
+            (
+                f"{limit.name} only in part" if limit.key in parts else limit.name,
+                gap_of(limit.countable(device.arch), device.arch, counted, known),
+            )
+            for limit in bounds.uncounted
+        ]
+        return Verdict(NOT_COUNTED, f"not known: {_lacking(gaps)}{others}", _next(gaps))
+    if bounds.uncountable:
+        names = ", ".join(limit.name for limit in bounds.uncountable)
+        return Verdict(NOT_COUNTABLE, f"not known: this GPU cannot count {names}{others}")
+    return None
+
+
+def _of_launch(mean_ns: float | None) -> set[str]:
+    """Return the constants that are of launches, not of the GPU, as far as they are known."""
+    return {"grid_threads", "block_threads", "wave_size"} | ({"duration_ns"} if mean_ns is not None else set())
+
+
+def _lacking(gaps: Sequence[tuple[str, Gap]]) -> str:
+    """Say what is lacking of which limits."""
+    uncounted = [name for name, gap in gaps if gap.counters]
+    wanting: dict[str, list[str]] = {}
+    for name, gap in gaps:
+        if not gap.counters:
+            facts = ", ".join(CONSTANT_NAMES.get(each, each) for each in gap.constants)
+            wanting.setdefault(facts, []).append(name)
+    said = [f"{', '.join(uncounted)} not counted"] if uncounted else []
+    for facts, names in wanting.items():
+        said.append(f"{', '.join(names)} without {facts}" if facts else f"{', '.join(names)} left out as impossible")
+    return "; ".join(said)
+
+
+def _next(gaps: Sequence[tuple[str, Gap]]) -> str:
+    """Return the command that would collect what is lacking; "" if none would."""
+    asked = dict.fromkeys(gap.ask for _, gap in gaps if gap.ask)
+    if asked:
+        return f"rocattn profile --metrics {' '.join(asked)} -- COMMAND"
+    return COLLECT if any("duration_ns" in gap.constants for _, gap in gaps) else ""

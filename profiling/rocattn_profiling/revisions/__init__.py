@@ -1,0 +1,1 @@
+"""Git revisions, and the environments that projects are built in."""

@@ -1,0 +1,202 @@
+"""Environments: a revision's wheel and its dependencies in a virtual environment of its own, cached by content.
+
+How one is built is `rocattn_profiling.revisions.build`'s. Online, dependencies come from an index, held to the
+revision's own ``requirements.lock`` when it has one. Offline (``ROCATTN_OFFLINE=1``, or no index answers) the
+environment is the running interpreter's packages with the revision's wheel in front; every result says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn import cache_limit
+from rocattn.cache import cache_folder
+from rocattn.errors import RocattnError
+from rocattn_profiling.base.files import locked
+from rocattn_profiling.revisions import git as revisions
+from rocattn_profiling.revisions.asv_config import Recipe
+from rocattn_profiling.revisions.build import DISK_FULL, Build, BuildError, DiskError, NoIndexError, running_packages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocattn_profiling.revisions.git import Revision
+
+__all__ = ["BuildError", "CacheError", "Environment", "build", "cache_root", "differences"]
+
+KEEP = 12  # environments in the cache; one is 20 to 400 MB, mostly hard links into uv's cache
+_STAMP = "stamp.json"  # in each: what it is, and by its time the last use
+FRESH_S = 6 * 3600.0  # one used this recently is never removed: a running gate may hold it
+
+
+class CacheError(RocattnError):
+    """Raised when the cache folder does not take files."""
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """A ready environment of one side.
+
+    Attributes:
+        python: Its interpreter.
+        folder: The cache entry that holds it, with ``build.log``; both are paths. "" for one that was there before.
+        offline: Whether dependencies are the running interpreter's instead of the revision's own.
+        packages: Name -> version of everything it can import.
+        python_version: Like "3.11.7".
+        project: The package that was built, by its canonical name; "" when unknown.
+    """
+
+    python: str
+    folder: str
+    offline: bool
+    packages: dict[str, str]
+    python_version: str
+    project: str = ""
+
+
+def cache_root() -> Path:
+    """Return the gate's cache folder: ``$ROCATTN_CACHE_DIR`` or the user's cache folder."""
+    return cache_folder() / "gate"
+
+
+def find_uv() -> str | None:
+    """Return uv: ``$ROCATTN_UV`` (empty for none), beside the interpreter, or on PATH."""
+    if (given := os.environ.get("ROCATTN_UV")) is not None:
+        return given or None
+    beside = Path(sys.executable).with_name("uv")
+    return str(beside) if beside.exists() else shutil.which("uv")
+
+
+def offline_wanted() -> bool:
+    """Whether ``$ROCATTN_OFFLINE`` asks not to reach for an index."""
+    return os.environ.get("ROCATTN_OFFLINE", "") not in {"", "0"}
+
+
+def build(repo: Path, revision: Revision, recipe: Recipe | None = None, *, offline: bool | None = None) -> Environment:
+    """Return the environment of a revision, from the cache or freshly built.
+
+    Args:
+        repo: The repository's top folder.
+        revision: What to build.
+        recipe: How; None for the project at the repository's top, by its own build backend.
+        offline: True to use the running interpreter's packages; None to decide by ``$ROCATTN_OFFLINE`` and, if no
+            index answers, to fall back.
+
+    Raises:
+        BuildError: When the revision does not build; names the log.
+        CacheError: When the cache folder does not take it.
+    """
+    wanted = offline_wanted() if offline is None else offline
+    try:
+        return _cached(repo, revision, recipe or Recipe(), offline=wanted)
+    except NoIndexError as error:
+        if offline is False:
+            raise BuildError(f"cannot build {revision.name}: no package index answers ({error})") from error
+        return _cached(repo, revision, recipe or Recipe(), offline=True)
+
+
+def _cached(repo: Path, revision: Revision, recipe: Recipe, *, offline: bool) -> Environment:
+    root = cache_root()
+    entry = root / "envs" / _key(revision, recipe, offline=offline)
+    with _cache_errors(root):
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        revisions.prune_checkouts(root / "scratch")
+        with locked(entry.with_suffix(".lock"), wait=True):
+            stamp = entry / _STAMP
+            if ready := _read_stamp(stamp):
+                os.utime(stamp)
+                return ready
+            shutil.rmtree(entry, ignore_errors=True)
+            entry.mkdir()
+            _prune(entry.parent)
+            with revisions.checkout(repo, revision, root / "scratch") as source:
+                ready = _make(source, entry, revision, recipe, offline=offline)
+            # The stamp comes last: an entry without one was killed half-way and is rebuilt.
+            partial = entry / ".stamp.partial"
+            partial.write_bytes(msgspec.json.encode(ready))
+            partial.replace(stamp)
+            return ready
+
+
+def _read_stamp(stamp: Path) -> Environment | None:
+    try:
+        ready = msgspec.json.decode(stamp.read_bytes(), type=Environment)
+    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        return None
+    return ready if Path(ready.python).exists() else None
+
+
+def _make(source: Path, entry: Path, revision: Revision, recipe: Recipe, *, offline: bool) -> Environment:
+    build_ = Build(source, entry, revision, recipe, uv=find_uv(), offline=offline)
+    try:
+        facts, project = build_.make()
+    except DiskError as error:
+        raise CacheError(_cache_message(cache_root(), str(error))) from error
+    return Environment(
+        python=build_.python,
+        folder=str(entry),
+        offline=offline,
+        packages=facts.packages,
+        python_version=facts.python_version,
+        project=project,
+    )
+
+
+def _key(revision: Revision, recipe: Recipe, *, offline: bool) -> str:
+    """Hash what decides an environment's content; the lock is part of the tree."""
+    # Of two commits with the same files one environment serves both, unless commands are told the commit.
+    parts = [revision.tree, revision.sha if recipe.has_commands else "", msgspec.json.encode(recipe).decode()]
+    # venv leaves pip and setuptools where uv leaves nothing: two sides made by both would differ in that.
+    parts += [sys.executable, sys.version, platform.machine(), str(offline), str(not offline and bool(find_uv()))]
+    if offline:  # then the running interpreter's packages are the dependencies
+        parts += [f"{name}=={version}" for name, version in sorted(running_packages().items())]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+
+
+@contextlib.contextmanager
+def _cache_errors(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except revisions.RevisionError as error:
+        if DISK_FULL.search(error.output):
+            raise CacheError(_cache_message(root, str(error))) from error
+        raise
+    except OSError as error:
+        raise CacheError(_cache_message(root, error.strerror or str(error))) from error
+
+
+def _cache_message(root: Path, cause: str) -> str:
+    return f"the cache folder {root} cannot be written ({cause}): free it, or name another with ROCATTN_CACHE_DIR"
+
+
+def cached_entries(envs: Path) -> Iterator[cache_limit.Entry]:
+    """Yield the environments in a folder, also those that are being built."""
+    return cache_limit.entries([path for path in envs.iterdir() if path.is_dir()], _STAMP)
+
+
+def _prune(envs: Path) -> None:
+    """Remove the longest unused environments beyond `KEEP`, and beyond what the cache may hold."""
+    cache_limit.shrink(cached_entries(envs), fresh_s=FRESH_S, keep=KEEP)
+
+
+def differences(base: Environment, head: Environment) -> dict[str, tuple[str, str]]:
+    """Return package -> (version in base, version in head) where they differ; "" where absent.
+
+    The project itself is left out: that it differs is what is measured, and versions made of commits always do.
+    """
+    names = base.packages.keys() | head.packages.keys()
+    if base.project == head.project:
+        names = names - {base.project}
+    pairs = {name: (base.packages.get(name, ""), head.packages.get(name, "")) for name in sorted(names)}
+    found = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    if base.python_version != head.python_version:
+        found["python"] = (base.python_version, head.python_version)
+    return found

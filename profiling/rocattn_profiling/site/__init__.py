@@ -1,0 +1,1 @@
+"""``rocattn site``: the history website, asv's pages and our own."""

@@ -1,0 +1,1 @@
+"""asv's own pages, published beside ours."""

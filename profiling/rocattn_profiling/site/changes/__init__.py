@@ -1,0 +1,1 @@
+"""Change points of stored series."""

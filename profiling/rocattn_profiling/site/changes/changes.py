@@ -1,0 +1,223 @@
+"""What moved in the history: the change points of every series with their commits, state and boundaries."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import msgspec
+
+from rocattn_profiling.asv.series import PLACE_KEYS, is_rate
+from rocattn_profiling.site.changes.changepoints import FEWEST, unsearched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from rocattn_profiling.asv.series import Series
+    from rocattn_profiling.site.changes.changepoints import ChangePoint, CommitChange
+    from rocattn_profiling.site.commits import History
+
+    Waived = Callable[[str, str, str, float], str]
+    Finder = Callable[[Series, set[str]], Sequence[CommitChange]]
+    Runner = Callable[[Finder, Sequence[Series], Sequence[set[str]]], Iterable[Sequence[CommitChange]]]
+
+State = Literal["new", "confirmed", "recovered", "waived"]
+OPEN: tuple[State, ...] = ("new", "confirmed")
+AUDIT = "bench_audit."
+"""How names of benchmarks begin that say what machine code needs: exact numbers, by architecture and kernel."""
+NEITHER = (".track_sgprs", ".track_lds_bytes", ".track_code_bytes")
+"""Numbers of the audit that say how a kernel is made, not how well: what they cost shows in waves and cycles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A commit from which on something other than the code is different, where (`where_of`), and what."""
+
+    sha: str
+    where: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of level of one series.
+
+    Attributes:
+        label: The benchmark with its parameters; ``where`` is its machine and environment.
+        benchmark: Its name.
+        point: Size, interval and state, from the statistics.
+        commits: Hashes it may have come with, oldest first; ``likeliest`` is one of them.
+        lower_is_better: False for rates, whose rise is no regression; None for numbers that are neither good nor bad.
+        waived: Why a regression is accepted; "" if it is not.
+    """
+
+    label: str
+    benchmark: str
+    where: str
+    unit: str
+    point: ChangePoint
+    commits: list[str]
+    likeliest: str
+    date_ms: int
+    lower_is_better: bool | None = True
+    waived: str = ""
+
+    @property
+    def id(self) -> str:
+        """A name that stays the same however often the site is made: for anchors and the feed."""
+        return hashlib.sha256(f"{self.label}\n{self.where}\n{self.likeliest}".encode()).hexdigest()[:16]
+
+    @property
+    def worse(self) -> bool:
+        """Whether it got slower or larger (of a rate: smaller)."""
+        return self.lower_is_better is not None and (self.point.ratio > 1) == self.lower_is_better
+
+    @property
+    def better(self) -> bool:
+        """Whether it got faster or smaller (of a rate: larger)."""
+        return self.lower_is_better is not None and not self.worse
+
+    @property
+    def state(self) -> State:
+        """The state of the change; an accepted regression is "waived" unless it recovered by itself."""
+        return "waived" if self.waived and self.point.state in OPEN else self.point.state
+
+    @property
+    def open(self) -> bool:
+        """Whether it is a regression that stands and that nobody accepted."""
+        return self.worse and self.state in OPEN
+
+    @property
+    def tone(self) -> str:
+        """Which colours a page gives it."""
+        if self.state == "recovered" or self.lower_is_better is None:
+            return ""
+        return "good" if self.better else "warn" if self.waived else "bad"
+
+
+@dataclass(slots=True)
+class Changes:
+    """All changes, newest first, and what none is sought in.
+
+    Attributes:
+        found: The changes.
+        boundaries: Commits across which none is sought.
+        few: How many lines have too few points on the branch for one.
+        zero: (label, where) of the lines with values of zero or less, of which no ratio can be told.
+    """
+
+    found: list[Change] = field(default_factory=list)
+    boundaries: list[Boundary] = field(default_factory=list)
+    few: int = 0
+    zero: list[tuple[str, str]] = field(default_factory=list)
+    fewest: ClassVar[int] = FEWEST
+
+    @property
+    def open(self) -> list[Change]:
+        """The regressions that stand, newest first."""
+        return [change for change in self.found if change.open]
+
+    def by_series(self) -> dict[tuple[str, str], list[Change]]:
+        """Return the changes of each series by its label and where it was measured."""
+        sorted_out: dict[tuple[str, str], list[Change]] = {}
+        for change in self.found:
+            sorted_out.setdefault((change.label, change.where), []).append(change)
+        return sorted_out
+
+
+def where_of(series: Series) -> str:
+    """Return where a series was measured: its machine and environment."""
+    return f"{series.machine}, {series.env_name}"
+
+
+def nothing_waived(_label: str, _metric: str, _arch: str, _ratio: float) -> str:
+    """Accept no regression."""
+    return ""
+
+
+def find_changes(
+    series: Iterable[Series], history: History, find: Finder, waived: Waived = nothing_waived, run: Runner = map
+) -> Changes:
+    """Find the changes of every series.
+
+    Args:
+        series: The store's series.
+        history: The repository's commits: points are taken in its order, those of other branches are left out.
+        find: Returns the changes of a series, given the commits that are boundaries.
+        waived: Says why a regression is accepted ("" if it is not), by the gate's label, metric and architecture, and
+            by its size: how many times the old cost the new one is.
+        run: Does what ``map`` does; a long history is worth more than one process.
+    """
+    changes = Changes()
+    bounds: dict[str, list[Boundary]] = {}
+    order = {sha: info.order for sha, info in history.commits.items() if info.on_branch}
+    lined: list[Series] = []
+    starts: list[set[str]] = []
+    for one in series:
+        where = where_of(one)
+        if where not in bounds:
+            bounds[where] = boundaries(one, order)
+            changes.boundaries += bounds[where]
+        points = sorted((p for p in one.points if p.sha in order), key=lambda p: order[p.sha])
+        lined.append(msgspec.structs.replace(one, points=points))
+        starts.append(_starts([point.sha for point in points], bounds[where], order))
+    for one, begins, moves in zip(lined, starts, run(find, lined, starts), strict=True):
+        why_not = unsearched(one, begins)
+        changes.few += why_not == "few"
+        changes.zero += [(one.label, where_of(one))] if why_not == "zero" else []
+        lower = lower_is_better(one)
+        dates = {point.sha: point.date_ms for point in one.points} if moves else {}
+        for found in moves:
+            worse = (found.change.ratio > 1) == lower
+            cost = max(found.change.ratio, 1 / found.change.ratio)
+            why = waived(*gate_names(one), cost) if worse else ""
+            changes.found.append(
+                Change(
+                    one.label, one.benchmark, where_of(one), one.unit, found.change, found.commits, found.likeliest,
+                    dates[found.likeliest], lower, why,
+                )
+            )  # fmt: skip
+    changes.found.sort(key=lambda change: (order[change.likeliest], change.label), reverse=True)
+    changes.boundaries.sort(key=lambda boundary: order[boundary.sha], reverse=True)
+    return changes
+
+
+def boundaries(series: Series, order: Mapping[str, int]) -> list[Boundary]:
+    """Return where the place of a series' measurements became another one, in commit order.
+
+    A fact that a result file does not have says nothing: older files lack what newer tools write down.
+    """
+    known: dict[str, str] = {}
+    found = []
+    for sha in sorted((sha for sha in series.places if sha in order), key=lambda sha: order[sha]):
+        facts = series.places[sha]
+        moved = [key for key in PLACE_KEYS if key in facts and known.get(key, facts[key]) != facts[key]]
+        if moved:
+            text = "; ".join(f"{key} {known[key]} -> {facts[key]}" for key in moved)
+            found.append(Boundary(sha, where_of(series), text))
+        known |= facts
+    return found
+
+
+def _starts(shas: Sequence[str], bounds: Sequence[Boundary], order: Mapping[str, int]) -> set[str]:
+    """Return the first measured commit at or after each boundary: a series need not have a point at it."""
+    starts = set()
+    for boundary in bounds:
+        later = (sha for sha in shas if order[sha] >= order[boundary.sha])
+        starts |= {next(later, "")} - {""}
+    return starts
+
+
+def lower_is_better(series: Series) -> bool | None:
+    """Return whether a series' lower values are the better ones; None for numbers that are neither good nor bad."""
+    return None if series.benchmark.endswith(NEITHER) else not is_rate(series.unit)
+
+
+def gate_names(series: Series) -> tuple[str, str, str]:
+    """Return label, metric and architecture under which the gate, and so a waiver, knows what a series measures."""
+    if series.benchmark.startswith(AUDIT):
+        return series.params.get("kernel", ""), "audit", series.params.get("arch", "")
+    method = series.benchmark.rsplit(".", 1)[-1]
+    metric = next((kind for kind in ("peakmem", "mem", "track") if method.startswith(f"{kind}_")), "time")
+    return series.label, metric, ""

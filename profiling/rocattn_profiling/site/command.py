@@ -1,0 +1,265 @@
+"""``rocattn site``: the history website, asv's pages beside our own."""
+
+from __future__ import annotations
+
+import gc
+import re
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, progress, say
+from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
+from rocattn_profiling.report.sources import RECORDS, find_records, find_verdict
+from rocattn_profiling.workloads.options import positive
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from rocattn_profiling.asv.series import Series
+    from rocattn_profiling.asv.store import AsvStore
+    from rocattn_profiling.base.console import Progress
+    from rocattn_profiling.base.files import Staging
+    from rocattn_profiling.base.progress import Step
+    from rocattn_profiling.bench.report import BenchReport
+    from rocattn_profiling.site.asv.pages import AsvPages
+    from rocattn_profiling.site.changes.changepoints import CommitChange
+    from rocattn_profiling.site.changes.changes import Changes, Finder, Waived
+    from rocattn_profiling.site.commits import History
+    from rocattn_profiling.site.site import Site
+
+_SILENT_S = 10.0
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_common(parser, out="out/site")
+    parser.add_argument("--repo", default=".", metavar="DIR", help="the repository whose history it is (default .)")
+    parser.add_argument("--store", metavar="DIR", help="asv results folder (default: the one asv.conf.json names)")
+    parser.add_argument("--results", metavar="DIR", help="where verify, audit, profile, … wrote (default OUT/..)")
+    parser.add_argument("--records", metavar="PATH", help="bench records to show as the latest (default RESULTS/bench)")
+    parser.add_argument("--gate", metavar="PATH", help="verdict.json of the gate (default RESULTS/gate)")
+    parser.add_argument(
+        "--measure", type=positive, metavar="N",
+        help="first measure the asv suite's quick benchmarks on those of the newest N commits that have no results",
+    )  # fmt: skip
+    parser.add_argument("--launches", type=positive, default=3, metavar="N", help="of --measure: processes (default 3)")
+    parser.add_argument("--url", default="", metavar="URL", help="the address that the site will have, for its feed")
+    parser.add_argument("--offline", action="store_true", help="do not fetch the scripts of asv's pages; use the cache")
+    parser.add_argument("--open", action="store_true", help="open the front page in a browser")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the site; status 3 when there is nothing to publish."""
+    # A long history is a million points without a cycle among them: looking for cycles took a third of the time.
+    gc.disable()
+    try:
+        return _run(arguments)
+    finally:
+        gc.enable()
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from rocattn_profiling.base.files import Staging
+
+    status = _measure(arguments) if arguments.measure else OK
+    with Staging() as staging:
+        return max(status, _publish(arguments, staging))
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    """Measure the newest commits of the repository into its asv store; status 3 when none has results then."""
+    from rocattn_profiling.site.measure import measure_history
+
+    end_on_sigterm("site", "what was finished is kept")
+    with progress("history", 0) as shown:
+
+        def on_step(step: Step) -> None:
+            shown.expect(step.total)
+            shown.step(step.what)
+
+        repo = Path(arguments.repo).resolve()
+        done = measure_history(repo, arguments.measure, launches=arguments.launches, on_step=on_step, say=say)
+    counts = f"{len(done.measured)} commits measured, {len(done.known)} had results"
+    say(f"history: {counts}, {len(done.passed_over)} passed over, {done.launches} launches")
+    return OK if done.measured or done.known else NOT_MEASURED
+
+
+def _publish(arguments: argparse.Namespace, staging: Staging) -> int:
+    from rocattn_profiling.asv.store import AsvStore
+    from rocattn_profiling.bench import report as bench_report
+    from rocattn_profiling.pages.render import GENERATOR
+    from rocattn_profiling.site.asv import pages as asv_pages
+    from rocattn_profiling.site.commits import commit_url, read_history
+    from rocattn_profiling.site.site import Site, write_site
+    from rocattn_profiling.site.state import read_standing
+
+    if arguments.url and not re.fullmatch(r"https?://[^\s\"'<>]+", arguments.url):
+        raise CommandError(f"{arguments.url!r} is no address of a site: it begins with https://")
+    out, repo = Path(arguments.out).resolve(), Path(arguments.repo).resolve()
+    results = Path(arguments.results).resolve() if arguments.results else out.parent
+    notes: list[str] = []
+    history = read_history(repo)
+    store = AsvStore(repo, Path(arguments.store) if arguments.store else None)
+    records = find_records(arguments.records, results / "bench", notes)
+    gate = find_verdict(arguments.gate, results / "gate", notes)
+    # asv takes as long as all of ours, and has a process of its own to be killed in: both at once.
+    with ProcessPoolExecutor(1, get_context("spawn")) as beside:
+        staged = staging.folder(out / "asv")
+        publishing = beside.submit(
+            asv_pages.publish, store, history, out / "asv", offline=arguments.offline, staged=staged
+        )
+        told: list[str] = []
+        with progress("site: reading results", 0, brief=True) as shown:
+            series = store.read(told.append, _counted(shown))
+        notes += told
+        if not series and not records and gate is None:
+            found = f"{store.results_dir} has no results" + (f" that can be read ({told[0]})" if told else "")
+            found += f", and there are no records or verdict beside {out} ({_remedy(repo, store)})"
+            raise CommandError(f"nothing to publish: {found}", NOT_MEASURED)
+        notes += _strangers(series, history, repo, store.results_dir)
+        changes = _changes(series, history, repo, notes)
+        asv = _awaited(publishing)
+    if not asv.published:
+        staging.drop(out / "asv")
+    report = bench_report.build(records) if records else None
+    standing = read_standing(results, repo / "benchmarks" / "pins", GENERATOR, notes.append)
+    # A file that neither reading takes is told once, though each has its own words for it.
+    known = {note.partition(": ")[0] for note in notes}
+    asv.notes = [note for note in asv.notes if note.partition(": ")[0] not in known]
+    site = Site(
+        series, history, store.machines(), report, gate, asv, notes, changes=changes, standing=standing,
+        baselines=_baselines(results / "baselines", notes), url=arguments.url,
+        commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
+    )  # fmt: skip
+    with progress("site: pages", 0, brief=True) as shown:
+        written = write_site(out, site, _counted(shown), staging)
+    _tell(site, written, json=arguments.json)
+    if arguments.open:
+        import webbrowser
+
+        webbrowser.open(written[0].as_uri())
+    return OK
+
+
+def _remedy(repo: Path, store: AsvStore) -> str:
+    """Return which command makes something to publish: `rocattn bench` measures attention only."""
+    from rocattn_profiling.measure.machine import measured_repo
+
+    if measured_repo() == repo:
+        return "run `rocattn bench` first, or `rocattn site --measure 10`"
+    if store.config_path is None:
+        return f"{repo} has no asv.conf.json: name a folder of asv results with --store"
+    return "run `asv run` there first for a history, or `rocattn gate run` for a verdict"
+
+
+def _tell(site: Site, written: list[Path], *, json: bool) -> None:
+    """Say what the site lacks and what is open in it, and where it is."""
+    asv = site.asv
+    for note in [*site.problems, *asv.notes]:
+        say(f"note: {note}")
+    if not asv.published:
+        say(f"note: asv's pages were not made: {asv.reason}")
+    elif not asv.vendored:
+        say(f"note: asv's pages keep their CDN links, and need a network: {asv.vendor_reason}")
+    if json:
+        emit_json({
+            "index": str(written[0]), "pages": [str(p) for p in written], "asv": asv, "notes": site.problems,
+            "open_regressions": [
+                {"label": c.label, "where": c.where, "ratio": c.point.ratio, "state": c.state, "commit": c.likeliest}
+                for c in site.changes.open
+            ],
+        })  # fmt: skip
+    if site.changes.open:
+        is_open = "1 regression is" if len(site.changes.open) == 1 else f"{len(site.changes.open)} regressions are"
+        say(f"{is_open} open in the history: {written[0].with_name('changes.html')}")
+    say(f"The site is at {written[0]}")
+
+
+def _strangers(series: list[Series], history: History, repo: Path, store: Path) -> list[str]:
+    """Return a note when no result is of a commit of the repository: then no change can be sought."""
+    measured = {point.sha for one in series for point in one.points}
+    if not measured or measured & history.commits.keys():
+        return []
+    note = (
+        f"none of the {len(measured)} measured commits is in {repo}: no change is sought. Where results are kept apart "
+        f"from the project, name a clone of it: --repo CLONE --store {store}. Of a shallow clone fetch the history."
+    )
+    return [note]
+
+
+def _changes(series: list[Series], history: History, repo: Path, notes: list[str]) -> Changes:
+    from rocattn_profiling.measure.machine import available_cores
+    from rocattn_profiling.site.changes.changepoints import changes_of
+    from rocattn_profiling.site.changes.changes import find_changes
+    from rocattn_profiling.site.changes.spread import spread
+
+    with progress("site: change points", len(series), brief=True) as shown:
+
+        def run(find: Finder, lined: Sequence[Series], starts: Sequence[set[str]]) -> Iterator[Sequence[CommitChange]]:
+            for one, found in zip(lined, spread(find, lined, starts, available_cores()), strict=True):
+                shown.step(one.label)
+                yield found
+
+        return find_changes(series, history, changes_of, _waived(repo, notes), run)
+
+
+def _counted(shown: Progress) -> Callable[[int, str], None]:
+    """Return what counts steps of a work that knows by itself how many there will be."""
+
+    def step(total: int, what: str) -> None:
+        if shown.total != total:
+            shown.expect(total)
+        shown.step(what)
+
+    return step
+
+
+def _awaited(publishing: Future[AsvPages]) -> AsvPages:
+    """Wait for asv's pages, and say so: on a long history they take as long as they are let."""
+    from rocattn_profiling.site.asv.pages import PUBLISH_TIMEOUT_S
+
+    while True:
+        try:
+            return publishing.result(timeout=_SILENT_S)
+        except TimeoutError:
+            if publishing.done():
+                raise
+            say(f"site: waiting for asv publish, which has at most {PUBLISH_TIMEOUT_S:.0f} s")
+
+
+def _waived(repo: Path, notes: list[str]) -> Waived:
+    """Return what the repository's waivers accept, up to their ceilings; an unreadable file accepts nothing."""
+    from rocattn_profiling.gate import waivers
+    from rocattn_profiling.site.changes.changes import nothing_waived
+
+    try:
+        found = waivers.load(repo)
+    except RocattnError as error:
+        notes.append(f"no waiver counts: {error}")
+        return nothing_waived
+
+    def waived(label: str, metric: str, arch: str, ratio: float) -> str:
+        large_enough = [waiver for waiver in found.waivers if ratio <= waiver.ceiling]
+        return waivers.Found(waivers=large_enough).waived(label, metric, arch)
+
+    return waived
+
+
+def _baselines(folder: Path, notes: list[str]) -> dict[str, BenchReport]:
+    """Return the report of each baseline below a folder, by a name for its page."""
+    from rocattn_profiling.bench import report as bench_report
+    from rocattn_profiling.measure.records import read_records
+
+    found = {}
+    for path in sorted(folder.rglob(RECORDS)):
+        name = re.sub(r"[^\w.]+", "-", "-".join(path.parent.relative_to(folder).parts)) or "baseline"
+        try:
+            found[name] = bench_report.build(read_records(path))
+        except RocattnError as error:
+            notes.append(f"passed over {path}: {error}")
+    return found

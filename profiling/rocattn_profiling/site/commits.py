@@ -1,0 +1,87 @@
+"""Commits as the pages need them: order, date, subject, read from git."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.revisions.git import DistrustError, RevisionError, git
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_GITHUB = re.compile(
+    r"(?:https://(?:[^@/\s]+@)?|ssh://git@|git@)github\.com[:/]([\w-][\w.-]*)/([\w-][\w.-]*?)(?:\.git)?/?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """One commit; ``order`` counts from the oldest, ``on_branch`` follows first parents from HEAD, as asv does."""
+
+    sha: str
+    date_ms: int
+    subject: str
+    order: int
+    on_branch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The commits of a repository by sha, and what is checked out.
+
+    Attributes:
+        branch: The branch's name, or "HEAD" when it is detached.
+        head: The sha of HEAD.
+    """
+
+    commits: dict[str, CommitInfo]
+    branch: str
+    head: str
+
+
+def read_history(repo_root: Path) -> History:
+    """Read all commits of a repository.
+
+    Raises:
+        RocattnError: When it is not a git repository, has no commit, or git is missing; one line.
+    """
+    head = _git(repo_root, "rev-parse", "--verify", "HEAD")
+    branch = _git(repo_root, "rev-parse", "--abbrev-ref", "HEAD")
+    first_parents = set(_git(repo_root, "rev-list", "--first-parent", "HEAD").split())
+    plain = ("--no-show-signature", "--encoding=UTF-8")  # whatever log.showSignature and i18n.* say
+    log = _git(repo_root, "log", "--all", "HEAD", "--date-order", "--reverse", *plain, "--format=%H%x00%at%x00%s")
+    commits = {}
+    for order, line in enumerate(log.split("\n")):  # not splitlines: a subject may hold other ends of line
+        sha, date_s, subject = line.split("\0", 2)
+        commits[sha] = CommitInfo(sha, int(date_s) * 1000, subject, order, sha in first_parents)
+    return History(commits, branch, head)
+
+
+def _git(repo_root: Path, *arguments: str) -> str:
+    try:
+        return git(repo_root, *arguments)
+    except DistrustError:
+        raise
+    except RevisionError as error:
+        raise RocattnError(f"{repo_root} has no git history to show: {error}") from None
+
+
+def commit_url(repo_root: Path, configured: str = "") -> str:
+    """Return the address before which a commit's hash leads to its page; "" if there is none.
+
+    Args:
+        repo_root: The repository; its remote ``origin`` counts where it is on GitHub.
+        configured: ``show_commit_url`` of ``asv.conf.json``, which comes first.
+    """
+    if re.fullmatch(r"https?://[^\s\"'<>]+", configured):
+        return configured
+    try:
+        origin = _git(repo_root, "remote", "get-url", "origin")
+    except RocattnError:
+        return ""
+    # Only owner and name are taken: an address may hold a password.
+    match = _GITHUB.fullmatch(origin)
+    return f"https://github.com/{match[1]}/{match[2]}/commit/" if match else ""

@@ -1,0 +1,342 @@
+"""History pages as views: one family of benchmarks each, every parameter combination a line with its interval."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn_profiling.pages.charts import colour_of, sparklines
+from rocattn_profiling.pages.quantities import between, natural, percent, quantity, short_date
+from rocattn_profiling.pages.thinning import thin
+from rocattn_profiling.site.changes.changes import lower_is_better, where_of
+from rocattn_profiling.site.history_charts import (
+    Line,
+    against,
+    better_of,
+    geometric_mean,
+    overview_charts,
+    panel_chart,
+    relative,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rocattn_profiling.asv.series import Point, Series
+    from rocattn_profiling.pages.charts import Chart
+    from rocattn_profiling.site.changes.changes import Boundary, Change
+    from rocattn_profiling.site.commits import CommitInfo
+    from rocattn_profiling.site.history_charts import Around
+
+TABLE_CELLS, TABLE_COLUMNS, TABLE_ROWS = 4000, 40, 200
+LINES = 300
+"""Lines drawn on one page; those with a change that is open come first."""
+SPARK_POINTS = 80
+_BENCH = re.compile(r"(bench\.\w+)\.(\w+)")
+
+
+@dataclass(slots=True)
+class Family:
+    """Benchmarks that share a page: a grid of ``rocattn bench`` with all backends, or one benchmark of a suite."""
+
+    name: str
+    slug: str
+    benchmark: str
+    lines: list[Line] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the newest point of a line says.
+
+    Attributes:
+        previous, first: Change against the point before and the first one.
+        direction: "up" or "down" when the intervals of the newest and the previous point do not touch, else "". A hint,
+            not a verdict: intervals within a run do not hold the spread between runs.
+        worse: Whether that direction is the wrong one: up, of a rate down; of what is neither good nor bad none is.
+    """
+
+    name: str
+    colour: int
+    latest: str
+    interval: str
+    previous: str
+    first: str
+    direction: str
+    worse: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One small chart with its newest values in words; ``anchor`` is what links lead to."""
+
+    label: str
+    machine: str
+    anchor: str
+    chart: Chart
+    entries: list[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One commit of the table: cells in the order of the table's columns."""
+
+    sha: str
+    date: str
+    subject: str
+    cells: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    """Everything ``history.html.j2`` shows.
+
+    Attributes:
+        benchmark: A name that asv's pages know.
+        sparks: (name, points of a small line) of the geometric mean over combinations: the family at a glance.
+        lines: How many there are, of so many ``combinations`` in so many ``places``; ``left_out`` are not drawn.
+        changes: Change points of its lines, newest first.
+        boundaries: Where levels before and after are not compared.
+        commits: How many are drawn; ``thinned`` says whether lines have fewer points than that.
+        better: Which values are: "lower", "higher" for rates, "" where lines are of both kinds or of neither.
+        columns, rows: The newest values as a table.
+    """
+
+    name: str
+    slug: str
+    benchmark: str
+    overview: Chart
+    overview_narrow: Chart
+    sparks: list[tuple[str, str]]
+    panels: list[Panel]
+    lines: int
+    combinations: int
+    places: int
+    left_out: int
+    changes: list[Change]
+    boundaries: list[Boundary]
+    columns: list[tuple[str, str]]
+    rows: list[Row]
+    commits: int
+    thinned: bool
+    better: str
+    legend: list[tuple[str, int]]
+
+    @property
+    def open(self) -> int:
+        """How many regressions stand."""
+        return sum(change.open for change in self.changes)
+
+    @property
+    def dotted(self) -> bool:
+        """Whether points of the chart over all lines say what they are."""
+        return any(mark.title for line in self.overview.lines for mark in line.marks)
+
+    def moved(self, direction: str) -> int:
+        """How many lines went "up" or "down" at their newest commit."""
+        return sum(entry.direction == direction for panel in self.panels for entry in panel.entries)
+
+    def worse(self, direction: str) -> bool:
+        """Whether a line that went so got worse by it."""
+        return any(entry.direction == direction and entry.worse for panel in self.panels for entry in panel.entries)
+
+
+def families(series: Iterable[Series], changes: Mapping[tuple[str, str], list[Change]] | None = None) -> list[Family]:
+    """Sort series into pages; the backends of a bench grid, and of a suite, become lines of the same charts."""
+    found: dict[str, Family] = {}
+    taken: set[str] = set()
+    listed = list(series)
+    environments: dict[tuple[str, str], set[str]] = {}
+    for one in listed:
+        environments.setdefault((one.benchmark, one.machine), set()).add(one.env_name)
+    for one in listed:
+        match = _BENCH.fullmatch(one.benchmark)
+        name = match[1] if match else one.benchmark
+        params = dict(one.params)
+        backend = params.pop("backend", match[2].replace("_", "-") if match else "")
+        panel = ", ".join(v if k in {"config", "label"} else f"{k} {v}" for k, v in params.items())
+        if name not in found:
+            found[name] = Family(name, slug_of(name, taken), one.benchmark)
+        several = len(environments[one.benchmark, one.machine]) > 1
+        machine = where_of(one) if several else one.machine
+        own = (changes or {}).get((one.label, where_of(one)), [])
+        found[name].lines.append(
+            Line(
+                panel,
+                backend or "result",
+                machine,
+                one.unit,
+                one.points,
+                one.label,
+                where_of(one),
+                own,
+                lower_is_better(one),
+            )
+        )
+    for family in found.values():
+        family.lines.sort(key=lambda line: (natural(line.panel), line.machine, line.name))
+    return sorted(found.values(), key=lambda family: (not family.name.startswith("bench."), natural(family.name)))
+
+
+def history_page(family: Family, around: Around) -> HistoryPage:
+    """Lay out a family's page.
+
+    Args:
+        family: Its lines.
+        around: The commits, boundaries and colours of the site.
+    """
+    commits = around.commits
+    shas = order_commits((p for line in family.lines for p in line.points), commits)
+    place = {sha: at for at, sha in enumerate(shas)}
+    ratios = [relative(line, place) for line in family.lines]
+    drawn = list(range(len(family.lines)))
+    if len(drawn) > LINES:
+        drawn.sort(key=lambda at: (not any(change.open for change in family.lines[at].changes), at))
+        drawn = sorted(drawn[:LINES])
+    chosen = [family.lines[at] for at in drawn]
+    wide, narrow = overview_charts(chosen, [ratios[at] for at in drawn], place, around)
+    panels: dict[tuple[str, str], list[Line]] = {}
+    for line in chosen:
+        panels.setdefault((line.panel, line.machine), []).append(line)
+    places = {line.machine for line in family.lines}
+    names = [line.name for line in family.lines]
+    shown = [
+        Panel(
+            label, machine if len(places) > 1 else "", panel_anchor(label, machine),
+            panel_chart(label, lines, place, around, len(chosen)),
+            [entry_of(line, colour_of(line.name, around.backends)) for line in lines],
+        )
+        for (label, machine), lines in panels.items()
+    ]  # fmt: skip
+    changes = sorted(
+        (c for line in family.lines for c in line.changes), key=lambda c: (place[c.likeliest], c.label), reverse=True
+    )
+    wheres = {line.where for line in family.lines}
+    columns = family.lines[:TABLE_COLUMNS]
+    return HistoryPage(
+        name=family.name,
+        slug=family.slug,
+        benchmark=family.benchmark,
+        overview=wide,
+        overview_narrow=narrow,
+        sparks=_sparks(family.lines, ratios),
+        panels=shown,
+        lines=len(family.lines),
+        combinations=len({(line.panel, line.name) for line in family.lines}),
+        places=len(places),
+        left_out=len(family.lines) - len(chosen),
+        changes=changes,
+        boundaries=[b for b in around.boundaries if b.where in wheres and b.sha in place],
+        columns=[(line.panel, line.name) for line in columns],
+        rows=_table(columns, shas[-max(10, min(TABLE_ROWS, TABLE_CELLS // len(columns))) :], commits),
+        commits=len(place),
+        thinned=any(panel.chart.thinned for panel in shown),
+        better=better_of(family.lines),
+        legend=[(name, colour_of(name, around.backends)) for name in dict.fromkeys(names)],
+    )
+
+
+def panel_anchor(label: str, machine: str) -> str:
+    """Return the name under which a chart of a page is linked to."""
+    return f"p-{hashlib.sha256(f'{label}|{machine}'.encode()).hexdigest()[:10]}"
+
+
+def in_commit_order(series: Iterable[Series], commits: Mapping[str, CommitInfo]) -> list[Series]:
+    """Return series whose points stand as `order_commits` has their commits; all pages need them so."""
+    listed = list(series)
+    place = {sha: at for at, sha in enumerate(order_commits((p for one in listed for p in one.points), commits))}
+    return [
+        msgspec.structs.replace(one, points=sorted(one.points, key=lambda point: place[point.sha])) for one in listed
+    ]
+
+
+def order_commits(points: Iterable[Point], commits: Mapping[str, CommitInfo]) -> list[str]:
+    """Return the shas oldest first: in git's order, those git does not know before them by date."""
+    dates = {point.sha: point.date_ms for point in points}
+    return sorted(dates, key=lambda sha: (sha in commits, commits[sha].order if sha in commits else dates[sha], sha))
+
+
+def _sparks(lines: Sequence[Line], ratios: Sequence[Sequence[float | None]]) -> list[tuple[str, str]]:
+    names = list(dict.fromkeys(line.name for line in lines))
+    means = []
+    for name in names:
+        own = [ratio for line, ratio in zip(lines, ratios, strict=True) if line.name == name]
+        means.append([geometric_mean(at) for at in zip(*own, strict=True)] if len(own) > 1 else list(own[0]))
+    kept = sorted({at for mean in means for at in thin(mean, max(8, SPARK_POINTS // len(names)))})
+    rows = [[mean[at] for at in kept] for mean in means]
+    return [(name, points) for name, points in zip(names, sparklines(rows, at=kept), strict=True) if points]
+
+
+def entry_of(line: Line, colour: int) -> Entry:
+    """Return what the newest point of a line says, whose points are in commit order."""
+    backwards = _known(reversed(line.points))
+    newest = line.points[-1] if line.points else None
+    last, before = next(backwards, None), next(backwards, None)
+    first = next(_known(line.points), None)
+    direction = direction_of(last, before)
+    current = newest is not None and newest is last
+    return Entry(
+        name=line.name,
+        colour=colour,
+        latest=quantity(last.value, line.unit) if last and current else _state(newest),
+        interval=between(last.low, last.high, line.unit) if last and current else "",
+        previous=percent(_ratio(last, before)) if current else "",
+        first=percent(_ratio(last, first if first is not last else None)) if current else "",
+        direction=direction if current else "",
+        worse=current and line.lower_is_better is not None and direction == ("up" if line.lower_is_better else "down"),
+    )
+
+
+def _known(points: Iterable[Point]) -> Iterator[Point]:
+    return (p for p in points if p.value is not None and math.isfinite(p.value))
+
+
+def direction_of(last: Point | None, before: Point | None) -> str:
+    """Return "up" or "down" when the intervals of two points do not touch, else ""."""
+    if last is None or before is None or last.low is None or last.high is None:
+        return ""
+    if before.low is None or before.high is None:
+        return ""
+    return "up" if last.low > before.high else "down" if last.high < before.low else ""
+
+
+def _state(point: Point | None) -> str:
+    if point is None:
+        return "not measured"
+    return "failed" if point.value is None else "n/a"
+
+
+def _ratio(new: Point | None, old: Point | None) -> float | None:
+    if new is None or old is None or new.value is None or not old.value:
+        return None
+    return against(new.value, old.value)
+
+
+def _table(lines: Sequence[Line], shas: Sequence[str], commits: Mapping[str, CommitInfo]) -> list[Row]:
+    cells: dict[str, list[str]] = {sha: [""] * len(lines) for sha in shas}
+    dates: dict[str, int] = {}
+    for column, line in enumerate(lines):
+        for point in line.points[-len(shas) :]:  # in commit order, so no newer one is missed
+            if point.sha in cells:
+                dates[point.sha] = point.date_ms
+                text = quantity(point.value, line.unit)
+                cells[point.sha][column] = "failed" if point.value is None else text
+    return [
+        Row(sha, short_date(dates[sha]), commits[sha].subject if sha in commits else "(not in this clone)", cells[sha])
+        for sha in reversed(shas)
+        if sha in dates
+    ]
+
+
+def slug_of(name: str, taken: set[str]) -> str:
+    """Return a file name for a benchmark or kernel, unlike all others; ``taken`` gets it."""
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:80] or "benchmark"
+    if slug in taken:
+        slug = f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    taken.add(slug)
+    return slug

@@ -1,0 +1,230 @@
+"""Charts of the history: lines over commits with their intervals, changes as bands, boundaries as edges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.pages.charts import Band, Trace, Value, colour_of, line_chart, value_axis
+from rocattn_profiling.pages.quantities import between, percent, percent_tick, quantity, short_date
+from rocattn_profiling.pages.thinning import thin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from rocattn_profiling.asv.series import Point
+    from rocattn_profiling.pages.charts import Chart
+    from rocattn_profiling.site.changes.changes import Boundary, Change
+    from rocattn_profiling.site.commits import CommitInfo
+
+PAGE_BENDS, PAGE_DOTS = 24_000, 1800
+"""How many points of lines, and how many dots with tooltips, all charts of a page have together."""
+CHART_BENDS, CHART_DOTS = 6000, 600
+"""The same for one chart that holds all lines."""
+OVERVIEW_BANDS = 12
+MANY = 60
+"""Commits from which on dots would touch each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One parameter combination: a backend's history of one config (or whatever the parameters are).
+
+    ``machine`` also names the environment where results of several share a page; ``label`` and ``where`` name the
+    series, ``changes`` are its change points, ``lower_is_better`` is as in `Change`.
+    """
+
+    panel: str
+    name: str
+    machine: str
+    unit: str
+    points: list[Point]
+    label: str = ""
+    where: str = ""
+    changes: list[Change] = field(default_factory=list)
+    lower_is_better: bool | None = True
+
+
+@dataclass(slots=True)
+class Around:
+    """What all charts of a site share.
+
+    Attributes:
+        commits: The repository's commits by sha; others are shown before them, by date.
+        backends: Line names in the site's order, so that a name has one colour on every page.
+        boundaries: Where something other than the code changed.
+        pages: The page of each measured commit, relative to the charts' pages.
+    """
+
+    commits: Mapping[str, CommitInfo]
+    backends: Sequence[str] = ()
+    boundaries: Sequence[Boundary] = ()
+    pages: Mapping[str, str] = field(default_factory=dict)
+
+
+def relative(line: Line, shas: Iterable[str]) -> list[float | None]:
+    """Return a line's values against its first one, a place each commit; None where there is none."""
+    values = {p.sha: p.value for p in line.points}
+    known = [values.get(sha) for sha in shas]
+    first = next((v for v in known if v and math.isfinite(v)), None)
+    return [against(v, first) if first and v is not None and math.isfinite(v) else None for v in known]
+
+
+def against(new: float, old: float) -> float:
+    """Return a value over another, which is not 0; where that is below it, such that down stays below 1."""
+    return new / old if old > 0 else 2 - new / old
+
+
+def geometric_mean(values: Iterable[float | None]) -> float | None:
+    """Return the geometric mean of what is there."""
+    logs = [math.log(v) for v in values if v is not None and v > 0]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def better_of(lines: Iterable[Line]) -> str:
+    """Return which values are better: "lower", "higher" for rates, "" where lines are of both kinds or of neither."""
+    kinds = {line.lower_is_better for line in lines}
+    return "lower" if kinds == {True} else "higher" if kinds == {False} else ""
+
+
+def overview_charts(
+    lines: Sequence[Line], ratios: Sequence[Sequence[float | None]], place: Mapping[str, int], around: Around
+) -> tuple[Chart, Chart]:
+    """Lay out all lines of a page over each other, each against its first commit: for wide and for narrow windows.
+
+    Args:
+        lines: To draw.
+        ratios: Of each line, as `relative` gives them.
+        place: Where each commit stands, from 0.
+        around: The site's commits, boundaries and colours.
+    """
+    shas = list(place)
+    # Dots of many lines over each other would hide the lines: either all have theirs, or none.
+    dotted = len(shas) <= MANY and len(shas) * len(lines) <= CHART_DOTS
+    bends = _share(CHART_BENDS, len(lines), 16, 240)
+    traces = []
+    for line, own in zip(lines, ratios, strict=True):
+        points = {p.sha: p for p in line.points} if dotted else {}
+        known = [(at, ratio) for at, ratio in enumerate(own) if ratio is not None]
+        values = []
+        for number in thin([ratio for _, ratio in known], bends):
+            at, ratio = known[number]
+            title = ""
+            if dotted:
+                what = f"{line.panel}, {line.name}" if line.panel else line.name
+                now = f"{what}: {percent(ratio)} ({quantity(points[shas[at]].value, line.unit)})"
+                title = f"{now}\n{told_commit(shas[at], points[shas[at]], around.commits)}"
+            values.append(Value(at, ratio, title, href=around.pages.get(shas[at], "")))
+        traces.append(Trace(line.panel, colour_of(line.name, around.backends), values))
+    better = f", {better_of(lines)} is better" if better_of(lines) else ""
+    axis = value_axis([v.y or 1.0 for trace in traces for v in trace.values], log=False, zero=False)
+    standing = [change for line in lines for change in line.changes if change.open]
+    bands = [_band(change, place, around) for change in standing[:OVERVIEW_BANDS]]
+    edges = _edges(lines, place, around)
+
+    def chart(size: tuple[float, float], ticks: int) -> Chart:
+        return line_chart(
+            traces,
+            title="Every combination against its first measured commit",
+            description=f"{len(traces)} lines over {len(place)} commits; 0 % is a line's first point{better}",
+            unit="",
+            x_ticks=_commit_ticks(shas, ticks),
+            x_label="commits, oldest to newest",
+            tick_text=percent_tick,
+            y_axis=axis,
+            rule=1.0,
+            size=size,
+            bands=bands,
+            edges=edges,
+        )
+
+    return chart((1080, 300), 9), chart((340, 230), 3)
+
+
+def panel_chart(label: str, lines: Sequence[Line], place: Mapping[str, int], around: Around, on_page: int) -> Chart:
+    """Lay out the lines of one combination, whose points are in commit order.
+
+    ``on_page`` is how many lines the page's charts have together.
+    """
+    traces, newest, thinned = [], [], False
+    dots, bends = _share(PAGE_DOTS, on_page, 6, MANY), _share(PAGE_BENDS, on_page, 48, 160)
+    for line in lines:
+        points = line.points
+        moved = {change.likeliest for change in line.changes}
+        told = _dotted([p.value for p in points], dots, {at for at, p in enumerate(points) if p.sha in moved})
+        drawn = thin([p.value for p in points], bends, told)
+        thinned = thinned or len(told) < len(points)
+        values = []
+        for at in drawn:
+            point, known = points[at], at in told
+            title = _told(line, point, around.commits) if known else ""
+            ends = (point.low, point.high) if known else (None, None)
+            values.append(Value(place[point.sha], point.value, title, *ends, href=around.pages.get(point.sha, "")))
+        traces.append(Trace(line.name, colour_of(line.name, around.backends), values))
+        if points:
+            newest.append(f"{line.name}: {quantity(points[-1].value, line.unit)} at the newest commit")
+    unit = lines[0].unit
+    chart = line_chart(
+        traces,
+        title=label or "history",
+        description=f"{unit} over {len(place)} commits. {'; '.join(newest)}",
+        unit=unit,
+        x_ticks=_commit_ticks(list(place), 3),
+        size=(340, 180),
+        bands=[_band(change, place, around) for line in lines for change in line.changes],
+        edges=_edges(lines, place, around),
+    )
+    chart.thinned = thinned
+    return chart
+
+
+def told_change(change: Change, subject: Callable[[str], str]) -> str:
+    """Return a change as tooltips tell it: size, state, the commits it may have come with."""
+    point = change.point
+    size = f"{percent(point.ratio)} ({percent(point.ratio_low)} to {percent(point.ratio_high)})"
+    many = len(change.commits)
+    came = "with" if many == 1 else f"with one of {many} commits, likeliest"
+    return f"{change.label}: {size}, {change.state}\n{came} {change.likeliest[:8]} {subject(change.likeliest)}"
+
+
+def told_commit(sha: str, point: Point, commits: Mapping[str, CommitInfo]) -> str:
+    """Return a commit as tooltips name it: short sha, date, subject."""
+    subject = commits[sha].subject if sha in commits else "not in this clone"
+    return f"{sha[:8]} {short_date(point.date_ms)} {subject}"
+
+
+def _band(change: Change, place: Mapping[str, int], around: Around) -> Band:
+    def subject(sha: str) -> str:
+        return around.commits[sha].subject if sha in around.commits else ""
+
+    # It came between the last commit that is surely old and the last that may have brought it.
+    low, high = place[change.commits[0]] - 1, place[change.commits[-1]]
+    tone = f"{change.tone} {change.state}".strip()
+    return Band(max(0, low), high, told_change(change, subject), tone, around.pages.get(change.likeliest, ""))
+
+
+def _edges(lines: Sequence[Line], place: Mapping[str, int], around: Around) -> list[tuple[float, str]]:
+    wheres = {line.where for line in lines}
+    found = [b for b in around.boundaries if b.where in wheres and b.sha in place]
+    return list(dict.fromkeys((place[b.sha] - 0.5, f"not comparable across: {b.text}") for b in found))
+
+
+def _share(budget: int, lines: int, least: int, most: int) -> int:
+    return max(least, min(most, budget // max(1, lines)))
+
+
+def _dotted(values: Sequence[float | None], most: int, keep: Iterable[int] = ()) -> set[int]:
+    """Return the indices that get a dot and a tooltip; none where there is no room for any."""
+    return set(thin(values, most, set(keep))) if most else set(keep)
+
+
+def _commit_ticks(shas: Sequence[str], count: int) -> list[tuple[float, str]]:
+    step = max(1, -(-len(shas) // count))
+    return [(at, shas[at][:7]) for at in range(len(shas) - 1, -1, -step)]
+
+
+def _told(line: Line, point: Point, commits: Mapping[str, CommitInfo]) -> str:
+    value = "failed" if point.value is None else quantity(point.value, line.unit)
+    interval = between(point.low, point.high, line.unit)
+    return f"{line.name}: {value}{f' ({interval})' if interval else ''}\n{told_commit(point.sha, point, commits)}"

@@ -1,0 +1,200 @@
+"""Back-filling the history: the newest commits are built and measured by the gate's worker, into the asv store."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn_profiling.asv import launch as asv_launch
+from rocattn_profiling.asv.store import AsvStore
+from rocattn_profiling.base.progress import Step
+from rocattn_profiling.measure.machine import this_machine
+from rocattn_profiling.measure.records import Commit
+from rocattn_profiling.revisions import environments
+from rocattn_profiling.revisions import git as revisions
+from rocattn_profiling.revisions.asv_config import SuiteError, read_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.asv.entry import Sample
+    from rocattn_profiling.asv.launch import Case, Launcher, Outcome
+    from rocattn_profiling.revisions.environments import Environment
+    from rocattn_profiling.revisions.git import Revision
+
+REQUEST = asv_launch.Request(sample_ns=3_000_000, budget_ns=60_000_000)
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What a back-fill did.
+
+    Attributes:
+        measured: Commits that now have results.
+        known: Commits that had them before.
+        passed_over: Commits that do not build or on which nothing ran: short hash -> why.
+        launches: Processes that gave samples.
+    """
+
+    measured: list[Revision] = []
+    known: list[Revision] = []
+    passed_over: dict[str, str] = {}
+    launches: int = 0
+
+
+def measure_history(
+    repo: Path,
+    count: int,
+    *,
+    launches: int = 3,
+    benchmarks: Sequence[str] = (),
+    on_step: Callable[[Step], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> History:
+    """Measure those of the newest ``count`` first-parent commits that the asv store has no results for.
+
+    Args:
+        repo: A folder inside the repository; its HEAD gives the suite, as in asv, and its ``asv.conf.json`` the store.
+        count: How many commits back to look.
+        launches: Processes a commit and benchmark, interleaved over the commits so that drift hits all alike.
+        benchmarks: Regular expressions that choose benchmarks; without any, the suite's quick ones.
+        on_step: Told after every launch.
+        say: Told one line about every commit that is built or passed over.
+
+    Raises:
+        RevisionError, SuiteError, CacheError: There is no repository, suite or cache to work with.
+        RocattnError: The store takes no files.
+    """
+    repo = revisions.find_repository(repo)
+    store = AsvStore(repo)
+    newest = revisions.first_parents(repo, "HEAD", count)
+    builder = _Builder(repo, say)
+    suite_from = next((revision for revision in newest if builder.build(revision)), None)
+    if suite_from is None:
+        return History(passed_over=builder.passed_over)
+    passed_over = builder.passed_over
+    with revisions.checkout(repo, revisions.resolve(repo, "HEAD"), environments.cache_root() / "scratch") as tree:
+        config = read_config(tree, None)
+
+        def launcher(revision: Revision) -> Launcher:
+            python, scratch = builder.built[revision].python, tree.parent / revision.sha[:10]
+            suite = tree / config.benchmark_dir
+            return asv_launch.Launcher(python, suite, scratch, config.environment, config.timeout_s)
+
+        found = launcher(suite_from).discover().cases(tuple(benchmarks))
+        cases = found if benchmarks else asv_launch.quick_cases(found)
+        if not cases:
+            raise SuiteError("no benchmark of the suite matches: nothing would be measured")
+        names = {case.benchmark.name for case in cases}
+        shas = {point.sha for series in store.read() if series.benchmark in names for point in series.points}
+        known = [revision for revision in newest if revision.sha in shas]
+        launchers = {r: launcher(r) for r in newest if r not in known and builder.build(r)}
+        outcomes = _measure(cases, launchers, launches, on_step)
+    measured = []
+    for revision in launchers:
+        of_commit = {case.label: outcomes[case.label, revision] for case in cases}
+        if _store(store, revision, builder.built[revision], cases, of_commit):
+            measured.append(revision)
+        else:
+            reason = next(o.reason for runs in of_commit.values() for o in runs)
+            passed_over[revision.short] = f"no benchmark runs on it ({reason})"
+            say(f"passed over {revision.short} {revision.subject}: {passed_over[revision.short]}")
+    samples = sum(outcome.launch is not None for runs in outcomes.values() for outcome in runs)
+    return History(measured=measured, known=known, passed_over=passed_over, launches=samples)
+
+
+class _Builder:
+    """Builds each commit once, and remembers why one does not build."""
+
+    def __init__(self, repo: Path, say: Callable[[str], None]) -> None:
+        self.repo, self.say = repo, say
+        self.built: dict[Revision, Environment] = {}
+        self.passed_over: dict[str, str] = {}
+
+    def build(self, revision: Revision) -> bool:
+        """Build a commit; False if it does not build."""
+        if revision not in self.built and revision.short not in self.passed_over:
+            self.say(f"building {revision.short} {revision.subject}")
+            try:
+                self.built[revision] = environments.build(self.repo, revision)
+            except environments.BuildError as error:
+                self.passed_over[revision.short] = str(error)
+                self.say(f"passed over: {error}")
+        return revision in self.built
+
+
+def _measure(
+    cases: list[Case], launchers: dict[Revision, Launcher], launches: int, on_step: Callable[[Step], None]
+) -> dict[tuple[str, Revision], list[Outcome]]:
+    """Run every case on every commit, round by round, in alternating order of the commits."""
+    outcomes: dict[tuple[str, Revision], list[Outcome]] = {(c.label, r): [] for c in cases for r in launchers}
+    sampling: dict[str, asv_launch.Request] = {}
+    total, done = len(outcomes) * launches, 0
+    for round_ in range(launches):
+        order = list(launchers) if round_ % 2 == 0 else list(launchers)[::-1]
+        for case, revision in itertools.product(cases, order):
+            runs = outcomes[case.label, revision]
+            done += 1
+            # What does not run once is not tried again; a tracked number is the same each time.
+            if not runs or (runs[-1].status == "ok" and case.benchmark.type != "track"):
+                request = sampling.get(case.label, REQUEST)
+                outcome = launchers[revision].run(case, request, pos=round_, seed=round_, layout=round_)
+                runs.append(outcome)
+                if outcome.launch is not None:
+                    chosen = outcome.launch
+                    sampling[case.label] = asv_launch.Request(number=chosen.number, count=len(chosen.samples_ns))
+            on_step(Step(done=done, total=total, what=f"{revision.short}: {case.label}"))
+    return outcomes
+
+
+def _store(
+    store: AsvStore,
+    revision: Revision,
+    environment: Environment,
+    cases: list[Case],
+    outcomes: dict[str, list[Outcome]],
+) -> bool:
+    """Put one commit's results into the store; False when there is none worth keeping."""
+    if not any(outcome.status == "ok" for runs in outcomes.values() for outcome in runs):
+        return False
+    commit = Commit(sha=revision.sha, date_ms=revision.date_ms, subject=revision.subject)
+    machine = msgspec.structs.replace(
+        this_machine(), python=environment.python_version, numpy=environment.packages.get("numpy", "")
+    )
+    for benchmark in {case.benchmark.name: case.benchmark for case in cases}.values():
+        of_benchmark = [case for case in cases if case.benchmark.name == benchmark.name]
+        values = {_index(case): _value(case, outcomes[case.label]) for case in of_benchmark}
+        store.add(
+            commit,
+            benchmark.name,
+            benchmark.params,
+            benchmark.param_names,
+            benchmark.unit,
+            values,
+            benchmark.version,
+            benchmark.type,
+            machine=machine,
+        )
+    return True
+
+
+def _index(case: Case) -> tuple[int, ...]:
+    """Return the place of a case in each of its benchmark's parameters."""
+    rest, places = case.param or 0, []
+    for options in reversed(case.benchmark.params):
+        rest, place = divmod(rest, len(options))
+        places.append(place)
+    return tuple(reversed(places))
+
+
+def _value(case: Case, runs: list[Outcome]) -> Sample:
+    """Return what the store keeps: seconds of all samples, a number, NaN for skipped, None for failed."""
+    samples = [value for run in runs if run.launch is not None for value in run.launch.samples_ns]
+    if not samples:
+        return math.nan if runs[-1].status == "skipped" else None
+    if case.benchmark.type == "time":
+        return [value / 1e9 for value in samples]
+    return sorted(samples)[len(samples) // 2]

@@ -1,0 +1,265 @@
+"""The state of the checkout at a glance: what other commands left beside the site, read into small views."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.base.gpus import architecture
+from rocattn_profiling.kernels.audit import read_audit
+from rocattn_profiling.kernels.pins import pins_of, read_pins
+from rocattn_profiling.pages.quantities import natural, short_date
+from rocattn_profiling.profile.collect.store import PROFILE, read_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from rocattn_profiling.kernels.pins import Pin, Pins
+
+T = TypeVar("T")
+HEADLINE = (
+    "flash_attention_causal f16 D=128",
+    "flash_decode f16 D=128",
+    "attention_backward_dkdv f16 D=128 PLAIN_SCORES=1",
+)
+"""Kernels that stand for all on the front page: those of the quick audit suite."""
+TORCH_GROUPS = {
+    "inference": "float32 forward", "gemma": "float32 forward", "reduced": "bfloat16 and float16 forward",
+    "decode": "decode", "backward": "float32 backward",
+}  # fmt: skip
+"""Groups of ``benchmarks/peers/against_torch.py`` and what their ratios are of."""
+PAGE_LIMIT_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArchState:
+    """The kernels of one architecture.
+
+    Attributes:
+        arch, family: "gfx942", "CDNA 3".
+        kernels: How many; ``vgpr_spilling`` and ``sgpr_spilling`` of them keep registers in memory.
+        worst: The kernel with the most spilled VGPRs and how many; ("", 0) if none spills.
+        waves: The smallest, median and largest number of waves on a SIMD.
+        slots: Wave slots of a SIMD.
+        headline: VGPRs and waves of `HEADLINE`, None for one that is not there.
+    """
+
+    arch: str
+    family: str
+    kernels: int
+    vgpr_spilling: int
+    sgpr_spilling: int
+    worst: tuple[str, int]
+    waves: tuple[float, float, float] | None
+    slots: int
+    headline: list[tuple[int, float | None] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchRow:
+    """One kind of work: PyTorch's median time over ours."""
+
+    work: str
+    configs: int
+    mean: float
+    worst: float
+    best: float
+
+
+@dataclass(frozen=True, slots=True)
+class TorchState:
+    """The CPU kernels beside PyTorch, as ``against_torch.py --json`` measured them."""
+
+    version: str
+    threads: int
+    measured_ms: int
+    rows: list[TorchRow]
+
+
+class VerifyState(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of ``verify.json``."""
+
+    cases: int
+    ran: int
+    failed: int
+    skipped: int
+    level: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileState:
+    """The last collection of `rocattn profile`."""
+
+    tool: str
+    arch: str
+    measured: int
+    passes: int
+    complete: bool
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A page of another command that the site brings along: what it is called, where it goes, its text."""
+
+    title: str
+    path: str
+    text: str
+
+
+@dataclass(slots=True)
+class Standing:
+    """Everything the front page says beside gate, bench and history; what was not found is empty."""
+
+    kernels: list[ArchState] = field(default_factory=list)
+    kernels_source: str = ""
+    verify: VerifyState | None = None
+    torch: TorchState | None = None
+    profile: ProfileState | None = None
+    attached: list[Attached] = field(default_factory=list)
+
+    def page(self, title: str) -> str:
+        """Return the path of an attached page by its title; "" if there is none."""
+        return next((one.path for one in self.attached if one.title == title), "")
+
+
+def read_standing(results: Path, pins: Path, marker: str, note: Callable[[str], None]) -> Standing:
+    """Read what is there; a file that cannot be read is noted and left out.
+
+    Args:
+        results: The folder with the outputs of `verify`, `audit`, `profile`, … (``out``).
+        pins: The repository's pinned audits, which speak where nothing was audited.
+        marker: What a page of ours has in its first lines; others are not copied.
+        note: Takes a line for each thing that was left out.
+    """
+    found = Standing()
+
+    def tried(read: Callable[[Path], T], path: Path) -> T | None:
+        try:
+            return read(path)
+        except RocattnError as error:
+            note(str(error))
+            return None
+
+    if (audited := results / "audit" / "audit.json").is_file():
+        found.kernels = tried(lambda path: [arch_state(one) for one in pins_of(read_audit(path))], audited) or []
+        found.kernels_source = f"the audit of {short_date(_changed_ms(audited))}"
+    if not found.kernels:
+        pinned = [tried(lambda path: arch_state(read_pins(path)), path) for path in sorted(pins.glob("gfx*.json"))]
+        found.kernels = [state for state in pinned if state]
+        found.kernels_source = "the numbers pinned in the repository"
+    found.kernels.sort(key=lambda state: natural(state.arch))
+    if (path := results / "verify" / "verify.json").is_file():
+        found.verify = tried(lambda path: _decode(path, VerifyState), path)
+    if (path := results / "profile" / PROFILE).is_file():
+        found.profile = tried(profile_state, path)
+    if peers := sorted((results / "peers").glob("*torch*.json"), key=_changed_ms):
+        found.torch = tried(torch_state, peers[-1])
+    for title, path in _pages(results):
+        if text := tried(lambda path: _page_text(path, marker), path):
+            found.attached.append(Attached(title, f"reports/{path.parent.name}-{path.stem}.html", text))
+    return found
+
+
+def arch_state(pins: Pins) -> ArchState:
+    """Sum up the kernels of one architecture."""
+    facts = architecture(pins.arch)
+    waves = sorted(w for pin in pins.kernels.values() if (w := _waves(pin, facts.waves_per_simd)) is not None)
+    spilling = {name: pin.vgpr_spills for name, pin in pins.kernels.items() if pin.vgpr_spills}
+    worst = max(spilling.items(), key=lambda item: item[1], default=("", 0))
+    chosen = [pins.kernels.get(name) for name in HEADLINE]
+    return ArchState(
+        pins.arch, facts.family, len(pins.kernels), len(spilling),
+        sum(bool(pin.sgpr_spills) for pin in pins.kernels.values()), worst,
+        (waves[0], statistics.median(waves), waves[-1]) if waves else None, facts.waves_per_simd,
+        [(pin.vgprs, _waves(pin, facts.waves_per_simd)) if pin else None for pin in chosen],
+    )  # fmt: skip
+
+
+def torch_state(path: Path) -> TorchState:
+    """Read what ``against_torch.py --json`` wrote: geometric means of PyTorch's median time over ours.
+
+    Raises:
+        RocattnError: When it is no such file.
+    """
+    data = _decode(path, _TorchFile)
+    ratios: dict[str, list[float]] = {}
+    for row in data.rows:
+        if row.group in TORCH_GROUPS and row.torch_s and row.ours_s and min(*row.torch_s, *row.ours_s) > 0:
+            ratio = statistics.median(row.torch_s) / statistics.median(row.ours_s)
+            ratios.setdefault(TORCH_GROUPS[row.group], []).append(ratio)
+    rows = [
+        TorchRow(work, len(own), math.exp(statistics.fmean(map(math.log, own))), min(own), max(own))
+        for work, own in ratios.items()
+    ]
+    return TorchState(data.torch, data.threads, _changed_ms(path), rows)
+
+
+def profile_state(path: Path) -> ProfileState:
+    """Sum up a collection of `rocattn profile`."""
+    collection = read_profile(path)
+    return ProfileState(
+        collection.tool.name, collection.arch, collection.measured, len(collection.passes), collection.complete,
+        " ".join(collection.command),
+    )  # fmt: skip
+
+
+class _TorchRow(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    torch_s: list[float]
+    ours_s: list[float]
+
+
+class _TorchFile(msgspec.Struct, frozen=True, kw_only=True):
+    threads: int
+    torch: str
+    rows: list[_TorchRow]
+
+
+def _waves(pin: Pin, slots: int) -> float | None:
+    return None if pin.lost_wave_slots is None else slots - pin.lost_wave_slots
+
+
+def _decode(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RocattnError(f"{path} cannot be shown: {error}") from error
+
+
+def _pages(results: Path) -> Iterable[tuple[str, Path]]:
+    """Go through the standalone pages that other commands wrote, with their titles."""
+    titles: Mapping[str, str] = {
+        "verify/index.html": "Verification", "memory/memory.html": "Memory", "profile/profile.html": "Profile",
+        "report/profile.html": "Profile",
+    }  # fmt: skip
+    seen = set()
+    for name, title in titles.items():
+        if (path := results / name).is_file() and title not in seen:
+            seen.add(title)
+            yield title, path
+    # Reports of more than one profile lie in folders of their own: out/profile-decode/profile.html.
+    for path in sorted(results.glob("profile-*/profile.html")):
+        yield f"Profile: {path.parent.name.removeprefix('profile-')}", path
+
+
+def _page_text(path: Path, marker: str) -> str:
+    try:
+        if path.stat().st_size > PAGE_LIMIT_BYTES:
+            raise RocattnError(f"{path} is larger than {PAGE_LIMIT_BYTES >> 20} MiB: not copied")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RocattnError(f"cannot read {path}: {error}") from error
+    if marker not in text[:2000]:
+        raise RocattnError(f"{path} was not made by rocattn: not copied")
+    return text
+
+
+def _changed_ms(path: Path) -> int:
+    return int(path.stat().st_mtime * 1000)

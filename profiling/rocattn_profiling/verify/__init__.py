@@ -1,0 +1,1 @@
+"""``rocattn verify``: every backend against float64."""

@@ -1,0 +1,125 @@
+"""Running one case on one backend: its arrays laid out as the case says, its outputs filled with NaN beforehand.
+
+NaN shows what a backend does not write, and, around the arrays, what it reads or writes that is not its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocattn.layouts import heads_view, stored_shape
+from rocattn_profiling.workloads.inputs import numpy_dtype
+
+if TYPE_CHECKING:
+    from rocattn.config import AttentionConfig
+    from rocattn.registry import Array, Backend
+    from rocattn_profiling.workloads.inputs import Inputs
+
+_MARGIN = 3  # elements of NaN before and behind an array, along each axis
+
+
+class Spilled(Exception):  # noqa: N818 - it says what the backend did
+    """Raised when a backend wrote outside of an output or into an input; its text names the tensor."""
+
+
+def laid_out(inputs: Inputs, storage: str) -> Inputs:
+    """Return the same values in arrays that lie in memory as ``storage`` says (see `verify_cases.STORAGES`)."""
+    if storage == "plain":
+        return inputs
+    given = {name: getattr(inputs, name) for name in ("q", "k", "v", "dout")}
+    return replace(inputs, **{name: _placed(array, storage) for name, array in given.items() if array is not None})
+
+
+def compute(
+    config: AttentionConfig, inputs: Inputs, backend: Backend, *, storage: str = "plain", fill: float = np.nan
+) -> dict[str, Array]:  # fmt: skip
+    """Return what a backend computes: "out" and "lse", and "dq", "dk", "dv" if the direction is backward.
+
+    Args:
+        config: The problem. The LSE is asked for unless its direction is forward and ``return_lse`` is off.
+        inputs: Its inputs.
+        backend: Who computes it.
+        storage: How outputs lie in memory.
+        fill: What outputs hold before.
+
+    Raises:
+        Spilled: When the backend wrote outside of an output, or into an input, which then is as it was.
+    """
+    operands = inputs.operands(config)
+    given = {field.name: array for field in fields(inputs) if (array := getattr(inputs, field.name)) is not None}
+    before = {name: array.copy() for name, array in given.items()}
+    wants_lse = config.return_lse or config.direction == "backward"
+    rooms = {"out": _room(config, "out", storage, fill)}
+    found = {"out": rooms["out"][1]}
+    lse = None
+    if wants_lse:
+        found["lse"] = lse = np.full((config.batch, config.num_heads, config.seq_q), fill, np.float32)
+    out_view = heads_view(found["out"], config.layout, config.num_heads, "out")
+    backend.forward(config.replace(direction="forward", return_lse=wants_lse), operands, out_view, lse)
+    if config.direction == "backward":
+        assert inputs.dout is not None
+        assert lse is not None
+        rooms |= {name: _room(config, name[1], storage, fill) for name in ("dq", "dk", "dv")}
+        found |= {name: rooms[name][1] for name in ("dq", "dk", "dv")}
+        heads = {"dq": config.num_heads, "dk": config.num_kv_heads, "dv": config.num_kv_heads}
+        views = [heads_view(found[name], config.layout, count, name) for name, count in heads.items()]
+        dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
+        given |= {"out": found["out"], "lse": lse}  # of the backward pass they are inputs too
+        before |= {"out": found["out"].copy(), "lse": lse.copy()}
+        backend.backward(config, operands, dout, out_view, lse, *views)
+    _restore(given, before)
+    for name, (buffer, inner) in rooms.items():
+        if buffer is not inner and not _intact(buffer, inner, fill):
+            raise Spilled(f"the backend wrote outside of {name}")
+    return found
+
+
+def _restore(given: dict[str, Array], before: dict[str, Array]) -> None:
+    """Put back what a backend wrote into its inputs, or the judge and the next backend would take it for the problem.
+
+    Raises:
+        Spilled: When there was something.
+    """
+    written = [name for name, array in given.items() if _bits(array) != _bits(before[name])]
+    for name in written:
+        given[name][...] = before[name]
+    if written:
+        raise Spilled(f"the backend wrote into {', '.join(written)}, which it is given to read")
+
+
+def _bits(array: Array) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+def _room(config: AttentionConfig, tensor: str, storage: str, fill: float) -> tuple[Array, Array]:
+    """Return a buffer and the output inside it; the same array twice if nothing lies around it."""
+    plain = np.full(stored_shape(config, tensor), fill, numpy_dtype(config.dtype))
+    return _surrounded(plain, fill) if storage == "moat" else (plain, plain)
+
+
+def _surrounded(array: Array, fill: float) -> tuple[Array, Array]:
+    buffer = np.full([n + 2 * _MARGIN for n in array.shape], fill, array.dtype)
+    inner = buffer[tuple(slice(_MARGIN, _MARGIN + n) for n in array.shape)]
+    inner[...] = array
+    return buffer, inner
+
+
+def _intact(buffer: Array, inner: Array, fill: float) -> bool:
+    """Whether everything around an output is still what it was (NaN is not equal to itself)."""
+    outside = buffer.copy()
+    outside[tuple(slice(_MARGIN, _MARGIN + n) for n in inner.shape)] = fill
+    wide = outside.astype(np.float64)
+    return bool(np.isnan(wide).all() if np.isnan(fill) else (wide == float(np.asarray(fill, buffer.dtype))).all())
+
+
+def _placed(array: Array, storage: str) -> Array:
+    if storage == "moat":
+        return _surrounded(array, np.nan)[1]
+    if storage == "reversed":  # the sequence is axis 1 or 2; reversing both leaves the values where they were
+        return array[:, ::-1, ::-1].copy()[:, ::-1, ::-1]
+    spread = np.full((*array.shape[:-1], 2 * array.shape[-1]), np.nan, array.dtype)
+    spread[..., ::2] = array
+    return spread[..., ::2]

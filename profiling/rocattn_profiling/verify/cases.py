@@ -1,0 +1,375 @@
+"""What `rocattn verify` looks at: cases in families, at three levels.
+
+"basics" are the first mistakes of a kernel, each by itself, in cases as plain as a backend needs them
+(`rocattn_profiling.verify.basics`). "accuracy" is a sweep whose cases cover every pair of option values (each
+band with each layout, each mask with each dtype, each size with each direction, …): most faults need two things at
+once, few need three. The other families each look for one kind of fault, and are listed by hand. A higher level has
+every case of the levels below.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from rocattn.config import AttentionConfig
+from rocattn.errors import ConfigError
+from rocattn_profiling.verify.basics import all_basics, basics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rocattn.registry import Backend
+
+LEVELS = ("quick", "core", "full")
+FAMILIES = {
+    "basics": "grouped heads, bottom right, batches, layouts, Dv, the last tile: each alone, in each dtype",
+    "accuracy": "options in all pairs, against float64 and the other backends",
+    "visibility": "which keys each row sees: uniform scores, one-hot values",
+    "positions": "where K and V are read: one key a row",
+    "edges": "sizes around tiles, arrays in the midst of NaN",
+    "layouts": "layouts and strides, with and without the LSE",
+    "scales": "numbers from subnormal to 1e4, scores of thousands, rising scores, faint probabilities",
+    "stability": "scores of 1e8 to 1e31, equal over a row: the largest is subtracted before anything is rounded",
+    "containment": "NaN and inf in hidden keys",
+    "gradients": "gradients against finite differences in float64",
+    "determinism": "the same bits again, on any number of threads, from several threads at once",
+}
+"""Family -> what it is about."""
+STORAGES = ("plain", "moat", "reversed", "wide")
+"""How arrays lie in memory: contiguous; inside a buffer of NaN; backwards along the sequence; every second feature."""
+
+# Factor -> its values. Sizes are odd on purpose: primes, one off a tile edge, one row, one key, nothing at all.
+_FACTORS: dict[str, tuple[Any, ...]] = {
+    "seq": ((127, 131), (1, 257), (257, 1), (200, 61), (33, 129), (0, 5), (5, 0), (96, 251)),
+    "dims": ((64, 64), (5, 7), (40, 24), (128, 33)),
+    "heads": ((2, 2), (2, 1), (4, 1), (1, 1), (6, 3)),
+    "batch": (2, 1),
+    "dtype": ("float32", "bfloat16", "float16", "float64"),
+    "layout": ("BSHD", "BHSD", "BSE"),
+    "band": (
+        {}, {"causal": True}, {"window": (17, 5)}, {"window": (-1, 3)}, {"window": (0, 0)},
+        {"causal": True, "window": (30, -1)},
+    ),
+    "mask": (None, ("bool", "bhqk"), ("additive", "11qk"), ("bool", "b11k"), ("additive", "1hq1"), ("bool", "1h1k")),
+    "softcap": (None, 15.0),
+    "alibi": (False, True),
+    "sinks": (False, True),
+    "scale": (None, 0.3),
+    "data": ("normal", "trig"),
+    "direction": ("forward", "backward"),
+}  # fmt: skip
+# What the full sweep adds: sizes of several tiles, and all sixteen mask shapes of both kinds.
+_MORE: dict[str, tuple[Any, ...]] = {
+    "seq": ((513, 1031), (1024, 1024), (700, 1300), (1500, 90), (17, 2053), (1, 1)),
+    "dims": ((64, 64), (80, 96), (256, 256), (1, 1)),
+    "mask": tuple(
+        (kind, "".join(axes)) for kind in ("bool", "additive") for axes in itertools.product("b1", "h1", "q1", "k1")
+    ),
+}
+_TRIES = 40
+_SIZES: dict[str, Any] = {"batch": 1, "num_heads": 4, "num_kv_heads": 2, "seq_q": 67, "seq_k": 131, "head_dim": 64}
+_HALVES = ("float16", "bfloat16")
+_DTYPES = ("float32", *_HALVES)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One problem to verify, with its data, how that lies in memory, and what is looked at."""
+
+    config: AttentionConfig
+    data: str = "normal"
+    family: str = "accuracy"
+    storage: str = "plain"
+
+    @property
+    def label(self) -> str:
+        """What ``rocattn verify --case`` takes."""
+        parts = [self.config.label, self.data, *([self.storage] if self.storage != "plain" else [])]
+        text = "-".join(parts)
+        return text if self.family == "accuracy" else f"{self.family}/{text}"
+
+    @property
+    def options(self) -> list[str]:
+        """Which options the case exercises: the groups that the summary counts it in."""
+        c = self.config
+        used = {
+            "causal": c.causal, "window": c.window is not None, "bool mask": c.mask == "bool",
+            "additive mask": c.mask == "additive", "softcap": c.softcap is not None, "alibi": c.alibi,
+            "sinks": c.sinks, "scale": c.scale is not None, "gqa": c.num_heads != c.num_kv_heads,
+            "head_dim_v": c.head_dim != c.head_dim_v, "empty": not (c.seq_q and c.seq_k),
+        }  # fmt: skip
+        return [f"{c.direction}", c.dtype, c.layout, *(name for name, on in used.items() if on)]
+
+
+def cases(level: str = "full", backends: Sequence[Backend] = ()) -> list[Case]:
+    """Return a level's cases, always in the same order; those of "quick" come first, then what "core" adds.
+
+    Args:
+        level: Which.
+        backends: For those whose limits the level's cases miss, more of the family "basics" follow at the end.
+    """
+    wanted = LEVELS[: LEVELS.index(level) + 1]
+    found = {case.label: case for name in wanted for case in _level(name)}
+    narrow = (_basic(*pair) for backend in backends for pair in basics(backend))
+    return list((found | {case.label: case for case in narrow}).values())
+
+
+def find_case(label: str) -> Case:
+    """Return the case of a label.
+
+    Raises:
+        ConfigError: When there is none.
+    """
+    for case in itertools.chain(cases(), (_basic(*pair) for pair in all_basics())):
+        if case.label == label:
+            return case
+    raise ConfigError(f"no case is labelled {label!r}: labels are in verify.json, or in `rocattn verify --json`")
+
+
+@cache
+def _level(name: str) -> tuple[Case, ...]:
+    """Return what a level adds to those below it."""
+    made = {"quick": _quick, "core": _core, "full": _full}[name]
+    return tuple(made())
+
+
+def _basic(config: AttentionConfig, storage: str) -> Case:
+    return Case(config, family="basics", storage=storage)
+
+
+def _quick() -> Iterator[Case]:
+    yield from (_basic(*pair) for pair in basics())
+    yield from _covering(_FACTORS, random.Random(0))  # noqa: S311 - a fixed choice of cases, not a secret
+    yield from _visibility(("float32",))
+    yield from _positions(("float16",))
+    for data in ("x0.0001", "x10000", "large-scores", "rising", "falling", "faint"):
+        yield _case("scales", data, dtype="float32", num_kv_heads=4)
+    yield _case("stability", "flat-1e10", dtype="bfloat16")
+    yield _case("stability", "stepped-1e20", dtype="float32", num_kv_heads=4)
+    yield _case("stability", "flat-1e10", dtype="bfloat16", direction="backward")
+    yield _case("containment", "hidden-nan", causal=True, dtype="float16")
+    yield _case("containment", "hidden-inf", mask="bool", mask_shape=(1, 1, 1, 131))
+    yield from _gradients(("float64",))
+    yield _case("determinism", causal=True, direction="backward", dtype="float16")
+    yield _case("edges", storage="moat", seq_q=65, seq_k=129, dtype="bfloat16")
+
+
+def _core() -> Iterator[Case]:
+    masks = {"mask": _MORE["mask"]}
+    yield from _covering(_FACTORS | masks, random.Random(2))  # noqa: S311 - as above
+    yield from _visibility(_HALVES)
+    yield from _positions(("float32", "bfloat16"))
+    yield from _edges()
+    yield from _layouts()
+    yield from _scales()
+    yield from _stability()
+    yield from _containment()
+    yield from _gradients(("float32", *_HALVES))
+    yield from _determinism()
+
+
+def _full() -> Iterator[Case]:
+    yield from _covering(_FACTORS | _MORE, random.Random(1))  # noqa: S311 - as above
+    yield from _visibility(("float64",))
+    for dtype, edge in itertools.product(_DTYPES, (16, 32, 48, 64, 96, 128, 192, 256)):
+        for seq_q, seq_k in itertools.product((edge - 1, edge + 1), repeat=2):
+            yield _case("edges", storage="moat", seq_q=seq_q, seq_k=seq_k, dtype=dtype, causal=seq_q < seq_k)
+    for dtype in _DTYPES:
+        big: dict[str, Any] = {"seq_q": 1031, "seq_k": 2053, "head_dim": 128, "dtype": dtype}
+        for data in ("x10000", "large-scores", "rising", "faint"):
+            yield _case("scales", data, **big)
+        for data in ("flat-1e8", "stepped-1e8"):
+            yield _case("stability", data, **big)
+        yield _case("stability", "flat-1e8", direction="backward", **big)
+        yield _case("containment", "hidden-nan", causal=True, **big)
+        for direction in ("forward", "backward"):
+            yield _case("determinism", causal=True, direction=direction, num_heads=8, **big)
+
+
+def _case(family: str, data: str = "normal", storage: str = "plain", **changes: Any) -> Case:
+    options = _SIZES | changes
+    backward = options.get("direction") == "backward"
+    return Case(AttentionConfig(**{"return_lse": not backward} | options), data, family, storage)
+
+
+def _visibility(dtypes: tuple[str, ...]) -> Iterator[Case]:
+    bands: tuple[dict[str, Any], ...] = (
+        {}, {"causal": True}, {"window": (9, 4)}, {"window": (-1, 0)}, {"causal": True, "window": (16, -1)},
+    )  # fmt: skip
+    for dtype in dtypes:
+        for band, (seq_q, seq_k) in itertools.product(bands, ((33, 61), (61, 33), (64, 64))):
+            yield _case("visibility", "uniform", dtype=dtype, seq_q=seq_q, seq_k=seq_k, **band)
+        three: dict[str, Any] = {"batch": 3, "num_heads": 2, "num_kv_heads": 1, "mask_shape": (3, 2, 33, 61)}
+        for data in ("blank", "uniform"):
+            kinds = ("bool", "additive") if data == "uniform" else ("bool",)
+            for kind in kinds:
+                yield _case("visibility", data, dtype=dtype, mask=kind, seq_q=33, seq_k=61, **three)
+        yield _case("visibility", "uniform", dtype=dtype, seq_q=1, seq_k=63)
+
+
+def _positions(dtypes: tuple[str, ...]) -> Iterator[Case]:
+    for dtype, layout in itertools.product(dtypes, ("BSHD", "BHSD", "BSE")):
+        yield _case("positions", "positions", dtype=dtype, layout=layout, batch=2, seq_q=67, seq_k=61)
+        yield _case("positions", "positions", dtype=dtype, layout=layout, batch=3, head_dim_v=32, seq_q=1, seq_k=61)
+
+
+def _edges() -> Iterator[Case]:
+    for index, edge in enumerate((16, 32, 64, 128)):
+        for seq_q, seq_k in ((edge - 1, edge + 1), (edge, edge), (edge + 1, edge - 1)):
+            dtype = _DTYPES[(index + seq_q - edge) % 3]
+            yield _case("edges", storage="moat", seq_q=seq_q, seq_k=seq_k, dtype=dtype, causal=seq_q == edge)
+        both: dict[str, Any] = {"seq_q": edge + 1, "seq_k": edge + 1, "direction": "backward", "causal": True}
+        yield _case("edges", storage="moat", dtype=_DTYPES[index % 3], **both)
+    for index, dim in enumerate((1, 15, 16, 63, 65, 72, 127, 128)):
+        yield _case("edges", storage="moat", head_dim=dim, seq_q=17, seq_k=65, dtype=_DTYPES[index % 3])
+
+
+def _layouts() -> Iterator[Case]:
+    for index, (layout, storage) in enumerate(itertools.product(("BSHD", "BHSD", "BSE"), STORAGES)):
+        if layout == "BSE" and storage == "wide":
+            continue  # the heads lie inside the last axis: every second feature would be every second of all heads
+        options: dict[str, Any] = {
+            "layout": layout,
+            "batch": 2,
+            "seq_q": 37,
+            "dtype": _DTYPES[index % 3],
+            "head_dim_v": 40,
+        }
+        yield _case("layouts", storage=storage, causal=True, **options)
+        yield _case("layouts", storage=storage, return_lse=False, **options)
+        yield _case("layouts", storage=storage, direction="backward", **options)
+
+
+def _scales() -> Iterator[Case]:
+    kinds = ("x0.0001", "x0.01", "x100", "x10000", "large-scores", "subnormal", "rising", "falling", "faint", "offset")
+    for dtype, data in itertools.product((*_DTYPES, "float64"), kinds):
+        yield _case("scales", data, dtype=dtype, causal=data in {"x100", "offset"})
+    for dtype, data in itertools.product(_DTYPES, ("x0.01", "large-scores", "rising")):
+        yield _case("scales", data, dtype=dtype, direction="backward")
+    for dtype, data in itertools.product(_DTYPES, ("lowest", "blank")):
+        yield _case("scales", data, dtype=dtype, mask="additive", mask_shape=(1, 1, 67, 131), sinks=data == "blank")
+    sunk: dict[str, Any] = {"num_heads": 2, "num_kv_heads": 2, "sinks": True}
+    for dtype, direction in itertools.product(_DTYPES, ("forward", "backward")):  # the first 32 rows see nothing
+        yield _case("scales", "no-sink", dtype=dtype, direction=direction, causal=True, seq_k=35, **sunk)
+    for dtype in _DTYPES:  # a decode step, whose keys are split
+        yield _case("scales", "no-sink", dtype=dtype, seq_q=1, seq_k=1031, **sunk)
+        yield _case("scales", "rising", dtype=dtype, seq_q=1, seq_k=1031, batch=2)
+        yield _case("scales", "large-scores", dtype=dtype, softcap=8.0, alibi=True, sinks=True)
+
+
+def _stability() -> Iterator[Case]:
+    options: tuple[dict[str, Any], ...] = (
+        {}, {"causal": True}, {"window": (20, 3)}, {"mask": "bool", "mask_shape": (1, 1, 1, 131)},
+        {"mask": "additive", "mask_shape": (1, 1, 67, 131)}, {"softcap": 15.0}, {"alibi": True}, {"sinks": True},
+        {"seq_q": 1, "seq_k": 2053, "batch": 2}, {"seq_q": 2, "seq_k": 1031, "causal": True},
+    )  # fmt: skip
+    for dtype in _DTYPES:
+        # 1e10 is beyond what a product of two float16 gives.
+        scale: dict[str, Any] = {"scale": 8.0} if dtype == "float16" else {}
+        for option in options:
+            yield _case("stability", "flat-1e10", dtype=dtype, **scale, **option)
+            gradients = "flat-1e8" if scale else "flat-1e10"  # dk of 1e10 is beyond float16
+            yield _case("stability", gradients, dtype=dtype, direction="backward", **option)
+        yield _case("stability", "equal-1e10", dtype=dtype, seq_q=33, seq_k=528)
+        for data in ("flat-1e8", "stepped-1e8") if dtype == "float16" else ("flat-1e8", "flat-1e20", "flat-1e31"):
+            yield _case("stability", data, dtype=dtype)
+        for option in ({"causal": True}, {"seq_q": 1, "seq_k": 2053}):
+            for direction in ("forward", "backward"):
+                stepped = "stepped-1e8" if scale else "stepped-1e20"
+                yield _case("stability", stepped, dtype=dtype, direction=direction, **option)
+
+
+def _containment() -> Iterator[Case]:
+    for dtype, data in itertools.product(_DTYPES, ("hidden-nan", "hidden-inf", "hidden-minus-inf")):
+        yield _case("containment", data, dtype=dtype, causal=True)
+        yield _case("containment", data, dtype=dtype, mask="additive", mask_shape=(1, 1, 67, 131))
+    for dtype in _DTYPES:
+        yield _case("containment", "hidden-nan", dtype=dtype, window=(20, 3), seq_q=131)
+        yield _case("containment", "hidden-nan", dtype=dtype, mask="bool", mask_shape=(1, 4, 67, 131), softcap=9.0)
+        yield _case("containment", "hidden-nan", dtype=dtype, mask="bool", mask_shape=(1, 1, 1, 131), seq_q=1)
+        for kind in ("bool", "additive"):
+            hidden: dict[str, Any] = {"mask": kind, "mask_shape": (1, 1, 1, 131), "direction": "backward"}
+            yield _case("containment", "hidden-nan", dtype=dtype, **hidden)
+
+
+def _gradients(dtypes: tuple[str, ...]) -> Iterator[Case]:
+    sizes: dict[str, Any] = {
+        "seq_q": 9,
+        "seq_k": 11,
+        "head_dim": 8,
+        "head_dim_v": 8,
+        "direction": "backward",
+        "num_kv_heads": 4,
+    }
+    options: tuple[dict[str, Any], ...] = (
+        {}, {"causal": True}, {"window": (3, 2)}, {"mask": "bool", "mask_shape": (1, 4, 9, 11)},
+        {"mask": "additive", "mask_shape": (1, 1, 9, 11)}, {"softcap": 2.0}, {"alibi": True}, {"sinks": True},
+        {"scale": 0.7}, {"num_kv_heads": 2}, {"head_dim_v": 5}, {"seq_q": 13, "causal": True},
+        {
+            "causal": True, "window": (6, -1), "mask": "additive", "mask_shape": (1, 4, 1, 11), "softcap": 3.0,
+            "alibi": True, "sinks": True, "scale": 0.5, "num_kv_heads": 1, "head_dim_v": 5,
+        },
+    )  # fmt: skip
+    for dtype in dtypes:
+        for option in options:
+            yield _case("gradients", dtype=dtype, **sizes | option)
+
+
+def _determinism() -> Iterator[Case]:
+    for dtype, direction in itertools.product(_DTYPES, ("forward", "backward")):
+        yield _case("determinism", dtype=dtype, direction=direction, seq_q=131, causal=True)
+    yield _case("determinism", dtype="float16", seq_q=1, seq_k=1031, batch=2)
+    many: dict[str, Any] = {
+        "alibi": True,
+        "sinks": True,
+        "softcap": 15.0,
+        "mask": "bool",
+        "mask_shape": (1, 1, 67, 131),
+    }
+    yield _case("determinism", dtype="bfloat16", **many)
+
+
+def _covering(factors: dict[str, tuple[Any, ...]], rng: random.Random) -> list[Case]:
+    """Choose cases until all pairs of values of two factors occur together (greedy, as AETG: Cohen et al. 1997)."""
+    names = list(factors)
+    sizes = {name: range(len(factors[name])) for name in names}
+    # A dict keeps its order from run to run, which a set of strings would not.
+    missing = dict.fromkeys(
+        ((a, i), (b, j)) for a, b in itertools.combinations(names, 2) for i in sizes[a] for j in sizes[b]
+    )
+    found: dict[str, Case] = {}
+    while missing:
+        wanted = dict(next(iter(missing)))
+        tries = [{name: wanted.get(name, rng.choice(sizes[name])) for name in names} for _ in range(_TRIES)]
+        best = max(tries, key=lambda pick: sum(pair in missing for pair in itertools.combinations(pick.items(), 2)))
+        for pair in itertools.combinations(best.items(), 2):
+            missing.pop(pair, None)
+        case = _combined({name: factors[name][index] for name, index in best.items()})
+        found[case.label] = case
+    return list(found.values())
+
+
+def _combined(values: dict[str, Any]) -> Case:
+    (seq_q, seq_k), (head_dim, head_dim_v), (heads, kv_heads) = values["seq"], values["dims"], values["heads"]
+    options: dict[str, Any] = dict(values["band"])
+    if values["mask"] is not None:
+        kind, axes = values["mask"]
+        full = {"b": values["batch"], "h": heads, "q": seq_q, "k": seq_k, "1": 1}
+        options |= {"mask": kind, "mask_shape": tuple(full[axis] for axis in axes)}
+    config = AttentionConfig(
+        batch=values["batch"],
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        seq_q=seq_q,
+        seq_k=seq_k,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        return_lse=values["direction"] == "forward",
+        **{name: values[name] for name in ("dtype", "layout", "softcap", "alibi", "sinks", "scale", "direction")},
+        **options,
+    )
+    return Case(config, values["data"])

@@ -1,0 +1,189 @@
+"""``rocattn verify``: check backends against float64, the contract and each other, in families of cases."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rocattn_profiling.base import console
+from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
+
+if TYPE_CHECKING:
+    from rocattn.registry import Backend
+    from rocattn_profiling.verify.cases import Case
+    from rocattn_profiling.verify.outcomes import Verification
+
+LEVELS = ("quick", "core", "full")
+INTERRUPTED = "interrupted"
+"""Folder in --out for what a run had checked when it was interrupted: a whole run's files stay as they are."""
+RUNNING = "running.txt"
+"""File in --out with the command of the case that is running: a backend that kills the process leaves it behind."""
+_SHOWN = 20
+"""Failures that are printed, worst first; all are in the files."""
+
+_EPILOG = """\
+Levels: quick (seconds) has each first mistake of a kernel alone, in every dtype, all pairs of options, and each family
+once; core (the default, minutes) adds sizes of numbers, tile edges, memory layouts, poisoned keys, gradients of every
+option and determinism in every dtype; full adds long sequences. For a backend that refuses the plainest cases, cases
+that it takes are added. --out gets verify.json and index.html, one page without scripts.
+
+exit status: 0 all that was run is right
+             1 something is wrong
+             3 nothing was run, or nothing on a backend that --backend names
+             4 usage or environment error
+             130 interrupted: what was finished is in the folder interrupted in --out"""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    level = parser.add_mutually_exclusive_group()
+    level.add_argument("--level", choices=LEVELS, default="core", help="how much to run (default core)")
+    level.add_argument("--quick", dest="level", action="store_const", const="quick", help="the same as --level quick")
+    level.add_argument("--case", metavar="LABEL", help="only the case of this label, as a failing line names it")
+    parser.add_argument("--family", nargs="+", metavar="NAME", help="only cases of these families (see --list)")
+    parser.add_argument("--list", action="store_true", help="list the families and how many cases they have, and end")
+    parser.add_argument("--backend", nargs="+", metavar="NAME", help="backends to check (default: every available one)")
+    parser.add_argument(
+        "--backend-module", default=os.environ.get("ROCATTN_BACKEND_MODULE", ""), metavar="MODULE",
+        help="import this module first: it registers backends of yours in rocattn.BACKENDS, and they are checked too "
+        "(default: the environment variable ROCATTN_BACKEND_MODULE)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of the inputs (default 0)")
+    parser.add_argument("--junit", metavar="FILE", help="also write the outcomes as JUnit XML")
+    console.add_common(parser, out="out/verify")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the cases, print tables and failures, write the files; returns the exit status."""
+    # Before numpy is imported: the cases are small, and on a busy machine OpenBLAS' threads wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("ROCATTN_GPU_POISON", "1")  # device memory may hold the right answer of an earlier case
+
+    from rocattn.backends import BACKENDS
+    from rocattn.registry import checked
+    from rocattn_profiling.base.files import write_text
+    from rocattn_profiling.measure.settings import import_backends
+    from rocattn_profiling.verify import run as verification
+    from rocattn_profiling.verify.outcomes import Verification
+
+    import_backends(arguments.backend_module)
+    named = [BACKENDS.get(name) for name in dict.fromkeys(arguments.backend)] if arguments.backend else list(BACKENDS)
+    absent = {backend.name: answer.reason for backend in named if not (answer := checked(backend, backend.available()))}
+    backends = [backend for backend in named if backend.name not in absent]
+    chosen = _chosen(arguments, backends)
+    if arguments.list:
+        return _list(chosen, as_json=arguments.json)
+    found, started, running = Verification(), time.time(), Path(arguments.out) / RUNNING
+
+    def note(case: str, backend: str) -> None:
+        write_text(running, _again(case, backend, arguments) + "\n")
+
+    try:
+        with console.progress("verify", len(chosen) * len(backends)) as shown:
+            verification.verify(chosen, backends, shown.step, seed=arguments.seed, found=found, on_start=note)
+    except KeyboardInterrupt:
+        _finish(arguments, chosen, backends, absent, found, started, Path(arguments.out) / INTERRUPTED)
+        raise
+    finally:
+        with suppress(OSError):  # the folder itself may be what cannot be written
+            running.unlink()
+    return _finish(arguments, chosen, backends, absent, found, started, Path(arguments.out))
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number, 0 or more")
+    return int(text)
+
+
+def _chosen(arguments: argparse.Namespace, backends: list[Backend]) -> list[Case]:
+    from rocattn_profiling.verify.cases import FAMILIES, cases, find_case
+
+    unknown = [name for name in arguments.family or () if name not in FAMILIES]
+    if unknown:
+        raise CommandError(f"no family is named {unknown[0]!r}: use one of {', '.join(FAMILIES)}")
+    if arguments.case:
+        case = find_case(arguments.case)
+        if arguments.family and case.family not in arguments.family:
+            raise CommandError(f"the case of --case is of the family {case.family}: name that in --family, or none")
+        return [case]
+    every = cases(arguments.level, backends)
+    return [case for case in every if not arguments.family or case.family in arguments.family]
+
+
+def _list(chosen: list[Case], *, as_json: bool) -> int:
+    from rocattn_profiling.verify.cases import FAMILIES
+
+    rows = [
+        {"family": name, "cases": sum(case.family == name for case in chosen), "about": about}
+        for name, about in FAMILIES.items()
+    ]
+    console.print_table(
+        "families", ["family", "cases", "about"], [[str(value) for value in row.values()] for row in rows]
+    )  # fmt: skip
+    if as_json:
+        console.emit_json(rows)
+    return OK
+
+
+def _finish(
+    arguments: argparse.Namespace, chosen: list[Case], backends: list[Backend], absent: dict[str, str],
+    found: Verification, started: float, out: Path,
+) -> int:  # fmt: skip
+    """Print what was found, write it if that is anything, and return the exit status."""
+    import msgspec
+
+    from rocattn_profiling.base.files import write_together
+    from rocattn_profiling.verify import junit
+    from rocattn_profiling.verify import page as verify_report
+    from rocattn_profiling.verify import view as verify_view
+
+    report = verify_report.build(
+        found,
+        cases=len(chosen),
+        level="one case" if arguments.case else arguments.level,
+        seed=arguments.seed,
+        unavailable=absent,
+        named=arguments.backend or (),
+        stand_ins=[backend.name for backend in backends if backend.is_stand_in],
+        again=lambda outcome: _again(outcome.case, outcome.backend, arguments),
+        started=started,
+        seconds=time.time() - started,
+    )
+    verify_view.print_tables(report)  # before the files: a full disk must not hide the result
+    verify_view.print_failures(report, _SHOWN)
+    encoded = msgspec.json.format(msgspec.json.encode(verify_report.to_json(report)), indent=2).decode()
+    path, page = out / "verify.json", out / "index.html"
+    texts = {path: encoded + "\n", page: verify_report.to_html(report)} if report.ran else {}
+    if arguments.junit and out.name != INTERRUPTED:
+        texts[Path(arguments.junit)] = junit.to_xml(report)
+    write_together(texts)
+    counts = f"{report.ran} checked, {report.failed} wrong, {report.skipped} not supported"
+    where = f"written to {path} and {page.name}" if report.ran else "nothing was run, so no report was written"
+    console.say(f"verify: {counts}; {where}")
+    if arguments.json:
+        console.emit_json(verify_report.to_json(report))
+    if report.failed:
+        return FAILED
+    return OK if report.ran and not report.unchecked else NOT_MEASURED
+
+
+def _again(case: str, backend: str, arguments: argparse.Namespace) -> str:
+    """Return the command that runs a case on a backend again, with what of the environment decides how."""
+    names = ["ROCATTN_NUM_THREADS", "ROCATTN_COMPILER"]
+    if backend == "gpu":
+        names += ["ROCM_PATH", "ROCATTN_HOSTGPU_ARCH", "ROCATTN_HOSTGPU_ORDER", "ROCATTN_USE_FLASH_ATTENTION"]
+    shell: list[Any] = [f"{name}={shlex.quote(os.environ[name])}" for name in names if os.environ.get(name)]
+    words = ["rocattn", "verify", "--case", case]
+    if backend != "yardstick":
+        words += ["--backend", backend]
+    words += ["--seed", str(arguments.seed)] * bool(arguments.seed)
+    words += ["--backend-module", arguments.backend_module] * bool(arguments.backend_module)
+    return " ".join([*shell, shlex.join(words)])

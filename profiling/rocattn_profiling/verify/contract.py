@@ -1,0 +1,186 @@
+"""What `rocattn.attention` promises, written out in float64 once more, with knobs for the mistakes that kernels make.
+
+It shares no code with the library or with the yardstick (`rocattn_profiling.workloads.naive`), so a mistake in either
+shows as a difference. With a `Twist` it computes what a kernel with that mistake gives: an output that equals it names
+its fault (`rocattn_profiling.verify.symptoms`). All [B, H, Sq, Sk] scores exist at once: for small problems.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocattn.config import DTYPE_BYTES
+from rocattn.layouts import heads_view
+from rocattn_profiling.workloads.inputs import numpy_dtype
+
+if TYPE_CHECKING:
+    from rocattn.config import AttentionConfig
+    from rocattn.registry import Array
+    from rocattn_profiling.workloads.inputs import Inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Twist:
+    """Mistakes, each off by default.
+
+    Attributes:
+        top_left: The diagonal of causal and window is key i of row i, not key i + Sk - Sq.
+        shift: How far the band's left and right ends are moved outwards, in keys.
+        dropped: Keys at the end that no row sees.
+        band: Whether causal and window count at all.
+        mask: "kept", "ignored" or "inverted" (bool); of additive values: "only -inf" (finite ones up to -1e30 are not
+            added), "scaled" (as the scores are), or the dtype to which they are rounded.
+        hidden: The score of a hidden key.
+        softcap, sinks: Whether the option counts at all.
+        alibi: Factor on the slopes.
+        late_softcap: Softcap after ALiBi and mask.
+        scale: Factor on the scores beside the right one.
+        interleaved: Query head h uses KV head h % Hkv, not h // (H / Hkv).
+        tile: Keys a tile of an online softmax that does not rescale; 0 for none.
+        stale: What it does not rescale: "output", "sum" or "both".
+        value_stride: Elements between rows of V in memory, whatever they are; 0 for the right number.
+        value_shift: Row j of the probabilities meets value j + this.
+        flushed: Elements of q, k and v below the dtype's smallest normal number are 0.
+        lse: "natural", "log2", "negated", "of the scores' sum alone" (without the maximum).
+    """
+
+    top_left: bool = False
+    shift: tuple[int, int] = (0, 0)
+    dropped: int = 0
+    band: bool = True
+    mask: str = "kept"
+    hidden: float = -np.inf
+    softcap: bool = True
+    alibi: float = 1.0
+    sinks: bool = True
+    late_softcap: bool = False
+    scale: float = 1.0
+    interleaved: bool = False
+    tile: int = 0
+    stale: str = "both"
+    value_stride: int = 0
+    value_shift: int = 0
+    flushed: bool = False
+    lse: str = "natural"
+
+
+RIGHT = Twist()
+_SMALLEST = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
+
+
+def visible_pairs(config: AttentionConfig, mask: Array | None, twist: Twist = RIGHT) -> Array:
+    """Return which (query, key) pairs are seen, bool [B, H, Sq, Sk]."""
+    rows = np.arange(config.seq_q)[:, None] + (0 if twist.top_left else config.seq_k - config.seq_q)
+    keys = np.arange(config.seq_k)
+    seen = np.broadcast_to(keys < config.seq_k - twist.dropped, (config.seq_q, config.seq_k))
+    if twist.band:
+        left, right = config.window if config.window is not None else (-1, -1)
+        if config.causal:
+            seen = seen & (keys <= rows + twist.shift[1])
+        if left != -1:
+            seen = seen & (keys >= rows - left - twist.shift[0])
+        if right != -1:
+            seen = seen & (keys <= rows + right + twist.shift[1])
+    every = np.broadcast_to(seen, config.scores_shape)
+    if mask is None or twist.mask == "ignored":
+        return every
+    allowed = mask if mask.dtype == bool else mask.astype(np.float64) != -np.inf
+    if twist.mask == "inverted" and mask.dtype == bool:
+        allowed = ~allowed
+    return every & allowed
+
+
+def attend(config: AttentionConfig, inputs: Inputs, twist: Twist = RIGHT) -> tuple[Array, Array]:
+    """Return (out [B, H, Sq, Dv], LSE [B, H, Sq]) in float64.
+
+    A hidden key takes no part at all, whatever K and V hold there; so a NaN there cannot leak, unless ``twist.hidden``
+    is finite.
+    """
+    operands = inputs.operands(config)
+    group = config.num_heads // config.num_kv_heads
+    heads = np.arange(config.num_heads)
+    shared = heads % config.num_kv_heads if twist.interleaved else heads // group
+    q, k, v = operands.q.astype(np.float64), operands.k.astype(np.float64), _values(config, inputs, twist)
+    if twist.flushed:
+        q, k, v = (np.where(np.abs(x) < _SMALLEST[config.dtype], 0, x) for x in (q, k, v))
+    k, v = k[:, shared], v[:, shared]
+    seen = visible_pairs(config, inputs.mask, twist)
+    with np.errstate(all="ignore"):
+        scores = (q @ k.swapaxes(-1, -2)) * (config.softmax_scale * twist.scale)
+        scores = np.where(seen, _biased(config, inputs, scores, twist), twist.hidden)
+        return _normalised(inputs, scores, v, twist)
+
+
+def _values(config: AttentionConfig, inputs: Inputs, twist: Twist) -> Array:
+    v = heads_view(inputs.v, config.layout, config.num_kv_heads, "v")
+    if twist.value_stride and v.size:
+        memory = inputs.v.reshape(-1).astype(np.float64)
+        batch, head, _, feature = (step // inputs.v.itemsize for step in v.strides)
+        at = np.ogrid[tuple(slice(n) for n in v.shape)]
+        steps = (batch, head, twist.value_stride, feature)
+        where = sum(index * step for index, step in zip(at, steps, strict=True)) % memory.size
+        return np.asarray(memory[where])
+    return np.roll(v.astype(np.float64), -twist.value_shift, axis=2)
+
+
+def _biased(config: AttentionConfig, inputs: Inputs, scores: Array, twist: Twist) -> Array:
+    cap = config.softcap if twist.softcap else None
+    if cap is not None and not twist.late_softcap:
+        scores = cap * np.tanh(scores / cap)
+    if inputs.alibi_slopes is not None:
+        rows = np.arange(config.seq_q)[:, None] + (0 if twist.top_left else config.seq_k - config.seq_q)
+        slopes = np.broadcast_to(inputs.alibi_slopes.astype(np.float64), (config.batch, config.num_heads))
+        scores = scores - twist.alibi * slopes[..., None, None] * np.abs(rows - np.arange(config.seq_k))
+    if inputs.mask is not None and inputs.mask.dtype != bool and twist.mask != "ignored":
+        scores = scores + _added(config, inputs.mask, twist)
+    if cap is not None and twist.late_softcap:
+        scores = cap * np.tanh(scores / cap)
+    return scores
+
+
+def _added(config: AttentionConfig, mask: Array, twist: Twist) -> Array:
+    values = mask.astype(np.float64)
+    if twist.mask == "only -inf":
+        return np.where(values > -1e30, 0, values)
+    if twist.mask == "scaled":
+        return values * config.softmax_scale
+    if twist.mask in DTYPE_BYTES:
+        return values.astype(numpy_dtype(twist.mask)).astype(np.float64)
+    return values
+
+
+def _normalised(inputs: Inputs, scores: Array, v: Array, twist: Twist) -> tuple[Array, Array]:
+    top = scores.max(axis=-1, initial=-np.inf, keepdims=True)
+    sinks = None
+    if inputs.sinks is not None and twist.sinks:
+        sinks = np.broadcast_to(inputs.sinks.astype(np.float64)[:, None, None], top.shape)
+        top = np.maximum(top, sinks)
+    top = np.where(np.isneginf(top), 0, top)
+    weights = np.exp(scores - top)
+    summed = weights
+    if twist.tile:
+        stale = np.exp(scores - _running_maximum(scores, twist.tile))
+        weights, summed = (stale if twist.stale in {part, "both"} else weights for part in ("output", "sum"))
+    total = summed.sum(axis=-1, keepdims=True) + (0 if sinks is None else np.exp(sinks - top))
+    out = _weighted(weights, v) / np.where(total == 0, 1, total)
+    logs = (np.log(total) + (0 if twist.lse == "of the scores' sum alone" else top))[..., 0]
+    return out, {"log2": logs / np.log(2), "negated": -logs}.get(twist.lse, logs)
+
+
+def _running_maximum(scores: Array, tile: int) -> Array:
+    """Return the largest score up to the end of each key's tile: what an online softmax subtracts there."""
+    edges = np.minimum((np.arange(scores.shape[-1]) // tile + 1) * tile, scores.shape[-1]) - 1
+    reached = np.maximum.accumulate(scores, axis=-1)[..., edges]
+    return np.where(np.isneginf(reached), 0, reached)
+
+
+def _weighted(weights: Array, v: Array) -> Array:
+    """Return weights @ v where 0 keeps a NaN or inf out."""
+    bad: Array = np.logical_not(np.isfinite(v).all(axis=-1))
+    out = weights @ np.where(bad[..., None], 0, v)
+    for b, h, j in zip(*np.nonzero(bad), strict=True):
+        out[b, h] += np.where(weights[b, h, :, j, None] > 0, weights[b, h, :, j, None] * v[b, h, j], 0)
+    return out

@@ -1,0 +1,161 @@
+"""What `rocattn verify` found: an outcome for each case and backend, distances between backends, faults in words."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from rocattn_profiling.measure.records import Check  # noqa: TC001 - msgspec reads the annotation
+from rocattn_profiling.verify.ulps import TensorErrors, ulp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rocattn.registry import Array
+    from rocattn_profiling.verify.cases import Case
+
+YARDSTICK = "yardstick"
+"""Stands in a backend's place in the outcome of a case whose float64 reference breaks the contract."""
+
+_EXACT = 1e300  # JSON has no inf: what stands for it is the largest number
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to one case on one backend.
+
+    Attributes:
+        case, family, backend: Which.
+        options: `Case.options`.
+        check: The comparison with float64, of its worst tensor; None if there is nothing to compare.
+        tensors: The same for every tensor, with ULPs, and what the naive program would have had.
+        error: What the backend raised; empty if it did not.
+        problem: What is wrong beside numbers: bits that differ, a NaN that leaked; empty if nothing.
+        symptom: The known mistake that the output looks like; empty if none.
+        skipped: Why the backend does not support the case; empty if it ran.
+        seconds: How long the backend and its judge took.
+    """
+
+    case: str
+    backend: str
+    options: list[str]
+    family: str = "accuracy"
+    check: Check | None = None
+    tensors: list[TensorErrors] = []
+    error: str = ""
+    problem: str = ""
+    symptom: str = ""
+    skipped: str = ""
+    seconds: float = 0.0
+
+    @property
+    def ran(self) -> bool:
+        """Whether the backend was asked to compute it."""
+        return not self.skipped
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was right, or was not asked."""
+        return bool(self.skipped) or (self.check is not None and self.check.ok and not self.problem)
+
+    @property
+    def fault(self) -> str:
+        """What is wrong, in words; empty if nothing is."""
+        if self.ok:
+            return ""
+        parts = [self.error, self.problem]
+        if self.check is not None and not self.check.ok:
+            c = self.check
+            if c.not_finite:
+                parts.append(f"{c.what} has NaN or inf where float64 has none, or the other way round")
+            else:
+                much = f"{c.ratio:.3g} times what is allowed" if c.ratio < _EXACT else "where it must be exact"
+                found = f"{c.max_abs_error:.2e} (naive {c.naive_max_abs_error:.2e})"
+                parts.append(f"{c.what} is off by {found}, {much}")
+        return "; ".join(part for part in parts if part)
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """How far two backends' outputs or LSEs of one dtype are apart, beside the largest number of the tensor.
+
+    ``max_rel`` is the largest such share, ``max_abs`` the distance there, ``max_ulps`` that in ULPs.
+    """
+
+    first: str
+    second: str
+    dtype: str
+    cases: int = 0
+    max_rel: float = 0.0
+    max_abs: float = 0.0
+    max_ulps: float = 0.0
+    case: str = ""
+    what: str = ""
+
+
+@dataclass(slots=True)
+class Verification:
+    """What a run found: an outcome for each case and backend, and how far each two backends are apart."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    agreements: dict[tuple[str, str, str], Agreement] = field(default_factory=dict)
+
+    def compare(self, case: Case, outputs: Mapping[str, Mapping[str, Array]]) -> None:
+        """Keep the largest distance between each two backends in each dtype."""
+        dtype = case.config.dtype
+        for (first, mine), (second, theirs) in itertools.combinations(outputs.items(), 2):
+            worst = self.agreements.get((first, second, dtype)) or Agreement(first=first, second=second, dtype=dtype)
+            for name in ("out", "lse"):  # a gradient may be exactly 0, beside which any rounding is much
+                if name not in mine or name not in theirs:
+                    continue
+                share, distance, ulps = _distance(mine[name], theirs[name])
+                if share > worst.max_rel or not worst.case:
+                    there: dict[str, float | str] = {"max_rel": share, "max_abs": distance, "max_ulps": ulps}
+                    there |= {"case": case.label, "what": name}
+                    worst = msgspec.structs.replace(worst, **there)
+            self.agreements[first, second, dtype] = msgspec.structs.replace(worst, cases=worst.cases + 1)
+
+
+def symptoms(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:
+    """Return by backend the sentences on what its failures look like: the commonest symptom first, then families.
+
+    A backend wrong where scores rise along the keys, and right where they fall, does not rescale, whatever its tiles.
+    """
+    found: dict[str, list[str]] = {}
+    grouped: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        grouped.setdefault(outcome.backend, []).append(outcome)
+    for backend, everything in grouped.items():
+        failed = [outcome for outcome in everything if not outcome.ok]
+        if not failed:
+            continue
+        counts: dict[str, int] = {}
+        for outcome in failed:
+            if outcome.symptom:
+                counts[outcome.symptom] = counts.get(outcome.symptom, 0) + 1
+        lines = [words for words, _ in sorted(counts.items(), key=lambda item: -item[1])]
+        wrong = {o.case for o in failed if o.family == "scales"}
+        right = {o.case for o in everything if o.family == "scales" and o.ran and o.ok}
+        pairs = [case for case in wrong if "-rising" in case and case.replace("-rising", "-falling") in right]
+        if pairs and not lines:
+            lines = ["wrong where scores rise along the keys, right where they fall: a missing rescale"]
+        families = dict.fromkeys(o.family for o in failed)
+        counted = ", ".join(f"{name} ({sum(o.family == name for o in failed)})" for name in families)
+        found[backend] = [*lines, f"failing families: {counted}"]
+    return found
+
+
+def _distance(mine: Array, theirs: Array) -> tuple[float, float, float]:
+    """Return the largest distance of two tensors: over the largest number, itself, and in ULPs of the number there."""
+    if not mine.size:
+        return 0.0, 0.0, 0.0
+    a, b = (x.astype(np.float64) for x in (mine, theirs))
+    with np.errstate(all="ignore"):
+        gap = np.where((a == b) | ~(np.isfinite(a) & np.isfinite(b)), 0, np.abs(a - b))
+    at = np.unravel_index(int(gap.argmax()), gap.shape)
+    largest = float(np.max(np.abs(a), initial=0, where=np.isfinite(a)))
+    here = max(abs(a[at]), abs(b[at]))
+    ulps = float(gap[at] / ulp(np.asarray(here), mine.dtype.name))
+    return float(gap[at]) / largest if largest else 0.0, float(gap[at]), ulps

@@ -1,0 +1,270 @@
+"""Naming a fault: which known mistake gives the wrong output that a backend gave?
+
+Each hypothesis is a `Twist` of the contract. One that explains the wrong rows, and leaves the right ones right, is the
+symptom in words. What nothing explains stays a number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocattn.layouts import heads_view
+from rocattn_profiling.verify.contract import RIGHT, Twist, attend
+from rocattn_profiling.workloads.inputs import numpy_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocattn.config import AttentionConfig
+    from rocattn.registry import Array
+    from rocattn_profiling.workloads.inputs import Inputs
+
+LARGEST = 6e7
+"""Multiply-adds of one hypothesis, above which a case is too large to try them all."""
+_TILES = (8, 16, 32, 48, 64, 96, 128, 256)
+_UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-44}
+_EXPLAINED = 0.9  # of the wrong rows; a hypothesis about a tile meets rows that its tiles do not change
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A mistake, in words and as a twist; ``enough`` is the share of the wrong rows that it must explain."""
+
+    words: str
+    twist: Twist
+    enough: float = _EXPLAINED
+
+
+LEAK = "NaN or inf of a hidden key reaches rows that do not see it"
+UNSTABLE = "the exponent is rounded before the largest score is subtracted: huge equal scores overflow or vanish"
+COARSE = "probabilities of the backward pass are taken from the LSE, whose rounding decides them at huge scores"
+_HUGE = 2.0**20  # scores whose float32 rounding, in log2 units, begins to decide exponents
+
+
+def symptom(config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | None, *, what: str = "out") -> str:
+    """Say which known mistake a wrong output looks like; "" if none, or if the case is too large to try them.
+
+    Args:
+        config: The problem; its forward direction is what is looked at.
+        inputs: What the output was computed from.
+        out: In the config's layout.
+        lse: [B, H, Sq], or None.
+        what: The tensor that was found wrong.
+    """
+    work = config.batch * config.num_heads * config.seq_q * config.seq_k * (config.head_dim + config.head_dim_v)
+    if not work or work > LARGEST:
+        return ""
+    got = heads_view(out, config.layout, config.num_heads, "out").astype(np.float64)
+    with np.errstate(all="ignore"):
+        exact, exact_lse = attend(config, inputs)
+        tolerance = _tolerance(config, inputs, exact)
+        right = _close(got, exact, tolerance)
+        if bool((np.isfinite(exact).all(axis=-1) & ~np.isfinite(got).all(axis=-1)).any()) and not _finite(inputs):
+            return LEAK
+        if _unstable(got, exact, exact_lse, ~right):
+            return UNSTABLE
+        if what.startswith("d") and right.all() and _huge(exact_lse).any():
+            return COARSE
+        if sentinel := _sentinel(lse, exact_lse):
+            return sentinel
+        wrong_lse = _lse_symptom(config, inputs, lse, exact_lse) if what == "lse" else ""
+        found = "" if right.all() else _explained(config, inputs, got, exact, tolerance, right)
+        return found or wrong_lse or (_precision(config, inputs, got, exact) if what == "out" else "")
+
+
+def _unstable(got: Array, exact: Array, exact_lse: Array, wrong: Array) -> bool:
+    """Whether only rows of huge scores are wrong, and some are NaN, inf or 0 though their values are not."""
+    lost = ~np.isfinite(got).all(axis=-1) | ((got == 0).all(axis=-1) & (exact != 0).any(axis=-1))
+    return bool((wrong & lost).any() and not (wrong & ~_huge(exact_lse)).any())
+
+
+def _huge(exact_lse: Array) -> Array:
+    return np.asarray(np.isfinite(exact_lse) & (np.abs(exact_lse) > _HUGE))
+
+
+_FAR = -5e3
+_FINITE = "hidden scores are a finite number, not -inf: rows that see nothing return a mean of V"
+
+
+def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
+    """Go through the mistakes that could show in a config, the commonest first."""
+    band, group = config.causal or config.window is not None, config.num_heads // config.num_kv_heads
+    yield Hypothesis("the last key of a row is not seen", Twist(dropped=1))
+    for count in dict.fromkeys([2, *(config.seq_k % tile for tile in (16, 32, 64, 128))]):
+        if 1 < count < config.seq_k:
+            yield Hypothesis(f"the last {count} keys are not seen", Twist(dropped=count))
+    if band:
+        yield Hypothesis("causal and window are aligned top-left, not bottom-right", Twist(top_left=True))
+        yield Hypothesis("the last key of each row's band is not seen", Twist(shift=(0, -1)))
+        yield Hypothesis("each row sees one key beyond the right end of its band", Twist(shift=(0, 1)))
+        yield Hypothesis("the first key of each row's window is not seen", Twist(shift=(-1, 0)))
+        yield Hypothesis("each row sees one key before the left end of its window", Twist(shift=(1, 0)))
+        yield Hypothesis("causal and window are ignored", Twist(band=False))
+    if config.mask == "additive":
+        yield Hypothesis(
+            "finite values of an additive mask are not added: it is read as hiding or not", Twist(mask="only -inf")
+        )
+        yield Hypothesis("an additive mask is multiplied by the scale, too", Twist(mask="scaled"))
+        for narrow in ("float16", "bfloat16") if config.dtype in {"float32", "float64"} else ():
+            yield Hypothesis(f"the values of an additive mask are rounded to {narrow}", Twist(mask=narrow))
+    if config.mask != "none":
+        yield Hypothesis("the mask is ignored", Twist(mask="ignored"))
+        yield Hypothesis("the boolean mask is inverted", Twist(mask="inverted"))
+    yield Hypothesis(_FINITE, Twist(hidden=-1e30))
+    yield from _scaling(config)
+    if group > 1 and config.num_kv_heads > 1:
+        yield Hypothesis("query head h takes KV head h % Hkv, not h // (H / Hkv)", Twist(interleaved=True))
+    for stale, words in (
+        ("both", "partial results are"), ("output", "partial outputs are"), ("sum", "partial sums are"),
+    ):  # fmt: skip
+        for tile in _TILES:
+            text = f"{words} not rescaled when a later tile has a larger score (tiles of {tile} keys fit best)"
+            yield Hypothesis(text, Twist(tile=tile, stale=stale))
+    yield Hypothesis("each key meets the value of the key after it", Twist(value_shift=1))
+    yield Hypothesis("each key meets the value of the key before it", Twist(value_shift=-1))
+    yield Hypothesis("subnormal elements of q, k and v are taken for 0", Twist(flushed=True))
+    yield from _strides(config)
+
+
+def _scaling(config: AttentionConfig) -> Iterator[Hypothesis]:
+    scale = config.softmax_scale
+    if config.softcap is not None:
+        yield Hypothesis("softcap is ignored", Twist(softcap=False))
+        yield Hypothesis("softcap comes after ALiBi and the mask", Twist(late_softcap=True))
+    if config.alibi:
+        yield Hypothesis("ALiBi slopes are ignored", Twist(alibi=0.0))
+        yield Hypothesis("ALiBi is added, not subtracted", Twist(alibi=-1.0))
+        yield Hypothesis("ALiBi slopes are multiplied by the scale, too", Twist(alibi=scale))
+    if config.sinks:
+        yield Hypothesis("sinks are ignored", Twist(sinks=False))
+    if scale:
+        yield Hypothesis("scores are not scaled", Twist(scale=1 / scale))
+        yield Hypothesis("scores are scaled twice", Twist(scale=scale))
+        if config.scale is not None and config.head_dim:
+            text = "`scale` is ignored: 1 / sqrt(D) is used"
+            yield Hypothesis(text, Twist(scale=config.head_dim**-0.5 / scale))
+
+
+def _strides(config: AttentionConfig) -> Iterator[Hypothesis]:
+    """Rows of V read at a distance that is not theirs: past the end of memory nobody knows what is read."""
+    right = config.head_dim_v if config.layout == "BHSD" else config.head_dim_v * config.num_kv_heads
+    usual = {config.head_dim, config.head_dim_v, config.head_dim_v * config.num_heads, *range(8, 257, 8), 512, 1024}
+    for stride in sorted(usual - {0, right}):
+        text = f"rows of V are read {stride} elements apart in memory; they are {right} apart"
+        yield Hypothesis(text, Twist(value_stride=stride), enough=0.3)
+
+
+def _explained(
+    config: AttentionConfig, inputs: Inputs, got: Array, exact: Array, tolerance: float, right: Array
+) -> str:  # fmt: skip
+    """Return the words of the hypothesis that explains the most of the wrong rows; of two, the far nearer one."""
+    best, least, words = 0.0, np.inf, ""
+    for hypothesis in _hypotheses(config):
+        other, _ = attend(config, inputs, hypothesis.twist)
+        if _close(other, exact, tolerance).all():
+            continue  # the mistake does not show in this case
+        fits = _close(got, other, tolerance)
+        share = float(fits[~right].mean())
+        kept = float(fits[right].mean()) if right.any() else 1.0
+        if share < hypothesis.enough or kept < hypothesis.enough or share < best - 1e-9:
+            continue
+        error = _mean_error(got[fits], other[fits])
+        if share > best + 1e-9 or error < least / 2:
+            best, least, words = share, error, hypothesis.words
+    return words
+
+
+def _lse_symptom(config: AttentionConfig, inputs: Inputs, lse: Array | None, exact: Array) -> str:
+    """Say what an LSE looks like whose output may be right."""
+    if lse is None:
+        return ""
+    got, size = lse.astype(np.float64), 1 + np.abs(np.where(np.isfinite(exact), exact, 0))
+    tolerance = size * max(_UNITS[config.dtype], 1e-5)
+    if bool(np.all((got == exact) | (np.abs(got - exact) <= tolerance))):
+        return ""
+    for words, twist in (
+        ("the LSE is in base 2, not natural", Twist(lse="log2")),
+        ("the LSE has the wrong sign", Twist(lse="negated")),
+        ("the LSE is without the row's largest score", Twist(lse="of the scores' sum alone")),
+        ("the LSE is without the last key", Twist(dropped=1)),
+        ("the LSE is without the sink", Twist(sinks=False)),
+    ):
+        _, other = attend(config, inputs, twist)
+        if bool(np.all((exact == other) | (np.abs(exact - other) <= tolerance))):
+            continue  # the mistake does not show in this case
+        if bool(np.all((got == other) | (np.abs(got - other) <= tolerance * 2))):
+            return words
+    blank = np.isneginf(exact)
+    if bool((got[blank] != exact[blank]).any()):
+        return "the LSE of a row that sees nothing is not -inf"
+    return ""
+
+
+def _sentinel(lse: Array | None, exact_lse: Array) -> str:
+    """Say which number rows without keys have for a score, where their LSE gives it away: none is so far below 0."""
+    blank = np.isneginf(exact_lse)
+    if lse is None or not blank.any() or not np.isfinite(lse[blank]).all():
+        return ""
+    found = float(np.median(lse[blank].astype(np.float64)))
+    return f"{_FINITE} (about {found:.2g}, by their LSE)" if found < _FAR else ""
+
+
+def _precision(config: AttentionConfig, inputs: Inputs, got: Array, exact: Array) -> str:
+    """Say which precision of the probabilities has errors of this size: half a decade around what is found."""
+    found = _mean_error(got, exact)
+    if not np.isfinite(found) or config.dtype == "float16":
+        return ""
+    coarser = ("float16", "bfloat16") if config.dtype in {"float32", "float64"} else ("float16",)
+    for name in coarser:
+        made = _rounded_probabilities(config, inputs, name)
+        expected = _mean_error(made, exact)
+        if expected > 0 and 1 / 3 < found / expected < 3:
+            return f"errors are as large as with probabilities kept in {name}"
+    return ""
+
+
+def _rounded_probabilities(config: AttentionConfig, inputs: Inputs, dtype: str) -> Array:
+    """Return the output of a program that stores the probabilities in a dtype."""
+    heads = config.num_heads // config.num_kv_heads
+    v = heads_view(inputs.v, config.layout, config.num_kv_heads, "v").astype(np.float64)
+    weights = probabilities(config, inputs)
+    stored = weights.astype(numpy_dtype(dtype)).astype(np.float64)
+    made: Array = stored @ np.repeat(np.where(np.isfinite(v), v, 0), heads, axis=1)
+    return made
+
+
+def probabilities(config: AttentionConfig, inputs: Inputs) -> Array:
+    """Return the probabilities [B, H, Sq, Sk] in float64: the output for values that are the identity."""
+    from dataclasses import replace
+
+    wide = config.replace(head_dim_v=config.seq_k, layout="BHSD", num_kv_heads=config.num_kv_heads)
+    q = heads_view(inputs.q, config.layout, config.num_heads, "q")
+    k = heads_view(inputs.k, config.layout, config.num_kv_heads, "k")
+    identity = np.broadcast_to(np.eye(config.seq_k), (config.batch, config.num_kv_heads, config.seq_k, config.seq_k))
+    out, _ = attend(wide, replace(inputs, q=q, k=k, v=identity), RIGHT)
+    return out
+
+
+def _tolerance(config: AttentionConfig, inputs: Inputs, exact: Array) -> float:
+    """Return the error below which two outputs are taken for the same: a few units at the size of the values."""
+    size = float(np.max(np.abs(exact), initial=0, where=np.isfinite(exact)))
+    largest = inputs.v.astype(np.float64)
+    typical = float(np.sqrt(np.mean(np.square(largest, where=np.isfinite(largest), out=np.zeros(largest.shape)))))
+    return _UNITS[config.dtype] * max(4 * size, typical)
+
+
+def _finite(inputs: Inputs) -> bool:
+    return all(bool(np.isfinite(array).all()) for array in (inputs.k, inputs.v))
+
+
+def _close(got: Array, other: Array, tolerance: float) -> Array:
+    """Return which rows [B, H, Sq] are the same in every feature."""
+    same = (got == other) | (np.abs(got - other) <= tolerance) | (np.isnan(got) & np.isnan(other))
+    return np.asarray(same.all(axis=-1))
+
+
+def _mean_error(got: Array, exact: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(got - exact))))

@@ -1,0 +1,1 @@
+"""What is measured: grids, inputs, modules, models, and how far an output may be from float64."""

@@ -1,0 +1,304 @@
+"""Is an output right? It is compared with float64, and with the error a naive program of the same dtype makes.
+
+The rule, for every tensor: the largest error and the root mean square error may be at most ``factor`` times those of
+the naive program (`rocattn_profiling.workloads.naive`), plus a floor. The factor is 2, and 3 for gradients. The floor
+is for cases in which the naive program happens to be exact (one visible key): one unit in the last place of the dtype
+at the size of the result, four of the dtype that sums are kept in (float32; float64 for float64) at the size of v, and
+the smallest number that a result must not round to 0. For gradients it is four such units at the size of the terms
+they sum, times 1 + |LSE|: a backward pass recomputes probabilities as exp(score - LSE), and a score that is summed in
+another order than it was in the forward pass is off by a few units at its own size, which the naive program, keeping
+its probabilities, is not. Where scores are large, `fair_forward` is the naive program.
+
+Rows of the output are judged among rows whose results are about as large (the same power of two): under one limit for
+all, the first rows of a causal problem, which average few keys and so have large results and errors, would hide a
+wrong tail in the last rows. Gradients, whose small rows are differences of large terms, are judged as a whole.
+
+The LSE has the same rule: at most twice the naive program's largest error, plus four float32 units at its own size.
+Rows without a visible key must be -inf exactly there, and 0 in the output.
+
+NaN or inf where float64 has none is wrong, also in rows that are not compared. The rule follows flash-attention's
+tests (see the project's documentation of correctness); a fixed tolerance of 1e-2 would accept a kernel that drops a
+fifth of a row at 1000 keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocattn.errors import ConfigError
+from rocattn.layouts import heads_view, stored_shape
+from rocattn_profiling.workloads.naive import (
+    exact_forward,
+    exact_gradients,
+    fair_forward,
+    naive_gradients,
+    one_kv_head,
+)
+from rocattn_profiling.workloads.verdicts import (
+    GRADIENT_FACTOR,
+    OUTPUT_FACTOR,
+    Judgement,
+    as_check,
+    hopeless,
+    judge_lse,
+    judge_rows,
+    judge_whole,
+    rms,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rocattn.config import AttentionConfig
+    from rocattn.registry import Array
+    from rocattn_profiling.measure.records import Check
+    from rocattn_profiling.workloads.inputs import Inputs
+
+EDGE = 32
+"""Every tile size in use is a multiple of this; rows on both sides of its multiples are sampled first."""
+
+
+def check_output(
+    config: AttentionConfig,
+    inputs: Inputs,
+    out: Array,
+    lse: Array | None = None,
+    *,
+    max_flops: float = 2e9,
+    seed: int = 0,
+) -> Check:
+    """Compare an output, and the LSE if given, with float64; the arguments are those of `judge_output`."""
+    return judge_output(config, inputs, out, lse, max_flops=max_flops, seed=seed).as_check()
+
+
+def judge_output(
+    config: AttentionConfig,
+    inputs: Inputs,
+    out: Array,
+    lse: Array | None = None,
+    *,
+    max_flops: float = 2e9,
+    seed: int = 0,
+) -> Judgement:
+    """Judge an output, and the LSE if given, tensor by tensor.
+
+    Args:
+        config: The problem.
+        inputs: What the output was computed from.
+        out: In the config's layout and dtype, head dimension Dv.
+        lse: float32 [B, H, Sq], natural log; None if there is none.
+        max_flops: Above this, query rows are sampled: the first and last, rows at tile edges, and random ones.
+        seed: Of the sampling.
+
+    Raises:
+        ConfigError: When out or lse has not the shape and dtype the config says.
+    """
+    _check_form("out", out, stored_shape(config, "out"), config.dtype)
+    rows_total = config.batch * config.num_heads * config.seq_q
+    if lse is not None:
+        _check_form("lse", lse, (config.batch, config.num_heads, config.seq_q), "float32")
+    if not rows_total:
+        return Judgement([], 0, 0, OUTPUT_FACTOR)
+    operands, view = inputs.operands(config), heads_view(out, config.layout, config.num_heads, "out")
+    found: dict[str, list[Array]] = {name: [] for name in ("out", "exact", "naive", "lse", "exact_lse", "naive_lse")}
+    with np.errstate(all="ignore"):
+        for batch, kv_head, rows in sample_rows(config, max_flops, seed):
+            heads = one_kv_head(config, batch, kv_head)
+            exact = exact_forward(config, operands, heads, rows)
+            naive = fair_forward(config, operands, heads, rows, exact)
+            got = view[batch, heads.query][:, rows].astype(np.float64).reshape(exact.out.shape)
+            for name, part in (("out", got), ("exact", exact.out), ("naive", naive.out)):
+                found[name].append(part.astype(np.float64, copy=False))
+            if lse is not None:
+                logs = lse[batch, heads.query][:, rows].astype(np.float64).reshape(-1)
+                for name, part in (("lse", logs), ("exact_lse", exact.lse), ("naive_lse", naive.lse)):
+                    found[name].append(part.astype(np.float64, copy=False))
+        joined = {name: np.concatenate(parts) for name, parts in found.items() if parts}
+        size = _largest(inputs.v)
+        verdicts = [judge_rows("out", joined["out"], joined["exact"], joined["naive"], config, size)]
+        if lse is not None:
+            verdicts.append(judge_lse(joined["lse"], joined["exact_lse"], joined["naive_lse"]))
+        if _finite(inputs) and not (_all_finite(out) and (lse is None or not (np.isnan(lse) | (lse == np.inf)).any())):
+            verdicts.append(hopeless("out" if not _all_finite(out) else "lse", OUTPUT_FACTOR))
+    return Judgement(verdicts, len(joined["exact"]), rows_total, OUTPUT_FACTOR)
+
+
+def check_tensors(
+    config: AttentionConfig, got: Sequence[Array], exact: Sequence[Array], naive: Sequence[Array]
+) -> Check:
+    """Compare what a module around attention computed, [..., X] each, by the rule of outputs.
+
+    Args:
+        config: The attention inside; its dtype is the outputs'.
+        got: The outputs.
+        exact: Their float64 values.
+        naive: The outputs of the module around the naive program.
+    """
+    verdicts = []
+    for arrays in zip(got, exact, naive, strict=True):
+        made, right, other = (array.reshape(-1, array.shape[-1]).astype(np.float64) for array in arrays)
+        size = _largest(right)
+        finite = _all_finite(made)
+        judged = judge_rows("out", made, right, other, config, size) if finite else hopeless("out", OUTPUT_FACTOR)
+        verdicts.append(judged)
+    rows = sum(array.size // array.shape[-1] for array in exact)
+    return as_check(verdicts, rows, rows, OUTPUT_FACTOR)
+
+
+def check_gradients(
+    config: AttentionConfig,
+    inputs: Inputs,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+    *,
+    max_flops: float = 2e9,
+    seed: int = 0,
+) -> Check:
+    """Compare gradients with float64; the arguments are those of `judge_gradients`."""
+    return judge_gradients(config, inputs, dq, dk, dv, max_flops=max_flops, seed=seed).as_check()
+
+
+def judge_gradients(
+    config: AttentionConfig,
+    inputs: Inputs,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+    *,
+    max_flops: float = 2e9,
+    seed: int = 0,
+    exact: Mapping[str, Array] | None = None,
+    exact_scores: bool = False,
+) -> Judgement:
+    """Judge gradients, tensor by tensor.
+
+    A gradient of k or v sums over all query rows, so whole KV heads are compared: all of them up to ``max_flops``,
+    random ones (at least one) above.
+
+    Args:
+        config: The problem, direction "backward".
+        inputs: What the gradients were computed from, ``dout`` included.
+        dq: In the layout, shape and dtype of q.
+        dk: As k.
+        dv: As v.
+        max_flops: Above this, KV heads are sampled.
+        seed: Of the sampling.
+        exact: "dq", "dk" and "dv" as [B, heads, S, D] in float64, to compare with instead of the analytic gradients.
+        exact_scores: Whether no order of summation changes a score: then a large LSE allows no larger an error.
+
+    Raises:
+        ConfigError: When a gradient has not the shape and dtype of its tensor, or the inputs have no ``dout``.
+    """
+    if inputs.dout is None:
+        raise ConfigError("the inputs have no dout: make them from a config with direction='backward'")
+    given = {"dq": dq, "dk": dk, "dv": dv}
+    for name, array in given.items():
+        _check_form(name, array, stored_shape(config, name[1]), config.dtype)
+    rows_total = config.batch * config.num_heads * config.seq_q
+    operands = inputs.operands(config)
+    dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
+    views = {
+        name: heads_view(array, config.layout, config.num_heads if name == "dq" else config.num_kv_heads, name)
+        for name, array in given.items()
+    }
+    units = _sample_kv_heads(config, max_flops, seed)
+    if not units or not config.seq_q:
+        blank = all(not np.asarray(array, np.float64).any() for array in given.values())
+        return Judgement([] if blank else [hopeless("dk", GRADIENT_FACTOR)], 0, rows_total, GRADIENT_FACTOR)
+    found: dict[str, list[list[Array]]] = {name: [[], [], []] for name in given}
+    largest_lse = 0.0
+    with np.errstate(all="ignore"):
+        for batch, kv_head in units:
+            heads = one_kv_head(config, batch, kv_head)
+            analytic = exact_gradients(config, operands, dout, heads)
+            largest_lse = 0.0 if exact_scores else max(largest_lse, analytic.largest_lse)
+            naive = naive_gradients(config, operands, dout, heads, wide_scores=exact_scores)
+            for name, view in views.items():
+                own = heads.query if name == "dq" else heads.kv
+                part = view[batch, own].astype(np.float64)
+                right = getattr(analytic, name)
+                shape = right.shape
+                if exact is not None:
+                    right = exact[name][batch, own].reshape(shape)
+                triple = (part.reshape(shape), right, getattr(naive, name))
+                for parts, value in zip(found[name], triple, strict=True):
+                    parts.append(value.astype(np.float64, copy=False))
+        sizes = _gradient_sizes(config, inputs, largest_lse)
+        verdicts = [
+            judge_whole(name, [np.concatenate(parts) for parts in found[name]], config, sizes[name]) for name in given
+        ]
+        bad = [name for name, array in given.items() if not _all_finite(array)]
+        if bad and _finite(inputs):
+            verdicts.append(hopeless(bad[0], GRADIENT_FACTOR))
+    group = config.num_heads // config.num_kv_heads
+    return Judgement(verdicts, len(units) * group * config.seq_q, rows_total, GRADIENT_FACTOR)
+
+
+def sample_rows(config: AttentionConfig, max_flops: float, seed: int) -> list[tuple[int, int, Array]]:
+    """Choose what to compare: (batch, KV head, query rows), all of them if that takes at most ``max_flops``.
+
+    A row here is that position in every query head of the KV head. Above the limit each chosen KV head gets its first
+    and last row, its share of the rows on both sides of tile edges (dealt out over the chosen heads), and random rows.
+    """
+    units = [(b, h) for b in range(config.batch) for h in range(config.num_kv_heads)]
+    group = config.num_heads // config.num_kv_heads
+    row_flops = 2 * group * max(config.seq_k, 1) * max(config.head_dim + config.head_dim_v, 1)
+    budget = max(4, int(max_flops / row_flops))
+    everything = np.arange(config.seq_q)
+    if budget >= len(units) * config.seq_q:
+        return [(b, h, everything) for b, h in units]
+    rng = np.random.default_rng(seed)
+    chosen = sorted(rng.permutation(len(units))[: max(1, budget // 16)])
+    each = min(config.seq_q, max(4, budget // len(chosen)))
+    edges = np.unique([[m - 1, m] for m in range(EDGE, config.seq_q, EDGE)])
+    edges = rng.permutation(edges)
+    plan = []
+    for position, unit in enumerate(chosen):
+        mine = edges[position :: len(chosen)][: each // 2]
+        rest = rng.permutation(config.seq_q)
+        wanted = dict.fromkeys([0, config.seq_q - 1, *mine.tolist(), *rest.tolist()[: each + 2]])
+        plan.append((*units[unit], np.array(sorted(list(wanted)[:each]))))
+    return plan
+
+
+def _sample_kv_heads(config: AttentionConfig, max_flops: float, seed: int) -> list[tuple[int, int]]:
+    units = [(b, h) for b in range(config.batch) for h in range(config.num_kv_heads)]
+    group = config.num_heads // config.num_kv_heads
+    flops = 2 * group * config.seq_q * config.seq_k * (3 * config.head_dim + 2 * config.head_dim_v)
+    count = len(units) if not flops else min(len(units), max(1, int(max_flops / flops)))
+    chosen = np.random.default_rng(seed).permutation(len(units))[:count]
+    return [units[i] for i in sorted(chosen)]
+
+
+def _gradient_sizes(config: AttentionConfig, inputs: Inputs, largest_lse: float) -> dict[str, float]:
+    """Return the size of the terms that a gradient sums: |dout| |v| in a row of dS, which scale k turns into dq."""
+    assert inputs.dout is not None
+    score = config.head_dim_v * _typical(inputs.dout) * _typical(inputs.v) * abs(config.softmax_scale)
+    sizes = {"dq": score * _largest(inputs.k), "dk": score * _largest(inputs.q), "dv": _largest(inputs.dout)}
+    return {name: size * (1 + largest_lse) for name, size in sizes.items()}
+
+
+def _largest(array: Array) -> float:
+    wide = array.astype(np.float32) if array.dtype.itemsize == 2 else array
+    return float(np.max(np.abs(wide), initial=0, where=np.isfinite(wide)))
+
+
+def _typical(array: Array) -> float:
+    wide = array.astype(np.float32) if array.dtype.itemsize == 2 else array
+    return rms(np.where(np.isfinite(wide), wide, 0))
+
+
+def _all_finite(array: Array) -> bool:
+    return bool(np.isfinite(array).all())
+
+
+def _finite(inputs: Inputs) -> bool:
+    return all(_all_finite(array) for array in (inputs.q, inputs.k, inputs.v))
+
+
+def _check_form(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> None:
+    if array.shape != shape or array.dtype.name != dtype:
+        raise ConfigError(f"{name} is {array.dtype.name} {list(array.shape)}; the config says {dtype} {list(shape)}")

@@ -1,0 +1,207 @@
+"""The yardstick of accuracy: the same attention in float64, and as a naive program of the tensor's dtype computes it.
+
+The naive program is flash-attention's ``attention_ref(upcast=False, reorder_ops=True)``: standard attention whose
+tensors all have the dtype of the inputs (the products q.k, the finished scores, the probabilities, the output), with
+the scale applied to k instead of q. Products and sums inside one operation are float32, as they are in BLAS and in
+every GPU framework.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rocattn.backends.cpu import Softmax, compute_dtype, gradients_block, softmax_block
+from rocattn.backends.scores import Heads, finish_scores, product, query_factor
+from rocattn_profiling.workloads.inputs import numpy_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rocattn.config import AttentionConfig
+    from rocattn.layouts import Operands
+    from rocattn.registry import Array
+
+BLOCK_SCORES = 1 << 21
+LARGE_SCORE = 64.0
+"""An LSE beyond it says that scores are so large that their own rounding decides the error."""
+_ORDERS = 8
+
+
+class Forward(NamedTuple):
+    """One program's output for some rows of one KV head: out [G * R, Dv] and natural-log LSE [G * R]."""
+
+    out: Array
+    lse: Array
+
+
+class Gradients(NamedTuple):
+    """One program's gradients for one KV head: dq [G * Sq, D], dk [Sk, D], dv [Sk, Dv]; and the largest |LSE|."""
+
+    dq: Array
+    dk: Array
+    dv: Array
+    largest_lse: float
+
+
+def one_kv_head(config: AttentionConfig, batch: int, kv_head: int) -> Heads:
+    """Return the range of a single KV head and the query heads that share it."""
+    group = config.num_heads // config.num_kv_heads
+    query = slice(kv_head * group, (kv_head + 1) * group)
+    return Heads(slice(batch, batch + 1), slice(kv_head, kv_head + 1), query)
+
+
+def exact_forward(config: AttentionConfig, operands: Operands, heads: Heads, rows: Array) -> Forward:
+    """Compute some rows of one KV head in float64."""
+    blocks = [_forward(softmax_block(config, operands, heads, part, np.float64)) for part in _parts(config, rows)]
+    return _joined(config, blocks)
+
+
+def naive_forward(config: AttentionConfig, operands: Operands, heads: Heads, rows: Array) -> Forward:
+    """Compute some rows of one KV head as the naive program of the config's dtype does."""
+    dtype = numpy_dtype(config.dtype)
+    blocks = []
+    for part in _parts(config, rows):
+        block = _forward(_naive_softmax(config, operands, heads, part))
+        blocks.append(Forward(_rounded(block.out, dtype), block.lse))
+    return _joined(config, blocks)
+
+
+def fair_forward(
+    config: AttentionConfig, operands: Operands, heads: Heads, rows: Array, exact: Forward
+) -> Forward:  # fmt: skip
+    """Compute some rows of one KV head as `naive_forward` does, where that is a fair yardstick.
+
+    Large scores are not kept in 16 bits (at 2000 bfloat16 has a spacing of 8, and float16 ends at 65504), so there the
+    same program runs in float32, its output alone rounded. And there few rows have keys that compete, and what the
+    rounding of those few scores does to the output is luck: it runs with the features of q and k in several orders,
+    and each element is the one of them that is farthest from ``exact``, the float64 result.
+    """
+    if float(np.max(np.abs(exact.lse), initial=0, where=np.isfinite(exact.lse))) <= LARGE_SCORE:
+        return naive_forward(config, operands, heads, rows)
+    rng, inside = np.random.default_rng(config.head_dim), config
+    if config.itemsize == 2:
+        inside = config.replace(dtype="float32")
+    made = naive_forward(inside, operands, heads, rows)
+    for _ in range(_ORDERS):
+        order = rng.permutation(config.head_dim)
+        moved = operands._replace(q=operands.q[..., order], k=operands.k[..., order])
+        other = naive_forward(inside, moved, heads, rows)
+        made = Forward(_farthest(made.out, other.out, exact.out), _farthest(made.lse, other.lse, exact.lse))
+    return Forward(_rounded(made.out, numpy_dtype(config.dtype)), made.lse)
+
+
+def exact_gradients(config: AttentionConfig, operands: Operands, dout: Array, heads: Heads) -> Gradients:
+    """Compute the gradients of one KV head in float64; ``dout`` is the [B, H, Sq, Dv] view."""
+    blocks, largest = [], 0.0
+    for rows in _parts(config, np.arange(config.seq_q)):
+        softmax = softmax_block(config, operands, heads, rows, np.float64, keep_tanh=True)
+        blocks.append(gradients_block(config, softmax, _upstream(softmax, dout, heads, rows)))
+        largest = max(largest, _largest_lse(softmax))
+    return Gradients(*_summed(config, blocks), largest)
+
+
+def naive_gradients(
+    config: AttentionConfig, operands: Operands, dout: Array, heads: Heads, *, wide_scores: bool = False
+) -> Gradients:  # fmt: skip
+    """Compute the gradients of one KV head as the naive program of the config's dtype does.
+
+    With ``wide_scores`` it keeps scores in float32, for 16 bits do not hold huge ones; all else has the dtype.
+    """
+    dtype = numpy_dtype(config.dtype)
+    blocks, largest = [], 0.0
+    for rows in _parts(config, np.arange(config.seq_q)):
+        softmax = _naive_softmax(config, operands, heads, rows, wide_scores=wide_scores)
+        upstream = _upstream(softmax, dout, heads, rows)
+        # The backward pass is given ``out`` as it was stored; its rounding is in every program's gradients.
+        delta = (upstream[0, 0] * _rounded(_forward(softmax).out, dtype)).sum(axis=-1, keepdims=True)
+        blocks.append(gradients_block(config, softmax, upstream, storage=dtype, delta=delta[None, None]))
+        largest = max(largest, _largest_lse(softmax))
+    dq, dk, dv = (_rounded(x, dtype) for x in _summed(config, blocks))
+    return Gradients(dq, dk, dv, largest)
+
+
+def _farthest(one: Array, other: Array, exact: Array) -> Array:
+    """Return, element by element, what is farther from the exact result."""
+    return np.where(np.abs(other - exact) > np.abs(one - exact), other, one)
+
+
+def _parts(config: AttentionConfig, rows: Array) -> Iterator[Array]:
+    """Cut rows so that a block's scores stay small."""
+    group = config.num_heads // config.num_kv_heads
+    step = max(1, BLOCK_SCORES // max(1, group * config.seq_k))
+    for start in range(0, len(rows), step):
+        yield rows[start : start + step]
+
+
+def _forward(softmax: Softmax) -> Forward:
+    out = np.empty((*softmax.q.shape[:3], softmax.v.shape[-1]), softmax.v.dtype)
+    product(softmax.weights, softmax.v, softmax.hidden, out)
+    return Forward(out[0, 0], softmax.lse[0, 0])
+
+
+def _naive_softmax(
+    config: AttentionConfig, operands: Operands, heads: Heads, rows: Array, *, wide_scores: bool = False
+) -> Softmax:  # fmt: skip
+    """Return `softmax_block`'s result with every tensor rounded to the config's dtype (q raw, k scaled).
+
+    With ``wide_scores`` scaled k and the scores are not.
+    """
+    dtype, wide = numpy_dtype(config.dtype), compute_dtype(config)
+    kept = wide if wide_scores else dtype
+    group = config.num_heads // config.num_kv_heads
+    q = operands.q[heads.batch, heads.query][:, :, rows].astype(wide, order="C")
+    q = q.reshape(1, 1, group * len(rows), config.head_dim)
+    k, v = (x[heads.batch, heads.kv].astype(wide) for x in (operands.k, operands.v))
+    scores = _rounded(np.matmul(q, _rounded(k * wide.type(query_factor(config)), kept).swapaxes(-1, -2)), kept)
+    by_head = scores.reshape(1, group, len(rows), config.seq_k)
+    tanh = np.empty_like(by_head) if config.softcap is not None else None
+    hidden = finish_scores(by_head, config, operands, heads, rows, slice(0, config.seq_k), tanh_out=tanh)
+    scores = _rounded(scores, kept)
+    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    sinks = None
+    if operands.sinks is not None:
+        sinks = np.repeat(_rounded(operands.sinks[heads.query], dtype).astype(wide), len(rows))[None, None, :, None]
+        top = np.maximum(top, sinks)
+    top[top == -np.inf] = 0
+    weights = np.exp(scores - top)
+    total = weights.sum(axis=-1, keepdims=True) + (0 if sinks is None else np.exp(sinks - top))
+    lse = (np.log(total) + top)[..., 0]
+    weights = _rounded(weights / np.where(total == 0, 1, total), dtype)
+    curve = None if tanh is None else _rounded(tanh, dtype).reshape(scores.shape)
+    # `gradients_block` expects q scaled by query_factor.
+    return Softmax(weights, lse, hidden, curve, q * wide.type(query_factor(config)), k, v)
+
+
+def _upstream(softmax: Softmax, dout: Array, heads: Heads, rows: Array) -> Array:
+    part = dout[heads.batch, heads.query][:, :, rows].astype(softmax.q.dtype, order="C")
+    return part.reshape(1, 1, softmax.q.shape[2], dout.shape[-1])
+
+
+def _rounded(array: Array, dtype: np.dtype) -> Array:
+    """Round to a dtype, but keep computing in the wide one."""
+    return array if array.dtype == dtype else array.astype(dtype).astype(array.dtype)
+
+
+def _along_rows(parts: Sequence[Array], group: int) -> Array:
+    """Join row blocks [G * R, …] along R, head by head; a width may be 0, beside which numpy cannot find R itself."""
+    by_head = [part.reshape(group, len(part) // group, *part.shape[1:]) for part in parts]
+    joined: Array = np.concatenate(by_head, axis=1)
+    return joined.reshape(group * joined.shape[1], *joined.shape[2:])
+
+
+def _joined(config: AttentionConfig, blocks: list[Forward]) -> Forward:
+    group = config.num_heads // config.num_kv_heads
+    return Forward(_along_rows([b.out for b in blocks], group), _along_rows([b.lse for b in blocks], group))
+
+
+def _largest_lse(softmax: Softmax) -> float:
+    return float(np.max(np.abs(softmax.lse), initial=0, where=np.isfinite(softmax.lse)))
+
+
+def _summed(config: AttentionConfig, blocks: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
+    """Join dq's row blocks, and add up what each contributed to dk and dv."""
+    group = config.num_heads // config.num_kv_heads
+    dk, dv = (sum((b[i][0, 0] for b in blocks[1:]), start=blocks[0][i][0, 0]) for i in (1, 2))
+    return _along_rows([b[0][0, 0] for b in blocks], group), dk, dv

@@ -1,0 +1,117 @@
+"""Sentences go out and never come in: no behaviour hangs on how a reason, a finding or an exception is worded."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("rocattn", "profiling", "benchmarks", ".github/scripts")
+SENTENCES = {"reason", "sentence", "skipped", "problem", "problems", "unknown", "message", "excuse", "why", "remedy"}
+PARTS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "find", "index"}
+PATTERNS = {"match", "fullmatch", "search", "findall", "finditer"}
+COMPARISONS = ast.Eq | ast.NotEq | ast.In | ast.NotIn
+SHAPES = {"lower", "upper", "casefold", "strip"}
+
+COLLECT = "profiling/rocattn_profiling/profile/collect"
+ALLOWED = {
+    # What profilers and their probes print: these modules own those programs' words.
+    (f"{COLLECT}/diagnose.py", "text"), (f"{COLLECT}/find.py", "text"), (f"{COLLECT}/hardware.py", "text"),
+    # "None" is Slurm's word.
+    ("profiling/rocattn_profiling/bench/fleet/cluster.py", "why"),
+    # The message is a commit's, with git's trailers.
+    ("profiling/rocattn_profiling/gate/waivers.py", "message"),
+    # Names of numbers, not sentences about them.
+    ("rocattn/toolchain/code_object.py", "unknown"), ("profiling/rocattn_profiling/kernels/facts.py", "unknown"),
+    # Where a text already names a place, the place is not printed a second time.
+    ("profiling/rocattn_profiling/gate/formats/render.py", "text"),
+    # A waiver's problem begins with its place in the file, of which SARIF wants the line.
+    ("profiling/rocattn_profiling/gate/formats/sarif.py", "problem"),
+}  # fmt: skip
+
+
+def sources():
+    """Return every Python file that is shipped or measures, and dev.py."""
+    return [*(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))), ROOT / "dev.py"]
+
+
+def own_classes(trees):
+    """Return the names of the classes of all modules, our exceptions among them."""
+    return {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+
+
+def sentence(node, errors):
+    """Return which sentence an expression is, "" for none: one by its name, or str() of an exception of ours."""
+    if isinstance(node, ast.Attribute):
+        return node.attr if node.attr in SENTENCES | {"text"} else ""  # a variable called text is usually a file's
+    if isinstance(node, ast.Name):
+        return node.id if node.id in SENTENCES else ""
+    if isinstance(node, ast.Subscript):
+        return sentence(node.value, errors)
+    if not isinstance(node, ast.Call):
+        return ""
+    if isinstance(node.func, ast.Attribute):
+        return sentence(node.func.value, errors) if node.func.attr in SHAPES else ""
+    made_text = isinstance(node.func, ast.Name) and node.func.id == "str" and node.args
+    return "str" if made_text and isinstance(node.args[0], ast.Name) and node.args[0].id in errors else ""
+
+
+def examined(node):
+    """Return the expressions whose characters a node looks at."""
+    if isinstance(node, ast.Match):
+        return [node.subject]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return [node.func.value] if node.func.attr in PARTS else node.args if node.func.attr in PATTERNS else []
+    if isinstance(node, ast.Compare) and any(
+        isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in node.ops
+    ):
+        sides = [node.left, *node.comparators]
+        # Whether there is a text at all may decide.
+        return [] if any(isinstance(side, ast.Constant) and side.value in {"", None} for side in sides) else sides
+    return []
+
+
+def read_back(tree, own):
+    """Return (line, name) of every place that looks at the characters of a sentence."""
+    caught = {}
+    for handler in ast.walk(tree):
+        if isinstance(handler, ast.ExceptHandler) and handler.name:
+            types = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(handler.type)}
+            for node in ast.walk(handler) if types & own else ():
+                caught.setdefault(node, set()).add(handler.name)
+    return [
+        (node.lineno, name)
+        for node in ast.walk(tree) for subject in examined(node)
+        if (name := sentence(subject, caught.get(node, ())))
+    ]  # fmt: skip
+
+
+def test_no_module_reads_a_sentence_back():
+    """Programs act on codes, statuses and types (`rocattn_profiling.base.reasons`); what is allowed is still there."""
+    trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sources()}
+    own = own_classes(trees.values())
+    found = {(path, name): line for path, tree in trees.items() for line, name in read_back(tree, own)}
+    assert found.keys() - ALLOWED == set(), {key: found[key] for key in found.keys() - ALLOWED}
+    assert found.keys() >= ALLOWED, "these are allowed for nothing"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'record.skipped.startswith("failed: ")', 'look.reason in {"wall time", "CPU time"}', '"spilled" in cause.text',
+        'finding.sentence.removeprefix("x on y: ")', 're.search(r"\\d+", entry.reason)',
+        'f"no {x}" not in facts.unknown',
+        '[one for one in audit.problems if one.problem.lower() == "no"]',
+    ],
+)  # fmt: skip
+def test_a_sentence_that_is_read_back_is_found(line):
+    """Each of these was, or nearly was, in the code."""
+    assert read_back(ast.parse(line), set())
+
+
+def test_the_text_of_an_exception_is_one_where_it_is_ours():
+    """Other libraries' errors have no types to go by."""
+    code = "try:\n    x()\nexcept {} as error:\n    y = str(error).startswith('git is not installed')\n"
+    assert read_back(ast.parse(code.format("RevisionError")), {"RevisionError"}) == [(4, "str")]
+    assert read_back(ast.parse(code.format("OSError")), {"RevisionError"}) == []
+    assert read_back(ast.parse('if record.skipped == "" or record.why != "": pass'), set()) == []

@@ -101,10 +101,10 @@ class TestCompilers:
 
     @pytest.mark.parametrize("target", ["gfx942", "gfx1100"])
     def test_of_triton(self, tmp_path, monkeypatch, target):
-        """Its .hsaco is what its .amdgcn says; the kernel is the one of benchmarks/peers/against_triton.py."""
+        """Its .hsaco is what its .amdgcn says; the kernel is the one of research/peers/against_triton.py."""
         triton = pytest.importorskip("triton", reason="Triton is not installed")
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-        monkeypatch.syspath_prepend(ROOT / "benchmarks" / "peers")
+        monkeypatch.syspath_prepend(ROOT / "research" / "peers")
         against_triton = importlib.import_module("against_triton")
         made = []
         compile_kernel = triton.compile

@@ -33,7 +33,7 @@ TORCH_GROUPS = {
     "inference": "float32 forward", "gemma": "float32 forward", "reduced": "bfloat16 and float16 forward",
     "decode": "decode", "backward": "float32 backward",
 }  # fmt: skip
-"""Groups of ``benchmarks/peers/against_torch.py`` and what their ratios are of."""
+"""Groups of ``research/peers/against_torch.py`` and what their ratios are of."""
 PAGE_LIMIT_BYTES = 32 << 20
 
 

@@ -3,8 +3,8 @@
 The same sources and the same launch plans (those of gfx1100: waves of 32 lanes), compiled to PTX by the same clang.
 None of its times says anything about an AMD GPU. Two steps, because the card is often elsewhere::
 
-    python benchmarks/peers/on_nvidia.py prepare FOLDER [--quick]   # where this project and its compiler are
-    python benchmarks/peers/on_nvidia.py run FOLDER [--json FILE]   # where the card is; needs numpy and PyTorch (CUDA)
+    python research/peers/on_nvidia.py prepare FOLDER [--quick]   # where this project and its compiler are
+    python research/peers/on_nvidia.py run FOLDER [--json FILE]   # where the card is; needs numpy and PyTorch (CUDA)
 
 ``prepare`` writes plans, PTX and, for the checked problems, inputs and the float64 result. ``run`` executes the checked
 problems, then times flash against the standard path and PyTorch's ``scaled_dot_product_attention`` in turns, by events,

@@ -1,6 +1,6 @@
 """How often the gate is wrong on simulated noise of many shapes, and how often change points are.
 
-    python benchmarks/gate_pairs/calibration.py --pairs 1000 --series 300
+    python research/gate_pairs/calibration.py --pairs 1000 --series 300
 
 The recorded pairs say what happens on one machine; this says what happens where launches are skewed, bimodal, drifting,
 autocorrelated, quantised by a coarse clock, or as noisy as 10 %.

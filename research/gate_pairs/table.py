@@ -1,6 +1,6 @@
 """Compares gates on the same recorded pairs: false alarms on identical code, and slowdowns found.
 
-    python benchmarks/gate_pairs/table.py out/gate-pairs/launches.jsonl --out benchmarks/gate_pairs/unseen.json
+    python research/gate_pairs/table.py out/gate-pairs/launches.jsonl --out research/gate_pairs/unseen.json
 
 Each rule is applied as its tool applies it to the samples of both sides; ours is the decision that ``rocattn gate run``
 and ``rocattn gate judge`` make. A pull request is a set of seven kinds of one block: red when any of them is.

@@ -1,7 +1,7 @@
 """Measure the tables of ``docs/baselines.md`` and put them between their markers there.
 
-    .venv/bin/python benchmarks/peers/baselines.py                      # all of them, minutes
-    .venv/bin/python benchmarks/peers/baselines.py --only square        # the original suite's table
+    .venv/bin/python research/peers/baselines.py                      # all of them, minutes
+    .venv/bin/python research/peers/baselines.py --only square        # the original suite's table
 
 ``square`` is the table of the original suite, [1, n, n], beside its figures: averages of one call, of a machine and a
 number of threads that are not known, so for orientation and not for a ratio. ``modules`` and ``models`` are the quick

@@ -3,7 +3,7 @@
 Run it with a Python that has both this project and the CPU build of PyTorch 2.13::
 
     python -m venv torchenv && torchenv/bin/pip install . ziglang==0.17.0 torch==2.13.0   # the CPU build
-    torchenv/bin/python benchmarks/peers/against_torch.py --threads 2 --json ratios.json
+    torchenv/bin/python research/peers/against_torch.py --threads 2 --json ratios.json
 
 Every configuration is run by both, on the same memory, in turns within one process, with the same number of threads; a
 ratio is PyTorch's median time over ours. Every output is compared with float64 on sampled rows, beside PyTorch's error.

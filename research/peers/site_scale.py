@@ -1,6 +1,6 @@
 """The website of a long history: how long `rocattn site` takes, and how large and how fast its pages are.
 
-    python benchmarks/peers/site_scale.py [--commits 2000] [--lines 500] [--folder DIR]
+    python research/peers/site_scale.py [--commits 2000] [--lines 500] [--folder DIR]
 
 Makes a git repository and an asv store (times with 2 % noise, machine code that seldom changes, steps now and then) in
 a temporary folder, publishes it once with asv's pages, and prints wall and CPU seconds, the largest page of each kind,

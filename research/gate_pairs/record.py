@@ -1,6 +1,6 @@
 """Records real pairs for judging gates: identical code and true slowdowns, launches interleaved in random order.
 
-    python benchmarks/gate_pairs/record.py --out out/gate-pairs/launches.jsonl --minutes 45
+    python research/gate_pairs/record.py --out out/gate-pairs/launches.jsonl --minutes 45
 
 A block is 20 rounds. In a round every side runs once in a fresh process per group of kinds, in random order: three
 sides of identical code and one for each true slowdown. A launch of which a kind met a slow spell of the machine, by its

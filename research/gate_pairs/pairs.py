@@ -1,6 +1,6 @@
 """Makes pairs of recorded launches, in the format that ``rocattn gate judge`` reads.
 
-    python benchmarks/gate_pairs/pairs.py out/gate-pairs/launches.jsonl --part unseen --out out/gate-pairs/pairs.jsonl
+    python research/gate_pairs/pairs.py out/gate-pairs/launches.jsonl --part unseen --out out/gate-pairs/pairs.jsonl
 
 A pair's id says what it is: kind, block, background, base side, head side, first round, rounds.
 """

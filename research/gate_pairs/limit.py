@@ -1,6 +1,6 @@
 """What the best test could find on recorded pairs: the most powerful one, told what no gate knows beforehand.
 
-    python benchmarks/gate_pairs/limit.py out/gate-pairs/launches.jsonl
+    python research/gate_pairs/limit.py out/gate-pairs/launches.jsonl
 
 For each kind it is told the distribution of the launches of identical code (a kernel density of this very recording),
 how much of the machine's speed the kind shares, and the size of the change that it has to find. What it is not told is

@@ -1,6 +1,6 @@
 """How often the interval of all benchmarks together holds the truth, and how wide it is, on simulated suites.
 
-    python benchmarks/gate_pairs/together.py --sessions 200
+    python research/gate_pairs/together.py --sessions 200
 
 The truth is the mean of the changes of the suite's benchmarks. The width is in parts of what the estimate itself
 scatters by (2 x 1.96 of its standard deviations): of a plain mean, Student's t is 1.83 times as wide for three rounds,

@@ -3,7 +3,7 @@
 No GPU is needed: Triton compiles for AMD GPUs without one. Run it with a Python that has both this project and Triton::
 
     python -m venv tritonenv && tritonenv/bin/pip install -e '.[toolchain]' triton==3.9.0
-    tritonenv/bin/python benchmarks/peers/against_triton.py --json counts.json --update docs/machine-code.md
+    tritonenv/bin/python research/peers/against_triton.py --json counts.json --update docs/machine-code.md
 
 Both sides compute the same problem: fp16, D = Dv, long sequences, causal or not, with the LSE. Triton's kernel is the
 flash attention of its tutorial 06 on plain pointers (`triton_flash.py`), which takes whole tiles only. Of its builds

@@ -3,7 +3,7 @@
 It needs a checkout of ROCm/rocprofiler-compute and a Python with its requirements, no GPU::
 
     python -m venv rpcenv && rpcenv/bin/pip install -r rocprofiler-compute/requirements.txt "pandas<3" "numpy<2"
-    python benchmarks/peers/against_rocprof_compute.py --python rpcenv/bin/python \
+    python research/peers/against_rocprof_compute.py --python rpcenv/bin/python \
         --script rocprofiler-compute/src/rocprof-compute WORKLOAD…
 
 Each line is one metric of its table 2.1 (speed of light): what it prints, ours by the same convention (the mean of the

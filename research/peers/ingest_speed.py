@@ -1,6 +1,6 @@
 """Reading large profiler files: this project's reader beside a bare read of the same columns, interleaved.
 
-    python benchmarks/peers/ingest_speed.py [--counter-rows 5000000] [--dispatches 2000000] [--rounds 3] [--folder DIR]
+    python research/peers/ingest_speed.py [--counter-rows 5000000] [--dispatches 2000000] [--rounds 3] [--folder DIR]
 
 Writes a rocprofv3 counter CSV and a rocpd database (schema 3, the real tables and views) into a temporary folder,
 then reads each in turns with `rocattn_profiling.profile.ingest.read` and with what one would type:

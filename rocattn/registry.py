@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import ConfigError, NoBackendError
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
     from rocattn.config import AttentionConfig
     from rocattn.layouts import Operands
-    from rocattn.thresholds import Rules
 
     Array = NDArray[Any]
 
@@ -89,19 +86,13 @@ def checked(backend: Backend, answer: Any) -> Support:
 
 
 class BackendRegistry:
-    """Backends by name, with an optional default and measured thresholds; safe to use from several threads.
+    """Backends by name, with an optional default; safe to use from several threads."""
 
-    Args:
-        variable: Environment variable that names a file of thresholds, read when `select` first has a choice.
-    """
-
-    def __init__(self, variable: str = "") -> None:
+    def __init__(self) -> None:
         self._backends: dict[str, Backend] = {}
         self._order: tuple[Backend, ...] | None = None  # of their priorities; None until it is asked for
         self._default: str | None = None
         self._last: str | None = None  # the name of what `select` returned
-        self._variable = variable
-        self._rules: Rules | None = None
         self._lock = threading.Lock()
 
     def register(self, backend: Backend) -> Backend:
@@ -154,25 +145,10 @@ class BackendRegistry:
         return self._default
 
     def set_default(self, name: str | None) -> None:
-        """Make `select` try this backend first; None goes back to the fastest."""
+        """Make `select` try this backend first; None goes back to priorities."""
         if name is not None:
             self.get(name)
         self._default = name
-
-    def use_thresholds(self, path: str | Path | None, *, force: bool = False) -> None:
-        """Make `select` prefer what was measured to be faster (see `rocattn.thresholds`); None goes back to priorities.
-
-        Args:
-            path: A file that `rocattn bench --crossover` wrote.
-            force: Take it even if it was measured on another machine or with another number of threads.
-
-        Raises:
-            ThresholdsError: When it cannot be read, or is of another machine or thread count.
-        """
-        from rocattn.thresholds import load_thresholds
-
-        self._rules = None if path is None else load_thresholds(Path(path), force=force).rules()
-        self._variable = ""  # what the program says outweighs the environment
 
     def supports(self, backend: Backend, config: AttentionConfig) -> Support:
         """Say whether a backend is available here and supports the config.
@@ -189,14 +165,12 @@ class BackendRegistry:
             backend.expect(kv_bytes)
 
     def select(self, config: AttentionConfig, name: str | None = None) -> Backend:
-        """Return the backend for a config: the named one, else the default if able, else the fastest able one.
-
-        The fastest is the one of the highest priority, or one that thresholds say beats it.
+        """Return the backend for a config: the named one, else the default if able, else the first able by priority.
 
         Raises:
             NoBackendError: When the named one, or every one, is unable; the message gives each one's reason.
         """
-        backend = self._fastest_able(config) if name is None else self._named(config, name)
+        backend = self._first_able(config) if name is None else self._named(config, name)
         self._last = backend.name
         return backend
 
@@ -208,7 +182,7 @@ class BackendRegistry:
             raise NoBackendError(message, {name: answer.reason})
         return backend
 
-    def _fastest_able(self, config: AttentionConfig) -> Backend:
+    def _first_able(self, config: AttentionConfig) -> Backend:
         order = self._by_priority()
         if self._default is not None:
             order = tuple(sorted(order, key=lambda b: b.name != self._default))
@@ -216,29 +190,11 @@ class BackendRegistry:
         for backend in order:
             answer = self.supports(backend, config)
             if answer:
-                return backend if backend.name == self._default else self._fastest(config, backend)
+                return backend
             reasons[backend.name] = answer.reason
         listed = "; ".join(f"{k}: {v}" for k, v in reasons.items()) or "no backend is registered"
         raise NoBackendError(f"no backend can run {config.label}: {listed}", reasons)
 
-    def _fastest(self, config: AttentionConfig, backend: Backend) -> Backend:
-        """Return the backend that thresholds say is faster on a config than the one of highest priority, if able."""
-        if self._variable:
-            if path := os.environ.get(self._variable):
-                self.use_thresholds(path)
-            self._variable = ""
-        if self._rules is None:
-            return backend
-        seen = {backend.name}
-        while (name := self._rules.better(config, backend.name)) is not None and name not in seen:
-            seen.add(name)
-            other = self._backends.get(name)
-            if other is None or not self.supports(other, config):
-                break
-            backend = other
-        return backend
 
-
-THRESHOLDS_VARIABLE = "ROCATTN_THRESHOLDS"
-BACKENDS = BackendRegistry(THRESHOLDS_VARIABLE)
+BACKENDS = BackendRegistry()
 """The process-wide registry that `rocattn.attention` selects from; importing `rocattn.backends` fills it."""

@@ -39,14 +39,12 @@ def unchanged_backends():
     from rocattn.backends import BACKENDS
 
     backends, default, modules = dict(BACKENDS._backends), BACKENDS._default, set(sys.modules)
-    thresholds = BACKENDS._rules, BACKENDS._variable
     yield
     if BACKENDS._backends != backends:
         for name in set(sys.modules) - modules:
             if str(getattr(sys.modules[name], "__file__", "")).startswith(OURS):
                 del sys.modules[name]
     BACKENDS._backends, BACKENDS._order, BACKENDS._default = backends, None, default
-    BACKENDS._rules, BACKENDS._variable = thresholds
 
 
 def pytest_collection_modifyitems(config, items):

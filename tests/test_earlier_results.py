@@ -69,8 +69,6 @@ CASES = {
             "bench --grid nosuch --out OUT": 4,
             "bench --head-dim 0 --out OUT": 4,
             "bench --model nosuch.gguf --out OUT": 4,
-            "bench --use-thresholds nosuch.json --out OUT": 4,
-            "bench --crossover --backend cpu --out OUT": 4,
             f"bench {SHAPE} --backend cpu --seed 5 --backend-module nosuch --out OUT": 4,
         },
     ),

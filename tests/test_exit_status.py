@@ -42,9 +42,6 @@ MINE = "--backend-module mine"
 FAULTY = "--backend-module faulty"
 VERIFY = "verify --family basics --quick --out OUT"
 MEMORY = "memory --lengths 64 128 --threads 1 --out OUT"
-CROSS = (
-    "bench --crossover --head-dims 16 --dtypes float32 --masks none --lengths 8 9 --launches 1 --samples 2 --out OUT"
-)
 PLAN = "plan --arch gfx942 --seq-q 64 --head-dim 64"
 OCCUPANCY = "kernels occupancy --arch gfx942 --vgprs 64"
 
@@ -76,8 +73,6 @@ STATUSES = {
     f"bench {SHAPE} --dtype nosuch --out OUT": 4,
     "bench --list --json": 0,
     "site --measure 0": 4,
-    f"{CROSS} {MINE} --backend cpu absent": 3,
-    f"{CROSS} {FAULTY} --backend cpu wrong": 1,
     # memory
     f"{MEMORY} {MINE} --backend cpu": 0,
     f"{MEMORY} {MINE} --backend cpu absent": 3,

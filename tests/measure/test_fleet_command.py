@@ -62,8 +62,6 @@ def test_options_reach_sbatch(tmp_path, slurm, capsys):
     ("words", "message"),
     [
         (["--engine", "here", "--gpus", "1", "--max-jobs", "2"], "--gpus, --max-jobs: only with --engine slurm"),
-        (["--crossover"], "--crossover is of one machine: run it there"),
-        (["--use-thresholds", "x.json"], "--use-thresholds is of one machine"),
         (["--cluster", "local", "--partition", "p"], "--cluster local has no nodes"),
         (["--slurm-option", "=x"], "write NAME=VALUE"),
         (["--job-minutes", "0"], "'0' is not a number of minutes above 0"),

@@ -219,7 +219,6 @@ def test_a_file_that_is_no_gguf_is_one_clear_line(write, tmp_path, capsys):
     ("words", "told"),
     [
         (["--prompts", "9"], "--prompts are those of a --model"),
-        (["--model", "x.gguf", "--crossover"], "--model is a run of its own"),
         (["--model", "x.gguf", "--grid", "square"], "--grid cannot be used with --model"),
         (["--model", "x.gguf", "--head-dim", "9"], "--head-dim cannot be used with --model"),
         (["--model", "x.gguf", "--direction", "backward"], "forward only"),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, progress, say
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
-from rocattn_profiling.bench import crossover_command as bench_crossover
 from rocattn_profiling.bench import model_command as bench_model
 from rocattn_profiling.bench.fleet import command as bench_fleet
 from rocattn_profiling.bench.parts import Part, module_parts
@@ -74,17 +73,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add_storage(what)
     what.add_argument("--data", choices=("normal", "trig"), default="normal", help="input values (default normal)")
     what.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of the input values (default 0)")
-    what.add_argument(
-        "--use-thresholds", metavar="FILE",
-        help="measure also what select chooses by the thresholds of this file (see --crossover), as backend 'select'",
-    )  # fmt: skip
-    what.add_argument(
-        "--force-thresholds", action="store_true", help="use it even if it is of another machine or thread count"
-    )
     shape = parser.add_argument_group("one shape of your own, instead of a grid")
     add_sizes(shape)
     bench_model.add_options(parser)
-    bench_crossover.add_options(parser)
     bench_fleet.add_options(parser)
     how = parser.add_argument_group("how to measure")
     how.add_argument("--launches", type=positive, metavar="N", help="fresh processes a config (default 3)")
@@ -105,14 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return bench_view.list_grids(as_json=arguments.json)
     bench_fleet.check(arguments)
-    for name in ("modules", "model"):
-        if getattr(arguments, name) and arguments.crossover:
-            raise CommandError(f"--{name} is a run of its own: leave out --crossover")
     if arguments.prompts and not arguments.model:
         raise CommandError("--prompts are those of a --model: name its file")
     end_on_sigterm("bench", "what was finished is kept")
-    if arguments.crossover:
-        return bench_crossover.run(arguments, _settings(arguments))
     settings, parts = _settings(arguments), _parts(arguments)
     notes: list[str] = []
     total = sum(len(part.configs) for part in parts) * settings.launches
@@ -170,20 +156,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         changes |= {"min_samples": arguments.samples, "max_samples": arguments.samples}
     if arguments.time_limit is not None:
         changes["time_limit_s"] = arguments.time_limit
-    if arguments.use_thresholds is not None:
-        changes |= _thresholds(arguments)
     return Settings.for_quick(**changes) if arguments.quick else Settings(**changes)
-
-
-def _thresholds(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Use the file of thresholds here, where a wrong one is told at once; returns the settings that name it."""
-    from rocattn_profiling.workloads.selecting import measure_selection
-
-    if arguments.threads is not None:
-        os.environ["ROCATTN_NUM_THREADS"] = str(arguments.threads)  # as the measuring processes have it
-    path, force = Path(arguments.use_thresholds).resolve(), arguments.force_thresholds
-    found = measure_selection(path, force=force)
-    return {"thresholds": str(path), "force_thresholds": force, "thresholds_hash": found}
 
 
 def _parts(arguments: argparse.Namespace) -> list[Part]:
@@ -221,22 +194,13 @@ def _with_backends(parts: list[Part], arguments: argparse.Namespace, added: list
     named = _named(arguments)
     if not named:
         added = [*(["gpu"] if gpu else []), *added]
-    if arguments.use_thresholds is not None:
-        from rocattn_profiling.workloads.selecting import SELECT
-
-        added = [*added, SELECT]
     usual = {part.suite: part.backends or list(get_grid(DEFAULT_GRID).backends) for part in parts}
     return [replace(part, backends=named or list(dict.fromkeys([*usual[part.suite], *added]))) for part in parts]
 
 
 def _named(arguments: argparse.Namespace) -> list[str]:
     """Return the backends that were asked for by name."""
-    named = list(dict.fromkeys(arguments.backend or []))
-    if named and arguments.use_thresholds is not None:
-        from rocattn_profiling.workloads.selecting import SELECT
-
-        named.append(SELECT)
-    return named
+    return list(dict.fromkeys(arguments.backend or []))
 
 
 def _has_gpu() -> bool:

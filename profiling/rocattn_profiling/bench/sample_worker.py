@@ -55,7 +55,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         check: Whether outputs are compared with float64.
         module: Suite of the module workload that attention is measured in; "" for attention alone.
         backend_module: Module that registers further backends when imported; "" for none.
-        thresholds, force_thresholds: As in `settings.Settings`.
         library: Folder that rocattn must have been imported from: the parent's.
         parent: Process id of the parent; without it the worker ends.
     """
@@ -73,8 +72,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     check: bool = False
     module: str = ""
     backend_module: str = ""
-    thresholds: str = ""
-    force_thresholds: bool = False
     library: str = ""
     parent: int = 0
 
@@ -211,10 +208,9 @@ class Sampler:
 def calls_of(
     backends: Sequence[str], config: AttentionConfig, inputs: Inputs
 ) -> dict[str, Callable[[], tuple[Any, ...]]]:
-    """Return what each backend does for one call, through the public API; `SELECT` is a call that names none."""
-    from rocattn_profiling.workloads.selecting import SELECT
+    """Return what each backend does for one call, through the public API."""
 
-    def forward(name: str | None) -> Callable[[], tuple[Any, ...]]:
+    def forward(name: str) -> Callable[[], tuple[Any, ...]]:
         options = inputs.options(config)
 
         def call() -> tuple[Any, ...]:
@@ -223,7 +219,7 @@ def calls_of(
 
         return call
 
-    def backward(name: str | None) -> Callable[[], tuple[Any, ...]]:
+    def backward(name: str) -> Callable[[], tuple[Any, ...]]:
         options = inputs.options(config)
         options.pop("return_lse", None)
         made: list[Any] = []
@@ -238,7 +234,7 @@ def calls_of(
         return call
 
     make = forward if config.direction == "forward" else backward
-    return {name: make(None if name == SELECT else name) for name in backends}
+    return {name: make(name) for name in backends}
 
 
 def check_outputs(
@@ -310,8 +306,6 @@ def perform(job: Job, mark: Callable[[str], None]) -> Result:
         from rocattn_profiling.measure.settings import import_backends
 
         import_backends(job.backend_module)
-    if job.thresholds:
-        rocattn.BACKENDS.use_thresholds(job.thresholds, force=job.force_thresholds)
     config = AttentionConfig.from_dict(job.config)
     calls, check = _prepare(job, config)
     result = Result(start_ns=time.time_ns(), load=load_average())

@@ -108,8 +108,6 @@ def _job(config: AttentionConfig, backends: list[str], settings: Settings, pos: 
         check=pos == 0,
         module=module,
         backend_module=settings.backend_module,
-        thresholds=settings.thresholds,
-        force_thresholds=settings.force_thresholds,
         library=str(Path(str(rocattn.__file__)).resolve().parent),
         parent=os.getpid(),
     )

@@ -29,9 +29,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         data, seed: How inputs are made.
         backend_module: Module that registers further backends when imported; "" for none.
         quick: Measure the machine's ceilings in about a second.
-        thresholds, force_thresholds: File that selections follow, as `BackendRegistry.use_thresholds` takes it; "" for
-            none.
-        thresholds_hash: Of its content.
     """
 
     launches: int = 3
@@ -45,9 +42,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     backend_module: str = ""
     quick: bool = False
-    thresholds: str = ""
-    force_thresholds: bool = False
-    thresholds_hash: str = ""
 
     @classmethod
     def for_quick(cls, **changes: Any) -> Settings:

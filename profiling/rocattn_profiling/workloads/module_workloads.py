@@ -23,7 +23,6 @@ from rocattn_profiling.workloads.accuracy import check_tensors
 from rocattn_profiling.workloads.inputs import numpy_dtype
 from rocattn_profiling.workloads.modules import CachedGemma, MultiExpert, MultiHead, Projections
 from rocattn_profiling.workloads.naive import exact_forward, naive_forward, one_kv_head
-from rocattn_profiling.workloads.selecting import SELECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -273,11 +272,11 @@ def prepare(
     Args:
         suite: Of a workload.
         config: One of its configs; the dtype may differ.
-        backends: Names; `SELECT` is a call that names none.
+        backends: Names.
         seed: Of weights and tokens.
     """
     subject = make_subject(suite, config, seed)
-    calls = {name: subject.call(backend=None if name == SELECT else name) for name in backends}
+    calls = {name: subject.call(backend=name) for name in backends}
 
     def check(outputs: dict[str, Arrays]) -> dict[str, Check]:
         right = subject.reference(partial(_by_heads, exact_forward), exact=True)

@@ -78,9 +78,6 @@ def check(arguments: argparse.Namespace) -> None:
         if given:
             raise CommandError(f"{', '.join(given)}: only with --engine slurm")
         return
-    if arguments.crossover or arguments.use_thresholds is not None:
-        name = "--crossover" if arguments.crossover else "--use-thresholds"
-        raise CommandError(f"{name} is of one machine: run it there (srun rocattn bench {name} …), without --engine")
     if arguments.cluster == "local" and (arguments.partition or arguments.slurm_option or arguments.share_nodes):
         raise CommandError("--cluster local has no nodes, no partition and no options of sbatch: leave these out")
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.gate.folder import alone
 from rocattn_profiling.gate.rule import noise, noise_record
 from rocattn_profiling.gate.rule.launches import locations
 from rocattn_profiling.gate.rule.noise_record import FILE, Key, Measurement, NoiseError
 from rocattn_profiling.gate.rule.pairs import PairLaunch
+from rocattn_profiling.gate.run import alone
 from rocattn_profiling.measure.records import Machine
 
 HERE = Machine(name="m", cpu="a CPU", cores=2, memory_bytes=1, os="o", python="3.13.1", numpy="2")

@@ -1,79 +1,91 @@
-"""``rocattn gate``: ``run`` fails on a proven regression, ``selftest`` tests that, the others take what is stored."""
+"""``rocattn gate``: ``run`` measures and decides; ``show`` and ``comment`` print a stored verdict in another form.
+
+``judge`` and ``selftest`` have modules of their own.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.base.console import add_common, emit_json, say
-from rocattn_profiling.base.status import USAGE, CommandError
-from rocattn_profiling.gate import (
-    command_options as gate_options,
-)
-from rocattn_profiling.gate import (
-    judge_command as gate_judge,
-)
-from rocattn_profiling.gate import (
-    selftest_command as gate_selftest,
-)
-from rocattn_profiling.gate import (
-    show_command as gate_show,
-)
+from rocattn_profiling.base.console import add_common, emit_json, print_utf8, say
+from rocattn_profiling.base.status import NOT_MEASURED, OK, USAGE, CommandError
+from rocattn_profiling.gate import judge_command, selftest_command
+from rocattn_profiling.gate import options as gate_options
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from rocattn_profiling.gate.verdict import GateResult
+
+FORMATS = ("text", "markdown", "junit", "sarif", "summary", "annotations", "json")
+_RUN_URL = re.compile(r"https?://[A-Za-z0-9.-]+(:\d+)?/[A-Za-z0-9_./-]+")
+_REMARK = (
+    "Taken from the run's verdict: names and numbers only. Its reasons and explanations are in the run's own summary "
+    "and files."
+)
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="run|judge|selftest|show|comment")
     text = "measure base and head in fresh, interleaved processes and decide"
-    run_ = verbs.add_parser("run", help=text, description=text.capitalize() + ".")
-    run_.add_argument(
+    _prepare_run(verbs.add_parser("run", help=text, description=text.capitalize() + "."))
+    text = "decide stored pairs without measuring"
+    judge_command.prepare(verbs.add_parser("judge", help=text))
+    _prepare_show(verbs.add_parser("show", help="print a stored verdict in another form"))
+    text = "make the comment for a pull request from an untrusted verdict"
+    _prepare_comment(verbs.add_parser("comment", help=text))
+    text = "measure one commit against itself: what the gate sees on this machine, and how often it is wrong"
+    selftest_command.prepare(verbs.add_parser("selftest", help=text, description=text.capitalize() + "."))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a subcommand; return its exit status."""
+    subcommands: dict[str, Callable[[argparse.Namespace], int]] = {
+        "run": _run,
+        "judge": judge_command.run,
+        "selftest": selftest_command.run,
+        "show": _show,
+        "comment": _comment,
+    }
+    return subcommands[arguments.verb](arguments)
+
+
+def _prepare_run(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``run``."""
+    parser.add_argument(
         "--base", default="", metavar="REV", help="revision to compare with (default: the parent of head)"
     )
-    run_.add_argument(
+    parser.add_argument(
         "--head", default="", metavar="REV", help="revision to judge, or WORKTREE for the tree as it is (default: HEAD)"
     )
     for side in ("base", "head"):
         text = f"Python of an existing environment to take as {side}, instead of revisions"
-        run_.add_argument(f"--{side}-python", default="", metavar="PYTHON", help=text)
+        parser.add_argument(f"--{side}-python", default="", metavar="PYTHON", help=text)
     text = "interpreter to build revisions with (default: the running one)"
-    run_.add_argument("--python", default="", metavar="PYTHON", help=text)
-    gate_options.prepare(run_)
-    run_.add_argument("--quick", action="store_true", help="fewer rounds, shorter launches, only Quick… classes if any")
-    run_.add_argument("--rounds", type=int, metavar="N", help="most rounds for an undecided benchmark")
-    run_.add_argument("--strict", action="store_true", help="exit 2 if anything is undecided")
-    run_.add_argument("--no-exact", action="store_true", help="leave out what needs no clock (machine code, plans)")
+    parser.add_argument("--python", default="", metavar="PYTHON", help=text)
+    gate_options.prepare(parser)
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rounds, shorter launches, only Quick… classes if any"
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="most rounds for an undecided benchmark")
+    parser.add_argument("--strict", action="store_true", help="exit 2 if anything is undecided")
+    parser.add_argument("--no-exact", action="store_true", help="skip what needs no clock (machine code, plans)")
     text = "add base's launches to the record of noise: for runs on the main branch, not on pull requests"
-    run_.add_argument("--learn", action="store_true", help=text)
-    add_common(run_, out="out/gate")
-    text = "decide stored pairs without measuring"
-    gate_judge.prepare(verbs.add_parser("judge", help=text))
-    gate_show.prepare_show(verbs.add_parser("show", help="print a stored verdict in another form"))
-    text = "make the comment for a pull request from a verdict that nobody vouches for"
-    gate_show.prepare_comment(verbs.add_parser("comment", help=text))
-    text = "measure one commit against itself: what the gate sees on this machine, and how often it is wrong"
-    gate_selftest.prepare(verbs.add_parser("selftest", help=text, description=text.capitalize() + "."))
+    parser.add_argument("--learn", action="store_true", help=text)
+    add_common(parser, out="out/gate")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     """Measure, decide, print; return the exit status of the verdict."""
-    others = {
-        "judge": gate_judge.run,
-        "selftest": gate_selftest.run,
-        "show": gate_show.run_show,
-        "comment": gate_show.run_comment,
-    }
-    if arguments.verb in others:
-        return others[arguments.verb](arguments)
     result = _measured(arguments)
     from rocattn_profiling.gate.formats import outputs, render
 
-    if why := outputs.step_summary(result):
-        say(f"note: {why}")
+    if problem := outputs.step_summary(result):
+        say(f"note: {problem}")
     if arguments.json:
         emit_json(result)
     else:
@@ -86,10 +98,9 @@ def _measured(arguments: argparse.Namespace) -> GateResult:
     settings = gate_options.chosen(arguments)
     if arguments.repo and (arguments.base_python or arguments.head_python):
         raise CommandError("--repo names a repository, and existing environments need none", USAGE)
-    from rocattn_profiling.gate.options import Options
     from rocattn_profiling.gate.run import run_gate
 
-    options = Options(
+    options = gate_options.Options(
         base=arguments.base,
         head=arguments.head,
         base_python=arguments.base_python,
@@ -101,3 +112,86 @@ def _measured(arguments: argparse.Namespace) -> GateResult:
     )
     with gate_options.measuring("gate") as on_step:
         return run_gate(Path(arguments.repo), Path(arguments.out), options, on_step=on_step, say=say)
+
+
+def _prepare_show(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``show``."""
+    parser.description = "Print a stored verdict, or write it to a file."
+    parser.add_argument("verdict", metavar="VERDICT.json", help="of rocattn gate run, or the folder it is in")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text",
+        help="markdown: a comment (below 64 kB); summary: the same for a step's summary (below 1 MiB); annotations: "
+        "GitHub workflow commands (default text)",
+    )  # fmt: skip
+    parser.add_argument("--out", metavar="FILE", help="write it there instead of printing it")
+    parser.add_argument("--exit-status", action="store_true", help="end with the verdict's status instead of 0")
+    parser.add_argument("--strict", action="store_true", help="with --exit-status: 2 if anything is undecided")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    """Print or write a verdict; the status is 0, or the verdict's own if asked for."""
+    from rocattn_profiling.gate import verdict
+
+    path = Path(arguments.verdict)
+    result = verdict.read(path / verdict.FILE if path.is_dir() else path)
+    text = _formatter(arguments.format)(result)
+    if arguments.format == "text" and arguments.out in {None, "-"}:
+        print(text, end="")
+    else:
+        _print(text, arguments.out)
+    if not arguments.exit_status:
+        return OK
+    return result.strict_status if arguments.strict else result.status
+
+
+def _formatter(name: str) -> Callable[[GateResult], str]:
+    from rocattn_profiling.gate import verdict
+    from rocattn_profiling.gate.formats import junit, markdown, outputs, render, sarif
+
+    return {
+        "text": render.text, "markdown": markdown.comment, "junit": junit.to_xml, "sarif": sarif.to_sarif,
+        "summary": markdown.summary, "annotations": outputs.workflow_commands, "json": verdict.to_json,
+    }[name]  # fmt: skip
+
+
+def _prepare_comment(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``comment``."""
+    parser.description = (
+        "Print the comment for a pull request from a verdict that foreign code may have written: only its numbers and "
+        "names are used, and the conclusion is drawn anew. Without a readable verdict the comment says that nothing "
+        "was measured, and the status is 3."
+    )
+    parser.add_argument("verdict", metavar="VERDICT.json", help="the untrusted verdict")
+    parser.add_argument("--out", metavar="FILE", help="write the comment there instead of printing it")
+    parser.add_argument("--run-url", default="", metavar="URL", help="address of the workflow's run, to link to")
+    parser.add_argument(
+        "--explain", action="store_true",
+        help="also show reasons and causes: text from the verdict, harmless as markup but checked by nobody",
+    )  # fmt: skip
+
+
+def _comment(arguments: argparse.Namespace) -> int:
+    """Print or write the comment; 3 when there is no verdict to show."""
+    if arguments.run_url and not _RUN_URL.fullmatch(arguments.run_url):
+        raise CommandError("--run-url must be a plain address, as in https://github.com/owner/project/actions/runs/1")
+    from rocattn_profiling.gate.formats import markdown, untrusted
+
+    try:
+        result = untrusted.read(Path(arguments.verdict), explain=arguments.explain)
+    except untrusted.UntrustedError as error:
+        _print(markdown.unreadable(arguments.run_url), arguments.out)
+        say(f"rocattn gate comment: {error}")
+        return NOT_MEASURED
+    remark = "" if arguments.explain else _REMARK
+    _print(markdown.comment(result, run_url=arguments.run_url, remark=remark), arguments.out)
+    return OK
+
+
+def _print(text: str, out: str | None) -> None:
+    if out is None or out == "-":
+        print_utf8(text)
+        return
+    from rocattn_profiling.base.files import write_text
+
+    say(f"written: {write_text(Path(out), text)}")

@@ -1,15 +1,23 @@
-"""What the caller of the gate chose."""
+"""What the caller of the gate chooses, and the arguments that ``rocattn gate run`` and ``selftest`` share."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.gate.rule.policy import FULL_LOOKS, MIN_EFFECT, QUICK_LOOKS, Policy
+from rocattn_profiling.base.console import end_on_sigterm, progress
+from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
+from rocattn_profiling.gate.rule.policy import CALLED, FULL_LOOKS, MIN_EFFECT, QUICK_LOOKS, Policy
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from rocattn_profiling.base.progress import Step
     from rocattn_profiling.gate.measure import SideName
 
 
@@ -31,10 +39,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         rounds: Most rounds; 0 for the usual.
         min_effect: The tolerance; see `rocattn_profiling.gate.rule.policy.Policy`.
         seed: Of every order; 0 to derive it from revisions and settings.
-        fresh: Forget an unfinished run.
-        exact: Compare exact metrics too.
+        fresh: Discard an unfinished run instead of resuming it.
+        exact: Also compare exact metrics.
         noise_file: The record of earlier noise; "" for the machine's own, beside its results.
-        no_noise: Neither read nor keep one.
+        no_noise: Neither read nor write one.
         learn: Keep this session's launches of identical code in the record.
     """
 
@@ -56,7 +64,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     learn: bool = False
 
     def check(self) -> None:
-        """Refuse what cannot be meant.
+        """Refuse options that contradict each other.
 
         Raises:
             OptionError: When existing environments and revisions are mixed, or one side is missing.
@@ -79,5 +87,104 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return Policy(min_effect=self.min_effect, looks=looks)
 
     def unchanged_sides(self) -> tuple[SideName, ...]:
-        """Return the sides whose launches are of one code: base is itself, whatever head changes."""
+        """Return the sides whose launches the record of noise may learn from: base does not depend on the change."""
         return ("base",)
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose a suite and how it is measured."""
+    text = "benchmark folder or asv.conf.json (default: asv.conf.json)"
+    parser.add_argument("--suite", default="", metavar="PATH", help=text)
+    parser.add_argument("--repo", default="", metavar="DIR", help="repository, if not that of the current folder")
+    text = "only benchmarks whose label it matches anywhere; may be repeated"
+    parser.add_argument("--bench", action="append", default=[], metavar="REGEX", help=text)
+    add_min_effect(parser)
+    text = "seed of every random order (default: derived from the revisions)"
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help=text)
+    parser.add_argument("--fresh", action="store_true", help="start over instead of resuming an interrupted run")
+    text = "record of the noise of earlier sessions (default: this machine's own, in the asv store)"
+    parser.add_argument("--noise", default="", metavar="FILE", help=text)
+    parser.add_argument("--no-noise", action="store_true", help="neither read nor write that record")
+
+
+def add_min_effect(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the tolerance."""
+    default = Policy()
+    called, tolerated = (f"{100 * part:g}" for part in (default.called, default.min_effect))
+    text = (
+        f"tolerance: a pass shows the change to be within it, and a change is called from {CALLED:g} of it on "
+        f"(default {tolerated}: called from {called})"
+    )
+    parser.add_argument("--min-effect", type=float, default=100 * MIN_EFFECT, metavar="PCT", help=text)
+
+
+def min_effect(arguments: argparse.Namespace) -> float:
+    """Return the tolerance as a fraction.
+
+    Raises:
+        CommandError: When it is out of range; exit status of a usage error.
+    """
+    if not 0.5 <= arguments.min_effect <= 100:
+        raise CommandError(f"--min-effect {arguments.min_effect:g}: give a percentage from 0.5 to 100", USAGE)
+    return float(arguments.min_effect / 100)
+
+
+def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of `Options` that the shared arguments set.
+
+    Raises:
+        CommandError: When an argument is out of range; exit status of a usage error.
+    """
+    import re
+
+    if arguments.rounds is not None and not 1 <= arguments.rounds <= 200:
+        raise CommandError(f"--rounds {arguments.rounds}: give 1 to 200 (a regression needs at least 5)", USAGE)
+    tolerance = min_effect(arguments)
+    for pattern in arguments.bench:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise CommandError(f"--bench {pattern!r} is no regular expression: {error}", USAGE) from error
+    return {
+        "suite": arguments.suite,
+        "patterns": tuple(arguments.bench),
+        "quick": arguments.quick,
+        "rounds": arguments.rounds or 0,
+        "min_effect": tolerance,
+        "seed": arguments.seed,
+        "fresh": arguments.fresh,
+        "noise_file": arguments.noise,
+        "no_noise": arguments.no_noise,
+    }
+
+
+@contextmanager
+def measuring(title: str) -> Iterator[Callable[[Step], None]]:
+    """Show progress while the block measures, and turn errors of building into exit statuses.
+
+    Args:
+        title: Of the progress bar.
+
+    Yields:
+        A callback for each step.
+
+    Raises:
+        CommandError: When nothing could be measured.
+    """
+    from rocattn_profiling.revisions.asv_config import SuiteError
+    from rocattn_profiling.revisions.build import BuildError
+
+    before = end_on_sigterm("gate", "what was finished is kept, and the same command goes on from there")
+    try:
+        with progress(title, 0) as bar:
+
+            def on_step(step: Step) -> None:
+                # Later looks add launches for benchmarks that are still undecided, so the total grows.
+                bar.expect(step.total)
+                bar.step(step.what)
+
+            yield on_step
+    except (BuildError, SuiteError) as error:
+        raise CommandError(str(error), NOT_MEASURED) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
+import os
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,7 +19,6 @@ from rocattn_profiling.gate import learning, result, verdict, waivers
 from rocattn_profiling.gate.exact import compare as exact
 from rocattn_profiling.gate.exact import sides as exact_sides
 from rocattn_profiling.gate.explain import explain
-from rocattn_profiling.gate.folder import alone
 from rocattn_profiling.gate.formats import outputs
 from rocattn_profiling.gate.measure import SIDES, LaunchStore, Session
 from rocattn_profiling.gate.options import Options
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 
 QUICK_REQUEST = Request(sample_ns=3_000_000, budget_ns=60_000_000)
 FULL_REQUEST = Request(sample_ns=5_000_000, budget_ns=200_000_000)
+# A process that a killed run was just starting keeps its files open until it has begun.
+_LEFT_BEHIND_S, _PAUSE_S = 2.0, 0.05
 
 
 def run_gate(
@@ -168,3 +173,45 @@ def _key(sides: Sides, options: Options, policy: Policy, policies: dict[str, Pol
     chosen = msgspec.structs.replace(options, fresh=False, base="", head="", exact=True, learn=False)
     parts = [*sides.identity, *(msgspec.json.encode(part).decode() for part in (chosen, policy, policies))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Create a folder and lock other runs of the gate out of it while the block runs.
+
+    Two runs in one folder would resume each other's launches. The lock is on the folder itself, not on a file as
+    elsewhere (`files.locked`): in an existing folder that git does not ignore, a lock file would make the tree dirty
+    that is about to be measured.
+
+    Raises:
+        RocattnError: When another process works in it.
+        OSError: When it cannot be created.
+    """
+    _create(out)
+    descriptor = os.open(out, os.O_RDONLY)  # the lock ends with the process
+    end = time.monotonic() + _LEFT_BEHIND_S
+    while not _lock(descriptor):
+        if time.monotonic() > end:
+            os.close(descriptor)
+            raise RocattnError(f"another gate is at work in {out}: wait for it, or name another folder with --out")
+        time.sleep(_PAUSE_S)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the lock if nobody holds it. A file system without locks counts as free."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in {errno.EWOULDBLOCK, errno.EACCES}
+    return True
+
+
+def _create(out: Path) -> None:
+    """Create a folder that git ignores, so that results do not make the project's tree dirty."""
+    if not out.exists():
+        out.mkdir(parents=True)
+        (out / ".gitignore").write_text("*\n")

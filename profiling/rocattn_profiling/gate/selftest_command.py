@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.console import add_common, emit_json, print_table, say
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, USAGE, CommandError
-from rocattn_profiling.gate import command_options as gate_options
+from rocattn_profiling.gate import options as gate_options
 
 if TYPE_CHECKING:
     import argparse

@@ -1,25 +1,26 @@
 """Thresholds by benchmark, from one file in the gated repository: ``.rocattn/thresholds.toml``.
 
-The first table whose pattern matches counts. What a pattern leaves out stays as the run has it.
+The first table whose pattern matches applies; keys that it omits keep the run's values. The reader of TOML tables at
+the end of this module also reads waivers.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import tomllib
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.gate import tables
 from rocattn_profiling.gate.rule.pairs import TIMES
 from rocattn_profiling.gate.rule.policy import CALLED
-from rocattn_profiling.gate.verdict import EXACT, JUDGED
+from rocattn_profiling.gate.verdict import EXACT, JUDGED, METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from rocattn_profiling.gate.rule.policy import Policy
@@ -165,7 +166,7 @@ def load(tree: Path | None, base: Path | None = None) -> Thresholds:
 
 
 def _read(tree: Path) -> list[Threshold]:
-    return [_threshold(row, source) for row, source in tables.read(tree, FILE, "threshold", ThresholdError)]
+    return [_threshold(row, source) for row, source in read_tables(tree, FILE, "threshold", ThresholdError)]
 
 
 def _content(row: Threshold) -> Threshold:
@@ -173,19 +174,19 @@ def _content(row: Threshold) -> Threshold:
 
 
 def _threshold(row: dict[str, Any], source: str) -> Threshold:
-    tables.check_keys(row, source, _KEYS, ("benchmark",), ThresholdError)
+    check_keys(row, source, _KEYS, ("benchmark",), ThresholdError)
     if len(row.keys() - {"benchmark", "metric"}) == 0:
         raise ThresholdError(f"{source}: it sets nothing: give min_effect, floor, rounds or gate")
     for key in ("benchmark", "metric"):
         if not isinstance(row.get(key, "x"), str) or not row.get(key, "x"):
             raise ThresholdError(f"{source}: {key} must be text that is not empty")
     if "metric" in row:
-        tables.check_metric(row["metric"], source, ThresholdError)
+        check_metric(row["metric"], source, ThresholdError)
         if row["metric"] in EXACT and (idle := [key for key in ("min_effect", "floor", "rounds") if key in row]):
             why = f"{row['metric']} is exact, and takes gate alone"
             raise ThresholdError(f"{source}: {idle[0]} is for what is measured: {why}")
     effect = row.get("min_effect")
-    if effect is not None and not (tables.is_number(effect) and MIN_EFFECT[0] <= effect <= MIN_EFFECT[1]):
+    if effect is not None and not (is_number(effect) and MIN_EFFECT[0] <= effect <= MIN_EFFECT[1]):
         low, high = MIN_EFFECT
         raise ThresholdError(f"{source}: min_effect must be a part of the value from {low:g} to {high:g} (0.05 is 5 %)")
     rounds = row.get("rounds", MOST_ROUNDS)
@@ -226,3 +227,76 @@ def _converted(row: Threshold, metric: str, unit: str, label: str) -> float:
         own = next(iter(scales))
         raise ThresholdError(f"{row.source}: its floor is in {row.unit}, but {label} is in {own}: add a metric to it")
     return row.floor * scales[row.unit]
+
+
+def read_tables(tree: Path, file: str, name: str, error: type[RocattnError]) -> list[tuple[dict[str, Any], str]]:
+    """Read a file of settings: one TOML array of tables, with file and line of each table.
+
+    Args:
+        tree: A checkout.
+        file: Path of the file in it.
+        name: Name of the array; the file may contain nothing else.
+        error: Class of the exception for a file that is not that.
+
+    Returns:
+        (Table, "file:line") pairs; empty where there is no such file.
+    """
+    try:
+        text = (tree / file).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return []
+    except OSError as problem:
+        raise error(f"{file} cannot be read: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
+        raise error(f"{file} cannot be read: it is not UTF-8") from problem
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise error(f"{file}: {problem}") from problem
+    except (ValueError, RecursionError) as problem:  # brackets without end, or a number of thousands of digits
+        raise error(f"{file} cannot be read: a value in it is too long or too deep") from problem
+    rows = content.pop(name, [])
+    if content:
+        raise error(f"{file}: {next(iter(content))!r} is unknown: the file is a list of [[{name}]] tables")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise error(f"{file}: begin every table with [[{name}]], in double brackets")
+    return [(row, f"{file}:{line}") for row, line in zip(rows, _line_numbers(text, name, len(rows)), strict=True)]
+
+
+def _line_numbers(text: str, name: str, count: int) -> list[int]:
+    """Return the line on which each table begins; 1 for all where the headers cannot be matched to tables."""
+    header = re.compile(rf"\s*\[\[\s*{name}\s*\]\]")
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if header.match(line)]
+    return lines if len(lines) == count else [1] * count
+
+
+def check_keys(
+    row: Mapping[str, Any], source: str, known: Collection[str], needed: Collection[str], error: type[RocattnError]
+) -> None:
+    """Refuse a table with an unknown key, which would have no effect, or without a required one.
+
+    Raises:
+        RocattnError: Of the class ``error``.
+    """
+    if unknown := [key for key in row if key not in known]:
+        raise error(f"{source}: {unknown[0]!r} is unknown; known are {', '.join(known)}")
+    if lacking := [key for key in needed if key not in row]:
+        raise error(f"{source}: {lacking[0]} is missing; needed are {', '.join(needed)}")
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number that fits a float. TOML's integers are unbounded, and booleans do not count."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+    except OverflowError:
+        return False
+
+
+def check_metric(metric: str, source: str, error: type[RocattnError]) -> None:
+    """Refuse a metric that no entry of a verdict can have.
+
+    Raises:
+        RocattnError: Of the class ``error``.
+    """
+    if metric not in METRICS:
+        raise error(f"{source}: metric {metric!r} is unknown; known are {', '.join(METRICS)}")

@@ -17,7 +17,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn.gpu.arch import processor
 from rocattn.gpu.errors import ArchError
-from rocattn_profiling.gate import tables
+from rocattn_profiling.gate.thresholds import check_keys, check_metric, is_number, read_tables
 from rocattn_profiling.gate.verdict import EXACT, JUDGED, METRICS, Entry
 from rocattn_profiling.revisions.git import git
 
@@ -251,7 +251,7 @@ def _read(tree: Path) -> list[Waiver]:
     Raises:
         WaiverError: When it is malformed.
     """
-    waivers = [_waiver(row, source) for row, source in tables.read(tree, FILE, "waiver", WaiverError)]
+    waivers = [_waiver(row, source) for row, source in read_tables(tree, FILE, "waiver", WaiverError)]
     for index, waiver in enumerate(waivers):
         if twin := next((w for w in waivers[:index] if w.key == waiver.key), None):
             raise WaiverError(f"{waiver.source}: {waiver.title} is waived twice, first at {twin.source}")
@@ -259,18 +259,18 @@ def _read(tree: Path) -> list[Waiver]:
 
 
 def _waiver(row: dict[str, object], source: str) -> Waiver:
-    tables.check_keys(row, source, (*_TEXTS, "ceiling", "expires"), _NEEDED, WaiverError)
+    check_keys(row, source, (*_TEXTS, "ceiling", "expires"), _NEEDED, WaiverError)
     for key in _TEXTS:
         value = row.get(key, "")
         if not isinstance(value, str) or (key in _NEEDED and not value.strip()):
             raise WaiverError(f"{source}: {key} must be text that is not empty")
-    tables.check_metric(str(row["metric"]), source, WaiverError)
+    check_metric(str(row["metric"]), source, WaiverError)
     if why := _bad_arch(str(row.get("arch", ""))):
         raise WaiverError(f"{source}: arch: {why}")
     expires, ceiling = row["expires"], row["ceiling"]
     if not isinstance(expires, dt.date) or isinstance(expires, dt.datetime):
         raise WaiverError(f"{source}: expires must be a date without quotes, as in expires = 2027-03-31")
-    if not isinstance(ceiling, (int, float)) or not tables.is_number(ceiling) or not ceiling > 1:
+    if not isinstance(ceiling, (int, float)) or not is_number(ceiling) or not ceiling > 1:
         raise WaiverError(f"{source}: ceiling must be a ratio above 1 (1.10 accepts up to 10 % more), or inf")
     return Waiver(**{**row, "ceiling": float(ceiling), "source": source})  # type: ignore[arg-type]  # checked above
 

@@ -142,7 +142,7 @@ CASES = {
         {"gate comment gate/verdict.json --run-url nosuch --out OUT/comment.md": 4},
     ),
     "ci": Case(
-        "ci --skip doctor verify bench audit profile history report site --base HEAD --out OUT",
+        "ci --skip doctor verify bench audit profile report site --base HEAD --out OUT",
         {"ci --skip nosuch --out OUT": 4, "ci --history none --out OUT": 4},
     ),
 }

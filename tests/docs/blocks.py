@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([
     *ROOT.glob("*.md"),
-    *(page for folder in ("docs", "kernels", "benchmarks", "research", "tests") for page in (ROOT / folder).rglob("*.md")),
+    *(page for name in ("docs", "kernels", "benchmarks", "research", "tests") for page in (ROOT / name).rglob("*.md")),
 ])  # fmt: skip
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 _FENCE = re.compile(r"(?P<indent>\s*)(?P<fence>```+|~~~+)\s*(?P<language>[\w-]*)")

@@ -7,12 +7,14 @@ autocorrelated, quantised by a coarse clock, or as noisy as 10 %.
 """
 
 import argparse
+import itertools
 import math
 import multiprocessing
 import os
 
 import msgspec
 import numpy as np
+from asv.step_detect import detect_regressions, detect_steps
 
 from rocattn_profiling.gate.rule.decide import decide
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
@@ -128,18 +130,49 @@ def rates(task):
     return task, {verdict: 100 * n / count for verdict, n in found.items()}
 
 
+def ours(values):
+    """Return (index, ratio) of each change point of the site."""
+    return [(change.index, change.ratio) for change in change_points(values)]
+
+
+def asv_steps(values):
+    """Return (index, ratio) of each step that asv draws into its graphs."""
+    steps = detect_steps(values)
+    return [(right[0], right[2] / left[2]) for left, right in itertools.pairwise(steps)]
+
+
+def asv_long_steps(values):
+    """Return asv's steps of 5 % and more between levels of three points and more: what a site could make of them."""
+    steps = detect_steps(values)
+    return [
+        (right[0], right[2] / left[2])
+        for left, right in itertools.pairwise(steps)
+        if min(left[1] - left[0], right[1] - right[0]) >= 3 and abs(math.log(right[2] / left[2])) >= math.log(1.05)
+    ]
+
+
+def asv_regressions(values):
+    """Return (index, ratio) of each regression that asv's pages list: those of 5 % and more that still stand."""
+    _, _, found = detect_regressions(detect_steps(values), 0.05)
+    return [(after, worse / best) for _, after, best, worse in found or () if after is not None]
+
+
+RULES = {"site": ours, "asv steps": asv_steps, "asv long steps": asv_long_steps, "asv regressions": asv_regressions}
+
+
 def history(task):
     """Return false changes a 100 stable commits, and the share of 10 % steps found within 5 commits, in percent."""
-    kind, count = task
+    rule, kind, count = task
     rng = np.random.default_rng(12)
-    false = sum(len(change_points(np.exp(HISTORY[kind](rng, 100)).tolist())) for _ in range(count))
+    changes = RULES[rule]
+    false = sum(len(changes(np.exp(HISTORY[kind](rng, 100)).tolist())) for _ in range(count))
     hits = 0
     for _ in range(count):
         y = HISTORY[kind](rng, 105)
         y[100:] += math.log1p(0.1)
-        seen = [c for m in (3, 4, 5) for c in change_points(np.exp(y[: 100 + m]).tolist())]
-        hits += any(abs(c.index - 100) <= 2 and c.ratio > 1.03 for c in seen)
-    return kind, false / count, 100 * hits / count
+        seen = [change for m in (3, 4, 5) for change in changes(np.exp(y[: 100 + m]).tolist())]
+        hits += any(abs(index - 100) <= 2 and ratio > 1.03 for index, ratio in seen)
+    return false / count, 100 * hits / count
 
 
 def several(task):
@@ -147,7 +180,7 @@ def several(task):
 
     Levels are 10 to 79 points long and 8 to 30 % apart, up or down; a change is found when it is placed within three.
     """
-    scale, coefficient, count = task
+    rule, scale, coefficient, count = task
     found = false = true = 0
     for seed in range(count):
         rng = np.random.default_rng(seed)
@@ -155,11 +188,20 @@ def several(task):
         lengths = rng.integers(10, 80, changes + 1)
         levels = np.cumsum(rng.choice([-1, 1], changes + 1) * rng.uniform(0.08, 0.3, changes + 1))
         y = np.repeat(levels, lengths) + autocorrelated(rng, int(lengths.sum()), coefficient, scale)
-        told, places = [c.index for c in change_points(np.exp(y).tolist())], np.cumsum(lengths)[:-1]
+        places = np.cumsum(lengths)[:-1]
+        indices = [index for index, _ in RULES[rule](np.exp(y).tolist())]
         true += len(places)
-        found += sum(any(abs(one - place) <= 3 for one in told) for place in places)
-        false += sum(all(abs(one - place) > 3 for place in places) for one in told)
-    return scale, coefficient, 100 * found / true, 100 * false / true
+        found += sum(any(abs(index - place) <= 3 for index in indices) for place in places)
+        false += sum(all(abs(index - place) > 3 for place in places) for index in indices)
+    return 100 * found / true, 100 * false / true
+
+
+def table(pool, title, rows, measure, tasks, cell):
+    """Print a Markdown table: a row for each kind of noise, a cell for each rule."""
+    print(f"\n| {title} | " + " | ".join(RULES) + " |\n|---|" + "---|" * len(RULES))
+    values = iter(pool.map(measure, tasks, chunksize=1))
+    for row in rows:
+        print(f"| {row} | " + " | ".join(cell.format(*next(values)) for _ in RULES) + " |")
 
 
 def main():
@@ -179,16 +221,23 @@ def main():
             cells = [f"{found[kind, rounds, 0.0, arguments.pairs]['regression']:.1f} %" for rounds in ROUNDS]
             power = found[kind, 5, 0.1, max(50, arguments.pairs // 5)]["regression"]
             print(f"| {kind} | " + " | ".join(cells) + f" | {power:.0f} % |")
-        print(
-            "\n| noise of a history | false changes in 100 stable commits | +10 % found within 5 commits |"
-            "\n|---|---|---|"
+        table(
+            pool,
+            "noise of a history: false changes in 100 stable commits, +10 % found within 5",
+            HISTORY,
+            history,
+            [(rule, kind, arguments.series) for kind in HISTORY for rule in RULES],
+            "{:.3f}, {:.0f} %",
         )
-        for kind, false, hits in pool.imap(history, [(kind, arguments.series) for kind in HISTORY]):
-            print(f"| {kind} | {false:.3f} | {hits:.0f} % |")
-        print("\n| several changes in a line, noise | found | false ones for 100 |\n|---|---|---|")
-        tasks = [(scale, coefficient, arguments.series) for scale in (0.01, 0.03) for coefficient in (0.0, 0.4)]
-        for scale, coefficient, share, false in pool.imap(several, tasks):
-            print(f"| {100 * scale:g} %, autocorrelated ({coefficient:g}) | {share:.1f} % | {false:.1f} |")
+        noises = [(scale, coefficient) for scale in (0.01, 0.03) for coefficient in (0.0, 0.4)]
+        table(
+            pool,
+            "several changes in a line, noise: found, false ones for 100",
+            [f"{100 * scale:g} %, autocorrelated ({coefficient:g})" for scale, coefficient in noises],
+            several,
+            [(rule, *noise, arguments.series) for noise in noises for rule in RULES],
+            "{:.1f} %, {:.1f}",
+        )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from rocattn_profiling.pages.charts import Trace, Value, line_chart, sparklines, strip, value_axis
+from rocattn_profiling.pages.charts import ChartLine, ChartPoint, line_chart, sparklines, strip, value_axis
 from rocattn_profiling.pages.quantities import (
     between,
     digits,
@@ -107,9 +107,13 @@ def test_axes_are_sane():
 
 def test_everything_drawn_lies_inside():
     """Points, intervals (huge ones cut) and ticks stay within the plot, and labels within the picture."""
-    values = [Value(n, v, "t", v * 0.5, v * 40) for n, v in enumerate([3.0, 3.1, 2.9, 3.05])]
+    values = [ChartPoint(n, v, "t", v * 0.5, v * 40) for n, v in enumerate([3.0, 3.1, 2.9, 3.05])]
     chart = line_chart(
-        [Trace("a", 0, values)], title="t", description="d", unit="seconds", x_ticks=[(n, f"{n}" * 7) for n in range(4)]
+        [ChartLine("a", 0, values)],
+        title="t",
+        description="d",
+        unit="seconds",
+        x_ticks=[(n, f"{n}" * 7) for n in range(4)],
     )
     for mark in chart.lines[0].marks:
         assert chart.left <= mark.x <= chart.right
@@ -123,7 +127,7 @@ def test_everything_drawn_lies_inside():
 @pytest.mark.parametrize("values", [[], [math.nan], [None], [1.0], [0.0, 0.0], [-1.0, 2.0]], ids=str)
 def test_odd_data_still_makes_a_chart(values):
     """Nothing, one point, all alike, zero and negative values lay out without an error, all within the picture."""
-    trace = Trace("a", 0, [Value(n, v, "t") for n, v in enumerate(values)])
+    trace = ChartLine("a", 0, [ChartPoint(n, v, "t") for n, v in enumerate(values)])
     chart = line_chart([trace], title="t", description="d", unit="seconds", x_ticks=[])
     assert all(chart.top <= m.y <= chart.bottom for m in chart.lines[0].marks)
 

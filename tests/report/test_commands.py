@@ -153,7 +153,7 @@ def test_site_measures_the_newest_commits_first(out, capsys, monkeypatch):
         asked.append((repo, count, launches))
         on_step(Step(done=1, total=1, what="x"))
         say("building")
-        return history.History(passed_over={"abc": "does not build"}, launches=0)
+        return history.Backfill(passed_over={"abc": "does not build"}, launches=0)
 
     monkeypatch.setattr(history, "measure_history", measure)
     repo = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from rocattn_profiling.site.changes.changepoints import changes_of
 from rocattn_profiling.site.changes.changes import Changes, find_changes
 from rocattn_profiling.site.commits import CommitInfo, History
 from rocattn_profiling.site.history import (
-    Line,
+    HistoryLine,
     direction_of,
     entry_of,
     families,
@@ -33,7 +33,7 @@ def point(value, low=None, high=None, sha="a", date_ms=0):
 
 def said(values, unit="seconds", *, lower=True):
     """What the page says of a line of these values (None failed, NaN is n/a)."""
-    line = Line("p", "n", "m", unit, [point(value) for value in values], lower_is_better=lower)
+    line = HistoryLine("p", "n", "m", unit, [point(value) for value in values], lower_is_better=lower)
     entry = entry_of(line, 0)
     return entry.latest, entry.previous, entry.first, entry.direction, entry.worse
 
@@ -53,7 +53,7 @@ def test_the_newest_point_is_told_against_the_last_and_the_first_that_have_a_val
 def test_a_newest_point_without_a_value_is_not_replaced_by_an_older_one(newest, word):
     """What ran before and does not any more has neither a time nor a change."""
     assert said([1.0, 2.0, newest]) == (word, "", "", "", False)
-    assert entry_of(Line("p", "n", "m", "seconds", []), 0).latest == "not measured"
+    assert entry_of(HistoryLine("p", "n", "m", "seconds", []), 0).latest == "not measured"
 
 
 def test_intervals_that_touch_are_no_direction():
@@ -69,7 +69,7 @@ def test_intervals_that_touch_are_no_direction():
 
 def test_values_are_against_the_first_that_is_one():
     """A line starts at 0 %; a fall below 0 stays a fall."""
-    line = Line(
+    line = HistoryLine(
         "p", "n", "m", "s", [point(v, sha=s) for s, v in (("b", None), ("c", 2.0), ("d", 3.0), ("e", math.nan))]
     )
     assert relative(line, "abcde") == [None, None, 1.0, 1.5, None]
@@ -213,7 +213,7 @@ def test_a_change_has_its_dot_in_a_history_of_any_length(series_of):
     values[210], values[212] = 0.9, 1.5  # the lowest and the highest of their stretches
     changes = find_changes([one := series_of(values)], History(commits, "main", f"{399:040x}"), changes_of)
     (found,) = changes.found
-    line = Line("p", "cpu", "box", "seconds", one.points, one.label, changes=[found])
+    line = HistoryLine("p", "cpu", "box", "seconds", one.points, one.label, changes=[found])
     place = {sha: at for at, sha in enumerate(commits)}
     chart = history_charts.panel_chart("p", [line], place, Around(commits), 300)
     assert chart.thinned

@@ -7,7 +7,7 @@ import pytest
 from rocattn_profiling.measure.records import Check
 from rocattn_profiling.verify import junit
 from rocattn_profiling.verify import page as verify_report
-from rocattn_profiling.verify.outcomes import Outcome, Verification
+from rocattn_profiling.verify.outcomes import CaseOutcome, Verification
 
 RIGHT, WRONG = (
     Check(
@@ -20,7 +20,7 @@ RIGHT, WRONG = (
 
 def outcome(case, backend="cpu", **facts):
     """One outcome of the family "accuracy"."""
-    return Outcome(case=case, backend=backend, options=[], family="accuracy", seconds=0.25, **facts)
+    return CaseOutcome(case=case, backend=backend, options=[], family="accuracy", seconds=0.25, **facts)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.bench.model_times import DISCLAIMER, passes
-from rocattn_profiling.pages.charts import Chart, Trace, Value, colour_of, line_chart
+from rocattn_profiling.pages.charts import Chart, ChartLine, ChartPoint, colour_of, line_chart
 from rocattn_profiling.pages.quantities import digits, quantity
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _chart(chosen: Sequence[Pass], backends: Sequence[str], *, step: bool) -> Ch
     for backend in backends:
         own = sorted((one for one in chosen if one.backend == backend), key=lambda one: one.length)
         if own:
-            traces.append(Trace(backend, colour_of(backend, backends), [_value(one) for one in own]))
+            traces.append(ChartLine(backend, colour_of(backend, backends), [_value(one) for one in own]))
     names, where = ", ".join(trace.name for trace in traces), "cached" if step else "prompt"
     return line_chart(
         traces,
@@ -80,10 +80,10 @@ def _chart(chosen: Sequence[Pass], backends: Sequence[str], *, step: bool) -> Ch
     )
 
 
-def _value(one: Pass) -> Value:
+def _value(one: Pass) -> ChartPoint:
     """Return a point with its tooltip; the bar reaches over the sums of fastest samples and of 95th percentiles."""
     told = f"{one.backend}, {one.length} tokens, {one.layers} layers: {quantity(one.p50_ns / 1e9, 'seconds')}"
     told += f", {digits(one.tokens_per_s)} tokens/s"
     if one.step:
-        return Value(one.length, one.tokens_per_s, told, 1e9 / one.p95_ns, 1e9 / one.min_ns)
-    return Value(one.length, one.p50_ns / 1e9, told, one.min_ns / 1e9, one.p95_ns / 1e9)
+        return ChartPoint(one.length, one.tokens_per_s, told, 1e9 / one.p95_ns, 1e9 / one.min_ns)
+    return ChartPoint(one.length, one.p50_ns / 1e9, told, one.min_ns / 1e9, one.p95_ns / 1e9)

@@ -13,7 +13,7 @@ from rocattn_profiling.bench.model_view import ModelView, model_view
 from rocattn_profiling.measure.places import Place, by_place, place_names, place_of
 from rocattn_profiling.measure.records import to_builtins
 from rocattn_profiling.measure.stats import Speedup, Summary, newest, speedup, summarize
-from rocattn_profiling.pages.charts import Chart, Trace, Value, colour_of, line_chart
+from rocattn_profiling.pages.charts import Chart, ChartLine, ChartPoint, colour_of, line_chart
 from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.workloads.grids import GRIDS
 
@@ -244,11 +244,13 @@ def scaling_charts(rows: Sequence[Row], backends: Sequence[str]) -> list[Chart]:
         for backend in backends:
             own = sorted((r for r in members if r.record.backend == backend), key=lambda r: r.config.seq_k)
             values = [
-                Value(r.config.seq_k, r.summary.p50_ns / 1e9, _told(r), r.summary.min_ns / 1e9, r.summary.p95_ns / 1e9)
+                ChartPoint(
+                    r.config.seq_k, r.summary.p50_ns / 1e9, _told(r), r.summary.min_ns / 1e9, r.summary.p95_ns / 1e9
+                )
                 for r in own
             ]
             if values:
-                traces.append(Trace(backend, colour_of(backend, backends), values))
+                traces.append(ChartLine(backend, colour_of(backend, backends), values))
         charts.append(
             line_chart(
                 traces,

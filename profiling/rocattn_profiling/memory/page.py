@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn.config import AttentionConfig
-from rocattn_profiling.pages.charts import Axis, Chart, Trace, Value, line_chart
+from rocattn_profiling.pages.charts import Axis, Chart, ChartLine, ChartPoint, line_chart
 from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.pages.render import count, markdown_text, moment, standalone
 
@@ -128,8 +128,8 @@ def _chart(study: MemoryStudy, size: tuple[float, float]) -> Chart:
     traces = []
     for colour, fit in enumerate(study.fits):
         mine = [point for point in measured if point.backend == fit.backend]
-        values = [Value(p.length, float(p.allocated_bytes), _title(p)) for p in mine]
-        traces.append(Trace(fit.backend, colour, values))
+        values = [ChartPoint(p.length, float(p.allocated_bytes), _title(p)) for p in mine]
+        traces.append(ChartLine(fit.backend, colour, values))
     lengths = sorted({point.length for point in measured})
     return line_chart(
         traces,

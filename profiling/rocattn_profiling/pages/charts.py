@@ -18,7 +18,7 @@ LABEL_CHARACTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ChartPoint:
     """One point to draw; ``y`` None is failed, NaN is n/a (a gap). Without a title it only bends its line."""
 
     x: float
@@ -41,12 +41,12 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class ChartLine:
     """A named line; ``colour`` counts from 0 and selects a class of the style sheet."""
 
     name: str
     colour: int
-    values: list[Value]
+    values: list[ChartPoint]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def value_axis(
 
 
 def line_chart(
-    traces: Sequence[Trace],
+    traces: Sequence[ChartLine],
     *,
     title: str,
     description: str,
@@ -224,7 +224,7 @@ def line_chart(
     return chart
 
 
-def _shown(traces: Sequence[Trace]) -> list[float]:
+def _shown(traces: Sequence[ChartLine]) -> list[float]:
     """Return what an axis must hold: every value, and intervals as far as they do not flatten the values."""
     values = [v.y for t in traces for v in t.values if v.y is not None and math.isfinite(v.y)]
     ends = [end for t in traces for v in t.values for end in (v.low, v.high) if end is not None and math.isfinite(end)]
@@ -235,7 +235,7 @@ def _shown(traces: Sequence[Trace]) -> list[float]:
     return values + [min(max(end, low - reach), high + reach) for end in ends]
 
 
-def _draw(trace: Trace, at_x: Callable[[float], float], at_y: Callable[[float], float], bottom: float) -> Drawn:
+def _draw(trace: ChartLine, at_x: Callable[[float], float], at_y: Callable[[float], float], bottom: float) -> Drawn:
     paths: list[list[str]] = [[]]
     marks = []
     for value in trace.values:

@@ -17,20 +17,20 @@ NOTHING = "—"
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class DisplayUnit:
     """A unit to show values in: ``value / factor`` followed by ``symbol``."""
 
     factor: float
     symbol: str
 
 
-def fitting_unit(value: float, unit: str) -> Unit:
+def fitting_unit(value: float, unit: str) -> DisplayUnit:
     """Return the largest unit that shows a value as 1 or more ("seconds" and "bytes" have prefixes)."""
     steps = _STEPS.get(unit)
     if steps is None:
-        return Unit(1.0, unit)
+        return DisplayUnit(1.0, unit)
     fitting = [step for step in steps if abs(value) >= step[0] * 0.9995]
-    return Unit(*(fitting[-1] if fitting else steps[0]))
+    return DisplayUnit(*(fitting[-1] if fitting else steps[0]))
 
 
 def digits(value: float, significant: int = 3) -> str:

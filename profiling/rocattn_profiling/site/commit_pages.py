@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rocattn_profiling.asv.series import Point, Series
-    from rocattn_profiling.site.changes.changes import Boundary, Change
+    from rocattn_profiling.site.changes.changes import Boundary, LevelChange
     from rocattn_profiling.site.commits import CommitInfo, History
 
 HINTS = 10
@@ -26,7 +26,7 @@ LEAST = math.log(1.02)
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Difference:
     """One number that differs from that of the commit measured before, as text; ``tone`` is "good", "bad" or ""."""
 
     label: str
@@ -59,13 +59,13 @@ class CommitPage:
     previous: str = ""
     following: str = ""
     measured: int = 0
-    brought: list[Change] = field(default_factory=list)
-    perhaps: list[Change] = field(default_factory=list)
-    machine_code: list[Move] = field(default_factory=list)
-    hints: list[Move] = field(default_factory=list)
+    brought: list[LevelChange] = field(default_factory=list)
+    perhaps: list[LevelChange] = field(default_factory=list)
+    machine_code: list[Difference] = field(default_factory=list)
+    hints: list[Difference] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
     boundaries: list[Boundary] = field(default_factory=list)
-    largest: list[tuple[float, int, Move]] = field(default_factory=list)
+    largest: list[tuple[float, int, Difference]] = field(default_factory=list)
 
     @property
     def quiet(self) -> bool:
@@ -83,7 +83,7 @@ def commit_paths(series: Iterable[Series], commits: Mapping[str, CommitInfo]) ->
 
 
 def commit_pages(
-    series: Sequence[Series], history: History, changes: Sequence[Change], bounds: Sequence[Boundary],
+    series: Sequence[Series], history: History, changes: Sequence[LevelChange], bounds: Sequence[Boundary],
     paths: Mapping[str, str],
 ) -> list[CommitPage]:  # fmt: skip
     """Lay out the pages of all measured commits, newest first.
@@ -150,7 +150,7 @@ def _steps(series: Series, pages: Mapping[str, CommitPage]) -> Iterable[tuple[Po
             before = point
 
 
-def _move(series: Series, old: float, new: float) -> Move:
+def _move(series: Series, old: float, new: float) -> Difference:
     audited = series.benchmark.startswith(AUDIT)
     metric = series.benchmark.rsplit(".track_", 1)[-1].replace("_", " ")
     label = f"{series.params.get('kernel', '')}: {metric}" if audited else series.label
@@ -158,4 +158,4 @@ def _move(series: Series, old: float, new: float) -> Move:
     lower = lower_is_better(series)
     tone = "" if lower is None else "bad" if (new > old) == lower else "good"
     change = percent(new / old) if old else ""
-    return Move(label, where, quantity(old, series.unit), quantity(new, series.unit), change, new > old, tone)
+    return Difference(label, where, quantity(old, series.unit), quantity(new, series.unit), change, new > old, tone)

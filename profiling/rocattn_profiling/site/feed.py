@@ -13,7 +13,7 @@ from rocattn_profiling.pages.quantities import percent
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rocattn_profiling.site.changes.changes import Change
+    from rocattn_profiling.site.changes.changes import LevelChange
     from rocattn_profiling.site.commits import History
 
 ATOM = "http://www.w3.org/2005/Atom"
@@ -22,7 +22,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def atom(
-    changes: Sequence[Change], history: History, links: Mapping[str, str], made_ms: int, url: str, project: str
+    changes: Sequence[LevelChange], history: History, links: Mapping[str, str], made_ms: int, url: str, project: str
 ) -> str:
     """Return the feed of the newest regressions, those that recovered or are waived included (they say so).
 
@@ -58,7 +58,7 @@ def atom(
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(feed, encoding="unicode")}\n'
 
 
-def _summary(change: Change, history: History) -> str:
+def _summary(change: LevelChange, history: History) -> str:
     point, commits = change.point, history.commits
     came = f"{change.likeliest[:8]} {commits[change.likeliest].subject}" if change.likeliest in commits else ""
     others = f", or another of {len(change.commits)} commits" if len(change.commits) > 1 else ""
@@ -69,7 +69,7 @@ def _summary(change: Change, history: History) -> str:
     )
 
 
-def _seen(change: Change, history: History) -> int:
+def _seen(change: LevelChange, history: History) -> int:
     info = history.commits.get(change.likeliest)
     return info.date_ms if info and info.date_ms > 0 else change.date_ms
 

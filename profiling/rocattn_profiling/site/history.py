@@ -15,7 +15,7 @@ from rocattn_profiling.pages.quantities import between, natural, percent, quanti
 from rocattn_profiling.pages.thinning import thin
 from rocattn_profiling.site.changes.changes import lower_is_better, where_of
 from rocattn_profiling.site.history_charts import (
-    Line,
+    HistoryLine,
     against,
     better_of,
     geometric_mean,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.asv.series import Point, Series
     from rocattn_profiling.pages.charts import Chart
-    from rocattn_profiling.site.changes.changes import Boundary, Change
+    from rocattn_profiling.site.changes.changes import Boundary, LevelChange
     from rocattn_profiling.site.commits import CommitInfo
     from rocattn_profiling.site.history_charts import Around
 
@@ -47,11 +47,11 @@ class Family:
     name: str
     slug: str
     benchmark: str
-    lines: list[Line] = field(default_factory=list)
+    lines: list[HistoryLine] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LatestPoint:
     """What the newest point of a line says.
 
     Attributes:
@@ -79,11 +79,11 @@ class Panel:
     machine: str
     anchor: str
     chart: Chart
-    entries: list[Entry]
+    entries: list[LatestPoint]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CommitRow:
     """One commit of the table: cells in the order of the table's columns."""
 
     sha: str
@@ -118,10 +118,10 @@ class HistoryPage:
     combinations: int
     places: int
     left_out: int
-    changes: list[Change]
+    changes: list[LevelChange]
     boundaries: list[Boundary]
     columns: list[tuple[str, str]]
-    rows: list[Row]
+    rows: list[CommitRow]
     commits: int
     thinned: bool
     better: str
@@ -146,7 +146,9 @@ class HistoryPage:
         return any(entry.direction == direction and entry.worse for panel in self.panels for entry in panel.entries)
 
 
-def families(series: Iterable[Series], changes: Mapping[tuple[str, str], list[Change]] | None = None) -> list[Family]:
+def families(
+    series: Iterable[Series], changes: Mapping[tuple[str, str], list[LevelChange]] | None = None
+) -> list[Family]:
     """Sort series into pages; the backends of a bench grid, and of a suite, become lines of the same charts."""
     found: dict[str, Family] = {}
     taken: set[str] = set()
@@ -166,7 +168,7 @@ def families(series: Iterable[Series], changes: Mapping[tuple[str, str], list[Ch
         machine = where_of(one) if several else one.machine
         own = (changes or {}).get((one.label, where_of(one)), [])
         found[name].lines.append(
-            Line(
+            HistoryLine(
                 panel,
                 backend or "result",
                 machine,
@@ -200,7 +202,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
         drawn = sorted(drawn[:LINES])
     chosen = [family.lines[at] for at in drawn]
     wide, narrow = overview_charts(chosen, [ratios[at] for at in drawn], place, around)
-    panels: dict[tuple[str, str], list[Line]] = {}
+    panels: dict[tuple[str, str], list[HistoryLine]] = {}
     for line in chosen:
         panels.setdefault((line.panel, line.machine), []).append(line)
     places = {line.machine for line in family.lines}
@@ -261,7 +263,7 @@ def order_commits(points: Iterable[Point], commits: Mapping[str, CommitInfo]) ->
     return sorted(dates, key=lambda sha: (sha in commits, commits[sha].order if sha in commits else dates[sha], sha))
 
 
-def _sparks(lines: Sequence[Line], ratios: Sequence[Sequence[float | None]]) -> list[tuple[str, str]]:
+def _sparks(lines: Sequence[HistoryLine], ratios: Sequence[Sequence[float | None]]) -> list[tuple[str, str]]:
     names = list(dict.fromkeys(line.name for line in lines))
     means = []
     for name in names:
@@ -272,7 +274,7 @@ def _sparks(lines: Sequence[Line], ratios: Sequence[Sequence[float | None]]) -> 
     return [(name, points) for name, points in zip(names, sparklines(rows, at=kept), strict=True) if points]
 
 
-def entry_of(line: Line, colour: int) -> Entry:
+def entry_of(line: HistoryLine, colour: int) -> LatestPoint:
     """Return what the newest point of a line says, whose points are in commit order."""
     backwards = _known(reversed(line.points))
     newest = line.points[-1] if line.points else None
@@ -280,7 +282,7 @@ def entry_of(line: Line, colour: int) -> Entry:
     first = next(_known(line.points), None)
     direction = direction_of(last, before)
     current = newest is not None and newest is last
-    return Entry(
+    return LatestPoint(
         name=line.name,
         colour=colour,
         latest=quantity(last.value, line.unit) if last and current else _state(newest),
@@ -317,7 +319,7 @@ def _ratio(new: Point | None, old: Point | None) -> float | None:
     return against(new.value, old.value)
 
 
-def _table(lines: Sequence[Line], shas: Sequence[str], commits: Mapping[str, CommitInfo]) -> list[Row]:
+def _table(lines: Sequence[HistoryLine], shas: Sequence[str], commits: Mapping[str, CommitInfo]) -> list[CommitRow]:
     cells: dict[str, list[str]] = {sha: [""] * len(lines) for sha in shas}
     dates: dict[str, int] = {}
     for column, line in enumerate(lines):
@@ -327,7 +329,9 @@ def _table(lines: Sequence[Line], shas: Sequence[str], commits: Mapping[str, Com
                 text = quantity(point.value, line.unit)
                 cells[point.sha][column] = "failed" if point.value is None else text
     return [
-        Row(sha, short_date(dates[sha]), commits[sha].subject if sha in commits else "(not in this clone)", cells[sha])
+        CommitRow(
+            sha, short_date(dates[sha]), commits[sha].subject if sha in commits else "(not in this clone)", cells[sha]
+        )
         for sha in reversed(shas)
         if sha in dates
     ]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.pages.charts import Band, Trace, Value, colour_of, line_chart, value_axis
+from rocattn_profiling.pages.charts import Band, ChartLine, ChartPoint, colour_of, line_chart, value_axis
 from rocattn_profiling.pages.quantities import between, percent, percent_tick, quantity, short_date
 from rocattn_profiling.pages.thinning import thin
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.asv.series import Point
     from rocattn_profiling.pages.charts import Chart
-    from rocattn_profiling.site.changes.changes import Boundary, Change
+    from rocattn_profiling.site.changes.changes import Boundary, LevelChange
     from rocattn_profiling.site.commits import CommitInfo
 
 PAGE_BENDS, PAGE_DOTS = 24_000, 1800
@@ -28,11 +28,11 @@ MANY = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HistoryLine:
     """One parameter combination: a backend's history of one config (or whatever the parameters are).
 
     ``machine`` also names the environment where results of several share a page; ``label`` and ``where`` name the
-    series, ``changes`` are its change points, ``lower_is_better`` is as in `Change`.
+    series, ``changes`` are its change points, ``lower_is_better`` is as in `LevelChange`.
     """
 
     panel: str
@@ -42,7 +42,7 @@ class Line:
     points: list[Point]
     label: str = ""
     where: str = ""
-    changes: list[Change] = field(default_factory=list)
+    changes: list[LevelChange] = field(default_factory=list)
     lower_is_better: bool | None = True
 
 
@@ -63,7 +63,7 @@ class Around:
     pages: Mapping[str, str] = field(default_factory=dict)
 
 
-def relative(line: Line, shas: Iterable[str]) -> list[float | None]:
+def relative(line: HistoryLine, shas: Iterable[str]) -> list[float | None]:
     """Return a line's values against its first one, a place each commit; None where there is none."""
     values = {p.sha: p.value for p in line.points}
     known = [values.get(sha) for sha in shas]
@@ -82,14 +82,14 @@ def geometric_mean(values: Iterable[float | None]) -> float | None:
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
-def better_of(lines: Iterable[Line]) -> str:
+def better_of(lines: Iterable[HistoryLine]) -> str:
     """Return which values are better: "lower", "higher" for rates, "" where lines are of both kinds or of neither."""
     kinds = {line.lower_is_better for line in lines}
     return "lower" if kinds == {True} else "higher" if kinds == {False} else ""
 
 
 def overview_charts(
-    lines: Sequence[Line], ratios: Sequence[Sequence[float | None]], place: Mapping[str, int], around: Around
+    lines: Sequence[HistoryLine], ratios: Sequence[Sequence[float | None]], place: Mapping[str, int], around: Around
 ) -> tuple[Chart, Chart]:
     """Lay out all lines of a page over each other, each against its first commit: for wide and for narrow windows.
 
@@ -115,8 +115,8 @@ def overview_charts(
                 what = f"{line.panel}, {line.name}" if line.panel else line.name
                 now = f"{what}: {percent(ratio)} ({quantity(points[shas[at]].value, line.unit)})"
                 title = f"{now}\n{told_commit(shas[at], points[shas[at]], around.commits)}"
-            values.append(Value(at, ratio, title, href=around.pages.get(shas[at], "")))
-        traces.append(Trace(line.panel, colour_of(line.name, around.backends), values))
+            values.append(ChartPoint(at, ratio, title, href=around.pages.get(shas[at], "")))
+        traces.append(ChartLine(line.panel, colour_of(line.name, around.backends), values))
     better = f", {better_of(lines)} is better" if better_of(lines) else ""
     axis = value_axis([v.y or 1.0 for trace in traces for v in trace.values], log=False, zero=False)
     standing = [change for line in lines for change in line.changes if change.open]
@@ -142,7 +142,9 @@ def overview_charts(
     return chart((1080, 300), 9), chart((340, 230), 3)
 
 
-def panel_chart(label: str, lines: Sequence[Line], place: Mapping[str, int], around: Around, on_page: int) -> Chart:
+def panel_chart(
+    label: str, lines: Sequence[HistoryLine], place: Mapping[str, int], around: Around, on_page: int
+) -> Chart:
     """Lay out the lines of one combination, whose points are in commit order.
 
     ``on_page`` is how many lines the page's charts have together.
@@ -160,8 +162,8 @@ def panel_chart(label: str, lines: Sequence[Line], place: Mapping[str, int], aro
             point, known = points[at], at in told
             title = _told(line, point, around.commits) if known else ""
             ends = (point.low, point.high) if known else (None, None)
-            values.append(Value(place[point.sha], point.value, title, *ends, href=around.pages.get(point.sha, "")))
-        traces.append(Trace(line.name, colour_of(line.name, around.backends), values))
+            values.append(ChartPoint(place[point.sha], point.value, title, *ends, href=around.pages.get(point.sha, "")))
+        traces.append(ChartLine(line.name, colour_of(line.name, around.backends), values))
         if points:
             newest.append(f"{line.name}: {quantity(points[-1].value, line.unit)} at the newest commit")
     unit = lines[0].unit
@@ -179,7 +181,7 @@ def panel_chart(label: str, lines: Sequence[Line], place: Mapping[str, int], aro
     return chart
 
 
-def told_change(change: Change, subject: Callable[[str], str]) -> str:
+def told_change(change: LevelChange, subject: Callable[[str], str]) -> str:
     """Return a change as tooltips tell it: size, state, the commits it may have come with."""
     point = change.point
     size = f"{percent(point.ratio)} ({percent(point.ratio_low)} to {percent(point.ratio_high)})"
@@ -194,7 +196,7 @@ def told_commit(sha: str, point: Point, commits: Mapping[str, CommitInfo]) -> st
     return f"{sha[:8]} {short_date(point.date_ms)} {subject}"
 
 
-def _band(change: Change, place: Mapping[str, int], around: Around) -> Band:
+def _band(change: LevelChange, place: Mapping[str, int], around: Around) -> Band:
     def subject(sha: str) -> str:
         return around.commits[sha].subject if sha in around.commits else ""
 
@@ -204,7 +206,7 @@ def _band(change: Change, place: Mapping[str, int], around: Around) -> Band:
     return Band(max(0, low), high, told_change(change, subject), tone, around.pages.get(change.likeliest, ""))
 
 
-def _edges(lines: Sequence[Line], place: Mapping[str, int], around: Around) -> list[tuple[float, str]]:
+def _edges(lines: Sequence[HistoryLine], place: Mapping[str, int], around: Around) -> list[tuple[float, str]]:
     wheres = {line.where for line in lines}
     found = [b for b in around.boundaries if b.where in wheres and b.sha in place]
     return list(dict.fromkeys((place[b.sha] - 0.5, f"not comparable across: {b.text}") for b in found))
@@ -224,7 +226,7 @@ def _commit_ticks(shas: Sequence[str], count: int) -> list[tuple[float, str]]:
     return [(at, shas[at][:7]) for at in range(len(shas) - 1, -1, -step)]
 
 
-def _told(line: Line, point: Point, commits: Mapping[str, CommitInfo]) -> str:
+def _told(line: HistoryLine, point: Point, commits: Mapping[str, CommitInfo]) -> str:
     value = "failed" if point.value is None else quantity(point.value, line.unit)
     interval = between(point.low, point.high, line.unit)
     return f"{line.name}: {value}{f' ({interval})' if interval else ''}\n{told_commit(point.sha, point, commits)}"

@@ -9,13 +9,13 @@ from rocattn_profiling.pages.charts import colour_of
 from rocattn_profiling.pages.quantities import natural
 from rocattn_profiling.site.changes.changes import AUDIT, lower_is_better, where_of
 from rocattn_profiling.site.history import Panel, entry_of, order_commits, slug_of
-from rocattn_profiling.site.history_charts import Around, Line, panel_chart
+from rocattn_profiling.site.history_charts import Around, HistoryLine, panel_chart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rocattn_profiling.asv.series import Series
-    from rocattn_profiling.site.changes.changes import Change
+    from rocattn_profiling.site.changes.changes import LevelChange
 
 TITLES = {
     "vgprs": "VGPRs of a wave",
@@ -47,7 +47,7 @@ class KernelPage:
     archs: list[str]
     panels: list[Panel]
     rows: list[tuple[str, list[str]]]
-    changes: list[Change]
+    changes: list[LevelChange]
     commits: int
     legend: list[tuple[str, int]]
 
@@ -58,7 +58,7 @@ class KernelPage:
 
 
 def kernel_pages(
-    series: Sequence[Series], around: Around, changes: Mapping[tuple[str, str], list[Change]]
+    series: Sequence[Series], around: Around, changes: Mapping[tuple[str, str], list[LevelChange]]
 ) -> list[KernelPage]:
     """Lay out a page for each kernel that the store has numbers of; the same kernel of two machines shares one.
 
@@ -67,14 +67,14 @@ def kernel_pages(
         around: The site's commits; colours are given to architectures here.
         changes: Change points by label and place.
     """
-    found: dict[str, dict[str, dict[str, Line]]] = {}
+    found: dict[str, dict[str, dict[str, HistoryLine]]] = {}
     for one in series:
         metric = one.benchmark.rpartition(".track_")[2]
         kernel, arch = one.params.get("kernel", ""), one.params.get("arch", "")
         if not one.benchmark.startswith(AUDIT) or not kernel or not arch:
             continue
         own = changes.get((one.label, where_of(one)), [])
-        line = Line(
+        line = HistoryLine(
             metric, arch, one.machine, one.unit, one.points, one.label, where_of(one), own, lower_is_better(one)
         )
         lines = found.setdefault(kernel, {}).setdefault(metric, {})
@@ -87,7 +87,7 @@ def kernel_pages(
     return [_page(kernel, slug_of(kernel, taken), found[kernel], own_colours) for kernel in sorted(found, key=natural)]
 
 
-def _page(kernel: str, slug: str, metrics: Mapping[str, Mapping[str, Line]], around: Around) -> KernelPage:
+def _page(kernel: str, slug: str, metrics: Mapping[str, Mapping[str, HistoryLine]], around: Around) -> KernelPage:
     ordered = sorted(metrics, key=lambda m: (list(TITLES).index(m) if m in TITLES else len(TITLES), m))
     lines = [line for metric in ordered for line in metrics[metric].values()]
     shas = order_commits((point for line in lines for point in line.points), around.commits)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 REQUEST = asv_launch.Request(sample_ns=3_000_000, budget_ns=60_000_000)
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+class Backfill(msgspec.Struct, frozen=True, kw_only=True):
     """What a back-fill did.
 
     Attributes:
@@ -53,7 +53,7 @@ def measure_history(
     benchmarks: Sequence[str] = (),
     on_step: Callable[[Step], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
-) -> History:
+) -> Backfill:
     """Measure those of the newest ``count`` first-parent commits that the asv store has no results for.
 
     Args:
@@ -74,7 +74,7 @@ def measure_history(
     builder = _Builder(repo, say)
     suite_from = next((revision for revision in newest if builder.build(revision)), None)
     if suite_from is None:
-        return History(passed_over=builder.passed_over)
+        return Backfill(passed_over=builder.passed_over)
     passed_over = builder.passed_over
     with revisions.checkout(repo, revisions.resolve(repo, "HEAD"), environments.cache_root() / "scratch") as tree:
         config = read_config(tree, None)
@@ -103,7 +103,7 @@ def measure_history(
             passed_over[revision.short] = f"no benchmark runs on it ({reason})"
             say(f"passed over {revision.short} {revision.subject}: {passed_over[revision.short]}")
     samples = sum(outcome.launch is not None for runs in outcomes.values() for outcome in runs)
-    return History(measured=measured, known=known, passed_over=passed_over, launches=samples)
+    return Backfill(measured=measured, known=known, passed_over=passed_over, launches=samples)
 
 
 class _Builder:

@@ -77,7 +77,7 @@ _DTYPES = ("float32", *_HALVES)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class VerifyCase:
     """One problem to verify, with its data, how that lies in memory, and what is looked at."""
 
     config: AttentionConfig
@@ -105,7 +105,7 @@ class Case:
         return [f"{c.direction}", c.dtype, c.layout, *(name for name, on in used.items() if on)]
 
 
-def cases(level: str = "full", backends: Sequence[Backend] = ()) -> list[Case]:
+def cases(level: str = "full", backends: Sequence[Backend] = ()) -> list[VerifyCase]:
     """Return a level's cases, always in the same order; those of "quick" come first, then what "core" adds.
 
     Args:
@@ -118,7 +118,7 @@ def cases(level: str = "full", backends: Sequence[Backend] = ()) -> list[Case]:
     return list((found | {case.label: case for case in narrow}).values())
 
 
-def find_case(label: str) -> Case:
+def find_case(label: str) -> VerifyCase:
     """Return the case of a label.
 
     Raises:
@@ -131,17 +131,17 @@ def find_case(label: str) -> Case:
 
 
 @cache
-def _level(name: str) -> tuple[Case, ...]:
+def _level(name: str) -> tuple[VerifyCase, ...]:
     """Return what a level adds to those below it."""
     made = {"quick": _quick, "core": _core, "full": _full}[name]
     return tuple(made())
 
 
-def _basic(config: AttentionConfig, storage: str) -> Case:
-    return Case(config, family="basics", storage=storage)
+def _basic(config: AttentionConfig, storage: str) -> VerifyCase:
+    return VerifyCase(config, family="basics", storage=storage)
 
 
-def _quick() -> Iterator[Case]:
+def _quick() -> Iterator[VerifyCase]:
     yield from (_basic(*pair) for pair in basics())
     yield from _covering(_FACTORS, random.Random(0))  # noqa: S311 - a fixed choice of cases, not a secret
     yield from _visibility(("float32",))
@@ -158,7 +158,7 @@ def _quick() -> Iterator[Case]:
     yield _case("edges", storage="moat", seq_q=65, seq_k=129, dtype="bfloat16")
 
 
-def _core() -> Iterator[Case]:
+def _core() -> Iterator[VerifyCase]:
     masks = {"mask": _MORE["mask"]}
     yield from _covering(_FACTORS | masks, random.Random(2))  # noqa: S311 - as above
     yield from _visibility(_HALVES)
@@ -172,7 +172,7 @@ def _core() -> Iterator[Case]:
     yield from _determinism()
 
 
-def _full() -> Iterator[Case]:
+def _full() -> Iterator[VerifyCase]:
     yield from _covering(_FACTORS | _MORE, random.Random(1))  # noqa: S311 - as above
     yield from _visibility(("float64",))
     for dtype, edge in itertools.product(_DTYPES, (16, 32, 48, 64, 96, 128, 192, 256)):
@@ -190,13 +190,13 @@ def _full() -> Iterator[Case]:
             yield _case("determinism", causal=True, direction=direction, num_heads=8, **big)
 
 
-def _case(family: str, data: str = "normal", storage: str = "plain", **changes: Any) -> Case:
+def _case(family: str, data: str = "normal", storage: str = "plain", **changes: Any) -> VerifyCase:
     options = _SIZES | changes
     backward = options.get("direction") == "backward"
-    return Case(AttentionConfig(**{"return_lse": not backward} | options), data, family, storage)
+    return VerifyCase(AttentionConfig(**{"return_lse": not backward} | options), data, family, storage)
 
 
-def _visibility(dtypes: tuple[str, ...]) -> Iterator[Case]:
+def _visibility(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:
     bands: tuple[dict[str, Any], ...] = (
         {}, {"causal": True}, {"window": (9, 4)}, {"window": (-1, 0)}, {"causal": True, "window": (16, -1)},
     )  # fmt: skip
@@ -211,13 +211,13 @@ def _visibility(dtypes: tuple[str, ...]) -> Iterator[Case]:
         yield _case("visibility", "uniform", dtype=dtype, seq_q=1, seq_k=63)
 
 
-def _positions(dtypes: tuple[str, ...]) -> Iterator[Case]:
+def _positions(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:
     for dtype, layout in itertools.product(dtypes, ("BSHD", "BHSD", "BSE")):
         yield _case("positions", "positions", dtype=dtype, layout=layout, batch=2, seq_q=67, seq_k=61)
         yield _case("positions", "positions", dtype=dtype, layout=layout, batch=3, head_dim_v=32, seq_q=1, seq_k=61)
 
 
-def _edges() -> Iterator[Case]:
+def _edges() -> Iterator[VerifyCase]:
     for index, edge in enumerate((16, 32, 64, 128)):
         for seq_q, seq_k in ((edge - 1, edge + 1), (edge, edge), (edge + 1, edge - 1)):
             dtype = _DTYPES[(index + seq_q - edge) % 3]
@@ -228,7 +228,7 @@ def _edges() -> Iterator[Case]:
         yield _case("edges", storage="moat", head_dim=dim, seq_q=17, seq_k=65, dtype=_DTYPES[index % 3])
 
 
-def _layouts() -> Iterator[Case]:
+def _layouts() -> Iterator[VerifyCase]:
     for index, (layout, storage) in enumerate(itertools.product(("BSHD", "BHSD", "BSE"), STORAGES)):
         if layout == "BSE" and storage == "wide":
             continue  # the heads lie inside the last axis: every second feature would be every second of all heads
@@ -244,7 +244,7 @@ def _layouts() -> Iterator[Case]:
         yield _case("layouts", storage=storage, direction="backward", **options)
 
 
-def _scales() -> Iterator[Case]:
+def _scales() -> Iterator[VerifyCase]:
     kinds = ("x0.0001", "x0.01", "x100", "x10000", "large-scores", "subnormal", "rising", "falling", "faint", "offset")
     for dtype, data in itertools.product((*_DTYPES, "float64"), kinds):
         yield _case("scales", data, dtype=dtype, causal=data in {"x100", "offset"})
@@ -261,7 +261,7 @@ def _scales() -> Iterator[Case]:
         yield _case("scales", "large-scores", dtype=dtype, softcap=8.0, alibi=True, sinks=True)
 
 
-def _stability() -> Iterator[Case]:
+def _stability() -> Iterator[VerifyCase]:
     options: tuple[dict[str, Any], ...] = (
         {}, {"causal": True}, {"window": (20, 3)}, {"mask": "bool", "mask_shape": (1, 1, 1, 131)},
         {"mask": "additive", "mask_shape": (1, 1, 67, 131)}, {"softcap": 15.0}, {"alibi": True}, {"sinks": True},
@@ -283,7 +283,7 @@ def _stability() -> Iterator[Case]:
                 yield _case("stability", stepped, dtype=dtype, direction=direction, **option)
 
 
-def _containment() -> Iterator[Case]:
+def _containment() -> Iterator[VerifyCase]:
     for dtype, data in itertools.product(_DTYPES, ("hidden-nan", "hidden-inf", "hidden-minus-inf")):
         yield _case("containment", data, dtype=dtype, causal=True)
         yield _case("containment", data, dtype=dtype, mask="additive", mask_shape=(1, 1, 67, 131))
@@ -296,7 +296,7 @@ def _containment() -> Iterator[Case]:
             yield _case("containment", "hidden-nan", dtype=dtype, **hidden)
 
 
-def _gradients(dtypes: tuple[str, ...]) -> Iterator[Case]:
+def _gradients(dtypes: tuple[str, ...]) -> Iterator[VerifyCase]:
     sizes: dict[str, Any] = {
         "seq_q": 9,
         "seq_k": 11,
@@ -319,7 +319,7 @@ def _gradients(dtypes: tuple[str, ...]) -> Iterator[Case]:
             yield _case("gradients", dtype=dtype, **sizes | option)
 
 
-def _determinism() -> Iterator[Case]:
+def _determinism() -> Iterator[VerifyCase]:
     for dtype, direction in itertools.product(_DTYPES, ("forward", "backward")):
         yield _case("determinism", dtype=dtype, direction=direction, seq_q=131, causal=True)
     yield _case("determinism", dtype="float16", seq_q=1, seq_k=1031, batch=2)
@@ -333,7 +333,7 @@ def _determinism() -> Iterator[Case]:
     yield _case("determinism", dtype="bfloat16", **many)
 
 
-def _covering(factors: dict[str, tuple[Any, ...]], rng: random.Random) -> list[Case]:
+def _covering(factors: dict[str, tuple[Any, ...]], rng: random.Random) -> list[VerifyCase]:
     """Choose cases until all pairs of values of two factors occur together (greedy, as AETG: Cohen et al. 1997)."""
     names = list(factors)
     sizes = {name: range(len(factors[name])) for name in names}
@@ -341,7 +341,7 @@ def _covering(factors: dict[str, tuple[Any, ...]], rng: random.Random) -> list[C
     missing = dict.fromkeys(
         ((a, i), (b, j)) for a, b in itertools.combinations(names, 2) for i in sizes[a] for j in sizes[b]
     )
-    found: dict[str, Case] = {}
+    found: dict[str, VerifyCase] = {}
     while missing:
         wanted = dict(next(iter(missing)))
         tries = [{name: wanted.get(name, rng.choice(sizes[name])) for name in names} for _ in range(_TRIES)]
@@ -353,7 +353,7 @@ def _covering(factors: dict[str, tuple[Any, ...]], rng: random.Random) -> list[C
     return list(found.values())
 
 
-def _combined(values: dict[str, Any]) -> Case:
+def _combined(values: dict[str, Any]) -> VerifyCase:
     (seq_q, seq_k), (head_dim, head_dim_v), (heads, kv_heads) = values["seq"], values["dims"], values["heads"]
     options: dict[str, Any] = dict(values["band"])
     if values["mask"] is not None:
@@ -372,4 +372,4 @@ def _combined(values: dict[str, Any]) -> Case:
         **{name: values[name] for name in ("dtype", "layout", "softcap", "alibi", "sinks", "scale", "direction")},
         **options,
     )
-    return Case(config, values["data"])
+    return VerifyCase(config, values["data"])

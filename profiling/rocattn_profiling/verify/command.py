@@ -15,7 +15,7 @@ from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
     from rocattn.registry import Backend
-    from rocattn_profiling.verify.cases import Case
+    from rocattn_profiling.verify.cases import VerifyCase
     from rocattn_profiling.verify.outcomes import Verification
 
 LEVELS = ("quick", "core", "full")
@@ -103,7 +103,7 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def _chosen(arguments: argparse.Namespace, backends: list[Backend]) -> list[Case]:
+def _chosen(arguments: argparse.Namespace, backends: list[Backend]) -> list[VerifyCase]:
     from rocattn_profiling.verify.cases import FAMILIES, cases, find_case
 
     unknown = [name for name in arguments.family or () if name not in FAMILIES]
@@ -118,7 +118,7 @@ def _chosen(arguments: argparse.Namespace, backends: list[Backend]) -> list[Case
     return [case for case in every if not arguments.family or case.family in arguments.family]
 
 
-def _list(chosen: list[Case], *, as_json: bool) -> int:
+def _list(chosen: list[VerifyCase], *, as_json: bool) -> int:
     from rocattn_profiling.verify.cases import FAMILIES
 
     rows = [
@@ -134,7 +134,7 @@ def _list(chosen: list[Case], *, as_json: bool) -> int:
 
 
 def _finish(
-    arguments: argparse.Namespace, chosen: list[Case], backends: list[Backend], absent: dict[str, str],
+    arguments: argparse.Namespace, chosen: list[VerifyCase], backends: list[Backend], absent: dict[str, str],
     found: Verification, started: float, out: Path,
 ) -> int:  # fmt: skip
     """Print what was found, write it if that is anything, and return the exit status."""

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET  # writes only: nothing foreign is parse
 from rocattn_profiling.base.markup import xml
 
 if TYPE_CHECKING:
-    from rocattn_profiling.verify.outcomes import Outcome
+    from rocattn_profiling.verify.outcomes import CaseOutcome
     from rocattn_profiling.verify.page import VerifyReport
 
 
@@ -49,7 +49,7 @@ def to_xml(report: VerifyReport) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _add_result(test: ET.Element, outcome: Outcome) -> None:
+def _add_result(test: ET.Element, outcome: CaseOutcome) -> None:
     if not outcome.ran:
         ET.SubElement(test, "skipped", message=xml(outcome.skipped))
     elif outcome.error:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from rocattn.registry import Array
-    from rocattn_profiling.verify.cases import Case
+    from rocattn_profiling.verify.cases import VerifyCase
 
 YARDSTICK = "yardstick"
 """Stands in a backend's place in the outcome of a case whose float64 reference breaks the contract."""
@@ -24,12 +24,12 @@ YARDSTICK = "yardstick"
 _EXACT = 1e300  # JSON has no inf: what stands for it is the largest number
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What happened to one case on one backend.
 
     Attributes:
         case, family, backend: Which.
-        options: `Case.options`.
+        options: `VerifyCase.options`.
         check: The comparison with float64, of its worst tensor; None if there is nothing to compare.
         tensors: The same for every tensor, with ULPs, and what the naive program would have had.
         error: What the backend raised; empty if it did not.
@@ -99,10 +99,10 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 class Verification:
     """What a run found: an outcome for each case and backend, and how far each two backends are apart."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[CaseOutcome] = field(default_factory=list)
     agreements: dict[tuple[str, str, str], Agreement] = field(default_factory=dict)
 
-    def compare(self, case: Case, outputs: Mapping[str, Mapping[str, Array]]) -> None:
+    def compare(self, case: VerifyCase, outputs: Mapping[str, Mapping[str, Array]]) -> None:
         """Keep the largest distance between each two backends in each dtype."""
         dtype = case.config.dtype
         for (first, mine), (second, theirs) in itertools.combinations(outputs.items(), 2):
@@ -118,13 +118,13 @@ class Verification:
             self.agreements[first, second, dtype] = msgspec.structs.replace(worst, cases=worst.cases + 1)
 
 
-def symptoms(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:
+def symptoms(outcomes: Iterable[CaseOutcome]) -> dict[str, list[str]]:
     """Return by backend the sentences on what its failures look like: the commonest symptom first, then families.
 
     A backend wrong where scores rise along the keys, and right where they fall, does not rescale, whatever its tiles.
     """
     found: dict[str, list[str]] = {}
-    grouped: dict[str, list[Outcome]] = {}
+    grouped: dict[str, list[CaseOutcome]] = {}
     for outcome in outcomes:
         grouped.setdefault(outcome.backend, []).append(outcome)
     for backend, everything in grouped.items():

@@ -15,7 +15,7 @@ from rocattn_profiling.verify.ulps import ULP_EDGES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rocattn_profiling.verify.outcomes import Agreement, Outcome, Verification
+    from rocattn_profiling.verify.outcomes import Agreement, CaseOutcome, Verification
     from rocattn_profiling.verify.ulps import TensorErrors
 
 SCHEMA = 1
@@ -23,7 +23,7 @@ WORST = 100
 """Tensors listed on the page, worst first; all are in verify.json."""
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class FailedCase(msgspec.Struct, frozen=True, kw_only=True):
     """One wrong outcome, with the command that shows it again."""
 
     case: str
@@ -35,7 +35,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PageCell:
     """One family on one backend: how many cases ran and failed, and the worst error over what is allowed."""
 
     ran: int
@@ -66,19 +66,19 @@ class VerifyReport:
     level: str
     seed: int
     cases: int
-    outcomes: list[Outcome]
+    outcomes: list[CaseOutcome]
     agreements: list[Agreement]
     unavailable: dict[str, str]
     unchecked: dict[str, str]
     stand_ins: list[str]
-    failures: list[Failure]
+    failures: list[FailedCase]
     symptoms: dict[str, list[str]]
     started: float
     seconds: float
     backends: list[str] = field(default_factory=list)
-    families: dict[str, dict[str, Cell]] = field(default_factory=dict)
+    families: dict[str, dict[str, PageCell]] = field(default_factory=dict)
     histograms: list[Histogram] = field(default_factory=list)
-    worst: list[tuple[Outcome, TensorErrors]] = field(default_factory=list)
+    worst: list[tuple[CaseOutcome, TensorErrors]] = field(default_factory=list)
 
     @property
     def ran(self) -> int:
@@ -107,12 +107,12 @@ class VerifyReport:
 
 def build(
     found: Verification, *, cases: int, level: str, seed: int, unavailable: dict[str, str], stand_ins: list[str],
-    again: Callable[[Outcome], str], started: float, seconds: float, named: Sequence[str] = (),
+    again: Callable[[CaseOutcome], str], started: float, seconds: float, named: Sequence[str] = (),
 ) -> VerifyReport:  # fmt: skip
     """Lay out what a run found; ``again`` gives the command that repeats an outcome."""
     wrong = sorted((o for o in found.outcomes if not o.ok), key=lambda o: (not o.symptom, o.backend, _order(o.family)))
     failures = [
-        Failure(
+        FailedCase(
             case=o.case, backend=o.backend, family=o.family, fault=o.fault, symptom=o.symptom, command=again(o)
         )
         for o in wrong
@@ -160,7 +160,7 @@ def to_html(report: VerifyReport) -> str:
     )
 
 
-def _unchecked(outcomes: Sequence[Outcome], named: Sequence[str], unavailable: dict[str, str]) -> dict[str, str]:
+def _unchecked(outcomes: Sequence[CaseOutcome], named: Sequence[str], unavailable: dict[str, str]) -> dict[str, str]:
     ran = {outcome.backend for outcome in outcomes if outcome.ran}
     refused = {outcome.backend: outcome.skipped for outcome in reversed(outcomes)}  # the first one's reason
     reasons = refused | unavailable
@@ -171,19 +171,19 @@ def _order(family: str) -> int:
     return list(FAMILIES).index(family)
 
 
-def _families(outcomes: Sequence[Outcome], backends: Sequence[str]) -> dict[str, dict[str, Cell]]:
-    found: dict[str, dict[str, Cell]] = {}
+def _families(outcomes: Sequence[CaseOutcome], backends: Sequence[str]) -> dict[str, dict[str, PageCell]]:
+    found: dict[str, dict[str, PageCell]] = {}
     for family in FAMILIES:
         for name in backends:
             mine = [o for o in outcomes if o.family == family and o.backend == name and o.ran]
             if mine:
                 ratios = [o.check.ratio for o in mine if o.check is not None]
-                cell = Cell(len(mine), sum(not o.ok for o in mine), max(ratios, default=None))
+                cell = PageCell(len(mine), sum(not o.ok for o in mine), max(ratios, default=None))
                 found.setdefault(family, {})[name] = cell
     return found
 
 
-def _histograms(outcomes: Sequence[Outcome]) -> list[Histogram]:
+def _histograms(outcomes: Sequence[CaseOutcome]) -> list[Histogram]:
     """Add up the ULPs of outputs, LSEs and gradients by dtype: the backends', then the naive program's, once a case.
 
     Finite differences have errors of many ULPs of their own: what is compared with them is left out.

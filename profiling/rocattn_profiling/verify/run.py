@@ -20,7 +20,7 @@ from rocattn_profiling.verify.contract import visible_pairs
 from rocattn_profiling.verify.determinism import differing
 from rocattn_profiling.verify.gradients import finite_differences
 from rocattn_profiling.verify.inputs import make_case_inputs, poisoned_keys
-from rocattn_profiling.verify.outcomes import YARDSTICK, Outcome, Verification
+from rocattn_profiling.verify.outcomes import YARDSTICK, CaseOutcome, Verification
 from rocattn_profiling.verify.symptoms import symptom
 from rocattn_profiling.verify.ulps import tensor_errors
 from rocattn_profiling.verify.yardstick import forward_problem, gradient_problem
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rocattn.registry import Array, Backend
-    from rocattn_profiling.verify.cases import Case
+    from rocattn_profiling.verify.cases import VerifyCase
     from rocattn_profiling.workloads.inputs import Inputs
     from rocattn_profiling.workloads.verdicts import Judgement
 
@@ -39,7 +39,7 @@ _NAMED = 3  # failing cases of a family and backend whose symptom is looked for
 
 
 def verify(
-    chosen: Sequence[Case], backends: Sequence[Backend], on_step: Callable[[str], None] = lambda _: None, *,
+    chosen: Sequence[VerifyCase], backends: Sequence[Backend], on_step: Callable[[str], None] = lambda _: None, *,
     on_start: Callable[[str, str], None] = lambda _case, _backend: None, seed: int = 0,
     found: Verification | None = None,
 ) -> Verification:  # fmt: skip
@@ -75,19 +75,19 @@ def verify(
     return found
 
 
-def _of(case: Case, backend: str, **more: Any) -> Outcome:
-    return Outcome(case=case.label, family=case.family, backend=backend, options=case.options, **more)
+def _of(case: VerifyCase, backend: str, **more: Any) -> CaseOutcome:
+    return CaseOutcome(case=case.label, family=case.family, backend=backend, options=case.options, **more)
 
 
 class _Runner:
     """One case: what is computed once for all backends, and the judgement of each."""
 
-    def __init__(self, case: Case, inputs: Inputs) -> None:
+    def __init__(self, case: VerifyCase, inputs: Inputs) -> None:
         self.case, self.inputs, self.yardstick = case, inputs, ""
         self._differences: dict[str, Array] | None = None
         self._checked = False
 
-    def run(self, backend: Backend) -> tuple[Outcome, dict[str, Array]]:
+    def run(self, backend: Backend) -> tuple[CaseOutcome, dict[str, Array]]:
         """Return what became of the case on a backend, and its outputs."""
         case, arrays = self.case, dict[str, "Array"]()
         started, problem = time.perf_counter(), ""
@@ -149,7 +149,7 @@ class _Runner:
             self.yardstick = forward_problem(config, self.inputs, judged)
 
 
-def _symptom(case: Case, inputs: Inputs, arrays: Mapping[str, Array], outcome: Outcome) -> str:
+def _symptom(case: VerifyCase, inputs: Inputs, arrays: Mapping[str, Array], outcome: CaseOutcome) -> str:
     forward = case.config.replace(direction="forward")
     what = outcome.check.what if outcome.check else "out"
     return symptom(forward, inputs, arrays["out"], arrays.get("lse"), what=what)

@@ -10,7 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from rocattn.registry import Array
-    from rocattn_profiling.workloads.verdicts import Verdict
+    from rocattn_profiling.workloads.verdicts import AccuracyVerdict
 
 ULP_EDGES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1024.0)
 """Upper ends of the histogram's bins; 0.5 is a result rounded as well as can be. A last bin has what is beyond."""
@@ -50,7 +50,7 @@ class TensorErrors(msgspec.Struct, frozen=True, kw_only=True):
     naive: Errors
 
 
-def tensor_errors(verdict: Verdict, dtype: str) -> TensorErrors:
+def tensor_errors(verdict: AccuracyVerdict, dtype: str) -> TensorErrors:
     """Describe a verdict; ``dtype`` is the config's."""
     kept = "float32" if verdict.what == "lse" else dtype
     return TensorErrors(

@@ -9,7 +9,7 @@ from rocattn_profiling.base import console
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from rocattn_profiling.verify.outcomes import Outcome
+    from rocattn_profiling.verify.outcomes import CaseOutcome
     from rocattn_profiling.verify.page import VerifyReport
 
 
@@ -22,7 +22,9 @@ def print_tables(report: VerifyReport) -> None:
     _table(report, "option", options, lambda outcome: outcome.options)
 
 
-def _table(report: VerifyReport, title: str, groups: list[str], groups_of: Callable[[Outcome], Iterable[str]]) -> None:
+def _table(
+    report: VerifyReport, title: str, groups: list[str], groups_of: Callable[[CaseOutcome], Iterable[str]]
+) -> None:
     rows = []
     for group in groups:
         cells = []
@@ -35,7 +37,7 @@ def _table(report: VerifyReport, title: str, groups: list[str], groups_of: Calla
         console.print_table("worst error / allowed error (largest absolute error)", [title, *columns], rows)
 
 
-def worst(outcomes: list[Outcome]) -> str:
+def worst(outcomes: list[CaseOutcome]) -> str:
     """Return the worst ratio and the largest error of some outcomes."""
     if any(outcome.error for outcome in outcomes):
         return "raised"

@@ -140,7 +140,7 @@ def extra_work(suite: str, config: AttentionConfig) -> tuple[int, int]:
     return flops, size
 
 
-class Subject(ABC):
+class ModuleSubject(ABC):
     """A module with its tokens: what each backend is timed on, and what the outputs are compared with."""
 
     @abstractmethod
@@ -153,45 +153,45 @@ class Subject(ABC):
 
 
 @dataclass(frozen=True)
-class Plain(Subject):
+class Plain(ModuleSubject):
     """Standard attention of some tokens."""
 
     module: MultiHead
     tokens: Array
 
     def call(self, **options: Any) -> Callable[[], Arrays]:
-        """See `Subject`."""
+        """See `ModuleSubject`."""
         attend = partial(rocattn.attention, **options)
         return lambda: (self.module(self.tokens, attend),)
 
     def reference(self, attend: Attend, *, exact: bool) -> Arrays:
-        """See `Subject`."""
+        """See `ModuleSubject`."""
         if exact:
             return (self.module.wide()(self.tokens.astype(np.float64), attend),)
         return (self.module(self.tokens, attend),)
 
 
 @dataclass(frozen=True)
-class Joint(Subject):
+class Joint(ModuleSubject):
     """Tokens of several experts that attend together."""
 
     module: MultiExpert
     tokens: list[Array]
 
     def call(self, **options: Any) -> Callable[[], Arrays]:
-        """See `Subject`."""
+        """See `ModuleSubject`."""
         attend = partial(rocattn.attention, **options)
         return lambda: tuple(self.module(self.tokens, attend))
 
     def reference(self, attend: Attend, *, exact: bool) -> Arrays:
-        """See `Subject`."""
+        """See `ModuleSubject`."""
         if exact:
             return tuple(self.module.wide()([x.astype(np.float64) for x in self.tokens], attend))
         return tuple(self.module(self.tokens, attend))
 
 
 @dataclass(frozen=True)
-class Prefill(Subject):
+class Prefill(ModuleSubject):
     """A prompt into an empty cache."""
 
     module: CachedGemma
@@ -199,7 +199,7 @@ class Prefill(Subject):
     new_cache: Callable[[], KVCache | PagedKVCache]
 
     def call(self, **options: Any) -> Callable[[], Arrays]:
-        """See `Subject`; the cache is emptied by each call."""
+        """See `ModuleSubject`; the cache is emptied by each call."""
         cache = self.new_cache()
 
         def prefill() -> Arrays:
@@ -209,17 +209,17 @@ class Prefill(Subject):
         return prefill
 
     def reference(self, attend: Attend, *, exact: bool) -> Arrays:
-        """See `Subject`: all tokens at once, without a cache."""
+        """See `ModuleSubject`: all tokens at once, without a cache."""
         module, tokens = (self.module.wide(), self.tokens.astype(np.float64)) if exact else (self.module, self.tokens)
         return (module.whole(tokens, tokens.shape[1], attend),)
 
 
 @dataclass(frozen=True)
-class Step(Prefill):
+class DecodeStep(Prefill):
     """The last of the tokens, against a cache of those before it."""
 
     def call(self, **options: Any) -> Callable[[], Arrays]:
-        """See `Subject`; each call forgets the token again before it takes it."""
+        """See `ModuleSubject`; each call forgets the token again before it takes it."""
         cache, before = self.new_cache(), self.tokens.shape[1] - 1
         self.module.remember(self.tokens[:, :before], cache, CHUNK_TOKENS)
 
@@ -230,12 +230,12 @@ class Step(Prefill):
         return step
 
     def reference(self, attend: Attend, *, exact: bool) -> Arrays:
-        """See `Subject`: the last token's row, without a cache."""
+        """See `ModuleSubject`: the last token's row, without a cache."""
         module, tokens = (self.module.wide(), self.tokens.astype(np.float64)) if exact else (self.module, self.tokens)
         return (module.last(tokens, attend),)
 
 
-def make_subject(suite: str, config: AttentionConfig, seed: int) -> Subject:
+def make_subject(suite: str, config: AttentionConfig, seed: int) -> ModuleSubject:
     """Return a workload's module with seeded normal weights and tokens, in the config's dtype."""
     workload = WORKLOADS[suite]
     rng, dtype = np.random.default_rng([seed, int(config.key, 16)]), numpy_dtype(config.dtype)
@@ -250,7 +250,7 @@ def make_subject(suite: str, config: AttentionConfig, seed: int) -> Subject:
     if workload.module == "gemma":
         return Joint(MultiExpert(experts), tokens)
     new_cache = partial(_paged_cache if suite.endswith("-paged") else _reserved_cache, config, dtype)
-    return (Step if step else Prefill)(CachedGemma(experts[0]), tokens[0], new_cache)
+    return (DecodeStep if step else Prefill)(CachedGemma(experts[0]), tokens[0], new_cache)
 
 
 def _reserved_cache(config: AttentionConfig, dtype: np.dtype[Any]) -> KVCache:

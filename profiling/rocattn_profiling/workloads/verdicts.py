@@ -30,7 +30,7 @@ _WORST = sys.float_info.max  # JSON has no inf
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AccuracyVerdict:
     """How one tensor fared; ``ratio`` is the worst of error / limit over groups and over largest and mean error.
 
     ``error``, ``naive_error`` and ``exact`` hold what was compared, element by element; empty where nothing was.
@@ -51,7 +51,7 @@ class Verdict:
 class Judgement(NamedTuple):
     """The verdict of every tensor of one problem, and how many of its query rows were compared."""
 
-    verdicts: list[Verdict]
+    verdicts: list[AccuracyVerdict]
     rows_checked: int
     rows: int
     factor: float
@@ -61,7 +61,9 @@ class Judgement(NamedTuple):
         return as_check(*self)
 
 
-def judge_rows(what: str, got: Array, exact: Array, naive: Array, config: AttentionConfig, size: float) -> Verdict:
+def judge_rows(
+    what: str, got: Array, exact: Array, naive: Array, config: AttentionConfig, size: float
+) -> AccuracyVerdict:
     """Judge rows [N, X] among rows of the same power of two; rows of exact zeros must be zeros."""
     error, naive_error = _error(got, exact), _error(naive, exact)
     scale = np.max(np.abs(exact), axis=-1, initial=0, where=np.isfinite(exact))
@@ -88,7 +90,7 @@ def _groups(octave: Array, width: int) -> list[tuple[Array, bool]]:
     return [(rows, False) for rows in groups] + [(blank, True)] * bool(blank.size)
 
 
-def judge_whole(what: str, triple: list[Array], config: AttentionConfig, size: float) -> Verdict:
+def judge_whole(what: str, triple: list[Array], config: AttentionConfig, size: float) -> AccuracyVerdict:
     """Judge a gradient (got, exact, naive) in one group."""
     got, exact, naive = triple
     error, naive_error = _error(got, exact), _error(naive, exact)
@@ -97,7 +99,7 @@ def judge_whole(what: str, triple: list[Array], config: AttentionConfig, size: f
     return _verdict(what, ratio, error, naive_error, exact, GRADIENT_FACTOR)
 
 
-def judge_lse(got: Array, exact: Array, naive: Array) -> Verdict:
+def judge_lse(got: Array, exact: Array, naive: Array) -> AccuracyVerdict:
     """Judge the LSE, every element at its own size."""
     error, naive_error = _error(got, exact), _error(naive, exact)
     size = 1 + np.abs(np.where(np.isfinite(exact), exact, 0))
@@ -136,22 +138,22 @@ def rms(error: Array) -> float:
     return float(np.sqrt(np.mean(np.square(error)))) if error.size else 0.0
 
 
-def hopeless(what: str, factor: float) -> Verdict:
+def hopeless(what: str, factor: float) -> AccuracyVerdict:
     """Return the verdict of a tensor that is wrong beyond comparison: NaN or inf where none belongs."""
-    return Verdict(what, np.inf, np.inf, np.inf, np.inf, 0.0, factor)
+    return AccuracyVerdict(what, np.inf, np.inf, np.inf, np.inf, 0.0, factor)
 
 
-def _verdict(what: str, ratio: float, error: Array, naive_error: Array, exact: Array, factor: float) -> Verdict:
+def _verdict(what: str, ratio: float, error: Array, naive_error: Array, exact: Array, factor: float) -> AccuracyVerdict:
     worst = float(error.max(initial=0))
     largest = float(np.max(np.abs(exact), initial=0, where=np.isfinite(exact)))
     relative = worst / largest if largest else (0.0 if worst == 0 else np.inf)
     least = float(naive_error.max(initial=0))
-    return Verdict(what, ratio, worst, relative, rms(error), least, factor, error, naive_error, exact)
+    return AccuracyVerdict(what, ratio, worst, relative, rms(error), least, factor, error, naive_error, exact)
 
 
-def as_check(verdicts: list[Verdict], rows_checked: int, rows: int, factor: float) -> Check:
+def as_check(verdicts: list[AccuracyVerdict], rows_checked: int, rows: int, factor: float) -> Check:
     """Return the verdict of the tensor that came closest to its limit, or went farthest beyond."""
-    worst = max(verdicts, key=lambda v: v.ratio, default=Verdict("out", 0.0, 0.0, 0.0, 0.0, 0.0, factor))
+    worst = max(verdicts, key=lambda v: v.ratio, default=AccuracyVerdict("out", 0.0, 0.0, 0.0, 0.0, 0.0, factor))
     return Check(
         ok=worst.ratio <= 1,
         max_abs_error=min(worst.max_abs_error, _WORST),

@@ -40,7 +40,7 @@ class Boundary:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LevelChange:
     """One change of level of one series.
 
     Attributes:
@@ -107,20 +107,20 @@ class Changes:
         zero: (label, where) of the lines with values of zero or less, of which no ratio can be told.
     """
 
-    found: list[Change] = field(default_factory=list)
+    found: list[LevelChange] = field(default_factory=list)
     boundaries: list[Boundary] = field(default_factory=list)
     few: int = 0
     zero: list[tuple[str, str]] = field(default_factory=list)
     fewest: ClassVar[int] = FEWEST
 
     @property
-    def open(self) -> list[Change]:
+    def open(self) -> list[LevelChange]:
         """The regressions that stand, newest first."""
         return [change for change in self.found if change.open]
 
-    def by_series(self) -> dict[tuple[str, str], list[Change]]:
+    def by_series(self) -> dict[tuple[str, str], list[LevelChange]]:
         """Return the changes of each series by its label and where it was measured."""
-        sorted_out: dict[tuple[str, str], list[Change]] = {}
+        sorted_out: dict[tuple[str, str], list[LevelChange]] = {}
         for change in self.found:
             sorted_out.setdefault((change.label, change.where), []).append(change)
         return sorted_out
@@ -173,7 +173,7 @@ def find_changes(
             cost = max(found.change.ratio, 1 / found.change.ratio)
             why = waived(*gate_names(one), cost) if worse else ""
             changes.found.append(
-                Change(
+                LevelChange(
                     one.label, one.benchmark, where_of(one), one.unit, found.change, found.commits, found.likeliest,
                     dates[found.likeliest], lower, why,
                 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rocattn_profiling.profile import ingest
 from rocattn_profiling.profile.ingest import csv_text
-from rocattn_profiling.profile.ingest.csv_repair import split_records
+from rocattn_profiling.profile.ingest.csv_text import split_records
 from rocattn_profiling.profile.ingest.parts import Notes
 
 from . import generators as g

@@ -226,7 +226,7 @@ def _json(path: Path, secrets: Sequence[str]) -> None:
     try:
         scrubbed = any(changed for changed, _ in _pieces("", data, secrets))
     except msgspec.DecodeError:
-        from rocattn_profiling.profile.ingest.nearly_json import with_null  # the readers' package loads pandas
+        from rocattn_profiling.profile.ingest.json_results import with_null  # the readers' package loads pandas
 
         data = with_null(data)
         scrubbed = any(changed for changed, _ in _pieces("", data, secrets))

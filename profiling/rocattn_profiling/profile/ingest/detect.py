@@ -15,13 +15,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.profile.ingest import columns
-from rocattn_profiling.profile.ingest.by_number import read_by_number
-from rocattn_profiling.profile.ingest.chrome_trace import read_chrome_trace
 from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Header, Utf8, parse_header
-from rocattn_profiling.profile.ingest.long_csv import read_long
+from rocattn_profiling.profile.ingest.json_results import read_chrome_trace, read_json
+from rocattn_profiling.profile.ingest.long_csv import read_by_number, read_long
 from rocattn_profiling.profile.ingest.parts import UnreadableError
 from rocattn_profiling.profile.ingest.rocpd import open_database, read_rocpd
-from rocattn_profiling.profile.ingest.rocprofv3_json import read_json
 from rocattn_profiling.profile.ingest.small_csv import read_agents, read_roofline, read_statistics, read_sysinfo
 from rocattn_profiling.profile.ingest.table import Source
 from rocattn_profiling.profile.ingest.wide_csv import read_wide

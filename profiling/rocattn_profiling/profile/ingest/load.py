@@ -1,4 +1,4 @@
-"""Finds the profiler files in folders, reads each with its reader, and joins them: `read` and `describe`."""
+"""Find the profiler files in folders, read and check each, and merge them: `read` and `describe`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rocattn.errors import RocattnError
-from rocattn_profiling.profile.ingest.assemble import assemble
-from rocattn_profiling.profile.ingest.check import check
 from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Utf8, parse_header
 from rocattn_profiling.profile.ingest.detect import HEAD_BYTES, Found, detect, within_workload, workload_generation
-from rocattn_profiling.profile.ingest.merge import arrange
-from rocattn_profiling.profile.ingest.parts import Part, UnreadableError
+from rocattn_profiling.profile.ingest.merge import arrange, assemble
+from rocattn_profiling.profile.ingest.parts import MISSING, Notes, Part, UnreadableError, nullable
 from rocattn_profiling.profile.ingest.small_csv import rows_of
 from rocattn_profiling.profile.ingest.table import FileSummary, Problem, Profile, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
 
 MOST_FILES = 20_000
 _VERSION = re.compile(rb"(?mi)^(?:omniperf|rocprof(?:iler)?-compute) version:? +([\w.+-]{1,40})")
@@ -28,6 +31,9 @@ _SUFFIX = re.compile(
     r"_?(counter_collection(_trace)?|kernel_trace|kernel_stats|agent_info|results|domain_stats|[a-z]+_api_(trace|stats)|"
     r"memory_copy_(trace|stats))$"
 )
+_AT_ONCE = 1 << 16  # values that are looked at together
+_FEWEST_ROUNDED = 3
+_SEVEN_DIGITS = 1_000_000  # from here on, six significant digits leave a zero at the end
 
 
 def read(paths: Sequence[str | os.PathLike[str]]) -> Profile:
@@ -208,3 +214,64 @@ def _broken(source: Source, what: str, remedy: str, line: int | None = None) -> 
     part = Part(replace(source, skipped=what))
     part.problems.append(Problem(source.file, line, what, remedy))
     return part
+
+
+def check(part: Part) -> None:
+    """Look through what was read from one file; impossible times are removed."""
+    if not len(part.dispatches):
+        return
+    notes = Notes(part.source.file)
+    _check_times(part, notes)
+    _check_counters(part, notes)
+    part.problems += notes.problems()
+
+
+def _check_times(part: Part, notes: Notes) -> None:
+    """Remove times that are no duration: it must be positive."""
+    times = part.dispatches[["start_ns", "end_ns"]]
+    start, end = (times[name].to_numpy(np.int64, na_value=MISSING) for name in times)
+    half = (start == MISSING) != (end == MISSING)
+    never = (start != MISSING) & (end != MISSING) & (end <= start)
+    notes.add(
+        "{n} dispatches end before or when they start", "their times are not used; take times from a kernel trace",
+        count=int(never.sum()),
+    )  # fmt: skip
+    notes.add("{n} dispatches have a start or an end, not both", "their times are not used", count=int(half.sum()))
+    wrong = half | never
+    if wrong.any():
+        for name, values in (("start_ns", start), ("end_ns", end)):
+            part.dispatches[name] = nullable(np.where(wrong, MISSING, values), "Int64")
+
+
+def _check_counters(part: Part, notes: Notes) -> None:
+    if not len(part.counters):
+        return
+    row = part.counters["row"].to_numpy()
+    counts = np.zeros(len(part.dispatches), np.int64)
+    for begin in range(0, len(row), 16 * _AT_ONCE):  # bincount makes 64-bit copies of what it counts
+        counts += np.bincount(row[begin : begin + 16 * _AT_ONCE], minlength=len(counts))
+    passes = part.dispatches["pass"].cat.codes.to_numpy()
+    most = np.zeros(passes.max() + 1, np.int64)
+    np.maximum.at(most, passes, counts)
+    notes.add(
+        "{n} dispatches lack counters that others of their pass have", "nothing is computed from what they lack",
+        count=int((counts < most[passes]).sum()),
+    )  # fmt: skip
+    if _rounded_to_six_digits(part.counters["value"].to_numpy()):
+        notes.add("values have 6 significant digits only", "small differences of large values mean nothing")
+
+
+def _rounded_to_six_digits(values: NDArray[np.float64]) -> bool:
+    """Return whether all large values, and at least three different, are rounded; one that is not ends the search.
+
+    A count that every launch has alike (1228800 waves) is no sign of rounding.
+    """
+    found: set[float] = set()
+    for begin in range(0, len(values), _AT_ONCE):
+        part = values[begin : begin + _AT_ONCE]
+        large = part[part >= _SEVEN_DIGITS]
+        if (large % 10.0 ** (np.floor(np.log10(large)) - 5)).any():
+            return False
+        if len(found) < _FEWEST_ROUNDED:
+            found.update(np.unique(large)[:_FEWEST_ROUNDED].tolist())
+    return len(found) >= _FEWEST_ROUNDED

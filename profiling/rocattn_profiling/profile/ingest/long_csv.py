@@ -1,7 +1,13 @@
-"""Reader of CSV with a row per dispatch and counter, or per dispatch (rocprofv3, `rocpd convert`, rocprof-compute 3).
+"""Readers of CSV with a row per dispatch and counter, or per dispatch.
 
-The columns of a dispatch are repeated in the row of each of its counters. Rows of one dispatch are neighbours in real
-files, so each run of equal keys is read once; runs of the same dispatch that lie apart are put together at the end.
+`read_long` reads the files of rocprofv3, ``rocpd convert`` and rocprof-compute 3, which repeat a dispatch's columns in
+the row of each of its counters. Rows of one dispatch are adjacent in real files, so each run of equal keys is read
+once; runs of the same dispatch that are apart are merged at the end.
+
+`read_by_number` reads the counters of rocprof-compute's own tool (2026), which are in three files per process and pass:
+``counters_<pass>_<pid>.csv.gz`` has a row per launch, counter and hardware instance, ``dispatch_…`` the launches and
+``kernel_symbols_…`` the kernels' names. They refer to each other by numbers that are valid in that process only. Only
+the file names tell which belong together and which process it was; rocprof-compute's ``analyze`` relies on them, too.
 """
 
 from __future__ import annotations
@@ -10,15 +16,16 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from rocattn_profiling.profile.ingest import columns
-from rocattn_profiling.profile.ingest.csv_text import blocks
-from rocattn_profiling.profile.ingest.dispatches import product, resolve
+from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Utf8, blocks, parse_header
 from rocattn_profiling.profile.ingest.instances import combine
 from rocattn_profiling.profile.ingest.parts import (
     MISSING,
     Notes,
     Part,
+    UnreadableError,
     Vocabulary,
     categorical,
     dispatch_frame,
@@ -27,16 +34,21 @@ from rocattn_profiling.profile.ingest.parts import (
     narrow,
     one_pass,
 )
+from rocattn_profiling.profile.ingest.small_csv import rows_of, whole
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    import pandas as pd
     from numpy.typing import NDArray
 
     from rocattn_profiling.profile.ingest.csv_text import Block, Header
 
+
 _NUMBER = re.compile(r"(\d+)\s*$")
+_IDENTITY = ("process", "guid", "replay", "dispatch", "kernel", "grid", "start_ns")
+_COUNTERS = "counters"
+_PROCESS = re.compile(r"_(\d{1,9})\.csv(?:\.gz)?$")
 
 
 def number_in(text: str) -> int:
@@ -184,9 +196,9 @@ class _LongReader:
         count = len(runs["kernel"])
         made: dict[str, Any] = {name: runs[name] for name in runs if name not in {"guid", "replay"}}
         made["kernel"] = self._kernels.categorical(runs["kernel"])
-        for whole in ("grid", "block"):
-            if whole not in made and f"{whole}_x" in made:
-                made[whole] = product(made, whole)
+        for size in ("grid", "block"):
+            if size not in made and f"{size}_x" in made:
+                made[size] = product(made, size)
         if "dispatch" not in made:  # rocprofv3 6.2.0 traces: count them as they started
             order = np.argsort(runs["start_ns"], kind="stable") if "start_ns" in runs else np.arange(count)
             made["dispatch"] = np.empty(count, np.int64)
@@ -196,3 +208,171 @@ class _LongReader:
         else:
             made["pass"] = categorical(passes, [f"{label}[{index}]" for index in range(int(passes.max()) + 1)])
         return dispatch_frame(made, count)
+
+
+def product(made: Mapping[str, NDArray[Any]], whole: str) -> NDArray[np.int64]:
+    """Return the work-items of a launch or group from its x, y and z; unknown where one of them is."""
+    total = np.ones(len(made[f"{whole}_x"]), np.int64)
+    unknown = np.zeros(len(total), bool)
+    for axis in "xyz":
+        size = made.get(f"{whole}_{axis}")
+        if size is not None:
+            unknown |= (size < 0) | (size > np.iinfo(np.uint32).max)
+            total *= np.where(unknown, 1, size)
+    total[unknown] = MISSING
+    return total
+
+
+def resolve(
+    runs: Mapping[str, NDArray[Any]], notes: Notes
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]] | None:
+    """Tell which runs of rows are the same dispatch, and to which pass each dispatch belongs.
+
+    A dispatch number that comes again with the same kernel and grid but another start time is another pass of the
+    same application; with another kernel or grid the number was reused (several processes or devices).
+
+    Args:
+        runs: Columns of the runs of rows; those of `_IDENTITY` that the file has decide.
+        notes: Takes what is wrong.
+
+    Returns:
+        Index of the first run of each dispatch, each run's dispatch, and each dispatch's pass; None if every run is a
+        dispatch of one pass.
+    """
+    if "dispatch" not in runs:
+        return None
+    owners = [name for name in ("process", "guid", "replay") if name in runs]
+    numbers = runs["dispatch"]
+    if all((runs[name] == runs[name][0]).all() for name in owners) and bool((numbers[1:] > numbers[:-1]).all()):
+        return None
+    table = pd.DataFrame({name: runs[name] for name in _IDENTITY if name in runs}, copy=False)
+    groups = table.groupby(list(table.columns), sort=False, dropna=False)
+    row: NDArray[np.int32] = np.asarray(groups.ngroup(), np.int32)
+    first: NDArray[np.int64] = np.flatnonzero(np.asarray(groups.cumcount()) == 0)
+    firsts = table.iloc[first]
+    if "replay" in table:
+        passes = pd.factorize(firsts["replay"], sort=True)[0]
+        return first, row, np.asarray(passes, np.int32)
+    number = firsts.groupby([name for name in ("process", "dispatch") if name in firsts], sort=False)
+    again = np.asarray(number.cumcount(), np.int32)
+    launch = [name for name in ("kernel", "grid") if name in firsts]
+    reused = np.zeros(len(firsts), bool)
+    for name in launch:
+        reused |= (number[name].transform("first") != firsts[name]).to_numpy()
+    if reused.any():
+        notes.add(
+            "{n} dispatch numbers are used for several dispatches", "told apart by kernel, grid and start time; "
+            "give every process its own file (-o NAME_%pid%)", count=int(reused.sum()),
+        )  # fmt: skip
+        again = np.zeros(len(firsts), np.int32)
+    return first, row, np.asarray(again, np.int32)
+
+
+def read_by_number(path: Path, header: Header, part: Part) -> Part:
+    """Read a file of counters with the launches and the kernels that stand beside it.
+
+    Raises:
+        UnreadableError: When one of those is not there.
+    """
+    notes = Notes(part.source.file)
+    symbols = _symbols(*_beside(path, "kernel_symbols"))
+    launches = _launches(*_beside(path, "dispatch"), symbols, notes)
+    number = launches.pop("kernel_id")
+    count = len(number)
+    if not count:
+        part.problems += notes.problems()
+        return part.skip("it holds no rows: nothing was dispatched, or a filter excluded everything")
+    part.pass_label = part.pass_label.replace(f"{_COUNTERS}_", "", 1)
+    kernels = Vocabulary(kernel_name)
+    made: dict[str, Any] = {**launches, "pass": one_pass(part.pass_label, count)}
+    made["kernel"] = kernels.categorical(
+        _looked_up(number, {n: kernels.code(name) for n, (name, *_) in symbols.items()})
+    )
+    for place, ours in enumerate(("vgprs", "agprs", "sgprs"), 1):
+        made[ours] = _looked_up(number, {n: int(symbol[place]) for n, symbol in symbols.items()})
+    if process := _PROCESS.search(path.name):
+        made["process"] = np.full(count, int(process[1]), np.int64)
+    part.dispatches = dispatch_frame(made, count)
+    part.counters, part.instances = _counters(path, header, launches["dispatch"], notes)
+    kernels.note_broken(notes)
+    part.problems += notes.problems()
+    return part
+
+
+def _looked_up(numbers: NDArray[np.int64], known: dict[int, int]) -> NDArray[np.int64]:
+    """Return what is known for each of these numbers."""
+    distinct, at = np.unique(numbers, return_inverse=True)
+    found: NDArray[np.int64] = np.array([known[int(number)] for number in distinct], np.int64)[at]
+    return found
+
+
+def _symbols(path: Path, header: Header) -> dict[int, tuple[str, int, int, int]]:
+    """Return name and registers (`MISSING` where not stated) of each kernel's number."""
+    found = {}
+    for row in rows_of(path, header):
+        if row["kernel_id"].isdecimal():
+            registers = [whole(row.get(name)) for name in ("arch_vgpr", "accum_vgpr", "sgpr")]
+            vgprs, agprs, sgprs = (MISSING if value is None else value for value in registers)
+            found[int(row["kernel_id"])] = (row.get("kernel_name", ""), vgprs, agprs, sgprs)
+    return found
+
+
+def _beside(path: Path, kind: str) -> tuple[Path, Header]:
+    """Return the file of this kind that belongs to a file of counters, and its header."""
+    known = _COUNTERS in path.name
+    other = path.with_name(path.name.replace(_COUNTERS, kind, 1) if known else f"{kind}_….csv.gz")
+    if not known or not other.is_file():
+        raise UnreadableError(
+            f"its {'launches' if kind == 'dispatch' else 'kernels'} are not in {other.name} beside it",
+            "keep the three files of a pass together, under the names that rocprof-compute gave them",
+        )
+    stream = Utf8(other)
+    try:
+        header = parse_header(stream.read(HEADER_BYTES))
+    finally:
+        stream.close()
+    if header is None or "kernel_id" not in header.names:
+        raise UnreadableError(f"{other.name} beside it is no table with a kernel_id", "profile again")
+    return other, header
+
+
+def _launches(path: Path, header: Header, symbols: Collection[int], notes: Notes) -> dict[str, NDArray[np.int64]]:
+    """Return the columns of the launches whose kernel is known, each launch once."""
+    wanted = wanted_columns(header) | {"kernel_id": (header.names.index("kernel_id"), "int")}
+    pieces: dict[str, list[NDArray[np.int64]]] = {name: [] for name in wanted}
+    for block in blocks(path, header, wanted, notes):
+        for name, values in block.columns.items():
+            if name in columns.LABELS:
+                known = np.array([number_in(str(text)) for text in values.categories] or [MISSING], np.int64)
+                pieces[name].append(known[values.codes])
+            else:
+                pieces[name].append(np.asarray(values, np.int64))
+    made = {name: joined(values) for name, values in pieces.items()}
+    keep = np.isin(made["kernel_id"], list(symbols))
+    notes.add("{n} launches are of kernels that are not listed", "left out; profile again", count=int((~keep).sum()))
+    keep[keep] = ~pd.Series(made["dispatch"][keep]).duplicated().to_numpy()
+    return {name: values[keep] for name, values in made.items()}
+
+
+def _counters(
+    path: Path, header: Header, launches: NDArray[np.int64], notes: Notes
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the counters' and the instances' frames; rows of launches that are not known are left out."""
+    wanted = {name: at for name, at in wanted_columns(header).items() if name in {"dispatch", "counter", "value"}}
+    names = Vocabulary()
+    index = pd.Index(launches)
+    rows: list[NDArray[np.int32]] = []
+    codes: list[NDArray[np.int16]] = []
+    values: list[NDArray[np.float64]] = []
+    for block in blocks(path, header, wanted, notes):
+        row = index.get_indexer(block.columns["dispatch"])
+        value = np.asarray(block.columns["value"])
+        notes.add(
+            "{n} values are of launches that are not listed", "left out; profile again", count=int((row < 0).sum()),
+        )  # fmt: skip
+        keep = (row >= 0) & ~np.isnan(value)
+        rows.append(row[keep].astype(np.int32))
+        codes.append(names.encode(block.columns["counter"])[keep].astype(np.int16))
+        values.append(value[keep])
+    several = Notes("")  # that a counter has a row per instance is how these files are
+    return combine(joined(rows), joined(codes), joined(values), list(names.codes), several)

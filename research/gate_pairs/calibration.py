@@ -18,7 +18,7 @@ from asv.step_detect import detect_regressions, detect_steps
 
 from rocattn_profiling.gate.rule.decide import decide
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
-from rocattn_profiling.site.changes.changepoints import change_points
+from rocattn_profiling.site.changepoints import change_points
 
 ROUNDS = (3, 5, 10, 20, 50)
 TICK_NS = 20_000.0

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rocattn_profiling.asv.series import Point, Series
-from rocattn_profiling.site.changes import changepoints, outliers, spread
-from rocattn_profiling.site.changes.changepoints import change_points, changes_of
+from rocattn_profiling.site import changepoints, changes
+from rocattn_profiling.site.changepoints import change_points, changes_of
 
 
 def autocorrelated(rng, count, coefficient=0.5, scale=0.03):
@@ -260,7 +260,7 @@ def test_outliers_are_held_at_the_median_of_their_window():
     """The running median is that of the points that there are, at both ends as well."""
     y = np.random.default_rng(11).normal(0, 0.01, 60)
     y[[0, 30, 59]] += 3.0
-    held = outliers.drawn_in(y)
+    held = changepoints.winsorised(y)
     assert np.abs(held).max() < 0.1
     untouched = [i for i in range(60) if i not in {0, 30, 59}]
     assert np.abs(held[untouched] - y[untouched]).max() < 0.02
@@ -296,7 +296,7 @@ def test_helper_processes_find_the_same(monkeypatch):
         points = [Point(sha=f"c{i}", date_ms=i, value=value, samples=[1.0]) for i, value in enumerate(values)]
         lined.append(Series(benchmark=f"b{number}", params={}, unit="s", machine="m", env_name="e", points=points))
         starts.append({"c25"} if number % 4 == 0 else set())
-    here = list(spread.spread(changes_of, lined, starts, 2))
+    here = list(changes.in_processes(changes_of, lined, starts, 2))
     assert sum(map(len, here)) >= 8
-    monkeypatch.setattr(spread, "FEW_POINTS", 0)
-    assert list(spread.spread(changes_of, lined, starts, 2)) == here
+    monkeypatch.setattr(changes, "FEW_POINTS", 0)
+    assert list(changes.in_processes(changes_of, lined, starts, 2)) == here

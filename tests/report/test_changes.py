@@ -10,10 +10,9 @@ import pytest
 from rocattn_profiling.asv.launch import Benchmark, Case
 from rocattn_profiling.asv.series import is_rate
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.site.changes.changepoints import changes_of
-from rocattn_profiling.site.changes.changes import Boundary, _starts, find_changes, gate_names, where_of
+from rocattn_profiling.site.changepoints import changes_of
+from rocattn_profiling.site.changes import ENTRIES, Boundary, _starts, atom, find_changes, gate_names, where_of
 from rocattn_profiling.site.commits import CommitInfo, History
-from rocattn_profiling.site.feed import ENTRIES, atom
 from rocattn_profiling.site.site import Site, pages_of
 
 ATOM = "{http://www.w3.org/2005/Atom}"

@@ -1,11 +1,11 @@
 """What the page of a commit is compared with, and which numbers a kernel's page takes."""
 
-from rocattn_profiling.site.changes.changepoints import changes_of
-from rocattn_profiling.site.changes.changes import find_changes
+from rocattn_profiling.site.changepoints import changes_of
+from rocattn_profiling.site.changes import find_changes
 from rocattn_profiling.site.commit_pages import commit_pages, commit_paths
 from rocattn_profiling.site.commits import CommitInfo, History
+from rocattn_profiling.site.history import kernel_pages
 from rocattn_profiling.site.history_charts import Around
-from rocattn_profiling.site.kernel_pages import kernel_pages
 
 
 def log_of(count, aside=()):

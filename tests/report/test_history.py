@@ -8,8 +8,8 @@ import pytest
 
 from rocattn_profiling.asv.series import Point
 from rocattn_profiling.site import history, history_charts
-from rocattn_profiling.site.changes.changepoints import changes_of
-from rocattn_profiling.site.changes.changes import Changes, find_changes
+from rocattn_profiling.site.changepoints import changes_of
+from rocattn_profiling.site.changes import Changes, find_changes
 from rocattn_profiling.site.commits import CommitInfo, History
 from rocattn_profiling.site.history import (
     HistoryLine,

@@ -15,8 +15,8 @@ import pytest
 
 from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.site.asv.pages import AsvPages
-from rocattn_profiling.site.changes.changepoints import changes_of
-from rocattn_profiling.site.changes.changes import find_changes
+from rocattn_profiling.site.changepoints import changes_of
+from rocattn_profiling.site.changes import find_changes
 from rocattn_profiling.site.commits import CommitInfo, History
 from rocattn_profiling.site.site import Site, write_site
 

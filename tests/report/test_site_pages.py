@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from rocattn_profiling.kernels.pins import Pin, Pins
+from rocattn_profiling.pages.charts import thin
 from rocattn_profiling.pages.render import GENERATOR
-from rocattn_profiling.pages.thinning import thin
-from rocattn_profiling.site.changes.changepoints import changes_of
-from rocattn_profiling.site.changes.changes import find_changes
+from rocattn_profiling.site.changepoints import changes_of
+from rocattn_profiling.site.changes import find_changes
 from rocattn_profiling.site.commit_pages import HINTS, commit_pages, commit_paths
 from rocattn_profiling.site.commits import CommitInfo, History, commit_url, read_history
 from rocattn_profiling.site.history import LINES, TABLE_COLUMNS

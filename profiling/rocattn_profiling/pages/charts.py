@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rocattn_profiling.pages.quantities import digits, fitting_unit, log_ticks, nice_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 LOG_FROM = 25.0
 """Ratio of largest to smallest value from which an axis is logarithmic."""
@@ -309,3 +311,31 @@ def sparklines(
         places = [f"{3 + (width - 6) * n / last:.1f},{3 + (height - 6) * (1 - axis.place(v)):.1f}" for n, v in known]
         drawn.append(" ".join(places) if len(places) > 1 else "")
     return drawn
+
+
+def thin(values: Sequence[float | None], most: int, keep: Collection[int] = ()) -> list[int]:
+    """Return the indices of a line's points to draw, in order.
+
+    Kept are the first and last point, of every stretch the lowest and highest value and the first failure, and what the
+    caller asks for; so at most about one and a half times ``most`` and what is asked for.
+
+    Args:
+        values: None failed, NaN is n/a.
+        most: About how many points may be drawn.
+        keep: Indices that are drawn in any case.
+    """
+    count = len(values)
+    if count <= most:
+        return list(range(count))
+    numbers = np.array(values, dtype=float)  # None becomes NaN, too
+    known = np.isfinite(numbers)
+    lowest, highest = np.where(known, numbers, np.inf), np.where(known, numbers, -np.inf)
+    kept = {0, count - 1, *keep}
+    stretches = max(1, most // 2)
+    for number in range(stretches):
+        start, end = number * count // stretches, (number + 1) * count // stretches
+        # Of a stretch without any value this is its first place: a gap stays a gap.
+        kept |= {start + int(lowest[start:end].argmin()), start + int(highest[start:end].argmax())}
+        if not known[start:end].all():
+            kept.update([i for i in range(start, end) if values[i] is None][:1])
+    return sorted(kept)

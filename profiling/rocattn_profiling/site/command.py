@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from rocattn_profiling.base.progress import Step
     from rocattn_profiling.bench.report import BenchReport
     from rocattn_profiling.site.asv.pages import AsvPages
-    from rocattn_profiling.site.changes.changepoints import CommitChange
-    from rocattn_profiling.site.changes.changes import Changes, Finder, Waived
+    from rocattn_profiling.site.changepoints import CommitChange
+    from rocattn_profiling.site.changes import Changes, Finder, Waived
     from rocattn_profiling.site.commits import History
     from rocattn_profiling.site.site import Site
 
@@ -198,14 +198,13 @@ def _strangers(series: list[Series], history: History, repo: Path, store: Path) 
 
 def _changes(series: list[Series], history: History, repo: Path, notes: list[str]) -> Changes:
     from rocattn_profiling.measure.machine import available_cores
-    from rocattn_profiling.site.changes.changepoints import changes_of
-    from rocattn_profiling.site.changes.changes import find_changes
-    from rocattn_profiling.site.changes.spread import spread
+    from rocattn_profiling.site.changepoints import changes_of
+    from rocattn_profiling.site.changes import find_changes, in_processes
 
     with progress("site: change points", len(series), brief=True) as shown:
 
         def run(find: Finder, lined: Sequence[Series], starts: Sequence[set[str]]) -> Iterator[Sequence[CommitChange]]:
-            for one, found in zip(lined, spread(find, lined, starts, available_cores()), strict=True):
+            for one, found in zip(lined, in_processes(find, lined, starts, available_cores()), strict=True):
                 shown.step(one.label)
                 yield found
 
@@ -239,7 +238,7 @@ def _awaited(publishing: Future[AsvPages]) -> AsvPages:
 def _waived(repo: Path, notes: list[str]) -> Waived:
     """Return what the repository's waivers accept, up to their ceilings; an unreadable file accepts nothing."""
     from rocattn_profiling.gate import waivers
-    from rocattn_profiling.site.changes.changes import nothing_waived
+    from rocattn_profiling.site.changes import nothing_waived
 
     try:
         found = waivers.load(repo)

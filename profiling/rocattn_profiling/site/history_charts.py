@@ -6,16 +6,15 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.pages.charts import Band, ChartLine, ChartPoint, colour_of, line_chart, value_axis
+from rocattn_profiling.pages.charts import Band, ChartLine, ChartPoint, colour_of, line_chart, thin, value_axis
 from rocattn_profiling.pages.quantities import between, percent, percent_tick, quantity, short_date
-from rocattn_profiling.pages.thinning import thin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rocattn_profiling.asv.series import Point
     from rocattn_profiling.pages.charts import Chart
-    from rocattn_profiling.site.changes.changes import Boundary, LevelChange
+    from rocattn_profiling.site.changes import Boundary, LevelChange
     from rocattn_profiling.site.commits import CommitInfo
 
 PAGE_BENDS, PAGE_DOTS = 24_000, 1800

@@ -14,12 +14,10 @@ from rocattn_profiling.gate.formats import page as gate_view
 from rocattn_profiling.pages.quantities import quantity
 from rocattn_profiling.pages.render import GENERATOR, PROJECT, add_filters, environment, moment, render
 from rocattn_profiling.site.asv.pages import AsvPages
-from rocattn_profiling.site.changes.changes import Changes
+from rocattn_profiling.site.changes import Changes, atom
 from rocattn_profiling.site.commit_pages import commit_pages, commit_paths
-from rocattn_profiling.site.feed import atom
-from rocattn_profiling.site.history import families, history_page, in_commit_order, panel_anchor
+from rocattn_profiling.site.history import families, history_page, in_commit_order, kernel_pages, panel_anchor
 from rocattn_profiling.site.history_charts import Around
-from rocattn_profiling.site.kernel_pages import kernel_pages
 from rocattn_profiling.site.state import HEADLINE, Standing
 
 if TYPE_CHECKING:

@@ -1,21 +1,33 @@
-"""What moved in the history: the change points of every series with their commits, state and boundaries."""
+"""What changed in the history: change points of every series with commits, states and boundaries, and their feed."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import re
+import signal
+import uuid
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, ClassVar, Literal
+from xml.etree import ElementTree as ET
 
 import msgspec
 
-from rocattn_profiling.asv.series import PLACE_KEYS, is_rate
-from rocattn_profiling.site.changes.changepoints import FEWEST, unsearched
+from rocattn.errors import RocattnError
+from rocattn_profiling.asv.series import PLACE_KEYS, Point, Series, is_rate
+from rocattn_profiling.pages.quantities import percent
+from rocattn_profiling.site.changepoints import FEWEST, unsearched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
-    from rocattn_profiling.asv.series import Series
-    from rocattn_profiling.site.changes.changepoints import ChangePoint, CommitChange
+    from rocattn_profiling.site.changepoints import ChangePoint, CommitChange
     from rocattn_profiling.site.commits import History
 
     Waived = Callable[[str, str, str, float], str]
@@ -28,6 +40,13 @@ AUDIT = "bench_audit."
 """How names of benchmarks begin that say what machine code needs: exact numbers, by architecture and kernel."""
 NEITHER = (".track_sgprs", ".track_lds_bytes", ".track_code_bytes")
 """Numbers of the audit that say how a kernel is made, not how well: what they cost shows in waves and cycles."""
+FEW_POINTS = 100_000
+"""Points of all series together that one process searches in the time that a pool takes to start."""
+_LINES = 16  # series in one task
+_NICENESS = 5  # `asv publish` runs at the same time, under a timeout
+ATOM = "http://www.w3.org/2005/Atom"
+ENTRIES = 50
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +240,123 @@ def gate_names(series: Series) -> tuple[str, str, str]:
     method = series.benchmark.rsplit(".", 1)[-1]
     metric = next((kind for kind in ("peakmem", "mem", "track") if method.startswith(f"{kind}_")), "time")
     return series.label, metric, ""
+
+
+def in_processes(
+    find: Finder, series: Sequence[Series], starts: Sequence[set[str]], jobs: int
+) -> Iterator[list[CommitChange]]:
+    """Do as ``map(find, series, starts)`` does, in so many processes; their number changes no result.
+
+    Args:
+        find: A function of a module, which another process finds by its name; it gets shas and values only.
+        series: Points in commit order.
+        starts: Boundaries of each series.
+        jobs: Processes.
+
+    Raises:
+        RocattnError: When a process was killed.
+    """
+    if jobs < 2 or sum(len(one.points) for one in series) < FEW_POINTS:
+        yield from (list(find(one, begins)) for one, begins in zip(series, starts, strict=True))
+        return
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin)
+    waiting: deque[Future[list[list[CommitChange]]]] = deque()
+    try:
+        for at in range(0, len(series), _LINES):
+            tasks = [(_lean(series[i]), starts[i]) for i in range(at, min(at + _LINES, len(series)))]
+            waiting.append(pool.submit(_search, find, msgspec.msgpack.encode(tasks)))
+            if len(waiting) > 4 * jobs:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise RocattnError("a helper process that looked for change points was killed (out of memory?)") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _lean(one: Series) -> Series:
+    """Return a series without what is not looked at: samples and places are most of it."""
+    points = [Point(sha=point.sha, date_ms=0, value=point.value) for point in one.points]
+    return msgspec.structs.replace(one, points=points, places={})
+
+
+def _search(find: Finder, tasks: bytes) -> list[list[CommitChange]]:
+    decoded = msgspec.msgpack.decode(tasks, type=list[tuple[Series, set[str]]])
+    return [list(find(one, starts)) for one, starts in decoded]
+
+
+def _begin() -> None:
+    """Let Ctrl-C end the main process, which then ends its helpers, and whatever has an end of time go first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICENESS)
+
+
+def atom(
+    changes: Sequence[LevelChange], history: History, links: Mapping[str, str], made_ms: int, url: str, project: str
+) -> str:
+    """Return the feed of the newest regressions, those that recovered or are waived included (they say so).
+
+    Args:
+        changes: All change points, newest first.
+        history: The repository's commits.
+        links: The page of each change, by its id, relative to the feed.
+        made_ms: When the site was made; counts where there is no entry.
+        url: Address of the site; links are relative to the feed without it.
+        project: Whose history it is.
+    """
+    worse = [change for change in changes if change.worse][:ENTRIES]
+    oldest = min(history.commits.values(), key=lambda info: info.order, default=None)
+    base = f"{url.rstrip('/')}/" if url else ""
+    ET.register_namespace("", ATOM)
+    feed = ET.Element(f"{{{ATOM}}}feed")
+    # Of the repository's first commit: the same feed wherever and however often it is made.
+    _add(feed, "id", _urn("feed", oldest.sha if oldest else ""))
+    _add(feed, "title", f"{project}: regressions on {history.branch}")
+    _add(feed, "updated", _moment(max((_seen(change, history) for change in worse), default=made_ms)))
+    author = ET.SubElement(feed, f"{{{ATOM}}}author")
+    _add(author, "name", "rocattn")
+    _link(feed, f"{base}feed.xml", "self", "application/atom+xml")
+    _link(feed, f"{base}changes.html", "alternate", "text/html")
+    for change in worse:
+        entry = ET.SubElement(feed, f"{{{ATOM}}}entry")
+        _add(entry, "id", _urn("change", change.id))
+        _add(entry, "title", f"{change.label}: {percent(change.point.ratio)} ({change.state})")
+        _add(entry, "updated", _moment(_seen(change, history)))
+        _link(entry, base + links.get(change.id, "changes.html"), "alternate", "text/html")
+        _add(entry, "summary", _summary(change, history))
+    ET.indent(feed)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(feed, encoding="unicode")}\n'
+
+
+def _summary(change: LevelChange, history: History) -> str:
+    point, commits = change.point, history.commits
+    came = f"{change.likeliest[:8]} {commits[change.likeliest].subject}" if change.likeliest in commits else ""
+    others = f", or another of {len(change.commits)} commits" if len(change.commits) > 1 else ""
+    why = f" Accepted: {change.waived}." if change.waived else ""
+    return (
+        f"{percent(point.ratio)} (95 %: {percent(point.ratio_low)} to {percent(point.ratio_high)}) on {change.where}, "
+        f"{change.state} after {point.points} points. Likeliest commit: {came}{others}.{why}"
+    )
+
+
+def _seen(change: LevelChange, history: History) -> int:
+    info = history.commits.get(change.likeliest)
+    return info.date_ms if info and info.date_ms > 0 else change.date_ms
+
+
+def _urn(kind: str, name: str) -> str:
+    return f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'rocattn:{kind}:{name}')}"
+
+
+def _moment(date_ms: int) -> str:
+    return datetime.fromtimestamp(date_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _add(parent: ET.Element, name: str, text: str) -> None:
+    # Subjects and labels are anyone's: what XML cannot hold becomes a replacement character.
+    ET.SubElement(parent, f"{{{ATOM}}}{name}").text = _NOT_XML.sub("�", text)
+
+
+def _link(parent: ET.Element, href: str, rel: str, kind: str) -> None:
+    ET.SubElement(parent, f"{{{ATOM}}}link", {"href": href, "rel": rel, "type": kind})

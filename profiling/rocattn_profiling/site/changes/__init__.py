@@ -1,1 +1,0 @@
-"""Change points of stored series."""

@@ -144,15 +144,15 @@ def test_slowdowns_worth_showing_are_listed(make_pair):
     assert not any(name.startswith("same") for name in found.listed)
 
 
-def test_the_shift_of_the_suite_has_an_interval(make_pair):
-    """2 % on everything, which no benchmark shows alone, is outside of no change; an unchanged suite holds 1."""
+def test_the_suite_has_the_mean_of_its_ratios(make_pair):
+    """It is geometric; a pair that is always the same has no ratio of its own, and no pair at all is no change."""
     rng = np.random.default_rng(47)
-    moved = decide_suite([make_pair(rng, 8, slowdown=0.02, name=str(i)) for i in range(12)], Policy(looks=(8,)))
-    still = decide_suite([make_pair(rng, 8, name=str(i)) for i in range(12)], Policy(looks=(8,)))
-    assert 1.0 < moved.shift_low < moved.shift < moved.shift_high < 1.05
-    assert still.shift_low < 1.0 < still.shift_high
-    alone = decide_suite([make_pair(rng, 5)], Policy(looks=(5,)))
-    assert (alone.shift_low, alone.shift_high) == (0.0, math.inf)
+    pairs = [make_pair(rng, 8, slowdown=0.02 * i, name=str(i)) for i in range(6)]
+    constant = Side(launches=[PairLaunch(round=i, samples=[1.0]) for i in range(8)])
+    found = decide_suite([*pairs, Pair(id="constant", a=constant, b=constant)], Policy(looks=(8,)))
+    ratios = [decision.ratio for decision in found.decisions[:6]]
+    assert found.shift == pytest.approx(math.exp(np.mean(np.log(ratios))))
+    assert decide_suite([], Policy()).shift == 1.0
 
 
 def test_a_spell_of_the_machine_that_fits_by_chance_is_no_change():

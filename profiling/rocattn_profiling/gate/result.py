@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 import time
@@ -129,8 +128,6 @@ def result_of(
         patterns=list(options.patterns),
         suite_shift=measured.decision.shift,
         canary_shift=measured.decision.canary,
-        suite_low=measured.decision.shift_low,
-        suite_high=measured.decision.shift_high if math.isfinite(measured.decision.shift_high) else None,
         invalid=measured.decision.invalid,
         again=_again(sides, options),
         notes=[*_notes(sides, measured), *notes],

@@ -159,9 +159,8 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         policy: The rule and its thresholds.
         quick, seed, launches: How it was measured; ``launches`` counts processes.
         suite: The benchmark folder; ``patterns`` narrowed it.
-        suite_shift: Geometric mean of all benchmarks' ratios (in verdicts of before it had this interval, the median).
+        suite_shift: Geometric mean of all benchmarks' ratios.
         canary_shift: Median ratio of fixed work in the same processes.
-        suite_low, suite_high: 95 % interval of the suite's, for these benchmarks; 0 and None where it is unknown.
         invalid: Why the session as a whole does not count; empty if it does.
         again: The command that compares the same sides again; empty in verdicts of before there was one.
         notes: What a reader must know beside the verdicts.
@@ -187,8 +186,6 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     patterns: list[str] = []
     suite_shift: float = 1.0
     canary_shift: float = 1.0
-    suite_low: float = 0.0
-    suite_high: float | None = None
     invalid: str = ""
     again: str = ""
     notes: list[str] = []

@@ -188,7 +188,7 @@ def _foot(result: GateResult) -> Iterator[str]:
     quick = ", quick mode" if result.quick else ""
     yield f"- Python {markdown(pythons, 60)}; {result.launches} processes, seed {result.seed}{quick}"
     yield f"- {policy.sizes}; at most {policy.level * 100:g} % chance of a false alarm over the whole suite"
-    yield f"- {markdown(render.together(result))}"
+    yield f"- {markdown(render.suite_ratio(result))}"
     if result.noise is not None:
         yield f"- {markdown(render.known_beforehand(result.entries, result.noise), 300)}"
     yield from _listed([_package(name, *pair) for name, pair in result.environment_differences.items()])

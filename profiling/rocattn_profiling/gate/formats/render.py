@@ -39,7 +39,7 @@ def _lines(result: GateResult) -> Iterator[str]:
     yield f"head {terminal(result.head.title)}"
     yield f"{counted(result) or 'no benchmarks'} ({result.launches} processes, seed {result.seed})"
     if result.launches:
-        yield together(result)
+        yield suite_ratio(result)
     if result.noise is not None:
         yield terminal(known_beforehand(result.entries, result.noise))
     yield from (f"problem: {terminal(problem)}" for problem in result.problems)
@@ -60,14 +60,11 @@ def _lines(result: GateResult) -> Iterator[str]:
         yield from (f"note: {terminal(note)}" for note in notes)
 
 
-def together(result: GateResult) -> str:
+def suite_ratio(result: GateResult) -> str:
     """Return what the suite as a whole did: the machine and not the code, if fixed work did the same."""
     if not any(entry.decision is not None and entry.metric not in EXACT for entry in result.entries):
         return "all benchmarks together: unknown, as none ran on both sides"
-    between = (
-        f" [{_decimals(result.suite_low)}, {_decimals(result.suite_high)}]" if result.suite_high is not None else ""
-    )
-    return f"all benchmarks together: {ratio(result.suite_shift)}{between}; fixed work: {ratio(result.canary_shift)}"
+    return f"all benchmarks together: {ratio(result.suite_shift)}; fixed work: {ratio(result.canary_shift)}"
 
 
 def known_beforehand(entries: Sequence[Entry], source: NoiseSource) -> str:

@@ -79,7 +79,7 @@ def _bytes(path: Path) -> bytes:
 def _numbers(result: GateResult) -> list[float | None]:
     policy = result.policy
     numbers: list[float | None] = [
-        result.suite_shift, result.suite_low, result.suite_high, result.canary_shift, result.launches, result.seed,
+        result.suite_shift, result.canary_shift, result.launches, result.seed,
         result.machine.cores, policy.min_effect, policy.level,
     ]  # fmt: skip
     for entry in result.entries:

@@ -19,7 +19,6 @@ from rocattn_profiling.gate.rule.launches import location
 from rocattn_profiling.gate.rule.look import Look, by_rank, examine, has_zero, identical
 from rocattn_profiling.gate.rule.pairs import Decision, Pair
 from rocattn_profiling.gate.rule.policy import Policy
-from rocattn_profiling.gate.rule.together import mean_change
 from rocattn_profiling.gate.rule.vetoes import canary_change
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ class SuiteDecision(NamedTuple):
         shift: Geometric mean of the ratios of all pairs.
         canary: Median ratio of the fixed work.
         invalid: Why no regression of this session counts; empty if it is sound.
-        shift_low, shift_high: 95 % interval of the shift of these pairs (`rocattn_profiling.gate.rule.together`); 0 and
-            infinity for fewer than two.
         listed: Ids of slowdowns that are worth showing, proven or not: at most one in ten of them is expected to be
             none (Benjamini and Hochberg 1995).
     """
@@ -52,8 +49,6 @@ class SuiteDecision(NamedTuple):
     shift: float
     canary: float
     invalid: str
-    shift_low: float = 0.0
-    shift_high: float = math.inf
     listed: Sequence[str] = ()
 
 
@@ -95,20 +90,19 @@ def decide_suite(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy] | 
     Raises:
         PairError: When a sample is not a time.
     """
-    states = _looked_at(pairs, policy, policies or {}, shares=True)
+    states = _looked_at(pairs, policy, policies or {})
     canary, invalid = _session(states, policy)
     decisions = [state.decision(invalid) for state in states]
     last = policy.looks[-1]
     open_ = [s.id for s in states if not s.verdict and s.stored < last and not s.constant]
     levels = {state.id: found for state in states if (found := state.levels())}
-    shift, low, high = mean_change([s.last for s in states if s.last is not None and not s.constant])
     void = invalid.text if invalid else ""
-    return SuiteDecision(decisions, levels, open_, shift, canary, void, low, high, _listed(states))
+    return SuiteDecision(decisions, levels, open_, _mean_ratio(states), canary, void, _listed(states))
 
 
-def _looked_at(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy], *, shares: bool = False) -> list[_State]:
-    """Return the pairs after all looks; arguments as `decide_suite` and `examine`."""
-    states = [_State(pairs, index, policies, policy, shares=shares) for index in range(len(pairs))]
+def _looked_at(pairs: Pairs, policy: Policy, policies: Mapping[str, Policy]) -> list[_State]:
+    """Return the pairs after all looks; arguments as `decide_suite`."""
+    states = [_State(pairs, index, policies, policy) for index in range(len(pairs))]
     for index, look in enumerate(_looks(max((state.stored for state in states), default=0), policy)):
         for state in states:
             state.look(look, policy)
@@ -129,10 +123,8 @@ def _looks(most: int, policy: Policy) -> list[int]:
 class _State:
     """One pair on its way through the looks; ``stored`` are the rounds that there are of it."""
 
-    def __init__(
-        self, pairs: Pairs, index: int, policies: Mapping[str, Policy], otherwise: Policy, *, shares: bool
-    ) -> None:
-        self._pairs, self._index, self._shares = pairs, index, shares
+    def __init__(self, pairs: Pairs, index: int, policies: Mapping[str, Policy], otherwise: Policy) -> None:
+        self._pairs, self._index = pairs, index
         pair = self.pair
         pair.check()
         self.id, self.stored = pair.id, pair.rounds
@@ -161,7 +153,7 @@ class _State:
         self.constant = identical(part)
         if self.constant:
             return
-        self.last = by_rank(part, self.policy) if has_zero(part) else examine(part, self.policy, shares=self._shares)
+        self.last = by_rank(part, self.policy) if has_zero(part) else examine(part, self.policy)
         self.leniency = suite.leniency(planned, adjusted=self.last.adjusted)
         self.p_up = min(self.p_up, self.last.p_up / self.leniency)
         self.p_down = min(self.p_down, self.last.p_down / self.leniency)
@@ -279,6 +271,14 @@ def _holm(states: list[_State], policy: Policy) -> None:
                 break
             if not state.verdict:
                 state.settle(verdict)
+
+
+def _mean_ratio(states: Sequence[_State]) -> float:
+    """Return the geometric mean of the ratios of the pairs that have one; 1 without any."""
+    shifts = [
+        s.last.change.shift for s in states if not s.constant and s.last is not None and s.last.change is not None
+    ]
+    return math.exp(math.fsum(shifts) / len(shifts)) if shifts else 1.0
 
 
 def _session(states: list[_State], policy: Policy) -> tuple[float, Reason | None]:

@@ -11,8 +11,6 @@ import math
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy as np
-
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.rule import doubts, noise, readings, vetoes
 from rocattn_profiling.gate.rule.launches import (
@@ -75,8 +73,6 @@ class Look(NamedTuple):
         note: What a reader must know beside it.
         clock: Time changed, and the GPU's cycles do not bear it out.
         adjusted: The machine's speed explains the launches, and was taken out of them (`readings.tells`).
-        shares: What each round contributes to the change, in logs (`noise.influences`), shape [side, round]; NaN for a
-            launch that does not count, None where it was not asked for.
         against_change: How the probability of the change's own direction came about; empty where an excuse stands.
         against_pass: The same of ``p_same``.
     """
@@ -91,7 +87,6 @@ class Look(NamedTuple):
     note: Reason | None = None
     clock: bool = False
     adjusted: bool = False
-    shares: Array | None = None
     against_change: Steps = ()
     against_pass: Steps = ()
 
@@ -136,13 +131,12 @@ def by_rank(pair: Pair, policy: Policy) -> Look:
     return Look(p_up, p_down, 1.0, middles[0], None, _quantity(pair, bound=False), excuse)
 
 
-def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
+def examine(pair: Pair, policy: Policy) -> Look:
     """Look at one pair's launches once.
 
     Args:
         pair: Positive, finite samples.
         policy: The rule.
-        shares: Whether to tell what each round contributes, for the suite.
     """
     if pair.rounds < LEAST:
         few = "1 launch a side is" if pair.rounds == 1 else f"{pair.rounds} launches a side are"
@@ -165,9 +159,8 @@ def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
             "busy_machine", "too noisy: the machine was busy or slow in most launches of a side",
             "measure again on a machine at rest",
         )  # fmt: skip
-        of_rounds = _shares(pair, everything, ways) if shares else None
         quantity = _quantity(pair, bound=False)
-        return Look(1.0, 1.0, 1.0, level(ways.base[0]), _told(seen), quantity, busy, shares=of_rounds)
+        return Look(1.0, 1.0, 1.0, level(ways.base[0]), _told(seen), quantity, busy)
     # CPU time does not count what other processes took, so even disturbed launches can be used.
     kept, column = (usable, "cpu") if bound else (clean, "samples")
     ways = readings.of(pair, kept, column, policy.prior_noise)
@@ -181,10 +174,10 @@ def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
         f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
     )
     note = Reason("drift", order, "run the two sides in turns") if drifted else readings.told(ways, best, policy.margin)
-    adjusted, of_rounds = readings.tells(ways, seen), _shares(pair, kept, ways) if shares else None
+    adjusted = readings.tells(ways, seen)
     alone = Look(
         seen.p_below(policy.margin), seen.p_above(-policy.margin), against_pass[-1][1], base, _told(seen),
-        _quantity(pair, bound=bound), None, note, adjusted=adjusted, shares=of_rounds, against_pass=against_pass,
+        _quantity(pair, bound=bound), None, note, adjusted=adjusted, against_pass=against_pass,
     )  # fmt: skip
     certain = policy.margin + drifted
     look = alone._replace(against_change=((None, alone.p_change),))
@@ -200,12 +193,6 @@ def examine(pair: Pair, policy: Policy, *, shares: bool = False) -> Look:
     unsure = max(unsure, blind)
     look = look.guarded(guard, min(1.0, unsure * look.p_up), min(1.0, unsure * look.p_down))
     return _in_cycles(pair, look, policy)
-
-
-def _drift(by: float) -> Reason:
-    """Return what a reader must know where the sides did not run in turns."""
-    text = f"all launches of one side ran before the other's, and the machine may have drifted by {by * 100:.1f} %"
-    return Reason("drift", text, "run the two sides in turns")
 
 
 def _quantity(pair: Pair, *, bound: bool) -> Quantity:
@@ -225,21 +212,6 @@ def launch_noise(pair: Pair, policy: Policy) -> float:
         return 0.0
     seen = examine(pair, policy).change
     return policy.prior_noise if seen is None else seen.noise
-
-
-def _shares(pair: Pair, kept: Sequence[Sequence[PairLaunch]], ways: noise.Readings) -> Array:
-    """Return what the rounds of a pair contribute, as `Look.shares`; ``kept`` are the launches that were read."""
-    found = np.full((2, max(len(side.launches) for side in (pair.a, pair.b))), np.nan)
-    for row, side, used, shares in zip(found, (pair.a, pair.b), kept, noise.influences(ways), strict=True):
-        left = iter(used)
-        launch = next(left, None)
-        places = []
-        for place, stored in enumerate(side.launches):
-            if stored is launch:
-                places.append(place)
-                launch = next(left, None)
-        row[places] = shares
-    return found
 
 
 def _told(seen: Change) -> Estimate:

@@ -40,8 +40,6 @@ _LEVELS = np.linspace(-1.0, 1.0, POINTS)  # in parts of the reach
 _TRANSFORMED = 192  # points of a Fourier transform: not less than shifts, and a fast number
 _STRAY, _STRAY_SCALE = 0.05, 3.0  # share and scale of a wider core: a launch may be fast by luck, too
 _PRIOR_WIDTH = 0.9  # of log tau: a factor of two and a half either way
-_UNHEARD = 1e-3  # a tau of less probability has no say in what a launch contributes: each is a look at every launch
-_PLAIN = 1.1  # variance of a change in parts of a plain mean's, where nothing is delayed (simulated: 1.03 to 1.12)
 _OPEN = 0.05  # part of the prior that gives every tau the same weight: some machines are as bad as that
 SESSIONS = 8  # of the history that are listened to, the newest
 _TEMPER = 0.5  # weight of a past launch: sessions differ
@@ -79,19 +77,18 @@ def _table() -> _Table:
     return _Table(log_density, np.array(_TAUS), len(places))
 
 
-def _looked_up(places: Array, taus: NDArray[np.intp] = _EVERY) -> Iterator[Array]:
+def _looked_up(places: Array) -> Iterator[Array]:
     """Give the log density of the noise, the models of a tau in the last axis, for places of shape [..., tau, level].
 
     It is looked up for one index of the first axis at a time: an array for all launches takes megabytes.
 
     Args:
         places: In logs.
-        taus: Which ones the axis holds, by their index.
     """
     table = _table()
     index = np.rint((places - _LEFT) / _STEP)
     np.minimum(np.maximum(index, 0, out=index), table.places - 1, out=index)
-    index += table.places * taus[:, None]
+    index += table.places * _EVERY[:, None]
     return (table.log_density.take(at, axis=0) for at in index.astype(np.intp))
 
 
@@ -299,41 +296,3 @@ def _posterior(ways: Readings, sides: Sides, weight: float = 1.0) -> Array:
     found: Array = np.exp(logs - logs.max())
     found /= found.sum()
     return found
-
-
-def influences(ways: Readings) -> tuple[Array, Array]:
-    """Return what each launch of base and of head contributes to the change, in logs, around none: shape [launch].
-
-    It is the covariance of the change and the launch's log likelihood in the posterior: by how much the change would
-    move, were the launch counted a little more (the infinitesimal jackknife: Giordano and Broderick 2023). Squares add
-    up to the variance of the change; what launches share, in a round, is added before it is squared. Few launches leave
-    it open which of them were delayed, and then the covariances are too large: a side's are held to about a plain mean.
-
-    Args:
-        ways: What `compared` is given.
-    """
-    sides, posterior = ways.sides, _posterior(ways, ways.sides)
-    way, tau = np.nonzero(posterior.sum(axis=2) > _UNHEARD)  # together a row in what follows
-    chances = posterior[way, tau] / posterior[way, tau].sum()
-    beyond = sides.reach[way, tau][:, None] * _LEVELS
-    places = [x[way] - low[way][:, None] for x, low in zip((ways.base, ways.head), sides.low, strict=True)]
-    weights = sides.relative[:, way, tau] / sides.relative[:, way, tau].sum(axis=3, keepdims=True)
-    levels = sides.low[:, way, None] + beyond
-    base, head = np.einsum("srml,srl->srm", weights, levels)  # the expected levels, given row, pi and delay
-    change = float((chances * (head - base)).sum())
-    # Less what the other side's level and the change are expected to be: (head - base - change) of each level.
-    apart = ((head - change)[:, None] - levels[0][..., None], levels[1][..., None] - (base + change)[:, None])
-    found = []
-    for x, of_side, far, places_of in zip((ways.base, ways.head), weights, apart, places, strict=True):
-        parts = np.ascontiguousarray(chances[:, None] * of_side.swapaxes(1, 2) * far)
-        logs = _looked_up(places_of.T[..., None] - beyond, tau)
-        share = np.array([np.einsum("rlm,rlm->", parts, of_launch) for of_launch in logs])
-        plain = posterior.sum(axis=(1, 2)) @ x
-        found.append(_held(share - share.mean(), (plain - plain.mean()) / len(plain)))
-    return found[0], found[1]
-
-
-def _held(share: Array, plain: Array) -> Array:
-    """Return contributions, made smaller where their squares are more than those to a plain mean should be."""
-    most, seen = _PLAIN * float(plain @ plain), float(share @ share)
-    return share * math.sqrt(most / seen) if seen > most else share

@@ -3,9 +3,10 @@
 import sys
 
 from rocattn_profiling.asv.launch import Launcher
-from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.explain import explain
+from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.pairs import Decision
+from rocattn_profiling.gate.sides import Context
 from rocattn_profiling.gate.verdict import Entry
 
 LIBRARY = {
@@ -69,7 +70,7 @@ def projects(tmp_path):
         }
         return Context(
             repo=sides["head"], out=tmp_path / "out", trees=sides if trees else {}, revisions={}, launchers=launchers,
-            differing=differing or {}, quick=True, say=[].append,
+            differing=differing or {}, say=[].append, options=Options(quick=True),
         )  # fmt: skip
 
     return make

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ from rocattn.config import AttentionConfig
 from rocattn.gpu.plan import plan
 from rocattn.sources import kernel_root
 from rocattn_profiling.asv.launch import Launcher
-from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.exact import compare as exact
 from rocattn_profiling.gate.exact import plans as exact_plans
 from rocattn_profiling.gate.exact.sides import ProbeError, ask, usual_problems
 from rocattn_profiling.gate.explain import explain as explaining
 from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.pairs import Decision
+from rocattn_profiling.gate.sides import Context
 from rocattn_profiling.gate.verdict import Cause, Entry
 from rocattn_profiling.workloads.grids import GRIDS
 
@@ -42,7 +44,7 @@ def context(tmp_path, base, head, said=None, quick=True):
         revisions={},
         launchers=launchers,
         differing={},
-        quick=quick,
+        options=Options(quick=quick),
         say=say,
     )
 
@@ -82,7 +84,7 @@ def test_other_projects_and_existing_environments_have_no_exact_metrics(tmp_path
     made = context(tmp_path, tmp_path / "base", tmp_path / "head", said)
     assert exact.entries(made) == []
     assert said == []
-    without = Context(**{name: getattr(made, name) for name in made.__slots__} | {"trees": {}})
+    without = replace(made, trees={})
     assert exact.entries(without) == []
     assert "no sources" in said[0]
 

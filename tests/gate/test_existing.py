@@ -138,7 +138,7 @@ def test_an_interrupted_run_starts_over_when_the_environment_changed(place, caps
     assert unfinished()[0] == 0
     status, _, said = unfinished()
     assert status == 0
-    assert "going on with an interrupted run: 10 launches" in said
+    assert "resuming an interrupted run: 10 launches" in said
     (source / "tinylib.py").write_text(LIBRARY.replace("+= n", "+= 3 * n"))
     os.utime(source / "tinylib.py", (time.time() + 5, time.time() + 5))
     status, result, said = unfinished()
@@ -211,7 +211,7 @@ def test_settings_above_the_suite_count_and_its_files_make_the_session(place):
             return sides
 
     before = opened()
-    assert (before.accepted.waivers, before.limits.rows, opened().identity) == ([], [], before.identity)
+    assert (before.waivers.rows, before.thresholds.rows, opened().identity) == ([], [], before.identity)
     (place / ".rocattn").mkdir()
     (place / ".rocattn/waivers.toml").write_text(
         '[[waiver]]\nbenchmark = "b"\nmetric = "time"\nceiling = 2.0\nexpires = 2999-01-01\n'
@@ -221,7 +221,7 @@ def test_settings_above_the_suite_count_and_its_files_make_the_session(place):
     with (place / "suite/bench.py").open("a") as file:
         file.write("# edited\n")
     after = opened()
-    assert (len(after.accepted.waivers), len(after.limits.rows)) == (1, 1)
+    assert (len(after.waivers.rows), len(after.thresholds.rows)) == (1, 1)
     assert after.identity != before.identity
 
 

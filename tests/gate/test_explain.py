@@ -1,17 +1,19 @@
 """Explanations: what differs on a worse benchmark's path is named with its line, and what does not is not."""
 
 import sys
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from rocattn_profiling.asv.launch import Launcher, Request
-from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain import trace as explain_trace
 from rocattn_profiling.gate.explain.explain import explain
 from rocattn_profiling.gate.explain.paths import Paths
 from rocattn_profiling.gate.explain.trace import Function, Trace, trace
+from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.pairs import Decision
+from rocattn_profiling.gate.sides import Context
 from rocattn_profiling.revisions import git as revisions
 
 from .explaining import LABEL, LIBRARY, SUITE, explained, places, projects, worse
@@ -86,7 +88,7 @@ def test_a_file_under_a_new_name_is_compared_with_what_it_was(repo, tmp_path):
         }
         (found,) = explained(Context(
             repo=repo.root, out=tmp_path / "out", trees=trees, revisions=named, launchers=launchers, differing={},
-            quick=True, say=[].append,
+            say=[].append, options=Options(quick=True),
         ))  # fmt: skip
     changed = "tinylib/pieces.py (tinylib/parts.py in base) changed (+1 -1), line 2: `return sum(range(9 * n))`"
     assert found.causes[0].text == changed
@@ -119,7 +121,7 @@ def test_the_command_to_repeat_it_is_the_runs_own(project):
     """With the arguments that name its sides."""
     context = project({})
     again = "rocattn gate run --base main --suite perf"
-    made = Context(**{name: getattr(context, name) for name in context.__slots__} | {"again": again})
+    made = replace(context, again=again)
     (found,) = explained(made)
     assert f"`{again} --bench '^bench_work\\.Suite\\.time_work\\(20000\\)$' --rounds 20`" in found.explanation
 
@@ -204,7 +206,7 @@ def test_imports_that_were_read_are_said_to_be_that(project):
 def test_environments_that_were_not_compared_are_not_called_alike(project):
     """Without revisions files are compared by what both sides load: of a benchmark that fails, nothing is known."""
     context = project({"tinylib/work.py": LIBRARY["tinylib/work.py"] + "x = 1\n"})
-    made = Context(**{name: getattr(context, name) for name in context.__slots__} | {"trees": {}, "revisions": {}})
+    made = replace(context, trees={}, revisions={})
     (found,) = explained(made, worse("bench_work.time_needs_old", status="failed"))
     assert "which files do is only seen where both sides run it" in found.explanation
     assert "Nothing" not in found.explanation

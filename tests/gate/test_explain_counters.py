@@ -8,10 +8,11 @@ import sys
 import pytest
 
 from rocattn_profiling.asv.launch import Launcher
-from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain import counters as explain_counters
 from rocattn_profiling.gate.explain.explain import explain
+from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.pairs import Decision
+from rocattn_profiling.gate.sides import Context
 from rocattn_profiling.gate.verdict import Entry
 from rocattn_profiling.profile.collect import find, hardware
 
@@ -33,7 +34,7 @@ def project(tmp_path):
         launchers[side] = Launcher(sys.executable, suite, tmp_path / "scratch" / side, {"PYTHONPATH": str(tree)})
     return Context(
         repo=sides["head"], out=tmp_path / "out", trees=sides, revisions={}, launchers=launchers, differing={},
-        quick=True, say=[].append,
+        say=[].append, options=Options(quick=True),
     )  # fmt: skip
 
 

@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from rocattn_profiling.asv.launch import Launcher
-from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.explain.explain import explain
 from rocattn_profiling.gate.explain.files import Change, changed_files, imports_of
 from rocattn_profiling.gate.explain.trace import Function, Trace, moves, shares
 from rocattn_profiling.gate.formats.render import entry_lines
+from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.pairs import Decision
+from rocattn_profiling.gate.sides import Context
 from rocattn_profiling.gate.verdict import Entry
 
 
@@ -46,7 +47,7 @@ def test_a_data_file_that_is_opened_is_on_the_path(tmp_path):
     }
     context = Context(
         repo=trees["head"], out=tmp_path / "out", trees=trees, revisions={}, launchers=launchers, differing={},
-        quick=True, say=[].append,
+        say=[].append, options=Options(quick=True),
     )  # fmt: skip
     name = "bench_t.time_work"
     slower = Decision(id=name, verdict="regression", ratio=2.0)

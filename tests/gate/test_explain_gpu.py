@@ -5,12 +5,13 @@ import sys
 import pytest
 
 from rocattn_profiling.asv.launch import Launcher
-from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.exact.audit import Compared
 from rocattn_profiling.gate.exact.sides import Answers, Launch, Plan
 from rocattn_profiling.gate.explain import explain
 from rocattn_profiling.gate.explain import gpu as explain_gpu
+from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.pairs import Decision
+from rocattn_profiling.gate.sides import Context
 from rocattn_profiling.gate.verdict import Entry
 from rocattn_profiling.kernels.compare import Comparison, Finding
 
@@ -63,7 +64,7 @@ def explained(tmp_path, monkeypatch):
         monkeypatch.setattr(explain_gpu, "compare_kernels", lambda *_: Compared({}, comparison, {}, {}, []))
         context = Context(
             repo=trees["head"], out=tmp_path / "out", trees=trees, revisions={}, launchers=launchers, differing={},
-            quick=True, say=[].append,
+            say=[].append, options=Options(quick=True),
         )  # fmt: skip
         label = f"bench_gpu.QuickEvents.time_attention('{CONFIG}', 'warm')"
         entry = Entry(

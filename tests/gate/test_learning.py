@@ -11,7 +11,7 @@ from rocattn_profiling.asv.launch import Request
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import learning, selftest, verdict
 from rocattn_profiling.gate.formats import markdown, render, untrusted
-from rocattn_profiling.gate.measure import Line
+from rocattn_profiling.gate.measure import LaunchLine
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule import noise_record
 from rocattn_profiling.gate.rule.noise_record import KnownNoise, NoiseSource
@@ -90,7 +90,7 @@ def test_a_resumed_run_knows_what_it_began_with(gate, unfinish):
         session.wall[:] = [value * (1 + place) for place, value in enumerate(session.wall)]
     path.write_bytes(msgspec.json.encode(noisy))
     _, resumed = gate(*run)
-    assert "going on with an interrupted run: 8 launches" in gate.err
+    assert "resuming an interrupted run: 8 launches" in gate.err
     assert (resumed.noise, resumed.entries[0].noise.sessions) == (whole.noise, 1)
     assert [(e.decision, e.noise) for e in resumed.entries] == [(e.decision, e.noise) for e in whole.entries]
     _, fresh = gate(*run[:-1])
@@ -203,4 +203,4 @@ def test_a_comment_takes_no_word_of_where_noise_was_known_from(result_of, entry,
 
 def test_a_session_line_of_before_there_were_records_is_read():
     """An interrupted run of an older version goes on, knowing nothing."""
-    assert msgspec.json.decode(b'{"kind":"session","key":"k"}', type=Line).began_with is None
+    assert msgspec.json.decode(b'{"kind":"session","key":"k"}', type=LaunchLine).began_with is None

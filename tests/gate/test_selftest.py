@@ -78,7 +78,7 @@ def test_an_interrupted_selftest_goes_on(varying, run, unfinish):
     lines = stored.read_text().splitlines()
     unfinish(stored, lines[:9], lines[9][:30])  # killed while it wrote the tenth line
     _, second, err = run("--rounds", "5", "--draws", "3", "--seed", "3", "--json")
-    assert "going on with an interrupted run: 8 launches are there" in err
+    assert "resuming an interrupted run: 8 launches are there" in err
     assert json.loads(first)["benchmarks"] == json.loads(second)["benchmarks"] != []
 
 

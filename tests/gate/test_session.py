@@ -5,9 +5,14 @@ import pytest
 
 from rocattn_profiling.asv.launch import Benchmark, Case, Outcome, Request
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.measure import LaunchStore, Session, order_of
+from rocattn_profiling.gate.measure import Design, LaunchStore, PairedSession, order_of
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.measure.records import Launch
+
+
+def design(cases, options=None):
+    """A design of these cases by the usual rule."""
+    return Design(cases=cases, policy=(options or Options()).policy(), request=Request(), seed=3)
 
 
 def test_a_finished_run_is_not_gone_on_with(tmp_path):
@@ -51,7 +56,7 @@ def test_a_benchmark_that_fails_in_a_later_round_is_given_up(tmp_path, side, exp
 
     launchers = {name: Scripted(name) for name in ("base", "head")}
     store = LaunchStore(tmp_path / "launches.jsonl", "key")
-    session = Session(launchers, [case], Options().policy(), Request(), 3, store, lambda _: None)
+    session = PairedSession(launchers, design([case]), store, lambda _: None)
     (entry,) = verdict.entries_of([case], session.run())
     assert (entry.status, entry.reason) == (expected, f"{side}, round 2: no answer within 1 s")
 
@@ -72,7 +77,7 @@ def test_fixed_work_of_two_builds_of_python_is_not_compared(tmp_path, builds, ke
 
     launchers = {name: Scripted(build) for name, build in zip(("base", "head"), builds, strict=True)}
     store = LaunchStore(tmp_path / "launches.jsonl", "key")
-    (pair,) = Session(launchers, [case], Options().policy(), Request(), 3, store, lambda _: None).run().pairs
+    (pair,) = PairedSession(launchers, design([case]), store, lambda _: None).run().pairs
     assert {x.canary > 0 for side in (pair.a, pair.b) for x in side.launches} == {kept}
 
 
@@ -98,7 +103,7 @@ def measured(folder, head, kind="time", labels=("b",), base=None):
     cases = [Case(benchmark=benchmark, param=None, label=label) for label in labels]
     launchers = {"base": base or Spells(()), "head": head}
     store = LaunchStore(folder / "launches.jsonl", "key")
-    return Session(launchers, cases, Options(quick=True).policy(), Request(), 3, store, lambda _: None).run()
+    return PairedSession(launchers, design(cases, Options(quick=True)), store, lambda _: None).run()
 
 
 def test_both_sides_of_a_round_get_one_hash_seed_and_one_layout_which_count_up(tmp_path):

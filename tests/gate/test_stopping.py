@@ -15,7 +15,7 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.measure import Line
+from rocattn_profiling.gate.measure import LaunchLine
 from rocattn_profiling.gate.run import alone
 
 pytestmark = pytest.mark.slow
@@ -116,7 +116,7 @@ def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, gate, c
         file.write(b'{"kind":"launch","label":"half a li')
     before = path.read_bytes().count(b"\n")
     resumed_status = gate(out="out/stopped")
-    assert f"going on with an interrupted run: {before - 1} launches" in capsys.readouterr().err
+    assert f"resuming an interrupted run: {before - 1} launches" in capsys.readouterr().err
     assert not list((project.root / "out/stopped/work").iterdir())
     assert (resumed_status, gate()) == (1, 1)
     resumed, whole = (verdict_in(project.root / "out" / name) for name in ("stopped", "gate"))
@@ -131,6 +131,8 @@ def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, gate, c
             other.waiver,
         )
     path = path.with_name("launches.jsonl")
-    lines = [msgspec.json.decode(x, type=Line) for x in path.read_bytes().splitlines() if not x.endswith(b"half a li")]
+    lines = [
+        msgspec.json.decode(x, type=LaunchLine) for x in path.read_bytes().splitlines() if not x.endswith(b"half a li")
+    ]
     keys = [(line.label, line.side, line.round) for line in lines if line.kind == "launch"]
     assert len(keys) == len(set(keys)) == resumed.launches

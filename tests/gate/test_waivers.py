@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rocattn_profiling.gate import thresholds, verdict, waivers
-from rocattn_profiling.gate.waivers import FILE, Found, Waiver, WaiverError
+from rocattn_profiling.gate.waivers import FILE, Waiver, WaiverError, WaiverTable
 from rocattn_profiling.revisions import git as revisions
 
 TODAY = dt.date(2026, 11, 20)
@@ -53,13 +53,13 @@ def waiver(**facts):
 
 def applied(entries, *found, narrowed=False):
     """Apply waivers; return labels' statuses and problems."""
-    after, problems = waivers.apply(entries, Found(waivers=list(found)), TODAY, narrowed=narrowed)
+    after, problems = waivers.apply(entries, WaiverTable(rows=list(found)), TODAY, narrowed=narrowed)
     return after, problems
 
 
 def test_a_file_is_read_with_its_places(tmp_path):
     """Every key, the line of each table, and the text that outputs show."""
-    one, two = waivers.load(write(tmp_path, GOOD)).waivers
+    one, two = waivers.load(write(tmp_path, GOOD)).rows
     assert (one.benchmark, one.metric, one.arch, one.ceiling, one.author) == (LABEL, "time", "", 1.10, "ada")
     assert (one.expires, one.source, two.source) == (dt.date(2026, 12, 31), f"{FILE}:2", f"{FILE}:11")
     assert two.ceiling == float("inf")
@@ -69,7 +69,7 @@ def test_a_file_is_read_with_its_places(tmp_path):
 
 def test_without_a_file_or_a_tree_nothing_is_waived(tmp_path):
     """Most projects have none; an existing environment has no tree."""
-    assert waivers.load(tmp_path) == waivers.load(None) == Found()
+    assert waivers.load(tmp_path) == waivers.load(None) == WaiverTable()
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,13 @@ def test_a_waiver_that_the_change_added_is_named(tmp_path, entry):
     """Allowed, and said; a raised ceiling is a new waiver, a moved line is not."""
     base = write(tmp_path / "base", GOOD.partition('[[waiver]]\nbenchmark = "flash')[0])
     head = write(tmp_path / "head", "\n\n" + GOOD)
-    one, two = waivers.load(head, base=base).waivers
+    one, two = waivers.load(head, base=base).rows
     assert (one.added, two.added) == (False, True)
     assert "added by this change" in two.text()
     raised = write(tmp_path / "raised", GOOD.replace("1.10", "1.20"))
-    assert waivers.load(raised, base=base).waivers[0].added
+    assert waivers.load(raised, base=base).rows[0].added
     # Base's file does not have to be good for head's to be read.
-    assert waivers.load(head, base=write(tmp_path / "bad", "nonsense")).waivers[0].added
+    assert waivers.load(head, base=write(tmp_path / "bad", "nonsense")).rows[0].added
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_byte_order_mark_is_passed_over(tmp_path):
     """Some editors write one."""
     tree = write(tmp_path, GOOD)
     (tree / FILE).write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
-    assert [w.source for w in waivers.load(tree).waivers] == [f"{FILE}:2", f"{FILE}:11"]
+    assert [w.source for w in waivers.load(tree).rows] == [f"{FILE}:2", f"{FILE}:11"]
 
 
 def test_a_file_that_is_no_text_is_one_line(tmp_path):
@@ -286,7 +286,7 @@ def test_a_file_that_is_no_text_is_one_line(tmp_path):
 def test_a_trailer_accepts_for_its_change(entry, message, accepted):
     """Label (bars and all), metric, architecture, ceiling and reason; in squashed messages, too."""
     found = waivers.load(None, [("abc1234", message)])
-    (one,) = found.waivers
+    (one,) = found.rows
     assert (one.benchmark, one.metric, one.arch, one.ceiling) == accepted
     assert (one.expires, one.added, one.source, found.notes) == (None, True, "commit abc1234", [])
     (after,), problems = applied([entry(one.benchmark, "regression", 1.2, metric=one.metric, arch=one.arch)], one)
@@ -301,7 +301,7 @@ def test_a_trailer_accepts_for_its_change(entry, message, accepted):
 def test_a_trailer_that_cannot_be_read_is_told(text):
     """It accepts nothing, and a note says so; it does not fail, for a merged message cannot be mended."""
     found = waivers.load(None, [("abc1234", f"S\n\nRocattn-Accept: {text}\n")])
-    assert found.waivers == []
+    assert found.rows == []
     assert "commit abc1234: Rocattn-Accept" in found.notes[0]
     assert "accepts nothing: write <label> | <metric>" in found.notes[0]
 
@@ -316,7 +316,7 @@ def test_a_trailer_that_cannot_be_read_is_told(text):
 def test_a_trailer_for_what_no_verdict_has_is_told(text, why):
     """A typo in metric or architecture accepts nothing, and the note says which are known."""
     found = waivers.load(None, [("abc1234", f"S\n\nRocattn-Accept: {text}\n")])
-    assert found.waivers == []
+    assert found.rows == []
     assert "accepts nothing" in found.notes[0]
     assert why in found.notes[0]
 
@@ -324,8 +324,8 @@ def test_a_trailer_for_what_no_verdict_has_is_told(text, why):
 @pytest.mark.parametrize("metric", verdict.METRICS)
 def test_every_metric_of_a_verdict_can_be_waived(tmp_path, metric):
     """In the file and in a trailer; whatever is exact is a metric."""
-    (one, _) = waivers.load(write(tmp_path, GOOD.replace('"time"', f'"{metric}"'))).waivers
-    (other,) = waivers.load(None, [("abc1234", f"S\n\nRocattn-Accept: x | {metric} | 1.3 | why\n")]).waivers
+    (one, _) = waivers.load(write(tmp_path, GOOD.replace('"time"', f'"{metric}"'))).rows
+    (other,) = waivers.load(None, [("abc1234", f"S\n\nRocattn-Accept: x | {metric} | 1.3 | why\n")]).rows
     assert one.metric == other.metric == metric
     assert set(verdict.METRICS) > verdict.EXACT
 
@@ -354,7 +354,7 @@ def test_trailers_come_from_the_commits_of_the_change_alone(repo):
     head = revisions.resolve(repo.root, "HEAD")
     messages = waivers.commit_messages(repo.root, base, head)
     assert len(messages) == 2
-    (one,) = waivers.load(None, messages).waivers
+    (one,) = waivers.load(None, messages).rows
     assert (one.benchmark, one.reason) == (LABEL, "now")
     assert head.sha.startswith(messages[0][0])
     repo.git("checkout", "--quiet", "-b", "other", base.sha)
@@ -366,7 +366,7 @@ def test_trailers_come_from_the_commits_of_the_change_alone(repo):
 
 def test_the_site_can_ask_for_one_series():
     """Reason and issue of a waiver that still holds; nothing for others."""
-    found = Found(waivers=[waiver(expires=dt.date(2026, 11, 1)), msgspec.structs.replace(waiver(), benchmark="b")])
+    found = WaiverTable(rows=[waiver(expires=dt.date(2026, 11, 1)), msgspec.structs.replace(waiver(), benchmark="b")])
     assert found.waived("b", "time", today=TODAY).startswith("known (#41")
     assert found.waived(LABEL, "time", today=TODAY) == found.waived("b", "mem", today=TODAY) == ""
 
@@ -375,9 +375,9 @@ def test_the_documented_examples_are_read(tmp_path):
     """What the page shows works as it stands: both files, and the trailers."""
     page = (Path(__file__).parents[2] / "docs" / "gate-outputs.md").read_text()
     ours, limits = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert [w.issue for w in waivers.load(write(tmp_path, ours)).waivers] == ["#41", "#42"]
+    assert [w.issue for w in waivers.load(write(tmp_path, ours)).rows] == ["#41", "#42"]
     (tmp_path / thresholds.FILE).write_text(limits)
     assert [row.gate for row in thresholds.load(tmp_path).rows] == [True, False]
     trailers = re.search(r"^```text\n(Rocattn-Accept.*?)^```", page, re.MULTILINE | re.DOTALL)[1]
     found = waivers.load(None, [("abc1234", f"Subject\n\n{trailers}")])
-    assert ([w.arch for w in found.waivers], found.notes) == (["", "gfx942"], [])
+    assert ([w.arch for w in found.rows], found.notes) == (["", "gfx942"], [])

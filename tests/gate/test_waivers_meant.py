@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rocattn_profiling.gate import waivers
-from rocattn_profiling.gate.waivers import FILE, Found, Waiver
+from rocattn_profiling.gate.waivers import FILE, Waiver, WaiverTable
 from rocattn_profiling.revisions import git as revisions
 
 LABEL = "bench.Class.time_x(1024, 'cpu | two')"
@@ -21,7 +21,7 @@ def waiver(**facts):
 
 def applied(entries, *found):
     """The entries with waivers applied, and problems."""
-    return waivers.apply(entries, Found(waivers=list(found)), dt.date(2026, 11, 20))
+    return waivers.apply(entries, WaiverTable(rows=list(found)), dt.date(2026, 11, 20))
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_an_indented_trailer_is_told(indent):
     """What git merge --squash makes of one, or a quotation: nothing is read from it, and a note says so."""
     quoted = f"Squashed commit of the following:\n\n{indent}Rocattn-Accept: {LABEL} | time | 1.3 | why\n"
     found = waivers.load(None, [("abc1234", quoted)])
-    assert found.waivers == []
+    assert found.rows == []
     (note,) = found.notes
     assert note.startswith("commit abc1234: an indented Rocattn-Accept accepts nothing: begin a line with it")
-    assert waivers.load(None, [("abc1234", "S\n\n    rocattn-accept is documented\n")]) == Found()
+    assert waivers.load(None, [("abc1234", "S\n\n    rocattn-accept is documented\n")]) == WaiverTable()
 
 
 def test_a_trailer_is_read_whatever_encoding_git_is_set_to_write(repo):
@@ -90,4 +90,4 @@ def test_a_trailer_is_read_whatever_encoding_git_is_set_to_write(repo):
     repo.git("merge", "--quiet", "--no-ff", "-m", "Merge\n\nRocattn-Accept: b | mem | 2 | both", "side")
     repo.git("config", "i18n.logOutputEncoding", "ISO-8859-1")
     messages = waivers.commit_messages(repo.root, base, revisions.resolve(repo.root, "HEAD"))
-    assert {one.benchmark for one in waivers.load(None, messages).waivers} == {"b", "bench.time_x('café')"}
+    assert {one.benchmark for one in waivers.load(None, messages).rows} == {"b", "bench.time_x('café')"}

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rocattn_profiling.asv.launch import Case, Request
-    from rocattn_profiling.gate.measure import Measured
-    from rocattn_profiling.gate.options import Options
-    from rocattn_profiling.gate.sides import Sides
+    from rocattn_profiling.gate.measure import SessionResult
+    from rocattn_profiling.gate.sides import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +26,36 @@ class Record:
     """The record that a run reads and, if asked to, adds to.
 
     Attributes:
-        sides: What is compared.
-        options: What was asked for.
+        context: What is compared, and the options of the run.
         request: How launches sample.
     """
 
-    sides: Sides
-    options: Options
+    context: Context
     request: Request
 
     @property
     def path(self) -> Path:
         """The file: the one that was named, else the machine's own beside its results."""
-        if self.options.noise_file:
-            return Path(self.options.noise_file).expanduser()
-        return self.sides.results / machine_folder(this_machine()) / noise_record.FILE
+        if self.context.options.noise_file:
+            return Path(self.context.options.noise_file).expanduser()
+        return self.context.results / machine_folder(this_machine()) / noise_record.FILE
 
     def known(self, cases: Sequence[Case]) -> Known:
         """Return what is known of the cases' noise; never raises for what is in the file."""
-        path = None if self.options.no_noise else self.path
-        pythons = {_short(facts.python) for facts in self.sides.facts.values()}
+        path = None if self.context.options.no_noise else self.path
+        pythons = {_short(facts.python) for facts in self.context.facts.values()}
         if path is not None and len(pythons) > 1:
             return Known(source=NoiseSource(why_not="not known beforehand for two versions of Python at once"))
         return noise_record.known(path, this_machine(), [self._key(case) for case in cases])
 
-    def learn(self, cases: Sequence[Case], measured: Measured) -> str:
+    def learn(self, cases: Sequence[Case], measured: SessionResult) -> str:
         """Add the session's launches of identical code; return one line that says what was done, or why not."""
         if measured.decision.invalid:
             return f"noise: nothing learned from a session that does not count: {measured.decision.invalid}"
         path = self.path
         try:
             count = noise_record.append(path, this_machine(), self._measurements(cases, measured))
-            if count and not self.options.noise_file:
+            if count and not self.context.options.noise_file:
                 _keep_out_of_git(path)
         except RocattnError as error:
             return f"noise: nothing learned: {error}"
@@ -66,18 +63,18 @@ class Record:
             return "noise: nothing learned: no benchmark has launches that differ"
         return f"noise: learned from {count} benchmark{'' if count == 1 else 's'}: {path}"
 
-    def _measurements(self, cases: Sequence[Case], measured: Measured) -> Iterator[Measurement]:
+    def _measurements(self, cases: Sequence[Case], measured: SessionResult) -> Iterator[Measurement]:
         keys = {case.label: self._key(case) for case in cases}
         for pair in measured.pairs:
             sides = {"base": pair.a, "head": pair.b}
-            launches = [launch for side in self.options.unchanged_sides() for launch in sides[side].launches]
+            launches = [launch for side in self.context.options.unchanged_sides() for launch in sides[side].launches]
             yield Measurement(keys[pair.id], launches)
 
     def _key(self, case: Case) -> Key:
         return Key(
             label=case.label,
             version=case.benchmark.version,
-            python=_short(self.sides.facts["base"].python),
+            python=_short(self.context.facts["base"].python),
             sample_ns=self.request.sample_ns,
             budget_ns=self.request.budget_ns,
         )

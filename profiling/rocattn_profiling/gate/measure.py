@@ -1,12 +1,12 @@
-"""Measuring base and head side by side: rounds of fresh processes, more of them only where the data do not decide.
+"""Measuring base and head side by side: rounds of fresh processes, with more rounds only for undecided benchmarks.
 
-Every finished launch is appended to ``launches-KEY.jsonl``, which becomes ``launches.jsonl`` once the verdict is there.
-A run that was killed goes on from it: orders come from the seed and the round, not from a generator's state, so it ends
-as an uninterrupted run would with the same timings.
+Every finished launch is appended to ``launches-KEY.jsonl``, which becomes ``launches.jsonl`` once there is a verdict. A
+run that was killed resumes from it. Orders are derived from the seed and the round, not from a generator's state, so a
+resumed run ends as an uninterrupted one would with the same timings.
 
-A launch that met a slow spell of the machine, by the fixed work in its process and never by what it measured, is
-launched again after its round: such a one says little, and on a busy host a quarter of all are
-(docs/gate-measured.md).
+A launch during a slow spell of the machine is repeated after its round. The canary (fixed work in its process) detects
+such spells, never the measured value. Slow launches carry little information, and on a busy host a quarter of all
+launches are slow (docs/gate-measured.md).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 import random
 import statistics
 from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -44,8 +45,8 @@ TIME_UNITS = {"seconds": "ns"}
 _GPU_MEDIANS = ("mclk_mhz", "power_w", "temperature_c")
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of ``launches.jsonl``: the session's key and what was known before it, or a launch."""
+class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of ``launches.jsonl``: the session's key and its prior knowledge of noise, or a launch."""
 
     kind: Literal["session", "launch"]
     key: str = ""
@@ -57,15 +58,43 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     began_with: Known | None = None
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of measuring.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """What a session measures, and how.
 
     Attributes:
-        pairs: The stored pair of every case that both sides ran.
-        decision: The verdicts on them.
-        outcomes: Per label and side, the probe or the launch that failed.
-        launches: How many processes gave samples.
-        repeated: How many of these were launched in the place of one that met a slow spell.
+        cases: The benchmarks, each with one combination of parameters.
+        policy: When to look at the launches, and how to decide.
+        policies: Label -> the policy of a case that has its own.
+        request: How a launch samples.
+        seed: Determines every order.
+    """
+
+    cases: Sequence[Case]
+    policy: Policy
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+    request: Request
+    seed: int
+
+    def policy_of(self, case: Case) -> Policy:
+        """Return the policy of one case."""
+        return self.policies.get(case.label, self.policy)
+
+    @property
+    def looks(self) -> list[int]:
+        """The rounds after which any case is looked at."""
+        return sorted({look for policy in (self.policy, *self.policies.values()) for look in policy.looks})
+
+
+class SessionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session measured.
+
+    Attributes:
+        pairs: The stored pair of every case that ran on both sides.
+        decision: Their verdicts.
+        outcomes: Per label and side, the probe or the failed launch.
+        launches: Number of processes with samples.
+        repeated: How many of those repeat a slow launch.
     """
 
     pairs: list[Pair]
@@ -102,12 +131,12 @@ class LaunchStore:
         except OSError as error:
             text = f"cannot replace {self.path}: {error.strerror}; name another folder with --out"
             raise RocattnError(text) from error
-        append_line(self.path, msgspec.json.encode(Line(kind="session", key=key, began_with=self.began_with)))
+        append_line(self.path, msgspec.json.encode(LaunchLine(kind="session", key=key, began_with=self.began_with)))
 
     def _load(self, key: str) -> bool:
         """Read an unfinished session with this key; False when there is none."""
-        decoder = msgspec.json.Decoder(Line)
-        found, began_with = False, Known()
+        decoder = msgspec.json.Decoder(LaunchLine)
+        matches, began_with = False, Known()
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -120,13 +149,13 @@ class LaunchStore:
             except msgspec.DecodeError:
                 continue  # a kill cut it off
             if line.kind == "session":
-                found = line.key == key
+                matches = line.key == key
                 began_with = line.began_with or Known()
             elif line.outcome is not None:
                 self._known[line.label, line.side, line.round, line.repeat] = line.outcome
-        if found:
+        if matches:
             self.began_with = began_with
-        return found
+        return matches
 
     def get(self, case: Case, side: SideName, round_: int, repeat: int = 0) -> Outcome | None:
         """Return a finished launch."""
@@ -134,7 +163,7 @@ class LaunchStore:
 
     def put(self, case: Case, side: SideName, round_: int, outcome: Outcome, repeat: int = 0) -> None:
         """Keep a finished launch, on disk first."""
-        line = Line(kind="launch", label=case.label, side=side, round=round_, repeat=repeat, outcome=outcome)
+        line = LaunchLine(kind="launch", label=case.label, side=side, round=round_, repeat=repeat, outcome=outcome)
         append_line(self.path, msgspec.json.encode(line))
         self._known[case.label, side, round_, repeat] = outcome
 
@@ -146,82 +175,67 @@ class LaunchStore:
             raise RocattnError(f"cannot write {self._final}: {error.strerror}") from error
 
 
-class Session:
-    """Measures cases on two sides until they are decided or the rounds are used up.
+class PairedSession:
+    """Measures cases on two sides until they are decided or out of rounds.
 
     Args:
-        launchers: The side's environments.
-        cases: What to measure.
-        policy: When to look and how to decide.
-        policies: Label -> the rule for that case, where it has one of its own.
-        request: How a launch samples.
-        seed: Decides every order.
-        store: Where launches are kept.
-        on_step: Told after every launch.
+        launchers: Start processes in the sides' environments.
+        design: What to measure, and how.
+        store: Keeps the launches.
+        on_step: Called after every launch.
     """
 
     def __init__(
         self,
-        launchers: dict[SideName, Launcher],
-        cases: Sequence[Case],
-        policy: Policy,
-        request: Request,
-        seed: int,
+        launchers: Mapping[SideName, Launcher],
+        design: Design,
         store: LaunchStore,
         on_step: Callable[[Step], None],
-        policies: Mapping[str, Policy] | None = None,
     ) -> None:
-        self.launchers, self.cases, self.policy, self.request = launchers, cases, policy, request
-        self.policies = policies or {}
-        self.seed, self.store, self.on_step = seed, store, on_step
+        self.launchers, self.design, self.store, self.on_step = launchers, design, store, on_step
         self._outcomes: dict[str, dict[SideName, Outcome]] = {}
         self._sampling: dict[str, Request] = {}
         self._kept: dict[tuple[str, SideName], dict[int, Outcome]] = defaultdict(dict)  # round -> the one that counts
-        # Of each build of Python, by all and by each benchmark, in the order of launches.
+        # By build of Python and benchmark ("" for all benchmarks), in the order of launches.
         self._canaries: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._done = self._total = self._repeated = 0
 
-    def run(self) -> Measured:
+    def run(self) -> SessionResult:
         """Measure everything."""
-        looks = sorted({look for policy in (self.policy, *self.policies.values()) for look in policy.looks})
-        self._total = 2 * len(self.cases) * (1 + looks[0])
-        running = [case for case in self.cases if self._probe(case)]
+        design, looks = self.design, self.design.looks
+        self._total = 2 * len(design.cases) * (1 + looks[0])
+        running = [case for case in design.cases if self._probe(case)]
         self._total = self._done + 2 * len(running) * looks[0]
         active, first = list(running), 0
-        decision = decide_suite([], self.policy)
+        decision = decide_suite([], design.policy)
         for look in looks:
             for round_ in range(first, look):
                 self._round(active, round_, look)
             first = look
             running = [case for case in running if not self._failed(case)]
-            decision = decide_suite([self._pair(case) for case in running], self.policy, self.policies)
+            decision = decide_suite([self._pair(case) for case in running], design.policy, design.policies)
             undecided = set(decision.undecided)
             active = [case for case in running if self._goes_on(case, look, case.label in undecided, case in active)]
             if not active:
                 break
             following = [later for later in looks if later > look]
             self._total = self._done + (2 * len(active) * (following[0] - look) if following else 0)
-        pairs = [self._pair(case) for case in running]
-        return Measured(
-            pairs=pairs,
+        return SessionResult(
+            pairs=[self._pair(case) for case in running],
             decision=decision,
             outcomes=self._outcomes,
             launches=self._done,
             repeated=self._repeated,
         )
 
-    def _most(self, case: Case) -> int:
-        """Return how many rounds a case may take."""
-        return self.policies.get(case.label, self.policy).looks[-1]
-
     def _goes_on(self, case: Case, look: int, undecided: bool, active: bool) -> bool:
-        """Whether a case is measured further; a look that is not among its own does not end it."""
-        own = self.policies.get(case.label, self.policy).looks
+        """Whether to measure a case further. A look that is not in its own policy does not end it."""
+        own = self.design.policy_of(case).looks
         return look < own[-1] and (undecided if look in own else active)
 
     def _probe(self, case: Case) -> bool:
         """Try both sides once, and let the first that runs choose the sampling for both; False if one does not run."""
-        sampling = self.request
+        sampling = self.design.request
         outcomes = {}
         for side in SIDES:
             outcome = self._launch(case, side, PROBE, sampling)
@@ -235,8 +249,8 @@ class Session:
 
     def _round(self, active: Sequence[Case], round_: int, look: int) -> None:
         order = list(active)
-        random.Random(_number(self.seed, "round", round_)).shuffle(order)  # noqa: S311 - an order, not a secret
-        to_do = [(case, side) for case in order for side in order_of(self.seed, case.label, round_)]
+        random.Random(_number(self.design.seed, "round", round_)).shuffle(order)  # noqa: S311 - an order, not a secret
+        to_do = [(case, side) for case in order for side in order_of(self.design.seed, case.label, round_)]
         what = f"round {round_ + 1} of {look}, {len(active)} undecided"
         for repeat in range(1 + REPEATS):
             for case, side in to_do:
@@ -259,11 +273,12 @@ class Session:
         return outcome.canary_ns > SLOW * usual
 
     def _lose(self, case: Case, side: SideName, round_: int, outcome: Outcome) -> None:
-        """Give a case up that ran before: head's failure is the change's; base's makes the benchmark unreliable."""
-        told = msgspec.structs.replace(outcome, status="failed", reason=f"{side}, round {round_ + 1}: {outcome.reason}")
-        self._outcomes[case.label]["head"] = told
+        """Give up a case that ran before: a failure on head is the change's, one on base means it is unreliable."""
+        reason = f"{side}, round {round_ + 1}: {outcome.reason}"
+        failure = msgspec.structs.replace(outcome, status="failed", reason=reason)
+        self._outcomes[case.label]["head"] = failure
         if side == "base":
-            self._outcomes[case.label]["base"] = told
+            self._outcomes[case.label]["base"] = failure
 
     def _failed(self, case: Case) -> bool:
         return any(outcome.status != "ok" for outcome in self._outcomes[case.label].values())
@@ -273,9 +288,9 @@ class Session:
     ) -> Outcome:
         outcome = self.store.get(case, side, round_, repeat)
         if outcome is None:
-            pos = 0 if round_ == PROBE else order_of(self.seed, case.label, round_).index(side)
-            hash_seed = _number(self.seed, "hash", case.label, round_) % 2**32
-            layout = _number(self.seed, "layout", case.label) + round_
+            pos = 0 if round_ == PROBE else order_of(self.design.seed, case.label, round_).index(side)
+            hash_seed = _number(self.design.seed, "hash", case.label, round_) % 2**32
+            layout = _number(self.design.seed, "layout", case.label) + round_
             launcher = self.launchers[side]
             outcome = _with_ratio(launcher.run(case, sampling, pos=pos, seed=hash_seed, layout=layout))
             self.store.put(case, side, round_, outcome, repeat)
@@ -298,12 +313,12 @@ class Session:
 
     def _pair(self, case: Case) -> Pair:
         sides = {}
-        rounds = range(self._most(case))
+        rounds = range(self.design.policy_of(case).looks[-1])
         kept = {side: {r: o for r, o in self._kept[case.label, side].items() if r in rounds} for side in SIDES}
         # Two builds of Python take different times for the same work.
-        one_build = len({o.canary_of for found in kept.values() for o in found.values()}) <= 1
-        for side, found in kept.items():
-            launches = [_pair_launch(r, o, case, comparable=one_build) for r, o in found.items()]
+        one_build = len({o.canary_of for outcomes in kept.values() for o in outcomes.values()}) <= 1
+        for side, outcomes in kept.items():
+            launches = [_pair_launch(r, o, case, comparable=one_build) for r, o in outcomes.items()]
             number = self._sampling[case.label].number or 1
             unit = TIME_UNITS.get(case.benchmark.unit, case.benchmark.unit)
             sides[side] = Side(benchmark=case.label, side=side, unit=unit, number=number, launches=launches)

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Case, Suite
-    from rocattn_profiling.gate.measure import Measured, SideName
+    from rocattn_profiling.gate.measure import Design, SessionResult, SideName
     from rocattn_profiling.gate.options import Options
-    from rocattn_profiling.gate.rule.policy import Policy
-    from rocattn_profiling.gate.sides import Sides
+    from rocattn_profiling.gate.sides import Context
 
 
 def chosen_cases(suite: Suite, options: Options) -> list[Case]:
@@ -88,49 +87,39 @@ def worst_first(entry: Entry) -> tuple[int, bool, float, str, str]:
 
 
 def result_of(
-    sides: Sides,
-    options: Options,
-    policy: Policy,
-    seed: int,
-    measured: Measured,
-    entries: Sequence[Entry],
-    problems: Sequence[str],
-    notes: Sequence[str],
+    context: Context, design: Design, session: SessionResult, entries: Sequence[Entry], problems: Sequence[str]
 ) -> verdict.GateResult:
-    """Put everything together.
+    """Assemble the verdict.
 
     Args:
-        sides: What was compared.
-        options: What was asked for.
-        policy: The rule.
-        seed: Of every order.
-        measured: The launches and the decision on them.
+        context: What was compared; its notes are the verdict's.
+        design: What was measured, and how.
+        session: The launches, and the decisions about them.
         entries: Every benchmark and exact metric, waivers applied.
-        problems: Why the gate fails beside its verdicts.
-        notes: What waivers and thresholds have to say.
+        problems: Why the gate fails besides its verdicts.
     """
-    listed = set(measured.decision.listed)
+    listed = set(session.decision.listed)
     entries = sorted((_marked(entry, listed) for entry in entries), key=worst_first)
-    overall, sentence = verdict.conclude(entries, measured.decision.invalid, problems)
+    overall, sentence = verdict.conclude(entries, session.decision.invalid, problems)
     return verdict.GateResult(
         verdict=overall,
         sentence=sentence,
         created_ms=time.time_ns() // 1_000_000,
-        base=sides.facts["base"],
-        head=sides.facts["head"],
+        base=context.facts["base"],
+        head=context.facts["head"],
         machine=this_machine(),
-        environment_differences=dict(sides.context.differing),
-        policy=policy,
-        quick=options.quick,
-        seed=seed,
-        launches=measured.launches,
-        suite=sides.config.benchmark_dir,
-        patterns=list(options.patterns),
-        suite_shift=measured.decision.shift,
-        canary_shift=measured.decision.canary,
-        invalid=measured.decision.invalid,
-        again=_again(sides, options),
-        notes=[*_notes(sides, measured), *notes],
+        environment_differences=dict(context.differing),
+        policy=design.policy,
+        quick=context.options.quick,
+        seed=design.seed,
+        launches=session.launches,
+        suite=context.suite,
+        patterns=list(context.options.patterns),
+        suite_shift=session.decision.shift,
+        canary_shift=session.decision.canary,
+        invalid=session.decision.invalid,
+        again=_again(context),
+        notes=[*_notes(context, session), *context.notes],
         problems=list(problems),
         counts={s: n for s in verdict.ORDER if (n := sum(entry.status == s for entry in entries))},
         entries=entries,
@@ -143,28 +132,29 @@ def _marked(entry: Entry, listed: Collection[str]) -> Entry:
     return msgspec.structs.replace(entry, suspect=True) if suspect else entry
 
 
-def _again(sides: Sides, options: Options) -> str:
+def _again(context: Context) -> str:
     """Return the command that measures the same again."""
+    options = context.options
     narrowed = [word for pattern in options.patterns for word in ("--bench", pattern)]
-    return shlex.join([*shlex.split(sides.context.again), *(["--quick"] if options.quick else []), *narrowed])
+    return shlex.join([*shlex.split(context.again), *(["--quick"] if options.quick else []), *narrowed])
 
 
-def _notes(sides: Sides, measured: Measured) -> list[str]:
-    notes = list(sides.config.left_out)
-    if any(fact.offline for fact in sides.facts.values()):
+def _notes(context: Context, session: SessionResult) -> list[str]:
+    notes = []
+    if any(fact.offline for fact in context.facts.values()):
         notes.append(
             "offline: dependencies are those of the running interpreter on both sides, not the revisions' own locks"
         )
-    base, head = (sides.facts[side].revision for side in SIDES)
+    base, head = (context.facts[side].revision for side in SIDES)
     if base is not None and head is not None and base.tree == head.tree:
         notes.append("base and head have identical files: this run measures the machine's noise")
-    ours = any((tree / "kernels" / "cpu").is_dir() for tree in sides.context.trees.values())
+    ours = any((tree / "kernels" / "cpu").is_dir() for tree in context.trees.values())
     if ours and not this_machine().compiler:
         notes.append("there is no compiler for the CPU kernels: cpu-flash was not measured (rocattn doctor says why)")
-    if measured.repeated:
-        told = f"{measured.repeated} of {measured.launches} processes repeat a launch"
-        notes.append(f"{told} that met a slow spell of the machine, by fixed work beside the benchmark")
-    steal = [launch.steal_pct for pair in measured.pairs for side in (pair.a, pair.b) for launch in side.launches]
+    if session.repeated:
+        repeats = f"{session.repeated} of {session.launches} processes repeat a launch"
+        notes.append(f"{repeats} that met a slow spell of the machine, by fixed work beside the benchmark")
+    steal = [launch.steal_pct for pair in session.pairs for side in (pair.a, pair.b) for launch in side.launches]
     if steal and (worst := max(steal)) >= 5:
         notes.append(f"the hypervisor gave up to {worst:.0f} % of this machine's CPU time to others during a launch")
     return notes

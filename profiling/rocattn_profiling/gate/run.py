@@ -20,21 +20,19 @@ from rocattn_profiling.gate.exact import compare as exact
 from rocattn_profiling.gate.exact import sides as exact_sides
 from rocattn_profiling.gate.explain import explain
 from rocattn_profiling.gate.formats import outputs
-from rocattn_profiling.gate.measure import SIDES, LaunchStore, Session
+from rocattn_profiling.gate.measure import SIDES, Design, LaunchStore, PairedSession
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.sides import open_sides, out_errors
 from rocattn_profiling.revisions.asv_config import SuiteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Case
     from rocattn_profiling.base.progress import Step
-    from rocattn_profiling.gate.measure import Measured
-    from rocattn_profiling.gate.rule.policy import Policy
-    from rocattn_profiling.gate.sides import Sides
-    from rocattn_profiling.gate.thresholds import Thresholds
+    from rocattn_profiling.gate.measure import SessionResult
+    from rocattn_profiling.gate.sides import Context
     from rocattn_profiling.gate.verdict import Entry
 
 QUICK_REQUEST = Request(sample_ns=3_000_000, budget_ns=60_000_000)
@@ -52,17 +50,17 @@ def run_gate(
     say: Callable[[str], None] = lambda _: None,
     also: Callable[[verdict.GateResult, LaunchStore], Mapping[str, str]] = lambda _result, _store: {},
 ) -> verdict.GateResult:
-    """Measure two sides interleaved and decide; leaves the verdict in all its forms and ``launches.jsonl``.
+    """Measure two sides interleaved and decide; write the verdict in all its forms, and ``launches.jsonl``.
 
-    These replace an earlier run's at the very end. A run that fails leaves them as they are, and says so.
+    The files replace an earlier run's at the very end. A run that fails leaves those as they are, and says so.
 
     Args:
         start: The folder that paths are relative to; for revisions, one inside the repository.
-        out: Folder for the results; an unfinished run in it is gone on with.
+        out: Folder for the results; an unfinished run in it is resumed.
         options: What to compare and how.
-        on_step: Told after every launch.
-        say: Told one line about every longer stage.
-        also: Makes further files of the result and its launches, by name; they are written with the verdict.
+        on_step: Called after every launch.
+        say: Prints one line about every longer stage.
+        also: Returns further files (name -> content) from the result and its launches, written with the verdict.
 
     Raises:
         OptionError: The options contradict each other.
@@ -76,44 +74,38 @@ def run_gate(
     """
     options = options or Options()
     options.check()
-    with out_errors(out), alone(out), _earlier_told(out, say):
-        with open_sides(start, out, options, say) as sides:
-            suites = {side: sides.context.launchers[side].discover() for side in SIDES}
+    with out_errors(out), alone(out), _naming_earlier_verdict(out, say):
+        with open_sides(start, out, options, say) as context:
+            suites = {side: context.launchers[side].discover() for side in SIDES}
             cases = result.chosen_cases(suites["head"], options)
-            before = sides.before()
+            before = context.list_base()
             entries = result.lost_modules(before, suites, options)
             if not cases and not entries:
                 raise SuiteError(result.nothing(suites, options))
             entries += result.removed(before, suites, options)
-            idle = result.idle_patterns([*suites.values(), before], options)
-            for line in idle:
-                say(line)
-            exact_sides.ready(sides.context, [case.label for case in cases])
-            policy = options.policy()
-            policies = _policies(cases, sides.limits, policy)
-            key = _key(sides, options, policy, policies)
-            seed = options.seed or int(key[:8], 16)
-            request = QUICK_REQUEST if options.quick else FULL_REQUEST
-            record = learning.Record(sides, options, request)
+            for line in result.idle_patterns([*suites.values(), before], options):
+                context.note(line)
+            exact_sides.ready(context, [case.label for case in cases])
+            design, key = _design(context, cases)
+            record = learning.Record(context, design.request)
             store = LaunchStore(out / "launches.jsonl", key, fresh=options.fresh, began_with=record.known(cases))
             if store.resumed:
-                say(f"going on with an interrupted run: {store.resumed} launches are there")
-            launchers = dict(sides.context.launchers)
-            measured = Session(launchers, cases, policy, request, seed, store, on_step, policies).run()
-            entries += verdict.entries_of(cases, measured)
+                say(f"resuming an interrupted run: {store.resumed} launches are there")
+            session = PairedSession(context.launchers, design, store, on_step).run()
+            entries += verdict.entries_of(cases, session)
             narrowed = bool(options.patterns) or len(cases) < len(suites["head"].cases())
-            found = _concluded(sides, options, policy, seed, measured, entries, idle, narrowed=narrowed)
-            found = msgspec.structs.replace(found, noise=store.began_with.source)
-        outputs.write_all(found, out, also(found, store))
+            gate_result = _concluded(context, design, session, entries, narrowed=narrowed)
+            gate_result = msgspec.structs.replace(gate_result, noise=store.began_with.source)
+        outputs.write_all(gate_result, out, also(gate_result, store))
         if options.learn:
-            say(record.learn(cases, measured))
+            say(record.learn(cases, session))
         store.finish()
-    return found
+    return gate_result
 
 
 @contextmanager
-def _earlier_told(out: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Say of a run that ends without a verdict that the one in its folder is an earlier run's."""
+def _naming_earlier_verdict(out: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """If a run ends without a verdict, say that the one in its folder is an earlier run's."""
     path = out / verdict.FILE
     before = stamp(path)
     try:
@@ -126,53 +118,48 @@ def _earlier_told(out: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 def _of(path: Path) -> str:
     try:
-        found = verdict.read(path)
+        earlier = verdict.read(path)
     except RocattnError:
         return ""
-    sides = (side.revision.sha[:9] if side.revision else side.interpreter for side in (found.base, found.head))
+    sides = (side.revision.sha[:9] if side.revision else side.interpreter for side in (earlier.base, earlier.head))
     return f", of {' and '.join(sides)}"
 
 
-def _policies(cases: list[Case], limits: Thresholds, policy: Policy) -> dict[str, Policy]:
-    """Return the rules of the cases that have one of their own."""
-    own = {}
+def _design(context: Context, cases: Sequence[Case]) -> tuple[Design, str]:
+    """Return what to measure and how, and the key of the session.
+
+    The same key means the same revisions, environments, settings and benchmarks.
+    """
+    options = context.options
+    policy = options.policy()
+    policies = {}
     for case in cases:
         benchmark = case.benchmark
-        chosen = limits.policy_for(case.label, benchmark.metric, policy, benchmark.unit)
-        if chosen != policy:
-            own[case.label] = chosen
-    return own
+        own = context.thresholds.policy_for(case.label, benchmark.metric, policy, benchmark.unit)
+        if own != policy:
+            policies[case.label] = own
+    settings = msgspec.structs.replace(options, fresh=False, base="", head="", exact=True, learn=False)
+    parts = [*context.identity, *(msgspec.json.encode(part).decode() for part in (settings, policy, policies))]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    request = QUICK_REQUEST if options.quick else FULL_REQUEST
+    seed = options.seed or int(key[:8], 16)
+    return Design(cases=cases, policy=policy, policies=policies, request=request, seed=seed), key
 
 
 def _concluded(
-    sides: Sides,
-    options: Options,
-    policy: Policy,
-    seed: int,
-    measured: Measured,
-    entries: list[Entry],
-    notes: list[str],
-    *,
-    narrowed: bool,
+    context: Context, design: Design, session: SessionResult, entries: list[Entry], *, narrowed: bool
 ) -> verdict.GateResult:
-    """Add what needs no clock, say what caused what, and apply the repository's own rules."""
-    context, accepted, limits = sides.context, sides.accepted, sides.limits
+    """Add exact metrics and causes, and apply the repository's own thresholds and waivers."""
+    options, limits = context.options, context.thresholds
     if options.exact and context.trees:
         entries = [*entries, *exact.entries(context)]
-    # Of kernels a quick run looks at a few, whatever benchmarks it measures.
+    # A quick run looks at a selection of kernels, whichever benchmarks it measures.
     narrowed = narrowed or (options.quick and any(entry.metric == "audit" for entry in entries))
     entries = limits.apply(entries)
     entries = explain.explain(entries, context)
-    entries, problems = waivers.apply(entries, accepted, waivers.utc_today(), narrowed=narrowed)
-    notes = [*notes, *context.notes, *accepted.notes, *limits.notes(entries, narrowed=narrowed)]
-    return result.result_of(sides, options, policy, seed, measured, entries, problems, notes)
-
-
-def _key(sides: Sides, options: Options, policy: Policy, policies: dict[str, Policy]) -> str:
-    """Identify a session: the same key means the same revisions, environments, settings and benchmarks."""
-    chosen = msgspec.structs.replace(options, fresh=False, base="", head="", exact=True, learn=False)
-    parts = [*sides.identity, *(msgspec.json.encode(part).decode() for part in (chosen, policy, policies))]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    entries, problems = waivers.apply(entries, context.waivers, waivers.utc_today(), narrowed=narrowed)
+    context.notes.extend([*context.waivers.notes, *limits.notes(entries, narrowed=narrowed)])
+    return result.result_of(context, design, session, entries, problems)
 
 
 @contextmanager

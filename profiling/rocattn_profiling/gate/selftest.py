@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.gate.measure import SIDES, Line
+from rocattn_profiling.gate.measure import SIDES, LaunchLine
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.decide import decide_suite
 from rocattn_profiling.gate.rule.look import has_zero, identical
@@ -131,7 +131,7 @@ def run_selftest(
 
 def stored_with(launches: Path) -> tuple[dict[str, int], Known]:
     """Return how many calls a sample of each benchmark is, and what was known before, from the launches of a run."""
-    decoder = msgspec.json.Decoder(Line)
+    decoder = msgspec.json.Decoder(LaunchLine)
     found, known = {}, Known()
     for text in launches.read_bytes().splitlines():
         try:

@@ -1,4 +1,4 @@
-"""Both sides of a comparison, ready to be measured: two revisions that are built, or two environments that exist."""
+"""Both sides of a run, ready to be measured: two revisions that are built, or two existing environments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,11 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Launcher
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate import thresholds, waivers
-from rocattn_profiling.gate.context import Context
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.thresholds import ThresholdTable
 from rocattn_profiling.gate.verdict import SideFacts
+from rocattn_profiling.gate.waivers import WaiverTable
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
 from rocattn_profiling.revisions.asv_config import SuiteError, read_config
@@ -27,38 +28,60 @@ from rocattn_profiling.revisions.environments import Environment
 from rocattn_profiling.revisions.interpreters import find_interpreter, folder_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Suite
     from rocattn_profiling.gate.measure import SideName
-    from rocattn_profiling.gate.thresholds import Thresholds
-    from rocattn_profiling.gate.waivers import Found
     from rocattn_profiling.revisions.asv_config import Config, Recipe
     from rocattn_profiling.revisions.git import Revision
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """What a comparison starts from.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Both sides of a run, while they are checked out and built.
 
     Attributes:
-        context: Files, launchers and what differs.
-        config: The suite's configuration, one for both sides.
-        facts: What the verdict says of each side.
-        identity: What makes a session the same one: revisions and environments.
-        results: The folder of asv's results, with one for each machine.
-        accepted, limits: Head's own waivers and thresholds.
-        before: Lists base's own suite, to see what head's no longer has; None where both sides share one suite.
+        options: What the run was asked for.
+        repo: The repository's top folder; for existing environments, the benchmark folder.
+        out: Where results go.
+        suite: The benchmark folder, relative to the repository.
+        trees, revisions: Checkout and revision of each side; empty for existing environments.
+        launchers: Start processes in each side's environment.
+        facts: What the verdict records about each side.
+        differing: Package -> (version in base, version in head), where they differ.
+        identity: Revisions and environments: a session with the same identity may be resumed.
+        results: The folder of asv's results, with a subfolder for each machine.
+        waivers, thresholds: Head's own settings.
+        list_base: Lists base's own suite, to find what head removed; None where both sides share one suite.
+        say: Prints a line of progress.
+        again: The command that compares the same sides again; append ``--bench`` or ``--rounds``.
+        undone: The same with the working tree as head, for a reader who reverted a change in it.
+        notes: What a reader of the verdict must know about what was left out.
     """
 
-    context: Context
-    config: Config
-    facts: Mapping[SideName, SideFacts]
-    identity: list[str]
-    results: Path
-    accepted: Found
-    limits: Thresholds
-    before: Callable[[], Suite | None]
+    options: Options = field(default_factory=Options)
+    repo: Path
+    out: Path
+    suite: str = ""
+    trees: Mapping[SideName, Path] = field(default_factory=dict)
+    revisions: Mapping[SideName, Revision] = field(default_factory=dict)
+    launchers: Mapping[SideName, Launcher]
+    facts: Mapping[SideName, SideFacts] = field(default_factory=dict)
+    differing: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    identity: Sequence[str] = ()
+    results: Path = Path()
+    waivers: WaiverTable = field(default_factory=WaiverTable)
+    thresholds: ThresholdTable = field(default_factory=ThresholdTable)
+    list_base: Callable[[], Suite | None] = lambda: None
+    say: Callable[[str], None] = lambda _: None
+    again: str = "rocattn gate run"
+    undone: str = "rocattn gate run --head WORKTREE"
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, line: str) -> None:
+        """Print a line now, and keep it for the verdict."""
+        self.say(line)
+        self.notes.append(line)
 
 
 def choose_revisions(repo: Path, options: Options) -> tuple[Revision, Revision]:
@@ -80,14 +103,14 @@ def choose_revisions(repo: Path, options: Options) -> tuple[Revision, Revision]:
 
 
 @contextlib.contextmanager
-def open_sides(start: Path, out: Path, options: Options, say: Callable[[str], None]) -> Iterator[Sides]:
-    """Make both sides ready for the length of a block.
+def open_sides(start: Path, out: Path, options: Options, say: Callable[[str], None]) -> Iterator[Context]:
+    """Prepare both sides for as long as the block runs.
 
     Args:
         start: The folder that paths are relative to; for revisions, one inside the repository.
         out: Where results go; working files lie in it while the block runs.
         options: What to compare.
-        say: Told one line about every longer stage.
+        say: Prints one line about every longer stage.
 
     Raises:
         RevisionError: A revision does not exist, or the tree is dirty.
@@ -99,14 +122,12 @@ def open_sides(start: Path, out: Path, options: Options, say: Callable[[str], No
     """
     revisions.prune_checkouts(out / "work")
     opened = _existing if options.base_python else _revisions
-    with opened(start, out, options, say) as sides:
-        for line in sides.config.left_out:
-            say(line)
-        yield sides
+    with opened(start, out, options, say) as context:
+        yield context
 
 
 @contextlib.contextmanager
-def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], None]) -> Iterator[Sides]:
+def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], None]) -> Iterator[Context]:
     repo = revisions.find_repository(start)
     chosen = dict(zip(SIDES, choose_revisions(repo, options), strict=True))
     for side, revision in chosen.items():
@@ -121,45 +142,55 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         if options.python:
             python, facts = find_interpreter(options.python, "--python")
             recipe = msgspec.structs.replace(recipe, python=(python, facts.python_version))
-        # Before the builds: a mistake in them costs a second, not minutes.
-        accepted = waivers.load(head_tree, waivers.commit_messages(repo, chosen["base"], chosen["head"]), base_tree)
-        limits = thresholds.load(head_tree, base_tree)
+        # Settings are read before the builds: a mistake in them then costs a second, not minutes.
+        messages = waivers.commit_messages(repo, chosen["base"], chosen["head"])
+        accepted, limits = waivers.load(head_tree, messages, base_tree), thresholds.load(head_tree, base_tree)
         built = _build(repo, chosen, recipe, say)
-        trees: dict[SideName, Path] = {"base": base_tree, "head": head_tree}
-        launchers = _launchers(built, head_tree / config.benchmark_dir, head_tree.parent, config)
 
-        def before() -> Suite | None:
+        def list_base() -> Suite | None:
             try:
                 old = read_config(base_tree, suite)
                 folder, scratch = base_tree / old.benchmark_dir, base_tree.parent / "list"
                 return Launcher(built["base"].python, folder, scratch, old.environment).discover()
             except SuiteError:
-                return None  # base has no suite that can be listed: then nothing was removed from it
+                return None  # base has no suite that can be listed, so nothing was removed from it
 
-        # A suite beside the repository is no part of any revision.
+        # A suite outside the repository is not part of any revision.
         outside = [folder_digest(Path(config.benchmark_dir))] if Path(config.benchmark_dir).is_absolute() else []
-        yield Sides(
-            context=_context(start, repo, out, options, say, trees, chosen, launchers, built),
-            config=config,
+        context = Context(
+            options=options,
+            repo=repo,
+            out=out,
+            suite=config.benchmark_dir,
+            trees={"base": base_tree, "head": head_tree},
+            revisions=chosen,
+            launchers=_launchers(built, head_tree / config.benchmark_dir, head_tree.parent, config),
             facts={side: _facts(built[side], revision) for side, revision in chosen.items()},
+            differing=environments.differences(built["base"], built["head"]),
             identity=[*(chosen[side].sha for side in SIDES), *(built[side].folder for side in SIDES), *outside],
             results=repo / config.results_dir,
-            accepted=accepted,
-            limits=limits,
-            before=before,
+            waivers=accepted,
+            thresholds=limits,
+            list_base=list_base,
+            say=say,
+            again=_command(start, options, chosen),
+            undone=_command(start, options, chosen, head=revisions.WORKTREE),
         )
+        for line in config.left_out:
+            context.note(line)
+        yield context
 
 
 def _suite_in(repo: Path, start: Path, suite: str) -> str | None:
-    """Return the suite as a path in the repository; one outside of it (benchmarks kept apart) as an absolute path."""
+    """Return the suite as a path relative to the repository, or an absolute one where it is outside of it."""
     if not suite:
         return None
     for top in (repo, start, Path()):
-        found = (top / Path(suite).expanduser()).resolve()
-        if found.exists():
-            inside = found.is_relative_to(repo.resolve())
-            return found.relative_to(repo.resolve()).as_posix() if inside else str(found)
-    return suite  # perhaps only the revision has it
+        path = (top / Path(suite).expanduser()).resolve()
+        if path.exists():
+            inside = path.is_relative_to(repo.resolve())
+            return path.relative_to(repo.resolve()).as_posix() if inside else str(path)
+    return suite  # it may exist in the revision alone
 
 
 def _build(
@@ -178,63 +209,62 @@ def _build(
 
 
 @contextlib.contextmanager
-def _existing(start: Path, out: Path, options: Options, say: Callable[[str], None]) -> Iterator[Sides]:
+def _existing(start: Path, out: Path, options: Options, say: Callable[[str], None]) -> Iterator[Context]:
     config = read_config(start.absolute(), options.suite or None)
     suite = start.absolute() / config.benchmark_dir
     settings = _settings(suite)
     accepted, limits = waivers.load(settings), thresholds.load(settings)
-    found: dict[SideName, Environment] = {}
+    existing: dict[SideName, Environment] = {}
     digests = []
     for side, python in zip(SIDES, (options.base_python, options.head_python), strict=True):
         path, facts = find_interpreter(python, f"--{side}-python")
         say(f"{side} {path} (Python {facts.python_version}, {len(facts.packages)} packages)")
-        found[side] = Environment(
+        existing[side] = Environment(
             python=path, folder="", offline=False, packages=facts.packages, python_version=facts.python_version
         )
         digests.append(facts.digest())
     with revisions.own_folder(out / "work") as folder:
-        launchers = _launchers(found, suite, folder, config)
-        yield Sides(
-            context=_context(start, suite, out, options, say, {}, {}, launchers, found),
-            config=config,
-            facts={side: _facts(found[side], None) for side in SIDES},
-            identity=[*(found[side].python for side in SIDES), *digests, folder_digest(suite)],
+        again = _command(start, options, {})
+        context = Context(
+            options=options,
+            repo=suite,
+            out=out,
+            suite=config.benchmark_dir,
+            launchers=_launchers(existing, suite, folder, config),
+            facts={side: _facts(existing[side], None) for side in SIDES},
+            differing=environments.differences(existing["base"], existing["head"]),
+            identity=[*(existing[side].python for side in SIDES), *digests, folder_digest(suite)],
             results=start.absolute() / config.results_dir,
-            accepted=accepted,
-            limits=limits,
-            before=lambda: None,
+            waivers=accepted,
+            thresholds=limits,
+            say=say,
+            again=again,
+            undone=again,
         )
+        for line in config.left_out:
+            context.note(line)
+        yield context
 
 
 def _settings(suite: Path) -> Path | None:
-    """Return the nearest folder above a suite that holds ``.rocattn``."""
+    """Return the nearest folder above a suite that contains ``.rocattn``."""
     return next((folder for folder in suite.parents if (folder / ".rocattn").is_dir()), None)
 
 
-def _context(
-    start: Path,
-    repo: Path,
-    out: Path,
-    options: Options,
-    say: Callable[[str], None],
-    trees: Mapping[SideName, Path],
-    chosen: Mapping[SideName, Revision],
-    launchers: Mapping[SideName, Launcher],
-    sides: Mapping[SideName, Environment],
-) -> Context:
-    differing = environments.differences(sides["base"], sides["head"])
-    named = {side: revisions.WORKTREE if one.dirty else one.sha[:10] for side, one in chosen.items()}
-    again = _command(start, options, named)
-    undone = _command(start, options, named | {"head": revisions.WORKTREE}) if named else again
-    return Context(repo, out, trees, chosen, launchers, differing, options.quick, say, again, undone)
+def _command(start: Path, options: Options, chosen: Mapping[SideName, Revision], head: str = "") -> str:
+    """Return the command that compares the same sides by the same rule, for the folder that the gate was started in.
 
-
-def _command(start: Path, options: Options, named: Mapping[SideName, str]) -> str:
-    """Return the command that compares two sides by the same rule, from the folder that the gate was started in."""
+    Args:
+        start: That folder, or the one named by ``--repo``.
+        options: Of this run.
+        chosen: The revisions; empty for existing environments.
+        head: Replaces head's name.
+    """
     words = ["rocattn", "gate", "run"]
-    if named:
+    if chosen:
+        names = {side: revisions.WORKTREE if one.dirty else one.sha[:10] for side, one in chosen.items()}
         words += [] if start == Path() else ["--repo", os.fspath(start)]
-        words += ["--base", named["base"], "--head", named["head"]]
+        words += ["--base", names["base"], "--head", head or names["head"]]
     else:
         words += ["--base-python", options.base_python, "--head-python", options.head_python]
     for option, value in (("--python", options.python), ("--suite", options.suite)):

@@ -79,7 +79,7 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
         return label == self.benchmark or fnmatchcase(label, self.benchmark.replace("[", "[[]"))
 
 
-class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
+class ThresholdTable(msgspec.Struct, frozen=True, kw_only=True):
     """All thresholds, in the file's order; ``changed`` tells whether base has others."""
 
     rows: list[Threshold] = []
@@ -143,7 +143,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
         return notes
 
 
-def load(tree: Path | None, base: Path | None = None) -> Thresholds:
+def load(tree: Path | None, base: Path | None = None) -> ThresholdTable:
     """Read the thresholds of a head.
 
     Args:
@@ -154,7 +154,7 @@ def load(tree: Path | None, base: Path | None = None) -> Thresholds:
         ThresholdError: When the file is no list of thresholds.
     """
     if tree is None:
-        return Thresholds()
+        return ThresholdTable()
     rows = _read(tree)
     changed = False
     if base is not None:
@@ -162,7 +162,7 @@ def load(tree: Path | None, base: Path | None = None) -> Thresholds:
             changed = [_content(row) for row in rows] != [_content(row) for row in _read(base)]
         except ThresholdError:
             changed = True
-    return Thresholds(rows=rows, changed=changed)
+    return ThresholdTable(rows=rows, changed=changed)
 
 
 def _read(tree: Path) -> list[Threshold]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Case, Outcome
-    from rocattn_profiling.gate.measure import Measured, SideName
+    from rocattn_profiling.gate.measure import SessionResult, SideName
     from rocattn_profiling.gate.rule.pairs import Pair
 
 SCHEMA = 1
@@ -224,14 +224,14 @@ class _Schema(msgspec.Struct):
     schema: int = SCHEMA
 
 
-def entries_of(cases: Sequence[Case], measured: Measured) -> list[Entry]:
+def entries_of(cases: Sequence[Case], session: SessionResult) -> list[Entry]:
     """Return an entry for each measured case."""
-    decisions = {decision.id: decision for decision in measured.decision.decisions}
-    pairs = {pair.id: pair for pair in measured.pairs}
+    decisions = {decision.id: decision for decision in session.decision.decisions}
+    pairs = {pair.id: pair for pair in session.pairs}
     return [
-        _judged(case, pairs[case.label], decisions[case.label], measured.decision.levels.get(case.label))
+        _judged(case, pairs[case.label], decisions[case.label], session.decision.levels.get(case.label))
         if case.label in decisions
-        else _unjudged(case, measured.outcomes[case.label])
+        else _unjudged(case, session.outcomes[case.label])
         for case in cases
     ]
 

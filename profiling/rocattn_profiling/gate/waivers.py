@@ -88,16 +88,16 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.reason} ({', '.join([*limits, self.source])})"
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """All waivers of a head; ``notes`` tells what was not read as one."""
+class WaiverTable(msgspec.Struct, frozen=True, kw_only=True):
+    """All waivers of a head; ``notes`` lists what could not be read as one."""
 
-    waivers: list[Waiver] = []
+    rows: list[Waiver] = []
     notes: list[str] = []
 
     def waived(self, label: str, metric: str, arch: str = "", today: dt.date | None = None) -> str:
         """Return reason and issue if such a regression is accepted at all; empty if not."""
         today = today or utc_today()
-        texts = [w.text() for w in self.waivers if w.key == (label, metric, arch) and not _expired(w, today)]
+        texts = [w.text() for w in self.rows if w.key == (label, metric, arch) and not _expired(w, today)]
         return texts[0] if texts else ""
 
 
@@ -106,7 +106,7 @@ def utc_today() -> dt.date:
     return dt.datetime.now(dt.UTC).date()
 
 
-def load(tree: Path | None, messages: Iterable[tuple[str, str]] = (), base: Path | None = None) -> Found:
+def load(tree: Path | None, messages: Iterable[tuple[str, str]] = (), base: Path | None = None) -> WaiverTable:
     """Read the waivers of a head.
 
     Args:
@@ -125,7 +125,7 @@ def load(tree: Path | None, messages: Iterable[tuple[str, str]] = (), base: Path
             before = set()
         own = [msgspec.structs.replace(w, added=(w.key, w.ceiling, w.expires) not in before) for w in own]
     accepted, notes = _trailers(messages)
-    return Found(waivers=[*own, *accepted], notes=notes)
+    return WaiverTable(rows=[*own, *accepted], notes=notes)
 
 
 def commit_messages(repo: Path, base: Revision, head: Revision) -> list[tuple[str, str]]:
@@ -144,13 +144,13 @@ def commit_messages(repo: Path, base: Revision, head: Revision) -> list[tuple[st
 
 
 def apply(
-    entries: Sequence[Entry], found: Found, today: dt.date, *, narrowed: bool = False
+    entries: Sequence[Entry], table: WaiverTable, today: dt.date, *, narrowed: bool = False
 ) -> tuple[list[Entry], list[str]]:
     """Turn accepted regressions into "waived", and say what is wrong with the waivers.
 
     Args:
         entries: Every benchmark and exact metric of this run.
-        found: The waivers.
+        table: The waivers.
         today: The day by which they expire.
         narrowed: Whether the run left out benchmarks: what it did not measure may well exist.
 
@@ -161,14 +161,12 @@ def apply(
     for entry in entries:
         if entry.status != "regression":
             after.append(entry)
-        elif mine := [w for w in found.waivers if w.key == (entry.label, entry.metric, entry.arch)]:
+        elif mine := [w for w in table.rows if w.key == (entry.label, entry.metric, entry.arch)]:
             after.append(_accept(entry, [w for w in mine if not _expired(w, today)]))
         else:
-            after.append(_passed_over(entry, found.waivers))
-    problems = [
-        f"{w.source}: the waiver of {w.title} expired on {w.expires}" for w in found.waivers if _expired(w, today)
-    ]
-    for waiver in found.waivers:
+            after.append(_passed_over(entry, table.rows))
+    problems = [f"{w.source}: the waiver of {w.title} expired on {w.expires}" for w in table.rows if _expired(w, today)]
+    for waiver in table.rows:
         # A trailer is gone with the next change: it cannot rot, and a fix in a later commit must not turn the gate red.
         if waiver.expires is None or _expired(waiver, today):
             continue

@@ -247,8 +247,8 @@ def _waived(repo: Path, notes: list[str]) -> Waived:
         return nothing_waived
 
     def waived(label: str, metric: str, arch: str, ratio: float) -> str:
-        large_enough = [waiver for waiver in found.waivers if ratio <= waiver.ceiling]
-        return waivers.Found(waivers=large_enough).waived(label, metric, arch)
+        large_enough = [waiver for waiver in found.rows if ratio <= waiver.ceiling]
+        return waivers.WaiverTable(rows=large_enough).waived(label, metric, arch)
 
     return waived
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from rocattn_profiling.gate.context import Context
     from rocattn_profiling.gate.exact.audit import Compared
+    from rocattn_profiling.gate.sides import Context
     from rocattn_profiling.gate.verdict import Status
     from rocattn_profiling.kernels.compare import Finding
     from rocattn_profiling.kernels.facts import KernelFacts
@@ -142,7 +142,7 @@ def _kernels(context: Context, side: SideName) -> tuple[Kernels, dict[str, str]]
     """Return what a side ships, and why it does not say so of an architecture."""
     tree = context.trees[side]
     listed = list_kernels(tree, side, TESTED)
-    return Kernels(tree, [one for one in listed.kernels if not context.quick or is_quick(one)]), listed.problems
+    return Kernels(tree, [one for one in listed.kernels if not context.options.quick or is_quick(one)]), listed.problems
 
 
 def _differ(context: Context, folders: Sequence[str]) -> bool:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rocattn.config import AttentionConfig
-    from rocattn_profiling.gate.context import Context
     from rocattn_profiling.gate.measure import SideName
+    from rocattn_profiling.gate.sides import Context
 
 PROBE = Path(__file__).with_name("probe.py")
 TIMEOUT_S = 300.0

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from rocattn_profiling.gate.context import Context
     from rocattn_profiling.gate.measure import SideName
+    from rocattn_profiling.gate.sides import Context
     from rocattn_profiling.gate.verdict import Entry
 
 MOST = 3

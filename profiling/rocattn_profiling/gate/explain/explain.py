@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rocattn.config import AttentionConfig
-    from rocattn_profiling.gate.context import Context
     from rocattn_profiling.gate.exact.sides import Answers, Plan
     from rocattn_profiling.gate.explain.paths import OnPath
     from rocattn_profiling.gate.explain.trace import Move
+    from rocattn_profiling.gate.sides import Context
 
 EXACT = {"audit", "plan", "workspace"}
 WORSE = {"regression", "failed", "missing"}

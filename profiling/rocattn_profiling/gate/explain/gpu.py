@@ -12,8 +12,8 @@ from rocattn_profiling.kernels.shipped import Shipped
 from rocattn_profiling.profile.collect import hardware
 
 if TYPE_CHECKING:
-    from rocattn_profiling.gate.context import Context
     from rocattn_profiling.gate.exact.sides import Plan
+    from rocattn_profiling.gate.sides import Context
 
 
 def gpu_archs() -> list[str]:

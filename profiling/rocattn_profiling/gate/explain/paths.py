@@ -17,9 +17,9 @@ from rocattn_profiling.revisions import git as revisions
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rocattn_profiling.gate.context import Context
     from rocattn_profiling.gate.exact.sides import Plan
     from rocattn_profiling.gate.explain.trace import Trace
+    from rocattn_profiling.gate.sides import Context
     from rocattn_profiling.gate.verdict import Entry
 
 MOST_TRACED = 10

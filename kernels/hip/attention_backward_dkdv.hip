@@ -60,7 +60,7 @@ ROCATTN_KERNEL(attention_backward_dkdv, Shape::THREADS,
     const i64 shift = static_cast<i64>(seq_k) - seq_q, last_key = smaller(first_key + Shape::RESIDENT, seq_k) - 1;
     i64 start = window_right < 0 ? 0 : first_key - shift - window_right;
     i64 stop = window_left < 0 ? seq_q : last_key - shift + window_left + 1;
-    start = start < 0 ? 0 : start / Shape::STEP * Shape::STEP;
+    start = start < 0 ? 0 : start / Shape::STREAMED_ROWS * Shape::STREAMED_ROWS;
     stop = stop > seq_q ? seq_q : stop;
     if (start < stop) {
         for (u32 h = kv_head * group; h < (kv_head + 1) * group; ++h) {

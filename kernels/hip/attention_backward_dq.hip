@@ -66,7 +66,7 @@ ROCATTN_KERNEL(attention_backward_dq, Shape::THREADS,
     const i64 shift = static_cast<i64>(seq_k) - seq_q, last_query = smaller(first_query + Shape::RESIDENT, seq_q) - 1;
     i64 start = window_left < 0 ? 0 : first_query + shift - window_left;
     i64 stop = window_right < 0 ? seq_k : last_query + shift + window_right + 1;
-    start = start < 0 ? 0 : start / Shape::STEP * Shape::STEP;
+    start = start < 0 ? 0 : start / Shape::STREAMED_ROWS * Shape::STREAMED_ROWS;
     stop = stop > seq_k ? seq_k : stop;
     if (start < stop)
         backward.run(scores, {k + b * k_stride_b + kv_head * k_stride_h, k_stride_s},

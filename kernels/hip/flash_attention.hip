@@ -2,11 +2,12 @@
 //
 //   s = softcap(scale * q.k) - slope * |i + Sk - Sq - j| + mask,   out_i = sum of exp(s - lse_i) v_j over visible keys
 //
-// Grid      (ceil(Sq / (16 QUERY_TILES WAVES)), H, B): one block, one range of rows of one head, the last rows first.
+// Grid      (ceil(Sq / (16 QUERY_FRAGMENTS WAVES)), H, B): one block, one range of rows of one head, the last rows
+//           first.
 // Block     WAVES waves.
-// Waves     Each has QUERY_TILES * 16 query rows of its own; a block's waves share the K and V tiles.
-// LDS       K tile [KEY_TILE][D], V^T tile [Dv][KEY_TILE], rows 16 bytes longer than a multiple of 32; Q where
-//           Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (18.1 with 64 keys a tile, on CDNA), 18.8 KiB at D = 128.
+// Waves     Each has QUERY_FRAGMENTS * 16 query rows of its own; a block's waves share the K and V tiles.
+// LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE], rows 16 bytes longer than a multiple of 32; Q
+//           where Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (18.1 with 64 keys a tile, on CDNA), 18.8 at D = 128.
 // Registers At D = 128: O 64, Q 64, S 16, next tiles 32 of at most 240 VGPRs on gfx11 (16 rows a wave); O 64, Q 32,
 //           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
@@ -21,7 +22,7 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
 //
 // Kernel arguments (236 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -39,7 +40,8 @@
 
 using namespace rocattn;
 
-using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, COLUMN_STEP>;
+using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS,
+                         COLUMN_STEP>;
 
 ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
                (const DTYPE* q, const DTYPE* k, const DTYPE* v, DTYPE* out, float* lse, const void* mask,
@@ -66,14 +68,14 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
     OptionScores<Shape> scores{options, block, wave, {}};
     const float slope = alibi_slopes ? load(alibi_slopes + block_z() * num_heads + block_y()) : 0.0f;
 #pragma unroll
-    for (u32 i = 0; i < QUERY_TILES; ++i) {
+    for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) {
         const u32 row = smaller(rows.lane_row(i), seq_q - 1);
         scores.row[i] = {options.first_key(row), options.last_key(row), options.diagonal(row), slope,
                          block_z() * mask_stride_b + block_y() * mask_stride_h + row * mask_stride_q};
     }
     const bool any = block.any_first <= block.any_last;
-    const u32 first = any ? static_cast<u32>(block.any_first) / KEY_TILE : 0;
-    const u32 stop = any ? static_cast<u32>(block.any_last) / KEY_TILE + 1 : 0;
+    const u32 first = any ? static_cast<u32>(block.any_first) / KEYS_PER_TILE : 0;
+    const u32 stop = any ? static_cast<u32>(block.any_last) / KEYS_PER_TILE + 1 : 0;
     const float sink = sinks ? load(sinks + block_y()) : -INF;
     flash_prefill<Shape>(arguments, rows, scores, first, stop, sink, lds, flags);
 }

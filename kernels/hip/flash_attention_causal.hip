@@ -1,11 +1,11 @@
 // Flash attention, forward, causal from the bottom right: row i sees keys j <= i + Sk - Sq.
 //
-// Grid      (ceil(Sq / (16 QUERY_TILES WAVES)), H, B): one block, one range of rows of one head, the last rows (which
-//           see most keys) first.
+// Grid      (ceil(Sq / (16 QUERY_FRAGMENTS WAVES)), H, B): one block, one range of rows of one head, the last rows
+//           (which see most keys) first.
 // Block     WAVES waves.
-// Waves     Each has QUERY_TILES * 16 query rows of its own; a block's waves share the K and V tiles.
-// LDS       K tile [KEY_TILE][D], V^T tile [Dv][KEY_TILE], rows 16 bytes longer than a multiple of 32; Q where
-//           Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (18.1 with 64 keys a tile, on CDNA), 18.8 KiB at D = 128.
+// Waves     Each has QUERY_FRAGMENTS * 16 query rows of its own; a block's waves share the K and V tiles.
+// LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE], rows 16 bytes longer than a multiple of 32; Q
+//           where Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (18.1 with 64 keys a tile, on CDNA), 18.8 at D = 128.
 // Registers At D = 128: O 64, Q 64, S 16, next tiles 32 of at most 240 VGPRs on gfx11 (16 rows a wave); O 64, Q 32,
 //           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
@@ -19,7 +19,7 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
 //
 // Kernel arguments (164 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -31,7 +31,8 @@
 
 using namespace rocattn;
 
-using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, COLUMN_STEP>;
+using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS,
+                         COLUMN_STEP>;
 
 namespace {
 
@@ -41,15 +42,15 @@ struct Causal {
     static constexpr bool PLAIN = true;
     float scale_log2;
     i32 block_end, wave_end, wave_last;
-    i32 last[QUERY_TILES];
+    i32 last[QUERY_FRAGMENTS];
 
     ROCATTN_INLINE float scale() const { return scale_log2; }
-    ROCATTN_INLINE bool block_hides(u32 key) const { return static_cast<i32>(key + KEY_TILE) - 1 > block_end; }
+    ROCATTN_INLINE bool block_hides(u32 key) const { return static_cast<i32>(key + KEYS_PER_TILE) - 1 > block_end; }
     ROCATTN_INLINE bool wave_sees(u32 key) const { return static_cast<i32>(key) <= wave_last; }
     ROCATTN_INLINE bool sees(u32 i, u32 key) const { return static_cast<i32>(key) <= last[i]; }
     template <typename S>
-    ROCATTN_INLINE void apply(u32 i, Shape::M::C (&s)[S::KEY_TILES], u32 key) const {
-        if (static_cast<i32>(key + KEY_TILE) - 1 > wave_end) hide_after<S>(s, key, last[i]);
+    ROCATTN_INLINE void apply(u32 i, Shape::M::C (&s)[S::K_FRAGMENTS], u32 key) const {
+        if (static_cast<i32>(key + KEYS_PER_TILE) - 1 > wave_end) hide_after<S>(s, key, last[i]);
     }
 };
 
@@ -81,8 +82,8 @@ ROCATTN_KERNEL(flash_attention_causal, WAVES* ROCATTN_WAVE,
     scores.wave_end = last_key(rows.wave_first);
     scores.wave_last = last_key(rows.wave_first + Shape::WAVE_ROWS - 1);
 #pragma unroll
-    for (u32 i = 0; i < QUERY_TILES; ++i) scores.last[i] = last_key(rows.lane_row(i));
+    for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) scores.last[i] = last_key(rows.lane_row(i));
     const i32 block_last = last_key(rows.first + Shape::BLOCK_ROWS - 1);
-    const u32 stop = block_last < 0 ? 0 : static_cast<u32>(block_last) / KEY_TILE + 1;
+    const u32 stop = block_last < 0 ? 0 : static_cast<u32>(block_last) / KEYS_PER_TILE + 1;
     flash_prefill<Shape>(arguments, rows, scores, 0, stop, -INF, lds, flags);
 }

@@ -1,10 +1,10 @@
 // Flash attention, forward, every row sees every key: out = softmax(scale * q k^T) v.
 //
-// Grid      (ceil(Sq / (16 QUERY_TILES WAVES)), H, B): one block, one range of rows of one head.
+// Grid      (ceil(Sq / (16 QUERY_FRAGMENTS WAVES)), H, B): one block, one range of rows of one head.
 // Block     WAVES waves.
-// Waves     Each has QUERY_TILES * 16 query rows of its own; a block's waves share the K and V tiles.
-// LDS       K tile [KEY_TILE][D], V^T tile [Dv][KEY_TILE], rows 16 bytes longer than a multiple of 32; Q where
-//           Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (18.1 with 64 keys a tile, on CDNA), 18.8 KiB at D = 128.
+// Waves     Each has QUERY_FRAGMENTS * 16 query rows of its own; a block's waves share the K and V tiles.
+// LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE], rows 16 bytes longer than a multiple of 32; Q
+//           where Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (18.1 with 64 keys a tile, on CDNA), 18.8 at D = 128.
 // Registers At D = 128: O 64, Q 64, S 16, next tiles 32 of at most 240 VGPRs on gfx11 (16 rows a wave); O 64, Q 32,
 //           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
@@ -17,7 +17,7 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
 //
 // Kernel arguments (164 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -29,7 +29,8 @@
 
 using namespace rocattn;
 
-using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, COLUMN_STEP>;
+using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS,
+                         COLUMN_STEP>;
 
 namespace {
 
@@ -40,11 +41,11 @@ struct AllKeys {
     u32 seq_k;
 
     ROCATTN_INLINE float scale() const { return scale_log2; }
-    ROCATTN_INLINE bool block_hides(u32 key) const { return key + KEY_TILE > seq_k; }
+    ROCATTN_INLINE bool block_hides(u32 key) const { return key + KEYS_PER_TILE > seq_k; }
     ROCATTN_INLINE bool wave_sees(u32) const { return true; }
     ROCATTN_INLINE bool sees(u32, u32) const { return true; }
     template <typename S>
-    ROCATTN_INLINE void apply(u32, Shape::M::C (&s)[S::KEY_TILES], u32 key) const {
+    ROCATTN_INLINE void apply(u32, Shape::M::C (&s)[S::K_FRAGMENTS], u32 key) const {
         if (block_hides(key)) hide_after<S>(s, key, static_cast<i32>(seq_k) - 1);
     }
 };
@@ -66,5 +67,5 @@ ROCATTN_KERNEL(flash_attention_nocausal, WAVES* ROCATTN_WAVE,
                                           seq_q, seq_k, num_heads, group, head_dim, head_dim_v};
     const QueryRows<Shape> rows(block_x());
     const AllKeys scores{scale_log2, seq_k};
-    flash_prefill<Shape>(arguments, rows, scores, 0, ceil_div(seq_k, KEY_TILE), -INF, lds, flags);
+    flash_prefill<Shape>(arguments, rows, scores, 0, ceil_div(seq_k, KEYS_PER_TILE), -INF, lds, flags);
 }

@@ -20,7 +20,7 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
 //
 // Kernel arguments (212 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
@@ -32,14 +32,15 @@
 //  128  i64 mask_stride_b, _h, _q, _k (0: broadcast)
 //  160  u32 seq_q   164  seq_k   168  num_heads   172  group (H / Hkv)   176  head_dim   180  head_dim_v
 //  184  u32 mask_kind: 0 none, 1 bool bytes, 2 float32, 3 float16, 4 bfloat16
-//  188  u32 keys_per_split (a multiple of KEY_TILE)   192  u32 batch
+//  188  u32 keys_per_split (a multiple of KEYS_PER_TILE)   192  u32 batch
 //  196  i32 window_left   200  window_right: the band, causal folded in; -1: open
 //  204  f32 scale (any)   208  softcap (0: off)
 #include <rocattn/flash_scores.h>
 
 using namespace rocattn;
 
-using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, 1, QUERY_TILES, KEY_TILE, SLICES, Q_IN_LDS, COLUMN_STEP>;
+using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, 1, QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS,
+                         COLUMN_STEP>;
 
 ROCATTN_KERNEL(flash_decode, ROCATTN_WAVE,
                (const DTYPE* q, const DTYPE* k, const DTYPE* v, float* partial_out, float* partial_ends,
@@ -66,9 +67,9 @@ ROCATTN_KERNEL(flash_decode, ROCATTN_WAVE,
     options.settle(alibi_slopes != nullptr);
     const BandRange band(options, 0, seq_q - 1);
     OptionScores<Shape> scores{options, band, band, {}};
-    u32 out_rows[QUERY_TILES];  // of the partial results; ~0: none
+    u32 out_rows[QUERY_FRAGMENTS];  // of the partial results; ~0: none
 #pragma unroll
-    for (u32 i = 0; i < QUERY_TILES; ++i) {
+    for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) {
         const u32 packed = first_row + 16 * i + Shape::M::column();
         const u32 at = smaller(packed, packed_rows - 1), row = at % seq_q, head = head_of(at);
         // Rather than all it is computed from. All rows with their features take 4 GiB long before it overflows.
@@ -89,10 +90,10 @@ ROCATTN_KERNEL(flash_decode, ROCATTN_WAVE,
     const i32 start = static_cast<i32>(block_x() * keys_per_split), end = start + static_cast<i32>(keys_per_split) - 1;
     const i32 from = band.any_first > start ? band.any_first : start, to = band.any_last < end ? band.any_last : end;
     const bool any = from <= to;
-    forward.run(any ? static_cast<u32>(from) / KEY_TILE : 0, any ? static_cast<u32>(to) / KEY_TILE + 1 : 0);
+    forward.run(any ? static_cast<u32>(from) / KEYS_PER_TILE : 0, any ? static_cast<u32>(to) / KEYS_PER_TILE + 1 : 0);
 
 #pragma unroll
-    for (u32 i = 0; i < QUERY_TILES; ++i) {
+    for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) {
         const float total = forward.total(i);
         const i64 row = out_rows[i];
         const bool exists = out_rows[i] != ~0u;

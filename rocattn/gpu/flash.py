@@ -75,7 +75,7 @@ def can_use_flash_attention(config: AttentionConfig, arch: str, buffers: dict[st
     elif max(config.seq_q, config.seq_k) >= MAX_POSITION:
         reason = "positions are 32-bit: seq_q and seq_k must be below 2^30"
     elif buffers is not None:
-        reason = stride_problem(("k", "v"), _tile(config, arch).key_tile, buffers)
+        reason = stride_problem(("k", "v"), _tile(config, arch).keys_per_tile, buffers)
     return Support(ok=False, reason=reason) if reason else YES
 
 
@@ -119,7 +119,7 @@ def flash_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer
     return (launch(_variant(kernel, config, dims, tile), grid, tile.waves * wave_size(arch), args),)
 
 
-def splits_of(config: AttentionConfig, key_tile: int) -> tuple[int, int]:
+def splits_of(config: AttentionConfig, keys_per_tile: int) -> tuple[int, int]:
     """Return how many splits the keys of a decode have, and the keys of each (the last may have fewer).
 
     As many as fill the GPU (`DECODE_BLOCKS`), each of at least `MIN_SPLIT_KEYS` keys and of whole key tiles.
@@ -127,7 +127,7 @@ def splits_of(config: AttentionConfig, key_tile: int) -> tuple[int, int]:
     blocks = config.batch * config.num_kv_heads * _row_tiles(config)
     wanted = max(1, min(-(-DECODE_BLOCKS // blocks), config.seq_k // MIN_SPLIT_KEYS))
     keys = -(-config.seq_k // wanted)
-    keys = -(-keys // key_tile) * key_tile
+    keys = -(-keys // keys_per_tile) * keys_per_tile
     return -(-config.seq_k // keys), keys
 
 
@@ -152,7 +152,7 @@ def variants(arch: str) -> tuple[Variant, ...]:
 def _decode(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[Launch, ...]:
     dims = _padded(config)
     tile = _tile(config, arch)
-    splits, keys = splits_of(config, tile.key_tile)
+    splits, keys = splits_of(config, tile.keys_per_tile)
     rows = config.batch * config.num_heads * config.seq_q
     partial_out = WorkspaceArg("partial_out", splits * rows * config.head_dim_v * 4)
     partial_ends = WorkspaceArg("partial_ends", splits * rows * 2 * 4)  # reference and sum

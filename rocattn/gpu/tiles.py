@@ -22,17 +22,18 @@ class FlashTile:
 
     Attributes:
         waves: Waves of a block; each has its own query rows and all share the K and V tiles in LDS.
-        query_tiles: 16-row tiles of queries that a wave holds.
-        key_tile: Keys of one K and V tile.
+        query_fragments: Fragments of 16 query rows that a wave holds.
+        keys_per_tile: Keys of a K and V tile in LDS.
         q_in_lds: Whether Q stays in LDS instead of registers.
-        slices: Pieces in which a tile is loaded: 1 loads the next tile ahead, into registers; more load when needed.
+        slices: Slices of columns in which a tile is loaded: 1 loads the next tile ahead, into registers; more load
+            when needed.
         min_waves: Waves a SIMD that the registers must leave room for; 0 lets the compiler choose.
         reason: Why.
     """
 
     waves: int
-    query_tiles: int
-    key_tile: int
+    query_fragments: int
+    keys_per_tile: int
     q_in_lds: bool
     slices: int
     min_waves: int
@@ -41,14 +42,14 @@ class FlashTile:
     @property
     def rows(self) -> int:
         """Query rows of a block."""
-        return 16 * self.waves * self.query_tiles
+        return 16 * self.waves * self.query_fragments
 
     def defines(self) -> dict[str, str | int]:
         """Return the macros that the kernels take."""
         return {
             "WAVES": self.waves,
-            "QUERY_TILES": self.query_tiles,
-            "KEY_TILE": self.key_tile,
+            "QUERY_FRAGMENTS": self.query_fragments,
+            "KEYS_PER_TILE": self.keys_per_tile,
             "SLICES": self.slices,
             "Q_IN_LDS": int(self.q_in_lds),
             **({"MIN_WAVES": self.min_waves} if self.min_waves else {}),
@@ -150,11 +151,11 @@ def flash_tile(
         head_dim_v: Of v and out, padded.
         dtype: numpy's name.
         step: `column_step` of the sizes as they are.
-        options: Whether for the kernel with masks and biases, which need registers for each query tile.
+        options: Whether for the kernel with masks and biases, which need registers for each query fragment.
     """
     # Loads of one or two elements take a register or an address each: too many for a tile ahead.
     tile = _chosen(_FORWARD[family(arch, dtype)], head_dim, head_dim_v, ahead=step not in {1, 2})
-    return replace(tile, query_tiles=1) if options else tile
+    return replace(tile, query_fragments=1) if options else tile
 
 
 _DECODE: _Table = {

@@ -354,9 +354,9 @@ def test_the_hot_loop_of_our_kernels_is_found(compiled, arch):
     assert (function.target, function.wave_size, function.unknown_targets) == (arch, wave, ())
     loop = hot_loop(function)
     usual = counts_of(function, usual_path(function, loop))
-    tiles = defines["QUERY_TILES"] * defines["KEY_TILE"] // 16
+    tiles = defines["QUERY_FRAGMENTS"] * defines["KEYS_PER_TILE"] // 16
     assert counts_of(function, loop.own).flops == usual.flops == tiles * 4 * 16 * 16 * 64
-    tile_bytes = 2 * 2 * 64 * defines["KEY_TILE"]
+    tile_bytes = 2 * 2 * 64 * defines["KEYS_PER_TILE"]
     assert usual.lane_bytes(Unit.GLOBAL, LOAD) * math.prod(launch.block) >= tile_bytes
     assert usual.roles[Role.TRANSCENDENTAL] == tiles * 256 // wave
     assert usual.units[Unit.SCRATCH] == usual.spills == 0

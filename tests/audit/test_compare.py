@@ -148,8 +148,8 @@ def test_issue_cycles_count_from_two_percent_on():
 
 def test_a_larger_tile_is_compared_for_the_same_work():
     """A kernel that divides its problem in another way does more in an iteration: cycles are per FLOP."""
-    before = facts(choices="KEY_TILE=32", cost=loop())
-    after = facts(choices="KEY_TILE=64", cost=loop(plain=600, matrix=128, loads=((16, 8),), flops=2 * 262144))
+    before = facts(choices="KEYS_PER_TILE=32", cost=loop())
+    after = facts(choices="KEYS_PER_TILE=64", cost=loop(plain=600, matrix=128, loads=((16, 8),), flops=2 * 262144))
     kinds, text = findings(before, after)
     assert ("worse", "issue cycles") not in kinds
     assert "which does 2 times the work" in text

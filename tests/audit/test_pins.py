@@ -217,8 +217,8 @@ def test_names_of_shipped_kernels_are_the_problems_not_the_tiles():
     kernels = shipped_kernels(TESTED)
     assert len({(one.arch, one.name) for one in kernels}) == len(kernels)
     (one,) = (one for one in kernels if one.arch == "gfx942" and one.name == "flash_attention_causal f16 D=128")
-    assert "KEY_TILE=" in one.choices
-    assert "KEY_TILE" not in one.variant
+    assert "KEYS_PER_TILE=" in one.choices
+    assert "KEYS_PER_TILE" not in one.variant
 
 
 def test_the_pins_of_this_checkout_are_true(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from rocattn_profiling.gate.exact import plans as exact_plans
 from rocattn_profiling.gate.exact.sides import Answers, BackendAnswer, Launch, Plan
 
 ARCHS = ("gfx1100", "gfx942")
-FLASH = Launch("flash_attention_causal", "hip/x.hip", "x", {"KEY_TILE": 32}, (2, 4, 1), (128, 1, 1))
+FLASH = Launch("flash_attention_causal", "hip/x.hip", "x", {"KEYS_PER_TILE": 32}, (2, 4, 1), (128, 1, 1))
 PARTS = tuple(msgspec.structs.replace(FLASH, kernel=name) for name in ("qk_matmul", "softmax", "pv_matmul"))
 TAKEN = Plan(path="flash", launches=(FLASH,), hash="a")
 LEFT = Plan(path="standard", reason="windows are not allowed", launches=PARTS, workspaces={"scores": 8192}, hash="b")
@@ -108,7 +108,7 @@ def test_more_kinds_of_change_than_are_written_out_are_counted():
         ({"grid": (4, 4, 1)}, "grid 2 x 4 x 1 -> 4 x 4 x 1"),
         ({"block": (64, 1, 1)}, "block 128 x 1 x 1 -> 64 x 1 x 1"),
         ({"dynamic_lds_bytes": 512}, "dynamic LDS 0 -> 512"),
-        ({"defines": {"KEY_TILE": 64, "SLICES": 2}}, "KEY_TILE 32 -> 64, SLICES unset -> 2"),
+        ({"defines": {"KEYS_PER_TILE": 64, "SLICES": 2}}, "KEYS_PER_TILE 32 -> 64, SLICES unset -> 2"),
         ({"kernel": "flash_decode"}, "launches flash_decode instead of flash_attention_causal"),
         ({}, "other arguments of the same launches"),
     ],

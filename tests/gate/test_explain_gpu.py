@@ -33,7 +33,7 @@ def plan(keys, hash_):
         kernel="attn",
         source="hip/attn.hip",
         symbol="attn",
-        defines={"KEY_TILE": keys},
+        defines={"KEYS_PER_TILE": keys},
         grid=(8, 1, 1),
         block=(64, 1, 1),
     )
@@ -94,7 +94,7 @@ def test_what_plans_is_named_where_the_plan_is_another_one(explained):
     tiles = {"rocattn/gpu/tiles.py": "KEYS = 32\n"}
     found = explained(tiles, plan(32, "b"))
     assert [(one.kind, one.text) for one in found.causes] == [
-        ("launch", "On gfx942, attn: KEY_TILE 64 -> 32"),
+        ("launch", "On gfx942, attn: KEYS_PER_TILE 64 -> 32"),
         ("source", "rocattn/gpu/tiles.py changed (+1 -1), line 1: `KEYS = 32`"),
     ]
     assert explained(tiles).causes == []
@@ -125,6 +125,6 @@ def test_each_kind_of_cause_is_in_the_paragraph_before_a_second_of_one(explained
         HEADER, plan(32, "b"), [("worse", "x", "10 -> 20 bytes of X"), ("worse", "y", "30 -> 40 bytes of Y")]
     )
     told = found.explanation
-    assert told.index("KEY_TILE") < told.index("10 -> 20") < told.index("1.5 times as long")
+    assert told.index("KEYS_PER_TILE") < told.index("10 -> 20") < told.index("1.5 times as long")
     assert "30 -> 40" not in told
     assert explain.ADVICE["scratch"] not in told

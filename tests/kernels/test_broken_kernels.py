@@ -46,7 +46,8 @@ class Mistake(NamedTuple):
 
 MISTAKES = {
     "a tile too few": Mistake(
-        "hip/flash_attention_nocausal.hip", "0, ceil_div(seq_k, KEY_TILE), -INF", "0, seq_k / KEY_TILE, -INF", WRONG
+        "hip/flash_attention_nocausal.hip", "0, ceil_div(seq_k, KEYS_PER_TILE), -INF",
+        "0, seq_k / KEYS_PER_TILE, -INF", WRONG,
     ),
     "the last keys not hidden": Mistake(
         "hip/flash_attention_nocausal.hip", "hide_after<S>(s, key, static_cast<i32>(seq_k) - 1);",
@@ -56,16 +57,16 @@ MISTAKES = {
         "include/rocattn/flash.h", "block_barrier();  // all waves are done with what LDS held before", "", "LDS race"
     ),
     "no barrier before LDS is read": Mistake(
-        "include/rocattn/flash.h", "            block_barrier();\n            if constexpr (S::PIECES == 1)",
-        "            if constexpr (S::PIECES == 1)", "LDS race",
+        "include/rocattn/flash.h", "            block_barrier();\n            if constexpr (S::TILE_SLICES == 1)",
+        "            if constexpr (S::TILE_SLICES == 1)", "LDS race",
     ),
     "V not put into LDS": Mistake(
         "include/rocattn/flash.h",
-        "v.put(block.lds + S::K_ELEMENTS + slice * transposed_offset<Element>(S::V_COLUMNS, S::KEYS));", "",
+        "v.put(block.lds + S::K_ELEMENTS + slice * transposed_offset<Element>(S::V_COLUMNS, S::TILE_KEYS));", "",
         "uninitialised LDS read",
     ),
     "a read past the end": Mistake(
-        "include/rocattn/flash.h", "if (key + S::KEYS <= block.seq_k) {", "if (key < block.seq_k) {",
+        "include/rocattn/flash.h", "if (key + S::TILE_KEYS <= block.seq_k) {", "if (key < block.seq_k) {",
         "out-of-bounds global read",
     ),
     "a swapped fragment index": Mistake(

@@ -97,7 +97,7 @@ def test_both_products_of_the_main_loop_are_matrix_instructions(arch, dtype, hea
     defines, code = compiled(arch, "flash_attention_causal", dtype, head_dim)
     blocks = loop_blocks(code.assembly)
     products = [int(m[1]) for block in blocks for line in block if (m := MATRIX.match(line))]
-    tiles = defines["QUERY_TILES"] * defines["KEY_TILE"] // 16
+    tiles = defines["QUERY_FRAGMENTS"] * defines["KEYS_PER_TILE"] // 16
     assert sum(products) == 2 * tiles * head_dim
     assert set(products) == {32 if arch == "gfx950" else 16}
     # Scores to P and P to the next operand: 8 scores a lane on waves of 32, 4 on waves of 64.

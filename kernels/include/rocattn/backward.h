@@ -1,7 +1,7 @@
 // The backward pass on one block: the one core of attention_backward_dkdv and attention_backward_dq.
 //
 // A block holds RESIDENT rows of one side (keys with K and V, or queries with Q and dO) and streams the other side past
-// them, STEP rows at a time. With F, S the streamed pair (Q, dO or K, V) and f, s the resident one:
+// them, STREAMED_ROWS rows at a time. With F, S the streamed pair (Q, dO or K, V) and f, s the resident one:
 //
 //   scores = F f^T, dP = S s^T       A = streamed rows from LDS, B = resident rows: a lane's column is a resident row
 //   P  = exp(scores - LSE)           in lanes
@@ -56,7 +56,7 @@ class Backward {
     const u32 wave_row;     // the first row of its team
     const u32 wave_column;  // the first of its features
     B first[S::DEPTHS][FRAGS], second[S::DEPTHS][FRAGS];
-    C first_gradient[S::FEATURE_TILES], second_gradient[S::KEYS ? S::FEATURE_TILES : 1];
+    C first_gradient[S::FEATURE_FRAGMENTS], second_gradient[S::KEYS ? S::FEATURE_FRAGMENTS : 1];
     float base = 0.0f, delta = 0.0f;  // of this lane's query, where queries are resident
     float lowered = 1.0f;             // a power of 2
 
@@ -67,7 +67,7 @@ public:
           wave_row(block.first_resident + wave / S::TEAM * 16),
           wave_column(wave % S::TEAM * S::WIDTH) {
 #pragma unroll
-        for (u32 f = 0; f < S::FEATURE_TILES; ++f) first_gradient[f] = second_gradient[S::KEYS ? f : 0] = C{};
+        for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) first_gradient[f] = second_gradient[S::KEYS ? f : 0] = C{};
     }
 
     ROCATTN_INLINE u32 lane_row() const { return wave_row + M::column(); }  // this lane's row
@@ -84,7 +84,7 @@ public:
         delta = load(deltas + lane_row());
     }
 
-    // Streams rows [start, stop), of which `rows` exist; start is a multiple of STEP. lse and deltas: of the streamed
+    // Streams rows [start, stop), of which `rows` exist; start is a multiple of STREAMED_ROWS. lse, deltas: of streamed
     // queries (keys resident).
     ROCATTN_INLINE void run(const Scores& scores, const Rows<T>& first_rows, const Rows<T>& second_rows,
                             const float* lse, const float* deltas, u32 start, u32 stop, u32 rows) {
@@ -94,14 +94,14 @@ public:
         typename S::TransposedForm st(second_rows, thread_id(), block.head_dim_v);
         float next_base = 0.0f, next_delta = 0.0f;
         const auto fetch = [&](auto& tile, const Rows<T>& matrix, u32 row) {
-            if (rows - row >= S::STEP)
-                tile.template fetch<true>(matrix.from(row), S::STEP);
+            if (rows - row >= S::STREAMED_ROWS)
+                tile.template fetch<true>(matrix.from(row), S::STREAMED_ROWS);
             else
                 tile.template fetch<false>(matrix.from(row), rows - row);
         };
         const auto fetch_statistics = [&](u32 row) {
             const u32 mine = row + statistics_row();
-            if (thread_id() >= S::STEP) return;
+            if (thread_id() >= S::STREAMED_ROWS) return;
             next_base = mine < rows ? scores.exponent_base(load(lse + mine), LIFT) : INF;
             next_delta = mine < rows ? load(deltas + mine) : 0.0f;
         };
@@ -128,9 +128,9 @@ public:
             s.put(block.lds + S::ROWS, S::STRIDE);
             if constexpr (S::KEYS) {
                 if constexpr (!S::PREFETCH) fetch_statistics(row);
-                if (thread_id() < S::STEP) {
+                if (thread_id() < S::STREAMED_ROWS) {
                     lds_store(block.floats + thread_id(), next_base);
-                    lds_store(block.floats + S::STEP + thread_id(), next_delta);
+                    lds_store(block.floats + S::STREAMED_ROWS + thread_id(), next_delta);
                 }
             }
         };
@@ -149,15 +149,15 @@ public:
             fetch_rows(start);
             if constexpr (!S::PHASED) fetch_transposed(start);
         }
-        for (u32 row = start; row < stop; row += S::STEP) {
-            const bool hides = block_hides(scores, row, rows), last = row + S::STEP >= stop;
+        for (u32 row = start; row < stop; row += S::STREAMED_ROWS) {
+            const bool hides = block_hides(scores, row, rows), last = row + S::STREAMED_ROWS >= stop;
             block_barrier();  // all waves are done with what LDS held before
             put_rows(row, hides);
             if constexpr (!S::PHASED) put_transposed(row, hides);
             block_barrier();
             if (S::KEYS && hides && found_nonfinite()) spoil_rows();
             const bool general = hides || !scores.plain();
-            C p[S::CHAIN_TILES], ds[S::CHAIN_TILES];
+            C p[S::CHAIN_FRAGMENTS], ds[S::CHAIN_FRAGMENTS];
             if constexpr (S::PHASED) {
                 if constexpr (S::PREFETCH) fetch_transposed(row);
                 multiply(0, p, ds);
@@ -166,13 +166,13 @@ public:
                 put_transposed(row, hides);
                 if constexpr (S::TEAM > 1) add_shared(p, ds);
                 differentiate(scores, row, 0, general, p, ds);
-                if (S::PREFETCH && !last) fetch_rows(row + S::STEP);
+                if (S::PREFETCH && !last) fetch_rows(row + S::STREAMED_ROWS);
                 block_barrier();
                 accumulate(0, p, ds);
             } else {
                 if (S::PREFETCH && !last) {
-                    fetch_rows(row + S::STEP);
-                    fetch_transposed(row + S::STEP);
+                    fetch_rows(row + S::STREAMED_ROWS);
+                    fetch_transposed(row + S::STREAMED_ROWS);
                 }
                 if (!wave_sees(scores, row)) continue;
 #pragma unroll 1
@@ -202,7 +202,7 @@ private:
             const auto row_at = [&](u32 row) {
                 return wave_row + row < block.resident_rows ? rows.from(wave_row + row).base + column : nullptr;
             };
-            stage_rows<T, Element, S::PIECE, S::GRANULE>(mine, row_at, columns > column ? columns - column : 0);
+            stage_rows<T, Element, S::PIECE, S::STEP>(mine, row_at, columns > column ? columns - column : 0);
             wave_barrier();
 #pragma unroll
             for (u32 d = 0; d < S::PIECE; d += GROUP_DEPTH<M>)
@@ -220,19 +220,19 @@ private:
     // Whether some pair of the tile at `row` and the block is hidden: then zeros must not meet NaN in it. Rows beyond
     // the end are zeros; those of queries have probability 0, those of keys do not.
     ROCATTN_INLINE bool block_hides(const Scores& scores, u32 row, u32 rows) const {
-        const u32 stop = smaller(row + S::STEP, rows);
+        const u32 stop = smaller(row + S::STREAMED_ROWS, rows);
         const u32 mine = block.first_resident, mine_stop = smaller(mine + S::RESIDENT, block.resident_rows);
-        if (scores.masked() || (!S::KEYS && row + S::STEP > rows)) return true;
+        if (scores.masked() || (!S::KEYS && row + S::STREAMED_ROWS > rows)) return true;
         return S::KEYS ? scores.band_hides_some(row, stop, mine, mine_stop)
                        : scores.band_hides_some(mine, mine_stop, row, stop);
     }
     ROCATTN_INLINE bool wave_sees(const Scores& scores, u32 row) const {
-        return S::KEYS ? !scores.band_hides_all(row, row + S::STEP, wave_row, wave_row + 16)
-                       : !scores.band_hides_all(wave_row, wave_row + 16, row, row + S::STEP);
+        return S::KEYS ? !scores.band_hides_all(row, row + S::STREAMED_ROWS, wave_row, wave_row + 16)
+                       : !scores.band_hides_all(wave_row, wave_row + 16, row, row + S::STREAMED_ROWS);
     }
 
     // Scores and dP of group c of CHAIN_ROWS streamed rows in LDS, over this wave's features.
-    ROCATTN_INLINE void multiply(u32 c, C (&p)[S::CHAIN_TILES], C (&ds)[S::CHAIN_TILES]) const {
+    ROCATTN_INLINE void multiply(u32 c, C (&p)[S::CHAIN_FRAGMENTS], C (&ds)[S::CHAIN_FRAGMENTS]) const {
         const Element* tile = block.lds + c * CHAIN_ROWS<M> * S::STRIDE + wave_column;
         multiply_rows(tile, first, p);
         multiply_rows(tile + S::ROWS, second, ds);
@@ -240,9 +240,9 @@ private:
 
     // products = streamed rows at `tile` times the resident rows.
     ROCATTN_INLINE void multiply_rows(const Element* tile, const B (&resident)[S::DEPTHS][FRAGS],
-                                      C (&products)[S::CHAIN_TILES]) const {
+                                      C (&products)[S::CHAIN_FRAGMENTS]) const {
 #pragma unroll
-        for (u32 t = 0; t < S::CHAIN_TILES; ++t) products[t] = C{};
+        for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) products[t] = C{};
 #pragma unroll
         for (u32 d = 0; d < S::DEPTHS; ++d) {
             B mine[FRAGS];
@@ -253,7 +253,7 @@ private:
                 if (ON_VECTOR_UNITS || S::MANY_SUMS) settle(mine[n]);
             }
 #pragma unroll
-            for (u32 t = 0; t < S::CHAIN_TILES; ++t) {
+            for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) {
                 typename M::A a[FRAGS];
                 read_a<M>(tile + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
 #pragma unroll
@@ -261,7 +261,7 @@ private:
             }
             if ((ON_VECTOR_UNITS && d % 2 == 1) || (S::MANY_SUMS && d % 4 == 3)) {
 #pragma unroll
-                for (u32 t = 0; t < S::CHAIN_TILES; ++t) settle(products[t]);
+                for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) settle(products[t]);
                 keep_order();  // fragments of A that are loaded ahead take registers
             }
         }
@@ -271,7 +271,7 @@ private:
     ROCATTN_INLINE float* shared_part(u32 of_wave, u32 product) const {
         return block.floats + S::STATISTICS + (of_wave * 2 + product) * S::PART + lane_id() * 4;
     }
-    ROCATTN_INLINE void share(const C (&p)[S::CHAIN_TILES], const C (&ds)[S::CHAIN_TILES]) const {
+    ROCATTN_INLINE void share(const C (&p)[S::CHAIN_FRAGMENTS], const C (&ds)[S::CHAIN_FRAGMENTS]) const {
 #pragma unroll
         for (u32 i = 0; i < S::RUN; i += 4) {
             Vector<float, 4> scores, products;
@@ -285,7 +285,7 @@ private:
         }
     }
     // The sums over the team, in the order of its waves: the same bits in all of them.
-    ROCATTN_INLINE void add_shared(C (&p)[S::CHAIN_TILES], C (&ds)[S::CHAIN_TILES]) const {
+    ROCATTN_INLINE void add_shared(C (&p)[S::CHAIN_FRAGMENTS], C (&ds)[S::CHAIN_FRAGMENTS]) const {
         const u32 team = wave / S::TEAM * S::TEAM;
 #pragma unroll
         for (u32 i = 0; i < S::RUN; i += 4) {
@@ -304,12 +304,12 @@ private:
     }
 
     // Adds group c of the transposed tiles times dS, and P, to the gradients.
-    ROCATTN_INLINE void accumulate(u32 c, const C (&p)[S::CHAIN_TILES], const C (&ds)[S::CHAIN_TILES]) {
+    ROCATTN_INLINE void accumulate(u32 c, const C (&p)[S::CHAIN_FRAGMENTS], const C (&ds)[S::CHAIN_FRAGMENTS]) {
         const Element* transposed = block.lds + S::FIRST_TRANSPOSED + c * CHAIN_ROWS<M> +
-                                    transposed_offset<Element>(wave_column, S::STEP);
+                                    transposed_offset<Element>(wave_column, S::STREAMED_ROWS);
         if constexpr (S::MANY_SUMS) {
 #pragma unroll
-            for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
+            for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
                 settle_sum(first_gradient[f]);
                 settle_sum(second_gradient[f]);
             }
@@ -318,17 +318,17 @@ private:
         if constexpr (S::KEYS) multiply_transposed(transposed + S::TRANSPOSED, p, second_gradient);
     }
 
-    ROCATTN_INLINE void multiply_transposed(const Element* tile, const C (&factors)[S::CHAIN_TILES],
-                                            C (&gradient)[S::FEATURE_TILES]) const {
+    ROCATTN_INLINE void multiply_transposed(const Element* tile, const C (&factors)[S::CHAIN_FRAGMENTS],
+                                            C (&gradient)[S::FEATURE_FRAGMENTS]) const {
         B b[S::CHAIN_PRODUCTS];
         chain_group<M>(factors, b);
 #pragma unroll
-        for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
+        for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
 #pragma unroll
             for (u32 g = 0; g < S::GROUPS; ++g) {
                 typename M::A a[FRAGS];
-                const Element* features = tile + transposed_offset<Element>(16 * f, S::STEP);
-                read_a_transposed<M>(features + g * GROUP_DEPTH<M>, S::STEP, a);
+                const Element* features = tile + transposed_offset<Element>(16 * f, S::STREAMED_ROWS);
+                read_a_transposed<M>(features + g * GROUP_DEPTH<M>, S::STREAMED_ROWS, a);
 #pragma unroll
                 for (u32 n = 0; n < FRAGS; ++n) gradient[f] = M::multiply(a[n], b[g * FRAGS + n], gradient[f]);
             }
@@ -343,7 +343,7 @@ private:
                 const u32 place = M::PAIRED ? M::c_row(i) : M::part() * S::RUN + i;
                 const float* mine = block.floats + c * CHAIN_ROWS<M> + place;
                 four = lds_load<float, 4>(mine);
-                four_deltas = lds_load<float, 4>(mine + S::STEP);
+                four_deltas = lds_load<float, 4>(mine + S::STREAMED_ROWS);
             }
 #pragma unroll
             for (u32 e = 0; e < 4; ++e) {
@@ -354,12 +354,12 @@ private:
     }
 
     // q.k and dP of group c of the tile at `row` to P and dS.
-    ROCATTN_INLINE void differentiate(const Scores& scores, u32 row, u32 c, bool general, C (&p)[S::CHAIN_TILES],
-                                      C (&ds)[S::CHAIN_TILES]) {
+    ROCATTN_INLINE void differentiate(const Scores& scores, u32 row, u32 c, bool general, C (&p)[S::CHAIN_FRAGMENTS],
+                                      C (&ds)[S::CHAIN_FRAGMENTS]) {
         float bases[S::RUN], deltas[S::RUN];
         load_statistics(c, bases, deltas);
 #pragma unroll
-        for (u32 t = 0; t < S::CHAIN_TILES; ++t) {
+        for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) {
             p[t] = arranged<M>(p[t]);
             ds[t] = arranged<M>(ds[t]);
         }
@@ -371,11 +371,11 @@ private:
     }
 
     // Keeps dS of every row below 2^15: where one is larger, its row's sum so far and from now on is lowered. Rare.
-    ROCATTN_INLINE void lower(C (&ds)[S::CHAIN_TILES]) {
+    ROCATTN_INLINE void lower(C (&ds)[S::CHAIN_FRAGMENTS]) {
         constexpr float LIMIT = 32768.0f;
         float top = 0.0f;
 #pragma unroll
-        for (u32 t = 0; t < S::CHAIN_TILES; ++t)
+        for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t)
 #pragma unroll
             for (u32 r = 0; r < M::C_ROWS; ++r) top = __builtin_fmaxf(top, __builtin_fabsf(ds[t][r]));
         if (any_lane(top * lowered >= LIMIT)) {
@@ -386,14 +386,14 @@ private:
             const float factor = wanted < lowered ? wanted / lowered : 1.0f;
             lowered *= factor;
 #pragma unroll
-            for (u32 f = 0; f < S::FEATURE_TILES; ++f) first_gradient[f] *= factor;
+            for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) first_gradient[f] *= factor;
         }
 #pragma unroll
-        for (u32 t = 0; t < S::CHAIN_TILES; ++t) ds[t] *= lowered;
+        for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) ds[t] *= lowered;
     }
 
     // Where nothing is hidden and the score is just scaled.
-    ROCATTN_INLINE void differentiate_plain(float scale_log2, C (&p)[S::CHAIN_TILES], C (&ds)[S::CHAIN_TILES],
+    ROCATTN_INLINE void differentiate_plain(float scale_log2, C (&p)[S::CHAIN_FRAGMENTS], C (&ds)[S::CHAIN_FRAGMENTS],
                                             const float (&bases)[S::RUN], const float (&deltas)[S::RUN]) const {
 #pragma unroll
         for (u32 i = 0; i < S::RUN; ++i) {
@@ -404,8 +404,8 @@ private:
     }
 
     // The same for every option. A hidden pair has P = dS = 0, whatever its score.
-    ROCATTN_INLINE void differentiate_general(const Scores& scores, u32 row, C (&p)[S::CHAIN_TILES],
-                                              C (&ds)[S::CHAIN_TILES], const float (&bases)[S::RUN],
+    ROCATTN_INLINE void differentiate_general(const Scores& scores, u32 row, C (&p)[S::CHAIN_FRAGMENTS],
+                                              C (&ds)[S::CHAIN_FRAGMENTS], const float (&bases)[S::RUN],
                                               const float (&deltas)[S::RUN]) const {
 #pragma unroll
         for (u32 i = 0; i < S::RUN; ++i) {
@@ -438,7 +438,7 @@ private:
 
     // Gives streamed queries whose dO has such a value a NaN for an LSE, so that all they see becomes NaN. Rare.
     ROCATTN_INLINE void spoil_rows() const {
-        if (thread_id() < S::STEP) {
+        if (thread_id() < S::STREAMED_ROWS) {
             const Element* row = block.lds + S::ROWS + statistics_row() * S::STRIDE;
             bool finite = true;
 #pragma unroll 1
@@ -448,11 +448,11 @@ private:
         block_barrier();
     }
 
-    ROCATTN_INLINE void write(const C (&gradient)[S::FEATURE_TILES], T* rows, i64 stride, u32 columns,
+    ROCATTN_INLINE void write(const C (&gradient)[S::FEATURE_FRAGMENTS], T* rows, i64 stride, u32 columns,
                               float factor) const {
         T* row = rows + lane_row() * stride;
 #pragma unroll
-        for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
+        for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
             const C features = contiguous_rows<M>(gradient[f]) * factor;
             const u32 column = wave_column + 16 * f + M::part() * M::C_ROWS;
             if (lane_row() >= block.resident_rows) continue;

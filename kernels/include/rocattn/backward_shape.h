@@ -7,25 +7,25 @@ namespace rocattn {
 
 // What is known at compile time. D: head dimension of all four matrices, padded. KEYS: whether keys are resident.
 // IS_PLAIN: scores are just scaled and the head dimensions are D exactly; what is hidden, the band and the ends hide.
-template <typename T_, u32 D_, u32 WAVES_, u32 TEAM_, u32 STEP_, bool PHASED_, bool KEYS_, bool IS_PLAIN>
+template <typename T_, u32 D_, u32 WAVES_, u32 TEAM_, u32 STREAMED_ROWS_, bool PHASED_, bool KEYS_, bool IS_PLAIN>
 struct BackwardShape {
     using T = T_;
     using M = Matrix<T>;
     using Element = typename M::Element;
-    static constexpr u32 D = D_, BLOCK_WAVES = WAVES_, TEAM = TEAM_, STEP = STEP_;
+    static constexpr u32 D = D_, BLOCK_WAVES = WAVES_, TEAM = TEAM_, STREAMED_ROWS = STREAMED_ROWS_;
     static constexpr bool PHASED = PHASED_, KEYS = KEYS_, PLAIN = IS_PLAIN;
-    static constexpr u32 GRANULE = PLAIN ? 0 : ANY_COLUMNS;
+    static constexpr u32 STEP = PLAIN ? 0 : ANY_COLUMNS;
     static constexpr u32 THREADS = BLOCK_WAVES * WAVE, RESIDENT = 16 * BLOCK_WAVES / TEAM;
     static constexpr u32 WIDTH = D / TEAM;  // features of a wave
-    static constexpr u32 DEPTHS = WIDTH / GROUP_DEPTH<M>, FEATURE_TILES = WIDTH / 16;
-    static constexpr u32 CHAINS = STEP / CHAIN_ROWS<M>, CHAIN_TILES = CHAIN_ROWS<M> / 16;
+    static constexpr u32 DEPTHS = WIDTH / GROUP_DEPTH<M>, FEATURE_FRAGMENTS = WIDTH / 16;
+    static constexpr u32 CHAINS = STREAMED_ROWS / CHAIN_ROWS<M>, CHAIN_FRAGMENTS = CHAIN_ROWS<M> / 16;
     static constexpr u32 CHAIN_PRODUCTS = CHAIN_ROWS<M> / M::DEPTH, GROUPS = CHAIN_PRODUCTS / FRAGMENTS<M>;
     static constexpr bool PREFETCH = sizeof(Element) == 2;  // float tiles would take too many registers on their way
     // Whether sums take half of a lane's 512 registers: that half which only matrix instructions use.
     static constexpr bool MANY_SUMS = KEYS && WAVE == 64 && BLOCK_WAVES == 4 && 2 * WIDTH * 16 / WAVE >= 128;
     static constexpr u32 RUN = CHAIN_ROWS<M> / (WAVE / 16);  // streamed rows of a group in one lane
     static_assert(D % TEAM == 0 && BLOCK_WAVES % TEAM == 0, "whole teams");
-    static_assert(WIDTH % GROUP_DEPTH<M> == 0 && WIDTH % 16 == 0 && STEP % CHAIN_ROWS<M> == 0, "whole tiles");
+    static_assert(WIDTH % GROUP_DEPTH<M> == 0 && WIDTH % 16 == 0 && STREAMED_ROWS % CHAIN_ROWS<M> == 0, "whole tiles");
     static_assert(!PHASED || CHAINS == 1, "a wave keeps the scores of one group from phase to phase");
     static_assert(PHASED || TEAM == 1, "a team's exchange takes the barriers of phases");
 
@@ -34,18 +34,18 @@ struct BackwardShape {
     static constexpr u32 PIECE = WIDTH > 128 ? WIDTH / 2 : WIDTH;
     static_assert(PIECE % GROUP_DEPTH<M> == 0, "whole fragments");
     static constexpr u32 STRIDE = row_stride<Element>(D), PIECE_STRIDE = row_stride<Element>(PIECE);
-    static constexpr u32 ROWS = STEP * STRIDE, TRANSPOSED = transposed_offset<Element>(D, STEP);
+    static constexpr u32 ROWS = STREAMED_ROWS * STRIDE, TRANSPOSED = transposed_offset<Element>(D, STREAMED_ROWS);
     static constexpr u32 BOTH_ROWS = 2 * ROWS, ALL_TRANSPOSED = (KEYS ? 2 : 1) * TRANSPOSED;
     static constexpr u32 FIRST_TRANSPOSED = PHASED ? 0 : BOTH_ROWS;
     static constexpr u32 STREAMED = PHASED ? most(BOTH_ROWS, ALL_TRANSPOSED) : BOTH_ROWS + ALL_TRANSPOSED;
     static constexpr u32 LDS_ELEMENTS = most(STREAMED, BLOCK_WAVES * 16 * PIECE_STRIDE);
     // In floats: LSE (in log2 units) and delta of the streamed queries (for keys), and what the waves of a team tell
     // each other: accumulators of their parts of the scores and of dP. At least 1: arrays of nothing do not exist.
-    static constexpr u32 STATISTICS = KEYS ? 2 * STEP : 0, PART = CHAIN_TILES * 256;
+    static constexpr u32 STATISTICS = KEYS ? 2 * STREAMED_ROWS : 0, PART = CHAIN_FRAGMENTS * 256;
     static constexpr u32 LDS_FLOATS = most(1, STATISTICS + (TEAM > 1 ? BLOCK_WAVES * 2 * PART : 0));
 
-    using RowForm = RowTile<T, Element, STEP, D, THREADS, GRANULE>;
-    using TransposedForm = TransposedTile<T, M, STEP, D, THREADS, GRANULE>;
+    using RowForm = RowTile<T, Element, STREAMED_ROWS, D, THREADS, STEP>;
+    using TransposedForm = TransposedTile<T, M, STREAMED_ROWS, D, THREADS, STEP>;
 };
 
 // What a kernel hands over: the resident side, and LDS.

@@ -5,7 +5,7 @@
 //   P^T = exp2(S^T - reference)                          in lanes: no exchange between lanes
 //   O^T += V^T P^T A = V^T from LDS, B = P^T by Matrix::chain
 //
-// A wave has QUERY_TILES * 16 query rows of its own; the waves of a block share the K and V tiles in LDS (one buffer
+// A wave has Q_FRAGMENTS * 16 query rows of its own; the waves of a block share the K and V tiles in LDS (one buffer
 // each). The loads of the next tile are issued before the compute of this one and wait in registers.
 //
 // Rescaling is lazy: P is relative to a reference, not to the running maximum. The reference moves (and O and the sum
@@ -19,8 +19,8 @@
 //   scale()                    that factor (unused if not PLAIN)
 //   block_hides(key)           whether some (row, key) pair of the block's rows and the tile at `key` may be hidden
 //   wave_sees(key)             whether the wave may see anything of the tile
-//   apply(tile, query, s, key) finishes the scores of query tile `query`; -inf hides
-//   sees(query, key)           whether this lane's row of query tile `query` sees the key
+//   apply(tile, query, s, key) finishes the scores of query fragment `query`; -inf hides
+//   sees(query, key)           whether this lane's row of query fragment `query` sees the key
 #pragma once
 
 #include <rocattn/bias.h>
@@ -29,43 +29,44 @@
 namespace rocattn {
 
 // What is known at compile time. D, DV: padded head dimensions.
-template <typename T_, u32 D_, u32 DV_, u32 WAVES_, u32 QUERIES_, u32 KEYS_, u32 PIECES_, bool QUERIES_IN_LDS_,
-          u32 GRANULE_>
+template <typename T_, u32 D_, u32 DV_, u32 WAVES_, u32 Q_FRAGMENTS_, u32 TILE_KEYS_, u32 TILE_SLICES_,
+          bool KEEPS_Q_IN_LDS_, u32 STEP_>
 struct FlashShape {
     using T = T_;
     using M = Matrix<T>;
     using Element = typename M::Element;
     static constexpr u32 D = D_, DV = DV_, BLOCK_WAVES = WAVES_;
-    static constexpr u32 QUERIES = QUERIES_;  // tiles of 16 rows a wave
-    static constexpr u32 KEYS = KEYS_;        // of a tile
-    static constexpr u32 PIECES = PIECES_;    // 1: tiles are fetched ahead; else piece by piece when they are needed
-    static constexpr bool QUERIES_IN_LDS = QUERIES_IN_LDS_;
-    static constexpr u32 GRANULE = GRANULE_;  // divides the head dimensions; 0: they are D and DV
+    static constexpr u32 Q_FRAGMENTS = Q_FRAGMENTS_;  // of a wave, 16 query rows each
+    static constexpr u32 TILE_KEYS = TILE_KEYS_;      // of a K and V tile in LDS
+    // 1: the next tile is fetched ahead; else tiles are fetched slice by slice when they are needed.
+    static constexpr u32 TILE_SLICES = TILE_SLICES_;
+    static constexpr bool KEEPS_Q_IN_LDS = KEEPS_Q_IN_LDS_;
+    static constexpr u32 STEP = STEP_;  // of columns: divides the head dimensions; 0: they are D and DV
     static constexpr u32 THREADS = BLOCK_WAVES * WAVE;
-    static constexpr u32 WAVE_ROWS = 16 * QUERIES, BLOCK_ROWS = BLOCK_WAVES * WAVE_ROWS;
+    static constexpr u32 WAVE_ROWS = 16 * Q_FRAGMENTS, BLOCK_ROWS = BLOCK_WAVES * WAVE_ROWS;
     static constexpr u32 DEPTH = round_up(D, GROUP_DEPTH<M>);  // of the first product; zeros beyond D
-    static constexpr u32 STEPS = DEPTH / GROUP_DEPTH<M>;
-    static constexpr u32 KEY_TILES = KEYS / 16, FEATURE_TILES = DV / 16;
-    static constexpr u32 CHAINS = KEYS / CHAIN_ROWS<M>;            // groups of the second product
-    static constexpr u32 CHAIN_TILES = CHAIN_ROWS<M> / 16;             // of S, in one group
-    static constexpr u32 CHAIN_PRODUCTS = CHAIN_ROWS<M> / M::DEPTH;    // fragments in one group
+    static constexpr u32 DEPTHS = DEPTH / GROUP_DEPTH<M>;
+    static constexpr u32 K_FRAGMENTS = TILE_KEYS / 16, FEATURE_FRAGMENTS = DV / 16;
+    static constexpr u32 CHAINS = TILE_KEYS / CHAIN_ROWS<M>;              // groups of the second product
+    static constexpr u32 CHAIN_FRAGMENTS = CHAIN_ROWS<M> / 16;       // of S, in one group
+    static constexpr u32 CHAIN_PRODUCTS = CHAIN_ROWS<M> / M::DEPTH;  // fragments of B in one group
     // Whether O takes so many registers that only a few fragments can be on their way from LDS.
-    static constexpr bool FULL_OF_SUMS = QUERIES * DV * 16 / WAVE >= 128;
-    static constexpr u32 GROUPS = CHAIN_PRODUCTS / FRAGMENTS<M>;       // reads of A in one group
-    static_assert(D % 16 == 0 && DV % 16 == 0 && KEYS % CHAIN_ROWS<M> == 0, "whole tiles");
+    static constexpr bool FULL_OF_SUMS = Q_FRAGMENTS * DV * 16 / WAVE >= 128;
+    static constexpr u32 GROUPS = CHAIN_PRODUCTS / FRAGMENTS<M>;     // reads of A in one group
+    static_assert(D % 16 == 0 && DV % 16 == 0 && TILE_KEYS % CHAIN_ROWS<M> == 0, "whole tiles");
 
-    // LDS, in elements: K | V^T | Q. Without QUERIES_IN_LDS, Q passes through the room of K and V once, 16 rows a wave.
+    // LDS, in elements: K | V^T | Q. Without KEEPS_Q_IN_LDS, Q passes through the room of K and V once, 16 rows a wave.
     static constexpr u32 STRIDE = row_stride<Element>(DEPTH);
-    static constexpr u32 K_ELEMENTS = KEYS * STRIDE;
-    static constexpr u32 V_ELEMENTS = transposed_offset<Element>(DV, KEYS);
-    static constexpr u32 Q_ELEMENTS = BLOCK_WAVES * 16 * STRIDE * (QUERIES_IN_LDS ? QUERIES : 1);
-    static constexpr u32 LDS_ELEMENTS = QUERIES_IN_LDS ? K_ELEMENTS + V_ELEMENTS + Q_ELEMENTS
+    static constexpr u32 K_ELEMENTS = TILE_KEYS * STRIDE;
+    static constexpr u32 V_ELEMENTS = transposed_offset<Element>(DV, TILE_KEYS);
+    static constexpr u32 Q_ELEMENTS = BLOCK_WAVES * 16 * STRIDE * (KEEPS_Q_IN_LDS ? Q_FRAGMENTS : 1);
+    static constexpr u32 LDS_ELEMENTS = KEEPS_Q_IN_LDS ? K_ELEMENTS + V_ELEMENTS + Q_ELEMENTS
                                         : K_ELEMENTS + V_ELEMENTS > Q_ELEMENTS ? K_ELEMENTS + V_ELEMENTS : Q_ELEMENTS;
 
-    static constexpr u32 K_COLUMNS = D / PIECES, V_COLUMNS = DV / PIECES;  // of a piece
-    static_assert(D % PIECES == 0 && DV % (8 * PIECES) == 0, "whole pieces");
-    using KTile = RowTile<T, Element, KEYS, K_COLUMNS, THREADS, GRANULE>;
-    using VTile = TransposedTile<T, M, KEYS, V_COLUMNS, THREADS, GRANULE>;
+    static constexpr u32 K_COLUMNS = D / TILE_SLICES, V_COLUMNS = DV / TILE_SLICES;  // of a slice
+    static_assert(D % TILE_SLICES == 0 && DV % (8 * TILE_SLICES) == 0, "whole slices");
+    using KTile = RowTile<T, Element, TILE_KEYS, K_COLUMNS, THREADS, STEP>;
+    using VTile = TransposedTile<T, M, TILE_KEYS, V_COLUMNS, THREADS, STEP>;
 };
 
 // What a kernel hands over: one head's K and V, and LDS.
@@ -84,7 +85,7 @@ class FlashForward {
     using Element = typename S::Element;
     using B = typename M::B;
     using C = typename M::C;
-    static constexpr u32 Q = S::QUERIES, FRAGS = FRAGMENTS<M>;
+    static constexpr u32 Q_FRAGMENTS = S::Q_FRAGMENTS, FRAGS = FRAGMENTS<M>;
     static constexpr bool PLAIN = Scores::PLAIN;
     static constexpr bool ACCURATE = !PLAIN && sizeof(T) == 4;  // natural units lose digits on their way to log2 ones
     // How far a score may exceed the reference, in the units of P's exponent.
@@ -102,48 +103,48 @@ class FlashForward {
 
     const FlashBlock<S>& block;
     const Scores& scores;
-    C o[Q][S::FEATURE_TILES];
-    B q[S::QUERIES_IN_LDS ? 1 : Q][S::QUERIES_IN_LDS ? 1 : S::STEPS][FRAGS];
-    float limit[Q];      // scores beyond it move the reference; -inf: there is none yet; see restarts()
-    float reference[Q];  // in units of the scores; 0 if there is none yet
-    C start[PLAIN ? Q : 1];  // PLAIN: -reference, where the products start, so that they give scores less the
+    C o[Q_FRAGMENTS][S::FEATURE_FRAGMENTS];
+    B q[S::KEEPS_Q_IN_LDS ? 1 : Q_FRAGMENTS][S::KEEPS_Q_IN_LDS ? 1 : S::DEPTHS][FRAGS];
+    float limit[Q_FRAGMENTS];      // scores beyond it move the reference; -inf: there is none yet; see restarts()
+    float reference[Q_FRAGMENTS];  // in units of the scores; 0 if there is none yet
+    C start[PLAIN ? Q_FRAGMENTS : 1];  // PLAIN: -reference, where the products start, so that they give scores less the
                              // reference; see restarts()
-    Vector<float, 2> sum[Q];  // of this lane's keys, in two parts that are added side by side
+    Vector<float, 2> sum[Q_FRAGMENTS];  // of this lane's keys, in two parts that are added side by side
 
 public:
     ROCATTN_INLINE FlashForward(const FlashBlock<S>& block, const Scores& scores) : block(block), scores(scores) {
 #pragma unroll
-        for (u32 i = 0; i < Q; ++i) {
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
             limit[i] = -INF;
             reference[i] = 0.0f;
             sum[i] = {};
             if constexpr (PLAIN) settle(start[i] = C{});
 #pragma unroll
-            for (u32 f = 0; f < S::FEATURE_TILES; ++f) o[i][f] = C{};
+            for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) o[i][f] = C{};
         }
     }
 
     // Q of the wave's rows; row_at(r): address of row r of the wave, null: no such row.
     template <typename RowAt>
     ROCATTN_INLINE void load_queries(const RowAt& row_at) {
-        Element* mine = query_tile(0);
+        Element* mine = query_fragment(0);
 #pragma unroll
-        for (u32 i = 0; i < Q; ++i) {
-            Element* tile = S::QUERIES_IN_LDS ? query_tile(i) : mine;
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
+            Element* tile = S::KEEPS_Q_IN_LDS ? query_fragment(i) : mine;
             const auto tile_row_at = [&](u32 row) { return row_at(i * 16 + row); };
-            stage_rows<T, Element, S::DEPTH, S::GRANULE>(tile, tile_row_at, block.head_dim);
+            stage_rows<T, Element, S::DEPTH, S::STEP>(tile, tile_row_at, block.head_dim);
             wave_barrier();
-            if constexpr (!S::QUERIES_IN_LDS) {
+            if constexpr (!S::KEEPS_Q_IN_LDS) {
 #pragma unroll
-                for (u32 step = 0; step < S::STEPS; ++step)
-                    read_b<M>(tile + step * GROUP_DEPTH<M>, S::STRIDE, q[i][step]);
+                for (u32 d = 0; d < S::DEPTHS; ++d)
+                    read_b<M>(tile + d * GROUP_DEPTH<M>, S::STRIDE, q[i][d]);
                 wave_barrier();
             }
         }
         if constexpr (S::DEPTH > S::D) {  // K's columns beyond D, which no tile writes
             block_barrier();
             constexpr u32 EXTRA = S::DEPTH - S::D;
-            for (u32 i = thread_id(); i < S::KEYS * EXTRA; i += S::THREADS)
+            for (u32 i = thread_id(); i < S::TILE_KEYS * EXTRA; i += S::THREADS)
                 lds_store(block.lds + i / EXTRA * S::STRIDE + S::D + i % EXTRA, Element{});
         }
     }
@@ -151,65 +152,66 @@ public:
     // Key tiles [first, stop), the same for the whole block.
     ROCATTN_INLINE void run(u32 first, u32 stop) {
         if (first >= stop) return;
-        Rows<T> k_rows = block.k.from(first * S::KEYS), v_rows = block.v.from(first * S::KEYS);
+        Rows<T> k_rows = block.k.from(first * S::TILE_KEYS), v_rows = block.v.from(first * S::TILE_KEYS);
         do {
             keep_order();  // else the two loops become one, which copies O in each iteration
             // Opaque, and back from the end: else what the first tile needs, and the start of all rows, stay in scalar
             // registers for the next time.
             pass(k_rows, v_rows, PLAIN ? first + unknown_zero() : first, stop);
-            k_rows = k_rows.before((stop - first) * S::KEYS);
-            v_rows = v_rows.before((stop - first) * S::KEYS);
+            k_rows = k_rows.before((stop - first) * S::TILE_KEYS);
+            v_rows = v_rows.before((stop - first) * S::TILE_KEYS);
         } while (restarts());
     }
 
-    // The results of query tile i, in this lane's column: the row's sum and its reference (as P's exponent has it), and
-    // features 16 f + C_ROWS * (l / 16) + ... of the output, not divided by the sum yet.
+    // The results of query fragment i, in this lane's column: the row's sum, its reference (as P's exponent has it)
+    // and features 16 f + C_ROWS * (l / 16) + ... of the output, not divided by the sum yet.
     ROCATTN_INLINE float total(u32 i) const { return column_sum<M>(sum[i][0] + sum[i][1]); }
     ROCATTN_INLINE float reference_of(u32 i) const { return limit[i] == -INF ? -INF : reference[i] * unit() - lift(); }
     ROCATTN_INLINE C features(u32 i, u32 f) const { return contiguous_rows<M>(o[i][f]); }
 
 private:
-    ROCATTN_INLINE Element* query_tile(u32 i) const {
-        Element* all = block.lds + (S::QUERIES_IN_LDS ? S::K_ELEMENTS + S::V_ELEMENTS : 0);
-        return all + (wave_id() * (S::QUERIES_IN_LDS ? Q : 1) + i) * 16 * S::STRIDE;
+    ROCATTN_INLINE Element* query_fragment(u32 i) const {
+        Element* all = block.lds + (S::KEEPS_Q_IN_LDS ? S::K_ELEMENTS + S::V_ELEMENTS : 0);
+        return all + (wave_id() * (S::KEEPS_Q_IN_LDS ? Q_FRAGMENTS : 1) + i) * 16 * S::STRIDE;
     }
 
     // Key tiles [first, stop); k_rows and v_rows: of the first, then behind the last.
     ROCATTN_INLINE void pass(Rows<T>& k_rows, Rows<T>& v_rows, u32 first, u32 stop) {
         typename S::KTile k(block.k, thread_id(), block.head_dim);
         typename S::VTile v(block.v, thread_id(), block.head_dim_v);
-        if constexpr (S::PIECES == 1) fetch(k, v, k_rows, v_rows, first * S::KEYS, 0);
-        const u32 end = stop * S::KEYS;
-        for (u32 key = first * S::KEYS; key < end; key += S::KEYS) {
+        if constexpr (S::TILE_SLICES == 1) fetch(k, v, k_rows, v_rows, first * S::TILE_KEYS, 0);
+        const u32 end = stop * S::TILE_KEYS;
+        for (u32 key = first * S::TILE_KEYS; key < end; key += S::TILE_KEYS) {
             const bool hides = scores.block_hides(key);
             block_barrier();  // all waves are done with what LDS held before
             bool found = false;
-            for (u32 slice = 0; slice < S::PIECES; ++slice) {
-                if constexpr (S::PIECES > 1) fetch(k, v, k_rows, v_rows, key, slice);
+            for (u32 slice = 0; slice < S::TILE_SLICES; ++slice) {
+                if constexpr (S::TILE_SLICES > 1) fetch(k, v, k_rows, v_rows, key, slice);
                 if (hides) found = keep_finite(v) || found;
                 k.put(block.lds + slice * S::K_COLUMNS, S::STRIDE, slice * S::K_COLUMNS);
-                v.put(block.lds + S::K_ELEMENTS + slice * transposed_offset<Element>(S::V_COLUMNS, S::KEYS));
+                v.put(block.lds + S::K_ELEMENTS + slice * transposed_offset<Element>(S::V_COLUMNS, S::TILE_KEYS));
             }
             if (hides && lane_id() == 0) lds_store(block.flags + wave_id(), static_cast<u32>(found));
             block_barrier();
-            if constexpr (S::PIECES == 1)
-                if (key + S::KEYS < end) fetch(k, v, k_rows.from(S::KEYS), v_rows.from(S::KEYS), key + S::KEYS, 0);
+            if constexpr (S::TILE_SLICES == 1)
+                if (const u32 next = key + S::TILE_KEYS; next < end)
+                    fetch(k, v, k_rows.from(S::TILE_KEYS), v_rows.from(S::TILE_KEYS), next, 0);
             if (scores.wave_sees(key)) {
                 compute(key);
                 if (hides && any_flag()) add_nonfinite(v_rows, key);
             }
-            k_rows = k_rows.from(S::KEYS);
-            v_rows = v_rows.from(S::KEYS);
+            k_rows = k_rows.from(S::TILE_KEYS);
+            v_rows = v_rows.from(S::TILE_KEYS);
         }
     }
 
-    // Issues the loads of a piece of the tile at `key`, whose rows are given.
+    // Issues the loads of a slice of the tile at `key`, whose rows are given.
     ROCATTN_INLINE void fetch(typename S::KTile& k, typename S::VTile& v, Rows<T> k_rows, Rows<T> v_rows, u32 key,
                               u32 slice) const {
         const u32 k_first = slice * S::K_COLUMNS, v_first = slice * S::V_COLUMNS;
-        if (key + S::KEYS <= block.seq_k) {
-            k.template fetch<true>(k_rows, S::KEYS, k_first);
-            v.template fetch<true>(v_rows, S::KEYS, v_first);
+        if (key + S::TILE_KEYS <= block.seq_k) {
+            k.template fetch<true>(k_rows, S::TILE_KEYS, k_first);
+            v.template fetch<true>(v_rows, S::TILE_KEYS, v_first);
             keep_branch<1>();
         } else {
             k.template fetch<false>(k_rows, block.seq_k - key, k_first);
@@ -219,69 +221,69 @@ private:
     }
 
     ROCATTN_INLINE void compute(u32 key) {
-        C s[Q][S::KEY_TILES];
+        C s[Q_FRAGMENTS][S::K_FRAGMENTS];
         multiply_queries(s);
 #pragma unroll
-        for (u32 i = 0; i < Q; ++i)
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
-            for (u32 t = 0; t < S::KEY_TILES; ++t) s[i][t] = arranged<M>(s[i][t]);
+            for (u32 t = 0; t < S::K_FRAGMENTS; ++t) s[i][t] = arranged<M>(s[i][t]);
 #pragma unroll
-        for (u32 i = 0; i < Q; ++i) scores.template apply<S>(i, s[i], key);
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i) scores.template apply<S>(i, s[i], key);
         move_references(s);
 #pragma unroll
-        for (u32 i = 0; i < Q; ++i)
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
-            for (u32 t = 0; t < S::KEY_TILES; ++t) exponentiate(i, s[i][t]);
+            for (u32 t = 0; t < S::K_FRAGMENTS; ++t) exponentiate(i, s[i][t]);
         multiply_values(s);
     }
 
-    ROCATTN_INLINE void multiply_queries(C (&s)[Q][S::KEY_TILES]) const {
+    ROCATTN_INLINE void multiply_queries(C (&s)[Q_FRAGMENTS][S::K_FRAGMENTS]) const {
 #pragma unroll
-        for (u32 i = 0; i < Q; ++i)
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
-            for (u32 t = 0; t < S::KEY_TILES; ++t) s[i][t] = PLAIN ? start[i] : C{};
+            for (u32 t = 0; t < S::K_FRAGMENTS; ++t) s[i][t] = PLAIN ? start[i] : C{};
 #pragma unroll
-        for (u32 step = 0; step < S::STEPS; ++step) {
-            // Else the products of the second query tile go behind the masking of the first, with all of K waiting in
-            // registers. Not after the last step: scores must be known to come from a product to be compared directly.
-            if (Q > 1 && step + 1 == S::STEPS) {
+        for (u32 d = 0; d < S::DEPTHS; ++d) {
+            // Else the products of the second query fragment go behind the masking of the first, with all of K waiting
+            // in registers. Only before the last depth: what is known to come from a product is compared directly.
+            if (Q_FRAGMENTS > 1 && d + 1 == S::DEPTHS) {
 #pragma unroll
-                for (u32 i = 0; i < Q; ++i)
+                for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
-                    for (u32 t = 0; t < S::KEY_TILES; ++t) settle(s[i][t]);
+                    for (u32 t = 0; t < S::K_FRAGMENTS; ++t) settle(s[i][t]);
             }
-            B mine[Q][FRAGS];
+            B mine[Q_FRAGMENTS][FRAGS];
 #pragma unroll
-            for (u32 i = 0; i < Q; ++i) {
-                if constexpr (S::QUERIES_IN_LDS) {
-                    read_b<M>(query_tile(i) + step * GROUP_DEPTH<M>, S::STRIDE, mine[i]);
+            for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
+                if constexpr (S::KEEPS_Q_IN_LDS) {
+                    read_b<M>(query_fragment(i) + d * GROUP_DEPTH<M>, S::STRIDE, mine[i]);
                 } else {
 #pragma unroll
-                    for (u32 f = 0; f < FRAGS; ++f) mine[i][f] = q[i][step][f];
+                    for (u32 f = 0; f < FRAGS; ++f) mine[i][f] = q[i][d][f];
                 }
             }
 #pragma unroll
-            for (u32 t = 0; t < S::KEY_TILES; ++t) {
+            for (u32 t = 0; t < S::K_FRAGMENTS; ++t) {
                 typename M::A a[FRAGS];
-                read_a<M>(block.lds + t * 16 * S::STRIDE + step * GROUP_DEPTH<M>, S::STRIDE, a);
+                read_a<M>(block.lds + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
 #pragma unroll
                 for (u32 f = 0; f < FRAGS; ++f)
 #pragma unroll
-                    for (u32 i = 0; i < Q; ++i) s[i][t] = M::multiply(a[f], mine[i][f], s[i][t]);
+                    for (u32 i = 0; i < Q_FRAGMENTS; ++i) s[i][t] = M::multiply(a[f], mine[i][f], s[i][t]);
             }
-            if (S::FULL_OF_SUMS && step % 4 == 3) keep_order();
+            if (S::FULL_OF_SUMS && d % 4 == 3) keep_order();
         }
     }
 
     // If some score of the wave is too far above its row's reference, all references move up to the maxima so far.
-    ROCATTN_INLINE void move_references(C (&s)[Q][S::KEY_TILES]) {
-        float top[Q];
+    ROCATTN_INLINE void move_references(C (&s)[Q_FRAGMENTS][S::K_FRAGMENTS]) {
+        float top[Q_FRAGMENTS];
         bool beyond = false;
 #pragma unroll
-        for (u32 i = 0; i < Q; ++i) {
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
             top[i] = s[i][0][0];
 #pragma unroll
-            for (u32 t = 0; t < S::KEY_TILES; ++t)
+            for (u32 t = 0; t < S::K_FRAGMENTS; ++t)
 #pragma unroll
                 for (u32 r = 0; r < M::C_ROWS; ++r) top[i] = __builtin_fmaxf(top[i], s[i][t][r]);
             beyond |= top[i] > limit[i];
@@ -290,14 +292,14 @@ private:
         const bool distant = PLAIN && any_lane(limit[0] == -LARGEST);
         bool too_far = false;
 #pragma unroll
-        for (u32 i = 0; i < Q; ++i) {
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
             const float before = limit[i] == -INF ? -INF : reference[i];
             const float base = PLAIN && !distant ? reference[i] : 0.0f;
             const float now = __builtin_fmaxf(before, column_max<M>(top[i]) + base);
             const float moved = now == -INF ? 0.0f : now;
             if constexpr (PLAIN) {
 #pragma unroll
-                for (u32 t = 0; t < S::KEY_TILES; ++t) s[i][t] -= moved - base;
+                for (u32 t = 0; t < S::K_FRAGMENTS; ++t) s[i][t] -= moved - base;
                 settle(start[i] = column_values<M>(distant ? 0.0f : -moved));
                 too_far |= !distant && __builtin_fabsf(moved) * unit() > NEAR;
             }
@@ -309,12 +311,12 @@ private:
             sum[i] *= factor;
             const C column_factor = column_values<M>(factor);
 #pragma unroll
-            for (u32 f = 0; f < S::FEATURE_TILES; ++f) o[i][f] *= column_factor;
+            for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) o[i][f] *= column_factor;
         }
         if (PLAIN && any_lane(too_far)) {
             keep_branch();
 #pragma unroll
-            for (u32 i = 0; i < Q; ++i) limit[i] = INF;
+            for (u32 i = 0; i < Q_FRAGMENTS; ++i) limit[i] = INF;
         }
     }
 
@@ -332,12 +334,12 @@ private:
         block_barrier();
         if (!any_flag()) return false;
 #pragma unroll
-        for (u32 i = 0; i < Q; ++i) {
+        for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
             limit[i] = reference[i] = -LARGEST;
             sum[i] = {};
             settle(start[PLAIN ? i : 0] = C{});
 #pragma unroll
-            for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
+            for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
                 o[i][f] = C{};
                 // Else registers with zeros for it are kept from before the loop on; on RDNA, O would be spilled for it.
                 if constexpr (WAVE == 64 && M::DEPTH > 4) settle(o[i][f]);
@@ -365,29 +367,29 @@ private:
         settle(sum[i]);
     }
 
-    ROCATTN_INLINE void multiply_values(const C (&p)[Q][S::KEY_TILES]) {
+    ROCATTN_INLINE void multiply_values(const C (&p)[Q_FRAGMENTS][S::K_FRAGMENTS]) {
         const Element* values = block.lds + S::K_ELEMENTS;
 #pragma unroll
         for (u32 c = 0; c < S::CHAINS; ++c) {
-            B b[Q][S::CHAIN_PRODUCTS];
+            B b[Q_FRAGMENTS][S::CHAIN_PRODUCTS];
 #pragma unroll
-            for (u32 i = 0; i < Q; ++i) {
-                C group[S::CHAIN_TILES];
+            for (u32 i = 0; i < Q_FRAGMENTS; ++i) {
+                C group[S::CHAIN_FRAGMENTS];
 #pragma unroll
-                for (u32 t = 0; t < S::CHAIN_TILES; ++t) group[t] = p[i][c * S::CHAIN_TILES + t];
+                for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) group[t] = p[i][c * S::CHAIN_FRAGMENTS + t];
                 chain_group<M>(group, b[i]);
             }
 #pragma unroll
-            for (u32 f = 0; f < S::FEATURE_TILES; ++f)
+            for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f)
 #pragma unroll
                 for (u32 g = 0; g < S::GROUPS; ++g) {
                     typename M::A a[FRAGS];
-                    const Element* start = values + transposed_offset<Element>(16 * f, S::KEYS);
-                    read_a_transposed<M>(start + c * CHAIN_ROWS<M> + g * GROUP_DEPTH<M>, S::KEYS, a);
+                    const Element* start = values + transposed_offset<Element>(16 * f, S::TILE_KEYS);
+                    read_a_transposed<M>(start + c * CHAIN_ROWS<M> + g * GROUP_DEPTH<M>, S::TILE_KEYS, a);
 #pragma unroll
                     for (u32 n = 0; n < FRAGS; ++n)
 #pragma unroll
-                        for (u32 i = 0; i < Q; ++i) o[i][f] = M::multiply(a[n], b[i][g * FRAGS + n], o[i][f]);
+                        for (u32 i = 0; i < Q_FRAGMENTS; ++i) o[i][f] = M::multiply(a[n], b[i][g * FRAGS + n], o[i][f]);
                     if (S::FULL_OF_SUMS && f % 4 == 3) keep_order();
                 }
         }
@@ -412,35 +414,35 @@ private:
 
     // Rare, so it reads V again. A visible p > 0 times an infinity or NaN is just that infinity or NaN.
     ROCATTN_INLINE void add_nonfinite(Rows<T> v_rows, u32 first) {
-        const u32 stop = smaller(first + S::KEYS, block.seq_k);
+        const u32 stop = smaller(first + S::TILE_KEYS, block.seq_k);
         for (u32 key = first; key < stop; ++key, v_rows = v_rows.from(1)) {
             const T* row = v_rows.base;
-            u32 seen[Q];  // as a mask of bits, so that no branch gathers the additions at the end
+            u32 seen[Q_FRAGMENTS];  // as a mask of bits, so that no branch gathers the additions at the end
             u32 lane_column = M::c_row(0);
             settle(lane_column);  // else the comparisons of all columns are kept in SGPRs from before the loop on
 #pragma unroll
-            for (u32 i = 0; i < Q; ++i) seen[i] = scores.sees(i, key) ? ~0u : 0u;
+            for (u32 i = 0; i < Q_FRAGMENTS; ++i) seen[i] = scores.sees(i, key) ? ~0u : 0u;
 #pragma unroll
-            for (u32 f = 0; f < S::FEATURE_TILES; ++f) {
+            for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
                 if constexpr (M::PAIRED) {
 #pragma unroll
-                    for (u32 i = 0; i < Q; ++i) o[i][f] = M::arranged(o[i][f]);
+                    for (u32 i = 0; i < Q_FRAGMENTS; ++i) o[i][f] = M::arranged(o[i][f]);
                 }
 #pragma unroll
                 for (u32 r = 0; r < M::C_ROWS; ++r) {
                     u32 column = 16 * f + M::row_step(r) + lane_column;
-                    if (S::GRANULE != 0 && column >= block.head_dim_v) column = 0;  // a feature that no one writes out
+                    if (S::STEP != 0 && column >= block.head_dim_v) column = 0;  // a feature that no one writes out
                     const float value = to_float(load(lane_address(row, column * u32{sizeof(T)})));
                     // Infinity less the largest number is infinity, and finite values become 0. No comparisons: their
                     // results would take two scalars each.
                     const float excess = value - __builtin_fminf(__builtin_fmaxf(value, -LARGEST), LARGEST);
 #pragma unroll
-                    for (u32 i = 0; i < Q; ++i)
+                    for (u32 i = 0; i < Q_FRAGMENTS; ++i)
                         o[i][f][r] += __builtin_bit_cast(float, __builtin_bit_cast(u32, excess) & seen[i]);
                 }
                 if constexpr (M::PAIRED) {
 #pragma unroll
-                    for (u32 i = 0; i < Q; ++i) o[i][f] = M::arranged(o[i][f]);
+                    for (u32 i = 0; i < Q_FRAGMENTS; ++i) o[i][f] = M::arranged(o[i][f]);
                 }
                 keep_order();
             }

@@ -20,7 +20,7 @@ struct FlashArguments {
     u32 seq_q, seq_k, num_heads, group, head_dim, head_dim_v;
 };
 
-// The block's query rows: [first, first + BLOCK_ROWS) of one head. grid (query tiles, H, B).
+// The block's query rows: [first, first + BLOCK_ROWS) of one head. grid (query fragments, H, B).
 template <typename S>
 struct QueryRows {
     u32 first;       // of the block
@@ -29,7 +29,7 @@ struct QueryRows {
     ROCATTN_INLINE explicit QueryRows(u32 tile)
         : first(tile * S::BLOCK_ROWS), wave_first(uniform(tile * S::BLOCK_ROWS + wave_id() * S::WAVE_ROWS)) {}
 
-    // This lane's row of query tile i.
+    // This lane's row of query fragment i.
     ROCATTN_INLINE u32 lane_row(u32 i) const { return wave_first + 16 * i + S::M::column(); }
 };
 
@@ -57,7 +57,7 @@ ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const 
     forward.run(first, stop);
 
 #pragma unroll
-    for (u32 i = 0; i < S::QUERIES; ++i) {
+    for (u32 i = 0; i < S::Q_FRAGMENTS; ++i) {
         const u32 row = rows.lane_row(i);
         float reference = forward.reference_of(i), total = forward.total(i), kept = 1.0f;
         if (!Scores::PLAIN && sink > -INF) {

@@ -10,7 +10,7 @@
 // of transposed tiles: the hardware does not serve a read in groups of consecutive lanes (docs/kernels.md).
 //
 // Rows are addressed as base + 32-bit byte offset, the base being the same in all lanes (an SGPR pair, advanced by
-// scalar additions). So KEY_TILE * |stride| * sizeof(T) must stay below 2^32; any sign of the stride will do.
+// scalar additions). So ROWS * |stride| * sizeof(T) must stay below 2^32; any sign of the stride will do.
 #pragma once
 
 #include <rocattn/columns.h>
@@ -97,22 +97,22 @@ private:
 
 // ---- tiles ---------------------------------------------------------------------------------------------------------
 // THREADS threads move a tile of ROWS rows and COLUMNS columns of a matrix with `columns` of them, from column `first`
-// on (if it has several such tiles side by side). GRANULE divides `columns`; 0: all columns exist and none is ever
+// on (if it has several such tiles side by side). STEP divides `columns`; 0: all columns exist and none is ever
 // checked. fetch<true> takes a tile whose rows all exist; fetch<false> gives zeros for rows from `rows` on. A thread
 // without a chunk of its own reads another's, since a branch would cost a copy of every register that it skips.
 
-template <typename T, typename Element, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 GRANULE>
+template <typename T, typename Element, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP>
 struct RowTile {
     static constexpr u32 WIDTH = VECTOR_BYTES / sizeof(T);
     static constexpr u32 BYTES = sizeof(T);
     static constexpr u32 CHUNKS = COLUMNS / WIDTH;  // a thread moves WIDTH elements at a time
     static constexpr u32 LANES = lanes_a_row(CHUNKS, ROWS, THREADS);
     static constexpr u32 ACROSS = (CHUNKS + LANES - 1) / LANES;
-    static constexpr u32 STEP = THREADS / LANES;
-    static constexpr u32 DOWN = (ROWS + STEP - 1) / STEP;
-    static constexpr bool ALL_COLUMNS = CHUNKS % LANES == 0, ALL_ROWS = ROWS % STEP == 0;  // every thread has a chunk
+    static constexpr u32 ROW_STEP = THREADS / LANES;
+    static constexpr u32 DOWN = (ROWS + ROW_STEP - 1) / ROW_STEP;
+    static constexpr bool ALL_COLUMNS = CHUNKS % LANES == 0, ALL_ROWS = ROWS % ROW_STEP == 0;  // each has a chunk
     static_assert(ALL_ROWS || DOWN == 1, "a thread's row exists in all rounds or in none");
-    using P = Pieces<T, WIDTH, GRANULE>;
+    using P = Pieces<T, WIDTH, STEP>;
 
     u32 row, column, columns;
     u32 offset[ACROSS][P::COUNT];  // addresses of this thread's first chunks, in bytes from the tile's lowest row
@@ -126,17 +126,17 @@ struct RowTile {
     template <bool FULL>
     ROCATTN_INLINE void fetch(const Rows<T>& tile, u32 rows, u32 first = 0, Where where = Where::here()) {
         const T* low = tile.template low<ROWS>();
-        if constexpr (GRANULE == 0 || GRANULE == ANY_COLUMNS)
+        if constexpr (STEP == 0 || STEP == ANY_COLUMNS)
             low += first;
         else
             locate(tile, first);
 #pragma unroll
-        for (u32 d = 0; d < DOWN; ++d, advance(low, STEP * tile.stride))
+        for (u32 d = 0; d < DOWN; ++d, advance(low, ROW_STEP * tile.stride))
 #pragma unroll
             for (u32 a = 0; a < ACROSS; ++a) {
-                if (!FULL && row + d * STEP >= rows)
+                if (!FULL && row + d * ROW_STEP >= rows)
                     x[d][a] = {};
-                else if constexpr (GRANULE == ANY_COLUMNS)
+                else if constexpr (STEP == ANY_COLUMNS)
                     x[d][a] = load_some<T, WIDTH>(lane_address(low, offset[a][0]), left(first, a), where);
                 else
                     x[d][a] = P::load_all([&](u32 p) { return lane_address(low, offset[a][p]); }, where);
@@ -155,7 +155,7 @@ struct RowTile {
     // `stride`: LDS elements from row to row.
     ROCATTN_INLINE void put(Element* tile, u32 stride, u32 first = 0, Where where = Where::here()) const {
         u32 column = this->column;
-        if constexpr (!ALL_COLUMNS || GRANULE != 0)
+        if constexpr (!ALL_COLUMNS || STEP != 0)
             settle(column);  // else what is compared with it is kept in scalar registers all the time
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d)
@@ -163,9 +163,9 @@ struct RowTile {
             for (u32 a = 0; a < ACROSS; ++a) {
                 const u32 from = column + a * LANES * WIDTH;
                 if ((!ALL_COLUMNS && from >= COLUMNS) || (!ALL_ROWS && row >= ROWS)) continue;
-                constexpr bool WHOLE = GRANULE == 0 || GRANULE == ANY_COLUMNS;
+                constexpr bool WHOLE = STEP == 0 || STEP == ANY_COLUMNS;
                 const auto chunk = WHOLE ? x[d][a] : P::existing(x[d][a], first + from, columns);
-                put_elements<Element, T, WIDTH>(tile + (row + d * STEP) * stride + from, chunk, where);
+                put_elements<Element, T, WIDTH>(tile + (row + d * ROW_STEP) * stride + from, chunk, where);
             }
     }
 
@@ -182,7 +182,7 @@ private:
 #pragma unroll
             for (u32 p = 0; p < P::COUNT; ++p) {
                 const u32 at = column + a * LANES * WIDTH;
-                u32 from = GRANULE == 0 || GRANULE == ANY_COLUMNS ? at : P::column(p, first + at, columns);
+                u32 from = STEP == 0 || STEP == ANY_COLUMNS ? at : P::column(p, first + at, columns);
                 if (!ALL_COLUMNS && at >= COLUMNS) from = 0;
                 offset[a][p] = start + from * BYTES;
             }
@@ -192,7 +192,7 @@ private:
 // The same, transposed on the way into LDS: element (row, column) goes to transposed_offset(column, ROWS) + the
 // position of the row. A thread takes WIDTH columns of 4 rows, those of 4 neighbouring positions, and writes WIDTH
 // times 4 rows. Columns that do not exist hold copies of others: they become features that no one writes out.
-template <typename T, typename M, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 GRANULE>
+template <typename T, typename M, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP>
 struct TransposedTile {
     using Element = typename M::Element;
     static constexpr u32 BYTES = sizeof(T), WIDEST = VECTOR_BYTES / BYTES;
@@ -201,11 +201,11 @@ struct TransposedTile {
     static constexpr u32 CHUNKS = COLUMNS / WIDTH;
     static constexpr u32 LANES = lanes_a_row(CHUNKS, ROWS / 4, THREADS);
     static constexpr u32 ACROSS = (CHUNKS + LANES - 1) / LANES;
-    static constexpr u32 STEP = THREADS / LANES * 4;  // positions
-    static constexpr u32 DOWN = (ROWS + STEP - 1) / STEP;
-    static constexpr bool ALL_COLUMNS = CHUNKS % LANES == 0, ALL_ROWS = ROWS % STEP == 0;
+    static constexpr u32 ROW_STEP = THREADS / LANES * 4;  // positions
+    static constexpr u32 DOWN = (ROWS + ROW_STEP - 1) / ROW_STEP;
+    static constexpr bool ALL_COLUMNS = CHUNKS % LANES == 0, ALL_ROWS = ROWS % ROW_STEP == 0;
     static_assert(ALL_ROWS || DOWN == 1, "a thread's rows exist in all rounds or in none");
-    using P = Pieces<T, WIDTH, GRANULE>;
+    using P = Pieces<T, WIDTH, STEP>;
 
     u32 position, column, columns;
     u32 offset[DOWN][ACROSS][P::COUNT];
@@ -219,7 +219,7 @@ struct TransposedTile {
     template <bool FULL>
     ROCATTN_INLINE void fetch(const Rows<T>& tile, u32 rows, u32 first = 0, Where where = Where::here()) {
         const T* low = tile.template low<ROWS>();
-        if constexpr (GRANULE == 0 || GRANULE == ANY_COLUMNS)
+        if constexpr (STEP == 0 || STEP == ANY_COLUMNS)
             low += first;
         else
             locate(tile, first);
@@ -231,7 +231,7 @@ struct TransposedTile {
                 for (u32 a = 0; a < ACROSS; ++a) {
                     if (!FULL && row(d) + i * CHAIN_STEP<M> >= rows)
                         x[d][a][i] = {};
-                    else if constexpr (GRANULE == ANY_COLUMNS)
+                    else if constexpr (STEP == ANY_COLUMNS)
                         x[d][a][i] = load_some<T, WIDTH>(lane_address(low, offset[d][a][0]), left(first, a), where);
                     else
                         x[d][a][i] = P::load_all([&](u32 p) { return lane_address(low, offset[d][a][p]); }, where);
@@ -269,7 +269,7 @@ struct TransposedTile {
             for (u32 a = 0; a < ACROSS; ++a) {
                 const u32 first = column + a * LANES * WIDTH;
                 if ((!ALL_COLUMNS && first >= COLUMNS) || (!ALL_ROWS && position >= ROWS)) continue;
-                Element* start = tile + transposed_offset<Element>(first, ROWS) + position + d * STEP;
+                Element* start = tile + transposed_offset<Element>(first, ROWS) + position + d * ROW_STEP;
                 Vector<T, 4> columns[WIDTH];
                 transpose(x[d][a], columns);
 #pragma unroll
@@ -286,7 +286,7 @@ private:
     }
     // The first of this thread's 4 rows in round d; the others follow CHAIN_STEP apart.
     ROCATTN_INLINE u32 row(u32 d) const {
-        const u32 at = (ALL_ROWS ? position : smaller(position, ROWS - 4)) + d * STEP;
+        const u32 at = (ALL_ROWS ? position : smaller(position, ROWS - 4)) + d * ROW_STEP;
         return at / CHAIN_ROWS<M> * CHAIN_ROWS<M> + chain_group_row<M>(at % CHAIN_ROWS<M>);
     }
     ROCATTN_INLINE void locate(const Rows<T>& matrix, u32 first) {
@@ -298,7 +298,7 @@ private:
 #pragma unroll
                 for (u32 p = 0; p < P::COUNT; ++p) {
                     const u32 at = column + a * LANES * WIDTH;
-                    u32 from = GRANULE == 0 || GRANULE == ANY_COLUMNS ? at : P::column(p, first + at, columns);
+                    u32 from = STEP == 0 || STEP == ANY_COLUMNS ? at : P::column(p, first + at, columns);
                     if (!ALL_COLUMNS && at >= COLUMNS) from = 0;
                     offset[d][a][p] = start + from * BYTES;
                 }

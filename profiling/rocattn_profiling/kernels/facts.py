@@ -44,7 +44,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kernel: Name of a shipped kernel, or the symbol of another one.
         variant: Which problem it is compiled for ("f16 D=128"); "" for kernels of others.
-        choices: How it is compiled for that ("WAVES=4 KEY_TILE=32"): two revisions may differ in it.
+        choices: How it is compiled for that ("WAVES=4 KEYS_PER_TILE=32"): two revisions may differ in it.
         arch, target: The processor, and it with its features ("gfx942", "gfx942:xnack-").
         symbol: Its name in the code object.
         file: Its source below ``kernels/``; of other kernels the file that was read.

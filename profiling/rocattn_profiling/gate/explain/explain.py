@@ -43,8 +43,8 @@ _NAMED = 2  # causes that the paragraph itself names
 _PLAN_SOURCES = ("rocattn/gpu/plan.py", "rocattn/gpu/flash.py", "rocattn/registry.py", "rocattn/backends/__init__.py")
 _OCCUPANCY = "Take back registers or LDS until the next step of occupancy (`rocattn kernels occupancy`)."
 ADVICE = {
-    "spills": "Fewer registers avoid it: smaller QUERY_TILES or KEY_TILE in rocattn/gpu/tiles.py, a lower MIN_WAVES, "
-    "or values that live over a shorter range.",
+    "spills": "Fewer registers avoid it: smaller QUERY_FRAGMENTS or KEYS_PER_TILE in rocattn/gpu/tiles.py, a lower "
+    "MIN_WAVES, or values that live over a shorter range.",
     "scratch": "Index arrays by constants only, and have every function that takes one inlined.",
     "occupancy": _OCCUPANCY,
     "blocks": _OCCUPANCY,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rocattn.errors import ToolchainError
-from rocattn.toolchain import msgpack
 from rocattn.toolchain.descriptor import (
     DESCRIPTOR_BYTES,
     OLD_DESCRIPTOR_BYTES,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _NT_AMDGPU_METADATA = 32
 _STT_OLD_KERNEL = 10
-_MAX_METADATA_BYTES = 64 << 20
+_MAX_METADATA_BYTES = 16 << 20  # 8,000 kernels of 30 arguments; a hostile byte may decode to 70 bytes of objects
 MAX_KERNELS = 1 << 16
 _MOST = 2**32 - 1
 
@@ -145,12 +146,9 @@ def metadata_of(elf: Elf) -> dict[str, Any] | None:
             if len(text) > _MAX_METADATA_BYTES:
                 raise ToolchainError(f"the metadata note has {len(text) >> 20} MiB: that is none of a compiler's")
             try:
-                found = msgpack.decode(text)
-            except ValueError as error:
+                return msgspec.msgpack.decode(text, type=dict[str, Any])
+            except (ValueError, RecursionError) as error:
                 raise ToolchainError(f"the metadata note is damaged: {error}") from error
-            if not isinstance(found, dict):
-                raise ToolchainError("the metadata note is damaged: it is no map")
-            return found
     return None
 
 

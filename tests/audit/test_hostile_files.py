@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rocattn.errors import RocattnError, ToolchainError
-from rocattn.toolchain import msgpack
+from rocattn.toolchain import code_object
 from rocattn.toolchain.code_object import read_elf, read_metadata
 from rocattn.toolchain.elf import Elf, shown
 from rocattn_profiling.kernels.model.cost import loop_cost
@@ -151,15 +151,18 @@ class TestHostileElf:
     @pytest.mark.parametrize(
         ("content", "words"),
         [
-            (b"\x91" * 100_000 + b"\x00", "nested more than"),
-            (b"\x81\xa1a" * 100_000, "nested more than"),
-            (b"\xdd\xff\xff\xff\xff\x00", "ends in the middle"),
-            (b"\xdb\xff\xff\xff\xffabc", "ends in the middle"),
-            (b"\x81\x90\x00", "key of a map"),
+            (b"\x81\xa1a" + b"\x91" * 100_000 + b"\x00", "recursion depth"),
+            (b"\x81\xa1a" * 100_000, "recursion depth"),
+            (b"\x81\xa1a\xdd\xff\xff\xff\xff\x00", "truncated"),
+            (b"\xdf\xff\xff\xff\xff\xa1a\x00", "truncated"),
+            (b"\x81\xdb\xff\xff\xff\xffabc", "truncated"),
+            (b"\x81\x90\x00", "Expected `str`, got `array`"),
+            (b"\x81\xa1a\x81\x80\x00", "hashable"),
             (b"\x81\xa1\xff\x00", "utf-8"),
-            (b"\xc1", "unexpected MessagePack type 0xc1"),
-            (b"", "ends in the middle"),
-            (b"\x90", "it is no map"),
+            (b"\x81\xa1a\xc1", "invalid opcode"),
+            (b"", "truncated"),
+            (b"\x90", "Expected `object`, got `array`"),
+            (b"\x80\x80", "trailing characters"),
         ],
     )
     def test_metadata_of_no_sense(self, content, words):
@@ -167,12 +170,12 @@ class TestHostileElf:
         with pytest.raises(ToolchainError, match=words):
             read_metadata(elf_of([(7, 0, note(content))]))
 
-    def test_metadata_of_too_many_values(self, monkeypatch):
-        """The decoder stops at its limit."""
-        monkeypatch.setattr(msgpack, "MAX_VALUES", 1000)
-        assert msgpack.decode(msgspec.msgpack.encode([0] * 998))
-        with pytest.raises(ValueError, match="more than 1000 values"):
-            msgpack.decode(msgspec.msgpack.encode([0] * 1001))
+    def test_metadata_of_too_many_bytes(self, monkeypatch):
+        """A note beyond the limit is not decoded: each of its bytes may become an object."""
+        monkeypatch.setattr(code_object, "_MAX_METADATA_BYTES", 1000)
+        assert read_metadata(elf_of([(7, 0, note(msgspec.msgpack.encode({"a": [0] * 990})))]))
+        with pytest.raises(ToolchainError, match="none of a compiler's"):
+            read_metadata(elf_of([(7, 0, note(msgspec.msgpack.encode({"a": [0] * 1000})))]))
 
     @pytest.mark.parametrize(
         ("change", "words"),

@@ -1,4 +1,4 @@
-"""Reading a code object's metadata: right, against msgspec's decoder, and one clear line for what is damaged."""
+"""Reading a code object's metadata, and one clear line for what is damaged."""
 
 import struct
 
@@ -7,13 +7,6 @@ import pytest
 
 from rocattn.errors import ToolchainError
 from rocattn.toolchain.code_object import is_code_object, kernels_of, read_metadata
-
-VALUES = [
-    0, 1, 127, 128, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**64 - 1, -1, -32, -33, -128, -129, -32769, -(2**31) - 1,
-    0.5, -1e300, True, False, None, "", "x" * 31, "ä" * 20, "y" * 300, "z" * 70_000, b"", b"q" * 300, b"r" * 70_000,
-    [], [1, [2, ["three"]]], list(range(20)), list(range(70_000)), {}, {"a": {"b": [None]}}, {1: -1},
-    {f"k{i}": i for i in range(20)}, {f"k{i}": i for i in range(70_000)},
-]  # fmt: skip
 
 
 def elf(note, *, machine=224, kind=32, owner=b"AMDGPU\0"):
@@ -28,12 +21,6 @@ def elf(note, *, machine=224, kind=32, owner=b"AMDGPU\0"):
     struct.pack_into("<I", sections, 64 + 4, 7)
     struct.pack_into("<QQ", sections, 64 + 24, 192, len(text))
     return bytes(header + sections) + text
-
-
-@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
-def test_every_type_decodes_as_msgspec_encodes_it(value):
-    """Each width of each type, nested and not."""
-    assert read_metadata(elf(msgspec.msgpack.encode({"value": value}))) == {"value": value}
 
 
 def test_what_a_kernel_says_is_read():
@@ -93,7 +80,7 @@ def test_notes_of_others_are_passed_over():
         (elf(b"\x80", kind=1), "has no metadata note"),
         (elf(b"\x80", owner=b"LLVM\0"), "has no metadata note"),
         (elf(b"\x81\xa1a"), "is damaged"),
-        (elf(b"\x81\xa1a\xc1"), "is damaged: unexpected MessagePack type 0xc1"),
+        (elf(b"\x81\xa1a\xc1"), "is damaged: MessagePack data is malformed: invalid opcode"),
         (elf(b"\x05"), "is damaged"),
         (elf(b"\x80")[:100], "is damaged"),
     ],

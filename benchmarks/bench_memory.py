@@ -27,7 +27,7 @@ class Counted(ForwardCase):
     def setup(self, backend, label):
         """Skip commits that cannot count."""
         super().setup(backend, label)
-        self.measure = needed("rocattn_profiling.memory.worker").measure_call
+        self.measure = needed("rocattn_profiling.memory.measure").measure_call
 
     def track_allocated(self, backend, label):
         return self.measure(self.configs[label], backend).allocated_bytes

@@ -16,11 +16,11 @@ from pathlib import Path
 FULL = os.environ.get("ROCATTN_ASV_FULL", "") not in {"", "0"}
 WORKLOADS = "rocattn_profiling.workloads.grids"
 FORMER_NAMES = {
-    "rocattn_profiling.bench.gpu_clock": "rocattn_profiling.measure.gpu_clock",
-    "rocattn_profiling.kernels.shipped": "rocattn_profiling.audit.shipped",
-    "rocattn_profiling.memory.worker": "rocattn_profiling.measure.memory_worker",
-    "rocattn_profiling.workloads.accuracy": "rocattn_profiling.measure.evaluation",
-    "rocattn_profiling.workloads.inputs": "rocattn_profiling.measure.data",
+    "rocattn_profiling.bench.gpu_clock": ("rocattn_profiling.measure.gpu_clock",),
+    "rocattn_profiling.kernels.shipped": ("rocattn_profiling.audit.shipped",),
+    "rocattn_profiling.memory.measure": ("rocattn_profiling.memory.worker", "rocattn_profiling.measure.memory_worker"),
+    "rocattn_profiling.workloads.accuracy": ("rocattn_profiling.measure.evaluation",),
+    "rocattn_profiling.workloads.inputs": ("rocattn_profiling.measure.data",),
 }
 
 
@@ -55,9 +55,9 @@ def inputs_for(config):
 def needed(module):
     """Import a module of the measured commit; NotImplementedError (asv's word for skip) if it has none.
 
-    A commit from before the folders were named after the commands has it under its name of then.
+    A commit from before a module was moved has it under a former name.
     """
-    for name in (module, FORMER_NAMES.get(module, module)):
+    for name in (module, *FORMER_NAMES.get(module, ())):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:

@@ -1,10 +1,12 @@
 """The asv suites: discoverable, named for people, versioned by hand, skipping what cannot run, and really running."""
 
+import importlib.util
 import json
 import math
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,9 @@ from rocattn_profiling.workloads.grids import GRIDS
 ROOT = Path(__file__).parents[2]
 SUITES = ROOT / "benchmarks"
 QUICK = re.compile(r"\.Quick")
+_spec = importlib.util.spec_from_file_location("suites_common", SUITES / "common.py")
+COMMON = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(COMMON)
 
 
 def bare(**changes):
@@ -54,6 +59,12 @@ def run_one(folder, name, suites=SUITES):
     answer.unlink(missing_ok=True)
     done = asv_script(folder, "run", name, "{}", "None", str(answer), suites=suites)
     return json.loads(answer.read_text()) if answer.exists() else None, done.returncode, done.stderr
+
+
+def git(*arguments):
+    """Return what git prints of this repository."""
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def test_asv_sees_only_suites():
@@ -250,3 +261,29 @@ def test_grids_come_from_the_working_tree(tmp_path):
     assert done.returncode == 0, done.stderr
     found = {b["name"]: b for b in json.loads((tmp_path / "found.json").read_text())}
     assert found["bench_forward.Square.time_attention"]["params"][1] == ["'b1-h1-q48-k48-d48-float32'"]
+
+
+@pytest.mark.parametrize("name", COMMON.FORMER_NAMES)
+def test_a_module_that_suites_need_exists_under_its_name(name):
+    """Else every commit from now on would lack it."""
+    assert importlib.util.find_spec(name) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "former"), [(name, former) for name, formers in COMMON.FORMER_NAMES.items() for former in formers]
+)
+def test_an_earlier_layout_has_the_module_elsewhere(tmp_path, name, former):
+    """Where only the former name exists it is imported; and it did exist, as far as this clone's history goes."""
+    path = f"{former.replace('.', '/')}.py"
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text("former = True\n")
+    (tmp_path / "rocattn_profiling/__init__.py").touch()  # else the installed one is a part of the same namespace
+    shutil.copy(SUITES / "common.py", tmp_path / "common.py")
+    code = f"import common; assert common.needed({name!r}).former"
+    layout = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    (tmp_path / "rocattn_profiling/workloads").mkdir(exist_ok=True)
+    (tmp_path / "rocattn_profiling/workloads/grids.py").write_text("GRIDS = {}\n")
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=layout, check=True)
+    if not (ROOT / ".git").exists() or git("rev-parse", "--is-shallow-repository") == "true":
+        pytest.skip("no history here to look the former name up in")
+    assert git("rev-list", "-1", "HEAD", "--", f"profiling/{path}")

@@ -265,7 +265,7 @@ def test_workspace_bytes_is_what_a_call_allocates(monkeypatch, name, direction, 
     numpy's buffers are counted by tracemalloc, those of the CPU kernels by the kernels.
     """
     from rocattn.backends import cpu
-    from rocattn_profiling.memory.worker import allocator_peak
+    from rocattn_profiling.memory.measure import allocator_peak
     from rocattn_profiling.workloads.inputs import make_inputs
 
     if not (backend := BACKENDS.get(name)).available():

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rocattn_profiling.asv import detached
 from rocattn_profiling.asv.launch import Launcher, Request
+from rocattn_profiling.base.process import MARK, end_marked
 
 SUITE = """
 import os, subprocess, sys, threading, time
@@ -119,7 +119,7 @@ def test_a_failure_has_one_line_and_the_whole_traceback(run):
     [
         ("time_exits", "SystemExit: 0"),
         ("time_dies", "the process was killed by SIGSEGV"),
-        ("time_leaves", "the process ended with status 7 before it had an answer: it printed nothing"),
+        ("time_leaves", "the process ended with exit status 7: it printed nothing"),
         ("track_nan", "ValueError: the benchmark returned nan"),
         ("track_text", "TypeError: the benchmark returned str, not a number"),
         ("time_shouts", f"ValueError: {'x' * 988}"),
@@ -162,16 +162,14 @@ def test_a_process_in_a_session_of_its_own_ends_with_the_launch(run, tmp_path):
     assert has_ended(int((tmp_path / "log.txt").read_text()))
 
 
-def test_other_processes_stay(tmp_path):
+def test_other_processes_stay():
     """Only what inherited the launch's own mark is ended, and only if it is new."""
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    own, other = (
-        subprocess.Popen(command, env={**os.environ, detached.MARK: mark}) for mark in (str(tmp_path), "another launch")
-    )
+    own, other = (subprocess.Popen(command, env={**os.environ, MARK: mark}) for mark in ("outer own", "another launch"))
     try:
-        detached.end_marked(str(tmp_path), detached.processes())
+        end_marked("own", frozenset([own.pid, other.pid]))
         assert own.poll() is None
-        detached.end_marked(str(tmp_path), frozenset())
+        end_marked("own", frozenset())
         assert own.wait(30) == -signal.SIGKILL
         assert other.poll() is None
     finally:

@@ -5,14 +5,14 @@ import json
 from hostgpu_cases import SIZES
 from rocattn import BACKENDS, AttentionConfig
 from rocattn_profiling.memory.model import theory
-from rocattn_profiling.memory.study import Subject
-from rocattn_profiling.memory.worker import measure_call
+from rocattn_profiling.memory.measure import MeasuredBackend
+from rocattn_profiling.memory.measure import measure_call
 
 found = {}
 config = AttentionConfig(**SIZES, dtype="float16")
 for name, flash in (("gpu", True), ("gpu-standard", False)):
     BACKENDS.get("gpu").use_flash_attention = flash
-    said = theory(config, Subject(name).backend)
+    said = theory(config, MeasuredBackend(name).backend)
     found[name] = [measure_call(config, "gpu").allocated_bytes, said.total, said.scores, said.workspace]
 print(json.dumps(found))
 """

@@ -8,7 +8,7 @@ import pytest
 
 from rocattn_profiling.bench import session as harness
 from rocattn_profiling.bench.fleet import cluster
-from rocattn_profiling.bench.side_by_side import Side
+from rocattn_profiling.bench.launch import BackendLaunches
 from rocattn_profiling.measure.settings import import_backends
 
 from .factory import make_sides
@@ -58,7 +58,11 @@ def inline(monkeypatch):
 
     def sides(config, backends, *rest, **more):
         made = make_sides(config, backends, *rest, **more)
-        return made | {"odd-crash": Side(failed="it crashed", log="the last words")} if "odd-crash" in made else made
+        return (
+            made | {"odd-crash": BackendLaunches(failed="it crashed", log="the last words")}
+            if "odd-crash" in made
+            else made
+        )
 
     monkeypatch.setattr(harness, "measure_side_by_side", sides)
     monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: {"gemm_tflops": 1.0, "memory_gbps": 1.0})

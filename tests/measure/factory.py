@@ -3,8 +3,8 @@
 import itertools
 
 from rocattn.config import AttentionConfig
+from rocattn_profiling.bench.launch import BackendLaunches
 from rocattn_profiling.bench.session import BenchSession
-from rocattn_profiling.bench.side_by_side import Side
 from rocattn_profiling.measure.records import Check, Commit, Launch, Machine, Record
 
 MACHINE = Machine(name="m", cpu="c", cores=2, memory_bytes=2**34, os="o", python="3.11", numpy="2.0")
@@ -25,7 +25,7 @@ def make_sides(_config, backends, settings, _threads, on_launch=lambda: None, *,
     ]
     for _ in launches:
         on_launch()
-    return {name: Side(launches=launches, check=CHECK, peak_rss_bytes=1) for name in backends}
+    return {name: BackendLaunches(launches=launches, check=CHECK, peak_rss_bytes=1) for name in backends}
 
 
 def run_bench(configs, backends, out, settings, *, suite="custom", **options):

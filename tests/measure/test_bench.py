@@ -89,7 +89,7 @@ def test_a_crashing_backend_is_exit_status_3_and_named(run_bench, tmp_path):
     words = ["--backend", "cpu", "odd-leave", "--backend-module", "odd_backends"]
     status, _, err = run_bench(*SHAPE, *SHORT, *words)
     assert status == 3
-    assert "on odd-leave: it ended with exit status 7: the last words" in err
+    assert "on odd-leave: the process ended with exit status 7: the last words" in err
     assert str(tmp_path / "out" / "failures.log") in err
 
 
@@ -211,7 +211,7 @@ def is_worker(process):
     """Whether a process is a sampling worker, and still there to be asked."""
     psutil = pytest.importorskip("psutil")
     try:
-        return any("sample_worker" in word for word in process.cmdline())
+        return any("bench.launch" in word for word in process.cmdline())
     except psutil.NoSuchProcess:
         return False
 

@@ -16,8 +16,8 @@ from filelock import FileLock
 from rocattn.backends.gpu import GpuBackend
 from rocattn.config import AttentionConfig
 from rocattn.errors import NoBackendError, RocattnError
+from rocattn_profiling.bench import launch as bench_launch
 from rocattn_profiling.bench import session as harness
-from rocattn_profiling.bench import side_by_side
 from rocattn_profiling.bench.session import BenchSession
 from rocattn_profiling.measure import feasibility, records
 from rocattn_profiling.measure.records import read_records
@@ -100,8 +100,8 @@ def test_a_wrong_output_is_found_however_little_is_wrong(tmp_path, backend):
 @pytest.mark.parametrize(
     ("backend", "reason"),
     [
-        ("odd-crash", "it was killed by SIGSEGV"),
-        ("odd-leave", "it ended with exit status 7: the last words"),
+        ("odd-crash", "the process was killed by SIGSEGV"),
+        ("odd-leave", "the process ended with exit status 7: the last words"),
         ("odd-raise", "ArithmeticError: the sum is odd"),
         ("odd-late", "MemoryError"),
     ],
@@ -118,9 +118,9 @@ def test_a_failing_backend_is_named_and_the_other_is_measured(tmp_path, backend,
 
 def test_a_backend_that_hangs_is_killed(tmp_path, monkeypatch):
     """It is named, with the time it was given; the other one is measured."""
-    monkeypatch.setattr(side_by_side, "_START_AND_CHECK_S", 1.5)
+    monkeypatch.setattr(bench_launch, "_START_AND_CHECK_S", 1.5)
     good, bad = bench(tmp_path, ["odd-good", "odd-hang"], time_limit_s=0.75)
-    assert (bad.status, bad.skipped) == ("failed", "it took more than 3 s")
+    assert (bad.status, bad.skipped) == ("failed", "the process took more than 3 s")
     assert good.launches
 
 
@@ -334,7 +334,7 @@ import json, sys
 from pathlib import Path
 import msgspec
 from rocattn.config import AttentionConfig
-from rocattn_profiling.measure import harness
+from rocattn_profiling.bench import session as harness
 from rocattn_profiling.measure.settings import Settings
 out, ceilings, settings, config = sys.argv[1:]
 harness.ceilings.measure_ceilings = lambda *_, **__: json.loads(ceilings)
@@ -377,15 +377,15 @@ def is_sampling(pid):
     psutil = pytest.importorskip("psutil")
     try:
         process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and "sample_worker" in " ".join(process.cmdline())
+        return process.status() != psutil.STATUS_ZOMBIE and "bench.launch" in " ".join(process.cmdline())
     except psutil.NoSuchProcess:
         return False
 
 
 def test_a_worker_that_imports_another_rocattn_is_refused(tmp_path, monkeypatch):
     """Measuring an installed copy instead of the checkout would be a wrong answer, not an error."""
-    monkeypatch.setattr(side_by_side.rocattn, "__file__", str(tmp_path / "rocattn" / "__init__.py"))
-    sides = side_by_side.measure_side_by_side(CONFIG, ["cpu"], settings(), 1)
+    monkeypatch.setattr(bench_launch.rocattn, "__file__", str(tmp_path / "rocattn" / "__init__.py"))
+    sides = bench_launch.measure_side_by_side(CONFIG, ["cpu"], settings(), 1)
     assert "the worker imported rocattn from" in sides["cpu"].failed
 
 

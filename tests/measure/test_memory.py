@@ -9,12 +9,12 @@ import pytest
 
 from rocattn import BACKENDS, AttentionConfig
 from rocattn_profiling.cli import main
-from rocattn_profiling.measure.launching import Answer, Crash
+from rocattn_profiling.measure.worker import Crash, Reply
+from rocattn_profiling.memory import measure as memory_measure
 from rocattn_profiling.memory import model as memory_model
 from rocattn_profiling.memory import page as memory_report
-from rocattn_profiling.memory import study as memory_run
 from rocattn_profiling.memory.command import byte_count
-from rocattn_profiling.memory.worker import MemoryResult, measure_call
+from rocattn_profiling.memory.measure import MemoryResult, measure_call
 
 CONFIG = AttentionConfig(batch=2, num_heads=4, num_kv_heads=2, seq_q=200, seq_k=200, head_dim=24, return_lse=True)
 LENGTHS = [100, 141, 200, 283, 400, 566]
@@ -277,9 +277,9 @@ def counted(monkeypatch):
         if isinstance(factor, Crash):
             return factor
         result = MemoryResult(allocated_bytes=int(factor * total), rss_bytes=5)
-        return Answer(msgspec.json.encode(result), "")
+        return Reply(msgspec.json.encode(result), "")
 
-    monkeypatch.setattr(memory_run, "run_worker", answer)
+    monkeypatch.setattr(memory_measure, "run_worker", answer)
     return factors
 
 
@@ -348,7 +348,7 @@ def test_the_exit_status_is_not_read_off_the_text(run_memory, counted, text):
 
 def test_what_does_not_fit_is_not_tried(run_memory, counted, monkeypatch):
     """The size that the theory needs is in the line."""
-    monkeypatch.setattr(memory_run, "available_memory_bytes", lambda: 1_000_000_000)
+    monkeypatch.setattr(memory_measure, "available_memory_bytes", lambda: 1_000_000_000)
     status, _, err = run_memory("--lengths", "64", "16384", "--backend", "cpu")
     assert status == 0
     assert "skipped cpu b1-h8x1-q16384-k16384-d64-float32: needs 8.7 GB by theory, 1.0 GB available" in err
@@ -371,7 +371,7 @@ def test_a_usage_error_is_one_line(run_memory, words, message):
 
 def test_a_folder_that_takes_nothing_is_told_before_the_measuring(run_memory, monkeypatch, tmp_path):
     """What would be lost at its end is not begun."""
-    monkeypatch.setattr(memory_run, "run_worker", lambda *_: pytest.fail("it measured"))
+    monkeypatch.setattr(memory_measure, "run_worker", lambda *_: pytest.fail("it measured"))
     (tmp_path / "out").write_text("a file")
     status, out, err = run_memory("--quick")
     assert (status, out) == (4, "")
@@ -399,7 +399,7 @@ def test_the_page_is_one_file_without_scripts(run_memory, counted, tmp_path):
 
 def test_a_study_of_nothing_is_still_a_page():
     """Absent backends are listed where there is nothing to draw."""
-    study = memory_run.MemoryStudy(
+    study = memory_measure.MemoryStudy(
         config=CONFIG.to_dict(), keep_queries=False, threads=1, budget_bytes=1, points=[], fits=[], reductions=[],
         absent={"gpu": "there is no <device>"},
     )  # fmt: skip

@@ -7,12 +7,19 @@ import pytest
 
 from rocattn import AttentionConfig
 from rocattn_profiling.measure.feasibility import PROCESS_BYTES
-from rocattn_profiling.measure.launching import Answer
+from rocattn_profiling.measure.worker import Reply
+from rocattn_profiling.memory import measure as memory_measure
 from rocattn_profiling.memory import page as memory_report
-from rocattn_profiling.memory import study as memory_run
+from rocattn_profiling.memory.measure import (
+    Fit,
+    MeasuredBackend,
+    MemoryPoint,
+    MemoryResult,
+    MemoryStudy,
+    Reduction,
+    reductions,
+)
 from rocattn_profiling.memory.model import Growth, Theory, theory
-from rocattn_profiling.memory.study import Fit, MemoryStudy, Point, Reduction, Subject, reductions
-from rocattn_profiling.memory.worker import MemoryResult
 
 CONFIG = AttentionConfig(batch=3, num_heads=4, num_kv_heads=2, seq_q=64, seq_k=64, head_dim=16)
 
@@ -21,7 +28,7 @@ def point(backend="cpu", length=64, counted=1000, *, workspace=600, scores=0, sk
     """A point whose tensors take 300 and 100 bytes."""
     status = "failed" if failed else "skipped" if skipped else "measured"
     made = Theory(inputs=300, outputs=100, workspace=workspace, scores=scores)
-    return Point(
+    return MemoryPoint(
         backend=backend, length=length, label="x", theory=made, matrix_bytes=1, skipped=skipped, status=status,
         allocated_bytes=0 if skipped else counted,
     )  # fmt: skip
@@ -70,7 +77,7 @@ def test_a_theory_is_wrong_in_either_direction_beyond_five_percent_and_small_obj
         point(str(n), counted=counted[n % 2], workspace=of - 400 + by)
         for n, by in enumerate((allowed - 1, allowed + 2, -allowed + 1, -allowed - 2))
     ]
-    assert [one.backend for one in memory_run.disagreements(study(points))] == ["1", "3"]
+    assert [one.backend for one in memory_measure.disagreements(study(points))] == ["1", "3"]
 
 
 def test_the_attention_matrix_is_of_all_heads_in_the_scores_dtype(monkeypatch):
@@ -80,26 +87,26 @@ def test_the_attention_matrix_is_of_all_heads_in_the_scores_dtype(monkeypatch):
 
     def worker(_module, job, env, _timeout):
         asked.append((json.loads(job), env))
-        return Answer(msgspec.json.encode(next(answers)), "")
+        return Reply(msgspec.json.encode(next(answers)), "")
 
-    monkeypatch.setattr(memory_run, "run_worker", worker)
-    single = memory_run._measure_point(Subject("cpu"), 64, CONFIG, 3, "")
+    monkeypatch.setattr(memory_measure, "run_worker", worker)
+    single = memory_measure._measure_point(MeasuredBackend("cpu"), 64, CONFIG, 3, "")
     assert (single.matrix_bytes, single.allocated_bytes, single.rss_bytes) == (4 * 3 * 4 * 64 * 64, 7, 9)
-    double = memory_run._measure_point(Subject("cpu"), 64, CONFIG.replace(dtype="float64"), 3, "")
+    double = memory_measure._measure_point(MeasuredBackend("cpu"), 64, CONFIG.replace(dtype="float64"), 3, "")
     assert (double.matrix_bytes, double.status, double.skipped) == (8 * 3 * 4 * 64 * 64, "failed", "MemoryError: no")
     env = asked[0][1]
     assert env["OMP_NUM_THREADS"] == "3"
     assert int(env["MALLOC_TRIM_THRESHOLD_"]) == int(env["MALLOC_MMAP_THRESHOLD_"]) == 1 << 17
-    assert Subject("gpu-standard").environment == {memory_run.FLASH_VARIABLE: "0"}
-    assert not Subject("gpu-standard").backend.use_flash_attention
+    assert MeasuredBackend("gpu-standard").environment == {memory_measure.FLASH_VARIABLE: "0"}
+    assert not MeasuredBackend("gpu-standard").backend.use_flash_attention
 
 
 def test_what_may_not_fit_beside_its_own_process_says_so(monkeypatch):
     """The need is below what is available, so the line also has what the process may take: twice that, and itself."""
-    monkeypatch.setattr(memory_run, "run_worker", lambda *_: pytest.fail("it measured"))
-    need = theory(CONFIG, Subject("cpu").backend).total
-    monkeypatch.setattr(memory_run, "available_memory_bytes", lambda: 2 * need + PROCESS_BYTES - 1)
-    found = memory_run._measure_point(Subject("cpu"), 64, CONFIG, 1, "")
+    monkeypatch.setattr(memory_measure, "run_worker", lambda *_: pytest.fail("it measured"))
+    need = theory(CONFIG, MeasuredBackend("cpu").backend).total
+    monkeypatch.setattr(memory_measure, "available_memory_bytes", lambda: 2 * need + PROCESS_BYTES - 1)
+    found = memory_measure._measure_point(MeasuredBackend("cpu"), 64, CONFIG, 1, "")
     assert found.skipped.startswith("needs ")
     assert found.skipped.endswith(f"; its process may take {(2 * need + PROCESS_BYTES) / 1e6:.1f} MB")
 
@@ -107,7 +114,7 @@ def test_what_may_not_fit_beside_its_own_process_says_so(monkeypatch):
 def test_the_worst_difference_counts_in_either_direction():
     """-20 % is worse than +5 %; what was skipped is in no fit."""
     points = [point(counted=1250), point(length=128, counted=952), point(length=256, skipped="x")]
-    fit = memory_run._fit(Subject("cpu"), points, CONFIG, 1, keep_queries=False)
+    fit = memory_measure._fit(MeasuredBackend("cpu"), points, CONFIG, 1, keep_queries=False)
     assert fit.worst_difference_pct == pytest.approx(20)
     assert (fit.longest, fit.longest_theory_bytes, fit.longest_measured_bytes) == (0, 0, None)
 
@@ -123,10 +130,10 @@ def test_standard_attention_comes_first_and_the_stand_in_is_no_gpu(monkeypatch):
             return self.able
 
     here = [Some("gpu"), Some("cpu-flash"), Some("cpu"), Some("absent", able=False)]
-    monkeypatch.setattr(memory_run, "BACKENDS", here)
-    assert memory_run.usable_backends() == ["gpu-standard", "cpu", "gpu", "cpu-flash"]
-    monkeypatch.setattr(memory_run, "BACKENDS", [Some("gpu", is_stand_in=True), Some("cpu")])
-    assert memory_run.usable_backends() == ["cpu"]
+    monkeypatch.setattr(memory_measure, "BACKENDS", here)
+    assert memory_measure.usable_backends() == ["gpu-standard", "cpu", "gpu", "cpu-flash"]
+    monkeypatch.setattr(memory_measure, "BACKENDS", [Some("gpu", is_stand_in=True), Some("cpu")])
+    assert memory_measure.usable_backends() == ["cpu"]
 
 
 def test_a_report_says_what_was_asked_and_what_sizes_let_expect():

@@ -9,7 +9,7 @@ import rocattn
 from rocattn.errors import ConfigError
 from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.bench import session as harness
-from rocattn_profiling.bench.sample_worker import Job, perform
+from rocattn_profiling.bench.launch import LaunchJob, perform
 from rocattn_profiling.cli import main
 from rocattn_profiling.measure.records import read_records
 from rocattn_profiling.measure.stats import summarize
@@ -98,13 +98,13 @@ def test_a_module_that_attends_to_the_wrong_keys_is_seen(monkeypatch):
 def test_a_launch_times_and_checks_a_module():
     """A sampling process does a module's job as it does attention's."""
     config = small("module-gemma_fast-paged", 1, 37)
-    job = Job(
+    job = LaunchJob(
         config=config.to_dict(), backends=["cpu"], data="normal", seed=0, pos=0, warmup_s=0, budget_s=0, min_samples=2,
         max_samples=2, min_sample_ns=1, check=True, module="module-gemma_fast-paged",
     )  # fmt: skip
     (series,) = perform(job, lambda _: None).series
     assert series.failed == ""
-    assert len(series.samples_ns) == 2
+    assert len(series.launch.samples_ns) == 2
     assert series.check is not None
     assert series.check.ok
     assert series.check.rows_checked == config.batch

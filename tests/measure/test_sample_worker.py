@@ -9,8 +9,8 @@ import pytest
 
 import rocattn
 from rocattn.config import AttentionConfig
-from rocattn_profiling.bench import sample_worker
-from rocattn_profiling.bench.sample_worker import Job, Sampler, check_outputs
+from rocattn_profiling.bench import launch as bench_launch
+from rocattn_profiling.bench.launch import LaunchJob, TurnSampler, check_outputs
 from rocattn_profiling.measure.worker import describe
 from rocattn_profiling.workloads import accuracy as evaluation
 from rocattn_profiling.workloads.inputs import make_inputs
@@ -35,7 +35,7 @@ class Clock:
     def perf_counter(self):
         return self.ns / 1e9
 
-    process_time_ns = perf_counter_ns
+    process_time_ns = time_ns = perf_counter_ns
 
     def get_clock_info(self, _name):
         class Info:
@@ -48,7 +48,7 @@ class Clock:
 def clock(monkeypatch):
     """A clock under the test's control."""
     clock = Clock()
-    monkeypatch.setattr(sample_worker, "time", clock)
+    monkeypatch.setattr(bench_launch, "time", clock)
     return clock
 
 
@@ -65,9 +65,9 @@ def make_sampler(clock, durations_ns, **limits):
         return run
 
     values = {"warmup_s": 0.0, "budget_s": 0.0, "min_samples": 3, "max_samples": 8, "seed": 0, "pos": 0}
-    job = Job(config={}, backends=list(durations_ns), data="normal", **(values | limits))
+    job = LaunchJob(config={}, backends=list(durations_ns), data="normal", **(values | limits))
     calls = {name: call(name, duration) for name, duration in durations_ns.items()}
-    return Sampler(calls, job, lambda _name: None), order
+    return TurnSampler(calls, job, lambda _name: None), order
 
 
 def test_short_calls_are_timed_together_and_long_ones_alone(clock):
@@ -75,7 +75,7 @@ def test_short_calls_are_timed_together_and_long_ones_alone(clock):
     sampler, _ = make_sampler(clock, {"short": 30_000, "long": 4_000_000})
     sampler.warm_up()
     sampler.sample()
-    short, long = sampler.series["short"], sampler.series["long"]
+    short, long = sampler.series["short"].launch, sampler.series["long"].launch
     assert short.number == math.ceil(1e6 / 30_000)
     assert long.number == 1
     assert short.samples_ns == [30_000.0] * 3
@@ -88,7 +88,7 @@ def test_sampling_ends_with_the_budget_within_its_bounds(clock):
         sampler, _ = make_sampler(clock, {"a": 2_000_000, "b": 3_000_000}, budget_s=budget_s)
         sampler.warm_up()
         sampler.sample()
-        assert len(sampler.series["a"].samples_ns) == len(sampler.series["b"].samples_ns) == expected
+        assert len(sampler.series["a"].launch.samples_ns) == len(sampler.series["b"].launch.samples_ns) == expected
 
 
 def test_every_round_has_each_backend_once_in_an_order_that_varies(clock):
@@ -115,7 +115,7 @@ def test_a_rest_separates_two_backends_and_is_no_part_of_a_sample(clock):
     sampler.sample()
     changes = sum(one != other for one, other in itertools.pairwise(order))
     assert len(clock.rests) == changes > 0
-    assert set(sampler.series["a"].samples_ns) == {2_000_000.0}
+    assert set(sampler.series["a"].launch.samples_ns) == {2_000_000.0}
     clock.rests.clear()
     alone, _ = make_sampler(clock, {"a": 2_000_000})
     alone.warm_up()
@@ -138,8 +138,8 @@ def test_a_call_that_raises_is_dropped_and_the_others_go_on(clock):
     sampler.warm_up()
     sampler.sample()
     assert sampler.series["b"].failed == "ValueError: odd"
-    assert not sampler.series["b"].samples_ns
-    assert len(sampler.series["a"].samples_ns) == 3
+    assert sampler.series["b"].launch is None
+    assert len(sampler.series["a"].launch.samples_ns) == 3
     assert "b" not in sampler.outputs
 
 
@@ -156,7 +156,7 @@ def _sampled(monkeypatch):
     """Compare just the first row with float64, as if the problem were huge, unless all rows are asked for."""
 
     def first_row(config, max_flops, _seed):
-        every = max_flops >= sample_worker._ALL_ROWS
+        every = max_flops >= bench_launch._ALL_ROWS
         rows = np.arange(config.seq_q if every else 1)
         return [(b, h, rows) for b in range(config.batch) for h in range(config.num_kv_heads)]
 
@@ -192,7 +192,7 @@ def test_free_memory_holds_nan_before_the_checked_call():
     right = np.ones((37, 5), np.float32)
     left_behind = right.copy()
     del left_behind
-    sample_worker._poison((right,))
+    bench_launch._poison((right,))
     assert not (np.empty_like(right) == 1).all()
 
 

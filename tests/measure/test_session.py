@@ -5,8 +5,8 @@ import pytest
 from rocattn import BACKENDS
 from rocattn.config import AttentionConfig
 from rocattn_profiling.bench import session as harness
+from rocattn_profiling.bench.launch import BackendLaunches
 from rocattn_profiling.bench.session import BenchSession, Facts
-from rocattn_profiling.bench.side_by_side import Side
 from rocattn_profiling.measure.settings import Settings
 
 from .factory import make_sides, run_bench
@@ -139,7 +139,7 @@ def test_other_layers_or_another_suite_are_not_what_is_there(tmp_path, asked):
 
 def test_what_fails_is_kept_with_its_log_and_what_raises_is_named(tmp_path, asked, monkeypatch):
     """A backend that crashed, one that cannot even be asked, and one whose times mean nothing."""
-    asked["failing"] = {"cpu-flash": Side(failed="it crashed", log="the last words")}
+    asked["failing"] = {"cpu-flash": BackendLaunches(failed="it crashed", log="the last words")}
     (good, bad) = run_bench([CONFIG], ["cpu", "cpu-flash"], tmp_path, SETTINGS)
     assert (bad.status, bad.skipped, bool(good.launches), bad.launches) == ("failed", "it crashed", True, [])
     log = (tmp_path / "failures.log").read_text()

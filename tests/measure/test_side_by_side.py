@@ -3,11 +3,11 @@
 import pytest
 
 from rocattn.config import AttentionConfig
-from rocattn_profiling.bench import side_by_side
-from rocattn_profiling.bench.sample_worker import BackendSamples, Result
-from rocattn_profiling.measure.launching import Crash
-from rocattn_profiling.measure.records import Check
+from rocattn_profiling.bench import launch as bench_launch
+from rocattn_profiling.bench.launch import BackendSamples, Result
+from rocattn_profiling.measure.records import Check, Launch
 from rocattn_profiling.measure.settings import Settings
+from rocattn_profiling.measure.worker import Crash
 
 CONFIG = AttentionConfig(batch=1, num_heads=2, seq_q=9, seq_k=13, head_dim=12)
 RIGHT = Check(
@@ -30,17 +30,17 @@ def measure(monkeypatch):
                 return found
             series = [
                 BackendSamples(
-                    backend=name, number=1 + job.pos, samples_ns=[1.0, 2.0], peak_rss_bytes=100 - job.pos,
-                    check=RIGHT if job.check else None,
+                    backend=name, launch=Launch(start_ns=7, pos=job.pos, number=1 + job.pos, samples_ns=[1.0, 2.0]),
+                    peak_rss_bytes=100 - job.pos, check=RIGHT if job.check else None,
                 )
                 for name in job.backends
             ]  # fmt: skip
-            return Result(start_ns=7, load=0.5, series=series)
+            return Result(series=series)
 
-        monkeypatch.setattr(side_by_side, "launch", launch)
+        monkeypatch.setattr(bench_launch, "launch", launch)
         done = []
         settings = Settings(launches=3, time_limit_s=20.0, **changes)
-        sides = side_by_side.measure_side_by_side(
+        sides = bench_launch.measure_side_by_side(
             CONFIG, ["a", "b", "c"], settings, 2, lambda: done.append(1), module="GQA"
         )
         assert len(done) == 3
@@ -86,7 +86,9 @@ def test_a_backend_that_raises_does_not_repeat_the_launch(measure):
         if job.pos or "b" not in job.backends:
             return None
         series = [
-            BackendSamples(backend=name, samples_ns=[1.0], failed="ValueError: no" if name == "b" else "")
+            BackendSamples(backend=name, failed="ValueError: no")
+            if name == "b"
+            else BackendSamples(backend=name, launch=Launch(start_ns=7, pos=0, number=1, samples_ns=[1.0]))
             for name in job.backends
         ]
         return Result(series=series, log="a warning")

@@ -7,32 +7,27 @@ none.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import itertools
 import os
 import random
 import re
 import shutil
-import signal
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from rocattn.complaint import complaint
-from rocattn.errors import signal_name
 from rocattn.toolchain import compiler_environment
-from rocattn_profiling.asv import detached
+from rocattn_profiling.base.process import run_group
 from rocattn_profiling.measure.machine import thread_environment
 from rocattn_profiling.measure.records import Launch
 from rocattn_profiling.revisions.asv_config import DEFAULT_TIMEOUT_S, SuiteError
 from rocattn_profiling.revisions.git import TIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 WORKER = Path(__file__).with_name("worker.py")
 LIST_TIMEOUT_S = 120.0
@@ -267,26 +262,25 @@ class Launcher:
             own.mkdir()
             request = msgspec.json.encode(message | {"suite": str(self.suite), "answer": str(answer)}).decode()
             command = [self.python, str(self._worker), request]
-            environment = self.environment | {"PYTHONHASHSEED": str(seed), detached.MARK: folder}
-            environment["ROCATTN_LAYOUT"] = "x" * layout_bytes(layout)
-            before = detached.processes()
+            environment = self.environment | {"PYTHONHASHSEED": str(seed), "ROCATTN_LAYOUT": "x" * layout_bytes(layout)}
             with log.open("wb") as output:
-                process = subprocess.Popen(
-                    command, cwd=cwd or own, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                    start_new_session=True,
-                )  # fmt: skip
-                with _ending(process, folder, before):
-                    try:
-                        process.wait(timeout_s)
-                    except subprocess.TimeoutExpired:
-                        reason = f"no answer within {timeout_s:g} s"
-                        return {}, Outcome(status="timeout", reason=reason, traceback=_tail(log))
-            if not answer.exists():
+                ended = run_group(
+                    command,
+                    env=environment,
+                    cwd=cwd or own,
+                    stdout=output,
+                    stderr=output,
+                    timeout_s=timeout_s,
+                    grace_s=0,
+                )
+            if ended.status is None or not answer.exists():
                 Path(folder, "room").write_bytes(bytes(1 << 16))  # a full disk takes the answer and the log with it
-                return {}, Outcome(status="failed", reason=_death(process.returncode, _tail(log)), traceback=_tail(log))
-            said: dict[str, Any] = msgspec.json.decode(answer.read_bytes())
-            outcome = Outcome(status=said["status"], reason=said.get("reason", ""), traceback=said.get("traceback", ""))
-            return said, outcome
+                printed = _tail(log)
+                status: Status = "timeout" if ended.status is None else "failed"
+                return {}, Outcome(status=status, reason=ended.sentence(printed), traceback=printed)
+            values: dict[str, Any] = msgspec.json.decode(answer.read_bytes())
+            texts = {name: values.get(name, "") for name in ("reason", "traceback")}
+            return values, Outcome(status=values["status"], **texts)
 
 
 def layout_bytes(number: int) -> int:
@@ -327,25 +321,7 @@ def _lay_out_runner(folder: Path) -> Path:
     return Path(shutil.copy(WORKER, folder / "asv_worker.py"))
 
 
-@contextlib.contextmanager
-def _ending(process: subprocess.Popen[bytes], mark: str, before: frozenset[int]) -> Iterator[None]:
-    """End the whole process group when the block is left, and what the benchmark started in sessions of their own."""
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        detached.end_marked(mark, before)
-
-
 def _tail(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 4000))  # a benchmark may have printed gigabytes
         return file.read().decode(errors="replace")
-
-
-def _death(status: int, said: str) -> str:
-    if status < 0:
-        return f"the process was killed by {signal_name(-status)}"
-    return f"the process ended with status {status} before it had an answer: {complaint(said)[-1000:]}"

@@ -1,28 +1,47 @@
-"""Running one program in a process group of its own, so that nothing of it is left behind, however it ends."""
+"""Running other programs: one runner that leaves nothing of them behind, how they ended, and which version they are."""
 
 from __future__ import annotations
 
 import os
+import re
+import secrets
+import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from rocattn.complaint import complaint
 from rocattn.errors import RocattnError, signal_name
+from rocattn_profiling.base.markup import terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
+MARK = "ROCATTN_LAUNCH"
+"""Variable of every process that `running` starts: a word for it and for each one that it was started by."""
+_PROC = Path("/proc")
+_SWEEPS = 5  # a process may start another one while it is being searched for
 _QUESTION_TIMEOUT_S = 20.0
-_SAID_BYTES = 1 << 20
+_PRINTED_BYTES = 1 << 20
+_LONGEST_COMPLAINT = 1000
+_VERSION_QUESTIONS = {"amd-smi": "version"}
 
 
 class StartError(RocattnError, RuntimeError):
-    """Raised when a program cannot be started at all."""
+    """Raised when a program cannot be started at all; ``why`` is the system's word for it."""
+
+    def __init__(self, program: str, why: str) -> None:
+        super().__init__(f"cannot start {program}: {why}")
+        self.why = why
+
+
+class BrokenToolError(RocattnError):
+    """Raised when a program is there and does not run; the text goes on from its name: "does not start (…)"."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +65,15 @@ class Ended:
             return f"killed by {signal_name(-self.status)}"
         return f"exit status {self.status}"
 
+    def sentence(self, printed: str) -> str:
+        """Return how a process ended that left no result, and the line of what it printed that says why."""
+        if self.status is None:
+            return f"the process took more than {self.seconds:.0f} s"
+        if self.status < 0:
+            hint = ", as the kernel does when memory runs out" if -self.status == signal.SIGKILL else ""
+            return f"the process was {self.how}{hint}"
+        return f"the process ended with {self.how}: {complaint(printed)[-_LONGEST_COMPLAINT:]}"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -53,6 +81,42 @@ class Answer:
 
     text: str
     ended: Ended
+
+
+@contextmanager
+def running(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    stdin: int = subprocess.DEVNULL,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+    pass_fds: Sequence[int] = (),
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program for the length of a block, at whose end nothing of it is left, finished or not.
+
+    It leads a process group, which is killed as a whole. What it started in sessions of their own is killed too: such
+    processes inherit `MARK`, and are looked for where there is a ``/proc`` among those that were not there before.
+
+    Raises:
+        StartError: When the program cannot be started.
+    """
+    before, word = _processes(), secrets.token_hex(16)
+    marked = {**env, MARK: f"{env.get(MARK, '')} {word}".strip()}
+    try:
+        process = subprocess.Popen(
+            list(argv), env=marked, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=tuple(pass_fds),
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise StartError(argv[0], error.strerror or str(error)) from error
+    try:
+        yield process
+    finally:
+        _signal(process, signal.SIGKILL)
+        process.wait()
+        end_marked(word, before)
 
 
 def run_group(
@@ -65,7 +129,7 @@ def run_group(
     timeout_s: float,
     grace_s: float = 10.0,
 ) -> Ended:
-    """Run a program to its end or to the timeout; the whole process group is gone when this returns or is interrupted.
+    """Run a program to its end or to the timeout; nothing of it is left when this returns or is interrupted.
 
     A profiler that is out of time is asked to end first (SIGTERM), because it writes what it has then.
 
@@ -73,42 +137,102 @@ def run_group(
         StartError: When the program cannot be started.
     """
     began = time.monotonic()
-    try:
-        process = subprocess.Popen(
-            list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
-            start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        raise StartError(f"cannot start {argv[0]}: {error.strerror}") from error
-    try:
-        status: int | None = process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        status = None
-        _signal(process, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
-    finally:
-        _signal(process, signal.SIGKILL)  # also what a finished program left running: it would disturb the next pass
-        process.wait()
-    return Ended(status, time.monotonic() - began)
+    with running(argv, env=env, cwd=cwd, stdout=stdout, stderr=stderr) as process:
+        try:
+            status: int | None = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            status = None
+            if grace_s:
+                _signal(process, signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(grace_s)
+        return Ended(status, time.monotonic() - began)
 
 
 def ask(
     argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = _QUESTION_TIMEOUT_S
 ) -> Answer | None:
     """Run a program that answers at once (``--version``) and return what it printed, or None if it does not start."""
-    with tempfile.TemporaryFile() as said:
-        try:
-            ended = run_group(
-                argv, env=os.environ if env is None else env, cwd=None, stdout=said, stderr=said,
-                timeout_s=timeout_s, grace_s=0.0,
-            )  # fmt: skip
-        except StartError:
-            return None
-        said.seek(0)
-        return Answer(said.read(_SAID_BYTES).decode(errors="replace"), ended)
+    try:
+        return _captured(argv, env, timeout_s)
+    except StartError:
+        return None
+
+
+def find_tool(*names: str) -> str | None:
+    """Return the first of these programs that is on PATH or in ROCm's bin."""
+    rocm = Path(os.environ.get("ROCM_PATH") or "/opt/rocm") / "bin"
+    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), str(rocm)])
+    return next((path for name in names if (path := shutil.which(name, path=folders))), None)
+
+
+def tool_version(path: str) -> str:
+    """Return the version that a program prints.
+
+    Raises:
+        BrokenToolError: When it does not run; the text says what it does not do.
+    """
+    question = _VERSION_QUESTIONS.get(Path(path).name, "--version")
+    try:
+        answer = _captured([path, question], None, _QUESTION_TIMEOUT_S)
+    except StartError as error:
+        raise BrokenToolError(f"does not start ({error.why})") from error
+    printed, status = answer.text, answer.ended.status
+    if status is None:
+        raise BrokenToolError(f"does not answer in {_QUESTION_TIMEOUT_S:.0f} s")
+    if status:
+        # No number of what it printed: a traceback has those of the folders that it goes through.
+        why = terminal(complaint(printed, "it prints nothing"), 200)
+        raise BrokenToolError(f"does not work, `{question}` ends with status {status}: {why}")
+    version = re.search(r"\d+(?:\.\d+)+\S*", printed)
+    return version[0].rstrip(",)") if version else "gives no version"
+
+
+def _captured(argv: Sequence[str], env: Mapping[str, str] | None, timeout_s: float) -> Answer:
+    with tempfile.TemporaryFile() as printed:
+        ended = run_group(
+            argv, env=os.environ if env is None else env, cwd=None, stdout=printed, stderr=printed,
+            timeout_s=timeout_s, grace_s=0.0,
+        )  # fmt: skip
+        printed.seek(0)
+        return Answer(printed.read(_PRINTED_BYTES).decode(errors="replace"), ended)
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # nothing is left of the group
+    with suppress(ProcessLookupError, PermissionError):  # nothing is left of the group (macOS says so with EPERM)
         os.killpg(process.pid, number)
+
+
+def _processes() -> frozenset[int]:
+    """Return the ids of all processes; empty where the system has no ``/proc``."""
+    try:
+        return frozenset(int(path.name) for path in _PROC.iterdir() if path.name.isdigit())
+    except OSError:
+        return frozenset()
+
+
+def end_marked(word: str, before: frozenset[int]) -> None:
+    """Kill what still runs of a program that has ended.
+
+    Args:
+        word: Its own word in the value of `MARK`.
+        before: Processes that were there before it.
+    """
+    for _ in range(_SWEEPS):
+        left = [number for number in _processes() - before if word in _marks(number)]
+        for number in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(number, signal.SIGKILL)
+        if not left:
+            return
+
+
+def _marks(number: int) -> list[str]:
+    """Return the words of `MARK` that a process was started with; none when it has ended, or is somebody else's."""
+    try:
+        variables = (_PROC / str(number) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+    prefix = f"{MARK}=".encode()
+    value = next((variable for variable in variables if variable.startswith(prefix)), b"")
+    return value.removeprefix(prefix).decode(errors="replace").split()

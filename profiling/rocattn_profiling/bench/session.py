@@ -10,7 +10,7 @@ import msgspec
 
 from rocattn.backends.gpu import GpuBackend
 from rocattn_profiling.bench import ceilings
-from rocattn_profiling.bench.side_by_side import measure_side_by_side
+from rocattn_profiling.bench.launch import measure_side_by_side
 from rocattn_profiling.measure import machine
 from rocattn_profiling.measure.feasibility import estimate_call_s, memory_problem, time_problem
 from rocattn_profiling.measure.records import Record

@@ -22,7 +22,7 @@ from rocattn.gpu.probe import probe
 from rocattn.sources import kernel_root
 from rocattn.threads import count_problem, thread_count
 from rocattn.toolchain import choose_host_compiler, find_compilers, host_isa
-from rocattn_profiling.base.programs import BrokenToolError, find_tool, tool_version
+from rocattn_profiling.base.process import BrokenToolError, find_tool, tool_version
 from rocattn_profiling.doctor.machine import gpu_checks, hygiene_checks, processor_checks
 from rocattn_profiling.doctor.report import BackendCheck, Check, Report, chosen_compilers
 from rocattn_profiling.measure import machine

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn.config import AttentionConfig
-    from rocattn_profiling.memory.study import Fit, MemoryStudy, Point
+    from rocattn_profiling.memory.measure import Fit, MemoryPoint, MemoryStudy
 
 LENGTHS = (1024, 1448, 2048, 2896, 4096)
 QUICK_LENGTHS = (256, 362, 512, 724, 1024)
@@ -84,20 +84,20 @@ def run(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.base.files import write_together
     from rocattn_profiling.measure.machine import available_cores, total_memory_bytes
     from rocattn_profiling.measure.settings import import_backends
+    from rocattn_profiling.memory import measure as memory_measure
     from rocattn_profiling.memory import page as memory_report
-    from rocattn_profiling.memory import study as memory_run
 
     config, keep_queries = _config(arguments)
     lengths = sorted(set(arguments.lengths or (QUICK_LENGTHS if arguments.quick else LENGTHS)))
     threads = arguments.threads or available_cores()
     os.environ["ROCATTN_NUM_THREADS"] = str(threads)  # the theory of this process is about the measuring ones
     import_backends(arguments.backend_module)
-    names = list(dict.fromkeys(arguments.backend or memory_run.usable_backends()))
+    names = list(dict.fromkeys(arguments.backend or memory_measure.usable_backends()))
     out = Path(arguments.out)
     if problem := write_problem(out):  # before the measuring, not after it
         raise CommandError(f"cannot write to {out}: {problem}")
     with progress("memory", len(names) * len(lengths)) as shown:
-        study = memory_run.measure_memory(
+        study = memory_measure.measure_memory(
             config, lengths, names, threads=threads, budget_bytes=arguments.budget or total_memory_bytes(),
             keep_queries=keep_queries, backend_module=arguments.backend_module, on_step=shown.step,
         )  # fmt: skip
@@ -135,7 +135,7 @@ def _config(arguments: argparse.Namespace) -> tuple[AttentionConfig, bool]:
 
 
 def _print(study: MemoryStudy) -> None:
-    from rocattn_profiling.memory import study as memory_run
+    from rocattn_profiling.memory import measure as memory_measure
     from rocattn_profiling.memory.page import describe
     from rocattn_profiling.pages.quantities import quantity
 
@@ -151,12 +151,12 @@ def _print(study: MemoryStudy) -> None:
     for point in study.points:
         if point.status != "measured":
             say(f"{point.status} {point.backend} {point.label}: {point.skipped}")
-    for point in memory_run.disagreements(study):
+    for point in memory_measure.disagreements(study):
         what = f"{quantity(point.theory.total, 'bytes')} by theory, {quantity(point.allocated_bytes, 'bytes')} counted"
         say(f"WRONG theory of {point.backend} {point.label}: {what}")
 
 
-def _row(point: Point) -> tuple[str, ...]:
+def _row(point: MemoryPoint) -> tuple[str, ...]:
     from rocattn_profiling.pages.quantities import quantity
 
     tensors = point.theory.inputs + point.theory.outputs
@@ -190,9 +190,9 @@ def _unmeasured(study: MemoryStudy, named: Sequence[str]) -> list[str]:
 
 
 def _status(study: MemoryStudy, unmeasured: Sequence[str]) -> int:
-    from rocattn_profiling.memory import study as memory_run
+    from rocattn_profiling.memory import measure as memory_measure
 
-    if memory_run.disagreements(study):
+    if memory_measure.disagreements(study):
         return FAILED
     failed = any(point.status == "failed" for point in study.points)
     empty = not any(point.status == "measured" for point in study.points)

@@ -16,8 +16,8 @@ from rocattn_profiling.pages.render import count, markdown_text, moment, standal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rocattn_profiling.memory.measure import Fit, MemoryPoint, MemoryStudy, Reduction
     from rocattn_profiling.memory.model import Growth
-    from rocattn_profiling.memory.study import Fit, MemoryStudy, Point, Reduction
 
 CHART_SIZES = {"wide": (1180, 420), "narrow": (360, 300)}
 
@@ -40,12 +40,12 @@ class MemoryReport:
     charts: dict[str, Chart]
 
     @property
-    def measured(self) -> list[Point]:
+    def measured(self) -> list[MemoryPoint]:
         """The points that have numbers."""
         return [point for point in self.study.points if point.status == "measured"]
 
     @property
-    def skipped(self) -> list[Point]:
+    def skipped(self) -> list[MemoryPoint]:
         """The others."""
         return [point for point in self.study.points if point.status != "measured"]
 
@@ -160,6 +160,6 @@ def _spaced(lengths: Sequence[int], most: int) -> list[int]:
     return sorted(lengths[::-1][::step])
 
 
-def _title(point: Point) -> str:
+def _title(point: MemoryPoint) -> str:
     shares = f"{digits(point.scores_pct)} % scores" if point.theory.scores else "no scores kept"
     return f"{point.backend}, {point.length}: {quantity(point.allocated_bytes, 'bytes')} ({shares})"

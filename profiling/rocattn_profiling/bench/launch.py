@@ -1,16 +1,19 @@
-"""One process launch: sample the backends on one config, interleaved, check their outputs, report, exit.
+"""Backends on one config side by side, in fresh processes: what starts them, and what each of them does.
 
-Started by `rocattn_profiling.measure.launching`; how it and its parent talk is in `worker_process`.
+A process samples the backends in turns, compares their outputs with float64, reports and exits. One that a backend
+takes down is repeated without it. How it talks to its parent is in `rocattn_profiling.measure.worker`.
 """
 
 from __future__ import annotations
 
 import gc
 import math
+import os
 import random
 import resource
 import time
 import traceback
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +21,30 @@ import msgspec
 
 import rocattn
 from rocattn.config import AttentionConfig
-from rocattn_profiling.measure.machine import load_average
-from rocattn_profiling.measure.records import Check  # noqa: TC001 - msgspec reads the annotation at run time
-from rocattn_profiling.measure.worker import describe, end_with_parent, peak_rss_bytes, reset_peak, serve
+from rocattn_profiling.measure.machine import load_average, thread_environment
+from rocattn_profiling.measure.records import Check, Launch
+from rocattn_profiling.measure.worker import (
+    Crash,
+    describe,
+    end_with_parent,
+    peak_rss_bytes,
+    reset_peak,
+    run_worker,
+    serve,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from rocattn_profiling.measure.settings import Settings
     from rocattn_profiling.workloads.inputs import Inputs
 
     _Call = Callable[[], tuple[Any, ...]]
     _Outputs = dict[str, tuple[Any, ...]]
 
+_START_AND_CHECK_S = 30.0
 _WARMUP_CALLS = 10
 _SETTLING_CALLS = 4
 _REST_S = 0.003  # in which the threads that one backend left waiting go to sleep (see `machine.thread_environment`)
@@ -41,7 +54,7 @@ _DOUBT = 4.0  # the largest error of all rows may be this much above that of the
 _RESOLUTIONS = 1000  # a sample is at least this many ticks of the clock
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchJob(msgspec.Struct, frozen=True, kw_only=True):
     """What a launch measures.
 
     Attributes:
@@ -77,30 +90,24 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendSamples(msgspec.Struct, kw_only=True):
-    """One backend's samples of a launch, as `records.Launch` stores them; ``failed`` says why there are none."""
+    """What a process has of one backend: its launch, or in ``failed`` why there is none."""
 
     backend: str
-    number: int = 1
-    samples_ns: list[float] = []
-    cpu_ns: list[float] = []
-    nivcsw: list[int] = []
+    launch: Launch | None = None
     peak_rss_bytes: int = 0
     check: Check | None = None
     failed: str = ""
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """What a launch reports.
+    """What a process reports.
 
     Attributes:
-        start_ns, load: As in `records.Launch`.
         series: One a backend.
         failed: Why the launch could not even begin; empty if it did.
         log: What the process printed, filled in by the parent.
     """
 
-    start_ns: int = 0
-    load: float = 0.0
     series: list[BackendSamples] = []
     failed: str = ""
     log: str = ""
@@ -119,7 +126,7 @@ def _poison(outputs: tuple[Any, ...]) -> None:
         del blocks
 
 
-class Sampler:
+class TurnSampler:
     """Takes samples of several calls in random turns; a call that raises is dropped with its reason.
 
     Args:
@@ -128,8 +135,11 @@ class Sampler:
         mark: Told the name of the backend that is about to run.
     """
 
-    def __init__(self, calls: dict[str, Callable[[], tuple[Any, ...]]], job: Job, mark: Callable[[str], None]) -> None:
+    def __init__(
+        self, calls: dict[str, Callable[[], tuple[Any, ...]]], job: LaunchJob, mark: Callable[[str], None]
+    ) -> None:
         self.job, self.mark, self._calls = job, mark, calls
+        self._start_ns, self._load = time.time_ns(), load_average()
         self.series = {name: BackendSamples(backend=name) for name in calls}
         self.outputs: dict[str, tuple[Any, ...]] = {}
 
@@ -153,7 +163,12 @@ class Sampler:
                 if time.perf_counter() >= end and (calls >= _SETTLING_CALLS or best >= _LONG * wanted_ns):
                     break
             self.series[name].peak_rss_bytes = peak_rss_bytes()
-            self.series[name].number = max(1, math.ceil(wanted_ns / best)) if best > 0 else 1
+            if not self.series[name].failed:
+                number = max(1, math.ceil(wanted_ns / best)) if best > 0 else 1
+                self.series[name].launch = Launch(
+                    start_ns=self._start_ns, pos=self.job.pos, number=number, samples_ns=[], cpu_ns=[], nivcsw=[],
+                    load=self._load,
+                )  # fmt: skip
 
     def sample(self) -> None:
         """Take rounds of one sample of each backend until the budget or ``max_samples`` ends; poison the last."""
@@ -177,15 +192,16 @@ class Sampler:
                 return
 
     def _take(self, name: str) -> None:
-        series = self.series[name]
+        launch = self.series[name].launch
+        assert launch is not None
         switched = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         cpu = time.process_time_ns()
-        if not self._guarded(name, series.number):
+        if not self._guarded(name, launch.number):
             return
         cpu = time.process_time_ns() - cpu
-        series.nivcsw.append(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switched)
-        series.cpu_ns.append(cpu / series.number)
-        series.samples_ns.append(self._elapsed_ns / series.number)
+        launch.nivcsw.append(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switched)
+        launch.cpu_ns.append(cpu / launch.number)
+        launch.samples_ns.append(self._elapsed_ns / launch.number)
 
     def _guarded(self, name: str, number: int) -> bool:
         """Make ``number`` calls and keep the last output and the time of all; False, with the reason, if one raises."""
@@ -214,22 +230,24 @@ def calls_of(
         options = inputs.options(config)
 
         def call() -> tuple[Any, ...]:
-            found = rocattn.attention(inputs.q, inputs.k, inputs.v, backend=name, **options)
-            return found if isinstance(found, tuple) else (found,)
+            output = rocattn.attention(inputs.q, inputs.k, inputs.v, backend=name, **options)
+            return output if isinstance(output, tuple) else (output,)
 
         return call
 
     def backward(name: str) -> Callable[[], tuple[Any, ...]]:
         options = inputs.options(config)
         options.pop("return_lse", None)
-        made: list[Any] = []
+        out_and_lse: list[Any] = []
 
         def call() -> tuple[Any, ...]:
-            if not made:  # the forward pass belongs to the warm-up of the backend that may fail in it
-                made.extend(rocattn.attention(inputs.q, inputs.k, inputs.v, backend=name, return_lse=True, **options))
+            if not out_and_lse:  # the forward pass belongs to the warm-up of the backend that may fail in it
+                out_and_lse.extend(
+                    rocattn.attention(inputs.q, inputs.k, inputs.v, backend=name, return_lse=True, **options)
+                )
             assert inputs.dout is not None
             q, k, v = inputs.q, inputs.k, inputs.v
-            return rocattn.attention_backward(inputs.dout, q, k, v, *made, backend=name, **options)
+            return rocattn.attention_backward(inputs.dout, q, k, v, *out_and_lse, backend=name, **options)
 
         return call
 
@@ -285,7 +303,9 @@ def _relative_difference(a: NDArray[Any], b: NDArray[Any]) -> float:
     return worst / largest if largest else worst
 
 
-def _prepare(job: Job, config: AttentionConfig) -> tuple[dict[str, _Call], Callable[[_Outputs], dict[str, Check]]]:
+def _prepare(
+    job: LaunchJob, config: AttentionConfig
+) -> tuple[dict[str, _Call], Callable[[_Outputs], dict[str, Check]]]:
     """Return what each backend does for one call, and what checks their outputs."""
     if job.module:
         from rocattn_profiling.workloads import module_workloads
@@ -297,19 +317,18 @@ def _prepare(job: Job, config: AttentionConfig) -> tuple[dict[str, _Call], Calla
     return calls_of(job.backends, config, inputs), lambda outputs: check_outputs(config, inputs, outputs, job.seed)
 
 
-def perform(job: Job, mark: Callable[[str], None]) -> Result:
+def perform(job: LaunchJob, mark: Callable[[str], None]) -> Result:
     """Do a job in this process."""
-    found = str(Path(str(rocattn.__file__)).resolve().parent)
-    if job.library and found != job.library:
-        return Result(failed=f"the worker imported rocattn from {found}, not from {job.library}")
+    library = str(Path(str(rocattn.__file__)).resolve().parent)
+    if job.library and library != job.library:
+        return Result(failed=f"the worker imported rocattn from {library}, not from {job.library}")
     if job.backend_module:
         from rocattn_profiling.measure.settings import import_backends
 
         import_backends(job.backend_module)
     config = AttentionConfig.from_dict(job.config)
     calls, check = _prepare(job, config)
-    result = Result(start_ns=time.time_ns(), load=load_average())
-    sampler = Sampler(calls, job, mark)
+    sampler = TurnSampler(calls, job, mark)
     gc.collect()
     gc.disable()
     sampler.warm_up()
@@ -319,12 +338,97 @@ def perform(job: Job, mark: Callable[[str], None]) -> Result:
         mark("")
         for backend, judged in check(sampler.outputs).items():
             sampler.series[backend].check = judged
-    result.series = list(sampler.series.values())
+    return Result(series=list(sampler.series.values()))
+
+
+@dataclass
+class BackendLaunches:
+    """What was measured of one backend; ``failed`` says why it is not whole, ``log`` what the process printed then."""
+
+    launches: list[Launch] = field(default_factory=list)
+    check: Check | None = None
+    peak_rss_bytes: int = 0
+    failed: str = ""
+    log: str = ""
+
+    def add(self, samples: BackendSamples, log: str) -> None:
+        """Take over what a process has of the backend, or its failure."""
+        if samples.launch is None:
+            self.failed, self.log = samples.failed, log
+            return
+        self.check = self.check or samples.check
+        self.peak_rss_bytes = max(self.peak_rss_bytes, samples.peak_rss_bytes)
+        self.launches.append(samples.launch)
+
+
+def measure_side_by_side(
+    config: AttentionConfig,
+    backends: Sequence[str],
+    settings: Settings,
+    threads: int,
+    on_launch: Callable[[], None] = lambda: None,
+    *,
+    module: str = "",
+) -> dict[str, BackendLaunches]:
+    """Measure backends on a config, or in a module around it, in ``settings.launches`` fresh processes.
+
+    A backend that raises, crashes the process or hangs is dropped with its reason; the launch in which it took the
+    others down with it is repeated for them.
+    """
+    sides = {name: BackendLaunches() for name in backends}
+    env = os.environ | thread_environment(threads)
+    patience_s = 2 * settings.time_limit_s + _START_AND_CHECK_S
+    for pos in range(settings.launches):
+        while able := [name for name, side in sides.items() if not side.failed]:
+            outcome = launch(_launch_job(config, able, settings, pos, module), env, patience_s)
+            if isinstance(outcome, Result) and not outcome.failed:
+                for samples in outcome.series:
+                    sides[samples.backend].add(samples, outcome.log)
+                break
+            _blame({name: sides[name] for name in able}, outcome)
+        on_launch()
+    return sides
+
+
+def launch(job: LaunchJob, env: dict[str, str], timeout_s: float) -> Result | Crash:
+    """Do a sampling job in a fresh process and return what it reports; see `run_worker`."""
+    reply = run_worker(__name__, msgspec.json.encode(job), env, timeout_s)
+    if isinstance(reply, Crash):
+        return reply
+    result = msgspec.json.decode(reply.line, type=Result)
+    result.log = reply.log
     return result
 
 
+def _launch_job(config: AttentionConfig, backends: list[str], settings: Settings, pos: int, module: str) -> LaunchJob:
+    return LaunchJob(
+        config=config.to_dict(),
+        backends=backends,
+        data=settings.data,
+        seed=settings.seed,
+        pos=pos,
+        warmup_s=settings.warmup_s,
+        budget_s=settings.budget_s,
+        min_samples=settings.min_samples,
+        max_samples=settings.max_samples,
+        check=pos == 0,
+        module=module,
+        backend_module=settings.backend_module,
+        library=str(Path(str(rocattn.__file__)).resolve().parent),
+        parent=os.getpid(),
+    )
+
+
+def _blame(sides: dict[str, BackendLaunches], outcome: Crash | Result) -> None:
+    """Mark the backend that was running as failed; all of them if the process failed outside of any."""
+    culprit, reason = (outcome.backend, outcome.reason) if isinstance(outcome, Crash) else ("", outcome.failed)
+    for name in [culprit] if culprit in sides else sides:
+        sides[name].failed = reason if culprit in sides else f"outside of any backend: {reason}"
+        sides[name].log = outcome.log
+
+
 def _decode_and_perform(encoded: bytes, mark: Callable[[str], None]) -> Result:
-    job = msgspec.json.decode(encoded, type=Job)
+    job = msgspec.json.decode(encoded, type=LaunchJob)
     end_with_parent(job.parent)
     return perform(job, mark)
 

@@ -1,26 +1,36 @@
-"""Measuring memory: one fresh process a length and backend, and what follows from all of them together."""
+"""Measuring memory: one fresh process a length and backend, and what all of them show together.
+
+A process measures the peak memory of one call, as the allocators count it and as the kernel sees it. On the CPU the
+allocators are numpy's, which reports every array to tracemalloc, and that of the CPU kernels, which counts for itself;
+on the GPU it is the pool of `rocattn.gpu.memory`. All three count bytes asked for. The resident set is taken first, in
+a call of its own, because tracemalloc's own tables are resident too.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rocattn.backends import BACKENDS, GpuBackend
+from rocattn.backends import BACKENDS, CpuFlashBackend, GpuBackend
 from rocattn.backends.gpu import VARIABLE as FLASH_VARIABLE
+from rocattn.config import AttentionConfig
+from rocattn_profiling.bench.launch import calls_of
 from rocattn_profiling.measure.feasibility import PROCESS_BYTES, gigabytes
-from rocattn_profiling.measure.launching import Crash, run_worker
 from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
-from rocattn_profiling.measure.records import Status  # noqa: TC001 - as above
+from rocattn_profiling.measure.records import Status  # noqa: TC001 - msgspec reads the annotations
+from rocattn_profiling.measure.settings import import_backends
+from rocattn_profiling.measure.worker import Crash, end_with_parent, peak_rss_bytes, reset_peak, run_worker, serve
 from rocattn_profiling.memory import model as memory_model
-from rocattn_profiling.memory.model import Growth, Theory  # noqa: TC001 - msgspec reads the annotations
-from rocattn_profiling.memory.worker import MemoryJob, MemoryResult
+from rocattn_profiling.memory.model import Growth, Theory  # noqa: TC001 - as above
+from rocattn_profiling.workloads.inputs import make_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rocattn.config import AttentionConfig
     from rocattn.registry import Backend, Support
 
 GPU_STANDARD = "gpu-standard"
@@ -31,10 +41,9 @@ ALLOWED_PCT, ALLOWED_BYTES = 5.0, 1 << 16
 _GIVE_BACK = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 """glibc then returns what is freed, and the resident set is what is in use (not so where times are measured)."""
 _TIMEOUT_S = 600.0
-_WORKER = "rocattn_profiling.memory.worker"
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One length on one backend, in bytes.
 
     Attributes:
@@ -73,7 +82,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """What the points of one backend say together.
 
     Attributes:
-        backend: As in `Point`.
+        backend: As in `MemoryPoint`.
         growth: Of the allocators' peak; None with too few lengths.
         longest: Tokens that fit in the budget by theory.
         longest_theory_bytes: What they take by theory.
@@ -119,13 +128,93 @@ class MemoryStudy(msgspec.Struct, frozen=True, kw_only=True):
     keep_queries: bool
     threads: int
     budget_bytes: int
-    points: list[Point]
+    points: list[MemoryPoint]
     fits: list[Fit]
     reductions: list[Reduction]
     absent: dict[str, str]
 
 
-class Subject:
+class MemoryJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What to measure: `AttentionConfig.to_dict`, a backend, and the rest as in `bench.launch.LaunchJob`."""
+
+    config: dict[str, Any]
+    backend: str
+    backend_module: str = ""
+    parent: int = 0
+
+
+class MemoryResult(msgspec.Struct, kw_only=True):
+    """What one call took, in bytes.
+
+    Attributes:
+        allocated_bytes: The allocators' peak: inputs, outputs and workspace. Of the GPU's memory for the gpu backend.
+        rss_bytes: How far the process's resident set rose during the call, from before its inputs were made.
+        failed: Why there are no numbers; empty if there are.
+    """
+
+    allocated_bytes: int = 0
+    rss_bytes: int = 0
+    failed: str = ""
+
+
+def allocator_peak(backend: Backend, call: Callable[[], object]) -> int:
+    """Return the most bytes that the allocators behind a backend held during a call, what was there before included.
+
+    tracemalloc must be tracing. The native kernels allocate once, while all arrays of a call are there, so that the
+    two peaks add up.
+    """
+    if isinstance(backend, GpuBackend):
+        with backend.runtime().pool.measure() as usage:
+            call()
+        return usage.peak_bytes
+    native = isinstance(backend, CpuFlashBackend)
+    tracemalloc.reset_peak()
+    if native:
+        CpuFlashBackend.most_allocated_bytes(reset=True)
+    call()
+    return tracemalloc.get_traced_memory()[1] + (CpuFlashBackend.most_allocated_bytes() if native else 0)
+
+
+def measure_call(config: AttentionConfig, name: str) -> MemoryResult:
+    """Measure one call of a backend in this process, through the public API."""
+    backend = BACKENDS.get(name)
+    _warm_up(config, name)
+    gc.collect()
+    reset_peak()
+    before = peak_rss_bytes()
+    call = calls_of([name], config, make_inputs(config))[name]
+    reset_peak()  # making inputs takes more for a moment
+    call()
+    rss = peak_rss_bytes() - before
+    del call
+    gc.collect()
+    tracemalloc.start()
+    try:
+        start = tracemalloc.get_traced_memory()[0]
+        call = calls_of([name], config, make_inputs(config))[name]
+        if config.direction == "backward":
+            call()  # its first call makes out and LSE, which are inputs
+        peak = allocator_peak(backend, call)
+    finally:
+        tracemalloc.stop()
+    return MemoryResult(allocated_bytes=peak - start * (not isinstance(backend, GpuBackend)), rss_bytes=rss)
+
+
+def _warm_up(config: AttentionConfig, name: str) -> None:
+    """Call the backend on a few tokens: imports, compiling and starting threads are not the call's memory."""
+    small = memory_model.at_length(config, 9)
+    calls_of([name], small, make_inputs(small))[name]()
+
+
+def _perform(encoded: bytes, mark: Callable[[str], None]) -> MemoryResult:
+    job = msgspec.json.decode(encoded, type=MemoryJob)
+    end_with_parent(job.parent)
+    import_backends(job.backend_module)
+    mark(job.backend)
+    return measure_call(AttentionConfig.from_dict(job.config), job.backend)
+
+
+class MeasuredBackend:
     """A backend, or the standard path of the gpu backend, as its memory is asked for.
 
     Attributes:
@@ -176,7 +265,7 @@ def measure_memory(
     Raises:
         NoBackendError: For a name that is no backend's.
     """
-    subjects = [Subject(name) for name in names]
+    subjects = [MeasuredBackend(name) for name in names]
     configs = {length: memory_model.at_length(config, length, keep_queries=keep_queries) for length in lengths}
     points, fits, absent = [], [], {}
     for subject in subjects:
@@ -203,7 +292,9 @@ def measure_memory(
     )
 
 
-def _measure_point(subject: Subject, length: int, config: AttentionConfig, threads: int, backend_module: str) -> Point:
+def _measure_point(
+    subject: MeasuredBackend, length: int, config: AttentionConfig, threads: int, backend_module: str
+) -> MemoryPoint:
     made = memory_model.theory(config, subject.backend)
     item = 8 if config.dtype == "float64" else 4
     matrix = config.batch * config.num_heads * config.seq_q * config.seq_k * item
@@ -216,22 +307,27 @@ def _measure_point(subject: Subject, length: int, config: AttentionConfig, threa
     process = 2 * made.total + PROCESS_BYTES
     if process > available:
         needed = f"needs {gigabytes(made.total)} by theory, {gigabytes(available)} available"
-        return Point(**values, status="skipped", skipped=f"{needed}; its process may take {gigabytes(process)}")
+        return MemoryPoint(**values, status="skipped", skipped=f"{needed}; its process may take {gigabytes(process)}")
     job = MemoryJob(
         config=config.to_dict(), backend=subject.backend.name, backend_module=backend_module, parent=os.getpid()
     )
     env = os.environ | thread_environment(threads) | _GIVE_BACK | subject.environment
-    answer = run_worker(_WORKER, msgspec.json.encode(job), env, _TIMEOUT_S)
-    if isinstance(answer, Crash):
-        return Point(**values, status="failed", skipped=answer.reason)
-    result = msgspec.json.decode(answer.line, type=MemoryResult)
+    reply = run_worker(__name__, msgspec.json.encode(job), env, _TIMEOUT_S)
+    if isinstance(reply, Crash):
+        return MemoryPoint(**values, status="failed", skipped=reply.reason)
+    result = msgspec.json.decode(reply.line, type=MemoryResult)
     if result.failed:
-        return Point(**values, status="failed", skipped=result.failed)
-    return Point(**values, allocated_bytes=result.allocated_bytes, rss_bytes=result.rss_bytes)
+        return MemoryPoint(**values, status="failed", skipped=result.failed)
+    return MemoryPoint(**values, allocated_bytes=result.allocated_bytes, rss_bytes=result.rss_bytes)
 
 
 def _fit(
-    subject: Subject, points: list[Point], config: AttentionConfig, budget_bytes: int, *, keep_queries: bool
+    subject: MeasuredBackend,
+    points: list[MemoryPoint],
+    config: AttentionConfig,
+    budget_bytes: int,
+    *,
+    keep_queries: bool,
 ) -> Fit:
     measured = [point for point in points if point.status == "measured"]
     lengths, sizes = [p.length for p in measured], [float(p.allocated_bytes) for p in measured]
@@ -251,7 +347,7 @@ def _fit(
     )
 
 
-def reductions(points: Sequence[Point]) -> list[Reduction]:
+def reductions(points: Sequence[MemoryPoint]) -> list[Reduction]:
     """Return what each backend saves against standard attention, at the lengths that both were measured at."""
     measured = {(point.backend, point.length): point for point in points if point.status == "measured"}
     found = []
@@ -274,7 +370,7 @@ def reductions(points: Sequence[Point]) -> list[Reduction]:
     return found
 
 
-def disagreements(study: MemoryStudy) -> list[Point]:
+def disagreements(study: MemoryStudy) -> list[MemoryPoint]:
     """Return the points whose allocators counted something else than the theory says.
 
     Small Python objects are counted too: they may be `ALLOWED_BYTES` beside `ALLOWED_PCT`.
@@ -295,3 +391,7 @@ def usable_backends() -> list[str]:
             continue
         names += [GPU_STANDARD, backend.name] if backend.name == "gpu" else [backend.name]
     return sorted(names, key=lambda name: STANDARD.get(name) != "")
+
+
+if __name__ == "__main__":
+    serve(_perform, lambda reason: MemoryResult(failed=reason))

@@ -14,7 +14,7 @@ import os
 
 import msgspec
 import numpy as np
-from asv.step_detect import detect_regressions, detect_steps
+from asv.step_detect import detect_steps
 
 from rocattn_profiling.gate.rule.decide import decide
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
@@ -141,23 +141,7 @@ def asv_steps(values):
     return [(right[0], right[2] / left[2]) for left, right in itertools.pairwise(steps)]
 
 
-def asv_long_steps(values):
-    """Return asv's steps of 5 % and more between levels of three points and more: what a site could make of them."""
-    steps = detect_steps(values)
-    return [
-        (right[0], right[2] / left[2])
-        for left, right in itertools.pairwise(steps)
-        if min(left[1] - left[0], right[1] - right[0]) >= 3 and abs(math.log(right[2] / left[2])) >= math.log(1.05)
-    ]
-
-
-def asv_regressions(values):
-    """Return (index, ratio) of each regression that asv's pages list: those of 5 % and more that still stand."""
-    _, _, found = detect_regressions(detect_steps(values), 0.05)
-    return [(after, worse / best) for _, after, best, worse in found or () if after is not None]
-
-
-RULES = {"site": ours, "asv steps": asv_steps, "asv long steps": asv_long_steps, "asv regressions": asv_regressions}
+RULES = {"ours": ours, "asv": asv_steps}
 
 
 def history(task):

@@ -6,9 +6,10 @@ import subprocess
 
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.cli import main
-from rocattn_profiling.site.asv.pages import publish
-from rocattn_profiling.site.asv.stage import stage
+from rocattn_profiling.site.asv.pages import stage
 from rocattn_profiling.site.commits import read_history
+
+from .publishing import publish
 
 
 def test_suites_that_asv_discovers_do_not_hide_bench_results(history, tmp_path):

@@ -12,7 +12,7 @@ from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.measure.records import Commit, Machine
-from rocattn_profiling.site.asv.stage import stage
+from rocattn_profiling.site.asv.pages import stage
 
 COMMIT = Commit(sha="a1" * 20, date_ms=1_789_000_000_000, subject="first")
 BOX = Machine(name="a/b box", cpu="c", cores=3, memory_bytes=1 << 33, os="Linux", python="3.11.7", numpy="2.4.6")

@@ -114,9 +114,7 @@ def _publish(arguments: argparse.Namespace, staging: Staging) -> int:
     # asv takes as long as all of ours, and has a process of its own to be killed in: both at once.
     with ProcessPoolExecutor(1, get_context("spawn")) as beside:
         staged = staging.folder(out / "asv")
-        publishing = beside.submit(
-            asv_pages.publish, store, history, out / "asv", offline=arguments.offline, staged=staged
-        )
+        publishing = beside.submit(asv_pages.publish, store, history, out / "asv", staged, offline=arguments.offline)
         told: list[str] = []
         with progress("site: reading results", 0, brief=True) as shown:
             series = store.read(told.append, _counted(shown))

@@ -1,8 +1,10 @@
-"""asv's own pages beside ours: published from a clean copy of the store, with their scripts brought along."""
+"""asv's own pages: published from a cleaned copy of the store, with local copies of the scripts they load."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -10,24 +12,31 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rocattn.complaint import complaint
 from rocattn.errors import RocattnError
+from rocattn_profiling.asv.series import PassedOver, beyond_measure
 from rocattn_profiling.asv.store import read_config
-from rocattn_profiling.base.files import Staging
-from rocattn_profiling.site.asv.publish import STEP_POINTS
-from rocattn_profiling.site.asv.stage import stage
 from rocattn_profiling.site.asv.vendor import VendorError, assets, localise
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from rocattn_profiling.asv.store import AsvStore
     from rocattn_profiling.site.commits import History
 
 PUBLISH_TIMEOUT_S = 300.0
 DATA_LIMIT_BYTES = 24 << 20
 MADE = "graphdisplay.js"
-"""A file of every site of asv's, also of one without a graph."""
+"""A file that every site of asv has, even one without graphs."""
+RESULTS_VERSION = 2
+COLUMNS = {"result", "params", "version", "started_at", "duration", "samples", "profile"}
+"""Columns of asv's result files, besides those of statistics."""
+SHOWN = {"result", "params", "version", "stats_ci_99_a", "stats_ci_99_b"}
+"""Columns that ``asv publish`` uses; it reads every file more than once, so the copy has no others."""
+STEP_POINTS = 400
+"""asv searches this many of a line's newest points for steps: its lists of regressions cover only these."""
 _PLAIN_NAME = re.compile(r"[\w.][\w.+/-]*")
 _HEAD_END = "</head>"
 _NAV_START = '<ul class="nav navbar-nav navbar-left">'
@@ -38,7 +47,7 @@ _SERVE_FROM_DATA = """(function ($, files) {
     var name = decodeURIComponent(String(request.url).split('?')[0]);
     if (Object.prototype.hasOwnProperty.call(files, name)) {
       var answer = $.Deferred();
-      // Later, as a server would: asv's pages register themselves after the first request.
+      // Asynchronously, as a server would: asv's pages register themselves after the first request.
       setTimeout(function () { answer.resolve(JSON.parse(JSON.stringify(files[name]))); }, 0);
       return answer.promise();
     }
@@ -53,10 +62,10 @@ class AsvPages:
     """What became of asv's pages.
 
     Attributes:
-        published: Whether they are there; ``reason`` says why not.
-        vendored: Whether their scripts lie beside them; ``vendor_reason`` says why not.
+        published: Whether they were made; ``reason`` says why not.
+        vendored: Whether their scripts were copied; ``vendor_reason`` says why not.
         from_disk: Whether they open without a web server.
-        notes: One line for each thing that was left out.
+        notes: One line for each omission.
     """
 
     published: bool = False
@@ -71,32 +80,25 @@ def publish(
     store: AsvStore,
     history: History,
     out: Path,
+    staged: Path,
     *,
     offline: bool = False,
     cache: Path | None = None,
-    staged: Path | None = None,
 ) -> AsvPages:
-    """Publish a store with ``asv publish`` into ``out``, replacing what is there only when it worked.
+    """Publish a store with ``asv publish``.
 
     Args:
-        store: The results; left as they are.
+        store: The results; not modified.
         history: The repository's commits; the graphs follow its branch whatever ``asv.conf.json`` lists.
-        out: Folder of the pages (``site/asv``).
+        out: Where the pages will be (``site/asv``); checked, not written.
+        staged: An empty folder that gets the pages; the caller moves it to ``out``.
         offline: Take scripts from the cache only.
         cache: Folder of checked scripts; the user's cache folder if None.
-        staged: An empty folder to leave the pages in, for the caller to put in the place of ``out``.
 
     Raises:
-        RocattnError: When a folder does not take files, or ``out`` holds somebody else's. That asv fails is no error:
-            ``reason`` says why.
+        RocattnError: When a folder cannot be written, or ``out`` holds files that are not asv's. A failure of asv
+            is not an error: ``reason`` describes it.
     """
-    if staged is None:
-        with Staging() as staging:
-            staged = staging.folder(out)
-            pages = publish(store, history, out, offline=offline, cache=cache, staged=staged)
-            if pages.published:
-                staging.commit()
-        return pages
     pages = AsvPages()
     if out.exists() and not (out / MADE).is_file() and any(out.iterdir()):
         raise RocattnError(f"{out} is there and was not made by asv publish: choose another output folder")
@@ -107,7 +109,7 @@ def publish(
                 _finish(Path(scratch) / "html", pages, offline=offline, cache=cache)
                 shutil.copytree(Path(scratch) / "html", staged, dirs_exist_ok=True)
     except OSError as error:
-        # copytree raises one error with the (source, target, reason) of every file: one says enough.
+        # copytree collects a (source, target, reason) for every file: the first is enough.
         reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
         raise RocattnError(f"cannot write asv's pages to {out}: {reason}") from error
     pages.published = not pages.reason
@@ -115,7 +117,7 @@ def publish(
 
 
 def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) -> None:
-    """Make asv's pages in ``scratch/html``, or give the reason why not."""
+    """Make asv's pages in ``scratch/html``, or set ``pages.reason``."""
     staged = stage(store, scratch / "results", history.commits.keys())
     pages.notes += staged.notes
     if not staged.results:
@@ -131,7 +133,7 @@ def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) 
         pages.notes.append(f"{off_branch} measured commits are not on {history.branch}: asv's graphs leave them out")
     if len(staged.commits) > STEP_POINTS:
         pages.notes.append(f"asv's own lists of regressions are about the newest {STEP_POINTS} results of each line")
-    # Anyone names branches: one that could be markup or an option is published as what is checked out.
+    # A branch whose name could be read as markup or as an option is published as HEAD.
     branch = history.branch if _PLAIN_NAME.fullmatch(history.branch) else "HEAD"
     pages.reason = _run_publish(_config(store, branch, scratch), scratch)
     if not pages.reason and (odd := _drop_odd_tags(scratch / "html" / "index.json")):
@@ -139,7 +141,7 @@ def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) 
 
 
 def _drop_odd_tags(index: Path) -> int:
-    """Take tags out of asv's index whose names its script would write into the page as markup; returns how many."""
+    """Remove tags whose names asv's script would insert into the page as markup; returns how many."""
     data = json.loads(index.read_text(encoding="utf-8"))
     tags = data.get("tags", {})
     plain = {name: at for name, at in tags.items() if _PLAIN_NAME.fullmatch(name)}
@@ -150,7 +152,7 @@ def _drop_odd_tags(index: Path) -> int:
 
 
 def _config(store: AsvStore, branch: str, scratch: Path) -> Path:
-    """Write asv's configuration for this build: the repository's own, with our copy, our output and its branch."""
+    """Write asv's configuration for this build: the repository's own, with our paths and its current branch."""
     path, repo_root = store.config_path, store.repo_root
     conf = dict(vars(read_config(path))) if path else {"project": repo_root.name}
     beside = path.parent if path else repo_root
@@ -163,27 +165,22 @@ def _config(store: AsvStore, branch: str, scratch: Path) -> Path:
         "benchmark_dir": str(beside / str(conf.get("benchmark_dir", "benchmarks"))),
         "env_dir": str(scratch / "env"),
     }
-    made = scratch / "asv.conf.json"
-    made.write_text(json.dumps({k: v for k, v in conf.items() if v is not None}))
-    return made
+    written = scratch / "asv.conf.json"
+    written.write_text(json.dumps({k: v for k, v in conf.items() if v is not None}))
+    return written
 
 
 def _run_publish(config: Path, scratch: Path) -> str:
-    """Run ``asv publish``; returns why it failed, in one line, or nothing.
+    """Run ``asv publish``; returns why it failed, in one line, or "".
 
-    A process of its own: step detection runs in C++ and loops for ever on input it cannot take.
+    It runs in a process of its own because asv's step detection, in C++, never ends on some input.
     """
-    command = [sys.executable, "-m", "rocattn_profiling.site.asv.publish", str(config)]
+    command = [sys.executable, "-m", "rocattn_profiling.site.asv.publish", str(config), str(STEP_POINTS)]
     try:
         done = subprocess.run(
-            command,
-            cwd=scratch,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PUBLISH_TIMEOUT_S,
-            check=False,
-        )
+            command, cwd=scratch, capture_output=True, text=True, errors="replace",
+            timeout=PUBLISH_TIMEOUT_S, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"asv publish did not end within {PUBLISH_TIMEOUT_S:.0f} s: run it yourself, where nothing ends it"
     if done.returncode == 0 and (scratch / "html" / "index.html").is_file():
@@ -193,22 +190,17 @@ def _run_publish(config: Path, scratch: Path) -> str:
 
 
 def _finish(html: Path, pages: AsvPages, *, offline: bool, cache: Path | None) -> None:
-    """Bring scripts and data along, and link back to our pages."""
+    """Copy scripts and data next to the pages, and link back to our own pages."""
     index = html / "index.html"
     page = index.read_text(encoding="utf-8")
-    local, unknown = localise(page)
     try:
-        files = assets(offline=offline, cache=cache)
+        local = localise(page)
+        for name, data in assets(offline=offline, cache=cache).items():
+            (html / "vendor" / name).parent.mkdir(parents=True, exist_ok=True)
+            (html / "vendor" / name).write_bytes(data)
+        page, pages.vendored = local, True
     except VendorError as error:
         pages.vendor_reason = str(error)
-    else:
-        if unknown:
-            pages.vendor_reason = f"this asv loads {unknown[0]}, for which no file is known"
-        else:
-            for name, data in files.items():
-                (html / "vendor" / name).parent.mkdir(parents=True, exist_ok=True)
-                (html / "vendor" / name).write_bytes(data)
-            page, pages.vendored = local, True
     if pages.vendored and _AFTER_JQUERY in page:
         pages.from_disk = _write_data(html)
     if pages.from_disk:
@@ -221,7 +213,7 @@ def _finish(html: Path, pages: AsvPages, *, offline: bool, cache: Path | None) -
 
 
 def _write_data(html: Path) -> bool:
-    """Put all of asv's JSON into one script: browsers let a page from disk load scripts, not JSON."""
+    """Put all of asv's JSON into one script: browsers let a page on disk load scripts but not JSON."""
     files = {str(p.relative_to(html)): p for p in sorted(html.rglob("*.json"))}
     if sum(path.stat().st_size for path in files.values()) > DATA_LIMIT_BYTES:
         return False
@@ -229,3 +221,138 @@ def _write_data(html: Path) -> bool:
     script = f"window.ASV_FILES = {{\n{table}\n}};\n{_SERVE_FROM_DATA}"
     (html / "vendor" / "data.js").write_text(script, encoding="utf-8")
     return True
+
+
+@dataclass(slots=True)
+class Staged:
+    """Contents of a staged copy.
+
+    Attributes:
+        results: How many result files were copied.
+        commits: Their commits.
+        notes: One line for each omission or change.
+    """
+
+    results: int = 0
+    commits: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+
+def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
+    """Copy a store for ``asv publish``; the original is not modified.
+
+    Infinite and huge values become n/a (they hang asv's step detection), containers become failures (they crash it),
+    benchmarks that ``asv run`` dropped from the list are added back, and an interpreter's path becomes "existing".
+    Samples and start times, which no page shows, are left out.
+
+    Args:
+        store: The store to copy.
+        folder: Where to; created if missing.
+        known: Commits that the repository has. asv fails on others (rebased away, or beyond a shallow clone).
+    """
+    staged = Staged()
+    benchmarks = {k: _plain(v) for k, v in store.benchmarks(staged.notes.append).items() if _well_formed(k, v)}
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "benchmarks.json", {**benchmarks, "version": 2})
+    unknown: set[str] = set()
+    passed_over = PassedOver()
+    machines = store.machines()
+    for path in store.result_files(staged.notes.append):
+        try:
+            data = json.loads(path.read_bytes())
+            _check(data)
+            if data["commit_hash"] not in known:
+                unknown.add(data["commit_hash"])
+                continue
+            changed = _clean(data, benchmarks)
+        except (RocattnError, OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+            passed_over.add(path, error)
+            continue
+        if changed:
+            staged.notes.append(f"{path.name}: {changed} values that asv cannot show were left out")
+        machine = folder / path.parent.name / "machine.json"
+        if not machine.exists():
+            facts = machines.get(path.parent.name, {})
+            _write(machine, {**facts, "machine": path.parent.name, "version": 1})
+        _write(folder / path.parent.name / path.name, data)
+        staged.results += 1
+        staged.commits.add(data["commit_hash"])
+    staged.notes += passed_over.notes()
+    if unknown:
+        staged.notes.append(f"{len(unknown)} measured commits are not in this clone: asv's graphs leave them out")
+    return staged
+
+
+def _check(data: dict[str, Any]) -> None:
+    """Check the assumptions of asv's reader, without a second read of the file.
+
+    Raises:
+        ValueError: When asv would fail on it.
+        KeyError: As above.
+    """
+    for key in ("params", "requirements", "commit_hash", "date", "python", "env_name"):
+        data[key]
+    if data.get("version") != RESULTS_VERSION:
+        raise ValueError(f"it is of version {data.get('version')!r} of asv's results, not {RESULTS_VERSION}")
+    columns = data["result_columns"]
+    unknown = {column for column in columns if not column.startswith("stats_")} - COLUMNS
+    if unknown:
+        raise ValueError(f"asv does not know its column {min(unknown)!r}")
+    statistics = [at for at, column in enumerate(columns) if column.startswith("stats_")]
+    for name, row in data["results"].items():
+        lengths = {len(row[at]) for at in statistics if at < len(row) and row[at] is not None}
+        if len(lengths) > 1:
+            raise ValueError(f"the statistics of {name} are not of one length")
+
+
+def _well_formed(name: str, benchmark: dict[str, Any]) -> bool:
+    """Return whether asv's pages can show a benchmark: no markup in names, parameters are lists of strings."""
+    params, names = benchmark.get("params", []), benchmark.get("param_names", [])
+    return (
+        not set(name) & set("<>\"'&")
+        and isinstance(params, list)
+        and isinstance(names, list)
+        and len(params) == len(names)
+        and all(isinstance(p, list) and all(isinstance(v, str) for v in p) for p in params)
+        and not any("<" in str(name) for name in names)
+    )
+
+
+def _plain(benchmark: dict[str, Any]) -> dict[str, Any]:
+    """Drop a pretty name or unit that asv's scripts would insert into a page as markup."""
+    odd = {key for key in ("pretty_name", "unit") if "<" in str(benchmark.get(key) or "")}
+    plain = {key: value for key, value in benchmark.items() if key not in odd}
+    return plain | ({"unit": "unit"} if "unit" in odd else {})
+
+
+def _clean(data: dict[str, Any], benchmarks: dict[str, dict[str, Any]]) -> int:
+    """Clean and shorten one result file in place; returns how many values were replaced or dropped."""
+    changed = 0
+    params = data["params"]
+    if "/" in str(params.get("python", "")):
+        params["python"] = "existing"
+    columns = data["result_columns"]
+    at_result, at_params = columns.index("result"), columns.index("params")
+    kept = [at for at, column in enumerate(columns) if column in SHOWN]
+    for name in list(data["results"]):
+        row = data["results"][name]
+        values = row[at_result]
+        own = row[at_params] if len(row) > at_params else []
+        expected = len(list(itertools.product(*(own or []))))
+        if name not in benchmarks or (values is not None and len(values) != expected):
+            changed += name in benchmarks
+            del data["results"][name]
+            continue
+        for at, value in enumerate(values or []):
+            if isinstance(value, (dict, list, str, bool)):
+                values[at], changed = None, changed + 1
+            elif value is not None and beyond_measure(value):
+                values[at], changed = math.nan, changed + 1
+        data["results"][name] = [row[at] for at in kept if at < len(row)]
+    data["result_columns"] = [columns[at] for at in kept]
+    return changed
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data), encoding="utf-8")

@@ -4,10 +4,10 @@ import pytest
 
 from rocattn_profiling.base.process import Ended
 from rocattn_profiling.profile.collect import diagnose
-from rocattn_profiling.profile.collect.arrived import Arrived
 from rocattn_profiling.profile.collect.find import Tool
 from rocattn_profiling.profile.collect.hardware import Gpu, Hardware
 from rocattn_profiling.profile.collect.passes import Pass
+from rocattn_profiling.profile.collect.store import Arrived
 
 COUNTERS = ("GRBM_GUI_ACTIVE", "SQ_WAVES", "SQ_INSTS_VALU")
 WHOLE = Arrived(("out_counter_collection.csv",), 6, 2, dict.fromkeys(COUNTERS, 6))

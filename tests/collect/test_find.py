@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rocattn_profiling.profile.collect.environment import clean, under_a_profiler
+from rocattn_profiling.profile.collect.assemble import clean, under_a_profiler
 from rocattn_profiling.profile.collect.find import NoProfilerError, Tool, assume, bundled_rocm, choose, find_profilers
 
 

@@ -1,6 +1,6 @@
 """Why a metric is not known: which counters were not collected, by what to collect them, which facts the files lack."""
 
-from rocattn_profiling.profile.metrics.gaps import Gap, gap_of
+from rocattn_profiling.profile.report.verdict import Gap, gap_of
 
 GPU = {"cus", "xcds", "clock_mhz", "duration_ns", "peak_gbps", "l2_channels"}
 

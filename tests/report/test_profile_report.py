@@ -12,18 +12,9 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
 from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, ROOF_DTYPES, Profile
-from rocattn_profiling.profile.report import (
-    compare as profile_compare,
-)
-from rocattn_profiling.profile.report import (
-    pages as profile_pages,
-)
-from rocattn_profiling.profile.report import (
-    report as profile_report,
-)
-from rocattn_profiling.profile.report import (
-    trace,
-)
+from rocattn_profiling.profile.report import compare as profile_compare
+from rocattn_profiling.profile.report import pages as profile_pages
+from rocattn_profiling.profile.report import report as profile_report
 from rocattn_profiling.profile.report.roofline import roofline
 
 MI300X = {
@@ -206,7 +197,7 @@ def test_kernel_names_cannot_inject_markup():
     assert "<img" not in page
     assert "<img" not in text
     assert "[a](" not in text
-    assert json.loads(trace.trace_json(made.profile))["traceEvents"][1]["args"]["kernel"] == evil
+    assert json.loads(profile_pages.trace_json(made.profile))["traceEvents"][1]["args"]["kernel"] == evil
 
 
 def test_fifty_kernels_with_long_names_are_less_than_a_megabyte():
@@ -326,7 +317,7 @@ def test_the_trace_has_each_dispatch_at_its_time():
     """Microseconds from the first dispatch of the pass."""
     made = profile(("a", 1500))
     made.dispatches.loc[2, ["start_ns", "end_ns"]] = pd.NA
-    events = json.loads(trace.trace_json(made, ["x", "", ""]))["traceEvents"]
+    events = json.loads(profile_pages.trace_json(made, ["x", "", ""]))["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
     assert [(event["ts"], event["dur"], event["name"]) for event in slices] == [(0, 1.5, "x"), (10, 1.5, "a")]
 
@@ -336,7 +327,7 @@ def test_a_trace_has_a_track_for_each_queue_of_each_process_and_gpu():
     made = profile(("a", 15_000))
     made.agents = pd.concat([made.agents] * 2, ignore_index=True).assign(number=[4, 5])
     made.dispatches = made.dispatches.assign(process=[7, 8, 8], agent=[0, 0, 1]).astype(DISPATCH_DTYPES)
-    events = json.loads(trace.trace_json(made))["traceEvents"]
+    events = json.loads(profile_pages.trace_json(made))["traceEvents"]
     assert len({event["tid"] for event in events if event["ph"] == "X"}) == 3
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert {names[event["tid"]] for event in events if event["ph"] == "X"} == {
@@ -348,7 +339,7 @@ def test_a_trace_has_each_pass_from_its_own_start_and_says_what_it_leaves_out(mo
     """Passes ran one after another; a launch without an end has no length, and is not counted as left out."""
     made = profile(("a", 1500))
     made.dispatches["pass"] = pd.Categorical(["run", "run", "again"])
-    told = json.loads(trace.trace_json(made))
+    told = json.loads(profile_pages.trace_json(made))
     assert told["otherData"] == {}
     slices = [event for event in told["traceEvents"] if event["ph"] == "X"]
     assert [(event["pid"], event["ts"]) for event in slices] == [(0, 0), (0, 10), (1, 0)]
@@ -357,10 +348,10 @@ def test_a_trace_has_each_pass_from_its_own_start_and_says_what_it_leaves_out(mo
         "again",
     ]
     made.dispatches.loc[0, "end_ns"] = pd.NA
-    assert json.loads(trace.trace_json(made))["otherData"] == {}
-    monkeypatch.setattr(trace, "MOST_EVENTS", 4)  # of all passes together
+    assert json.loads(profile_pages.trace_json(made))["otherData"] == {}
+    monkeypatch.setattr(profile_pages, "MOST_EVENTS", 4)  # of all passes together
     made.dispatches.loc[0, "end_ns"] = made.dispatches.loc[0, "start_ns"] + 5
-    told = json.loads(trace.trace_json(made))
+    told = json.loads(profile_pages.trace_json(made))
     assert sum(event["ph"] == "X" for event in told["traceEvents"]) == 2
     assert told["otherData"] == {"left_out": "1 more dispatches"}
 

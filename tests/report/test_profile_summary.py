@@ -7,15 +7,9 @@ import pytest
 
 from rocattn_profiling.cli import main
 from rocattn_profiling.profile.ingest.table import AGENT_DTYPES
-from rocattn_profiling.profile.report import (
-    compare as profile_compare,
-)
-from rocattn_profiling.profile.report import (
-    pages as profile_pages,
-)
-from rocattn_profiling.profile.report import (
-    report as profile_report,
-)
+from rocattn_profiling.profile.report import compare as profile_compare
+from rocattn_profiling.profile.report import pages as profile_pages
+from rocattn_profiling.profile.report import report as profile_report
 from rocattn_profiling.profile.report.summary import changes, summarise
 
 from .test_limits import BMM1, BMM2, made_of, report

@@ -14,8 +14,7 @@ from rocattn.toolchain import Compiler, choose_host_compiler, host_isa
 from rocattn_profiling import cli
 from rocattn_profiling.doctor import checks
 from rocattn_profiling.doctor import command as doctor
-from rocattn_profiling.doctor import machine as doctor_machine
-from rocattn_profiling.doctor.report import Check
+from rocattn_profiling.doctor.checks import Check
 
 
 @pytest.fixture
@@ -137,7 +136,7 @@ def test_a_program_that_is_there_and_broken_is_no_version(tmp_path, monkeypatch,
 def test_gpus_are_listed_with_what_matters(tmp_path):
     """Name, target, compute units and memory stand in one row a device."""
     device = GpuDevice("AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 304, 192 << 30, 64)
-    rows = doctor_machine.gpu_checks(GpuProbe([device], runtime="7.2.53211", bindings="10.0"))
+    rows = checks.gpu_checks(GpuProbe([device], runtime="7.2.53211", bindings="10.0"))
     assert [row.status for row in rows] == ["ok"] * 3
     assert rows[1].detail == "AMD Instinct MI300X, gfx942:sramecc+:xnack-, 304 CUs, 192 GiB, wave64"
 
@@ -146,7 +145,7 @@ def test_a_gpu_without_kernels_is_a_warning(tmp_path):
     """An integrated GPU comes first in HIP's order now and then; on RDNA HIP counts pairs of compute units."""
     small = GpuDevice("AMD Radeon Graphics", "gfx90c:xnack-", 8, 4 << 30, 64)
     card = GpuDevice("Radeon RX 7900 XT", "gfx1100", 42, 20 << 30, 32)
-    _, first, second, _ = doctor_machine.gpu_checks(GpuProbe([small, card], runtime="7.2.53211", bindings="10.0"))
+    _, first, second, _ = checks.gpu_checks(GpuProbe([small, card], runtime="7.2.53211", bindings="10.0"))
     assert (first.status, second.status) == ("warning", "ok")
     assert first.detail.endswith("wave64: there are no kernels for it")
     assert first.remedy == "choose another device with HIP_VISIBLE_DEVICES"
@@ -225,14 +224,14 @@ def test_a_frequency_governor_that_saves_power_is_a_warning(tmp_path, governor, 
     for core in ("cpu0", "cpu1"):
         (tmp_path / core / "cpufreq").mkdir(parents=True)
     (tmp_path / "cpu0" / "cpufreq" / "scaling_governor").write_text(f"{governor}\n")
-    row = next(row for row in doctor_machine.hygiene_checks(tmp_path) if row.name == "governor")
+    row = next(row for row in checks.hygiene_checks(tmp_path) if row.name == "governor")
     assert (row.status, row.detail) == (status, governor)
 
 
 def test_a_cpu_quota_and_a_busy_machine_are_warnings(monkeypatch):
     """Both make times noisy in ways that no statistics undo."""
-    monkeypatch.setattr(doctor_machine.cgroup, "cpu_quota", lambda: 1.5)
-    monkeypatch.setattr(doctor_machine.machine, "load_average", lambda: 900.0)
-    rows = {row.name: row for row in doctor_machine.hygiene_checks()}
+    monkeypatch.setattr(checks.cgroup, "cpu_quota", lambda: 1.5)
+    monkeypatch.setattr(checks.machine, "load_average", lambda: 900.0)
+    rows = {row.name: row for row in checks.hygiene_checks()}
     assert (rows["load"].status, rows["control group"].status) == ("warning", "warning")
     assert "1.5 cores" in rows["control group"].detail

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from rocattn_profiling.doctor.report import Check
+    from rocattn_profiling.doctor.checks import Check
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,9 @@
-"""From a request to a job: which GPU, which profiler, which passes, which environment."""
+"""Assemble a collection from a request: which GPU, which profiler, which passes, and which environment."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,18 +11,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.profile.collect.collectors import COLLECTORS
 from rocattn_profiling.profile.collect.counters import of_arch
-from rocattn_profiling.profile.collect.environment import clean
 from rocattn_profiling.profile.collect.find import NoProfilerError, Tool, assume, bundled_rocm, choose, find_profilers
 from rocattn_profiling.profile.collect.hardware import Hardware, visible
+from rocattn_profiling.profile.collect.launchers import LAUNCHERS
 from rocattn_profiling.profile.collect.passes import plan_passes
 from rocattn_profiling.profile.collect.store import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
+
 
 _CHOOSES_GPU = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+# Variables by which profilers pass orders to the application's process. An inherited one adds its own tool, its own
+# counters or its own output format (rocprofv3 appends to ROCPROF_OUTPUT_FORMAT) to ours. ROCPROF selects the collector
+# of rocprof-compute.
+_PROFILER = re.compile(r"(?:ROCPROF|ROCP|ROCPROFILER|ROCTRACER)(?:_\w+)?|HSA_TOOLS_\w+|AQLPROFILE_\w+|OMNIPERF_\w+")
+_LIBRARY = re.compile(r"rocprof|roctracer|roctx|rocprofiler|omnitrace|rocprof-sys", re.IGNORECASE)
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -57,7 +63,7 @@ def assemble(request: Request, found: Hardware) -> Job:
     """
     arch = of_arch(request.arch or _only_arch(found, dry=request.dry)).arch
     tool, why = _tool(request, arch)
-    collector = COLLECTORS[tool.name]
+    collector = LAUNCHERS[tool.name]
     output_format = request.output_format or collector.formats[0]
     if output_format not in collector.formats:
         raise RocattnError(f"{tool.name} does not write {output_format}: it writes {', '.join(collector.formats)}")
@@ -125,3 +131,35 @@ def _command(command: Sequence[str], *, dry: bool) -> tuple[str, ...]:
     if shutil.which(command[0]) is None and not dry:
         raise RocattnError(f"there is no program {command[0]!r} to profile")
     return tuple(command)
+
+
+def clean(environment: Mapping[str, str], keep: Collection[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the environment without profilers' variables, and the names of those that were taken out.
+
+    Entries of LD_PRELOAD that are profilers' libraries are taken out one by one.
+
+    Args:
+        environment: The caller's.
+        keep: Names to leave as they are.
+    """
+    result, removed = dict(environment), []
+    for name in sorted(environment):
+        if name in keep:
+            continue
+        if _PROFILER.fullmatch(name):
+            del result[name]
+            removed.append(name)
+        elif name == "LD_PRELOAD":
+            entries = re.split(r"[:\s]+", environment[name])
+            kept = [entry for entry in entries if entry and not _LIBRARY.search(Path(entry).name)]
+            if len(kept) < len([entry for entry in entries if entry]):
+                result[name] = ":".join(kept)
+                removed.append(name)
+                if not kept:
+                    del result[name]
+    return result, tuple(removed)
+
+
+def under_a_profiler(removed: Collection[str]) -> bool:
+    """Say whether the variables that were taken out mean that a profiler runs this very process."""
+    return bool({"ROCP_TOOL_LIBRARIES", "HSA_TOOLS_LIB", "LD_PRELOAD"} & set(removed))

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rocattn_profiling.base.process import Ended
-    from rocattn_profiling.profile.collect.arrived import Arrived
     from rocattn_profiling.profile.collect.find import Tool
     from rocattn_profiling.profile.collect.hardware import Hardware
     from rocattn_profiling.profile.collect.passes import Pass
+    from rocattn_profiling.profile.collect.store import Arrived
 
 _LOW_DISK_BYTES = 1 << 20
 

@@ -16,11 +16,9 @@ from rocattn.gpu.plan_log import VARIABLE as PLAN_LOG
 from rocattn_profiling.base.files import HeldError, locked, write_text
 from rocattn_profiling.base.process import Ended, StartError, run_group
 from rocattn_profiling.base.progress import Step
-from rocattn_profiling.profile.collect import arrived as arriving
 from rocattn_profiling.profile.collect import diagnose, hardware, scrub, store
-from rocattn_profiling.profile.collect.collectors import COLLECTORS
-from rocattn_profiling.profile.collect.environment import under_a_profiler
-from rocattn_profiling.profile.collect.launch import RUN_SCRIPT, Launch
+from rocattn_profiling.profile.collect.assemble import under_a_profiler
+from rocattn_profiling.profile.collect.launchers import LAUNCHERS, RUN_SCRIPT, PassLaunch
 from rocattn_profiling.profile.collect.passes import Pass, split
 from rocattn_profiling.profile.collect.symptoms import MISSING, OVER_SUBSCRIBED, UNKNOWN, Finding
 
@@ -113,7 +111,7 @@ class Session:
         """Run the profiler once and return what became of it."""
         folder = store.fresh_folder(self.out / store.PASSES / of_pass.name)
         job = self.job
-        launch = COLLECTORS[job.tool.name].launch(job.tool, of_pass, job.command, folder.absolute(), job.output_format)
+        launch = LAUNCHERS[job.tool.name].launch(job.tool, of_pass, job.command, folder.absolute(), job.output_format)
         _prepare(launch, folder)
         plans = {PLAN_LOG: str((folder / PLANS).absolute())}
         try:
@@ -131,7 +129,7 @@ class Session:
             arch=job.plan.arch,
             ended=ended,
             text=text,
-            arrived=arriving.look(folder),
+            arrived=store.read_pass(folder),
             hardware=self.before,
             torch_rocm=job.torch_rocm,
             free_bytes=_free_bytes(folder),
@@ -207,9 +205,9 @@ class Session:
         )
 
 
-def command_lines(job: store.Job, out: Path) -> list[tuple[Pass, Launch]]:
+def command_lines(job: store.Job, out: Path) -> list[tuple[Pass, PassLaunch]]:
     """Return how each pass will be started; nothing is written or run."""
-    collector = COLLECTORS[job.tool.name]
+    collector = LAUNCHERS[job.tool.name]
     return [
         (
             of_pass,
@@ -221,7 +219,7 @@ def command_lines(job: store.Job, out: Path) -> list[tuple[Pass, Launch]]:
     ]
 
 
-def _prepare(launch: Launch, folder: Path) -> None:
+def _prepare(launch: PassLaunch, folder: Path) -> None:
     """Make the folders and files that a launch needs."""
     try:
         for name in launch.folders:
@@ -234,7 +232,7 @@ def _prepare(launch: Launch, folder: Path) -> None:
             written.chmod(0o700)
 
 
-def _line(launch: Launch, secrets: tuple[str, ...]) -> str:
+def _line(launch: PassLaunch, secrets: tuple[str, ...]) -> str:
     """Return a command line for people: the application's secret arguments are not in it."""
     return msgspec.structs.replace(launch, argv=tuple(scrub.scrub_command(launch.argv, secrets))).line
 

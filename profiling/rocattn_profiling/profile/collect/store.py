@@ -11,14 +11,14 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import Staging, write_bytes
-from rocattn_profiling.profile.collect.arrived import Arrived  # noqa: TC001 - msgspec reads the annotations when it decodes
-from rocattn_profiling.profile.collect.find import Tool  # noqa: TC001 - as above
+from rocattn_profiling.profile.collect.find import Tool  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.profile.collect.hardware import Hardware  # noqa: TC001 - as above
 from rocattn_profiling.profile.collect.passes import Pass, PassPlan  # noqa: TC001 - as above
 from rocattn_profiling.profile.collect.symptoms import Finding  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 SCHEMA = 1
 STATE, PROFILE, PASSES = "state.json", "profile.json", "passes"
@@ -61,6 +61,31 @@ class Job(msgspec.Struct, frozen=True):
         """What must be the same for two collections' passes to belong together."""
         parts = (self.tool.path, self.tool.version, self.tool.rocm, self.plan.arch, self.plan.wanted, self.plan.passes)
         return hashlib.sha256(msgspec.json.encode((*parts, self.command, self.cwd, self.output_format))).hexdigest()
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """What is in a pass's files.
+
+    Attributes:
+        files: The files that hold measurements, below the pass's folder.
+        dispatches: Rows of dispatches.
+        kernels: Different kernels.
+        counters: Counter -> in how many dispatches it is not 0.
+        problems: What the readers say is wrong, a line each.
+        unread: Why the files could not be read at all, or "".
+    """
+
+    files: tuple[str, ...] = ()
+    dispatches: int = 0
+    kernels: int = 0
+    counters: dict[str, int] = {}
+    problems: tuple[str, ...] = ()
+    unread: str = ""
+
+    def has(self, counter: str) -> bool:
+        """Say whether a counter arrived, under its own name or that of its sum (files hold sums over instances)."""
+        plain = counter.removesuffix("_sum")
+        return bool({counter, plain, f"{plain}_sum"} & self.counters.keys())
 
 
 class PassResult(msgspec.Struct, frozen=True):
@@ -235,3 +260,22 @@ def _move_aside(out: Path) -> None:
                 (out / name).rename(aside / name)
     except OSError as error:
         raise RocattnError(f"cannot move the earlier collection in {out} aside: {error.strerror}") from error
+
+
+def read_pass(folder: Path) -> Arrived:
+    """Read everything below a folder."""
+    from rocattn_profiling.profile.ingest import read
+
+    try:
+        profile = read([folder])
+    except Exception as error:  # noqa: BLE001 - a defect of a reader must not end a collection that took an hour
+        return Arrived(unread=f"{type(error).__name__}: {error}")
+    rows = profile.counters
+    live = rows["value"].ne(0).groupby(rows["counter"], observed=True).sum()
+    return Arrived(
+        files=tuple(sorted({source.file for source in profile.provenance if source.tool and not source.skipped})),
+        dispatches=len(profile.dispatches),
+        kernels=int(profile.dispatches["kernel"].nunique()),
+        counters={str(name): int(count) for name, count in live.items()},
+        problems=tuple(str(problem) for problem in profile.problems),
+    )

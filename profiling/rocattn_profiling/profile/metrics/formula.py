@@ -1,9 +1,14 @@
-"""Formulas of metrics: arithmetic over counters, checked when they are read and evaluated on whole columns."""
+"""The language of ``definitions.toml``, ``findings.toml`` and ``limits.toml``: formulas, conditions and sentences.
+
+A formula is arithmetic over counters, parsed and checked once, and evaluated on whole columns. A condition compares two
+formulas. A sentence has numbers in places like {memory_pct:.0f}.
+"""
 
 from __future__ import annotations
 
 import ast
 import operator
+import re
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.USub: operator.neg,
@@ -25,6 +31,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": lambda *values: reduce(np.minimum, values),
     "max": lambda *values: reduce(np.maximum, values),
 }
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+_CONDITION = re.compile(r"(.+?)\s*(>=|<=|>|<)\s*(.+)")
+_PLACE = re.compile(r"\{(\w+)(?::([^{}]*))?\}")
 
 
 class FormulaError(RocattnError):
@@ -104,3 +115,54 @@ def _value(node: ast.expr, values: Mapping[str, NDArray[np.float64] | float]) ->
         case ast.Constant(value):
             return value
     raise AssertionError(node)  # _check lets nothing else through
+
+
+class RuleError(RocattnError):
+    """A rule of ``findings.toml`` or ``limits.toml`` that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A comparison of two formulas: "memory_pct >= 60"."""
+
+    left: Formula
+    compare: Callable[[float, float], bool]
+    right: Formula
+
+    @classmethod
+    def parse(cls, key: str, text: str) -> Condition:
+        """Read a condition of the rule of this key.
+
+        Raises:
+            RuleError: When it compares nothing.
+        """
+        match = _CONDITION.fullmatch(text)
+        if match is None:
+            raise RuleError(f"the rule {key} has a condition that compares nothing: {text!r}")
+        return cls(Formula.parse(match[1]), _COMPARE[match[2]], Formula.parse(match[3]))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What it needs."""
+        return self.left.names | self.right.names
+
+    def holds(self, numbers: Mapping[str, float]) -> bool:
+        """Whether it holds; never where a name has no number."""
+        if any(name not in numbers for name in self.names):
+            return False
+        return self.compare(float(self.left.evaluate(numbers)), float(self.right.evaluate(numbers)))
+
+
+def places(text: str) -> set[str]:
+    """Return the names in a sentence: {name} or {name:format}."""
+    return {name for name, _ in _PLACE.findall(text)}
+
+
+def fill(text: str, numbers: Mapping[str, float], words: Mapping[str, str] | None = None) -> str:
+    """Return a sentence with its numbers, and words where a name stands for such.
+
+    Raises:
+        KeyError: When a name has neither.
+    """
+    words = words or {}
+    return _PLACE.sub(lambda m: words[m[1]] if m[1] in words else format(numbers[m[1]], m[2] or ".3g"), text)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.console import emit_json, say
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
-from rocattn_profiling.profile.report import view as report_profile_view
 
 if TYPE_CHECKING:
     import argparse
@@ -48,18 +47,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the report in every format; status 3 when the files hold no dispatch."""
     from rocattn_profiling.base.files import write_together
-    from rocattn_profiling.profile.report import (
-        compare as profile_compare,
-    )
-    from rocattn_profiling.profile.report import (
-        pages as profile_pages,
-    )
-    from rocattn_profiling.profile.report import (
-        report as profile_report,
-    )
-    from rocattn_profiling.profile.report import (
-        trace,
-    )
+    from rocattn_profiling.profile.report import compare as profile_compare
+    from rocattn_profiling.profile.report import pages, summary
+    from rocattn_profiling.profile.report import report as profile_report
 
     if arguments.files:
         from rocattn_profiling.profile.files import list_files
@@ -78,17 +68,17 @@ def run(arguments: argparse.Namespace) -> int:
         content["against"] = profile_compare.to_json(pairs)
     out = Path(arguments.out).resolve()
     texts = {
-        "html": profile_pages.profile_html(made, int(time.time() * 1000), pairs),
-        "md": profile_pages.profile_markdown(made, pairs),
+        "html": pages.profile_html(made, int(time.time() * 1000), pairs),
+        "md": pages.profile_markdown(made, pairs),
         "json": profile_report.dump(content),
-        "trace": trace.trace_json(made.profile),
+        "trace": pages.trace_json(made.profile),
     }
     write_together({out / FILES[name]: text for name, text in texts.items()})
     if arguments.json:
         emit_json(content)
     for problem in made.problems:
         say(f"note: {problem}")
-    for line in report_profile_view.lines(made, pairs):
+    for line in summary.lines(made, pairs):
         say(line)
     say(f"The report is at {out / FILES['html']}")
     return OK

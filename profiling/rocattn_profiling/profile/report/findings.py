@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
-from rocattn_profiling.profile.metrics.formula import Formula
-from rocattn_profiling.profile.report.conditions import Condition, RuleError, fill, places
+from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleError, fill, places
 from rocattn_profiling.profile.report.limits import NEAR, limits
 
 if TYPE_CHECKING:

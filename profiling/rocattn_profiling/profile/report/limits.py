@@ -9,8 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
-from rocattn_profiling.profile.metrics.formula import Formula
-from rocattn_profiling.profile.report.conditions import Condition, RuleError, fill, places
+from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleError, fill, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

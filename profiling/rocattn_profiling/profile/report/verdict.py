@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.reasons import Reason
+from rocattn_profiling.profile.collect import counters
+from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
 from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
-from rocattn_profiling.profile.metrics.gaps import Gap, gap_of
+from rocattn_profiling.profile.metrics.launches import spelt
 from rocattn_profiling.profile.report.limits import NEAR
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from rocattn_profiling.profile.metrics.devices import Device
     from rocattn_profiling.profile.report.findings import Finding
     from rocattn_profiling.profile.report.limits import Bounds
+
 
 BOUND, IDLE, SHORT, FAR = "bound", "idle_units", "short", "far"
 NO_GPU, TIMES_ONLY, STOOD_STILL, NOT_COUNTED, NOT_COUNTABLE = (
@@ -27,6 +33,21 @@ WORTH_A_WORD = 10.0
 COLLECT = "rocattn profile -- COMMAND"
 _IDLE = frozenset({"few-blocks", "few-blocks-rdna", "few-waves"})
 _WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-below-theory")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What a metric lacks.
+
+    Attributes:
+        counters: Counters of its first formula that were not collected; empty if one formula has all of its own.
+        constants: Facts that are not known, by their names in ``definitions.toml``.
+        ask: What `rocattn profile --metrics` collects these counters by: a group, else the metric; "" for none.
+    """
+
+    counters: tuple[str, ...]
+    constants: tuple[str, ...]
+    ask: str
 
 
 class Verdict(Reason, frozen=True):
@@ -137,3 +158,51 @@ def _next(gaps: Sequence[tuple[str, Gap]]) -> str:
     if asked:
         return f"rocattn profile --metrics {' '.join(asked)} -- COMMAND"
     return COLLECT if any("duration_ns" in gap.constants for _, gap in gaps) else ""
+
+
+def gap_of(metric: str, arch: str, counted: Mapping[str, object], constants: AbstractSet[str]) -> Gap:
+    """Return what one metric lacks on an architecture that has a formula for it.
+
+    Args:
+        metric: Its key.
+        arch: The architecture.
+        counted: The counters that have values.
+        constants: The names of `CONSTANTS` that have values.
+    """
+    ways = _needs(arch)[metric]
+    lacks = [tuple(sorted(name for name in way - CONSTANTS if spelt(name, counted) not in counted)) for way in ways]
+    if () not in lacks:
+        return Gap(lacks[0], (), _ask(metric, ways[0] - CONSTANTS, arch))
+    unknown = [tuple(sorted((way & CONSTANTS) - constants)) for way, lack in zip(ways, lacks, strict=True) if not lack]
+    return Gap((), min(unknown, key=len), "")
+
+
+@cache
+def _needs(arch: str) -> dict[str, tuple[frozenset[str], ...]]:
+    """Return the counters and constants of each metric's ways, other metrics resolved, by metric."""
+    needs: dict[str, tuple[frozenset[str], ...]] = {}
+    for metric in definitions().metrics:
+        ways: list[frozenset[str]] = []
+        for way in metric.for_arch(arch):
+            found: list[frozenset[str]] = [frozenset()]
+            for name in sorted(way.formula.names):
+                found = [have | more for have in found for more in needs.get(name, (frozenset({name}),))]
+            ways += found
+        if ways:
+            needs[metric.key] = tuple(dict.fromkeys(ways))
+    return needs
+
+
+def _ask(metric: str, needed: Collection[str], arch: str) -> str:
+    """Return the first group that has the counters, beside those that every pass has; else the metric itself."""
+    try:
+        known = counters.of_arch(arch)
+    except counters.CounterError:
+        return ""
+    if not all(known.has(name) for name in needed):
+        return ""
+    for group in counters.group_names():
+        have = {name for names in counters.group(group, known) for name in names}
+        if have.issuperset(set(needed) - set(counters.anchors())):
+            return group
+    return metric

@@ -1,0 +1,227 @@
+"""How each profiler is started: from a pass to one command line with its files and variables.
+
+`LAUNCHERS` has an object per profiler. What differs between releases is taken from the profilers' own sources, named in
+each class.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.profile.collect.passes import Pass
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocattn_profiling.profile.collect.find import Tool
+    from rocattn_profiling.profile.collect.passes import PassPlan
+
+RUN_SCRIPT = "run.sh"
+_SHELL_SAFE = re.compile(r"[\w@%+=:,./-]+")
+_PMC_OPTION = _ROCPD = (7, 0)  # first ROCm release of rocprofv3 with --pmc per pass, and with rocpd databases
+_OUTPUT_DIRECTORY, _OUTPUT_DIRECTORY_ROCM = (3, 7), (7, 14)  # first rocprof-compute with that option
+_NOTE = "rocprof-compute plans its own passes and collects all its counters, whatever was asked for"
+
+
+class PathError(RocattnError, ValueError):
+    """Raised when a profiler cannot work with a path, because it puts it into a shell command without quotes."""
+
+
+class PassLaunch(msgspec.Struct, frozen=True):
+    """How one pass is started.
+
+    Attributes:
+        argv: The command line.
+        env: Variables that are set for it.
+        files: Files that are written first: path below the pass's folder -> text.
+        folders: Folders that are made first, below the pass's folder.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    files: dict[str, str] = {}
+    folders: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """The command line as a shell takes it, preceded by its variables."""
+        return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in self.env.items()), shlex.join(self.argv)])
+
+
+class ProfilerLauncher(Protocol):
+    """One profiler."""
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The output formats it can be asked for, the default first."""
+        ...
+
+    def plan(self, plan: PassPlan) -> PassPlan:
+        """Return the plan as this profiler carries it out."""
+        ...
+
+    def launch(
+        self, tool: Tool, of_pass: Pass, command: tuple[str, ...], folder: Path, output_format: str
+    ) -> PassLaunch:
+        """Return how to start a pass of a command, with everything it writes below a folder (absolute).
+
+        Raises:
+            PathError: When the folder's path would not survive the profiler's shell.
+        """
+        ...
+
+
+class Rocprofv3:
+    """rocprofv3 of ROCm 6.2 to 10: ``--pmc`` or an input file for counters, a kernel trace for the timing pass.
+
+    From source/bin/rocprofv3.py of rocprofiler-sdk: releases before 7.0 take counters from a file (``-i``) with a
+    ``pmc:`` line per pass, and put that pass's files into ``pmc_1/``; from 7.0 on ``--pmc`` is a pass and the default
+    format is rocpd, so the format is always named. With a name without ``%pid%`` the second process of the application
+    overwrites the first one's files. ROCPROF_TMPDIR keeps its temporary files out of the working directory.
+
+    From 7.0 on it sets up counters on every GPU of the machine, whatever ROCR_VISIBLE_DEVICES says, and up to 7.2 it
+    ends the application where one GPU has no counter definitions, such as the one inside a Ryzen (rocprofiler-sdk issue
+    148, `construct_counter_collection_profile` in tool.cpp). ``NAME:device=N`` requests a counter on one GPU only.
+    """
+
+    formats = ("csv", "rocpd")
+
+    def plan(self, plan: PassPlan) -> PassPlan:
+        """Return the plan unchanged."""
+        return plan
+
+    def launch(
+        self, tool: Tool, of_pass: Pass, command: tuple[str, ...], folder: Path, output_format: str
+    ) -> PassLaunch:
+        """Return the command line of one pass."""
+        is_old = (0, 0) < tool.release < _PMC_OPTION
+        written = "csv" if tool.release < _ROCPD and tool.release != (0, 0) else output_format
+        output = ("-d", str(folder / "raw"), "-o", "out_%pid%", "--output-format", written)
+        files = {}
+        if not of_pass.counters:
+            counting: tuple[str, ...] = ("--kernel-trace",)
+        elif is_old:
+            files["counters.txt"] = f"pmc: {' '.join(of_pass.counters)}\n"
+            counting = ("-i", str(folder / "counters.txt"))
+        else:
+            devices = [f":device={number}" for number in of_pass.devices] or [""]
+            counting = ("--pmc", *(name + device for name in of_pass.counters for device in devices))
+        return PassLaunch(
+            argv=(tool.path, *counting, *output, "--", *command),
+            env={"ROCPROF_TMPDIR": str(folder / "tmp")},
+            files=files,
+            folders=("raw", "tmp"),
+        )
+
+
+class Rocprof:
+    """rocprof version 1, of ROCm up to 6: wide CSV, one row per dispatch; the timing pass has time stamps only.
+
+    bin/rpl_run.sh of ROCm/rocprofiler joins the command line, splits it at blanks and evaluates it again: arguments
+    with blanks, quotes or ``$`` do not arrive. The application is therefore started through a script. ``-d`` and ``-t``
+    name different folders, because the data is deleted when they are the same.
+    """
+
+    formats = ("csv",)
+
+    def plan(self, plan: PassPlan) -> PassPlan:
+        """Return the plan unchanged."""
+        return plan
+
+    def launch(
+        self, tool: Tool, of_pass: Pass, command: tuple[str, ...], folder: Path, output_format: str
+    ) -> PassLaunch:
+        """Return the command line of one pass; raises `PathError`."""
+        del output_format  # it has one
+        _refuse_unquotable(folder)
+        files = {RUN_SCRIPT: f"#!/bin/sh\nexec {shlex.join(command)}\n"}
+        counters: tuple[str, ...] = ()
+        if of_pass.counters:
+            files["counters.txt"] = f"pmc : {' '.join(of_pass.counters)}\n"
+            counters = ("-i", str(folder / "counters.txt"))
+        return PassLaunch(
+            argv=(
+                tool.path, *counters, "-o", str(folder / "raw" / "out.csv"), "-t", str(folder / "tmp"),
+                "-d", str(folder / "data"), "--timestamp", "on", str(folder / RUN_SCRIPT),
+            ),
+            files=files,
+            folders=("raw", "tmp", "data"),
+        )  # fmt: skip
+
+
+class Rocprofv2:
+    """rocprofv2, of ROCm up to 6: wide CSV through its file plug-in, named by process id when no name is given."""
+
+    formats = ("csv",)
+
+    def plan(self, plan: PassPlan) -> PassPlan:
+        """Return the plan unchanged."""
+        return plan
+
+    def launch(
+        self, tool: Tool, of_pass: Pass, command: tuple[str, ...], folder: Path, output_format: str
+    ) -> PassLaunch:
+        """Return the command line of one pass; raises `PathError`."""
+        del output_format
+        _refuse_unquotable(folder)  # it tests `[ $2 ]` without quotes, but passes the application's arguments on well
+        files = {}
+        counting: tuple[str, ...] = ("--kernel-trace",)
+        if of_pass.counters:
+            files["counters.txt"] = f"pmc: {' '.join(of_pass.counters)}\n"
+            counting = ("-i", str(folder / "counters.txt"))
+        return PassLaunch(
+            argv=(tool.path, *counting, "--plugin", "file", "-d", str(folder / "raw"), *command),
+            files=files,
+            folders=("raw",),
+        )
+
+
+class RocprofCompute:
+    """rocprof-compute (Omniperf before ROCm 6.3): one pass for us, in which it runs the application 12 to 20 times.
+
+    From src/argparser.py and CHANGELOG.md of rocprofiler-compute: ``-p`` names the folder up to 3.6, and
+    ``--output-directory`` from 3.7 (ROCm 7.14), which removed ``-p``. The roofline's micro-benchmarks are left out
+    (``--no-roof``): they take minutes and are missing on some distributions.
+    """
+
+    formats = ("csv",)
+
+    def plan(self, plan: PassPlan) -> PassPlan:
+        """Return a plan with the one pass that this profiler is for us."""
+        return msgspec.structs.replace(plan, passes=(Pass("workload", opaque=True),), notes=(*plan.notes, _NOTE))
+
+    def launch(
+        self, tool: Tool, of_pass: Pass, command: tuple[str, ...], folder: Path, output_format: str
+    ) -> PassLaunch:
+        """Return the command line of the one pass."""
+        del of_pass, output_format
+        version = re.match(r"(\d+)\.(\d+)", tool.version)
+        if version:
+            is_new = (int(version[1]), int(version[2])) >= _OUTPUT_DIRECTORY
+        else:
+            is_new = tool.release >= _OUTPUT_DIRECTORY_ROCM
+        option = "--output-directory" if is_new else "-p"
+        return PassLaunch(
+            argv=(tool.path, "profile", "-n", "rocattn", option, str(folder / "raw"), "--no-roof", "--", *command),
+            env={"ROCPROF_TMPDIR": str(folder / "tmp")},
+            folders=("tmp",),
+        )
+
+
+LAUNCHERS: dict[str, ProfilerLauncher] = {
+    "rocprofv3": Rocprofv3(),
+    "rocprofv2": Rocprofv2(),
+    "rocprof": Rocprof(),
+    "rocprof-compute": RocprofCompute(),
+}
+
+
+def _refuse_unquotable(folder: Path) -> None:
+    """Raise `PathError` when a path has characters that an unquoted shell word would not keep."""
+    if _SHELL_SAFE.fullmatch(str(folder)) is None:
+        raise PathError(f"this profiler cannot write to {str(folder)!r}: use --out with letters, digits and ._-/ only")

@@ -17,6 +17,8 @@ import pytest
 from rocattn.errors import ToolchainError
 from rocattn.toolchain import choose_compiler
 
+from .projects import git, offline, project, repo, shared_cache  # noqa: F401 - fixtures of several folders
+
 OURS = (str(Path(__file__).parent), tempfile.gettempdir())
 
 

@@ -21,9 +21,9 @@ from rocattn_profiling.gate.verdict import write
 from rocattn_profiling.measure.records import append_record
 from rocattn_profiling.profile.collect import find, hardware
 
-from .collect.conftest import Machine
-from .measure.factory import CEILINGS
-from .report.conftest import make_record, records, verdict  # noqa: F401 - fixtures
+from .bench.made_records import CEILINGS
+from .made_reports import make_record, records, verdict  # noqa: F401 - fixtures
+from .profile.collect.conftest import Machine
 
 pytestmark = pytest.mark.slow
 SHAPE = "--seq-q 9 --seq-k 13 --head-dim 12 --num-heads 2 --causal --launches 1 --samples 3 --threads 1 --no-store"

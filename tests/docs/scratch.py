@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..collect.conftest import ENTRY, Machine  # noqa: TID252 - tests are no package that an absolute import would find
+from ..profile.collect.conftest import ENTRY, Machine
 from .blocks import ROOT
 
 SECONDS = 240

@@ -4,7 +4,7 @@ import pytest
 
 from rocattn.toolchain import code_object
 
-from ..hostgpu.standin import StandIn  # noqa: TID252 - tests are no package that an absolute import would find
+from ..hostgpu.standin import StandIn
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from rocattn_profiling.measure.records import append_record
 from rocattn_profiling.report import frame
 from rocattn_profiling.report import page as pages
 
-from .factory import MACHINE, make_record
+from ..bench.made_records import MACHINE, make_record
 
 MS = 1e6
 OTHER = msgspec.structs.replace(MACHINE, name="m", numpy="2.1")

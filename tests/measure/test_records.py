@@ -10,7 +10,7 @@ from rocattn_profiling.measure.records import append_record, read_records
 from rocattn_profiling.measure.results_folder import ResultsFolder
 from rocattn_profiling.measure.settings import Identity
 
-from .factory import COMMIT, CONFIG, MACHINE, make_record
+from ..bench.made_records import COMMIT, CONFIG, MACHINE, make_record
 
 
 class Folder(ResultsFolder):

@@ -10,7 +10,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.measure import stats
 from rocattn_profiling.measure.records import Launch
 
-from .factory import CONFIG, make_record
+from ..bench.made_records import CONFIG, make_record
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 101])

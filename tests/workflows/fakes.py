@@ -6,9 +6,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from ..programs import python_program  # noqa: TID252 - tests are no package that an absolute import would find
+from ..programs import python_program
 
-PROFILERS = Path(__file__).resolve().parents[1] / "collect" / "fakes"
+PROFILERS = Path(__file__).resolve().parents[1] / "profile" / "collect" / "fakes"
 SMI = """
 import json, sys
 from pathlib import Path

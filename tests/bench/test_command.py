@@ -1,0 +1,337 @@
+"""``rocattn bench`` as a user runs it: exit statuses, JSON alone on stdout, one clear line when something is wrong."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rocattn_profiling.asv import store as asv_store
+from rocattn_profiling.bench import command as bench
+from rocattn_profiling.bench import session as harness
+from rocattn_profiling.bench import view as bench_view
+from rocattn_profiling.cli import main
+from rocattn_profiling.measure import feasibility, machine
+from rocattn_profiling.measure.records import Commit, read_records
+
+from .made_records import CEILINGS, make_record
+
+HERE = Path(__file__).parent
+SHAPE = ["--seq-q", "9", "--seq-k", "13", "--head-dim", "12", "--num-heads", "2", "--causal"]
+SHORT = ["--launches", "1", "--samples", "3", "--threads", "1", "--no-store"]
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: dict(CEILINGS))
+    yield
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@pytest.fixture
+def run_bench(tmp_path, capsys):
+    """Return a function that runs the command and gives (status, stdout, stderr)."""
+
+    def run(*words, out=tmp_path / "out"):
+        try:
+            status = main(["bench", *words, "--out", str(out)])
+        except SystemExit as error:
+            status = error.code
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_json_is_alone_on_stdout_and_whole(run_bench, tmp_path):
+    """Every record has samples, percentiles, tokens/s and its error; the two backends have a speed-up."""
+    status, out, err = run_bench(*SHAPE, *SHORT[:-1], "--launches", "2", "--no-store", "--json")
+    value = json.loads(out)
+    assert status == 0
+    assert set(value) == {"machine", "commit", "settings", "ceilings", "path", "records", "speedups", "skipped",
+                          "unmeasured"}  # fmt: skip
+    assert [record["backend"] for record in value["records"]] == ["cpu", "cpu-flash"]
+    for record in value["records"]:
+        assert record["suite"] == "custom"
+        assert record["config"]["causal"]
+        assert record["check"]["ok"]
+        assert record["check"]["max_abs_error"] > 0
+        assert all(len(launch["samples_ns"]) == 3 for launch in record["launches"])
+        summary = record["summary"]
+        assert summary["min_ns"] <= summary["p50_ns"] <= summary["p95_ns"] <= summary["p99_ns"] <= summary["max_ns"]
+        assert summary["tokens_per_s"] == pytest.approx(9e9 / summary["p50_ns"])
+    (speedup,) = value["speedups"]
+    assert (speedup["slow"], speedup["fast"], speedup["unit"]) == ("cpu", "cpu-flash", "launch")
+    assert speedup["low"] <= speedup["ratio"] <= speedup["high"]
+    assert value["ceilings"] == CEILINGS
+    assert value["path"] == str(tmp_path / "out" / "records.jsonl")
+    assert "b1-h2-q9-k13-d12-causal" in err
+
+
+def test_a_wrong_output_is_exit_status_1_and_named(run_bench):
+    """The backend, its error and what was allowed are in one line; a right backend beside it does not hide it."""
+    words = ["--backend", "cpu", "odd-scaled", "--backend-module", "odd_backends"]
+    status, out, err = run_bench(*SHAPE, *SHORT, *words)
+    assert status == 1
+    assert out == ""
+    (line,) = [line for line in err.splitlines() if line.startswith("WRONG")]
+    assert "custom/odd-scaled/b1-h2-q9-k13-d12-causal-float32: error of out is " in line
+
+
+def test_a_crashing_backend_is_exit_status_3_and_named(run_bench, tmp_path):
+    """What it printed is kept in a file that the last lines name."""
+    words = ["--backend", "cpu", "odd-leave", "--backend-module", "odd_backends"]
+    status, _, err = run_bench(*SHAPE, *SHORT, *words)
+    assert status == 3
+    assert "on odd-leave: the process ended with exit status 7: the last words" in err
+    assert str(tmp_path / "out" / "failures.log") in err
+
+
+@pytest.mark.usefixtures("_instant")
+@pytest.mark.parametrize("others", [["cpu"], []])
+def test_a_named_backend_that_is_not_measured_is_status_3(run_bench, others):
+    """Beside others that are, too; each line names the size."""
+    words = ["--backend-module", "odd_backends", "--json", "--backend", "odd-large", *others]
+    status, out, err = run_bench(*SHAPE, *SHORT, *words)
+    value = json.loads(out)
+    assert status == 3
+    (skipped,) = value["skipped"]
+    assert skipped["reason"].startswith("needs 137400.0 GB")
+    assert skipped["failed"] is False
+    assert value["unmeasured"] == [{"suite": "custom", "backend": "odd-large", "reason": skipped["reason"]}]
+    assert "not measured: odd-large in custom, asked for with --backend (status 3): needs 137400.0 GB" in err
+
+
+def test_a_module_of_ones_own_adds_its_backends_to_the_measured_ones(tmp_path, monkeypatch):
+    """Without --backend: the grid's, and those that importing the module registered."""
+    (tmp_path / "my_backends.py").write_text(
+        "from rocattn.backends import BACKENDS, CpuBackend\n"
+        "class Mine(CpuBackend):\n    name = 'mine'\n    priority = -9\n"
+        "BACKENDS.register(Mine())\n"
+    )
+    command = [sys.executable, "-m", "rocattn_profiling.cli", "bench", *SHAPE, *SHORT, "--json", "--quick"]
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = subprocess.run(
+        [*command, "--backend-module", "my_backends", "--out", str(tmp_path / "out")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [r["backend"] for r in json.loads(done.stdout)["records"]] == ["cpu", "cpu-flash", "mine"]
+
+
+def test_the_backend_module_may_come_from_the_environment(run_bench, monkeypatch):
+    """ROCATTN_BACKEND_MODULE is the option's default."""
+    monkeypatch.setenv("ROCATTN_BACKEND_MODULE", "odd_backends")
+    status, _, err = run_bench(*SHAPE, *SHORT, "--backend", "odd-unable")
+    assert status == 3
+    assert "not supported: needs a moon" in err
+
+
+def test_options_change_every_config(run_bench, tmp_path):
+    """dtype, layout, data and direction reach the records; the dtype's own rule accepts the backends."""
+    words = ["--dtype", "bfloat16", "--layout", "BSE", "--data", "trig", "--seed", "3", "--direction", "backward"]
+    status, _, _ = run_bench(*SHAPE, *SHORT, *words, "--backend", "cpu")
+    (record,) = read_records(tmp_path / "out" / "records.jsonl")
+    assert status == 0
+    assert (record.config["dtype"], record.config["layout"], record.config["direction"]) == (
+        "bfloat16", "BSE", "backward",
+    )  # fmt: skip
+    assert (record.data, record.seed, record.threads) == ("trig", 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--grid", "inferense"], "no grid is named 'inferense': choose from inference, square, gemma, decode"),
+        (["--grid", "decode", "--direction", "backward"], "grid 'decode' has no backward direction"),
+        (["--grid", "square", "--seq-q", "5", "--causal"], "--seq-q, --causal describe one shape"),
+        (["--num-heads", "6", "--num-kv-heads", "4"], "6 query heads cannot share 4 KV heads"),
+        (["--backend", "cpo"], "no backend is named 'cpo'; registered: "),
+        (["--launches", "0"], "'0' is not a whole number, 1 or more"),
+        (["--softcap", "-1"], "softcap is -1.0: it must be greater than 0"),
+        (["--backend-module", "no_such_module"], "cannot import the backend module 'no_such_module'"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_exit_status_4(run_bench, tmp_path, words, message):
+    """Nothing is measured or written, and no traceback is shown."""
+    status, out, err = run_bench(*words)
+    assert status == 4
+    assert out == ""
+    (line,) = err.strip().splitlines()
+    assert message in line
+    assert not (tmp_path / "out" / "records.jsonl").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_exit_status_4(run_bench, tmp_path):
+    """One line with the path."""
+    (tmp_path / "file").write_text("")
+    status, _, err = run_bench(*SHAPE, *SHORT, out=tmp_path / "file" / "x")
+    assert status == 4
+    assert err.startswith(f"rocattn bench: cannot write to {tmp_path}/file/x: ")
+
+
+def test_the_grids_are_listed(run_bench):
+    """For people on stdout, or as JSON."""
+    status, out, _ = run_bench("--list")
+    assert status == 0
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        ["inference", "60"], ["square", "5"], ["gemma", "40"], ["decode", "8"],
+    ]  # fmt: skip
+    _, out, _ = run_bench("--list", "--json")
+    assert [grid["configs"] for grid in json.loads(out)] == [60, 5, 40, 8]
+
+
+def test_sigterm_ends_the_command_and_its_worker(tmp_path):
+    """Exit status 143, one line, and no worker stays: one that was only starting ends when it finds its parent gone."""
+    psutil = pytest.importorskip("psutil")
+    command = [sys.executable, "-m", "rocattn_profiling.cli", "bench", *SHAPE, "--quick", "--no-store"]
+    command += ["--backend", "odd-hang", "--backend-module", "odd_backends", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        workers = []
+        while not workers and child.poll() is None:
+            found = psutil.Process(child.pid).children()
+            workers = [process for process in found if is_worker(process)]
+            time.sleep(0.01)  # the CPU is for the child, and for tests beside this one
+        child.terminate()
+        _, err = child.communicate()
+    assert child.returncode == 128 + signal.SIGTERM
+    assert "terminated; what was finished is kept" in err
+    assert workers
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def is_worker(process):
+    """Whether a process is a sampling worker, and still there to be asked."""
+    psutil = pytest.importorskip("psutil")
+    try:
+        return any("bench.launch" in word for word in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+class FakeStore:
+    """Remembers what is added to it."""
+
+    added: list = []  # noqa: RUF012 - shared with the test on purpose
+    results_dir = "results"
+
+    def __init__(self, root):
+        self.root = root
+
+    def add_records(self, records):
+        """Keep them for the test to see."""
+        FakeStore.added = list(records)
+        return len(FakeStore.added)
+
+
+@pytest.mark.usefixtures("_instant")
+@pytest.mark.parametrize(("commit", "stored"), [("clean", 1), ("dirty", 0), ("none", 0)])
+def test_only_a_clean_commit_goes_to_the_asv_store(run_bench, monkeypatch, commit, stored):
+    """A dirty tree, or a copy outside git, has no place in a history by commit: a line says so."""
+    found = None if commit == "none" else Commit(sha="a" * 40, date_ms=1, dirty=commit == "dirty")
+    monkeypatch.setattr(harness.machine, "measured_repo", lambda: HERE)
+    monkeypatch.setattr(harness.machine, "this_commit", lambda _repo: found)
+    monkeypatch.setattr(asv_store, "AsvStore", FakeStore)
+    FakeStore.added = []
+    monkeypatch.setattr(machine, "available_cores", lambda: 1)
+    status, _, err = run_bench(*SHAPE, *SHORT[:-1], "--backend", "cpu")
+    assert status == 0
+    assert len(FakeStore.added) == stored
+    assert ("added 1 results of commit aaaaaaaaa" in err) == bool(stored)
+    assert ("not added to the asv store" in err) != bool(stored)
+
+
+@pytest.mark.parametrize("command", ["bench", "memory"])
+@pytest.mark.parametrize("count", ["0", "4097", "2147483648", "two"])
+def test_a_number_of_threads_that_no_machine_has_is_refused(command, count, capsys):
+    """Before anything is measured: with that many it did not end."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--threads", count])
+    assert ended.value.code == 4
+    assert f"argument --threads: '{count}' is not a number of threads, 1 to 4096" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "-1", "0", "1e9", "long"])
+def test_a_time_limit_that_no_process_can_be_held_to_is_refused(limit, capsys):
+    """Before anything is measured: with NaN every config was skipped, and no timer takes inf."""
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", f"--time-limit={limit}"])
+    assert ended.value.code == 4
+    assert f"argument --time-limit: '{limit}' is not a number of seconds above 0" in capsys.readouterr().err
+
+
+def test_the_time_limit_that_is_named_is_enough():
+    """Also where the ceilings, which each run measures anew, are a little lower; rounded down it was not."""
+    text = feasibility.time_problem(60.4, 60.0)
+    assert text == "would take about 60 s, the limit is 60 s: raise it with --time-limit 91"
+    assert feasibility.time_problem(0.004, 0.001).startswith("would take about 0.004 s, the limit is 0.001 s")
+
+
+@pytest.mark.usefixtures("_instant")
+@pytest.mark.parametrize("words", [["--seed", "1"], ["--data", "trig"], ["--threads", "2"]])
+def test_unusual_settings_stay_out_of_the_asv_store(run_bench, monkeypatch, words):
+    """A history in which one commit had other data or threads would show a step that no code made."""
+    monkeypatch.setattr(harness.machine, "measured_repo", lambda: HERE)
+    monkeypatch.setattr(harness.machine, "this_commit", lambda _repo: Commit(sha="a" * 40, date_ms=1))
+    monkeypatch.setattr(machine, "available_cores", lambda: 1)
+    monkeypatch.setattr(asv_store, "AsvStore", None)
+    status, _, err = run_bench(*SHAPE, *SHORT[:-1], "--backend", "cpu", *words)
+    assert status == 0
+    assert "not added to the asv store: its history is of normal data" in err
+
+
+@pytest.mark.usefixtures("_instant")
+def test_a_second_run_says_what_it_kept(run_bench):
+    """Nothing is measured twice, and the way to do so is named."""
+    _, first, _ = run_bench(*SHAPE, *SHORT, "--json")
+    status, second, err = run_bench(*SHAPE, *SHORT, "--json")
+    assert status == 0
+    assert json.loads(first)["records"] == json.loads(second)["records"]
+    assert "1 configs were finished by an earlier run (--fresh measures everything anew)" in err
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0.5, "0.50 ns"),
+        (999.4, "999 ns"),
+        (999.6, "1.00 us"),
+        (48_120, "48.1 us"),
+        (9.996e6, "10.0 ms"),
+        (2.5e9, "2.50 s"),
+    ],
+)
+def test_durations_have_three_digits_and_the_right_unit(ns, text):
+    """Also where rounding crosses a unit."""
+    assert bench_view.duration(ns) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(12.34, "12.3"), (999_600, "1.00M"), (45_600, "45.6k"), (3e12, "3000G")])
+def test_counts_have_three_digits_and_a_suffix(value, text):
+    """For tokens per second."""
+    assert bench_view.count(value) == text
+
+
+def test_the_exit_status_is_the_worst_of_what_happened():
+    """Wrong before not measured before fine; a grid of which nothing was measured counts."""
+    good, wrong = make_record([[1.0]]), make_record([[1.0]])
+    check = wrong.check
+    wrong = make_record(
+        [[1.0]], check=type(check)(**{f: getattr(check, f) for f in check.__struct_fields__} | {"ok": False})
+    )
+    crashed = make_record([], status="failed", skipped="it was killed", check=None)
+    large = make_record([], status="skipped", skipped="needs 9 GB", check=None)
+    assert bench._status([("a", [good, large])]) == 0
+    assert bench._status([("a", [good]), ("b", [large])]) == 3
+    assert bench._status([("a", [good, crashed])]) == 3
+    assert bench._status([("a", [good, make_record([], status="failed", skipped="not supported: x", check=None)])]) == 3
+    assert bench._status([("a", [good, make_record([], status="skipped", skipped="failed: x", check=None)])]) == 0
+    assert bench._status([("a", [wrong, crashed])]) == 1
+    assert math.isfinite(bench_view.speedups([good, make_record([[2.0]], backend="b")])[0][1].ratio)

@@ -1,0 +1,359 @@
+"""Comparing audits: a change is judged by what it does on the GPU, once, and said in a sentence."""
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from rocattn_profiling.kernels.audit import AuditFileError, read_audit
+from rocattn_profiling.kernels.compare import compare
+from rocattn_profiling.kernels.model.cost import LineCost
+from rocattn_profiling.kernels.shipped import Problem
+from rocattn_profiling.kernels.source_lines import with_lines
+
+from ..made_facts import audit, facts, loop
+
+
+def findings(before, after):
+    """Return (severity, metric) of each difference, and the sentences."""
+    found = compare(audit(before, subject="base"), audit(after)).findings
+    return [(one.severity, one.metric) for one in found], " / ".join(one.sentence for one in found)
+
+
+def test_equal_audits_have_no_difference():
+    """Nothing is found, and all is counted."""
+    found = compare(audit(facts()), audit(facts()))
+    assert (found.findings, found.compared, found.unchanged) == ([], 1, 1)
+
+
+def test_a_new_spill_is_worse_and_its_scratch_is_not_counted_twice():
+    """Spilled VGPRs and the memory they go to are one thing; the sentence has the numbers and the place."""
+    after = facts(vgpr_spills=12, scratch=52, cost=loop(scratch=6), vgprs=190)
+    kinds, text = findings(facts(), msgspec.structs.replace(after, spills=spilled(after, 6)))
+    assert ("worse", "spills") in kinds
+    assert "scratch" not in {metric for _, metric in kinds}
+    assert "flash_attention f16 D=128 on gfx1100: 12 VGPRs are spilled, 0 -> 52 bytes of scratch a lane" in text
+    assert "its hot loop accesses scratch with 6 instructions an iteration" in text
+
+
+def spilled(of, instructions):
+    """Return the spills of a kernel with another number of instructions in the loop."""
+    return msgspec.structs.replace(of.spills, instructions=instructions)
+
+
+def test_spills_into_agprs_are_said_as_such():
+    """On CDNA a VGPR may be kept in an AGPR: no memory is accessed then, and nothing is said of scratch."""
+    _, text = findings(facts(), facts(vgpr_spills=1, agprs=55))
+    assert "on gfx1100: 1 VGPR is spilled (into AGPRs); it has 190 VGPRs" in text
+
+
+def test_fewer_spills_are_better():
+    """The other way round it is an improvement."""
+    kinds, text = findings(facts(vgpr_spills=12, scratch=52), facts())
+    assert kinds == [("better", "spills")]
+    assert "no VGPR is spilled any more (12 before)" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "severity"), [(0, 3, "worse"), (3, 9, "note"), (9, 3, "note"), (3, 0, "better")]
+)
+def test_scalar_spills_count_when_they_begin_and_end(before, after, severity):
+    """SGPRs are kept in lanes of a VGPR: more of them are judged by the cycles that it takes."""
+    kinds, _ = findings(facts(sgpr_spills=before), facts(sgpr_spills=after))
+    assert kinds == [(severity, "spills")]
+    (one,) = compare(audit(facts(sgpr_spills=before)), audit(facts(sgpr_spills=after))).findings
+    assert (one.before, one.after) == (before, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "severity", "numbers"),
+    [
+        ((12, 0), (3, 5), "worse", (0, 5)),
+        ((12, 0), (0, 5), "worse", (0, 5)),
+        ((12, 0), (13, 5), "worse", (12, 13)),
+        ((12, 5), (13, 0), "worse", (12, 13)),
+        ((12, 4), (3, 5), "better", (12, 3)),
+        ((12, 5), (3, 0), "better", (12, 3)),
+    ],
+)
+def test_of_spills_that_come_and_go_the_worse_counts(before, after, severity, numbers):
+    """SGPRs that begin to be spilled are worse though fewer VGPRs are; the numbers are those of what got worse."""
+    sides = [audit(facts(vgpr_spills=vgprs, sgpr_spills=sgprs, scratch=64)) for vgprs, sgprs in (before, after)]
+    (one,) = compare(*sides).findings
+    assert (one.severity, one.metric, (one.before, one.after)) == (severity, "spills", numbers)
+    assert "VGPR" in one.sentence
+    assert "SGPR" in one.sentence
+
+
+def test_scratch_without_spills_is_worse():
+    """An array that the compiler could not keep in registers costs as much as a spill."""
+    kinds, text = findings(facts(), facts(scratch=64))
+    assert kinds == [("worse", "scratch")]
+    assert "0 -> 64 bytes of scratch a lane without new spills: an array" in text
+
+
+def test_an_array_in_scratch_is_worse_though_spills_are_gone():
+    """Fewer spills do not explain more memory."""
+    kinds, text = findings(facts(vgpr_spills=12, scratch=52), facts(scratch=4096))
+    assert kinds == [("worse", "scratch"), ("better", "spills")]
+    assert "52 -> 4096 bytes of scratch a lane without new spills: an array" in text
+
+
+def test_one_register_over_a_step_is_worse_and_says_which_step():
+    """240 VGPRs leave 6 waves on gfx1100, 241 leave 5."""
+    kinds, text = findings(facts(vgprs=240), facts(vgprs=241))
+    assert kinds == [("worse", "occupancy")]
+    assert "6 -> 5 of 16 waves a SIMD: VGPRs 240 -> 241" in text
+    assert "1 VGPR over the step to 6 waves" in text
+
+
+def test_one_register_inside_a_granule_is_a_note():
+    """It costs nothing, so it accuses nobody; the sentence says how many more there are."""
+    kinds, text = findings(facts(vgprs=230), facts(vgprs=231))
+    assert kinds == [("note", "registers")]
+    assert "VGPRs 230 -> 231, with no wave lost or won (9 more before one is lost)" in text
+
+
+def test_registers_are_free_where_lds_binds():
+    """With 40000 bytes of LDS 3 waves fit: a granule of VGPRs more costs none."""
+    kinds, _ = findings(facts(lds=40_000, vgprs=190), facts(lds=40_000, vgprs=210))
+    assert kinds == [("note", "registers")]
+
+
+def test_doubled_lds_costs_waves_and_is_named():
+    """One finding: the waves; LDS and not the registers is the reason given."""
+    kinds, text = findings(facts(), facts(lds=2 * 19216))
+    assert kinds == [("worse", "occupancy")]
+    assert "6 -> 3 of 16 waves a SIMD: LDS 19216 -> 38432 bytes a block" in text
+    assert "VGPRs 1" not in text
+
+
+def test_lds_inside_the_granule_is_a_note():
+    """LDS that costs no block is said, and no more."""
+    kinds, text = findings(facts(lds=19000), facts(lds=19216))
+    assert kinds == [("note", "LDS")]
+    assert "with no block lost or won" in text
+
+
+def test_issue_cycles_count_from_two_percent_on():
+    """1.9 % more is a note, 2.1 % more is worse, 2.1 % less is better; the kinds of instructions are named."""
+    base = loop(plain=1000)
+    total = base.issue_cycles
+    for share, severity in ((0.019, "note"), (0.021, "worse"), (-0.021, "better")):
+        after = loop(plain=1000 + round(total * share))
+        kinds, text = findings(facts(cost=base), facts(cost=after))
+        assert kinds == [(severity, "issue cycles")]
+        assert f"plain 1000 -> {1000 + round(total * share)}" in text
+
+
+def test_a_larger_tile_is_compared_for_the_same_work():
+    """A kernel that divides its problem in another way does more in an iteration: cycles are per FLOP."""
+    before = facts(choices="KEYS_PER_TILE=32", cost=loop())
+    after = facts(choices="KEYS_PER_TILE=64", cost=loop(plain=600, matrix=128, loads=((16, 8),), flops=2 * 262144))
+    kinds, text = findings(before, after)
+    assert ("worse", "issue cycles") not in kinds
+    assert "which does 2 times the work" in text
+
+
+def test_an_unrolled_loop_is_compared_for_the_same_work():
+    """FLOPs and bytes that double together are an unrolled loop."""
+    twice = loop(plain=600, matrix=128, loads=((16, 16),), flops=2 * 262144)
+    kinds, text = findings(facts(), facts(cost=twice))
+    assert kinds == [("note", "issue cycles")]
+    assert "which does 2 times the work (0.0 % for the same work)" in text
+
+
+def test_products_computed_twice_are_no_more_work():
+    """FLOPs that double alone are waste."""
+    kinds, _ = findings(facts(), facts(cost=loop(matrix=128, flops=2 * 262144)))
+    assert kinds == [("worse", "issue cycles")]
+
+
+@pytest.mark.parametrize(("factor", "kinds"), [(2, []), (2.2, ["issue cycles"])])
+def test_another_tile_of_a_kernel_of_others_is_compared_for_the_same_work(factor, kinds):
+    """Triton's BLOCK_M: twice the products for the same K and V; nothing but the FLOPs says that the tile is larger."""
+    changes = {"variant": "", "choices": ""}
+    larger = loop(plain=round(300 * factor), matrix=round(64 * factor), flops=524288)
+    before = facts(cost=loop(), loop_bytes=5000, **changes)
+    found = compare(audit(before), audit(facts(cost=larger, loop_bytes=10_000, **changes))).findings
+    assert [one.metric for one in found if one.severity == "worse"] == kinds
+    (cycles,) = (one.sentence for one in found if one.metric == "issue cycles")
+    assert "which does 2 times the work" in cycles
+
+
+def test_narrower_loads_are_worse_and_said_as_such():
+    """The same bytes by four times the instructions."""
+    kinds, text = findings(facts(), facts(cost=loop(loads=((4, 32),))))
+    assert ("worse", "global loads") in kinds
+    assert "are narrower: 8 of 16 bytes a lane -> 32 of 4 bytes a lane" in text
+    kinds, _ = findings(facts(cost=loop(loads=((4, 32),))), facts())
+    assert ("better", "global loads") in kinds
+
+
+def test_narrower_loads_of_fewer_bytes_are_not_worse():
+    """Eight loads of 8 bytes in place of eight of 16 fetch half: nothing is fetched in smaller pieces."""
+    kinds, _ = findings(facts(), facts(cost=loop(loads=((8, 8),))))
+    assert ("worse", "global loads") not in kinds
+
+
+def test_fewer_blocks_at_the_same_waves_are_worse():
+    """With as many wave slots lost as before, what a CU holds less of is blocks; another size of block is no less."""
+    before = facts()
+    fewer = dataclasses.replace(before.occupancy, blocks=before.occupancy.blocks - 1)
+    assert findings(before, facts(occupancy=fewer))[0] == [("worse", "blocks")]
+    assert findings(facts(occupancy=fewer), before)[0] == [("better", "blocks")]
+
+
+def test_matrix_instructions_that_are_gone_are_worse():
+    """Products on the vector unit are no longer comparable by cycles: that they are gone is what counts."""
+    kinds, text = findings(facts(), facts(cost=loop(matrix=0)))
+    assert kinds == [("worse", "matrix")]
+    assert "no matrix instructions any more" in text
+
+
+def test_a_loop_that_outgrows_the_instruction_cache_is_worse():
+    """gfx1100 has 32 KiB."""
+    kinds, text = findings(facts(loop_bytes=30_000), facts(loop_bytes=40_000, code_bytes=50_000))
+    assert kinds == [("worse", "instruction cache"), ("note", "code")]
+    assert "about 29.3 KiB -> 39.1 KiB and does not fit the instruction cache of 32 KiB" in text
+
+
+def test_a_loop_that_is_too_large_already_may_grow_a_little():
+    """Beyond the cache, only a quarter more is worse; a loop that fits again is better."""
+    assert findings(facts(loop_bytes=40_000), facts(loop_bytes=42_000))[0] == []
+    assert findings(facts(loop_bytes=40_000), facts(loop_bytes=60_000))[0] == [("worse", "instruction cache")]
+    assert findings(facts(loop_bytes=40_000), facts(loop_bytes=30_000))[0] == [("better", "instruction cache")]
+
+
+def test_code_that_is_blown_up_must_save_cycles():
+    """Unrolled four times for the same cycles a FLOP it is worse; for 5 % fewer cycles it is what unrolling is for."""
+    work = {"matrix": 256, "loads": ((16, 32),), "flops": 4 * 262144}
+    kinds, text = findings(facts(loop_bytes=4000), facts(loop_bytes=16_000, cost=loop(plain=1200, **work)))
+    assert kinds == [("worse", "loop code"), ("note", "issue cycles")]
+    assert "about 3.91 KiB -> 15.6 KiB, 4 times as much, and saves no issue cycles by it" in text
+    kinds, _ = findings(facts(loop_bytes=4000), facts(loop_bytes=16_000, cost=loop(plain=900, **work)))
+    assert kinds == [("better", "issue cycles")]
+
+
+def test_another_compiler_is_not_comparable_and_never_worse():
+    """What a compiler changed is no one's commit; notes stay notes."""
+    kinds, text = findings(facts(), facts(vgprs=256, lds=60_000, compiler="clang version 23.0.0"))
+    assert {severity for severity, _ in kinds} == {"incomparable"}
+    assert "not comparable, compiled by clang version 22.1.8 then and clang version 23.0.0 now" in text
+
+
+def test_another_table_of_cycles_makes_only_cycles_incomparable():
+    """Registers do not depend on the rates."""
+    after = facts(vgprs=256, cost=loop(plain=900))
+    found = compare(audit(facts(), rates="r1"), audit(after, rates="r2")).findings
+    assert {(one.severity, one.metric) for one in found} == {("worse", "occupancy"), ("incomparable", "issue cycles")}
+
+
+def test_kernels_of_one_side_only_are_said():
+    """A kernel that is gone and one that has come are no regressions, and not overlooked."""
+    found = compare(audit(facts(), facts(variant="f16 D=64"), subject="base"), audit(facts(), facts(kernel="mask")))
+    assert [(one.severity, one.kernel) for one in found.findings] == [
+        ("missing", "flash_attention f16 D=64"), ("new", "mask f16 D=128"),
+    ]  # fmt: skip
+    assert found.compared == found.unchanged == 1
+    assert compare(audit(facts(), facts(variant="f16 D=64")), audit(facts()), partial=True).findings == []
+
+
+def test_a_kernel_that_no_longer_compiles_is_worse_with_the_reason():
+    """It is missing, but not because it was taken away."""
+    after = msgspec.structs.replace(audit(), problems=[Problem("too much LDS", "flash_attention f16 D=128", "gfx1100")])
+    (one,) = compare(audit(facts()), after).findings
+    assert (one.severity, one.metric) == ("worse", "kernel")
+    assert one.sentence == "flash_attention f16 D=128 on gfx1100: it does not compile any more: too much LDS"
+
+
+def test_a_new_kernel_that_did_not_compile_before_says_so():
+    """That only head has it would be wrong: base has its source."""
+    before = msgspec.structs.replace(
+        audit(subject="base"), problems=[Problem("no LDS", "flash_attention f16 D=128", "gfx1100")]
+    )
+    (one,) = compare(before, audit(facts())).findings
+    assert one.severity == "new"
+    assert one.sentence.endswith("in base it does not compile: no LDS")
+    (one,) = compare(audit(subject="base"), audit(facts())).findings
+    assert one.sentence.endswith("only head has it")
+
+
+def test_findings_come_gravest_first():
+    """Worse before better before notes."""
+    before = audit(facts(kernel="a"), facts(kernel="b", vgpr_spills=2, scratch=8), facts(kernel="c", vgprs=240))
+    after = audit(facts(kernel="a", sgprs=61), facts(kernel="b"), facts(kernel="c", vgprs=241))
+    found = compare(before, after).findings
+    assert [one.severity for one in found] == ["worse", "better", "note"]
+
+
+def test_files_with_a_kernel_of_the_same_name_are_told_apart():
+    """Two files may hold one symbol: then the files' names decide."""
+    before = audit(facts(file="x/a.hsaco"), facts(file="x/b.hsaco", vgprs=240))
+    after = audit(facts(file="y/b.hsaco", vgprs=241), facts(file="y/a.hsaco"))
+    found = compare(before, after)
+    assert [(one.severity, one.metric, one.file) for one in found.findings] == [("worse", "occupancy", "y/b.hsaco")]
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders():
+    """Triton's cache has a folder for each variant of a kernel, and the same file name in each: none is left out."""
+    before = audit(facts(file="old/h1/k.hsaco"), facts(file="old/h2/k.hsaco"))
+    after = audit(facts(file="new/h1/k.hsaco", vgprs=241), facts(file="new/h2/k.hsaco"))
+    found = compare(before, after)
+    assert (found.compared, found.unchanged) == (2, 1)
+    assert [(one.severity, one.metric, one.file) for one in found.findings] == [
+        ("worse", "occupancy", "new/h1/k.hsaco")
+    ]
+    assert found.findings[0].sentence.startswith("flash_attention f16 D=128 on gfx1100 (new/h1/k.hsaco): 6 -> 5")
+
+
+def test_the_one_of_several_that_has_another_path_is_still_found():
+    """A changed kernel of Triton has another folder; it is the one that is left."""
+    before = audit(facts(file="c/h1/k.hsaco"), facts(file="c/h2/k.hsaco"))
+    after = audit(facts(file="c/h3/k.hsaco", vgprs=241), facts(file="c/h2/k.hsaco"))
+    found = compare(before, after)
+    assert [(one.severity, one.metric, one.file) for one in found.findings] == [("worse", "occupancy", "c/h3/k.hsaco")]
+
+
+def test_a_kernel_that_more_files_have_now_is_compared_with_its_own():
+    """The file that was there is compared; the one that has come is new."""
+    before = audit(facts(file="x/a.hsaco"), subject="base")
+    found = compare(before, audit(facts(file="y/b.hsaco"), facts(file="y/a.hsaco", vgprs=241)))
+    assert [(one.severity, one.file) for one in found.findings] == [("worse", "y/a.hsaco"), ("new", "y/b.hsaco")]
+
+
+def test_no_pair_is_guessed():
+    """Of two files that could be the one before, neither is; nothing is silently left out."""
+    before = audit(facts(file="c/h1/k.hsaco"), facts(file="c/h2/k.hsaco"))
+    found = compare(before, audit(facts(file="c/h3/k.hsaco", vgprs=241), facts(file="c/h4/k.hsaco")))
+    assert (found.compared, [one.severity for one in found.findings]) == (0, ["missing", "missing", "new", "new"])
+
+
+def test_lines_are_those_of_the_file_that_got_worse():
+    """Where several files have the kernel, the source lines are of the one that the finding names."""
+    names = ("h1", "h2")
+    loops = [dataclasses.replace(loop(), lines=(LineCost(f"{name}.py:7", 4, 9.0),)) for name in names]
+    before = audit(*(facts(file=f"{name}/k", cost=cost) for name, cost in zip(names, loops, strict=True)))
+    after = audit(*(facts(file=f"{name}/k", cost=cost, vgprs=241) for name, cost in zip(names, loops, strict=True)))
+    found = with_lines(compare(before, after), after, None)
+    assert [one.lines[0].partition(":")[0] for one in found.findings] == ["h1.py", "h2.py"]
+
+
+def test_an_audit_survives_its_file(tmp_path):
+    """What was written is read back equal, also from the output of --json."""
+    made = audit(facts(), facts(variant="", kernel="k", loop=None, occupancy=None, loop_bytes=None))
+    path = tmp_path / "audit.json"
+    path.write_bytes(msgspec.json.encode(made))
+    assert read_audit(path) == made
+    path.write_bytes(msgspec.json.encode({"audit": made, "comparison": None}))
+    assert read_audit(path) == made
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff\xfe", b'{"audit": 3}', b'{"schema": 9, "kernels": []}'])
+def test_another_file_is_refused_in_one_line(tmp_path, content):
+    """Whatever it holds, the error names the file."""
+    path = tmp_path / "audit.json"
+    path.write_bytes(content)
+    with pytest.raises(AuditFileError, match=r"audit\.json is (?:no|an) audit") as caught:
+        read_audit(path)
+    assert "\n" not in str(caught.value)

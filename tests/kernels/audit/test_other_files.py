@@ -1,0 +1,176 @@
+"""``rocattn kernels audit FILE ...``: how kernels of others are told apart, named and explained."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from rocattn_profiling import cli
+from rocattn_profiling.kernels.foreign import Launch, facts_of_file
+from rocattn_profiling.kernels.read import cxx_names
+
+from ..code_files import assemble, pinned
+
+KERNEL = """\
+\t.amdgcn_target "amdgcn-amd-amdhsa--{target}"
+\t.type\t{name},@function
+{name}:
+\ts_endpgm
+.Lend:
+\t.size {name}, .Lend-{name}
+\t.amdhsa_kernel {name}
+\t\t.amdhsa_next_free_vgpr 8
+\t.end_amdhsa_kernel
+"""
+
+
+@pytest.fixture
+def audit(tmp_path, capsys):
+    """Return a function that audits files and gives the status, stdout, stderr and the Markdown."""
+
+    def run(*arguments):
+        status = cli.main(["kernels", "audit", "--out", str(tmp_path / "out"), *map(str, arguments)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err, (tmp_path / "out/audit.md").read_text()
+
+    return run
+
+
+def kernel(path, name="matmul", target="gfx942"):
+    """Write the assembly of an empty kernel, and return its path."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(KERNEL.format(name=name, target=target))
+    return path
+
+
+def test_kernels_of_two_versions_of_triton_accuse_nobody(audit, tmp_path):
+    """Only the JSON beside them says which it was; where it does not, they are taken for one compiler's."""
+    path, before = kernel(tmp_path / "cache" / "matmul.amdgcn"), tmp_path / "before.json"
+
+    def compiled_by(version, vgprs=8):
+        kernel(path).write_text(path.read_text().replace("vgpr 8", f"vgpr {vgprs}"))
+        said = {"shared": 0, "num_warps": 4, "warp_size": 64, **({"triton_version": version} if version else {})}
+        path.with_suffix(".json").write_text(json.dumps(said))
+
+    for old, new, status in (("3.5.1", "3.9.0", 3), ("3.9.0", "3.9.0", 1), ("", "", 1), ("", "3.9.0", 3)):
+        compiled_by(old)
+        assert audit(path)[0] == 0
+        (tmp_path / "out/audit.json").rename(before)
+        compiled_by(new, vgprs=256)
+        got, _, _, text = audit(path, "--against", before)
+        assert got == status
+        assert ("not comparable" in text) == (status == 3)
+        if old == "3.5.1":
+            assert "compiled by Triton 3.5.1 then and Triton 3.9.0 now" in text
+
+
+def test_kernels_of_one_name_are_told_apart_by_their_files(audit, tmp_path):
+    """As those of Triton's cache are; a file with kernels for two targets is two, and one alone needs no column."""
+    paths = [kernel(tmp_path / name / "matmul.amdgcn") for name in ("one", "two")]
+    _, _, err, text = audit(*paths)
+    for shown in (err, text.replace("\\_", "_")):
+        assert [sum(str(path) in line for line in shown.splitlines() if "gfx942" in line) for path in paths] == [1, 1]
+    assert text.count("| file |") == 1
+    assert "| file |" not in audit(paths[0])[3]
+    paths[0].write_text("".join(KERNEL.format(name="k", target=f"gfx90a:xnack{sign}") for sign in "+-"))
+    _, _, err, text = audit(paths[0])
+    for sign in "+-":
+        assert f"matmul.amdgcn[gfx90a:xnack{sign}]" in err
+        assert f"matmul.amdgcn\\[gfx90a:xnack{sign}\\]" in text
+
+
+def test_scratch_that_grows_as_the_kernel_runs_is_said_to_be_a_lower_bound(audit, tmp_path):
+    """Recursion and calls through pointers: the number is what the compiler could see."""
+    said = "scratch: its stack grows as it runs (recursion, calls through pointers), 0 bytes at least"
+    path = kernel(tmp_path / "k.s", "k", "gfx1100")
+    assert said not in audit(path)[2]
+    more = "\t\t.amdhsa_next_free_sgpr 8\n\t\t.amdhsa_uses_dynamic_stack 1\n\t.end_"
+    path.write_text(path.read_text().replace("\t.end_", more))
+    compiler = pinned()
+    assemble(compiler.argv, compiler.linker, tmp_path, "gfx1100", "k")
+    for one in (path, tmp_path / "k.hsaco"):
+        _, _, err, text = audit(one)
+        assert f"not known: {said}" in err
+        assert f"- k: {said}" in text
+
+
+def test_an_empty_file_is_said_to_be_empty(tmp_path):
+    """As a program leaves it that was ended while it wrote one: it is neither text nor code without a kernel."""
+    (tmp_path / "k.hsaco").touch()
+    assert facts_of_file(tmp_path / "k.hsaco", Launch()) == ([], [f"{tmp_path}/k.hsaco: it is empty"])
+
+
+SYMBOL, NAME = "_ZN5aiter3mlaIDF16_EEvPT_", "void aiter::mla<_Float16>(_Float16*)"
+READS = f"import sys\nfor line in sys.stdin: print({{{SYMBOL!r}: {NAME!r}}}.get(line.strip(), line.strip()))\n"
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """Return a function that leaves no program on PATH but those that are named, as Python code."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
+    (tmp_path / "bin").mkdir()
+
+    def install(**programs):
+        for name, code in programs.items():
+            path = tmp_path / "bin" / name.replace("cxxfilt", "c++filt").replace("llvm_c++filt", "llvm-cxxfilt")
+            path.write_text(f"#!{sys.executable}\n{code}")
+            path.chmod(0o755)
+
+    return install
+
+
+def test_people_read_names_of_cxx_and_programs_symbols(audit, tools, tmp_path):
+    """Table, findings and Markdown have the name; JSON and what is compared go by the symbol."""
+    tools(cxxfilt=READS)
+    path = kernel(tmp_path / "mla.s", SYMBOL, "gfx1100")
+    _, out, err, text = audit(path, "--json")
+    assert json.loads(out)["audit"]["kernels"][0]["kernel"] == SYMBOL
+    assert NAME in err
+    assert SYMBOL not in err
+    assert "| void aiter::mla\\<\\_Float16\\>(\\_Float16\\*) | gfx1100 |" in text
+    before = (tmp_path / "out/audit.json").rename(tmp_path / "before.json")
+    path.write_text(path.read_text().replace("vgpr 8", "vgpr 250"))
+    status, out, _, _ = audit(path, "--against", before)
+    assert (status, out.count(f"  {NAME} on gfx1100: 16 -> 5 of 16 waves a SIMD"), SYMBOL in out) == (1, 1, False)
+    assert SYMBOL in (tmp_path / "out/comparison.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys\nsys.exit(1)\n",
+        f"print({NAME!r})\nprint({NAME!r})\n",
+        "import os\nos.abort()\n",
+        "import time\ntime.sleep(60)\n",
+        "print('x' * 100000)\n",
+        "print('\\x1b[31mred')\n",
+        "held = ' ' * 2**31\n",
+        "import sys\nwhile True: print('x' * 4096)\n",
+    ],
+)
+def test_a_program_that_fails_leaves_the_symbol_and_the_next_one_is_asked(tools, monkeypatch, code):
+    """Symbols are anybody's: some unfold to more than there is memory."""
+    if "sleep" in code:
+        monkeypatch.setattr(cxx_names, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(cxx_names, "_MAX_OUTPUT_BYTES", 1 << 20)
+    tools(llvm_cxxfilt=code)
+    assert cxx_names.readable([SYMBOL, "plain"]) == {}
+    tools(cxxfilt=READS)
+    assert cxx_names.readable([SYMBOL, "plain"]) == ({} if "sleep" in code else {SYMBOL: NAME})
+
+
+def test_what_is_no_symbol_of_cxx_is_asked_of_nobody(tools, tmp_path, monkeypatch):
+    """No program starts for the kernels that rocattn or Triton names."""
+    monkeypatch.chdir(tmp_path)
+    tools(cxxfilt="open('started', 'w')\n")
+    assert cxx_names.readable(["flash_attention f16 D=128", "matmul", "_Z with a space", "_Zü"]) == {}
+    assert not Path("started").exists()
+
+
+def test_a_program_of_llvm_or_binutils_reads_half_precision():
+    """What Composable Kernel's names are full of."""
+    if not cxx_names._tools():
+        pytest.skip("neither llvm-cxxfilt nor c++filt is here")
+    assert cxx_names.readable([SYMBOL]) == {SYMBOL: NAME}

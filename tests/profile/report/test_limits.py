@@ -1,0 +1,162 @@
+"""What bounds a kernel: the nearest of all limits that counters show, and which they do not show."""
+
+import pandas as pd
+import pytest
+
+from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES, DISPATCH_DTYPES, Profile
+from rocattn_profiling.profile.report import report as profile_report
+from rocattn_profiling.profile.report.limits import NEAR, bounds, limits
+
+from .test_report import MI300X
+
+# A launch of two batched matrix products of BF16 on an MI300X (HGLiu1998/batched_gemm 2f96e49, workloads/bmm1 and
+# bmm2; rocprof-compute 3.3.0): the mean of 150. The rows of the second's tile in LDS are not aligned.
+BMM1 = {
+    "ns": 29054, "GRBM_GUI_ACTIVE": 591245, "SQ_WAVES": 8192, "SQ_INSTS": 5677056, "SQ_WAIT_ANY": 49117471,
+    "SQ_WAVE_CYCLES": 82987441, "SQ_ACTIVE_INST_VALU": 2211840, "SQ_VALU_MFMA_BUSY_CYCLES": 4194304,
+    "SQ_ACTIVE_INST_SCA": 1081344, "SQ_LDS_IDX_ACTIVE": 4194304, "SQ_LDS_BANK_CONFLICT": 2097152,
+    "SQ_LDS_UNALIGNED_STALL": 0, "SQ_INSTS_LDS": 524288, "TCP_TOTAL_CACHE_ACCESSES_sum": 11010048,
+    "TA_FLAT_WAVEFRONTS_sum": 786432, "TA_BUFFER_WAVEFRONTS_sum": 0, "TCC_REQ_sum": 2220038,
+    "TCC_EA0_RDREQ_sum": 411195, "TCC_EA0_RDREQ_32B_sum": 0, "TCC_BUBBLE_sum": 410802, "TCC_EA0_WRREQ_sum": 262274,
+    "TCC_EA0_WRREQ_64B_sum": 262274,
+}  # fmt: skip
+BMM2 = BMM1 | {
+    "ns": 37482, "GRBM_GUI_ACTIVE": 730939, "SQ_WAIT_ANY": 63897609, "SQ_WAVE_CYCLES": 109738272,
+    "SQ_ACTIVE_INST_VALU": 2220032, "SQ_ACTIVE_INST_SCA": 1073152, "SQ_LDS_IDX_ACTIVE": 18874368,
+    "SQ_LDS_BANK_CONFLICT": 1048576, "SQ_LDS_UNALIGNED_STALL": 15728640, "TCC_REQ_sum": 2125496,
+    "TCC_EA0_RDREQ_sum": 408823, "TCC_BUBBLE_sum": 408866,
+}  # fmt: skip
+UNLIMITED = {"l2_pct": 0.0, "l1_pct": 0.0, "lds_busy_pct": 0.0, "valu_busy_pct": 0.0, "matrix_busy_pct": 0.0}
+
+
+def report(counted, roofs=None, **agent):
+    """Return the report of one launch with these counters."""
+    return profile_report.build(made_of(counted, roofs, **agent))
+
+
+def made_of(counted, roofs=None, **agent):
+    """Return the profile of one launch with these counters."""
+    row = {
+        "process": 7, "dispatch": 1, "pass": "run", "kernel": "bmm", "grid": 524288, "block": 256, "wave_size": 64,
+        "vgprs": 48, "agprs": 0, "lds_bytes": 2560, "scratch_bytes": 0, "agent": 0, "start_ns": 0,
+        "end_ns": counted["ns"], "queue": 1,
+    }  # fmt: skip
+    counters = [(0, name, value) for name, value in counted.items() if name != "ns"]
+    made = Profile(
+        dispatches=pd.DataFrame([row], columns=list(DISPATCH_DTYPES)).astype(DISPATCH_DTYPES),
+        counters=pd.DataFrame(counters, columns=list(COUNTER_DTYPES)).astype(COUNTER_DTYPES),
+        agents=pd.DataFrame([MI300X | agent]).reindex(columns=list(AGENT_DTYPES)).astype(AGENT_DTYPES),
+    )
+    if roofs is not None:
+        made.roofs = roofs
+    return made
+
+
+def test_a_kernel_whose_lds_is_busy_is_bound_by_it():
+    """It was told to wait for memory, at 35 %, and that 57 % could be gained by more waves."""
+    (kernel,) = report(BMM2).kernels
+    nearest = kernel.bounds.nearest
+    assert (nearest.key, nearest.is_least) == ("lds", True)
+    assert nearest.pct == pytest.approx(78.9, abs=0.05)
+    assert kernel.values["lds_busy_pct"].value == pytest.approx(68.0, abs=0.05), (
+        "of cycles that the profiler lengthened"
+    )
+    first, *others = kernel.findings
+    assert first.key == "lds-bound"
+    assert first.gain == pytest.approx(0.211, abs=0.001)
+    assert "36 cycles an instruction, 83 % of them lost to unaligned addresses, 6 % to bank conflicts" in first.sentence
+    assert "rows padded to a multiple of the access's size make it faster" in first.sentence
+    assert "next is L1 at least 46 %" in first.sentence
+    assert not any("latency" in each.key or "rounds" in each.key for each in others)
+
+
+def test_a_kernel_that_reads_lines_for_parts_of_them_is_bound_by_the_vector_l1():
+    """48.5 TB/s of lines where 786,432 instructions of 64 lanes ask for 27.7 TB/s at most."""
+    (kernel,) = report(BMM1).kernels
+    assert [(each.key, round(each.pct, 1)) for each in kernel.bounds.known[:4]] == [
+        ("l1", 59.4), ("memory", 44.9), ("l2", 28.4), ("lds", 22.6),
+    ]  # fmt: skip
+    assert kernel.findings[0].key == "l1-bound"
+    assert (
+        "it passes whole lines, 48.5 TB/s, where instructions ask for 27.7 TB/s at most" in kernel.findings[0].sentence
+    )
+    assert "loads whose lanes lie side by side need fewer lines" in kernel.findings[0].sentence
+
+
+def test_what_lds_moved_is_no_more_than_its_instructions_can():
+    """rocprof-compute's theoretical 60,874 GB/s stand beside it under its name; 8 bytes a lane are 7,162."""
+    (kernel,) = report(BMM2).kernels
+    values = kernel.values
+    assert values["lds_gbps"].value == pytest.approx(60_874, rel=0.001)
+    assert values["lds_gbps"].title == "LDS bandwidth, theoretical (rocprof-compute's)"
+    assert values["lds_moved_gbps"].value == pytest.approx(524288 * 64 * 8 / 37482, rel=0.001)
+    whole = {name: value for name, value in BMM2.items() if name != "SQ_LDS_UNALIGNED_STALL"}
+    (without,) = report(whole).kernels
+    assert without.values["lds_moved_gbps"].value == pytest.approx(524288 * 1024 / 37482, rel=0.001), "at most"
+
+
+def test_limits_that_were_not_counted_are_listed_and_not_taken_for_free():
+    """Without LDS and L1 counters nothing is near, and nothing is said to be far."""
+    few = {name: value for name, value in BMM2.items() if "LDS" not in name and "TCP" not in name}
+    (kernel,) = report(few).kernels
+    assert [limit.key for limit in kernel.bounds.uncounted] == ["l1", "lds"]
+    assert kernel.bounds.uncountable == ()
+    assert [finding.key for finding in kernel.findings] == ["few-rounds"]
+
+
+def test_what_a_gpu_cannot_count_is_told_from_what_was_not_counted():
+    """RDNA has no counter of matrix units; without a GPU nothing is taken for either."""
+    known = bounds({"memory_pct": 30.0}, "gfx1100")
+    assert [limit.key for limit in known.uncounted] == ["vector"]
+    assert [limit.key for limit in known.uncountable] == ["l2", "l1", "lds", "matrix"]
+    in_part = bounds({"write_gbps": 2.0, "peak_gbps": 8.0}, "gfx1100")
+    assert [limit.key for limit in in_part.uncounted] == ["memory", "vector"], "reads were not counted"
+    assert bounds({}, "").uncountable == ()
+
+
+def test_a_share_over_too_many_cycles_is_a_lower_bound():
+    """The profiler's own work is in them; over the kernel's time it may be more, and the larger counts."""
+    exact = bounds({"lds_busy_pct": 60.0}, "gfx942").nearest
+    assert (exact.is_least, exact.where) == (False, "at 60 % of the time")
+    low = bounds({"lds_busy_pct": 60.0}, "gfx942", {"lds_busy_pct"}).nearest
+    assert (low.is_least, low.where) == (True, "at 60 % of the time or more")
+    timed = bounds({"lds_busy_pct": 60.0, "lds_time_pct": 70.0}, "gfx942", {"lds_busy_pct"}).nearest
+    assert (timed.pct, timed.is_least) == (70.0, True)
+
+
+def test_writes_alone_bound_the_memory_from_below():
+    """Reads were not counted: 321 of 640 GB/s are at least half."""
+    numbers = {"write_gbps": 321.0, "peak_gbps": 640.0}
+    nearest = bounds(numbers, "gfx1201").nearest
+    assert nearest.where == "at 50 % of 0.64 TB/s or more"
+
+
+def test_traffic_above_the_memory_s_peak_is_no_share_of_it():
+    """An Infinity Cache answered a part: how near the memory is is not known."""
+    known = bounds(UNLIMITED | {"memory_pct": 140.0}, "gfx942")
+    assert "memory" not in [bound.key for bound in known.known]
+    assert [limit.key for limit in known.uncounted] == ["memory"]
+
+
+def test_the_measured_bandwidth_stands_beside_the_peak():
+    """867 GB/s are 53 % of an MI210's data sheet and 62 % of what a copy reaches."""
+    numbers = {
+        "memory_pct": 53.0,
+        "read_gbps": 483.0,
+        "write_gbps": 384.0,
+        "peak_gbps": 1638.4,
+        "measured_gbps": 1389.0,
+    }
+    assert bounds(numbers, "gfx90a").nearest.notes == "62 % of what was measured here"
+
+
+@pytest.mark.parametrize("limit", limits(), ids=lambda limit: limit.key)
+def test_every_limit_can_be_reached(limit):
+    """With a share above `NEAR` it bounds the kernel, with advice; each is counted by metrics that there are."""
+    names = {name for formula in (*limit.exact, *limit.at_least) for name in formula.names}
+    numbers = dict.fromkeys(names, 80.0)
+    nearest = bounds(numbers, "gfx942").nearest
+    assert nearest.key == limit.key
+    assert nearest.pct >= NEAR
+    assert nearest.advice
+    assert limit.countable("gfx942")

@@ -1,0 +1,284 @@
+"""A model's attention layers from GGUF metadata, and what the bench and the report make of them."""
+
+import json
+import sys
+
+import pytest
+from gguf import GGUFWriter
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.bench import report as bench_report
+from rocattn_profiling.bench import session as harness
+from rocattn_profiling.bench.model_times import passes
+from rocattn_profiling.cli import main
+from rocattn_profiling.measure.records import read_records
+from rocattn_profiling.report import page as pages
+from rocattn_profiling.workloads.models import Layer, model_of, read_model
+
+from ..bench.made_records import CEILINGS, CONFIG, make_record, make_sides
+
+SIZES = {"block_count": 4, "context_length": 4096, "embedding_length": 96, "attention.head_count": 6}
+
+
+def metadata(architecture, **changes):
+    """Return keys as a file holds them; ``attention__x`` is ``attention.x``, None leaves a key out."""
+    values = SIZES | {key.replace("__", "."): value for key, value in changes.items()}
+    found = {f"{architecture}.{key}": value for key, value in values.items() if value is not None}
+    return {"general.architecture": architecture} | found
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a GGUF file of metadata only and gives its path."""
+
+    def writer(architecture, name="Tiny 1B", **changes):
+        path = tmp_path / f"{architecture}.gguf"
+        file = GGUFWriter(path, architecture)
+        if name:
+            file.add_name(name)
+        file.add_array("tokenizer.ggml.tokens", ["a", "b"])
+        for key, value in list(metadata(architecture, **changes).items())[1:]:
+            add = {bool: file.add_bool, int: file.add_uint32, float: file.add_float32, list: file.add_array}
+            add[type(value)](key, value)
+        file.write_header_to_file()
+        file.write_kv_data_to_file()
+        file.close()
+        return path
+
+    return writer
+
+
+def test_a_llama_file_gives_its_layers(write):
+    """Head dimension from the embedding, KV heads as many as query heads unless said."""
+    model = read_model(write("llama"))
+    assert (model.name, model.architecture, model.context_length) == ("Tiny 1B", "llama", 4096)
+    assert model.layers == (Layer(6, 6, 16, 16),) * 4
+    assert model.softcap is None
+    assert model.notes == ()
+    assert read_model(write("qwen3", name="", attention__head_count_kv=2, attention__key_length=40)).layers[0] == Layer(
+        6, 2, 40, 16
+    )
+    (config,) = model.configs(9, 9)
+    assert (config.causal, config.seq_q, config.seq_k, config.window) == (True, 9, 9, None)
+    (step,) = model.configs(1, 9)
+    assert (step.causal, step.seq_q, step.seq_k) == (False, 1, 9)
+
+
+def test_a_gemma2_file_gives_windows_and_softcaps(write):
+    """Every other layer slides, from the first; a window longer than the tokens is none."""
+    caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    model = read_model(write("gemma2", attention__sliding_window=8, **caps))
+    assert [layer.window for layer in model.layers] == [8, 0, 8, 0]
+    assert (model.softcap, model.final_softcap) == (50.0, 30.0)
+    assert {(config.window, count) for config, count in model.configs(9, 9).items()} == {((7, -1), 2), (None, 2)}
+    assert list(model.configs(8, 8).values()) == [4]
+    assert next(iter(model.configs(8, 8))).softcap == 50.0
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "windows"),
+    [
+        ("gemma3", {}, [8, 8, 8, 8]),
+        ("gemma3", {"block_count": 7}, [8, 8, 8, 8, 8, 0, 8]),
+        ("cohere2", {}, [8, 8, 8, 0]),
+        ("smallthinker", {}, [0, 8, 8, 8]),
+        ("modern-bert", {}, [0, 8, 8, 0]),
+        ("modern-bert", {"attention__sliding_window_pattern": 2}, [0, 8, 0, 8]),
+        ("gpt-oss", {}, [8, 0, 8, 0]),
+        ("gpt-oss", {"attention__sliding_window_pattern": 4}, [8, 8, 8, 0]),
+        ("olmo2", {"attention__sliding_window_pattern": [True, False, False, True]}, [8, 0, 0, 8]),
+        ("exaone4", {"attention__sliding_window_pattern": [True, False]}, [8, 0, 8, 0]),
+        ("mistral", {}, [8, 8, 8, 8]),
+        ("phi3", {}, [0, 0, 0, 0]),
+        ("llama", {"attention__sliding_window": 0}, [0, 0, 0, 0]),
+    ],
+)
+def test_which_layers_slide(architecture, keys, windows):
+    """The file's pattern, else the architecture's; without one every layer, which is noted."""
+    model = model_of(metadata(architecture, **({"attention__sliding_window": 8} | keys)), "m")
+    assert [layer.window for layer in model.layers] == windows
+    assert bool(model.notes) == (architecture in {"mistral", "phi3"})
+
+
+def test_options_of_other_architectures():
+    """Sinks, ALiBi, scale, encoders with symmetric windows, other dimensions in sliding layers."""
+    assert model_of(metadata("gpt-oss"), "m").sinks
+    assert model_of(metadata("mpt", attention__max_alibi_bias=8.0), "m").alibi
+    assert model_of(metadata("bloom"), "m").alibi
+    assert not model_of(metadata("falcon"), "m").alibi
+    assert model_of(metadata("granite", attention__scale=0.125), "m").scale == 0.125
+    assert model_of(metadata("grok"), "m").softcap == 30.0
+    encoder = model_of(metadata("modern-bert", attention__causal=False, attention__sliding_window=6), "m")
+    assert {config.window: count for config, count in encoder.configs(9, 9).items()} == {None: 2, (3, 3): 2}
+    assert model_of(metadata("jina-bert-v2"), "m").alibi
+    assert [model_of(metadata("baichuan", block_count=n), "m").alibi for n in (32, 40)] == [False, True]
+    assert model_of(metadata("llama4"), "m").notes == (
+        "layers that see chunks of 8192 tokens in llama.cpp are taken to see everything before them",
+    )
+    keys = {"attention__key_length": 32, "attention__value_length": 24, "attention__key_length_swa": 8}
+    pattern = {"attention__sliding_window": 4, "attention__sliding_window_pattern": 2}
+    assert model_of(metadata("gemma4", **keys, **pattern), "m").layers[:2] == (
+        Layer(6, 6, 8, 24, 4), Layer(6, 6, 32, 24),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ["bert", "nomic-bert", "gemma-embedding", "llada", "rnd1"])
+def test_an_encoder_is_not_causal_even_if_its_file_does_not_say_so(architecture):
+    """llama.cpp runs these without a KV cache; EmbeddingGemma's files have no key for it."""
+    model = model_of(metadata(architecture, block_count=6, attention__sliding_window=4), "m")
+    assert not model.causal
+    assert not any(config.causal for config in model.configs(9, 9))
+    if architecture == "gemma-embedding":
+        assert {config.window: count for config, count in model.configs(9, 9).items()} == {(2, 2): 5, None: 1}
+
+
+def test_an_encoder_is_measured_in_whole_passes_alone(write, monkeypatch, tmp_path, capsys):
+    """A model without a cache has no decode steps."""
+    monkeypatch.setattr(harness, "measure_side_by_side", make_sides)
+    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: CEILINGS)
+    path = write("bert", attention__causal=False)
+    assert main(["bench", "--model", str(path), "--prompts", "7", "--no-store", "--out", str(tmp_path / "out")]) == 0
+    assert "not causal" in capsys.readouterr().err
+    records = read_records(tmp_path / "out" / "records.jsonl")
+    assert {(one.config["seq_q"], one.config["seq_k"], one.config["causal"]) for one in records} == {(7, 7, False)}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "told"),
+    [
+        ("t5", "m: 't5' is not measured: it is an encoder and a decoder that attends to it, both with learned biases"),
+        ("t5encoder", "'t5encoder' is not measured: it is an encoder with learned biases on its scores"),
+        ("clip", r"'clip' is not measured: .* \(mmproj\); name the file of its language model"),
+        ("whisper", "the key whisper.block_count is missing, and the sizes of attention need it"),
+    ],
+)
+def test_a_model_of_another_kind_is_refused(architecture, told):
+    """Cross attention and learned biases would be measured as a causal decoder without them."""
+    sizes = {"block_count": None, "encoder__block_count": 4} if architecture == "whisper" else {}
+    with pytest.raises(RocattnError, match=told):
+        model_of(metadata(architecture, **sizes), "m")
+
+
+def test_blocks_without_attention_are_left_out():
+    """Hybrids: no KV heads in a block, or full attention in every n-th only."""
+    mixed = model_of(metadata("jamba", attention__head_count_kv=[0, 2, 0, 3]), "m")
+    assert [layer.num_kv_heads for layer in mixed.layers] == [2, 3]
+    assert mixed.notes == ("2 of 4 blocks have no softmax attention: they are left out",)
+    assert len(model_of(metadata("qwen3next", full_attention_interval=4), "m").layers) == 1
+    with pytest.raises(RocattnError, match="'mamba' has no layer of softmax attention"):
+        model_of(metadata("mamba", attention__head_count=0), "m")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"block_count": None}, "the key llama.block_count is missing"),
+        ({"context_length": None}, "the key llama.context_length is missing"),
+        ({"attention__head_count": None}, "the key llama.attention.head_count is missing"),
+        ({"embedding_length": None}, "the key llama.attention.key_length or llama.embedding_length is missing"),
+        ({"attention__head_count_kv": [1, 2]}, "llama.attention.head_count_kv has 2 values, but there are 4 blocks"),
+        ({"attention__head_count_kv": 4}, "6 heads, which 4 KV heads cannot share"),
+        ({"attention__sliding_window": 8, "attention__sliding_window_pattern": []}, "sliding_window_pattern is empty"),
+        ({"attention__sliding_window": [8, 0, 8, 0]}, r"sliding_window is \[8, 0, 8, 0\], not a whole number"),
+        ({"attention__key_length": [16] * 90}, r"key_length is \[16, 16, .*…, not a whole number"),
+        ({"attention__key_length": 0}, "block 0 has heads without elements, by its key_length"),
+        ({"embedding_length": 3}, "block 0 has heads without elements, by its key_length"),
+        ({"attention__head_count": -2}, "attention.head_count is -2, not a whole number from 0"),
+        ({"attention__head_count": [6, 6, "six", 6]}, "attention.head_count is 'six', not a whole number"),
+        ({"block_count": "four"}, "block_count is 'four', not a whole number"),
+        ({"block_count": 1 << 32}, "block_count is 4294967296, not a whole number from 0 to 65536"),
+        ({"attention__scale": float("inf")}, "attention.scale is inf, not a finite number"),
+        ({"attn_logit_softcapping": -5.0}, "attn_logit_softcapping is -5.0, not a finite number, 0 or more"),
+    ],
+)
+def test_a_missing_or_contradicting_key_is_named(changes, told):
+    """One line that names the key."""
+    with pytest.raises(RocattnError, match=told):
+        model_of(metadata("llama", **changes), "m")
+
+
+def test_a_file_that_is_no_gguf_is_one_clear_line(write, tmp_path, capsys):
+    """Missing, empty, cut off, of another kind, or a later part of a split model: status 4."""
+    whole = write("llama").read_bytes()
+    for name, content, told in (
+        ("missing", None, "cannot read"), ("empty", b"", "not a whole GGUF file"),
+        ("cut", whole[:90], "not a whole GGUF file"), ("text", b"hello, world\n" * 9, "not a whole GGUF file"),
+    ):  # fmt: skip
+        path = tmp_path / name
+        if content is not None:
+            path.write_bytes(content)
+        assert main(["bench", "--model", str(path), "--out", str(tmp_path / "out")]) == 4, name
+        error = capsys.readouterr().err
+        assert told in error, name
+        assert len(error.splitlines()) == 2, error  # what is read, and what is wrong
+    with pytest.raises(RocattnError, match=r"general.architecture is missing \(of a model in several files"):
+        model_of({"split.no": 1}, "m")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--prompts", "9"], "--prompts are those of a --model"),
+        (["--model", "x.gguf", "--grid", "square"], "--grid cannot be used with --model"),
+        (["--model", "x.gguf", "--head-dim", "9"], "--head-dim cannot be used with --model"),
+        (["--model", "x.gguf", "--direction", "backward"], "forward only"),
+    ],
+)
+def test_options_that_do_not_fit_a_model_are_refused(words, told, tmp_path, capsys):
+    """Nothing is ignored: one line, status 4."""
+    assert main(["bench", *words, "--out", str(tmp_path)]) == 4
+    assert told in capsys.readouterr().err
+
+
+def test_without_the_package_the_extra_is_named(write, monkeypatch, tmp_path, capsys):
+    """The package is optional: one line says how to get it."""
+    path = write("llama")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert main(["bench", "--model", str(path), "--out", str(tmp_path / "out")]) == 4
+    assert "pip install 'rocattn[gguf]'" in capsys.readouterr().err
+
+
+def test_the_bench_adds_up_the_layers(write, monkeypatch, tmp_path, capsys):
+    """One command: passes for prompts and steps, records that the report reads, charts, the command to repeat it."""
+    monkeypatch.setattr(harness, "measure_side_by_side", make_sides)
+    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: CEILINGS)
+    path = write("gemma2", attention__sliding_window=8)
+    words = ["--model", str(path), "--prompts", "7", "30", "5000", "--no-store", "--threads", "2"]
+    assert main(["bench", *words, "--json", "--out", str(tmp_path / "out")]) == 0
+    captured = capsys.readouterr()
+    assert "5000 tokens are longer than the model's context of 4096" in captured.err
+    assert "attention layers only" in captured.err
+    found = json.loads(captured.out)["model"]["passes"]
+    assert {(one["step"], one["length"], one["backend"]) for one in found} == {
+        (step, length, name) for step in (False, True) for length in (7, 30) for name in ("cpu", "cpu-flash")
+    }
+    for one in found:  # every layer takes 1.05 ms here: two samples of 1 and 1.1
+        assert one["layers"] == 4
+        assert one["p50_ns"] == pytest.approx(4 * 1.05e6)
+        assert one["tokens_per_s"] == pytest.approx((1 if one["step"] else one["length"]) / 4.2e-3)
+    report = bench_report.build(read_records(tmp_path / "out" / "records.jsonl"))
+    (group,) = report.groups
+    assert [chart.title for chart in group.model.charts] == ["Time to first token", "Decoding, tokens/s"]
+    assert report.command.startswith(f"rocattn bench --model {path} --prompts 7 30 --backend cpu cpu-flash")
+    page = pages.report_html(report, None, 0)
+    assert "no feed-forward layers" in page
+    assert "Time to first token" in page
+    assert "| 7 | 4.20 ms |" in pages.report_markdown(report, None)
+
+
+def test_a_pass_with_a_layer_that_was_not_measured_is_left_out():
+    """A sum without it would be too small; the other backend's is still there."""
+    sliding, full = (CONFIG.replace(seq_q=9, seq_k=9, window=window) for window in ((3, -1), None))
+    records = [
+        make_record([[t]], suite="model-x", backend=name, config=config, layers=count)
+        for name, config, count, t in (("cpu", sliding, 3, 1e6), ("cpu", full, 1, 2e6), ("b", sliding, 3, 1e6))
+    ]
+    records.append(
+        make_record(
+            [], suite="model-x", backend="b", config=full, layers=1, status="skipped", skipped="needs 9 GB", check=None
+        )
+    )
+    (one,) = passes(records)
+    assert (one.backend, one.length, one.step, one.p50_ns) == ("cpu", 9, False, 5e6)
+    assert one.tokens_per_s == pytest.approx(9 / 5e-3)
+    assert passes([make_record([[1e6]])]) == []

@@ -129,7 +129,7 @@ CASES = {
         "gate judge pairs.jsonl --out OUT/judged.jsonl",
         {
             "gate judge nosuch.jsonl --out OUT/judged.jsonl": 4,
-            "gate judge pairs.jsonl --min-effect 0 --out OUT/judged.jsonl": 4,
+            "gate judge pairs.jsonl --tolerance 0 --out OUT/judged.jsonl": 4,
             "gate judge OUT/judged.jsonl --out OUT/judged.jsonl": 4,
         },
     ),

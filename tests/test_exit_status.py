@@ -126,7 +126,7 @@ STATUSES = {
     "gate comment gate/verdict.json": 0,
     "gate comment nosuch": 3,
     "gate run --base nosuch --out OUT": 4,
-    "gate run --min-effect 0 --out OUT": 4,
+    "gate run --tolerance 0 --out OUT": 4,
     "gate run --python nosuch --out OUT": 4,
     "gate selftest --draws 1 --out OUT": 4,
     "gate selftest --rev nosuch --out OUT": 4,

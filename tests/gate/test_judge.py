@@ -325,11 +325,11 @@ def test_a_stored_sequence_is_decided_at_the_first_look_that_can(line):
 
 
 def test_a_smaller_effect_can_be_asked_for(line, tmp_path):
-    """--min-effect is the tolerance of a pass; outside of 0.5 to 100 % it is a usage error."""
+    """--tolerance is the tolerance of a pass; outside of 0.5 to 100 % it is a usage error."""
     path = written(tmp_path, [line("x", noise=0.01, slowdown=0.01)])
     out = tmp_path / "o"
-    assert main(["gate", "judge", str(path), "--out", str(out), "--min-effect", "10"]) == 0
+    assert main(["gate", "judge", str(path), "--out", str(out), "--tolerance", "10"]) == 0
     assert json.loads(out.read_text())["verdict"] == "pass"
-    main(["gate", "judge", str(path), "--out", str(out), "--min-effect", "1"])
+    main(["gate", "judge", str(path), "--out", str(out), "--tolerance", "1"])
     assert json.loads(out.read_text())["verdict"] == "inconclusive"
-    assert main(["gate", "judge", str(path), "--out", str(out), "--min-effect", "0"]) == 4
+    assert main(["gate", "judge", str(path), "--out", str(out), "--tolerance", "0"]) == 4

@@ -216,7 +216,7 @@ def test_a_full_disk_is_one_line_that_names_the_folder():
         (("--base", "HEAD", "--bench", "no_such_bench"), 3, "no benchmark matches no_such_bench"),
         (("--base", "HEAD", "--suite", "nowhere"), 3, "there is no nowhere"),
         (("--base", "HEAD", "--bench", "("), 4, "is no regular expression"),
-        (("--base", "HEAD", "--min-effect", "0"), 4, "--min-effect"),
+        (("--base", "HEAD", "--tolerance", "0"), 4, "--tolerance"),
         (("--base", "HEAD", "--rounds", "-1"), 4, "--rounds"),
         (("--base", "HEAD", "--rounds", "0"), 4, "--rounds 0: give 1 to 200"),
         (("--base-python", "/bin/ls", "--head-python", "/bin/ls"), 4, "does not answer as a Python does"),

@@ -116,10 +116,10 @@ def test_options_that_cannot_be_meant_are_refused(run, options, needed):
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_benchmark_is_measured_to_the_end_and_judged_by_the_usual_looks(quick):
     """The measuring looks once, after all rounds; the judging looks as often as the gate does."""
-    options = selftest.SelftestOptions(quick=quick, min_effect=0.1)
+    options = selftest.SelftestOptions(quick=quick, tolerance=0.1)
     looks = QUICK_LOOKS if quick else FULL_LOOKS
     assert options.policy().looks == (looks[-1],)
-    assert options.judging() == Options(quick=quick, min_effect=0.1).policy()
+    assert options.judging() == Options(quick=quick, tolerance=0.1).policy()
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 benchmark"), (2, "2 benchmarks")])

@@ -34,13 +34,13 @@ benchmark = "bench_a.*"
 rounds = 12
 [[threshold]]
 benchmark = "*"
-min_effect = 0.2
+tolerance = 0.2
 floor = "3 us"
 """)  # fmt: skip
     first = found.policy_for("bench_a.C.time_x(1)", "time", POLICY)
-    assert (first.looks, first.min_effect, first.floor) == ((5, 10, 12), 0.05, 0.0)
+    assert (first.looks, first.tolerance, first.floor) == ((5, 10, 12), 0.05, 0.0)
     second = found.policy_for("bench_b.C.time_x(1)", "time", POLICY)
-    assert (second.looks, second.min_effect, second.floor) == (POLICY.looks, 0.2, 3000.0)
+    assert (second.looks, second.tolerance, second.floor) == (POLICY.looks, 0.2, 3000.0)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_is_not_judged_is_shown_after_the_first_look(tmp_path, entry):
 
 def test_the_rule_that_was_used_stands_in_the_entry(tmp_path, entry):
     """A reader of the verdict sees what was asked of this benchmark, and where that is written."""
-    text = '[[threshold]]\nbenchmark = "a*"\nmin_effect = 0.03\nfloor = "5 us"\nrounds = 9\n'
+    text = '[[threshold]]\nbenchmark = "a*"\ntolerance = 0.03\nfloor = "5 us"\nrounds = 9\n'
     found = load(tmp_path, text + '[[threshold]]\nbenchmark = "b"\ngate = true\n')
     rules = [
         e.rule for e in found.apply([entry("a", "pass"), entry("a2", "failed"), entry("b", "pass"), entry("c", "pass")])
@@ -103,7 +103,7 @@ def test_the_rule_that_was_used_stands_in_the_entry(tmp_path, entry):
 
 def test_an_exact_metric_has_no_rule_but_that_it_is_judged(tmp_path, entry):
     """Nothing of it is a matter of size: a pattern for all benchmarks must not be shown as if it had been used."""
-    found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\nmin_effect = 0.3\n')
+    found = load(tmp_path, '[[threshold]]\nbenchmark = "*"\ntolerance = 0.3\n')
     exact, timed = entry("flash", "regression", metric="audit", arch="gfx942"), entry("b", "pass")
     assert [one.rule for one in found.apply([exact, timed])] == [
         "",
@@ -170,14 +170,14 @@ def test_a_change_of_the_thresholds_is_named(tmp_path):
         ('benchmark = "a"\nround = 3', "'round' is unknown; known are"),
         ('benchmark = "a"\nrounds = 3\nmetric = "tme"', "metric 'tme' is unknown; known are time, mem, peakmem"),
         ('benchmark = "a"\nrounds = 3\nmetric = ""', "metric must be text that is not empty"),
-        ('benchmark = "a"\nmin_effect = 0.1\nmetric = "audit"', "min_effect is for what is measured: audit is exact"),
+        ('benchmark = "a"\ntolerance = 0.1\nmetric = "audit"', "tolerance is for what is measured: audit is exact"),
         ('benchmark = "a"\nfloor = "1 MiB"\nmetric = "workspace"', "floor is for what is measured: workspace is exact"),
         ('benchmark = "a"\nrounds = 3\nmetric = "plan"\ngate = true', "rounds is for what is measured: plan is exact"),
-        ('benchmark = "a"\nmin_effect = 5', "min_effect must be a part of the value from 0.005 to 1"),
-        ('benchmark = "a"\nmin_effect = 0', "min_effect must be"),
-        ('benchmark = "a"\nmin_effect = nan', "min_effect must be"),
-        ('benchmark = "a"\nmin_effect = true', "min_effect must be"),
-        (f'benchmark = "a"\nmin_effect = 1{"0" * 400}', "min_effect must be"),
+        ('benchmark = "a"\ntolerance = 5', "tolerance must be a part of the value from 0.005 to 1"),
+        ('benchmark = "a"\ntolerance = 0', "tolerance must be"),
+        ('benchmark = "a"\ntolerance = nan', "tolerance must be"),
+        ('benchmark = "a"\ntolerance = true', "tolerance must be"),
+        (f'benchmark = "a"\ntolerance = 1{"0" * 400}', "tolerance must be"),
         ('benchmark = "a"\nrounds = 0', "rounds must be a whole number from 1 to 200"),
         ('benchmark = "a"\nrounds = 201', "rounds must be"),
         ('benchmark = "a"\nrounds = 3.5', "rounds must be"),

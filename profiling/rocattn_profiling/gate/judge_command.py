@@ -35,7 +35,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--out", default="out/gate/judged.jsonl", metavar="FILE",
         help="decisions, a line each; - for standard output (default %(default)s)",
     )  # fmt: skip
-    gate_options.add_min_effect(parser)
+    gate_options.add_tolerance(parser)
     parser.add_argument("--session", action="store_true", help="the lines are one session and share its error")
     parser.add_argument("--strict", action="store_true", help="exit 2 if anything is undecided")
     parser.add_argument("--json", action="store_true", help="print counts as JSON on stdout, and nothing else there")
@@ -43,14 +43,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Judge a file; exit 1 for a regression, else 3 if a line was no pair."""
-    tolerance = gate_options.min_effect(arguments)
+    tolerance = gate_options.chosen_tolerance(arguments)
     _check_out(arguments)
     from rocattn_profiling.gate.judge import judge
     from rocattn_profiling.gate.rule.policy import Policy
 
     try:
         with _opened(arguments.input) as rows:
-            judged = judge(rows, Policy(min_effect=tolerance), session=arguments.session)
+            judged = judge(rows, Policy(tolerance=tolerance), session=arguments.session)
     except KeyboardInterrupt as error:  # unlike what is measured, decisions are made again in seconds
         raise CommandError("interrupted: no decision was written", 128 + signal.SIGINT) from error
     _give(judged, arguments)

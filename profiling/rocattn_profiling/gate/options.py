@@ -11,7 +11,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import end_on_sigterm, progress
 from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
-from rocattn_profiling.gate.rule.policy import CALLED, FULL_LOOKS, MIN_EFFECT, QUICK_LOOKS, Policy
+from rocattn_profiling.gate.rule.policy import CALLED, FULL_LOOKS, QUICK_LOOKS, TOLERANCE, Policy
 
 if TYPE_CHECKING:
     import argparse
@@ -37,7 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         patterns: Regular expressions; a benchmark is measured if one finds its label.
         quick: Fewer looks, shorter launches, and only classes named ``Quick…`` where the suite has any.
         rounds: Most rounds; 0 for the usual.
-        min_effect: The tolerance; see `rocattn_profiling.gate.rule.policy.Policy`.
+        tolerance: Relative change that a pass excludes; see `rocattn_profiling.gate.rule.policy.Policy`.
         seed: Of every order; 0 to derive it from revisions and settings.
         fresh: Discard an unfinished run instead of resuming it.
         exact: Also compare exact metrics.
@@ -55,7 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     patterns: tuple[str, ...] = ()
     quick: bool = False
     rounds: int = 0
-    min_effect: float = MIN_EFFECT
+    tolerance: float = TOLERANCE
     seed: int = 0
     fresh: bool = False
     exact: bool = True
@@ -84,7 +84,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         looks: tuple[int, ...] = QUICK_LOOKS if self.quick else FULL_LOOKS
         if self.rounds:
             looks = (*(look for look in looks if look < self.rounds), self.rounds)
-        return Policy(min_effect=self.min_effect, looks=looks)
+        return Policy(tolerance=self.tolerance, looks=looks)
 
     def unchanged_sides(self) -> tuple[SideName, ...]:
         """Return the sides whose launches the record of noise may learn from: base does not depend on the change."""
@@ -98,7 +98,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repo", default="", metavar="DIR", help="repository, if not that of the current folder")
     text = "only benchmarks whose label it matches anywhere; may be repeated"
     parser.add_argument("--bench", action="append", default=[], metavar="REGEX", help=text)
-    add_min_effect(parser)
+    add_tolerance(parser)
     text = "seed of every random order (default: derived from the revisions)"
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=text)
     parser.add_argument("--fresh", action="store_true", help="start over instead of resuming an interrupted run")
@@ -107,26 +107,26 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-noise", action="store_true", help="neither read nor write that record")
 
 
-def add_min_effect(parser: argparse.ArgumentParser) -> None:
+def add_tolerance(parser: argparse.ArgumentParser) -> None:
     """Add the option for the tolerance."""
     default = Policy()
-    called, tolerated = (f"{100 * part:g}" for part in (default.called, default.min_effect))
+    called, tolerated = (f"{100 * part:g}" for part in (default.called, default.tolerance))
     text = (
         f"tolerance: a pass shows the change to be within it, and a change is called from {CALLED:g} of it on "
         f"(default {tolerated}: called from {called})"
     )
-    parser.add_argument("--min-effect", type=float, default=100 * MIN_EFFECT, metavar="PCT", help=text)
+    parser.add_argument("--tolerance", type=float, default=100 * default.tolerance, metavar="PCT", help=text)
 
 
-def min_effect(arguments: argparse.Namespace) -> float:
+def chosen_tolerance(arguments: argparse.Namespace) -> float:
     """Return the tolerance as a fraction.
 
     Raises:
         CommandError: When it is out of range; exit status of a usage error.
     """
-    if not 0.5 <= arguments.min_effect <= 100:
-        raise CommandError(f"--min-effect {arguments.min_effect:g}: give a percentage from 0.5 to 100", USAGE)
-    return float(arguments.min_effect / 100)
+    if not 0.5 <= arguments.tolerance <= 100:
+        raise CommandError(f"--tolerance {arguments.tolerance:g}: give a percentage from 0.5 to 100", USAGE)
+    return float(arguments.tolerance / 100)
 
 
 def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -139,7 +139,6 @@ def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
 
     if arguments.rounds is not None and not 1 <= arguments.rounds <= 200:
         raise CommandError(f"--rounds {arguments.rounds}: give 1 to 200 (a regression needs at least 5)", USAGE)
-    tolerance = min_effect(arguments)
     for pattern in arguments.bench:
         try:
             re.compile(pattern)
@@ -150,7 +149,7 @@ def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
         "patterns": tuple(arguments.bench),
         "quick": arguments.quick,
         "rounds": arguments.rounds or 0,
-        "min_effect": tolerance,
+        "tolerance": chosen_tolerance(arguments),
         "seed": arguments.seed,
         "fresh": arguments.fresh,
         "noise_file": arguments.noise,

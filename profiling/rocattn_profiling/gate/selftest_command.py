@@ -92,7 +92,7 @@ def _print(found: Selftest) -> None:
     if not found.benchmarks:
         say("no benchmark has noise of its own: there are no rates to tell")
         return
-    smallest = f"+{found.policy.min_effect * 100:g} %"
+    smallest = f"+{found.policy.tolerance * 100:g} %"
     rounds = found.recommended_rounds
     needed = f"{rounds} rounds show" if rounds else f"more than {found.rounds} rounds would be needed to show"
     say(

@@ -269,8 +269,8 @@ def _command(start: Path, options: Options, chosen: Mapping[SideName, Revision],
         words += ["--base-python", options.base_python, "--head-python", options.head_python]
     for option, value in (("--python", options.python), ("--suite", options.suite)):
         words += [option, value] if value else []
-    if options.min_effect != Options().min_effect:
-        words += ["--min-effect", f"{100 * options.min_effect:g}"]
+    if options.tolerance != Options().tolerance:
+        words += ["--tolerance", f"{100 * options.tolerance:g}"]
     return shlex.join(words)
 
 

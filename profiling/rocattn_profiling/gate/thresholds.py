@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.verdict import Entry
 
 FILE = ".rocattn/thresholds.toml"
-MIN_EFFECT = (0.005, 1.0)
+TOLERANCE_RANGE = (0.005, 1.0)
 MOST_ROUNDS = 200
-_KEYS = ("benchmark", "metric", "min_effect", "floor", "rounds", "gate")
+_KEYS = ("benchmark", "metric", "tolerance", "floor", "rounds", "gate")
 _SIZES = {"bytes": 1.0, "B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
 _FLOOR = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>\S+)")
 
@@ -44,7 +44,7 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         benchmark: A label as it is, or a pattern with ``*`` and ``?`` for whole labels.
         metric: Only entries of this metric; empty for any.
-        min_effect: The tolerance of these benchmarks; None for the run's.
+        tolerance: Relative change that a pass of these benchmarks excludes; None for the run's.
         floor: Absolute change that is too small to matter, in ``unit``; 0 for none.
         unit: Of the floor, as it was written: a time, a size, or the benchmark's own.
         rounds: Most rounds, if fewer than the run's; 0 for the run's.
@@ -54,7 +54,7 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
 
     benchmark: str
     metric: str = ""
-    min_effect: float | None = None
+    tolerance: float | None = None
     floor: float = 0.0
     unit: str = ""
     rounds: int = 0
@@ -64,8 +64,8 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """Return what it sets, and where, on one line."""
         sets = []
-        if self.min_effect is not None:
-            tolerated, called = (f"{100 * part * self.min_effect:g} %" for part in (1, CALLED))
+        if self.tolerance is not None:
+            tolerated, called = (f"{100 * part * self.tolerance:g} %" for part in (1, CALLED))
             sets.append(f"tolerance {tolerated} (a change: {called})")
         sets += [f"floor {self.floor:g} {self.unit}"] if self.floor else []
         sets += [f"{self.rounds} rounds at most"] if self.rounds else []
@@ -109,9 +109,9 @@ class ThresholdTable(msgspec.Struct, frozen=True, kw_only=True):
             looks = (*(look for look in looks if look < row.rounds), row.rounds)
         if not row.gate:
             looks = looks[:1]  # enough to show it
-        chosen = policy.min_effect if row.min_effect is None else row.min_effect
+        chosen = policy.tolerance if row.tolerance is None else row.tolerance
         floor = _converted(row, metric, unit, label)
-        return msgspec.structs.replace(policy, looks=looks, min_effect=chosen, floor=max(policy.floor, floor))
+        return msgspec.structs.replace(policy, looks=looks, tolerance=chosen, floor=max(policy.floor, floor))
 
     def apply(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries with the thresholds that were used for them; with ``gate = false``, shown, not judged."""
@@ -176,19 +176,19 @@ def _content(row: Threshold) -> Threshold:
 def _threshold(row: dict[str, Any], source: str) -> Threshold:
     check_keys(row, source, _KEYS, ("benchmark",), ThresholdError)
     if len(row.keys() - {"benchmark", "metric"}) == 0:
-        raise ThresholdError(f"{source}: it sets nothing: give min_effect, floor, rounds or gate")
+        raise ThresholdError(f"{source}: it sets nothing: give tolerance, floor, rounds or gate")
     for key in ("benchmark", "metric"):
         if not isinstance(row.get(key, "x"), str) or not row.get(key, "x"):
             raise ThresholdError(f"{source}: {key} must be text that is not empty")
     if "metric" in row:
         check_metric(row["metric"], source, ThresholdError)
-        if row["metric"] in EXACT and (idle := [key for key in ("min_effect", "floor", "rounds") if key in row]):
+        if row["metric"] in EXACT and (idle := [key for key in ("tolerance", "floor", "rounds") if key in row]):
             why = f"{row['metric']} is exact, and takes gate alone"
             raise ThresholdError(f"{source}: {idle[0]} is for what is measured: {why}")
-    effect = row.get("min_effect")
-    if effect is not None and not (is_number(effect) and MIN_EFFECT[0] <= effect <= MIN_EFFECT[1]):
-        low, high = MIN_EFFECT
-        raise ThresholdError(f"{source}: min_effect must be a part of the value from {low:g} to {high:g} (0.05 is 5 %)")
+    effect = row.get("tolerance")
+    if effect is not None and not (is_number(effect) and TOLERANCE_RANGE[0] <= effect <= TOLERANCE_RANGE[1]):
+        low, high = TOLERANCE_RANGE
+        raise ThresholdError(f"{source}: tolerance must be a part of the value from {low:g} to {high:g} (0.05 is 5 %)")
     rounds = row.get("rounds", MOST_ROUNDS)
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:
         raise ThresholdError(f"{source}: rounds must be a whole number from 1 to {MOST_ROUNDS}")
@@ -196,7 +196,7 @@ def _threshold(row: dict[str, Any], source: str) -> Threshold:
         raise ThresholdError(f"{source}: gate must be true or false")
     floor, unit = _floor(row["floor"], source) if "floor" in row else (0.0, "")
     return Threshold(
-        benchmark=row["benchmark"], metric=row.get("metric", ""), min_effect=effect, floor=floor, unit=unit,
+        benchmark=row["benchmark"], metric=row.get("metric", ""), tolerance=effect, floor=floor, unit=unit,
         rounds=row.get("rounds", 0), gate=row.get("gate", True), source=source,
     )  # fmt: skip
 

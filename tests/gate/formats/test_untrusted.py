@@ -129,7 +129,7 @@ def _set(path, value):
         (["head", "revision", "sha"], "ab" * 21),
         (["entries"], {}),
         (["machine"], None),
-        (["policy", "min_effect"], -1),
+        (["policy", "tolerance"], -1),
         (["entries"], [{}] * 6000),
         ([], {}),
     ],

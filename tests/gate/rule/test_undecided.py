@@ -19,7 +19,7 @@ from rocattn_profiling.gate.rule import look, readings, undecided
 from rocattn_profiling.gate.rule.decide import decide, decide_suite
 from rocattn_profiling.gate.rule.look import Estimate, Look
 from rocattn_profiling.gate.rule.pairs import Decision, Pair
-from rocattn_profiling.gate.rule.policy import MIN_EFFECT, Policy
+from rocattn_profiling.gate.rule.policy import TOLERANCE, Policy
 from rocattn_profiling.gate.rule.undecided import GUARDS, Limits, launches_needed, why
 
 LIMITS = Limits(change=0.005, alone=0.025, leniency=1.0, same=0.0125)
@@ -90,7 +90,7 @@ def test_the_projection_is_that_of_the_normal_distribution(same):
     def reach(count):
         return shift + z * error * math.sqrt(rounds / count)
 
-    assert reach(needed) <= policy.tolerance < reach(needed - 1)
+    assert reach(needed) <= policy.log_tolerance < reach(needed - 1)
 
 
 def pairs(make_pair):
@@ -157,12 +157,12 @@ def test_every_form_of_a_verdict_says_why(entry, result_of):
 
 def test_the_sizes_are_told_as_the_rule_has_them(capsys, result_of):
     """One default for both commands; help and Markdown name the tolerance and the size a change is called from."""
-    assert Policy().min_effect == Options().min_effect == MIN_EFFECT
-    assert (round(100 * MIN_EFFECT, 6), round(100 * math.expm1(Policy().least), 6)) == (5.0, 2.0)
+    assert Policy().tolerance == Options().tolerance == TOLERANCE
+    assert (round(100 * TOLERANCE, 6), round(100 * math.expm1(Policy().log_called), 6)) == (5.0, 2.0)
     for verb in ("run", "judge", "selftest"):
         with pytest.raises(SystemExit):
             main(["gate", verb, "--help"])
         assert "(default 5: called from 2)" in " ".join(capsys.readouterr().out.split())
-    text = markdown.comment(result_of([], policy=Policy(min_effect=0.1)))
+    text = markdown.comment(result_of([], policy=Policy(tolerance=0.1)))
     assert "within 10 %" in text
     assert "its estimate is 4 % or more and significantly beyond 2 %" in text

@@ -127,7 +127,7 @@ def test_a_benchmark_can_have_sizes_of_its_own(make_pair):
     """A policy for one id changes what counts for it, and nothing for the others."""
     rng = np.random.default_rng(45)
     pairs = [make_pair(rng, 5, slowdown=0.12, name=name, noise=0.004) for name in ("strict", "lenient")]
-    found = decide_suite(pairs, Policy(looks=(5,)), {"lenient": Policy(looks=(5,), min_effect=0.5)})
+    found = decide_suite(pairs, Policy(looks=(5,)), {"lenient": Policy(looks=(5,), tolerance=0.5)})
     assert [decision.verdict for decision in found.decisions] == ["regression", "pass"]
     absolute = decide_suite(pairs, Policy(looks=(5,)), {"lenient": Policy(looks=(5,), floor=2e5)})
     assert [decision.verdict for decision in absolute.decisions] == ["regression", "pass"]

@@ -80,7 +80,7 @@ def _numbers(result: GateResult) -> list[float | None]:
     policy = result.policy
     numbers: list[float | None] = [
         result.suite_shift, result.canary_shift, result.launches, result.seed,
-        result.machine.cores, policy.min_effect, policy.level,
+        result.machine.cores, policy.tolerance, policy.level,
     ]  # fmt: skip
     for entry in result.entries:
         numbers += [entry.base, entry.head]

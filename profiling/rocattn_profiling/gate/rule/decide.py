@@ -251,9 +251,11 @@ def _words(verdict: str, seen: Look, policy: Policy) -> str:
     if seen.clock:
         return f"clock, not code: the time changed by {change:+.1f} %, and the GPU's cycles do not bear it out"
     if verdict == "pass":
-        if not -policy.tolerance < seen.change.shift < policy.tolerance:  # only the absolute floor can have passed it
+        if (
+            not -policy.log_tolerance < seen.change.shift < policy.log_tolerance
+        ):  # only the absolute floor can have passed it
             return f"{change:+.1f} % in {seen.quantity}, of so little that the change is below what can matter"
-        return f"shown to be within {policy.min_effect * 100:g} % ({seen.quantity})"
+        return f"shown to be within {policy.tolerance * 100:g} % ({seen.quantity})"
     words = ("smaller", "larger") if seen.quantity == "value" else ("faster", "slower")
     word = words[verdict == "regression"]
     return f"{word} by {abs(change):.1f} % in {seen.quantity}, beyond the noise of its launches"
@@ -293,7 +295,7 @@ def _session(states: list[_State], policy: Policy) -> tuple[float, Reason | None
     fixed = [found.shift for s in states if (found := canary_change(s.pair)) is not None]
     canary = float(np.median(fixed)) if fixed else 0.0
     together = float(np.mean(np.abs(np.array(shifts) - shift) < 0.5 * abs(shift)))
-    moved = len(shifts) >= 4 and abs(shift) > policy.margin and together >= 0.6
+    moved = len(shifts) >= 4 and abs(shift) > policy.log_margin and together >= 0.6
     if moved and canary * shift > 0 and abs(canary) > 0.4 * abs(shift):
         what = f"the machine, not the code, changed speed: all benchmarks moved by {math.expm1(shift) * 100:+.1f} %"
         text = f"{what} and fixed work by {math.expm1(canary) * 100:+.1f} %"

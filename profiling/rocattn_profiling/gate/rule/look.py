@@ -124,7 +124,7 @@ def by_rank(pair: Pair, policy: Policy) -> Look:
     """
     a, b = ([quantile(launch.samples, LOW_END) for launch in side.launches] for side in (pair.a, pair.b))
     middles = (median(a), median(b))
-    least = max(_floor(pair, policy), math.expm1(policy.least) * min(middles))
+    least = max(_floor(pair, policy), math.expm1(policy.log_called) * min(middles))
     chance = 1 / math.comb(len(a) + len(b), len(a)) if abs(middles[1] - middles[0]) >= least else 1.0
     p_up, p_down = (chance if apart else 1.0 for apart in (min(b) > max(a), max(b) < min(a)))
     excuse = Reason("zero", "a value of 0 has no ratio to compare")
@@ -173,13 +173,17 @@ def examine(pair: Pair, policy: Policy) -> Look:
     order = (
         f"all launches of one side ran before the other's, and the machine may have drifted by {drifted * 100:.1f} %"
     )
-    note = Reason("drift", order, "run the two sides in turns") if drifted else readings.told(ways, best, policy.margin)
+    note = (
+        Reason("drift", order, "run the two sides in turns")
+        if drifted
+        else readings.told(ways, best, policy.log_margin)
+    )
     adjusted = readings.tells(ways, seen)
     alone = Look(
-        seen.p_below(policy.margin), seen.p_above(-policy.margin), against_pass[-1][1], base, _told(seen),
+        seen.p_below(policy.log_margin), seen.p_above(-policy.log_margin), against_pass[-1][1], base, _told(seen),
         _quantity(pair, bound=bound), None, note, adjusted=adjusted, against_pass=against_pass,
     )  # fmt: skip
-    certain = policy.margin + drifted
+    certain = policy.log_margin + drifted
     look = alone._replace(against_change=((None, alone.p_change),))
     look = look.guarded("drift", seen.p_below(certain), seen.p_above(-certain))
     if min(look.p_up, look.p_down) > _DOUBTED:
@@ -232,11 +236,11 @@ def _veto(
     """
     assert look.change is not None
     shift = look.change.shift
-    if abs(shift) < policy.least:
+    if abs(shift) < policy.log_called:
         return "small"
     if abs(math.expm1(shift)) * look.base < _floor(pair, policy):
         return "floor"
-    if wall and vetoes.wall_contradicts(wall, shift, policy.margin):
+    if wall and vetoes.wall_contradicts(wall, shift, policy.log_margin):
         return "wall_time"
     if vetoes.not_round_by_round(*places, shift):
         return "rounds"
@@ -288,7 +292,7 @@ def _in_cycles(pair: Pair, look: Look, policy: Policy) -> Look:
 
 def _p_same(pair: Pair, base: float, seen: Change, policy: Policy, drifted: float) -> float:
     """Return the probability that the change is at least what matters: small means the pair passes."""
-    least = max(policy.tolerance, math.log1p(_floor(pair, policy) / base)) - drifted
+    least = max(policy.log_tolerance, math.log1p(_floor(pair, policy) / base)) - drifted
     return max(seen.p_above(least), seen.p_below(-least)) if least > 0 else 1.0
 
 

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-MIN_EFFECT = 0.05
+TOLERANCE = 0.05
 """Default tolerance: relative change that a pass excludes."""
 CALLED, MARGIN = 0.4, 0.2
 """Parts of the tolerance: the smallest estimate that is called a change, and what layout or import order may cause."""
@@ -21,7 +21,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The rule, written into every verdict.
 
     Attributes:
-        min_effect: Relative change that a pass excludes: the tolerance. The other two sizes are parts of it.
+        tolerance: Relative change that a pass excludes. The other two sizes are fractions of it.
         level: Chance of a false regression over the whole suite (Holm); half of it is that of a false pass.
         benchmark_level: Probability at which a single benchmark fails at a look that others follow, however small the
             suite.
@@ -31,7 +31,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             the pair's own floor counts where it is larger.
     """
 
-    min_effect: float = MIN_EFFECT
+    tolerance: float = TOLERANCE
     level: float = 0.05
     benchmark_level: float = 0.025
     looks: tuple[int, ...] = FULL_LOOKS
@@ -39,24 +39,24 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     floor: float = 0.0
 
     @property
-    def margin(self) -> float:
-        """Shift in logs that nuisances (layout, import order) may cause; significance is judged against it."""
-        return math.log1p(MARGIN * self.min_effect)
+    def log_margin(self) -> float:
+        """Shift in logs that nuisances (layout, import order) may cause; a change must exceed it significantly."""
+        return math.log1p(MARGIN * self.tolerance)
 
     @property
-    def least(self) -> float:
+    def log_called(self) -> float:
         """Smallest estimate in logs that is called a change."""
         return math.log1p(self.called)
 
     @property
     def called(self) -> float:
         """Smallest relative estimate that is called a change."""
-        return CALLED * self.min_effect
+        return CALLED * self.tolerance
 
     @property
-    def tolerance(self) -> float:
+    def log_tolerance(self) -> float:
         """Change in logs that a pass excludes."""
-        return math.log1p(self.min_effect)
+        return math.log1p(self.tolerance)
 
     def leniency(self, rounds: int, *, adjusted: bool) -> float:
         """Return the factor on the level at the look after so many rounds.
@@ -85,7 +85,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sizes(self) -> str:
         """The three sizes in words, as every report states them."""
-        sizes = (self.min_effect, self.called, MARGIN * self.min_effect)
+        sizes = (self.tolerance, self.called, MARGIN * self.tolerance)
         tolerated, called, margin = (f"{100 * size:g} %" for size in sizes)
         return (
             f"a pass shows the change to be within {tolerated}; a change is called when its estimate is {called} or "

@@ -61,7 +61,7 @@ def sensitivity(pair: Pair, policy: Policy, *, draws: int = 60, seed: int = 1) -
     most = looks[-1] if looks else pair.rounds
     false_alarms = _share(pair, policy, most, 0.0, draws, seed)
     smallest = {look: _smallest(pair, policy, look, draws, seed) for look in looks}
-    enough = (look for look, change in smallest.items() if change is not None and change <= policy.min_effect)
+    enough = (look for look, change in smallest.items() if change is not None and change <= policy.tolerance)
     return Sensitivity(
         id=pair.id,
         noise=launch_noise(pair, policy),

@@ -104,10 +104,10 @@ def _unsure(look: Look, policy: Policy, rounds: int, limits: Limits, p_change: f
     assert look.change is not None
     p_same = look.against_pass[0][1]
     text = (
-        f"a pass needs the probability of {100 * policy.min_effect:g} % or more to fall to {_percent(limits.same)} "
+        f"a pass needs the probability of {100 * policy.tolerance:g} % or more to fall to {_percent(limits.same)} "
         f"(now {_percent(p_same)})"
     )
-    if abs(look.change.shift) >= policy.least:
+    if abs(look.change.shift) >= policy.log_called:
         word = "a regression" if look.change.shift > 0 else "an improvement"
         text += f"; {word} needs p = {_percent(limits.change)} (now {_percent(p_change)})"
     needed = launches_needed(look, policy, rounds, limits)
@@ -131,9 +131,9 @@ def launches_needed(look: Look, policy: Policy, rounds: int, limits: Limits) -> 
     """
     assert look.change is not None
     error, shift = (look.change.high - look.change.low) / _INTERVAL_Z, abs(look.change.shift)
-    gaps = [(policy.tolerance - shift, limits.same)]
-    if shift >= policy.least:
-        gaps.append((shift - policy.margin, min(limits.change * limits.leniency, 0.5)))
+    gaps = [(policy.log_tolerance - shift, limits.same)]
+    if shift >= policy.log_called:
+        gaps.append((shift - policy.log_margin, min(limits.change * limits.leniency, 0.5)))
     needed = [
         rounds * (NormalDist().inv_cdf(1 - limit) * error / gap) ** 2 for gap, limit in gaps if gap > 0 and limit > 0
     ]

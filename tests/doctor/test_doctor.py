@@ -14,7 +14,7 @@ from rocattn.toolchain import Compiler, choose_host_compiler, host_isa
 from rocattn_profiling import cli
 from rocattn_profiling.doctor import checks
 from rocattn_profiling.doctor import command as doctor
-from rocattn_profiling.doctor.checks import Check
+from rocattn_profiling.doctor.checks import DoctorCheck
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_every_registered_backend_is_listed(report):
 
 def test_the_table_says_the_status_in_words():
     """ok, warning and missing stand in front of each row, and remedies below theirs; colour is not needed."""
-    rows = [Check("a", "one", "ok", "1.0"), Check("b", "second", "missing", "not found", "install it")]
+    rows = [DoctorCheck("a", "one", "ok", "1.0"), DoctorCheck("b", "second", "missing", "not found", "install it")]
     assert doctor.lines(rows) == [
         "a",
         "  ok       one     1.0",

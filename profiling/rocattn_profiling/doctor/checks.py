@@ -41,7 +41,7 @@ SIMD = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx51
 Status = Literal["ok", "warning", "missing"]
 
 
-class Check(msgspec.Struct, frozen=True):
+class DoctorCheck(msgspec.Struct, frozen=True):
     """One row: a thing, whether it is there, what it is, and what to do if it is not right."""
 
     group: str
@@ -69,7 +69,7 @@ class Report(msgspec.Struct, frozen=True):
     """Everything that was found; ``ok`` says that attention works on the CPU."""
 
     ok: bool
-    checks: list[Check]
+    checks: list[DoctorCheck]
     compilers: list[Compiler]
     gpu: GpuProbe
     backends: list[BackendCheck]
@@ -133,27 +133,29 @@ def gpu_problem(report: Report, arch: str, allow_stand_in: bool) -> str:
     return ""
 
 
-def python_checks() -> list[Check]:
+def python_checks() -> list[DoctorCheck]:
     """Return the interpreter and the packages that rocattn requires, by the installed metadata."""
     group = "python"
-    rows = [Check(group, "python", "ok", f"{platform.python_version()} ({sys.executable})")]
+    rows = [DoctorCheck(group, "python", "ok", f"{platform.python_version()} ({sys.executable})")]
     try:
         wanted = [
             re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requires("rocattn") or [] if "extra ==" not in line
         ]
-        rows.append(Check(group, "rocattn", "ok", f"{rocattn.__version__} ({Path(rocattn.__file__).parent})"))
+        rows.append(DoctorCheck(group, "rocattn", "ok", f"{rocattn.__version__} ({Path(rocattn.__file__).parent})"))
     except PackageNotFoundError:
         wanted = []
         remedy = "python3 dev.py run, or pip install -e ."
-        rows.append(Check(group, "rocattn", "warning", f"{rocattn.__version__}, used without being installed", remedy))
+        rows.append(
+            DoctorCheck(group, "rocattn", "warning", f"{rocattn.__version__}, used without being installed", remedy)
+        )
     found: list[str] = []
     for name in wanted:
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            rows.append(Check(group, name, "missing", "required, but not installed", f"pip install {name}"))
+            rows.append(DoctorCheck(group, name, "missing", "required, but not installed", f"pip install {name}"))
     if found:
-        rows.append(Check(group, "packages", "ok", ", ".join(found)))
+        rows.append(DoctorCheck(group, "packages", "ok", ", ".join(found)))
     return rows
 
 
@@ -190,7 +192,7 @@ def _trial(name: str) -> str:
     return "" if np.allclose(out, v.mean(axis=1, keepdims=True)) else "a small attention gives a wrong result"
 
 
-def backend_checks(backends: list[BackendCheck]) -> list[Check]:
+def backend_checks(backends: list[BackendCheck]) -> list[DoctorCheck]:
     """Return a row a backend, and the BLAS behind numpy."""
     group = "backends"
     rows = []
@@ -201,35 +203,37 @@ def backend_checks(backends: list[BackendCheck]) -> list[Check]:
         remedy = "reinstall rocattn and numpy: nothing can run without it"
         if backend.works or backend.name != "cpu":
             remedy = "" if backend.works else "needed only to compute with it: the others work without"
-        rows.append(Check(group, backend.name, "ok" if backend.works else "missing", detail, remedy))
+        rows.append(DoctorCheck(group, backend.name, "ok" if backend.works else "missing", detail, remedy))
     try:
         blas = machine.blas_name()
     except ImportError as error:
-        return [*rows, Check(group, "numpy", "missing", str(error), "pip install numpy")]
-    return [*rows, Check(group, "blas", "ok" if blas else "warning", blas or "numpy does not say which")]
+        return [*rows, DoctorCheck(group, "numpy", "missing", str(error), "pip install numpy")]
+    return [*rows, DoctorCheck(group, "blas", "ok" if blas else "warning", blas or "numpy does not say which")]
 
 
-def compiler_checks(compilers: list[Compiler]) -> list[Check]:
+def compiler_checks(compilers: list[Compiler]) -> list[DoctorCheck]:
     """Return the compilers in the order of choice, what the CPU kernels are made with, kernel sources and cache."""
     group = "compilers, in the order of choice"
     gpu, host = chosen_compilers(compilers)
     rows = [_compiler_row(group, compiler, gpu, host) for compiler in compilers]
     if gpu is None:
         why = "GPU kernels cannot be compiled"
-        rows.append(Check(group, "any", "missing", why, "pip install 'rocattn[toolchain]'"))
+        rows.append(DoctorCheck(group, "any", "missing", why, "pip install 'rocattn[toolchain]'"))
     rows.append(_cpu_kernels(group))
     try:
-        rows.append(Check(group, "kernel sources", "ok", str(kernel_root())))
+        rows.append(DoctorCheck(group, "kernel sources", "ok", str(kernel_root())))
     except RocattnError as error:
-        rows.append(Check(group, "kernel sources", "missing", str(error), "reinstall rocattn"))
+        rows.append(DoctorCheck(group, "kernel sources", "missing", str(error), "reinstall rocattn"))
     return [*rows, _cache(group)]
 
 
-def _cache(group: str) -> Check:
+def _cache(group: str) -> DoctorCheck:
     """Return where compiled code and the gate's environments are kept, how much that is, and how much it may be."""
     folder = cache_folder()
     if problem := write_problem(folder):
-        return Check(group, "cache", "warning", f"{folder}: {problem}", "set ROCATTN_CACHE_DIR to a writable folder")
+        return DoctorCheck(
+            group, "cache", "warning", f"{folder}: {problem}", "set ROCATTN_CACHE_DIR to a writable folder"
+        )
     envs = environments.cache_root() / "envs"
     parts = {"compiled code": compiled_entries(folder)}
     if envs.is_dir():
@@ -239,47 +243,47 @@ def _cache(group: str) -> Check:
     problem = limit_problem()
     remedy = "correct the variable, or unset it" if problem else ""
     detail = f"{folder}: {', '.join(sizes)}; {problem or limit}"
-    return Check(group, "cache", "warning" if problem else "ok", detail, remedy)
+    return DoctorCheck(group, "cache", "warning" if problem else "ok", detail, remedy)
 
 
-def _compiler_row(group: str, compiler: Compiler, gpu: Compiler | None, host: Compiler | None) -> Check:
+def _compiler_row(group: str, compiler: Compiler, gpu: Compiler | None, host: Compiler | None) -> DoctorCheck:
     name = f"{compiler.kind} (ROCATTN_COMPILER)" if compiler.given else compiler.kind
     if compiler.reason and compiler.host_reason:
         found = f"{compiler.argv[0]}: " if compiler.argv else ""
         remedy = f"not needed: {gpu.kind} works" if gpu else "any one compiler is enough"
         if compiler.given:
             remedy = "correct the variable, or unset it"
-        return Check(group, name, "missing", found + compiler.reason, remedy)
+        return DoctorCheck(group, name, "missing", found + compiler.reason, remedy)
     chosen = [what for what, which in (("GPU kernels", gpu), ("CPU kernels", host)) if which is compiler]
     note = f"chosen for {' and '.join(chosen)}" if chosen else "works, not needed"
     targets = compiler.reason or f"{len(compiler.targets)} GPU targets"
-    return Check(group, name, "ok", f"{compiler.version}, {targets}; {note}")
+    return DoctorCheck(group, name, "ok", f"{compiler.version}, {targets}; {note}")
 
 
-def _cpu_kernels(group: str) -> Check:
+def _cpu_kernels(group: str) -> DoctorCheck:
     """Return what the kernels of cpu-flash are compiled with here, and for which instruction set."""
     try:
         compiler, isa = choose_host_compiler(), host_isa()
     except ToolchainError as error:
-        return Check(group, "CPU kernels", "missing", str(error), "without them cpu serves, only slower")
+        return DoctorCheck(group, "CPU kernels", "missing", str(error), "without them cpu serves, only slower")
     threads = thread_count()
     detail = f"{compiler.kind}, {isa}, {threads} thread{'s' * (threads != 1)}"
     if problem := count_problem():
-        return Check(group, "CPU kernels", "warning", f"{detail}; {problem}", "correct the variable, or unset it")
-    return Check(group, "CPU kernels", "ok", f"{detail} (docs/cpu-kernels.md has the variables)")
+        return DoctorCheck(group, "CPU kernels", "warning", f"{detail}; {problem}", "correct the variable, or unset it")
+    return DoctorCheck(group, "CPU kernels", "ok", f"{detail} (docs/cpu-kernels.md has the variables)")
 
 
-def _tool(group: str, name: str, names: tuple[str, ...], absent: Status, remedy: str) -> Check:
+def _tool(group: str, name: str, names: tuple[str, ...], absent: Status, remedy: str) -> DoctorCheck:
     path = find_tool(*names)
     if path is None:
-        return Check(group, name, absent, "not found", remedy)
+        return DoctorCheck(group, name, absent, "not found", remedy)
     try:
-        return Check(group, name, "ok", f"{tool_version(path)} ({path})")
+        return DoctorCheck(group, name, "ok", f"{tool_version(path)} ({path})")
     except BrokenToolError as error:
-        return Check(group, name, "warning", f"{error} ({path})", _REPAIR)
+        return DoctorCheck(group, name, "warning", f"{error} ({path})", _REPAIR)
 
 
-def profiler_checks() -> list[Check]:
+def profiler_checks() -> list[DoctorCheck]:
     """Return AMD's profilers, newest first, as `rocattn profile` finds them."""
     group = "profilers (only for profiling on a GPU)"
     wanted = {
@@ -290,19 +294,19 @@ def profiler_checks() -> list[Check]:
     }
     found = {tool.name: tool for tool in find_profilers()}
     return [
-        _profiler(group, found[name]) if name in found else Check(group, name, "missing", "not found", how)
+        _profiler(group, found[name]) if name in found else DoctorCheck(group, name, "missing", "not found", how)
         for name, how in wanted.items()
     ]
 
 
-def _profiler(group: str, tool: Tool) -> Check:
+def _profiler(group: str, tool: Tool) -> DoctorCheck:
     if tool.problem:
-        return Check(group, tool.name, "warning", f"{tool.problem} ({tool.path})", _REPAIR)
+        return DoctorCheck(group, tool.name, "warning", f"{tool.problem} ({tool.path})", _REPAIR)
     known = ", ".join(part for part in (tool.version, tool.rocm and f"ROCm {tool.rocm}") if part)
-    return Check(group, tool.name, "ok", f"{known or 'version unknown'} ({tool.path})")
+    return DoctorCheck(group, tool.name, "ok", f"{known or 'version unknown'} ({tool.path})")
 
 
-def tool_checks() -> list[Check]:
+def tool_checks() -> list[DoctorCheck]:
     """Return other programs that some commands start."""
     group = "programs"
     wanted: dict[str, tuple[tuple[str, ...], Status, str]] = {
@@ -327,12 +331,15 @@ def tool_checks() -> list[Check]:
         jobs = [pool.submit(_tool, group, name, *how) for name, how in wanted.items()]
         rows = [job.result() for job in jobs]
     try:
-        return [*rows, Check(group, "asv", "ok", f"{version('asv')} (package)")]
+        return [*rows, DoctorCheck(group, "asv", "ok", f"{version('asv')} (package)")]
     except PackageNotFoundError:
-        return [*rows, Check(group, "asv", "missing", "not installed", "pip install asv: bench, gate and site need it")]
+        return [
+            *rows,
+            DoctorCheck(group, "asv", "missing", "not installed", "pip install asv: bench, gate and site need it"),
+        ]
 
 
-def processor_checks() -> list[Check]:
+def processor_checks() -> list[DoctorCheck]:
     """Return CPU model, cores and affinity, instruction sets, and memory."""
     group = "processor and memory"
     total, usable = os.cpu_count() or 1, machine.available_cores()
@@ -341,10 +348,10 @@ def processor_checks() -> list[Check]:
     memory, left = machine.total_memory_bytes() / GIB, machine.available_memory_bytes() / GIB
     low = left < 1
     return [
-        Check(group, "cpu", "ok", cpu_model()),
-        Check(group, "cores", "ok", cores),
-        Check(group, "simd", "ok" if simd else "warning", " ".join(simd) or "none of the known instruction sets"),
-        Check(
+        DoctorCheck(group, "cpu", "ok", cpu_model()),
+        DoctorCheck(group, "cores", "ok", cores),
+        DoctorCheck(group, "simd", "ok" if simd else "warning", " ".join(simd) or "none of the known instruction sets"),
+        DoctorCheck(
             group,
             "memory",
             "warning" if low else "ok",
@@ -363,49 +370,55 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
     return set(found[1].split()) if found else set()
 
 
-def gpu_checks(found: GpuProbe) -> list[Check]:
+def gpu_checks(found: GpuProbe) -> list[DoctorCheck]:
     """Return bindings, runtime and devices; without a device also what usually stands in the way."""
     group = "gpu"
-    bindings = Check(group, "hip-python", "ok", found.bindings)
+    bindings = DoctorCheck(group, "hip-python", "ok", found.bindings)
     if not found.bindings:
-        bindings = Check(group, "hip-python", "missing", "not installed", "pip install hip-python (x86-64 Linux only)")
+        bindings = DoctorCheck(
+            group, "hip-python", "missing", "not installed", "pip install hip-python (x86-64 Linux only)"
+        )
     rows = [bindings]
     for index, device in enumerate(found.devices):
         if device.is_stand_in:
             detail = f"the stand-in for {device.arch}, wave{device.wave_size}: not a GPU; its times mean nothing"
-            rows.append(Check(group, f"device {index}", "warning", detail, "unset ROCM_PATH to look for a GPU"))
+            rows.append(DoctorCheck(group, f"device {index}", "warning", detail, "unset ROCM_PATH to look for a GPU"))
             continue
         # On RDNA HIP counts work-group processors, pairs of CUs: 42 on an RX 7900 XT, which is sold with 84.
         units = f"{device.compute_units} {'CUs' if device.wave_size == 64 else 'WGPs'}"
         memory = f"{device.memory_bytes / GIB:.0f} GiB"
         detail = f"{device.name or 'AMD GPU'}, {device.arch}, {units}, {memory}, wave{device.wave_size}"
         if has_kernels(device.arch):
-            rows.append(Check(group, f"device {index}", "ok", detail))
+            rows.append(DoctorCheck(group, f"device {index}", "ok", detail))
         else:
             remedy = "choose another device with HIP_VISIBLE_DEVICES" if index == 0 and len(found.devices) > 1 else ""
-            rows.append(Check(group, f"device {index}", "warning", f"{detail}: there are no kernels for it", remedy))
+            rows.append(
+                DoctorCheck(group, f"device {index}", "warning", f"{detail}: there are no kernels for it", remedy)
+            )
     if found.runtime:
-        rows.append(Check(group, "HIP runtime", "ok", found.runtime))
+        rows.append(DoctorCheck(group, "HIP runtime", "ok", found.runtime))
     if found.devices:
         return rows
     remedy = "only for measuring on a GPU: everything else works without"
-    rows.append(Check(group, "device", "missing", found.reason, remedy))
+    rows.append(DoctorCheck(group, "device", "missing", found.reason, remedy))
     return [*rows, *_access_checks(group)]
 
 
-def _access_checks(group: str) -> list[Check]:
+def _access_checks(group: str) -> list[DoctorCheck]:
     """Return whether the driver's device file is there and this user may open it."""
     kfd = Path("/dev/kfd")
     if not kfd.exists():
-        return [Check(group, "/dev/kfd", "missing", "no amdgpu driver is loaded", "only with an AMD GPU: load amdgpu")]
+        return [
+            DoctorCheck(group, "/dev/kfd", "missing", "no amdgpu driver is loaded", "only with an AMD GPU: load amdgpu")
+        ]
     if os.access(kfd, os.R_OK | os.W_OK):
-        return [Check(group, "/dev/kfd", "ok", "readable and writable")]
+        return [DoctorCheck(group, "/dev/kfd", "ok", "readable and writable")]
     import grp
 
     mine = {grp.getgrgid(number).gr_name for number in os.getgroups() if _has_name(number)}
     lacking = [name for name in ("render", "video") if name not in mine]
     remedy = f"sudo usermod -aG {','.join(lacking or ['render', 'video'])} $USER, then log in again"
-    return [Check(group, "/dev/kfd", "warning", f"no permission; groups: {' '.join(sorted(mine))}", remedy)]
+    return [DoctorCheck(group, "/dev/kfd", "warning", f"no permission; groups: {' '.join(sorted(mine))}", remedy)]
 
 
 def _has_name(group: int) -> bool:
@@ -418,30 +431,32 @@ def _has_name(group: int) -> bool:
     return True
 
 
-def hygiene_checks(cpu: Path = Path("/sys/devices/system/cpu")) -> list[Check]:
+def hygiene_checks(cpu: Path = Path("/sys/devices/system/cpu")) -> list[DoctorCheck]:
     """Return what makes times noisy: load, frequency governor, control-group quota, virtualisation."""
     group = "measurement hygiene"
     load, cores = machine.load_average(), machine.available_cores()
     busy = load > 0.5 * cores
     remedy = "end other programs before measuring" if busy else ""
-    rows = [Check(group, "load", "warning" if busy else "ok", f"{load:.2f} on {cores} cores", remedy)]
+    rows = [DoctorCheck(group, "load", "warning" if busy else "ok", f"{load:.2f} on {cores} cores", remedy)]
     governors = sorted({_first_line(path) for path in cpu.glob("cpu*/cpufreq/scaling_governor")} - {""})
     if not governors:
-        rows.append(Check(group, "governor", "ok", "not exposed (usual in virtual machines)"))
+        rows.append(DoctorCheck(group, "governor", "ok", "not exposed (usual in virtual machines)"))
     elif governors == ["performance"]:
-        rows.append(Check(group, "governor", "ok", "performance"))
+        rows.append(DoctorCheck(group, "governor", "ok", "performance"))
     else:
         rows.append(
-            Check(group, "governor", "warning", ", ".join(governors), "sudo cpupower frequency-set -g performance")
+            DoctorCheck(
+                group, "governor", "warning", ", ".join(governors), "sudo cpupower frequency-set -g performance"
+            )
         )
     quota, limit = cgroup.cpu_quota(), cgroup.memory_limit_bytes()
     remedy = "give the container whole cores (cpuset) instead of a quota: throttling shows as outliers" if quota else ""
     cpu_part = f"CPU quota {quota:g} cores" if quota else "no CPU quota"
     detail = f"{cpu_part}, {f'memory limit {limit / GIB:.1f} GiB' if limit else 'no memory limit'}"
-    rows.append(Check(group, "control group", "warning" if quota else "ok", detail, remedy))
+    rows.append(DoctorCheck(group, "control group", "warning" if quota else "ok", detail, remedy))
     if "hypervisor" in cpu_flags():
         note = "times depend on its neighbours: compare within one run only, as the gate does"
-        rows.append(Check(group, "virtual machine", "warning", "yes", note))
+        rows.append(DoctorCheck(group, "virtual machine", "warning", "yes", note))
     return rows
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from rocattn_profiling.doctor.checks import Check
+    from rocattn_profiling.doctor.checks import DoctorCheck
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     return OK if report.ok else USAGE
 
 
-def lines(checks: Sequence[Check]) -> list[str]:
+def lines(checks: Sequence[DoctorCheck]) -> list[str]:
     """Lay checks out by group: status, name, detail, and below it the remedy; plain text that needs no colour."""
     width = max((len(check.name) for check in checks), default=0)
     out: list[str] = []

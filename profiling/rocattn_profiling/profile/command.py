@@ -56,7 +56,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Plan, show, run and report."""
     from rocattn_profiling.profile.collect import hardware
-    from rocattn_profiling.profile.collect.assemble import Request, assemble
+    from rocattn_profiling.profile.collect.assemble import CollectionRequest, assemble
     from rocattn_profiling.profile.collect.find import NoProfilerError
 
     found = hardware.examine()
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _list(arguments, found)
     if not arguments.command:
         raise CommandError("name the command to profile after --: rocattn profile -- ./app --its-options")
-    request = Request(
+    request = CollectionRequest(
         command=tuple(arguments.command),
         wanted=tuple(arguments.metrics),
         arch=arguments.arch,

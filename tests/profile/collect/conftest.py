@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rocattn_profiling.profile.collect import find, hardware
-from rocattn_profiling.profile.collect.assemble import Request, assemble
+from rocattn_profiling.profile.collect.assemble import CollectionRequest, assemble
 from rocattn_profiling.profile.collect.run import Session
 
 from ...programs import python_program
@@ -79,7 +79,7 @@ class Machine:
     def job(self, *command, **request):
         """Return a job that profiles a command (the machine's own unless one is named)."""
         wanted = request.pop("wanted", ("occupancy", "memory"))
-        return assemble(Request(command or (str(self.app),), wanted=wanted, **request), self.examine())
+        return assemble(CollectionRequest(command or (str(self.app),), wanted=wanted, **request), self.examine())
 
     def collect(self, *command, resume=False, on_step=lambda _step: None, grace_s=5.0, **request):
         """Profile a command and return what there is then."""

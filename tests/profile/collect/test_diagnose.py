@@ -6,11 +6,11 @@ from rocattn_profiling.base.process import Ended
 from rocattn_profiling.profile.collect import diagnose
 from rocattn_profiling.profile.collect.find import Tool
 from rocattn_profiling.profile.collect.hardware import Gpu, Hardware
-from rocattn_profiling.profile.collect.passes import Pass
-from rocattn_profiling.profile.collect.store import Arrived
+from rocattn_profiling.profile.collect.passes import ProfilerPass
+from rocattn_profiling.profile.collect.store import PassOutput
 
 COUNTERS = ("GRBM_GUI_ACTIVE", "SQ_WAVES", "SQ_INSTS_VALU")
-WHOLE = Arrived(("out_counter_collection.csv",), 6, 2, dict.fromkeys(COUNTERS, 6))
+WHOLE = PassOutput(("out_counter_collection.csv",), 6, 2, dict.fromkeys(COUNTERS, 6))
 
 
 def machine(level="profile_standard", kfd="ok", arch="gfx1100"):
@@ -21,8 +21,8 @@ def machine(level="profile_standard", kfd="ok", arch="gfx1100"):
 def findings(text="", status=0, arrived=WHOLE, **changes):
     """Return what is found in a pass that printed a text and ended with a status."""
     facts = {
-        "tool": Tool("rocprofv3", "/opt/rocm/bin/rocprofv3", "1.0.0", "7.0.0"), "of_pass": Pass("counters-1", COUNTERS),
-        "arch": "gfx1100", "hardware": machine(),
+        "tool": Tool("rocprofv3", "/opt/rocm/bin/rocprofv3", "1.0.0", "7.0.0"),
+        "of_pass": ProfilerPass("counters-1", COUNTERS), "arch": "gfx1100", "hardware": machine(),
     }  # fmt: skip
     ended = status if isinstance(status, Ended) else Ended(status, 3.0)
     return diagnose.diagnose(diagnose.Evidence(**(facts | changes), ended=ended, text=text, arrived=arrived))
@@ -90,7 +90,7 @@ TEXTS = [
 )
 def test_a_text_of_the_profiler_is_recognised(text, status, code, stops):
     """One error, its remedy in the same line, and whether it is worth going on."""
-    first = findings(text, status, arrived=Arrived())[0]
+    first = findings(text, status, arrived=PassOutput())[0]
     assert (first.code, first.stops, first.level) == (code, stops, "error")
     assert first.remedy in first.line
     assert "\n" not in first.line
@@ -148,7 +148,7 @@ def test_what_is_said_of_another_gpu_of_the_machine_is_no_finding():
         "W tool.cpp:1176] Unable to find all counters for agent 3 (gpu-2, gfx90c) in [A, B]. Found: [A]\n"
     )
     assert findings(text) == []
-    lacking = Arrived(("x.csv",), 6, 2, {"SQ_WAVES": 6, "GRBM_GUI_ACTIVE": 6})
+    lacking = PassOutput(("x.csv",), 6, 2, {"SQ_WAVES": 6, "GRBM_GUI_ACTIVE": 6})
     assert [found.code for found in findings(text, arrived=lacking)] == ["missing_counters"]
     own = "W tool.cpp:1176] Unable to find all counters for agent 1 (gpu-0, gfx1100) in [A, C]. Found: [A]\n"
     assert findings(text + own)[0].what.endswith("on gfx1100: C")
@@ -169,19 +169,19 @@ def test_where_an_unknown_counter_ends_the_application_it_is_the_reason():
         "F20240806 12:00:04.1 9 tool.cpp:947] Unable to find all counters for agent 2 (gpu-0, gfx942) in "
         "[SQ_WAVES, TCC_BUBBLE_sum]. Found: [SQ_WAVES]\n*** Check failure stack trace: ***\n"
     )
-    (found,) = findings(text, -6, arrived=Arrived())
+    (found,) = findings(text, -6, arrived=PassOutput())
     assert (found.code, found.level, found.stops) == ("unknown_counter", "error", False)
     assert "on gfx942, and ends the application for it: TCC_BUBBLE_sum" in found.what
     evidence = diagnose.Evidence(
-        tool=Tool("rocprofv3", "rocprofv3", rocm="6.2"), of_pass=Pass("counters-1", COUNTERS), arch="gfx942",
-        ended=Ended(-6, 1.0), text=text, arrived=Arrived(), hardware=machine(),
+        tool=Tool("rocprofv3", "rocprofv3", rocm="6.2"), of_pass=ProfilerPass("counters-1", COUNTERS), arch="gfx942",
+        ended=Ended(-6, 1.0), text=text, arrived=PassOutput(), hardware=machine(),
     )  # fmt: skip
     assert not diagnose.needs_control(evidence)
 
 
 def test_zeros_under_auto_name_level_and_command():
     """SQ_WAVES alone counts on a Radeon at auto: the remedy is a command."""
-    zeros = Arrived(("f",), 6, 2, {"GRBM_GUI_ACTIVE": 0, "SQ_WAVES": 6, "SQ_INSTS_VALU": 0})
+    zeros = PassOutput(("f",), 6, 2, {"GRBM_GUI_ACTIVE": 0, "SQ_WAVES": 6, "SQ_INSTS_VALU": 0})
     found = findings(arrived=zeros, hardware=machine("auto"))[0]
     assert (found.code, found.stops) == ("all_zero", True)
     assert "all counters but SQ_WAVES are 0, because the GPU's performance level is auto" in found.line
@@ -193,14 +193,14 @@ def test_zeros_under_auto_name_level_and_command():
 
 def test_one_zero_counter_is_no_finding():
     """Kernels without LDS have no bank conflicts."""
-    arrived = Arrived(("f",), 6, 2, dict.fromkeys(COUNTERS, 6) | {"SQ_LDS_BANK_CONFLICT": 0})
-    assert findings(arrived=arrived, of_pass=Pass("p", (*COUNTERS, "SQ_LDS_BANK_CONFLICT"))) == []
+    arrived = PassOutput(("f",), 6, 2, dict.fromkeys(COUNTERS, 6) | {"SQ_LDS_BANK_CONFLICT": 0})
+    assert findings(arrived=arrived, of_pass=ProfilerPass("p", (*COUNTERS, "SQ_LDS_BANK_CONFLICT"))) == []
 
 
 def test_fetch_size_of_gfx12_is_known_to_be_zero():
     """Not a fault of the run: the counter misses the requests' size."""
-    of_pass = Pass("p", (*COUNTERS, "FETCH_SIZE"))
-    arrived = Arrived(("f",), 6, 2, dict.fromkeys(COUNTERS, 6) | {"FETCH_SIZE": 0})
+    of_pass = ProfilerPass("p", (*COUNTERS, "FETCH_SIZE"))
+    arrived = PassOutput(("f",), 6, 2, dict.fromkeys(COUNTERS, 6) | {"FETCH_SIZE": 0})
     found = findings(arrived=arrived, of_pass=of_pass, arch="gfx1201", hardware=machine(arch="gfx1201"))
     assert [one.code for one in found] == ["fetch_size_gfx12"]
 
@@ -210,7 +210,7 @@ def test_fetch_size_of_gfx12_is_known_to_be_zero():
 )
 def test_no_file_at_all_although_it_ended_well(kfd, code):
     """Exit status 0 is not data; where /dev/kfd is closed to the user, that is the reason."""
-    found = findings(arrived=Arrived(), hardware=machine(kfd=kfd))[0]
+    found = findings(arrived=PassOutput(), hardware=machine(kfd=kfd))[0]
     assert (found.code, found.stops) == (code, kfd != "ok")
     assert ("/dev/kfd" in found.line) == (kfd != "ok")
 
@@ -219,13 +219,13 @@ def test_an_applications_own_usage_error_is_not_the_profilers():
     """argparse speaks for both: a wrong option of the profiled program is found by a run without the profiler."""
     text = "usage: train.py [-h] [--layers N]\ntrain.py: error: unrecognized arguments: --layer 3\n"
     evidence = diagnose.Evidence(
-        tool=Tool("rocprofv3", "rocprofv3", rocm="7.0"), of_pass=Pass("counters-1", COUNTERS), arch="gfx1100",
-        ended=Ended(2, 1.0), text=text, arrived=Arrived(), hardware=machine(),
+        tool=Tool("rocprofv3", "rocprofv3", rocm="7.0"), of_pass=ProfilerPass("counters-1", COUNTERS), arch="gfx1100",
+        ended=Ended(2, 1.0), text=text, arrived=PassOutput(), hardware=machine(),
     )  # fmt: skip
     assert diagnose.needs_control(evidence)
-    assert findings(text, 2, arrived=Arrived(), control=Ended(2, 1.0))[0].code == "application_failed"
+    assert findings(text, 2, arrived=PassOutput(), control=Ended(2, 1.0))[0].code == "application_failed"
     for said in ("rocprof-compute profile: error: argument -b: invalid choice", "rocprofv3: error: argument -f: bad"):
-        assert findings(f"usage: x\n{said}\n", 2, arrived=Arrived())[0].code == "tool_usage"
+        assert findings(f"usage: x\n{said}\n", 2, arrived=PassOutput())[0].code == "tool_usage"
 
 
 def test_a_signal_without_a_name_is_told_by_its_number():
@@ -236,22 +236,24 @@ def test_a_signal_without_a_name_is_told_by_its_number():
 
 def test_no_data_because_of_a_file_that_is_not_read_says_so():
     """The command did launch kernels; what became of them is what the reader says."""
-    (found,) = findings(arrived=Arrived(problems=("x.csv: a line longer than 4 MiB; this is no table",)))
+    (found,) = findings(arrived=PassOutput(problems=("x.csv: a line longer than 4 MiB; this is no table",)))
     assert (found.code, found.remedy) == ("no_data", "x.csv: a line longer than 4 MiB; this is no table")
 
 
 def test_no_data_with_two_rocm_releases_points_at_them():
     """The profiler's release and that of the application's torch differ."""
-    found = findings(arrived=Arrived(), torch_rocm="6.4")[0]
+    found = findings(arrived=PassOutput(), torch_rocm="6.4")[0]
     assert (found.code, found.stops) == ("mixed_rocm", True)
     assert "rocprofv3 is of ROCm 7.0 but the application's torch brings ROCm 6.4" in found.line
-    assert findings(arrived=Arrived(), torch_rocm="7.0")[0].code == "no_data"
+    assert findings(arrived=PassOutput(), torch_rocm="7.0")[0].code == "no_data"
 
 
 def test_missing_counters_are_named_and_sums_count_as_their_counter():
     """TCC_HIT_sum that arrives as TCC_HIT is there; what is nowhere is named."""
-    arrived = Arrived(("f",), 6, 2, {"GRBM_GUI_ACTIVE": 6, "SQ_WAVES": 6, "TCC_HIT": 6})
-    found = findings(arrived=arrived, of_pass=Pass("p", ("GRBM_GUI_ACTIVE", "SQ_WAVES", "TCC_HIT_sum", "TCC_MISS_sum")))
+    arrived = PassOutput(("f",), 6, 2, {"GRBM_GUI_ACTIVE": 6, "SQ_WAVES": 6, "TCC_HIT": 6})
+    found = findings(
+        arrived=arrived, of_pass=ProfilerPass("p", ("GRBM_GUI_ACTIVE", "SQ_WAVES", "TCC_HIT_sum", "TCC_MISS_sum"))
+    )
     assert [(one.code, one.level) for one in found] == [("missing_counters", "warning")]
     assert "TCC_MISS_sum" in found[0].what
     assert "TCC_HIT_sum" not in found[0].what
@@ -259,25 +261,32 @@ def test_missing_counters_are_named_and_sums_count_as_their_counter():
 
 def test_whose_failure_it_is_is_decided_by_a_run_without_the_profiler():
     """The same ending means the application or the profiler, by how the application ends alone."""
-    evidence = {"status": -11, "arrived": Arrived()}
+    evidence = {"status": -11, "arrived": PassOutput()}
     ours = findings(**evidence, control=Ended(0, 1.0), text="rocprofv3 caught signal 11...")[0]
     assert ours.code == "profiler_breaks_application"
     assert "the profiler caught signal 11, SIGSEGV" in ours.line
     theirs = findings(**evidence, control=Ended(-11, 1.0))[0]
     assert (theirs.code, theirs.stops) == ("application_failed", True)
     assert "killed by SIGSEGV" in theirs.line
-    untried = findings(status=1, arrived=Arrived(), text="Fatal error: Failed to resolve path. '/x.so' does not exist")[
-        0
-    ]
+    untried = findings(
+        status=1, arrived=PassOutput(), text="Fatal error: Failed to resolve path. '/x.so' does not exist"
+    )[0]
     assert "Failed to resolve path" in untried.line
 
 
 def test_a_control_run_is_made_only_where_nothing_explains_the_ending():
     """A known text needs no second run of the application; success needs none either."""
-    facts = {"tool": Tool("rocprofv3", "x"), "of_pass": Pass("p", COUNTERS), "arch": "gfx942", "hardware": machine()}
+    facts = {
+        "tool": Tool("rocprofv3", "x"),
+        "of_pass": ProfilerPass("p", COUNTERS),
+        "arch": "gfx942",
+        "hardware": machine(),
+    }
 
     def needed(status, text, control=None):
-        evidence = diagnose.Evidence(**facts, ended=Ended(status, 1.0), text=text, arrived=Arrived(), control=control)
+        evidence = diagnose.Evidence(
+            **facts, ended=Ended(status, 1.0), text=text, arrived=PassOutput(), control=control
+        )
         return diagnose.needs_control(evidence)
 
     assert needed(-6, "")
@@ -289,16 +298,16 @@ def test_a_control_run_is_made_only_where_nothing_explains_the_ending():
 
 def test_a_hang_says_whether_the_command_itself_is_as_slow():
     """More time helps in one case, another profiler in the other."""
-    slow = findings(status=Ended(None, 60.0), arrived=Arrived(), control=Ended(None, 60.0))[0]
+    slow = findings(status=Ended(None, 60.0), arrived=PassOutput(), control=Ended(None, 60.0))[0]
     assert "the command itself runs longer than 60 s" in slow.line
-    hangs = findings(status=Ended(None, 60.0), arrived=Arrived(), control=Ended(0, 1.5))[0]
+    hangs = findings(status=Ended(None, 60.0), arrived=PassOutput(), control=Ended(0, 1.5))[0]
     assert "without the profiler it takes 1.5 s" in hangs.line
     assert (slow.code, hangs.code) == ("hangs", "hangs")
 
 
 def test_a_full_disk_is_said_whatever_else_is():
     """Programs fail in many ways when nothing can be written."""
-    found = findings(status=1, arrived=Arrived(), free_bytes=4096)
+    found = findings(status=1, arrived=PassOutput(), free_bytes=4096)
     assert found[0].code == "disk_full"
     assert found[0].stops
 
@@ -306,9 +315,9 @@ def test_a_full_disk_is_said_whatever_else_is():
 @pytest.mark.parametrize(
     ("status", "arrived", "of_pass"),
     [
-        (-6, WHOLE, Pass("p", COUNTERS)),
-        (0, Arrived(), Pass("timing")),
-        (0, Arrived(("f",), 6, 2, {"SQ_WAVES": 6}), Pass("p", COUNTERS)),
+        (-6, WHOLE, ProfilerPass("p", COUNTERS)),
+        (0, PassOutput(), ProfilerPass("timing")),
+        (0, PassOutput(("f",), 6, 2, {"SQ_WAVES": 6}), ProfilerPass("p", COUNTERS)),
     ],
     ids=["ended badly", "no dispatch", "lacks counters"],
 )
@@ -322,14 +331,14 @@ def test_it_is_not_worth_going_on_where_the_next_pass_would_end_alike():
     """A timing pass asks for nothing, so what breaks it breaks all; a hang is tried alone before it ends the rest."""
     hang = Ended(None, 60.0)
     stops = {
-        "hang, untried": findings(status=hang, arrived=Arrived())[0].stops,
-        "hang, tried": findings(status=hang, arrived=Arrived(), control=Ended(0, 1.0))[0].stops,
-        "counters break it": findings(status=-11, arrived=Arrived(), control=Ended(0, 1.0))[0].stops,
+        "hang, untried": findings(status=hang, arrived=PassOutput())[0].stops,
+        "hang, tried": findings(status=hang, arrived=PassOutput(), control=Ended(0, 1.0))[0].stops,
+        "counters break it": findings(status=-11, arrived=PassOutput(), control=Ended(0, 1.0))[0].stops,
         "timing breaks it": findings(
-            status=-11, arrived=Arrived(), control=Ended(0, 1.0), of_pass=Pass("timing")
+            status=-11, arrived=PassOutput(), control=Ended(0, 1.0), of_pass=ProfilerPass("timing")
         )[0].stops,
-        "no data with counters": findings(arrived=Arrived())[0].stops,
-        "no data without": findings(arrived=Arrived(), of_pass=Pass("timing"))[0].stops,
+        "no data with counters": findings(arrived=PassOutput())[0].stops,
+        "no data without": findings(arrived=PassOutput(), of_pass=ProfilerPass("timing"))[0].stops,
     }  # fmt: skip
     assert [name for name, stop in stops.items() if stop] == ["hang, tried", "timing breaks it", "no data without"]
 
@@ -337,22 +346,24 @@ def test_it_is_not_worth_going_on_where_the_next_pass_would_end_alike():
 def test_the_last_words_count():
     """The signal that ended it comes last; how long the command takes alone is said if it ends well alone."""
     text = "rocprofv3 caught signal 15...\nrocprofv3 caught signal 11...\n"
-    assert "signal 11, SIGSEGV" in findings(text, -11, Arrived(), control=Ended(0, 1.0))[0].line
+    assert "signal 11, SIGSEGV" in findings(text, -11, PassOutput(), control=Ended(0, 1.0))[0].line
     assert (
         "without the profiler"
-        not in findings(status=Ended(None, 60.0), arrived=Arrived(), control=Ended(1, 1.5))[0].line
+        not in findings(status=Ended(None, 60.0), arrived=PassOutput(), control=Ended(1, 1.5))[0].line
     )
 
 
 def test_counters_of_which_none_arrived_cost_the_pass():
     """Some of them are a warning, and what was told as unknown is not told again."""
-    nothing = Arrived(("f",), 6, 2, {"OTHER": 6})
+    nothing = PassOutput(("f",), 6, 2, {"OTHER": 6})
     assert [(one.code, one.level) for one in findings(arrived=nothing)] == [("missing_counters", "error")]
     text = (
         "W tool.cpp:1176] Unable to find all counters for agent 1 (gpu-0, gfx1100) in [A, SQ_WAVES]. Found: [SQ_WAVES]"
     )
-    some = Arrived(("f",), 6, 2, {"SQ_WAVES": 6})
-    assert [one.code for one in findings(text, 0, some, of_pass=Pass("p", ("A", "SQ_WAVES")))] == ["unknown_counter"]
+    some = PassOutput(("f",), 6, 2, {"SQ_WAVES": 6})
+    assert [one.code for one in findings(text, 0, some, of_pass=ProfilerPass("p", ("A", "SQ_WAVES")))] == [
+        "unknown_counter"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -366,6 +377,6 @@ def test_counters_of_which_none_arrived_cost_the_pass():
 )
 def test_zeros_mean_something_where_all_are_or_the_counter_is_known_for_it(arch, counted, codes):
     """A kernel that reads nothing has FETCH_SIZE 0 on an RX 7900 XT."""
-    of_pass, arrived = Pass("p", tuple(counted)), Arrived(("f",), 6, 2, counted)
+    of_pass, arrived = ProfilerPass("p", tuple(counted)), PassOutput(("f",), 6, 2, counted)
     found = findings(arrived=arrived, of_pass=of_pass, arch=arch, hardware=machine(arch=arch))
     assert [one.code for one in found] == codes

@@ -16,7 +16,7 @@ from rocattn_profiling.profile.collect.counters import (
     known_archs,
     of_arch,
 )
-from rocattn_profiling.profile.collect.passes import TIMING, Pass, plan_passes, split
+from rocattn_profiling.profile.collect.passes import TIMING, ProfilerPass, plan_passes, split
 
 # Registers per block from AMD's sources (gfxip/gfx*/gfx*_block_info.h), written down here a second time on purpose.
 REGISTERS = {"SQ": 8, "TCC": 4, "TCP": 4, "TA": 2, "TD": 2, "GRBM": 2, "SPI": 6, "CPC": 2, "CPF": 2, "GL2C": 4}
@@ -202,7 +202,7 @@ def test_a_sibling_uses_its_familys_table_with_its_own_limits():
 
 def test_halves_keep_the_anchors_and_every_counter():
     """Halving ends at single counters."""
-    whole = Pass("counters-1", (*anchors(), "A", "B", "C"))
+    whole = ProfilerPass("counters-1", (*anchors(), "A", "B", "C"))
     queue, leaves = [whole], []
     while queue:
         one = queue.pop()
@@ -214,7 +214,7 @@ def test_halves_keep_the_anchors_and_every_counter():
         queue += halves
     assert sorted(leaf.wanted for leaf in leaves) == [("A",), ("B",), ("C",)]
     assert len({leaf.name for leaf in leaves}) == 3
-    assert split(Pass(TIMING)) is None
-    on_one = split(Pass("counters-1", (*anchors(), "A", "B"), devices=(1,)))
+    assert split(ProfilerPass(TIMING)) is None
+    on_one = split(ProfilerPass("counters-1", (*anchors(), "A", "B"), devices=(1,)))
     assert [half.devices for half in on_one] == [(1,), (1,)], "on the same GPUs"
-    assert split(Pass("workload", ("TCC_HIT_sum", "TCC_MISS_sum"), opaque=True)) is None
+    assert split(ProfilerPass("workload", ("TCC_HIT_sum", "TCC_MISS_sum"), opaque=True)) is None

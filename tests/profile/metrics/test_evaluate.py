@@ -8,7 +8,7 @@ from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, COUNTER_DTYPES,
 from rocattn_profiling.profile.metrics.aggregate import by_kernel, by_launch
 from rocattn_profiling.profile.metrics.devices import devices_of
 from rocattn_profiling.profile.metrics.evaluate import MIXED, TOO_SHORT, evaluate
-from rocattn_profiling.profile.metrics.launches import Launches, Pass
+from rocattn_profiling.profile.metrics.launches import Launches, PassCounters
 
 MI210 = {
     "number": 0, "arch": "gfx90a", "cus": 104, "simds": 416, "max_waves_per_cu": 32, "xccs": 1, "max_clock_mhz": 1700,
@@ -265,8 +265,8 @@ def test_of_two_formulas_a_kernel_takes_the_one_that_more_launches_have():
 def test_a_counter_of_several_passes_is_that_of_the_file_of_many_passes():
     """rocprof-compute takes the parts of pmc_perf before a file of one pass; what they lack comes from there."""
     times = np.full(2, np.nan)
-    alone = Pass("timing", {"A": np.array([1.0, 1.0]), "B": np.array([4.0, 4.0])}, times)
-    parts = [Pass(f"pmc_perf[{n}]", {"A": np.array([n, np.nan])}, times) for n in (2.0, 3.0)]
+    alone = PassCounters("timing", {"A": np.array([1.0, 1.0]), "B": np.array([4.0, 4.0])}, times)
+    parts = [PassCounters(f"pmc_perf[{n}]", {"A": np.array([n, np.nan])}, times) for n in (2.0, 3.0)]
     joined = Launches(pd.DataFrame({"kernel": ["k", "k"]}), [alone, *parts], times).joined.counters
     assert {name: values.tolist() for name, values in joined.items()} == {"A": [2, 1], "B": [4, 4]}
 

@@ -19,7 +19,7 @@ from rocattn_profiling.gate.explain.trace import TRACER, request_of
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.verdict import Cause, badness
 from rocattn_profiling.profile.collect import find, hardware
-from rocattn_profiling.profile.collect.assemble import Request, assemble
+from rocattn_profiling.profile.collect.assemble import CollectionRequest, assemble
 from rocattn_profiling.profile.collect.run import Session
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Counters:
         runner = launcher.scratch / "runner"
         asked = request_of(launcher, entry) | {"plain": True}
         command = (launcher.python, str(shutil.copy(TRACER, runner)), msgspec.json.encode(asked).decode())
-        job = assemble(Request(command, arch=self._archs[0]), hardware.examine())
+        job = assemble(CollectionRequest(command, arch=self._archs[0]), hardware.examine())
         # What the gate runs benchmarks with, and what the profiler's own start has cleaned.
         own = {name: value for name, value in launcher.environment.items() if os.environ.get(name) != value}
         kept = {

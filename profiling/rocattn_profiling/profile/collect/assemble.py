@@ -30,7 +30,7 @@ _PROFILER = re.compile(r"(?:ROCPROF|ROCP|ROCPROFILER|ROCTRACER)(?:_\w+)?|HSA_TOO
 _LIBRARY = re.compile(r"rocprof|roctracer|roctx|rocprofiler|omnitrace|rocprof-sys", re.IGNORECASE)
 
 
-class Request(msgspec.Struct, frozen=True):
+class CollectionRequest(msgspec.Struct, frozen=True):
     """What the caller wants.
 
     Attributes:
@@ -54,7 +54,7 @@ class Request(msgspec.Struct, frozen=True):
     dry: bool = False
 
 
-def assemble(request: Request, found: Hardware) -> Job:
+def assemble(request: CollectionRequest, found: Hardware) -> Job:
     """Return the job that does what is requested on this machine.
 
     Raises:
@@ -112,7 +112,7 @@ def _only_arch(found: Hardware, *, dry: bool) -> str:
     raise RocattnError(f"no AMD GPU is visible here: {hint}")
 
 
-def _tool(request: Request, arch: str) -> tuple[Tool, str]:
+def _tool(request: CollectionRequest, arch: str) -> tuple[Tool, str]:
     """Return the profiler; for a dry run one that is not installed will do."""
     if "@" in request.tool and not request.dry:
         raise RocattnError(f"--tool {request.tool}: NAME@ROCM only stands for a profiler in a --dry-run")

@@ -23,7 +23,7 @@ from rocattn_profiling.profile.collect.symptoms import (
     PROFILER_BREAKS,
     SYMPTOMS,
     UNKNOWN,
-    Finding,
+    PassFinding,
 )
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from rocattn_profiling.base.process import Ended
     from rocattn_profiling.profile.collect.find import Tool
     from rocattn_profiling.profile.collect.hardware import Hardware
-    from rocattn_profiling.profile.collect.passes import Pass
-    from rocattn_profiling.profile.collect.store import Arrived
+    from rocattn_profiling.profile.collect.passes import ProfilerPass
+    from rocattn_profiling.profile.collect.store import PassOutput
 
 _LOW_DISK_BYTES = 1 << 20
 
@@ -56,18 +56,18 @@ class Evidence:
     """
 
     tool: Tool
-    of_pass: Pass
+    of_pass: ProfilerPass
     arch: str
     ended: Ended
     text: str
-    arrived: Arrived
+    arrived: PassOutput
     hardware: Hardware
     torch_rocm: str = ""
     free_bytes: int = 1 << 40
     control: Ended | None = None
 
 
-def diagnose(evidence: Evidence) -> list[Finding]:
+def diagnose(evidence: Evidence) -> list[PassFinding]:
     """Return everything that is wrong with a pass, what explains most first; empty when nothing is."""
     told = list(_told(evidence))
     if _whole(evidence):  # then an alarming line is a warning, or the application's own talk
@@ -78,7 +78,7 @@ def diagnose(evidence: Evidence) -> list[Finding]:
         findings += _data(evidence, unknown=any(finding.code == UNKNOWN for finding in told))
     if findings and evidence.free_bytes < _LOW_DISK_BYTES and not any(found.code == "disk_full" for found in findings):
         full = next(text for text in SYMPTOMS if text.code == "disk_full")
-        findings.insert(0, Finding(full.code, full.what, full.remedy, stops=True))
+        findings.insert(0, PassFinding(full.code, full.what, full.remedy, stops=True))
     return findings
 
 
@@ -95,7 +95,7 @@ def needs_control(evidence: Evidence) -> bool:
     return not any(finding.level == "error" for finding in _told(evidence))
 
 
-def _told(evidence: Evidence) -> Iterator[Finding]:
+def _told(evidence: Evidence) -> Iterator[PassFinding]:
     """Return what the printed text says, each situation once."""
     seen = set()
     for rule in SYMPTOMS:
@@ -108,7 +108,7 @@ def _told(evidence: Evidence) -> Iterator[Finding]:
         if rule.code == UNKNOWN and match.lastindex == 3:
             asked, known = _counters_in(match[2]), _counters_in(match[3])
             what = f"{what}: {', '.join(name for name in asked if name not in known)}"
-        yield Finding(rule.code, what, rule.remedy, rule.level, rule.stops)
+        yield PassFinding(rule.code, what, rule.remedy, rule.level, rule.stops)
 
 
 def _counters_in(text: str) -> list[str]:
@@ -116,14 +116,14 @@ def _counters_in(text: str) -> list[str]:
     return list(dict.fromkeys(name.partition(":device=")[0] for name in text.split(", ")))
 
 
-def _ending(evidence: Evidence, *, explained: bool) -> Iterator[Finding]:
+def _ending(evidence: Evidence, *, explained: bool) -> Iterator[PassFinding]:
     """Return what the way it ended means, given how the application ends by itself."""
     ended, control = evidence.ended, evidence.control
     if ended.status == 0:
         return
     if ended.status is None:
         if control is not None and control.status is None:
-            yield Finding(
+            yield PassFinding(
                 HANGS, f"the command itself runs longer than {control.seconds:.0f} s", "give it more time (--timeout)",
                 stops=True,
             )  # fmt: skip
@@ -132,7 +132,7 @@ def _ending(evidence: Evidence, *, explained: bool) -> Iterator[Finding]:
             alone = (
                 f"; without the profiler it takes {control.seconds:.1f} s" if control and control.status == 0 else ""
             )
-            yield Finding(
+            yield PassFinding(
                 MIXED if clash else HANGS,
                 f"the pass ran longer than {ended.seconds:.0f} s and was killed{alone}",
                 clash or "give it more time (--timeout), or profile a shorter command",
@@ -142,7 +142,7 @@ def _ending(evidence: Evidence, *, explained: bool) -> Iterator[Finding]:
     if explained:
         return
     if control is not None and control.status != 0:
-        yield Finding(
+        yield PassFinding(
             APP_FAILED, f"the command itself fails ({control.how}), also without a profiler", "make it run first",
             stops=True,
         )  # fmt: skip
@@ -150,7 +150,7 @@ def _ending(evidence: Evidence, *, explained: bool) -> Iterator[Finding]:
         signals = re.findall(r"rocprofv3(?:_error_signal_handler)? caught signal (\d+)", evidence.text)
         by = f" (the profiler caught signal {signals[-1]}, {signal_name(int(signals[-1]))})" if signals else ""
         clash = _release_clash(evidence)
-        yield Finding(
+        yield PassFinding(
             MIXED if clash else PROFILER_BREAKS,
             f"the command runs alone but fails under {evidence.tool.name} ({ended.how}{by and by})",
             clash or "try another profiler (--tool) or release; the log of the pass has its last words",
@@ -159,24 +159,26 @@ def _ending(evidence: Evidence, *, explained: bool) -> Iterator[Finding]:
     else:
         fatal = re.search(r"Fatal error: ([^\n]*)", evidence.text)
         said = f": {fatal[1][:200]}" if fatal else ""
-        yield Finding("profiler_failed", f"{evidence.tool.name} failed ({ended.how}){said}", "see the log of the pass")
+        yield PassFinding(
+            "profiler_failed", f"{evidence.tool.name} failed ({ended.how}){said}", "see the log of the pass"
+        )
 
 
-def _data(evidence: Evidence, *, unknown: bool) -> Iterator[Finding]:
+def _data(evidence: Evidence, *, unknown: bool) -> Iterator[PassFinding]:
     """Return what the written files say: nothing, too little, or zeros; ``unknown`` counters were told of already."""
     arrived, of_pass, hardware = evidence.arrived, evidence.of_pass, evidence.hardware
     if arrived.unread:
-        yield Finding("unread", f"reading the files failed ({arrived.unread})", "they are kept: please report it")
+        yield PassFinding("unread", f"reading the files failed ({arrived.unread})", "they are kept: please report it")
         return
     if not arrived.dispatches:
         if hardware.kfd == "no permission":
-            yield Finding(
+            yield PassFinding(
                 "no_permission", "no data: this user may not open /dev/kfd",
                 "sudo usermod -aG render,video $USER, then log in again", stops=True,
             )  # fmt: skip
             return
         if hardware.kfd == "missing":
-            yield Finding(
+            yield PassFinding(
                 NO_DATA, "no data: there is no /dev/kfd here", stops=True,
                 remedy="load the amdgpu driver; a container needs --device /dev/kfd --device /dev/dri",
             )  # fmt: skip
@@ -184,15 +186,17 @@ def _data(evidence: Evidence, *, unknown: bool) -> Iterator[Finding]:
         clash = _release_clash(evidence)
         wrote = f"{evidence.tool.name} ended well but wrote no dispatch"
         if unknown:
-            yield Finding(NO_DATA, f"{wrote}: it knows none of these counters", "name others, or use a newer release")
+            yield PassFinding(
+                NO_DATA, f"{wrote}: it knows none of these counters", "name others, or use a newer release"
+            )
         else:
             unreadable = next(iter(arrived.problems), "")
             why = clash or unreadable or "check that the command launches a kernel on this GPU, and waits for it"
-            yield Finding(MIXED if clash else NO_DATA, wrote, why, stops=bool(clash) or not of_pass.counters)
+            yield PassFinding(MIXED if clash else NO_DATA, wrote, why, stops=bool(clash) or not of_pass.counters)
         return
     missing = [name for name in of_pass.counters if not arrived.has(name)]
     if missing and not unknown:
-        yield Finding(
+        yield PassFinding(
             MISSING,
             f"the profiler did not write {', '.join(missing)}",
             f"they do not exist for {evidence.arch} in this release: see rocprofv3 --list-avail",
@@ -201,7 +205,7 @@ def _data(evidence: Evidence, *, unknown: bool) -> Iterator[Finding]:
     yield from _zeros(evidence)
 
 
-def _zeros(evidence: Evidence) -> Iterator[Finding]:
+def _zeros(evidence: Evidence) -> Iterator[PassFinding]:
     """Return what it means that counters are 0 everywhere although the kernels ran."""
     arrived, hardware = evidence.arrived, evidence.hardware
     asked = [name for name in evidence.of_pass.counters if arrived.has(name)]
@@ -223,15 +227,15 @@ def _zeros(evidence: Evidence) -> Iterator[Finding]:
                 f"{counted}, so none of them means anything",
                 "see the log of the pass; is another profiler active?",
             )
-        yield Finding(ALL_ZERO, what, remedy, stops=bool(level))
+        yield PassFinding(ALL_ZERO, what, remedy, stops=bool(level))
     elif evidence.arch.startswith("gfx12") and "FETCH_SIZE" in asked and "FETCH_SIZE" not in live:
-        yield Finding(
+        yield PassFinding(
             "fetch_size_gfx12", "FETCH_SIZE is 0: before July 2026 it does not count gfx12's 256-byte requests",
             "measure GL2C_EA_RDREQ_sum, and take 256 bytes each", "warning",
         )  # fmt: skip
 
 
-def _live(arrived: Arrived, name: str) -> bool:
+def _live(arrived: PassOutput, name: str) -> bool:
     plain = name.removesuffix("_sum")
     return any(arrived.counters.get(each, 0) for each in (name, plain, f"{plain}_sum"))
 

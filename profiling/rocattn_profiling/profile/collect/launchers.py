@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.profile.collect.passes import Pass
+from rocattn_profiling.profile.collect.passes import ProfilerPass
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,7 @@ class ProfilerLauncher(Protocol):
         ...
 
     def launch(
-        self, tool: Tool, of_pass: Pass, command: tuple[str, ...], folder: Path, output_format: str
+        self, tool: Tool, of_pass: ProfilerPass, command: tuple[str, ...], folder: Path, output_format: str
     ) -> PassLaunch:
         """Return how to start a pass of a command, with everything it writes below a folder (absolute).
 
@@ -96,7 +96,7 @@ class Rocprofv3:
         return plan
 
     def launch(
-        self, tool: Tool, of_pass: Pass, command: tuple[str, ...], folder: Path, output_format: str
+        self, tool: Tool, of_pass: ProfilerPass, command: tuple[str, ...], folder: Path, output_format: str
     ) -> PassLaunch:
         """Return the command line of one pass."""
         is_old = (0, 0) < tool.release < _PMC_OPTION
@@ -134,7 +134,7 @@ class Rocprof:
         return plan
 
     def launch(
-        self, tool: Tool, of_pass: Pass, command: tuple[str, ...], folder: Path, output_format: str
+        self, tool: Tool, of_pass: ProfilerPass, command: tuple[str, ...], folder: Path, output_format: str
     ) -> PassLaunch:
         """Return the command line of one pass; raises `PathError`."""
         del output_format  # it has one
@@ -164,7 +164,7 @@ class Rocprofv2:
         return plan
 
     def launch(
-        self, tool: Tool, of_pass: Pass, command: tuple[str, ...], folder: Path, output_format: str
+        self, tool: Tool, of_pass: ProfilerPass, command: tuple[str, ...], folder: Path, output_format: str
     ) -> PassLaunch:
         """Return the command line of one pass; raises `PathError`."""
         del output_format
@@ -193,10 +193,12 @@ class RocprofCompute:
 
     def plan(self, plan: PassPlan) -> PassPlan:
         """Return a plan with the one pass that this profiler is for us."""
-        return msgspec.structs.replace(plan, passes=(Pass("workload", opaque=True),), notes=(*plan.notes, _NOTE))
+        return msgspec.structs.replace(
+            plan, passes=(ProfilerPass("workload", opaque=True),), notes=(*plan.notes, _NOTE)
+        )
 
     def launch(
-        self, tool: Tool, of_pass: Pass, command: tuple[str, ...], folder: Path, output_format: str
+        self, tool: Tool, of_pass: ProfilerPass, command: tuple[str, ...], folder: Path, output_format: str
     ) -> PassLaunch:
         """Return the command line of the one pass."""
         del of_pass, output_format

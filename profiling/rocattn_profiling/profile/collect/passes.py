@@ -31,7 +31,7 @@ TIMING = "timing"
 _COUNTER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
-class Pass(msgspec.Struct, frozen=True):
+class ProfilerPass(msgspec.Struct, frozen=True):
     """One run of the application: its counters, or none for the undisturbed timing run (a kernel trace).
 
     ``opaque`` marks the single pass of a profiler that plans its own (rocprof-compute). ``devices`` are the numbers of
@@ -54,7 +54,7 @@ class PassPlan(msgspec.Struct, frozen=True):
 
     arch: str
     wanted: tuple[str, ...]
-    passes: tuple[Pass, ...]
+    passes: tuple[ProfilerPass, ...]
     left_out: dict[str, str]
     notes: tuple[str, ...] = ()
 
@@ -107,11 +107,14 @@ def plan_passes(
         notes.append(
             f"{counters.arch} is not in ROCm 7.0's counter table: the counters of {counters.table} are asked for"
         )
-    passes = [Pass(TIMING), *(Pass(f"counters-{number}", of_pass) for number, of_pass in enumerate(packed, 1))]
+    passes = [
+        ProfilerPass(TIMING),
+        *(ProfilerPass(f"counters-{number}", of_pass) for number, of_pass in enumerate(packed, 1)),
+    ]
     return PassPlan(counters.arch, names, tuple(passes), left_out, tuple(notes))
 
 
-def split(too_big: Pass) -> tuple[Pass, Pass] | None:
+def split(too_big: ProfilerPass) -> tuple[ProfilerPass, ProfilerPass] | None:
     """Return two passes with half the counters each, or None when there is nothing to halve.
 
     For hardware that takes less than its table says: the anchors are in both halves.
@@ -122,8 +125,8 @@ def split(too_big: Pass) -> tuple[Pass, Pass] | None:
     anchor = tuple(name for name in too_big.counters if name not in wanted)
     middle = (len(wanted) + 1) // 2
     return (
-        Pass(f"{too_big.name}a", (*anchor, *wanted[:middle]), devices=too_big.devices),
-        Pass(f"{too_big.name}b", (*anchor, *wanted[middle:]), devices=too_big.devices),
+        ProfilerPass(f"{too_big.name}a", (*anchor, *wanted[:middle]), devices=too_big.devices),
+        ProfilerPass(f"{too_big.name}b", (*anchor, *wanted[middle:]), devices=too_big.devices),
     )
 
 

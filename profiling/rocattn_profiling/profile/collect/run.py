@@ -19,8 +19,8 @@ from rocattn_profiling.base.progress import Step
 from rocattn_profiling.profile.collect import diagnose, hardware, scrub, store
 from rocattn_profiling.profile.collect.assemble import under_a_profiler
 from rocattn_profiling.profile.collect.launchers import LAUNCHERS, RUN_SCRIPT, PassLaunch
-from rocattn_profiling.profile.collect.passes import Pass, split
-from rocattn_profiling.profile.collect.symptoms import MISSING, OVER_SUBSCRIBED, UNKNOWN, Finding
+from rocattn_profiling.profile.collect.passes import ProfilerPass, split
+from rocattn_profiling.profile.collect.symptoms import MISSING, OVER_SUBSCRIBED, UNKNOWN, PassFinding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,7 @@ class Session:
             store.save_profile(self.out, collection)
         return collection
 
-    def _one(self, of_pass: Pass, left_after: int) -> tuple[Pass, ...]:
+    def _one(self, of_pass: ProfilerPass, left_after: int) -> tuple[ProfilerPass, ...]:
         """Run one pass, record what became of it, and return its halves if the hardware does not take it whole."""
         total = len(self._state.passes)
         self._on_step(Step(total - left_after - 1, total, of_pass.name))
@@ -107,7 +107,7 @@ class Session:
         self._stopped = next((f"{of_pass.name}: {found.line}" for found in result.findings if found.stops), "")
         return halves or ()
 
-    def _run(self, of_pass: Pass) -> store.PassResult:
+    def _run(self, of_pass: ProfilerPass) -> store.PassResult:
         """Run the profiler once and return what became of it."""
         folder = store.fresh_folder(self.out / store.PASSES / of_pass.name)
         job = self.job
@@ -138,7 +138,7 @@ class Session:
             evidence = dataclasses.replace(evidence, control=self._control(folder))
         findings = [
             *diagnose.diagnose(evidence),
-            *(Finding("not_scrubbed", text, "keep the folder private", "warning") for text in problems),
+            *(PassFinding("not_scrubbed", text, "keep the folder private", "warning") for text in problems),
         ]
         status = _status(findings)
         if status == "failed":  # what ran of it says nothing of the passes that have data
@@ -205,7 +205,7 @@ class Session:
         )
 
 
-def command_lines(job: store.Job, out: Path) -> list[tuple[Pass, PassLaunch]]:
+def command_lines(job: store.Job, out: Path) -> list[tuple[ProfilerPass, PassLaunch]]:
     """Return how each pass will be started; nothing is written or run."""
     collector = LAUNCHERS[job.tool.name]
     return [
@@ -237,7 +237,7 @@ def _line(launch: PassLaunch, secrets: tuple[str, ...]) -> str:
     return msgspec.structs.replace(launch, argv=tuple(scrub.scrub_command(launch.argv, secrets))).line
 
 
-def _status(findings: list[Finding]) -> store.PassStatus:
+def _status(findings: list[PassFinding]) -> store.PassStatus:
     if any(found.level == "error" for found in findings):
         return "failed"
     lacking = {MISSING, UNKNOWN}

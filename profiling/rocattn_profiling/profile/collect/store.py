@@ -13,8 +13,8 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import Staging, write_bytes
 from rocattn_profiling.profile.collect.find import Tool  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.profile.collect.hardware import Hardware  # noqa: TC001 - as above
-from rocattn_profiling.profile.collect.passes import Pass, PassPlan  # noqa: TC001 - as above
-from rocattn_profiling.profile.collect.symptoms import Finding  # noqa: TC001 - as above
+from rocattn_profiling.profile.collect.passes import PassPlan, ProfilerPass  # noqa: TC001 - as above
+from rocattn_profiling.profile.collect.symptoms import PassFinding  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ class Job(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode((*parts, self.command, self.cwd, self.output_format))).hexdigest()
 
 
-class Arrived(msgspec.Struct, frozen=True):
+class PassOutput(msgspec.Struct, frozen=True):
     """What is in a pass's files.
 
     Attributes:
@@ -109,19 +109,19 @@ class PassResult(msgspec.Struct, frozen=True):
     line: str = ""
     ended: str = ""
     seconds: float = 0.0
-    arrived: Arrived | None = None
-    findings: tuple[Finding, ...] = ()
+    arrived: PassOutput | None = None
+    findings: tuple[PassFinding, ...] = ()
 
 
-class State(msgspec.Struct, frozen=True):
+class CollectionState(msgspec.Struct, frozen=True):
     """Everything that is needed to go on: the passes as they stand (after splits), and those that were run."""
 
     schema: int
     key: str
-    passes: tuple[Pass, ...]
+    passes: tuple[ProfilerPass, ...]
     results: dict[str, PassResult] = {}
 
-    def left(self) -> tuple[Pass, ...]:
+    def left(self) -> tuple[ProfilerPass, ...]:
         """Return the passes that have no data yet, in order."""
         have = {name for name, result in self.results.items() if result.status in {"done", "partial", "split"}}
         return tuple(of_pass for of_pass in self.passes if of_pass.name not in have)
@@ -171,7 +171,7 @@ class Collection(msgspec.Struct, frozen=True):
         return sum(result.status in {"done", "partial"} for result in self.passes)
 
 
-def open_state(out: Path, job: Job, *, resume: bool) -> State:
+def open_state(out: Path, job: Job, *, resume: bool) -> CollectionState:
     """Return the state to start from: the folder's own when it is to be continued, else a fresh one.
 
     An earlier collection in the folder that is not to be continued is moved aside to ``<folder>-earlier-N``.
@@ -180,11 +180,11 @@ def open_state(out: Path, job: Job, *, resume: bool) -> State:
         ResumeError: When there is nothing to continue, or it is of something else.
         RocattnError: When the folder cannot be used.
     """
-    fresh = State(SCHEMA, job.key, job.plan.passes)
+    fresh = CollectionState(SCHEMA, job.key, job.plan.passes)
     path = out / STATE
     if resume:
         try:
-            state = msgspec.json.decode(path.read_bytes(), type=State)
+            state = msgspec.json.decode(path.read_bytes(), type=CollectionState)
         except FileNotFoundError as error:
             raise ResumeError(f"nothing to resume in {out}: leave out --resume") from error
         except (msgspec.DecodeError, OSError) as error:
@@ -203,7 +203,7 @@ def open_state(out: Path, job: Job, *, resume: bool) -> State:
     return fresh
 
 
-def save_state(out: Path, state: State) -> None:
+def save_state(out: Path, state: CollectionState) -> None:
     """Write the state atomically."""
     write_bytes(out / STATE, msgspec.json.encode(state))
 
@@ -262,17 +262,17 @@ def _move_aside(out: Path) -> None:
         raise RocattnError(f"cannot move the earlier collection in {out} aside: {error.strerror}") from error
 
 
-def read_pass(folder: Path) -> Arrived:
+def read_pass(folder: Path) -> PassOutput:
     """Read everything below a folder."""
     from rocattn_profiling.profile.ingest import read
 
     try:
         profile = read([folder])
     except Exception as error:  # noqa: BLE001 - a defect of a reader must not end a collection that took an hour
-        return Arrived(unread=f"{type(error).__name__}: {error}")
+        return PassOutput(unread=f"{type(error).__name__}: {error}")
     rows = profile.counters
     live = rows["value"].ne(0).groupby(rows["counter"], observed=True).sum()
-    return Arrived(
+    return PassOutput(
         files=tuple(sorted({source.file for source in profile.provenance if source.tool and not source.skipped})),
         dispatches=len(profile.dispatches),
         kernels=int(profile.dispatches["kernel"].nunique()),

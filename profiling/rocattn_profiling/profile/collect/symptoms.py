@@ -17,7 +17,7 @@ PROFILER_BREAKS, NO_DATA, MISSING = "profiler_breaks_application", "no_data", "m
 UNKNOWN, MIXED = "unknown_counter", "mixed_rocm"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class PassFinding(msgspec.Struct, frozen=True):
     """One thing that is wrong.
 
     Attributes:

@@ -130,7 +130,7 @@ def parse_header(start: bytes) -> Header | None:
 
 
 @dataclass
-class Block:
+class RecordBlock:
     """Some consecutive records of a file, by column name.
 
     Attributes:
@@ -156,7 +156,7 @@ def blocks(
     *,
     by_dispatch: bool = False,
     block_bytes: int = BLOCK_BYTES,
-) -> Iterator[Block]:
+) -> Iterator[RecordBlock]:
     """Yield the records of a CSV file, a few megabytes at a time.
 
     Args:
@@ -165,7 +165,7 @@ def blocks(
         wanted: Column name -> (position, kind), the kind being "int", "float" or "label".
         notes: Takes what is wrong.
         by_dispatch: Whether consecutive records with one "dispatch" differ only in "counter" and "value", so that the
-            other columns need only be read once (in `Block.firsts`).
+            other columns need only be read once (in `RecordBlock.firsts`).
         block_bytes: Bytes per block.
 
     Raises:
@@ -245,7 +245,7 @@ class _Parser:
         self._edges = np.zeros(256, bool)
         self._edges[np.frombuffer(header.delimiter.encode() + b"\r\n", np.uint8)] = True
 
-    def parse(self, data: bytes, line: int) -> Block:
+    def parse(self, data: bytes, line: int) -> RecordBlock:
         """Return the records of a block, by the fastest way that reads them right."""
         for attempt in (self._once_per_dispatch, self._whole) if self._by_dispatch else (self._whole,):
             try:
@@ -257,13 +257,13 @@ class _Parser:
         rows, self.unfinished = split_records(data, width, delimiter, self._name_at, line, self._notes)
         return self._convert(pd.DataFrame(rows, columns=range(width), dtype="object"), line)
 
-    def _whole(self, data: bytes, line: int) -> Block:
+    def _whole(self, data: bytes, line: int) -> RecordBlock:
         """Read every column of every record."""
         self._check(data)
         columns = self._read(data, list(self._wanted))
-        return Block(len(next(iter(columns.values()))), line, columns)
+        return RecordBlock(len(next(iter(columns.values()))), line, columns)
 
-    def _once_per_dispatch(self, data: bytes, line: int) -> Block:
+    def _once_per_dispatch(self, data: bytes, line: int) -> RecordBlock:
         """Read the dispatch's number, the counter and the value of every line, and the rest of each first line.
 
         Raises:
@@ -291,7 +291,7 @@ class _Parser:
         firsts = self._read(picked, [name for name in self._wanted if name not in {"counter", "value"}])
         if not np.array_equal(firsts["dispatch"], dispatch[starts]):
             raise IrregularError("dispatch")
-        return Block(len(dispatch), line, made, starts, firsts)
+        return RecordBlock(len(dispatch), line, made, starts, firsts)
 
     def _check(self, data: bytes) -> None:
         """Refuse what pandas would read without an error, but wrong.
@@ -341,7 +341,7 @@ class _Parser:
                     raise IrregularError(name)
         return made
 
-    def _convert(self, frame: pd.DataFrame, line: int) -> Block:
+    def _convert(self, frame: pd.DataFrame, line: int) -> RecordBlock:
         """Turn text into columns, noting what does not fit."""
         names = self._header.names
         label = next((position for position, kind in self._wanted.values() if kind == "label"), None)
@@ -363,7 +363,7 @@ class _Parser:
             else:
                 shown = "timestamps" if name in {"start_ns", "end_ns"} else f"values of {names[position]}"
                 columns[name] = self._integers(cells.str.strip(), shown, line)
-        return Block(len(frame), line, columns)
+        return RecordBlock(len(frame), line, columns)
 
     def _integers(self, cells: pd.Series, name: str, line: int) -> NDArray[np.int64]:
         made = np.full(len(cells), MISSING, np.int64)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rocattn_profiling.profile.ingest.parts import Part
+    from rocattn_profiling.profile.ingest.parts import FilePart
 
 HEAD_BYTES = 1 << 16
 
@@ -39,7 +39,7 @@ V3, V2, V1, COMPUTE = "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute"
 
 
 @dataclass(frozen=True)
-class Found:
+class DetectedFile:
     """A file and what it is.
 
     Attributes:
@@ -51,7 +51,7 @@ class Found:
 
     path: Path
     source: Source
-    reader: Callable[[Part], Part] | None = None
+    reader: Callable[[FilePart], FilePart] | None = None
     family: str = "csv"
 
     def is_log_of_compute(self) -> bool:
@@ -59,7 +59,7 @@ class Found:
         return self.source.kind == "other" and self.source.tool == COMPUTE
 
 
-def detect(path: Path, shown: str) -> Found:
+def detect(path: Path, shown: str) -> DetectedFile:
     """Return what a file is; never raises for its content.
 
     Args:
@@ -80,7 +80,7 @@ def detect(path: Path, shown: str) -> Found:
         return _nothing(path, shown, f"{error.what}; {error.remedy}", kind="broken")
 
 
-def _by_content(path: Path, shown: str) -> Found:
+def _by_content(path: Path, shown: str) -> DetectedFile:
     stream = Utf8(path)
     try:
         head = stream.read(HEAD_BYTES)
@@ -120,11 +120,11 @@ def _as_filled(header: Header, head: bytes) -> Header:
     return replace(header, names=names) if len(row) == len(names) == len(header.names) - 2 else header
 
 
-def _nothing(path: Path, shown: str, why: str, *, tool: str = "", kind: str = "other") -> Found:
-    return Found(path, Source(shown, tool, "", kind, "", skipped=why))
+def _nothing(path: Path, shown: str, why: str, *, tool: str = "", kind: str = "other") -> DetectedFile:
+    return DetectedFile(path, Source(shown, tool, "", kind, "", skipped=why))
 
 
-def _sqlite(path: Path, shown: str) -> Found:
+def _sqlite(path: Path, shown: str) -> DetectedFile:
     try:
         with closing(open_database(path)) as connection:
             names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
@@ -134,7 +134,7 @@ def _sqlite(path: Path, shown: str) -> Found:
                 rows = connection.execute("SELECT tag, value FROM rocpd_metadata").fetchmany(64)
                 schema = str(dict(rows).get("schema_version", "unknown"))
                 source = Source(shown, V3, f"schema {schema}", "rocpd database", "SQLite with view rocpd_metadata")
-                return Found(path, source, lambda part: read_rocpd(path, part), "rocpd")
+                return DetectedFile(path, source, lambda part: read_rocpd(path, part), "rocpd")
             if any(name.startswith("rocpd_") for name in names):
                 why = "it has rocpd tables without their views; write it with rocprofv3 of ROCm 7.0 or later"
                 return _nothing(path, shown, why, kind="broken")
@@ -146,23 +146,23 @@ def _sqlite(path: Path, shown: str) -> Found:
     return _nothing(path, shown, "a SQLite database of no profiler's layout")
 
 
-def _json(path: Path, shown: str, head: bytes) -> Found:
+def _json(path: Path, shown: str, head: bytes) -> DetectedFile:
     if b'"rocprofiler-sdk-tool"' in head:
         source = Source(shown, V3, "6.2 or later", "results JSON", 'key "rocprofiler-sdk-tool"')
-        return Found(path, source, lambda part: read_json(path, part), "json")
+        return DetectedFile(path, source, lambda part: read_json(path, part), "json")
     if b'"traceEvents"' in head:
         if b'"BeginNs"' in head or b"CPU HIP API" in head:
             source = Source(shown, V1, "", "trace JSON", "traceEvents with BeginNs")
-            return Found(path, source, lambda part: read_chrome_trace(path, part), "chrome")
+            return DetectedFile(path, source, lambda part: read_chrome_trace(path, part), "chrome")
         return _nothing(path, shown, "a Chrome trace that rocprof v1 did not write")
     return _nothing(path, shown, "JSON of no profiler's layout")
 
 
-def _csv(path: Path, shown: str, header: Header, head: bytes) -> Found | None:
+def _csv(path: Path, shown: str, header: Header, head: bytes) -> DetectedFile | None:
     """Return what a CSV file is, or None if its header is no profiler's."""
     names = {columns.plain(name) for name in header.names}
     ours = set(columns.positions(header.names))
-    reader: Callable[[Path, Header, Part], Part]
+    reader: Callable[[Path, Header, FilePart], FilePart]
     if {"counter", "value", "dispatch", "kernel"} <= ours:
         facts, reader = _long_counters(header, names, head), read_long
     elif {"kernel", "start_ns", "end_ns", "block_x"} <= ours:
@@ -180,16 +180,16 @@ def _csv(path: Path, shown: str, header: Header, head: bytes) -> Found | None:
             return _derived(path, shown, names)
     tool, generation, kind, evidence = facts
     source = Source(shown, tool, generation, kind, evidence)
-    return Found(path, source, lambda part: reader(path, header, part))
+    return DetectedFile(path, source, lambda part: reader(path, header, part))
 
 
-def _read_trace(path: Path, header: Header, part: Part) -> Part:
+def _read_trace(path: Path, header: Header, part: FilePart) -> FilePart:
     part.timing = True
     return read_long(path, header, part)
 
 
 # Columns of the other tables, what they are, and their reader.
-_SMALL: tuple[tuple[set[str], Facts, Callable[[Path, Header, Part], Part]], ...] = (
+_SMALL: tuple[tuple[set[str], Facts, Callable[[Path, Header, FilePart], FilePart]], ...] = (
     (
         {"agent_type", "gfx_target_version", "cu_count"},
         (V3, "6.2 or later", "agents", "columns Agent_Type, Gfx_Target_Version"),
@@ -206,10 +206,10 @@ _SMALL: tuple[tuple[set[str], Facts, Callable[[Path, Header, Part], Part]], ...]
 )
 
 
-def _derived(path: Path, shown: str, names: set[str]) -> Found | None:
+def _derived(path: Path, shown: str, names: set[str]) -> DetectedFile | None:
     for needed, tool, why in _DERIVED:
         if needed <= names:
-            return Found(path, Source(shown, tool, "", "derived table", "", skipped=why))
+            return DetectedFile(path, Source(shown, tool, "", "derived table", "", skipped=why))
     return None
 
 
@@ -302,17 +302,17 @@ _API = re.compile(
 )
 
 
-def _statistics(path: Path, shown: str, header: Header, names: set[str], head: bytes) -> Found:
+def _statistics(path: Path, shown: str, header: Header, names: set[str], head: bytes) -> DetectedFile:
     tool = V3 if "minns" in names else V1
     listed = re.findall(rb'^"?([^",]*)', head, re.MULTILINE)[1:]
     first = [name.decode(errors="replace") for name in listed if name]
     if first and all(_API.match(name) for name in first):
         why = "statistics of API calls, copies or domains: it holds no kernels"
-        return Found(path, Source(shown, tool, "", "other statistics", "columns Name, Calls", skipped=why))
+        return DetectedFile(path, Source(shown, tool, "", "other statistics", "columns Name, Calls", skipped=why))
     generation = "6.2 or later" if tool == V3 else ""
     evidence = "columns Name, Calls" + (", MinNs" if tool == V3 else "")
     source = Source(shown, tool, generation, "kernel statistics", evidence)
-    return Found(path, source, lambda part: read_statistics(path, header, part))
+    return DetectedFile(path, source, lambda part: read_statistics(path, header, part))
 
 
 # What else lies beside profiles: pattern of the first bytes, tool, what it is.
@@ -350,7 +350,7 @@ _OF_A_WORKLOAD = frozenset({
 })  # fmt: skip
 
 
-def within_workload(found: Found, generation: str, version: str) -> Found:
+def within_workload(found: DetectedFile, generation: str, version: str) -> DetectedFile:
     """Return a file of a folder that has a sysinfo.csv: its tables are rocprof-compute's, of that generation.
 
     rocprof-compute keeps the files of the rocprof that it called, so their columns alone cannot tell.

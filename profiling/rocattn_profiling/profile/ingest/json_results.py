@@ -18,8 +18,8 @@ import numpy as np
 from rocattn_profiling.profile.ingest.instances import combine
 from rocattn_profiling.profile.ingest.parts import (
     MISSING,
+    FilePart,
     Notes,
-    Part,
     UnreadableError,
     Vocabulary,
     agent_frame,
@@ -57,7 +57,7 @@ class Sizes(msgspec.Struct):
         return total if min(self.x, self.y, self.z) >= 0 and total < 2**62 else MISSING
 
 
-class Info(msgspec.Struct):
+class DispatchInfo(msgspec.Struct):
     """What was dispatched."""
 
     dispatch_id: int
@@ -73,30 +73,30 @@ class Info(msgspec.Struct):
 class Dispatch(msgspec.Struct):
     """A kernel dispatch with its times."""
 
-    dispatch_info: Info
+    dispatch_info: DispatchInfo
     start_timestamp: int = MISSING
     end_timestamp: int = MISSING
 
 
-class Record(msgspec.Struct):
+class CounterRecord(msgspec.Struct):
     """One value of one counter instance."""
 
     counter_id: Handle
     value: float | None
 
 
-class Collection(msgspec.Struct):
+class CounterCollection(msgspec.Struct):
     """The counters of one dispatch."""
 
     dispatch_data: Dispatch
-    records: list[Record] = []
+    records: list[CounterRecord] = []
     arch_vgpr_count: int = MISSING
     accum_vgpr_count: int = MISSING
     sgpr_count: int = MISSING
     lds_block_size_v: int = MISSING
 
 
-class Symbol(msgspec.Struct):
+class KernelSymbol(msgspec.Struct):
     """A kernel."""
 
     kernel_id: int = -1
@@ -118,14 +118,14 @@ class Counter(msgspec.Struct):
 class Callbacks(msgspec.Struct):
     """What was collected in callbacks."""
 
-    counter_collection: list[Collection] = []
+    counter_collection: list[CounterCollection] = []
 
 
 class Buffers(msgspec.Struct):
     """What was collected in buffers."""
 
     kernel_dispatch: list[Dispatch] = []
-    counter_collection: list[Collection] = []
+    counter_collection: list[CounterCollection] = []
 
 
 class Metadata(msgspec.Struct):
@@ -141,7 +141,7 @@ class Process(msgspec.Struct):
     metadata: Metadata = msgspec.field(default_factory=Metadata)
     agents: list[dict[str, Any]] = []
     counters: list[Counter] = []
-    kernel_symbols: list[Symbol] = []
+    kernel_symbols: list[KernelSymbol] = []
     callback_records: Callbacks = msgspec.field(default_factory=Callbacks)
     buffer_records: Buffers = msgspec.field(default_factory=Buffers)
 
@@ -183,7 +183,7 @@ def _decoded(data: mmap.mmap, kind: type[Any]) -> Any:
         return msgspec.json.decode(with_null(text), type=kind, strict=False)
 
 
-def read_json(path: Path, part: Part) -> Part:
+def read_json(path: Path, part: FilePart) -> FilePart:
     """Read a ``*_results.json`` of rocprofv3."""
     document = decode(path, Document)
     notes = Notes(part.source.file)
@@ -239,15 +239,15 @@ class _Table:
                 self._add(process, dispatch, None, symbol, numbers)
 
     def _add(
-        self, process: Process, dispatch: Dispatch, collection: Collection | None, symbol: Symbol | None,
+        self, process: Process, dispatch: Dispatch, collection: CounterCollection | None, symbol: KernelSymbol | None,
         numbers: dict[Any, int],
     ) -> None:  # fmt: skip
         info = dispatch.dispatch_info
         if symbol is None:
             self._notes.add("{n} dispatches of kernels that the file does not name", "shown by their kernel number")
-            symbol = Symbol(formatted_kernel_name=f"kernel {info.kernel_id}")
+            symbol = KernelSymbol(formatted_kernel_name=f"kernel {info.kernel_id}")
         name = symbol.formatted_kernel_name or symbol.demangled_kernel_name or symbol.kernel_name
-        stated: Collection | Symbol = (
+        stated: CounterCollection | KernelSymbol = (
             symbol if collection is None or collection.arch_vgpr_count == MISSING else collection
         )
         lds = info.group_segment_size
@@ -262,7 +262,7 @@ class _Table:
         )  # fmt: skip
         self._dispatches.append(tuple(value if -(2**63) <= value < 2**63 else MISSING for value in row))
 
-    def _take_values(self, collection: Collection, names: dict[int, str], row: int) -> None:
+    def _take_values(self, collection: CounterCollection, names: dict[int, str], row: int) -> None:
         for record in collection.records:
             name = names.get(record.counter_id.handle)
             if name is None:
@@ -271,7 +271,7 @@ class _Table:
                 value = math.nan if record.value is None else record.value
                 self._values.append((row, self._counters.code(name), value))
 
-    def fill(self, part: Part) -> None:
+    def fill(self, part: FilePart) -> None:
         """Fill the part."""
         if not self._dispatches:
             part.skip("it holds no dispatches: nothing was dispatched, or only other domains were traced")
@@ -294,7 +294,7 @@ class _Table:
             part.instances = made[1][made[1]["max"].notna()].reset_index(drop=True)
 
 
-class Event(msgspec.Struct):
+class ChromeEvent(msgspec.Struct):
     """One trace event; numbers are text in these files."""
 
     ph: str = ""
@@ -303,15 +303,15 @@ class Event(msgspec.Struct):
     args: dict[str, Any] = {}
 
 
-class Trace(msgspec.Struct):
+class ChromeTrace(msgspec.Struct):
     """The file."""
 
-    traceEvents: list[Event]  # noqa: N815 - the format's own name
+    traceEvents: list[ChromeEvent]  # noqa: N815 - the format's own name
 
 
-def read_chrome_trace(path: Path, part: Part) -> Part:
+def read_chrome_trace(path: Path, part: FilePart) -> FilePart:
     """Read the kernels of a rocprof v1 ``results.json``: name, times, queue and device, no sizes."""
-    trace: Trace = decode(path, Trace)
+    trace: ChromeTrace = decode(path, ChromeTrace)
     gpus = {
         str(event.pid) for event in trace.traceEvents
         if event.ph == "M" and event.name == "process_name" and str(event.args.get("name", "")).startswith("GPU")

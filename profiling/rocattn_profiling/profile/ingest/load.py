@@ -12,11 +12,17 @@ import numpy as np
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Utf8, parse_header
-from rocattn_profiling.profile.ingest.detect import HEAD_BYTES, Found, detect, within_workload, workload_generation
+from rocattn_profiling.profile.ingest.detect import (
+    HEAD_BYTES,
+    DetectedFile,
+    detect,
+    within_workload,
+    workload_generation,
+)
 from rocattn_profiling.profile.ingest.merge import arrange, assemble
-from rocattn_profiling.profile.ingest.parts import MISSING, Notes, Part, UnreadableError, nullable
+from rocattn_profiling.profile.ingest.parts import MISSING, FilePart, Notes, UnreadableError, nullable
 from rocattn_profiling.profile.ingest.small_csv import rows_of
-from rocattn_profiling.profile.ingest.table import FileSummary, Problem, Profile, Source
+from rocattn_profiling.profile.ingest.table import FileProblem, FileSummary, Profile, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,7 +78,7 @@ def describe(paths: Sequence[str | os.PathLike[str]]) -> list[FileSummary]:
     ]
 
 
-def _load(paths: Sequence[str | os.PathLike[str]]) -> list[Part]:
+def _load(paths: Sequence[str | os.PathLike[str]]) -> list[FilePart]:
     """Return a part for every file, in the order of the paths."""
     parts = []
     roots = [Path(path) for path in paths]
@@ -136,8 +142,8 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d{1,18})", name)]
 
 
-def _load_folder(folder: Path, files: list[Path], label: str) -> list[Part]:
-    found: list[Found | Part] = []
+def _load_folder(folder: Path, files: list[Path], label: str) -> list[FilePart]:
+    found: list[DetectedFile | FilePart] = []
     for path in files:
         try:
             found.append(detect(path, str(path)))
@@ -149,7 +155,7 @@ def _load_folder(folder: Path, files: list[Path], label: str) -> list[Part]:
     generation, rocm, version = _workload(found)
     parts = []
     for one in found:
-        if isinstance(one, Part):
+        if isinstance(one, FilePart):
             parts.append(one)
             continue
         if generation:
@@ -158,10 +164,10 @@ def _load_folder(folder: Path, files: list[Path], label: str) -> list[Part]:
     return parts
 
 
-def _workload(found: Sequence[Found | Part]) -> tuple[str, str, str]:
+def _workload(found: Sequence[DetectedFile | FilePart]) -> tuple[str, str, str]:
     """Return rocprof-compute's generation, the ROCm version and the tool's own, if a folder has its sysinfo.csv."""
     for one in found:
-        if isinstance(one, Found) and one.source.kind == "sysinfo":
+        if isinstance(one, DetectedFile) and one.source.kind == "sysinfo":
             stream = Utf8(one.path)
             try:
                 header = parse_header(stream.read(HEADER_BYTES))
@@ -171,7 +177,7 @@ def _workload(found: Sequence[Found | Part]) -> tuple[str, str, str]:
             rows = rows_of(one.path, header)
             row = rows[0] if rows else {}
             rocm = row.get("rocm_version") or row.get("host_rocmver") or ""
-            logs = [log.path for log in found if isinstance(log, Found) and log.is_log_of_compute()]
+            logs = [log.path for log in found if isinstance(log, DetectedFile) and log.is_log_of_compute()]
             version = next((stated for stated in map(_stated_version, logs) if stated), "")
             return workload_generation(header.names, row.get("version", "")), rocm, version
     return "", "", ""
@@ -187,15 +193,15 @@ def _stated_version(log: Path) -> str:
     return match[1].decode() if match else ""
 
 
-def _read_one(found: Found, folder: Path, label: str) -> Part:
+def _read_one(found: DetectedFile, folder: Path, label: str) -> FilePart:
     """Read one file; whatever is wrong with it becomes a problem of this file alone."""
     stem = found.path.stem.removesuffix(".csv")  # of a compressed table
     run = _SUFFIX.sub("", stem) if found.source.tool == "rocprofv3" else stem
-    part = Part(found.source, scope=str(folder), family=found.family)
+    part = FilePart(found.source, scope=str(folder), family=found.family)
     part.pass_label = "/".join(piece for piece in (label, run) if piece)
     if found.reader is None:
         if found.source.kind == "broken":
-            part.problems.append(Problem(found.source.file, None, found.source.skipped, "the other files are read"))
+            part.problems.append(FileProblem(found.source.file, None, found.source.skipped, "the other files are read"))
         return part
     try:
         part = found.reader(part)
@@ -210,13 +216,13 @@ def _read_one(found: Found, folder: Path, label: str) -> Part:
     return part
 
 
-def _broken(source: Source, what: str, remedy: str, line: int | None = None) -> Part:
-    part = Part(replace(source, skipped=what))
-    part.problems.append(Problem(source.file, line, what, remedy))
+def _broken(source: Source, what: str, remedy: str, line: int | None = None) -> FilePart:
+    part = FilePart(replace(source, skipped=what))
+    part.problems.append(FileProblem(source.file, line, what, remedy))
     return part
 
 
-def check(part: Part) -> None:
+def check(part: FilePart) -> None:
     """Look through what was read from one file; impossible times are removed."""
     if not len(part.dispatches):
         return
@@ -226,7 +232,7 @@ def check(part: Part) -> None:
     part.problems += notes.problems()
 
 
-def _check_times(part: Part, notes: Notes) -> None:
+def _check_times(part: FilePart, notes: Notes) -> None:
     """Remove times that are no duration: it must be positive."""
     times = part.dispatches[["start_ns", "end_ns"]]
     start, end = (times[name].to_numpy(np.int64, na_value=MISSING) for name in times)
@@ -243,7 +249,7 @@ def _check_times(part: Part, notes: Notes) -> None:
             part.dispatches[name] = nullable(np.where(wrong, MISSING, values), "Int64")
 
 
-def _check_counters(part: Part, notes: Notes) -> None:
+def _check_counters(part: FilePart, notes: Notes) -> None:
     if not len(part.counters):
         return
     row = part.counters["row"].to_numpy()

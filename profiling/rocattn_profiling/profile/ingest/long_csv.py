@@ -23,8 +23,8 @@ from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Utf8, blocks
 from rocattn_profiling.profile.ingest.instances import combine
 from rocattn_profiling.profile.ingest.parts import (
     MISSING,
+    FilePart,
     Notes,
-    Part,
     UnreadableError,
     Vocabulary,
     categorical,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rocattn_profiling.profile.ingest.csv_text import Block, Header
+    from rocattn_profiling.profile.ingest.csv_text import Header, RecordBlock
 
 
 _NUMBER = re.compile(r"(\d+)\s*$")
@@ -65,7 +65,7 @@ def wanted_columns(header: Header) -> dict[str, tuple[int, str]]:
     }
 
 
-def read_long(path: Path, header: Header, part: Part) -> Part:
+def read_long(path: Path, header: Header, part: FilePart) -> FilePart:
     """Read a CSV file with a row per dispatch and counter, or per dispatch if it has no counter column."""
     notes = Notes(part.source.file)
     wanted = wanted_columns(header)
@@ -89,7 +89,7 @@ class _LongReader:
         self._values: list[NDArray[np.float64]] = []
         self._seen = 0
 
-    def take(self, block: Block) -> None:
+    def take(self, block: RecordBlock) -> None:
         """Add a block's rows."""
         made = {name: self._coded(name, values) for name, values in block.columns.items()}
         if block.firsts is None or block.starts is None:
@@ -132,7 +132,7 @@ class _LongReader:
             return words.encode(values)
         return np.asarray(values)
 
-    def _usable(self, made: dict[str, NDArray[Any]], block: Block) -> NDArray[np.bool_]:
+    def _usable(self, made: dict[str, NDArray[Any]], block: RecordBlock) -> NDArray[np.bool_]:
         """Return which rows have what a row needs: a dispatch number where there are numbers, and a value."""
         keep = np.ones(block.rows, bool)
         if "dispatch" in made:
@@ -162,7 +162,7 @@ class _LongReader:
                 changes[1:] |= made[name][1:] != made[name][:-1]
         return np.flatnonzero(changes)
 
-    def finish(self, part: Part) -> None:
+    def finish(self, part: FilePart) -> None:
         """Fill the part with what was read."""
         if not self._runs:
             part.skip("it holds no rows: nothing was dispatched, or a filter excluded everything")
@@ -268,7 +268,7 @@ def resolve(
     return first, row, np.asarray(again, np.int32)
 
 
-def read_by_number(path: Path, header: Header, part: Part) -> Part:
+def read_by_number(path: Path, header: Header, part: FilePart) -> FilePart:
     """Read a file of counters with the launches and the kernels that stand beside it.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from rocattn_profiling.profile.ingest.parts import MISSING, Notes, Part, agent_frame, categorical, nullable
+from rocattn_profiling.profile.ingest.parts import MISSING, FilePart, Notes, agent_frame, categorical, nullable
 from rocattn_profiling.profile.ingest.table import (
     AGENT_DTYPES,
     COUNTER_DTYPES,
@@ -36,10 +36,10 @@ _MERGED = "counters (merged passes)"
 _OF_PASSES = {"counters (wide)", "counters (long)", "counters (by number)"}
 
 
-def arrange(parts: Sequence[Part]) -> None:
+def arrange(parts: Sequence[FilePart]) -> None:
     """Skip duplicate files, label passes, and fill in missing kernel times from traces. Mutates `parts`."""
     _skip_merged_tables(parts)
-    runs: dict[tuple[str, str], list[Part]] = defaultdict(list)
+    runs: dict[tuple[str, str], list[FilePart]] = defaultdict(list)
     for part in parts:
         if len(part.dispatches):
             runs[part.scope, part.pass_label].append(part)
@@ -51,12 +51,12 @@ def arrange(parts: Sequence[Part]) -> None:
         _name_pass([part for part in run if not part.source.skipped], label)
 
 
-def _skip_merged_tables(parts: Sequence[Part]) -> None:
+def _skip_merged_tables(parts: Sequence[FilePart]) -> None:
     """Skip rocprof-compute's merged table where the files of its passes are all there: they are exact, it is not.
 
     From 3.6 on its analyze writes that table, always under this name, in the layout of the passes' own files.
     """
-    folders: dict[str, list[Part]] = defaultdict(list)
+    folders: dict[str, list[FilePart]] = defaultdict(list)
     for part in parts:
         folders[part.scope].append(part)
     for folder in folders.values():
@@ -73,13 +73,13 @@ def _is_of_analyze(source: Source) -> bool:
     return source.kind == "counters (long)" and PurePath(source.file).name.partition(".")[0] == "pmc_perf"
 
 
-def _empty(part: Part, why: str) -> None:
-    blank = Part(part.source)
+def _empty(part: FilePart, why: str) -> None:
+    blank = FilePart(part.source)
     part.dispatches, part.counters, part.instances = blank.dispatches, blank.counters, blank.instances
     part.skip(why)
 
 
-def _skip_repeated_formats(run: Sequence[Part]) -> None:
+def _skip_repeated_formats(run: Sequence[FilePart]) -> None:
     """Keep one format of a run that wrote several: the one with the most counters, then dispatches."""
     families = {part.family for part in run}
     if len(families) < 2:
@@ -99,7 +99,7 @@ def _skip_repeated_formats(run: Sequence[Part]) -> None:
             _empty(part, f"it repeats {chosen}, which is read")
 
 
-def _complete_with_traces(run: Sequence[Part]) -> None:
+def _complete_with_traces(run: Sequence[FilePart]) -> None:
     """Fill times and queues of counters' rows from the kernel trace of the same run; other rows stay its own."""
     counters = [part for part in run if len(part.counters)]
     for trace in (part for part in run if part.timing):
@@ -107,7 +107,7 @@ def _complete_with_traces(run: Sequence[Part]) -> None:
             _complete(part, trace)
 
 
-def _complete(part: Part, trace: Part) -> None:
+def _complete(part: FilePart, trace: FilePart) -> None:
     known = part.dispatches["process"].unique()
     if len(known) == 1 and (trace.dispatches["process"] == NO_PROCESS).all():
         trace.dispatches["process"] = np.int32(known[0])
@@ -144,7 +144,7 @@ def _unique(keys: pd.DataFrame) -> bool:
     return not bool(keys.duplicated().any())
 
 
-def _name_pass(run: Sequence[Part], label: str) -> None:
+def _name_pass(run: Sequence[FilePart], label: str) -> None:
     """Take the process id out of the pass's name: ``NAME_%pid%`` gives each process of one pass a file."""
     pids = {int(pid) for part in run for pid in part.dispatches["process"].unique() if pid >= 0}
     folder, _, stem = label.rpartition("/")
@@ -164,9 +164,9 @@ def _name_pass(run: Sequence[Part], label: str) -> None:
         part.dispatches["pass"] = old.rename_categories(renamed)
 
 
-def apart(parts: Iterable[Part]) -> None:
+def apart(parts: Iterable[FilePart]) -> None:
     """Give processes of one pass that share a process id (two hosts, a reused id) numbers of their own."""
-    passes: dict[str, list[Part]] = defaultdict(list)
+    passes: dict[str, list[FilePart]] = defaultdict(list)
     for part in parts:
         for label in part.dispatches["pass"].cat.categories if len(part.dispatches) else ():
             passes[label].append(part)
@@ -191,7 +191,7 @@ def apart(parts: Iterable[Part]) -> None:
             part.problems += notes.problems()
 
 
-def assemble(parts: list[Part]) -> Profile:
+def assemble(parts: list[FilePart]) -> Profile:
     """Return the profile of all parts. The parts are used up."""
     arrange(parts)
     apart(parts)
@@ -212,7 +212,7 @@ def assemble(parts: list[Part]) -> Profile:
     return profile
 
 
-def _stack(parts: Sequence[Part], name: str, dtypes: dict[str, str]) -> pd.DataFrame:
+def _stack(parts: Sequence[FilePart], name: str, dtypes: dict[str, str]) -> pd.DataFrame:
     """Join one frame of every part, a column at a time, letting go of each part's column once it is copied."""
     frames = [getattr(part, name) for part in parts if len(getattr(part, name))]
     if not frames:
@@ -241,7 +241,7 @@ def _union(pieces: list[Any]) -> Any:
     return categorical(np.concatenate(codes), list(names))
 
 
-def _number_agents(profile: Profile, parts: Sequence[Part]) -> None:
+def _number_agents(profile: Profile, parts: Sequence[FilePart]) -> None:
     """Make one table of the GPUs, and let every dispatch point into it.
 
     A dispatch's GPU is looked for in its own file, then in its folder, then in the folders above; numbers of another
@@ -276,7 +276,7 @@ def _by_node(number: Any) -> Any:
 
 
 def _places(
-    part: Part, numbers: NDArray[np.int64], described: dict[str, dict[int | None, int]], rows: list[dict[str, Any]]
+    part: FilePart, numbers: NDArray[np.int64], described: dict[str, dict[int | None, int]], rows: list[dict[str, Any]]
 ) -> NDArray[np.int64]:
     """Return the row in the agents' table of each dispatch's number."""
     places = np.full(len(numbers), MISSING, np.int64)

@@ -18,7 +18,7 @@ from rocattn_profiling.profile.ingest.table import (
     NO_PROCESS,
     ROOF_DTYPES,
     SUMMARY_DTYPES,
-    Problem,
+    FileProblem,
     Source,
     empty,
 )
@@ -34,7 +34,7 @@ _NUMPY = {"Int32": np.int32, "Int64": np.int64}
 
 
 class UnreadableError(RocattnError):
-    """Raised inside the package when a file cannot be read; becomes one `Problem` and the run goes on."""
+    """Raised inside the package when a file cannot be read; becomes one `FileProblem` and the run goes on."""
 
     def __init__(self, what: str, remedy: str, line: int | None = None) -> None:
         super().__init__(f"{what}; {remedy}")
@@ -54,10 +54,10 @@ class Notes:
             before, first = self._found.get((what, remedy), (0, line))
             self._found[what, remedy] = (before + count, first)
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[FileProblem]:
         """Return the problems in the order they were first met."""
         return [
-            Problem(self._file, line, what.format(n=count) if "{n}" in what else what, remedy)
+            FileProblem(self._file, line, what.format(n=count) if "{n}" in what else what, remedy)
             for (what, remedy), (count, line) in self._found.items()
         ]
 
@@ -102,7 +102,7 @@ def categorical(codes: NDArray[Any], names: Sequence[str]) -> Any:
 
 
 @dataclass
-class Part:
+class FilePart:
     """What was read from one file.
 
     Attributes:
@@ -128,12 +128,12 @@ class Part:
     summaries: pd.DataFrame = field(default_factory=lambda: empty(SUMMARY_DTYPES))
     roofs: pd.DataFrame = field(default_factory=lambda: empty(ROOF_DTYPES))
     system: dict[str, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[FileProblem] = field(default_factory=list)
     numbered: bool = True
     timing: bool = False
     by_node: bool = False
 
-    def skip(self, why: str) -> Part:
+    def skip(self, why: str) -> FilePart:
         """Return this part marked as holding nothing to read, with the reason."""
         self.source = replace(self.source, skipped=why)
         return self

@@ -20,8 +20,8 @@ import pandas as pd
 from rocattn_profiling.profile.ingest.instances import combine
 from rocattn_profiling.profile.ingest.parts import (
     MISSING,
+    FilePart,
     Notes,
-    Part,
     UnreadableError,
     Vocabulary,
     agent_frame,
@@ -88,7 +88,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def read_rocpd(path: Path, part: Part) -> Part:
+def read_rocpd(path: Path, part: FilePart) -> FilePart:
     """Read a rocpd database.
 
     Raises:
@@ -112,7 +112,7 @@ def read_rocpd(path: Path, part: Part) -> Part:
 
 
 class _Database:
-    def __init__(self, connection: sqlite3.Connection, part: Part, notes: Notes, most_rows: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, part: FilePart, notes: Notes, most_rows: int) -> None:
         self._connection, self._part, self._notes, self._most_rows = connection, part, notes, most_rows
         self._guids = [text for (text,) in connection.execute("SELECT DISTINCT guid FROM rocpd_info_process")]
 

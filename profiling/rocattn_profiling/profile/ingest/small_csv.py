@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from rocattn_profiling.profile.ingest.csv_text import Utf8
-from rocattn_profiling.profile.ingest.parts import Notes, Part, UnreadableError, agent_frame, kernel_name
+from rocattn_profiling.profile.ingest.parts import FilePart, Notes, UnreadableError, agent_frame, kernel_name
 from rocattn_profiling.profile.ingest.table import ROOF_DTYPES, SUMMARY_DTYPES
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def whole(text: str | None) -> int | None:
     return int(value) if value is not None and abs(value) < 2**31 else None
 
 
-def read_agents(path: Path, header: Header, part: Part) -> Part:
+def read_agents(path: Path, header: Header, part: FilePart) -> FilePart:
     """Read rocprofv3's agent_info.csv: one row per CPU and GPU."""
     agents = [agent_of(row) for row in rows_of(path, header) if row.get("Agent_Type") == "GPU"]
     if not agents:
@@ -103,7 +103,7 @@ def target_name(version: int | None) -> str:
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
-def read_statistics(path: Path, header: Header, part: Part) -> Part:
+def read_statistics(path: Path, header: Header, part: FilePart) -> FilePart:
     """Read a ``*_stats.csv`` of kernels."""
     notes = Notes(part.source.file)
     found = []
@@ -127,7 +127,7 @@ def read_statistics(path: Path, header: Header, part: Part) -> Part:
     return part
 
 
-def read_sysinfo(path: Path, header: Header, part: Part) -> Part:
+def read_sysinfo(path: Path, header: Header, part: FilePart) -> FilePart:
     """Read rocprof-compute's sysinfo.csv: the machine and GPU of a workload, in the names of three generations."""
     rows = rows_of(path, header)
     if not rows:
@@ -185,7 +185,7 @@ _SYSINFO = {
 }
 
 
-def read_roofline(path: Path, header: Header, part: Part) -> Part:
+def read_roofline(path: Path, header: Header, part: FilePart) -> FilePart:
     """Read rocprof-compute's roofline.csv: measured bandwidths (GB/s) and rates (GFLOP/s) of each device."""
     found: dict[tuple[int, str, str], dict[str, float]] = {}
     for row in rows_of(path, header):

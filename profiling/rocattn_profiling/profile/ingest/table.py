@@ -83,7 +83,7 @@ ROOF_DTYPES = {  # rocprof-compute's measured roofs: bandwidths in GB/s, rates i
 
 
 @dataclass(frozen=True)
-class Problem:
+class FileProblem:
     """One thing that is wrong in a file, in one line, and what to do about it.
 
     Attributes:
@@ -137,7 +137,7 @@ class FileSummary:
     kernels: int
     dispatches: int
     counters: tuple[str, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[FileProblem, ...]
 
 
 def empty(dtypes: dict[str, str]) -> pd.DataFrame:
@@ -177,7 +177,7 @@ class Profile:
     roofs: pd.DataFrame = field(default_factory=lambda: empty(ROOF_DTYPES))
     system: dict[str, dict[str, str]] = field(default_factory=dict)
     provenance: list[Source] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[FileProblem] = field(default_factory=list)
 
     def tidy(self, columns: Sequence[str] = tuple(DISPATCH_DTYPES)) -> pd.DataFrame:
         """Return one table: each counter's row with its dispatch's columns, then ``counter`` and ``value``.

@@ -19,8 +19,8 @@ from rocattn_profiling.profile.ingest.instances import MOST_COUNTERS, accumulato
 from rocattn_profiling.profile.ingest.long_csv import number_in
 from rocattn_profiling.profile.ingest.parts import (
     MISSING,
+    FilePart,
     Notes,
-    Part,
     UnreadableError,
     Vocabulary,
     categorical,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Group:
+class CounterGroup:
     """The counters of one pass in a wide file.
 
     Attributes:
@@ -54,9 +54,9 @@ class Group:
         return [names.get(counter, counter) for counter in self.counters]
 
 
-def counter_groups(header: list[str], notes: Notes) -> list[Group]:
+def counter_groups(header: list[str], notes: Notes) -> list[CounterGroup]:
     """Return the counters of a wide header, by the pass that measured them."""
-    groups: dict[int, Group] = {}
+    groups: dict[int, CounterGroup] = {}
     current = 0
     seen: set[str] = set()
     for position, name in enumerate(header):
@@ -64,7 +64,7 @@ def counter_groups(header: list[str], notes: Notes) -> list[Group]:
         current = max(current, number or 0)
         if columns.is_description(name) or not name:
             continue
-        group = groups.setdefault(current, Group())
+        group = groups.setdefault(current, CounterGroup())
         base = name.removesuffix(f"_{current}") if current else name
         counter = base if base in seen else name  # the merge numbers a counter that an earlier pass has too
         if counter in seen and counter == name:
@@ -75,7 +75,7 @@ def counter_groups(header: list[str], notes: Notes) -> list[Group]:
     return [groups[key] for key in sorted(groups)]
 
 
-def read_wide(path: Path, header: Header, part: Part) -> Part:
+def read_wide(path: Path, header: Header, part: FilePart) -> FilePart:
     """Read a CSV file with a row per dispatch and a column per counter."""
     notes = Notes(part.source.file)
     groups = counter_groups(header.names, notes)
@@ -136,7 +136,11 @@ def _note_reused(described: Mapping[str, NDArray[Any]], notes: Notes) -> None:
 
 
 def _fill(
-    part: Part, described: dict[str, Any], groups: list[Group], matrix: NDArray[np.float64], index: dict[int, int]
+    part: FilePart,
+    described: dict[str, Any],
+    groups: list[CounterGroup],
+    matrix: NDArray[np.float64],
+    index: dict[int, int],
 ) -> None:
     """Fill the part: each group of counters is a pass with its own rows."""
     rows = len(described["kernel"])
@@ -168,7 +172,7 @@ def _fill(
 
 
 def _group_values(
-    group: Group, matrix: NDArray[np.float64], index: dict[int, int], offset: int, codes: list[int]
+    group: CounterGroup, matrix: NDArray[np.float64], index: dict[int, int], offset: int, codes: list[int]
 ) -> tuple[NDArray[Any], ...]:
     """Return row, code, sum, instances and largest of every value of a group that was measured, row by row.
 

@@ -25,7 +25,7 @@ PERCENTILES = (0, 10, 50, 90, 99, 100)
 
 
 @dataclass(frozen=True)
-class Value:
+class MetricValue:
     """One metric of one group of launches.
 
     Attributes:
@@ -56,7 +56,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Group:
+class LaunchGroup:
     """Launches that belong together: of one kernel, or one launch.
 
     Attributes:
@@ -73,10 +73,10 @@ class Group:
     rows: Integers
     time_ns: dict[int, float]
     total_ns: float
-    values: dict[str, Value]
+    values: dict[str, MetricValue]
 
 
-def by_kernel(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[Group]:
+def by_kernel(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[LaunchGroup]:
     """Return the kernels, those that took longest first.
 
     Args:
@@ -87,7 +87,7 @@ def by_kernel(evaluation: Evaluation, labels: Sequence[str] | None = None) -> li
     return _grouped(evaluation, list(zip(kernels, labels or [""] * len(kernels), strict=True)))
 
 
-def by_launch(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[Group]:
+def by_launch(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[LaunchGroup]:
     """Return each launch by itself, in the order of dispatch."""
     table = evaluation.launches.table
     kernels = table["kernel"].astype(str).to_list()
@@ -101,7 +101,7 @@ def by_launch(evaluation: Evaluation, labels: Sequence[str] | None = None) -> li
     return sorted(groups, key=lambda group: place[int(group.rows[0])])
 
 
-def _grouped(evaluation: Evaluation, keys: Sequence[tuple[Hashable, ...]]) -> list[Group]:
+def _grouped(evaluation: Evaluation, keys: Sequence[tuple[Hashable, ...]]) -> list[LaunchGroup]:
     names: dict[tuple[Hashable, ...], int] = {}
     of_launch = np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int64)
     sums = _Sums(evaluation, of_launch, len(names))
@@ -115,7 +115,7 @@ def _grouped(evaluation: Evaluation, keys: Sequence[tuple[Hashable, ...]]) -> li
         times = duration[rows][~np.isnan(duration[rows])]
         spread = dict(zip(PERCENTILES, np.percentile(times, PERCENTILES).tolist(), strict=True)) if len(times) else {}
         values = {metric: found[number] for metric, found in per_metric.items() if number in found}
-        groups.append(Group(str(key[0]), str(key[1]), rows, spread, float(times.sum()), values))
+        groups.append(LaunchGroup(str(key[0]), str(key[1]), rows, spread, float(times.sum()), values))
     return sorted(groups, key=lambda group: (-group.total_ns, group.name, group.label))
 
 
@@ -142,13 +142,13 @@ class _Sums:
         self._flags: dict[tuple[str, int], tuple[str, ...]] = {}
         self._kinds = {metric.key: metric.is_ratio for metric in definitions().metrics}
 
-    def values_of(self, metric: Metric) -> dict[int, Value]:
+    def values_of(self, metric: Metric) -> dict[int, MetricValue]:
         """Return a metric's value by group."""
         own = self._evaluation.values[metric.key]
         uses = self._evaluation.uses.get(metric.key, [])
         launches = [self._add(np.ones(len(own)), use.where & np.isfinite(own)) for use in uses]
         result = np.full(self._groups, np.nan)
-        found: dict[int, Value] = {}
+        found: dict[int, MetricValue] = {}
         for number, use in enumerate(uses):
             # Of several formulas the one that most of the group's launches have; sums over two would be of neither.
             best = np.argmax(np.vstack(launches), axis=0)
@@ -185,7 +185,7 @@ class _Sums:
                     flags += self._flags.get((name, int(group)), ())
                 flags = list(dict.fromkeys(flags))
                 self._flags[metric.key, int(group)] = tuple(flags)
-                found[int(group)] = Value(
+                found[int(group)] = MetricValue(
                     metric.key, metric.title, metric.unit,
                     float(value[group]) if np.isfinite(value[group]) else None, float(means[group]),
                     float(across[group]) if _differ(across[group], means[group]) else None,

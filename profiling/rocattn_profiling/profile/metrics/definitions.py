@@ -54,7 +54,7 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CounterRule:
     """What counters must obey among themselves.
 
     Attributes:
@@ -101,7 +101,7 @@ class Definitions:
     """All of ``definitions.toml``; metrics in an order in which each comes after those that it is made of."""
 
     metrics: tuple[Metric, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[CounterRule, ...]
     cautions: tuple[Caution, ...]
 
     def cautions_of(self, metric: str, way: Alternative, arch: str, cus: float) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def definitions() -> Definitions:
             table.get("least"), most, table.get("slack", 0.0), ways,
         )  # fmt: skip
     checks = tuple(
-        Check(
+        CounterRule(
             archs(table["arch"]), table.get("part", ""), table.get("whole", ""),
             re.compile(table["foreign"]) if "foreign" in table else None, table["why"],
         )

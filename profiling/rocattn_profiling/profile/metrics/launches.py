@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rocattn_profiling.profile.ingest.table import Profile
-    from rocattn_profiling.profile.metrics.definitions import Check
+    from rocattn_profiling.profile.metrics.definitions import CounterRule
 
     Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ def spelt(name: str, counters: Mapping[str, object]) -> str:
 
 
 @dataclass(frozen=True)
-class Pass:
+class PassCounters:
     """One run of the application.
 
     Attributes:
@@ -74,7 +74,7 @@ class Launches:
     """
 
     table: pd.DataFrame
-    passes: list[Pass]
+    passes: list[PassCounters]
     undisturbed_ns: Floats
     problems: list[str] = field(default_factory=list)
     stood_still: bool = False
@@ -84,7 +84,7 @@ class Launches:
         return len(self.table)
 
     @cached_property
-    def joined(self) -> Pass:
+    def joined(self) -> PassCounters:
         """Every counter from one pass that has it: for what need not come from one pass, and for what others print.
 
         The parts of a file of many passes ("pmc_perf[3]") come before files of fewer, as rocprof-compute takes them.
@@ -95,7 +95,7 @@ class Launches:
             for name, values in each.counters.items():
                 have = counters.get(name, values)
                 counters[name] = np.where(np.isnan(have), values, have)
-        return Pass("several passes", counters, self.duration_ns)
+        return PassCounters("several passes", counters, self.duration_ns)
 
     @cached_property
     def duration_ns(self) -> Floats:
@@ -143,7 +143,7 @@ def find_launches(profile: Profile) -> Launches:
         duration[here] = time[of_row == code]
         alike.setdefault(frozenset(found.get(code, ())), []).append((str(pass_names[code]), here))
         if code in found:
-            passes.append(Pass(str(pass_names[code]), found[code], duration))
+            passes.append(PassCounters(str(pass_names[code]), found[code], duration))
         else:
             undisturbed = np.where(np.isnan(undisturbed), duration, undisturbed)
     return Launches(table, passes, undisturbed, _repeated(alike.values()))
@@ -169,7 +169,7 @@ def _repeated(alike: Iterable[Sequence[tuple[str, NDArray[np.int64]]]]) -> list[
     return [line]
 
 
-def take_out(launches: Launches, checks: Iterable[Check], archs: Sequence[str]) -> None:
+def take_out(launches: Launches, checks: Iterable[CounterRule], archs: Sequence[str]) -> None:
     """Take out counters that cannot be right: all zero, parts above their whole, names of another architecture.
 
     Args:
@@ -208,7 +208,7 @@ def take_out(launches: Launches, checks: Iterable[Check], archs: Sequence[str]) 
                     part[broken] = whole[broken] = np.nan
 
 
-def _take_out_silent(launches: Launches, each: Pass) -> None:
+def _take_out_silent(launches: Launches, each: PassCounters) -> None:
     """Take out counters that stand still and cannot, and with them the launch if the hardware was not set up to count.
 
     It was where instructions were counted: then the others stand (gfx1200's SQ_WAVE_CYCLES is always 0, issue 8523 of
@@ -241,7 +241,7 @@ def _take_out_silent(launches: Launches, each: Pass) -> None:
         )
 
 
-def _take_out_waves(launches: Launches, each: Pass) -> None:
+def _take_out_waves(launches: Launches, each: PassCounters) -> None:
     """Take out wave counts that the launch's own geometry contradicts."""
     if WAVES not in each.counters:
         return

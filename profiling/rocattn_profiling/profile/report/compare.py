@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rocattn_profiling.profile.metrics.aggregate import Value
+    from rocattn_profiling.profile.metrics.aggregate import MetricValue
     from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
 
 MOVED = 0.05
@@ -14,16 +14,16 @@ MOVED = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MetricChange:
     """One metric of both profiles."""
 
-    before: Value
-    after: Value
+    before: MetricValue
+    after: MetricValue
     change: float
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class KernelPair:
     """One kernel in both profiles.
 
     Attributes:
@@ -36,7 +36,7 @@ class Pair:
     before: KernelProfile | None
     after: KernelProfile | None
     ratio: float | None
-    moves: tuple[Move, ...]
+    moves: tuple[MetricChange, ...]
     not_comparable: tuple[str, ...]
 
     @property
@@ -52,13 +52,13 @@ class Pair:
         return kernel.label if kernel else ""
 
 
-def compare(before: ProfileReport, after: ProfileReport) -> list[Pair]:
+def compare(before: ProfileReport, after: ProfileReport) -> list[KernelPair]:
     """Match kernels by name and problem; those whose time changed most (in all) come first."""
     old = {(kernel.name, kernel.label): kernel for kernel in before.kernels}
     new = {(kernel.name, kernel.label): kernel for kernel in after.kernels}
     pairs = [_pair(old.get(key), new.get(key)) for key in dict.fromkeys([*new, *old])]
 
-    def weight(pair: Pair) -> float:
+    def weight(pair: KernelPair) -> float:
         totals = [kernel.total_ns if kernel else 0.0 for kernel in (pair.before, pair.after)]
         return abs(totals[1] - totals[0])
 
@@ -75,9 +75,9 @@ def cautions(before: ProfileReport, after: ProfileReport) -> list[str]:
     return lines
 
 
-def _pair(before: KernelProfile | None, after: KernelProfile | None) -> Pair:
+def _pair(before: KernelProfile | None, after: KernelProfile | None) -> KernelPair:
     if before is None or after is None:
-        return Pair(before, after, None, (), ())
+        return KernelPair(before, after, None, (), ())
     ratio = after.time_ns[50] / before.time_ns[50] if 50 in before.time_ns and 50 in after.time_ns else None
     moves, different = [], []
     for key, new in after.values.items():
@@ -90,12 +90,12 @@ def _pair(before: KernelProfile | None, after: KernelProfile | None) -> Pair:
         size = max(abs(old.value), abs(new.value))
         change = (new.value - old.value) / size if size else 0.0
         if abs(change) > MOVED:
-            moves.append(Move(old, new, change))
+            moves.append(MetricChange(old, new, change))
     moves.sort(key=lambda move: -abs(move.change))
-    return Pair(before, after, ratio, tuple(moves), tuple(different))
+    return KernelPair(before, after, ratio, tuple(moves), tuple(different))
 
 
-def to_json(pairs: list[Pair]) -> list[dict[str, object]]:
+def to_json(pairs: list[KernelPair]) -> list[dict[str, object]]:
     """Return the comparison as JSON-ready values; ``change`` is relative to the larger of both."""
     return [
         {

@@ -34,7 +34,7 @@ _NEXT = 0.5  # part of the nearest limit's share from which the one after it is 
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class KernelFinding:
     """One thing to do.
 
     Attributes:
@@ -73,7 +73,7 @@ class _Rule:
 
     def apply(
         self, numbers: Mapping[str, float], bounds: Bounds, words: Mapping[str, str], too_low: AbstractSet[str]
-    ) -> Finding | None:
+    ) -> KernelFinding | None:
         if not all(each.holds(numbers) for each in self.when) or any(each.holds(numbers) for each in self.unless):
             return None
         known = dict(numbers)
@@ -95,16 +95,16 @@ class _Rule:
 
 def _finding(
     key: str, sentence: str, gain: float | None, rank: float, numbers: Mapping[str, float], used: dict[str, float]
-) -> Finding:
+) -> KernelFinding:
     """Return a finding of a kernel, its gain or rank as a part of all kernels' time."""
     share = numbers.get("time_share")
     rank = (rank if gain is None else gain) * (1 if share is None else share)
-    return Finding(key, sentence, None if gain is None or share is None else rank, rank, used)
+    return KernelFinding(key, sentence, None if gain is None or share is None else rank, rank, used)
 
 
 def find(
     numbers: Mapping[str, float], bounds: Bounds, limiter: str = "", too_low: AbstractSet[str] = frozenset()
-) -> list[Finding]:
+) -> list[KernelFinding]:
     """Return what bounds one kernel and what the rules say of it, the largest gain first.
 
     Args:

@@ -29,7 +29,7 @@ class _Clause:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class HardwareLimit:
     """One limit; see the head of ``limits.toml`` for the meaning of each field."""
 
     key: str
@@ -92,8 +92,8 @@ class Bounds:
     """
 
     known: tuple[Bound, ...]
-    uncounted: tuple[Limit, ...]
-    uncountable: tuple[Limit, ...]
+    uncounted: tuple[HardwareLimit, ...]
+    uncountable: tuple[HardwareLimit, ...]
 
     @property
     def nearest(self) -> Bound | None:
@@ -124,7 +124,7 @@ def bounds(numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = 
     )
 
 
-def _bound(limit: Limit, numbers: Mapping[str, float], too_low: AbstractSet[str]) -> Bound | None:
+def _bound(limit: HardwareLimit, numbers: Mapping[str, float], too_low: AbstractSet[str]) -> Bound | None:
     known = dict(numbers)
     for name, formula in limit.let.items():
         if formula.names <= known.keys():
@@ -159,7 +159,7 @@ def _holds(clause: _Clause, known: Mapping[str, float]) -> bool:
 
 
 @cache
-def limits() -> tuple[Limit, ...]:
+def limits() -> tuple[HardwareLimit, ...]:
     """Read ``limits.toml``.
 
     Raises:
@@ -169,7 +169,7 @@ def limits() -> tuple[Limit, ...]:
     return tuple(_limit(table) for table in tomllib.loads(text)["limit"])
 
 
-def _limit(table: dict[str, Any]) -> Limit:
+def _limit(table: dict[str, Any]) -> HardwareLimit:
     key = str(table["key"])
 
     def clauses(name: str) -> tuple[_Clause, ...]:
@@ -182,7 +182,7 @@ def _limit(table: dict[str, Any]) -> Limit:
         return tuple(Formula.parse(text) for text in table.get(name, ()))
 
     let = {name: Formula.parse(formula) for name, formula in table.get("let", {}).items()}
-    limit = Limit(
+    limit = HardwareLimit(
         key, table["name"], table["of"], formulas("exact"), formulas("at_least"), formulas("parts"),
         tuple(table["counted_by"]), table.get("essential", False), let, clauses("note"), clauses("advice"),
     )  # fmt: skip

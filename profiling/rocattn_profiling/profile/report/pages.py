@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn_profiling.profile.ingest.table import Profile
-    from rocattn_profiling.profile.metrics.aggregate import Value
+    from rocattn_profiling.profile.metrics.aggregate import MetricValue
     from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.report.compare import Pair
+    from rocattn_profiling.profile.report.compare import KernelPair
     from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
 
 
@@ -43,12 +43,12 @@ class Shown:
     number: int
     short: str
     kernel: KernelProfile
-    groups: list[tuple[str, list[Value]]]
+    groups: list[tuple[str, list[MetricValue]]]
     remarks: list[str]
 
 
 @dataclass(frozen=True)
-class Formula:
+class UsedFormula:
     """One formula that was used, with what it is for."""
 
     title: str
@@ -56,7 +56,7 @@ class Formula:
     source: str
 
 
-def profile_html(report: ProfileReport, made_ms: int, pairs: list[Pair] | None = None) -> str:
+def profile_html(report: ProfileReport, made_ms: int, pairs: list[KernelPair] | None = None) -> str:
     """Return the report as one self-contained page.
 
     Args:
@@ -76,7 +76,7 @@ def profile_html(report: ProfileReport, made_ms: int, pairs: list[Pair] | None =
     )  # fmt: skip
 
 
-def profile_markdown(report: ProfileReport, pairs: list[Pair] | None = None) -> str:
+def profile_markdown(report: ProfileReport, pairs: list[KernelPair] | None = None) -> str:
     """Return the report as Markdown short enough for a comment."""
     shown = [_shown(number, kernel) for number, kernel in enumerate(report.kernels, 1)]
     number_of = {id(each.kernel): each.number for each in shown}
@@ -125,10 +125,10 @@ def _missing(report: ProfileReport) -> list[tuple[str, str]]:
     return [(why, ", ".join(sorted(names))) for why, names in sorted(found.items())]
 
 
-def _formulas(report: ProfileReport) -> list[Formula]:
+def _formulas(report: ProfileReport) -> list[UsedFormula]:
     """Return each formula that was used, once."""
     found = {
-        (value.title, value.formula): Formula(f"{value.title} [{value.unit}]", value.formula, value.source)
+        (value.title, value.formula): UsedFormula(f"{value.title} [{value.unit}]", value.formula, value.source)
         for kernel in report.kernels
         for value in kernel.values.values()
     }

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from rocattn.gpu.launch import LaunchPlan
     from rocattn_profiling.profile.ingest.table import Profile
-    from rocattn_profiling.profile.metrics.aggregate import Group, Value
+    from rocattn_profiling.profile.metrics.aggregate import LaunchGroup, MetricValue
     from rocattn_profiling.profile.metrics.devices import Device
     from rocattn_profiling.profile.metrics.evaluate import Evaluation
-    from rocattn_profiling.profile.report.findings import Finding
+    from rocattn_profiling.profile.report.findings import KernelFinding
     from rocattn_profiling.profile.report.limits import Bounds
     from rocattn_profiling.profile.report.verdict import Verdict
 
@@ -73,11 +73,11 @@ class KernelProfile:
     time_ns: dict[int, float]
     total_ns: float
     time_share: float
-    values: dict[str, Value]
+    values: dict[str, MetricValue]
     occupancy: Occupancy | None
     occupancy_unknown: str
     bounds: Bounds | None
-    findings: list[Finding]
+    findings: list[KernelFinding]
     verdict: Verdict | None
 
 
@@ -104,7 +104,7 @@ class ProfileReport:
     missing: dict[str, str] = field(default_factory=dict)
 
     @property
-    def findings(self) -> list[tuple[KernelProfile, Finding]]:
+    def findings(self) -> list[tuple[KernelProfile, KernelFinding]]:
         """The findings of all kernels, the largest gain first."""
         found = [(kernel, finding) for kernel in self.kernels for finding in kernel.findings]
         return sorted(found, key=lambda pair: -pair[1].rank)
@@ -142,7 +142,12 @@ def build(
 
 
 def _kernel(
-    group: Group, evaluation: Evaluation, devices: Mapping[int, Device], per: str, total_ns: float, roofs: pd.DataFrame
+    group: LaunchGroup,
+    evaluation: Evaluation,
+    devices: Mapping[int, Device],
+    per: str,
+    total_ns: float,
+    roofs: pd.DataFrame,
 ) -> KernelProfile:
     table = evaluation.launches.table.iloc[group.rows]
     first = table.iloc[0]
@@ -189,7 +194,9 @@ def _nothing(value: object) -> bool:
     return bool(pd.isna(value))  # type: ignore[call-overload]  # a scalar of a nullable column
 
 
-def _lanes(group: Group, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame) -> int | None:
+def _lanes(
+    group: LaunchGroup, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame
+) -> int | None:
     """Return the lanes of a wave: as the files say, else the size that the counted waves fit best.
 
     rocprofv3 does not say which of RDNA's two a kernel was compiled for, and a wave of 64 has half the registers.
@@ -226,7 +233,7 @@ def _occupancy(
 
 
 def _numbers(
-    group: Group, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame
+    group: LaunchGroup, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame
 ) -> dict[str, float]:
     """Return what the rules of findings may name, as far as it is known and no time."""
     numbers = dict(device.constants) if device else {}

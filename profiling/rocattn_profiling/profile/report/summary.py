@@ -10,7 +10,7 @@ from rocattn_profiling.pages.render import shorten
 from rocattn_profiling.profile.report.verdict import BOUND, FAR, IDLE, SHORT
 
 if TYPE_CHECKING:
-    from rocattn_profiling.profile.report.compare import Pair
+    from rocattn_profiling.profile.report.compare import KernelPair
     from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
     from rocattn_profiling.profile.report.verdict import Verdict
 
@@ -32,7 +32,7 @@ _OF_MANY = {
 
 
 @dataclass(frozen=True)
-class Line:
+class SummaryLine:
     """The verdict on one kernel, or on several that have the same.
 
     Attributes:
@@ -49,7 +49,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Summary:
+class ReportSummary:
     """The first lines of a report.
 
     Attributes:
@@ -61,7 +61,7 @@ class Summary:
         commands: What to run to know more.
     """
 
-    lines: list[Line]
+    lines: list[SummaryLine]
     why_none: str
     runtime: str
     more: str
@@ -69,16 +69,16 @@ class Summary:
     commands: list[str]
 
 
-def summarise(report: ProfileReport) -> Summary:
+def summarise(report: ProfileReport) -> ReportSummary:
     """Return what bounds the kernels of a report, the longest first."""
     if report.per != "kernel":
-        return Summary([], "no verdict: those are of kernels, not of single dispatches", "", "", [], [])
+        return ReportSummary([], "no verdict: those are of kernels, not of single dispatches", "", "", [], [])
     judged = [(number, each, each.verdict) for number, each in enumerate(report.kernels, 1) if each.verdict]
     own = [each for each in report.kernels if each.verdict is None]
     share = sum(each.time_share for each in own)
     runtime = f"copies and fills of the HIP runtime: {100 * share:.0f} % of the time" if share >= _RUNTIME else ""
     if not judged:
-        return Summary([], "no verdict: only the HIP runtime's own kernels ran", runtime, "", [], [])
+        return ReportSummary([], "no verdict: only the HIP runtime's own kernels ran", runtime, "", [], [])
     groups: dict[tuple[str, str], list[tuple[int, KernelProfile, Verdict]]] = {}
     for number, kernel, reason in judged:
         alone = reason.code in {BOUND, FAR} or (reason.code in _OF_MANY and kernel.time_share >= _LONG)
@@ -87,7 +87,7 @@ def summarise(report: ProfileReport) -> Summary:
     shown = list(groups.values())[:KERNELS]
     left = sum(len(group) for group in groups.values()) - sum(len(group) for group in shown)
     commands = dict.fromkeys(reason.remedy for group in groups.values() for _, _, reason in group if reason.remedy)
-    return Summary(
+    return ReportSummary(
         [_line(group) for group in shown], "", runtime, f"{left} more kernels are in the report" if left else "",
         _others(report), list(commands),
     )  # fmt: skip
@@ -104,18 +104,18 @@ def _others(report: ProfileReport) -> list[str]:
     return found[:ALSO]
 
 
-def _line(group: list[tuple[int, KernelProfile, Verdict]]) -> Line:
+def _line(group: list[tuple[int, KernelProfile, Verdict]]) -> SummaryLine:
     numbers = tuple(number for number, _, _ in group)
     number, kernel, reason = group[0]
     share = sum(each.time_share for _, each, _ in group)
     part = f"{100 * share:.{0 if share >= 0.1 else 1}f} % of the time" if kernel.time_ns else ""
     if len(group) > 1:
         who = f"{len(group)} kernels{f' ({part})' if part else ''}"
-        return Line(numbers, who, _OF_MANY.get(reason.code, reason.text), "")
+        return SummaryLine(numbers, who, _OF_MANY.get(reason.code, reason.text), "")
     median = quantity(kernel.time_ns[50] / 1e9, "seconds") if kernel.time_ns else ""
     facts = ", ".join(filter(None, (part, median)))
     gain = next((f.gain_text for f in kernel.findings if f.key == reason.finding and f.gain is not None), "")
-    return Line(numbers, f"kernel {number}{f' ({facts})' if facts else ''}, {name(kernel)}", reason.text, gain)
+    return SummaryLine(numbers, f"kernel {number}{f' ({facts})' if facts else ''}, {name(kernel)}", reason.text, gain)
 
 
 def name(kernel: KernelProfile) -> str:
@@ -123,7 +123,7 @@ def name(kernel: KernelProfile) -> str:
     return kernel.label or shorten(kernel.name)
 
 
-def changes(report: ProfileReport, pairs: list[Pair]) -> list[str]:
+def changes(report: ProfileReport, pairs: list[KernelPair]) -> list[str]:
     """Return what a comparison found, a line for each of the kernels whose time changed most, and who is in one only.
 
     Args:
@@ -147,7 +147,7 @@ def changes(report: ProfileReport, pairs: list[Pair]) -> list[str]:
     return lines
 
 
-def _shift(pair: Pair) -> str:
+def _shift(pair: KernelPair) -> str:
     """Say which limit's share moved most: "LDS 23 -> 79 %"."""
     before, after = (
         {bound.key: bound for bound in (kernel.bounds.known if kernel and kernel.bounds else ())}
@@ -162,7 +162,7 @@ def _shift(pair: Pair) -> str:
     return f"{new.name} {old.pct:.0f} -> {new.pct:.0f} %"
 
 
-def lines(report: ProfileReport, pairs: list[Pair] | None = None) -> list[str]:
+def lines(report: ProfileReport, pairs: list[KernelPair] | None = None) -> list[str]:
     """Return the lines of a report on the terminal; never none.
 
     Args:

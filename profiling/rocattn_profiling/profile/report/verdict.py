@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.report.findings import Finding
+    from rocattn_profiling.profile.report.findings import KernelFinding
     from rocattn_profiling.profile.report.limits import Bounds
 
 
@@ -61,7 +61,7 @@ class Verdict(Reason, frozen=True):
 
 
 def verdict(
-    bounds: Bounds, findings: Sequence[Finding], device: Device | None, counted: Mapping[str, object],
+    bounds: Bounds, findings: Sequence[KernelFinding], device: Device | None, counted: Mapping[str, object],
     mean_ns: float | None, *, stood_still: bool,
 ) -> Verdict:  # fmt: skip
     """Return what bounds a kernel, or why that is not known.

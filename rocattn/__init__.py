@@ -7,26 +7,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rocattn.backend import Backend, Support
     from rocattn.config import AttentionConfig
     from rocattn.errors import ConfigError, NoBackendError, RocattnError, ToolchainError
     from rocattn.functional import attention, attention_backward
     from rocattn.kv_cache import KVCache, PagedKVCache
-    from rocattn.registry import BACKENDS, Backend, BackendRegistry
-    from rocattn.support import Support
+    from rocattn.registry import BACKENDS, BackendRegistry
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BACKENDS": "backends",
     "AttentionConfig": "config",
-    "Backend": "registry",
+    "Backend": "backend",
     "BackendRegistry": "registry",
     "ConfigError": "errors",
     "KVCache": "kv_cache",
     "NoBackendError": "errors",
     "PagedKVCache": "kv_cache",
     "RocattnError": "errors",
-    "Support": "support",
+    "Support": "backend",
     "ToolchainError": "errors",
     "attention": "functional",
     "attention_backward": "functional",

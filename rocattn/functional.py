@@ -25,15 +25,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rocattn.backend import Operands
 from rocattn.backends import BACKENDS
 from rocattn.config import DTYPE_BYTES, LARGEST, AttentionConfig
 from rocattn.errors import ConfigError
-from rocattn.layouts import Operands, empty_in_layout, heads_view, mask_view
+from rocattn.layouts import empty_in_layout, heads_view, mask_view
 
 if TYPE_CHECKING:
+    from rocattn.backend import Array
     from rocattn.config import Direction, MaskKind
     from rocattn.gpu.tensors import DeviceCall
-    from rocattn.registry import Array
 
 
 def attention(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
 
-    from rocattn.registry import Array
+    from rocattn.backend import Array
 
 LARGE_LSE = 2.0**14
 """Beyond it the spacing of float32 is 2^-9 and more, and parts joined by their LSE are off by as much."""

@@ -15,7 +15,7 @@ strides.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,33 +26,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
 
+    from rocattn.backend import Array
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Array
 
 _LINE = 64  # bytes
 _LARGE = 1 << 20  # bytes: larger outputs go past the caches (kNear in kernels/cpu/problem.h)
 _AXES = {"BSHD": "[B, S, H, D]", "BHSD": "[B, H, S, D]", "BSE": "[B, S, H*D]"}
-
-
-class Operands(NamedTuple):
-    """What a backend reads: views of the caller's arrays, and the options that carry data.
-
-    Attributes:
-        q: [B, H, Sq, D].
-        k: [B, Hkv, Sk, D].
-        v: [B, Hkv, Sk, Dv].
-        mask: [B or 1, H or 1, Sq or 1, Sk or 1], bool (True = may attend) or floating (added to the scaled scores);
-            None without one.
-        alibi_slopes: [B, H], float32 (float64 if q is); None without them.
-        sinks: [H], float32 (float64 if q is): one more logit per head; None without them.
-    """
-
-    q: Array
-    k: Array
-    v: Array
-    mask: Array | None = None
-    alibi_slopes: Array | None = None
-    sinks: Array | None = None
 
 
 def heads_view(array: Array, layout: str, num_heads: int | None, name: str) -> Array:

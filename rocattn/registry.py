@@ -3,86 +3,16 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rocattn.backend import checked
 from rocattn.errors import ConfigError, NoBackendError
-from rocattn.support import YES, Support
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from rocattn.backend import Backend, Support
     from rocattn.config import AttentionConfig
-    from rocattn.layouts import Operands
-
-    Array = NDArray[Any]
-
-# With `Support` and `YES`, so that whoever writes a backend has all of it here.
-__all__ = ["BACKENDS", "YES", "Backend", "BackendRegistry", "Support", "checked"]
-
-
-class Backend(ABC):
-    """One implementation of attention.
-
-    Attributes:
-        name: What users pass as ``backend=``.
-        priority: Higher is chosen first among the able ones; read when an order is first needed.
-        is_stand_in: Whether it runs on something in place of the hardware it is for, so that its times mean nothing.
-    """
-
-    name: str
-    priority: int = 0
-    is_stand_in: bool = False
-
-    def available(self) -> Support:
-        """Whether this machine can run the backend at all."""
-        return YES
-
-    @abstractmethod
-    def supports(self, config: AttentionConfig) -> Support:
-        """Whether the backend computes this config exactly as the contract says."""
-
-    @abstractmethod
-    def workspace_bytes(self, config: AttentionConfig) -> int:
-        """Return the memory the backend allocates at its peak beside inputs and outputs, in bytes."""
-
-    def score_bytes(self, config: AttentionConfig) -> int:  # noqa: ARG002 - of a backend that never holds scores
-        """Return what of the workspace are attention scores or weights [.., Sq, Sk], in bytes; 0 unless overridden."""
-        return 0
-
-    def expect(self, kv_bytes: int) -> None:  # noqa: B027 - most have nothing to get ready
-        """Get ready for a forward call that is still being checked: it may follow at once, or not at all.
-
-        Args:
-            kv_bytes: The size of K in bytes, unchecked.
-        """
-
-    @abstractmethod
-    def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
-        """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
-
-    @abstractmethod
-    def backward(
-        self,
-        config: AttentionConfig,
-        operands: Operands,
-        dout: Array,
-        out: Array,
-        lse: Array,
-        dq: Array,
-        dk: Array,
-        dv: Array,
-    ) -> None:
-        """Write the gradients into ``dq``, ``dk``, ``dv`` ([B, H or Hkv, S, D or Dv] views)."""
-
-
-def checked(backend: Backend, answer: Any) -> Support:
-    """Return a backend's answer, or raise ConfigError if it is none: a bare False has no reason to show."""
-    if not isinstance(answer, Support):
-        raise ConfigError(f"backend {backend.name!r} answers {answer!r}: it must answer a rocattn.Support")
-    return answer
 
 
 class BackendRegistry:

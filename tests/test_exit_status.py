@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 MODULE = """\
 import numpy as np
 from rocattn.backends import BACKENDS, CpuBackend
-from rocattn.support import Support
+from rocattn.backend import Support
 
 class Absent(CpuBackend):
     name, priority = "absent", -9

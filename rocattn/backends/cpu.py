@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rocattn.backend import YES, Backend, Support
 from rocattn.backends.scores import (
     Heads,
     Hidden,
@@ -21,14 +22,12 @@ from rocattn.backends.scores import (
     product,
     query_factor,
 )
-from rocattn.registry import YES, Backend, Support
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
+    from rocattn.backend import Array, Operands
     from rocattn.config import AttentionConfig
-    from rocattn.layouts import Operands
-    from rocattn.registry import Array
 
 CHUNK_SCORES = 1 << 22
 """Scores computed together unless one KV head has more: 16 MiB in float32, which an L3 cache holds."""

@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rocattn.backend import YES, Backend, Support, length_problem
 from rocattn.errors import RocattnError, ToolchainError
-from rocattn.registry import YES, Backend, Support
 from rocattn.sources import kernel_root
 from rocattn.threads import thread_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rocattn.backend import Array, Operands
     from rocattn.config import AttentionConfig
-    from rocattn.layouts import Operands
-    from rocattn.registry import Array
 
 _LOG = logging.getLogger(__name__)
 
@@ -253,9 +252,8 @@ class CpuFlashBackend(Backend):
         """Say yes to everything but float64 and sequences of 2^30 and more."""
         if config.dtype == "float64":
             return Support(ok=False, reason="float64 is not computed in tiles: its sums are float32; use cpu")
-        if max(config.seq_q, config.seq_k) >= 1 << 30:
-            return Support(ok=False, reason="positions are 32-bit: seq_q and seq_k must be below 2^30")
-        return YES
+        reason = length_problem(config)
+        return Support(ok=False, reason=reason) if reason else YES
 
     def workspace_bytes(self, config: AttentionConfig) -> int:
         """Return the tiles of all threads, partial results of split keys, and (backward) float32 dq sums, in bytes."""

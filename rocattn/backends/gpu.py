@@ -5,24 +5,28 @@ What is computed how is the plan's business (`rocattn.gpu.plan`); here is who is
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from typing import TYPE_CHECKING
 
-from rocattn.gpu.errors import GpuError
-from rocattn.registry import YES, Backend, Support
+import numpy as np
+
+from rocattn.backend import YES, Backend, Support
+from rocattn.gpu.errors import CaptureError, GpuError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rocattn.backend import Array, Operands
     from rocattn.config import AttentionConfig
+    from rocattn.gpu.launch import Buffer
     from rocattn.gpu.runtime import PreparedPlan, Runtime
-    from rocattn.layouts import Operands
-    from rocattn.registry import Array
 
 VARIABLE = "ROCATTN_USE_FLASH_ATTENTION"
 _PRIORITY_GPU = 20
 _PRIORITY_STAND_IN = -1000
+_ALIGN = 256  # bytes, of arrays in pinned memory
 
 
 class GpuBackend(Backend):
@@ -114,7 +118,6 @@ class GpuBackend(Backend):
 
     def _run(self, config: AttentionConfig, operands: Operands, more: dict[str, Array]) -> None:
         from rocattn.gpu.driver import open_hip
-        from rocattn.gpu.host_io import run_on_host_arrays
 
         arrays = {"q": operands.q, "k": operands.k, "v": operands.v} | more
         for name in ("mask", "alibi_slopes", "sinks"):
@@ -122,7 +125,7 @@ class GpuBackend(Backend):
                 arrays[name] = array
         mask_dtype = None if operands.mask is None else operands.mask.dtype.name
         with open_hip().keep_device():
-            run_on_host_arrays(self.prepare(self.runtime(), config, mask_dtype=mask_dtype), arrays)
+            _run_on_host_arrays(self.prepare(self.runtime(), config, mask_dtype=mask_dtype), arrays)
 
     def prepare(
         self, runtime: Runtime, config: AttentionConfig, *, strides: Mapping[str, tuple[int, ...]] | None = None,
@@ -184,3 +187,53 @@ class GpuBackend(Backend):
                 return self.runtime(), ""
         except GpuError as error:
             return None, str(error)
+
+
+def _run_on_host_arrays(prepared: PreparedPlan, arrays: Mapping[str, Array]) -> None:
+    """Run a plan on arrays in host memory and wait for it.
+
+    Inputs are gathered into pinned memory in the plan's own layout (any strides are fine), one while the one before is
+    on its way; outputs come back the same way.
+
+    Args:
+        prepared: The plan; its strides are those of contiguous arrays.
+        arrays: The [B, H, S, D] views (and lse, mask, …) by buffer name; outputs are written.
+
+    Raises:
+        DeviceMemoryError: When device or pinned memory runs out.
+        LaunchError: When a kernel fails.
+        CaptureError: When the device's own stream is being captured.
+    """
+    from rocattn.gpu.plan import buffer_bytes, used_buffers
+
+    runtime, plan = prepared.runtime, prepared.plan
+    runtime.enter()
+    if runtime.hip.capture_number(runtime.stream):
+        raise CaptureError("numpy arrays cannot be captured: each call with them waits for its result")
+    used = used_buffers(plan)
+    buffers = {name: plan.buffers[name] for name in arrays if name in used}
+    sizes = {name: buffer_bytes(buffer) for name, buffer in buffers.items()}
+    places, total = {}, 0
+    for name, size in sizes.items():
+        places[name], total = total, total + -(-size // _ALIGN) * _ALIGN
+    hip, stream = runtime.hip, runtime.stream
+    with runtime.staging.taken(total) as pinned, runtime.pool.taken(sizes, stream) as device:
+        try:
+            for name, buffer in buffers.items():
+                if buffer.role == "input" and sizes[name]:
+                    np.copyto(_view(pinned + places[name], buffer, sizes[name], arrays[name].dtype), arrays[name])
+                    hip.copy_to_device(device[name], pinned + places[name], sizes[name], stream)
+            prepared.run(device, stream)
+            outputs = [name for name, buffer in buffers.items() if buffer.role == "output" and sizes[name]]
+            for name in outputs:
+                hip.copy_to_host(pinned + places[name], device[name], sizes[name], stream)
+        finally:  # also on the way out of an error: the pinned memory must not be in use any more
+            hip.stream_synchronize(stream)
+        for name in outputs:
+            np.copyto(arrays[name], _view(pinned + places[name], buffers[name], sizes[name], arrays[name].dtype))
+
+
+def _view(address: int, buffer: Buffer, size: int, dtype: np.dtype[np.generic]) -> Array:
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    strides = tuple(step * dtype.itemsize for step in buffer.strides)
+    return np.ndarray(buffer.shape, dtype, memoryview(memory), strides=strides)

@@ -19,9 +19,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rocattn.backend import Array, Operands
     from rocattn.config import AttentionConfig
-    from rocattn.layouts import Operands
-    from rocattn.registry import Array
 
 # By item size: the unsigned type of that size, where its sign bit is, and the bits of +inf.
 _INF_BITS: dict[int, tuple[type[np.unsignedinteger[Any]], int, int]] = {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from rocattn.gpu.errors import ArchError
 
+Family = Literal["gfx11", "gfx12", "cdna", "vector"]
 TESTED = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
 """The targets that tests compile for."""
 
@@ -42,3 +44,14 @@ def has_kernels(target: str) -> bool:
 def wave_size(target: str) -> int:
     """Return the lanes of a wave as the kernels are compiled: 64 on CDNA, 32 on RDNA."""
     return 64 if processor(target).startswith("gfx9") else 32
+
+
+def family(arch: str, dtype: str) -> Family:
+    """Return which form of the matrix product an architecture uses for a dtype (`kernels/include/rocattn/matrix.h`)."""
+    if dtype == "float32":
+        return "vector"
+    if arch.startswith("gfx11"):
+        return "gfx11"
+    if arch.startswith("gfx12"):
+        return "gfx12"
+    return "cdna" if arch in {"gfx90a", "gfx942", "gfx950"} else "vector"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rocattn.backend import length_problem
 from rocattn.config import DTYPE_BYTES
 from rocattn.gpu.launch import BufferArg, Launch, ScalarArg
 
@@ -21,6 +22,8 @@ KERNEL_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 """What kernels call the dtypes they are compiled for."""
 MASK_KINDS = {"bool": 1, "float32": 2, "float16": 3, "bfloat16": 4}
 """The value of ``mask_kind`` by the mask's dtype; 0 is no mask."""
+MAX_GRID_YZ = 65535
+"""Blocks along y and z of a grid: heads and batches."""
 MAX_BLOCKS = 1 << 16
 """Blocks of a kernel that loops over its work: many times what any GPU holds at once, so that the load is even."""
 
@@ -40,6 +43,13 @@ class Variant:
     source: str
     symbol: str
     defines: dict[str, str | int]
+
+
+def size_problem(config: AttentionConfig) -> str:
+    """Return why a problem is too large for the kernels, whatever their tiles; "" if it is not."""
+    if max(config.batch, config.num_heads) > MAX_GRID_YZ:
+        return f"a grid has at most {MAX_GRID_YZ} heads and as many batches"
+    return length_problem(config)
 
 
 def pointer(name: str, buffers: dict[str, Buffer]) -> Arg:

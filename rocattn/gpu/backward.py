@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from rocattn.backend import YES, Support
 from rocattn.errors import ConfigError
 from rocattn.gpu.arch import wave_size
 from rocattn.gpu.arguments import (
@@ -28,7 +29,6 @@ from rocattn.gpu.arguments import (
     window,
 )
 from rocattn.gpu.launch import WorkspaceArg
-from rocattn.support import YES, Support
 
 if TYPE_CHECKING:
     from rocattn.config import AttentionConfig

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from rocattn.backend import YES, Support
 from rocattn.gpu.arch import wave_size
 from rocattn.gpu.arguments import (
     KERNEL_TYPES,
+    MAX_GRID_YZ,
     Variant,
     f32,
     launch,
@@ -19,13 +21,13 @@ from rocattn.gpu.arguments import (
     mask_strides,
     pointer,
     row_strides,
+    size_problem,
     stride_problem,
     u32,
     window,
 )
 from rocattn.gpu.launch import WorkspaceArg
 from rocattn.gpu.tiles import FlashTile, column_step, decode_tile, flash_tile, is_narrow, padded_head_dim
-from rocattn.support import YES, Support
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from rocattn.gpu.launch import Arg, Buffer, Launch
 
 MAX_HEAD_DIM = 256
-MAX_GRID_YZ = 65535
-MAX_POSITION = 1 << 30
 DECODE_ROWS = 32
 """Query rows of a KV head (Sq times the heads that share it) up to which the decode kernel is taken: two of its tiles.
 The prefill kernels would compute 64 rows and more and read K and V once for each of the heads."""
@@ -70,10 +70,8 @@ def can_use_flash_attention(config: AttentionConfig, arch: str, buffers: dict[st
         )
     elif not config.head_dim or not config.head_dim_v:
         reason = "flash kernels read column 0 for columns that are not there: head dimensions must be 1 or more"
-    elif max(config.batch, config.num_heads) > MAX_GRID_YZ:
-        reason = f"a grid has at most {MAX_GRID_YZ} heads and as many batches"
-    elif max(config.seq_q, config.seq_k) >= MAX_POSITION:
-        reason = "positions are 32-bit: seq_q and seq_k must be below 2^30"
+    elif too_large := size_problem(config):
+        reason = too_large
     elif buffers is not None:
         reason = stride_problem(("k", "v"), _tile(config, arch).keys_per_tile, buffers)
     return Support(ok=False, reason=reason) if reason else YES

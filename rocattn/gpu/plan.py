@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from rocattn.backend import YES, Support
 from rocattn.config import DTYPE_BYTES
 from rocattn.errors import ConfigError
 from rocattn.gpu.arch import processor
+from rocattn.gpu.arguments import MAX_GRID_YZ, size_problem
 from rocattn.gpu.build import code_object_name
 from rocattn.gpu.launch import Buffer, BufferArg, Launch, LaunchPlan, ScalarArg, WorkspaceArg
-from rocattn.support import YES, Support
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rocattn.config import AttentionConfig
 
-MAX_GRID_YZ = 65535
 _GRID_LIMIT = 1 << 32  # hipModuleLaunchKernel: threads along one dimension stay below it
 _COUNT_LIMIT = 1 << 31  # loops over 32-bit counts step beyond their end
 Role = Literal["input", "output"]
@@ -88,10 +88,8 @@ def supports(config: AttentionConfig) -> Support:
     """Say whether there are GPU kernels for a problem, on whatever path."""
     if config.dtype == "float64":
         return Support(ok=False, reason="float64 has no GPU kernels: use float32, or the cpu backend")
-    if max(config.seq_q, config.seq_k) >= 1 << 30:
-        return Support(ok=False, reason="positions are 32-bit: seq_q and seq_k must be below 2^30")
-    if config.batch > MAX_GRID_YZ or config.num_heads > MAX_GRID_YZ:
-        return Support(ok=False, reason=f"a grid holds at most {MAX_GRID_YZ} batches and heads")
+    if reason := size_problem(config):
+        return Support(ok=False, reason=reason)
     if config.direction == "backward":
         from rocattn.gpu.backward import can_use_backward
 

@@ -8,8 +8,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 
-from rocattn.complaint import complaint
-from rocattn.errors import signal_name
+from rocattn.errors import complaint, signal_name
 from rocattn.gpu.driver import GpuDevice, Hip, import_bindings
 from rocattn.gpu.errors import GpuError, NoDeviceError, NoRuntimeError
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from rocattn.config import DTYPE_BYTES
+from rocattn.gpu.arch import Family, family
 
 PADDED_HEAD_DIMS = (32, 64, 80, 96, 128, 160, 192, 256)
-Family = Literal["gfx11", "gfx12", "cdna", "vector"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +79,6 @@ def column_step(head_dim: int, head_dim_v: int, itemsize: int) -> int:
     if {head_dim, head_dim_v} <= set(PADDED_HEAD_DIMS):
         return 0
     return math.gcd(head_dim, head_dim_v, 16 // itemsize)
-
-
-def family(arch: str, dtype: str) -> Family:
-    """Return which form of the matrix product an architecture uses for a dtype (`kernels/include/rocattn/matrix.h`)."""
-    if dtype == "float32":
-        return "vector"
-    if arch.startswith("gfx11"):
-        return "gfx11"
-    if arch.startswith("gfx12"):
-        return "gfx12"
-    return "cdna" if arch in {"gfx90a", "gfx942", "gfx950"} else "vector"
 
 
 # Largest padded head dimension (of q and v) -> tile; the first that fits is taken.

@@ -18,8 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn.complaint import complaint
-from rocattn.errors import ToolchainError
+from rocattn.errors import ToolchainError, complaint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from rocattn.complaint import complaint
+from rocattn.errors import complaint
 from rocattn_profiling.revisions.interpreters import InterpreterError, find_interpreter, fitting_interpreter
 
 PYENV = """\

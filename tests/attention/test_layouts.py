@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import rocattn
+from rocattn.backend import YES, Backend
 from rocattn.backends import BACKENDS
 from rocattn.errors import ConfigError
 from rocattn.functional import describe
 from rocattn.layouts import empty_in_layout, heads_view
-from rocattn.registry import YES, Backend
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
 from .problems import BACKENDS as NAMES

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import rocattn
+from rocattn.backend import YES, Backend, Support
 from rocattn.backends import BACKENDS
 from rocattn.config import AttentionConfig
 from rocattn.errors import ConfigError, NoBackendError
-from rocattn.registry import YES, Backend, BackendRegistry, Support
+from rocattn.registry import BackendRegistry
 
 CONFIG = AttentionConfig(batch=1, num_heads=2, seq_q=5, seq_k=7, head_dim=8)
 DOUBLE = CONFIG.replace(dtype="float64")

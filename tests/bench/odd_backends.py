@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 
+from rocattn.backend import YES, Backend, Support
 from rocattn.backends import BACKENDS
-from rocattn.registry import YES, Backend, Support
 
 
 class Odd(Backend):

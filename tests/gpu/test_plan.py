@@ -193,7 +193,7 @@ def test_features_of_a_target_do_not_matter():
     [
         ({"dtype": "float64"}, {}, "float64 has no GPU kernels"),
         ({"seq_k": 1 << 30}, {}, "positions are 32-bit"),
-        ({"batch": 70_000}, {}, "at most 65535 batches"),
+        ({"batch": 70_000}, {}, "at most 65535 heads"),
         (
             {"batch": 65_535, "num_heads": 66, "seq_q": 1000, "direction": "backward"},
             {},

@@ -15,7 +15,7 @@ import numpy as np
 import rocattn
 from rocattn import BACKENDS
 from rocattn.errors import RocattnError
-from rocattn.gpu import dlpack
+from rocattn.gpu import tensors
 gpu = BACKENDS.get("gpu")
 runtime = gpu.runtime()
 signature = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
@@ -98,14 +98,14 @@ found["taken"] = [taken.shape, taken.ctypes.data == out.address]
 dropped = out.__dlpack__()
 del dropped
 gc.collect()
-found["exported"] = len(dlpack._exported)
+found["exported"] = len(tensors._exported)
 address, before = out.address, runtime.pool.current_bytes
 del out
 gc.collect()
 found["held"] = before - runtime.pool.current_bytes
 del taken
 gc.collect()
-found["freed"] = [before - runtime.pool.current_bytes, len(dlpack._exported)]
+found["freed"] = [before - runtime.pool.current_bytes, len(tensors._exported)]
 del lse
 gc.collect()
 found["left"] = runtime.pool.current_bytes

@@ -6,8 +6,8 @@ They compute with a small float32 program of their own or bend what they hand to
 
 import numpy as np
 
+from rocattn.backend import YES, Backend, Support
 from rocattn.backends import BACKENDS
-from rocattn.registry import YES, Backend, Support
 
 TILE = 48  # keys of an online softmax's tile
 SENTINEL = -1e9

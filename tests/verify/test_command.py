@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rocattn.backend import Support
 from rocattn.backends import BACKENDS, CpuBackend
-from rocattn.registry import Support
 from rocattn_profiling.cli import main
 from rocattn_profiling.verify.cases import FAMILIES, LEVELS, cases, find_case
 from rocattn_profiling.verify.run import verify

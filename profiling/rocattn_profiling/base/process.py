@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from rocattn.complaint import complaint
-from rocattn.errors import RocattnError, signal_name
+from rocattn.errors import RocattnError, complaint, signal_name
 from rocattn_profiling.base.markup import terminal
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn.complaint import complaint
-from rocattn.errors import RocattnError
+from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
 
 if TYPE_CHECKING:

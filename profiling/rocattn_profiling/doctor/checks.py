@@ -20,7 +20,6 @@ import msgspec
 import rocattn
 from rocattn.cache import cache_folder, compiled_entries, write_problem
 from rocattn.cache_limit import limit_gib, limit_problem
-from rocattn.cpu_model import cpu_model
 from rocattn.errors import RocattnError, ToolchainError
 from rocattn.gpu.arch import has_kernels
 from rocattn.gpu.probe import GpuProbe, probe
@@ -29,6 +28,7 @@ from rocattn.threads import count_problem, thread_count
 from rocattn.toolchain import Compiler, choose_host_compiler, find_compilers, host_isa
 from rocattn_profiling.base.process import BrokenToolError, find_tool, tool_version
 from rocattn_profiling.measure import cgroup, machine
+from rocattn_profiling.measure.machine import cpu_model
 from rocattn_profiling.profile.collect.find import Tool, find_profilers
 from rocattn_profiling.revisions import environments
 

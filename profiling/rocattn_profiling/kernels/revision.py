@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from rocattn.complaint import complaint
-from rocattn.errors import RocattnError
+from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.kernels.shipped import Shipped, is_quick
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rocattn.backends.gpu import GpuBackend
 
 if TYPE_CHECKING:
+    from rocattn.backend import Backend
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Backend
 
 PROCESS_BYTES = 250_000_000
 """A Python process with numpy and its BLAS threads' buffers, and the slices that the check works in."""

@@ -6,16 +6,32 @@ import functools
 import os
 import platform
 import re
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import rocattn
-from rocattn.cpu_model import cpu_model
 from rocattn.errors import ToolchainError
 from rocattn.gpu.probe import probe
 from rocattn.toolchain import choose_host_compiler, host_isa
 from rocattn_profiling.measure import cgroup
 from rocattn_profiling.measure.records import Commit, Machine
 from rocattn_profiling.revisions.git import RevisionError, git
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the CPU's name as the system gives it; its architecture where it gives none."""
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"^(?:model name|Hardware|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
+    name = found[1] if found else ""
+    if not name and platform.system() == "Darwin":
+        with suppress(OSError):
+            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            name = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return " ".join((name or platform.processor() or platform.machine() or "unknown CPU").split())
 
 
 def available_cores() -> int:

@@ -31,7 +31,7 @@ from rocattn_profiling.workloads.inputs import make_inputs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rocattn.registry import Backend, Support
+    from rocattn.backend import Backend, Support
 
 GPU_STANDARD = "gpu-standard"
 """How the standard path of the gpu backend is called here: a configuration of it, not a backend."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rocattn.backend import Backend
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Backend
 
     Numbers = NDArray[np.float64]
 

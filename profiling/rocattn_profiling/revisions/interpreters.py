@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from rocattn.complaint import complaint
-from rocattn.errors import RocattnError
+from rocattn.errors import RocattnError, complaint
 
 _NEWEST = 16
 OLDEST = (3, 10)  # the worker's

@@ -14,8 +14,8 @@ from rocattn.layouts import heads_view, stored_shape
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
 if TYPE_CHECKING:
+    from rocattn.backend import Array, Backend
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Array, Backend
     from rocattn_profiling.workloads.inputs import Inputs
 
 _MARGIN = 3  # elements of NaN before and behind an array, along each axis

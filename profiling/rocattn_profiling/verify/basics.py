@@ -15,7 +15,7 @@ from rocattn.config import DTYPE_BYTES, AttentionConfig
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rocattn.registry import Backend
+    from rocattn.backend import Backend
 
 TILE = 16  # the smallest tile that kernels have: no size beside its multiples is one of a larger tile's
 POINTS: dict[str, Callable[[AttentionConfig], bool]] = {

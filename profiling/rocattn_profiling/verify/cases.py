@@ -22,7 +22,7 @@ from rocattn_profiling.verify.basics import all_basics, basics
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rocattn.registry import Backend
+    from rocattn.backend import Backend
 
 LEVELS = ("quick", "core", "full")
 FAMILIES = {

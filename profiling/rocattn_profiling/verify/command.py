@@ -14,7 +14,7 @@ from rocattn_profiling.base import console
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
-    from rocattn.registry import Backend
+    from rocattn.backend import Backend
     from rocattn_profiling.verify.cases import VerifyCase
     from rocattn_profiling.verify.outcomes import Verification
 
@@ -66,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("ROCATTN_GPU_POISON", "1")  # device memory may hold the right answer of an earlier case
 
+    from rocattn.backend import checked
     from rocattn.backends import BACKENDS
-    from rocattn.registry import checked
     from rocattn_profiling.base.files import write_text
     from rocattn_profiling.measure.settings import import_backends
     from rocattn_profiling.verify import run as verification

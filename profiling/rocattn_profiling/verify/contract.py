@@ -17,8 +17,8 @@ from rocattn.layouts import heads_view
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
 if TYPE_CHECKING:
+    from rocattn.backend import Array
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Array
     from rocattn_profiling.workloads.inputs import Inputs
 
 

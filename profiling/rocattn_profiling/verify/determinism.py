@@ -14,8 +14,8 @@ from rocattn_profiling.verify.arrays import compute
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rocattn.backend import Array, Backend
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Array, Backend
     from rocattn_profiling.workloads.inputs import Inputs
 
 THREADS = (1, 2, 3, 8)

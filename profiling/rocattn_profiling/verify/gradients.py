@@ -11,8 +11,8 @@ from rocattn.layouts import heads_view
 from rocattn_profiling.verify.contract import attend
 
 if TYPE_CHECKING:
+    from rocattn.backend import Array
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Array
     from rocattn_profiling.workloads.inputs import Inputs
 
 STEP = 1e-5

@@ -19,8 +19,8 @@ from rocattn_profiling.workloads.inputs import KINDS, Inputs, make_inputs, numpy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rocattn.backend import Array
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Array
 
 POISONS = {"nan": np.nan, "inf": np.inf, "minus-inf": -np.inf}
 _RANGES = {"float16": (-14, 65504.0), "bfloat16": (-126, 3.38e38), "float32": (-126, 3.4e38), "float64": (-1022, 1e308)}

@@ -15,7 +15,7 @@ from rocattn_profiling.verify.ulps import TensorErrors, ulp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from rocattn.registry import Array
+    from rocattn.backend import Array
     from rocattn_profiling.verify.cases import VerifyCase
 
 YARDSTICK = "yardstick"

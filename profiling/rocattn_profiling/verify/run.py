@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from rocattn.backend import checked
 from rocattn.layouts import heads_view
-from rocattn.registry import checked
 from rocattn_profiling.verify.arrays import compute, laid_out
 from rocattn_profiling.verify.contract import visible_pairs
 from rocattn_profiling.verify.determinism import differing
@@ -29,7 +29,7 @@ from rocattn_profiling.workloads.accuracy import judge_gradients, judge_output
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rocattn.registry import Array, Backend
+    from rocattn.backend import Array, Backend
     from rocattn_profiling.verify.cases import VerifyCase
     from rocattn_profiling.workloads.inputs import Inputs
     from rocattn_profiling.workloads.verdicts import Judgement

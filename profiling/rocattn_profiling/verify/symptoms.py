@@ -18,8 +18,8 @@ from rocattn_profiling.workloads.inputs import numpy_dtype
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rocattn.backend import Array
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Array
     from rocattn_profiling.workloads.inputs import Inputs
 
 LARGEST = 6e7

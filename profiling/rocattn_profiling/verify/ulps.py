@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from rocattn.registry import Array
+    from rocattn.backend import Array
     from rocattn_profiling.workloads.verdicts import AccuracyVerdict
 
 ULP_EDGES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1024.0)

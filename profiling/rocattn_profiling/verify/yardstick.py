@@ -17,8 +17,8 @@ from rocattn_profiling.workloads.naive import exact_gradients, one_kv_head
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rocattn.backend import Array
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Array
     from rocattn_profiling.workloads.inputs import Inputs
     from rocattn_profiling.workloads.verdicts import Judgement
 

@@ -51,8 +51,8 @@ from rocattn_profiling.workloads.verdicts import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rocattn.backend import Array
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Array
     from rocattn_profiling.measure.records import Check
     from rocattn_profiling.workloads.inputs import Inputs
 

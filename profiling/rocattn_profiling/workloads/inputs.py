@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from rocattn.backend import Operands
 from rocattn.errors import ConfigError
-from rocattn.layouts import Operands, heads_view, stored_shape
+from rocattn.layouts import heads_view, stored_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rocattn.backend import Array
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Array
 
 KINDS = ("normal", "trig")
 _CHUNK = 1 << 22  # elements made at a time, so that a large array needs no second one of its size

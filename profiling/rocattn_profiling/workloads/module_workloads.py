@@ -27,7 +27,7 @@ from rocattn_profiling.workloads.naive import exact_forward, naive_forward, one_
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rocattn.registry import Array
+    from rocattn.backend import Array
     from rocattn_profiling.measure.records import Check
     from rocattn_profiling.workloads.modules import Attend
     from rocattn_profiling.workloads.naive import Forward

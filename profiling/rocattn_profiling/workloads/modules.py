@@ -19,8 +19,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from rocattn.backend import Array
     from rocattn.kv_cache import KVCache, PagedKVCache
-    from rocattn.registry import Array
 
     Attend = Callable[..., Array]
 

@@ -19,9 +19,8 @@ from rocattn_profiling.workloads.inputs import numpy_dtype
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rocattn.backend import Array, Operands
     from rocattn.config import AttentionConfig
-    from rocattn.layouts import Operands
-    from rocattn.registry import Array
 
 BLOCK_SCORES = 1 << 21
 LARGE_SCORE = 64.0

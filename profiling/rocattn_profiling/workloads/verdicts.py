@@ -14,8 +14,8 @@ import numpy as np
 from rocattn_profiling.measure.records import Check
 
 if TYPE_CHECKING:
+    from rocattn.backend import Array
     from rocattn.config import AttentionConfig
-    from rocattn.registry import Array
 
 OUTPUT_FACTOR = 2.0
 GRADIENT_FACTOR = 3.0

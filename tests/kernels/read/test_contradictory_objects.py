@@ -6,8 +6,7 @@ import struct
 import msgspec
 import pytest
 
-from rocattn.toolchain.code_object import read_elf
-from rocattn.toolchain.target_ids import target_of_flags
+from rocattn.toolchain.code_object import read_elf, target_of_flags
 from rocattn_profiling.kernels.read.code_objects import CodeObjectError, read_objects
 
 from ..code_files import assemble, bundle, elf_of, pinned

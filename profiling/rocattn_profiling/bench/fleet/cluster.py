@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
-from rocattn.complaint import complaint
-from rocattn.errors import RocattnError
+from rocattn.errors import RocattnError, complaint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rocattn.complaint import complaint
-from rocattn.errors import RocattnError
+from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.base.process import StartError, run_group
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.workloads.grids import GRIDS

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError, ToolchainError
 from rocattn.toolchain.code_object import (
+    OTHER_RUNTIMES,
+    code_object_version,
     descriptor_symbol,
     descriptors_of,
     kernel_entries,
@@ -22,7 +24,6 @@ from rocattn.toolchain.code_object import (
     target_of,
 )
 from rocattn.toolchain.elf import shown
-from rocattn.toolchain.target_ids import OTHER_RUNTIMES, code_object_version
 from rocattn_profiling.kernels.read.bundles import parts_of
 from rocattn_profiling.kernels.read.contradictions import kernel_contradictions, object_contradictions
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rocattn.toolchain.code_object import descriptor_symbol
+from rocattn.toolchain.code_object import code_object_version, descriptor_symbol, target_of_flags, target_of_triple
 from rocattn.toolchain.descriptor import gfx_major
 from rocattn.toolchain.elf import RELOCATABLE, shown
-from rocattn.toolchain.target_ids import code_object_version, target_of_flags, target_of_triple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

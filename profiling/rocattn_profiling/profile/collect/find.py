@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from rocattn.complaint import complaint
-from rocattn.errors import RocattnError
+from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.base.process import Answer, ask
 
 # Name -> programs that are it, in the order in which they are looked for.

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rocattn.complaint import complaint
-from rocattn.errors import RocattnError
+from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.asv.series import PassedOver, beyond_measure
 from rocattn_profiling.asv.store import read_config
 from rocattn_profiling.site.asv.vendor import VendorError, assets, localise

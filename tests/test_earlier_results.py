@@ -158,7 +158,7 @@ def place(tmp_path, monkeypatch, records, verdict):  # noqa: F811 - the fixtures
     machine.install("rocprofv3")
     monkeypatch.setattr(find, "_places", lambda: [str(machine.bin)])
     monkeypatch.setattr(hardware, "examine", machine.examine)
-    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: dict(CEILINGS))
+    monkeypatch.setattr(harness.limits, "measure_ceilings", lambda *_, **__: dict(CEILINGS))
     monkeypatch.setattr("rocattn_profiling.ci.command._run_command", lambda _: 0)
     monkeypatch.chdir(tmp_path)
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):

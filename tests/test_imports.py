@@ -24,7 +24,6 @@ HOMES = {
     "submitit": {"profiling/rocattn_profiling/bench/fleet/cluster.py"},
     "gguf": {"profiling/rocattn_profiling/workloads/models.py"},
     "asv": {
-        "profiling/rocattn_profiling/asv/entry.py",
         "profiling/rocattn_profiling/asv/series.py",
         "profiling/rocattn_profiling/asv/store.py",
         "profiling/rocattn_profiling/revisions/asv_config.py",

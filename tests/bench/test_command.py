@@ -12,10 +12,11 @@ import pytest
 
 from rocattn_profiling.asv import store as asv_store
 from rocattn_profiling.bench import command as bench
+from rocattn_profiling.bench import limits
 from rocattn_profiling.bench import session as harness
 from rocattn_profiling.bench import view as bench_view
 from rocattn_profiling.cli import main
-from rocattn_profiling.measure import feasibility, machine
+from rocattn_profiling.measure import machine
 from rocattn_profiling.measure.records import Commit, read_records
 
 from .made_records import CEILINGS, make_record
@@ -29,7 +30,7 @@ SHORT = ["--launches", "1", "--samples", "3", "--threads", "1", "--no-store"]
 def _environment(monkeypatch):
     monkeypatch.syspath_prepend(str(HERE))
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: dict(CEILINGS))
+    monkeypatch.setattr(harness.limits, "measure_ceilings", lambda *_, **__: dict(CEILINGS))
     yield
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -269,9 +270,9 @@ def test_a_time_limit_that_no_process_can_be_held_to_is_refused(limit, capsys):
 
 def test_the_time_limit_that_is_named_is_enough():
     """Also where the ceilings, which each run measures anew, are a little lower; rounded down it was not."""
-    text = feasibility.time_problem(60.4, 60.0)
+    text = limits.time_problem(60.4, 60.0)
     assert text == "would take about 60 s, the limit is 60 s: raise it with --time-limit 91"
-    assert feasibility.time_problem(0.004, 0.001).startswith("would take about 0.004 s, the limit is 0.001 s")
+    assert limits.time_problem(0.004, 0.001).startswith("would take about 0.004 s, the limit is 0.001 s")
 
 
 @pytest.mark.usefixtures("_instant")

@@ -17,9 +17,10 @@ from rocattn.backends.gpu import GpuBackend
 from rocattn.config import AttentionConfig
 from rocattn.errors import NoBackendError, RocattnError
 from rocattn_profiling.bench import launch as bench_launch
+from rocattn_profiling.bench import limits
 from rocattn_profiling.bench import session as harness
 from rocattn_profiling.bench.session import BenchSession
-from rocattn_profiling.measure import feasibility, records
+from rocattn_profiling.measure import records
 from rocattn_profiling.measure.records import read_records
 from rocattn_profiling.measure.settings import Settings, import_backends
 from rocattn_profiling.measure.stats import speedup, summarize
@@ -36,7 +37,7 @@ def _environment(monkeypatch):
     """The odd backends can be imported here and in the workers; ceilings are not measured each time."""
     monkeypatch.syspath_prepend(str(HERE))
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: dict(CEILINGS))
+    monkeypatch.setattr(harness.limits, "measure_ceilings", lambda *_, **__: dict(CEILINGS))
     import_backends(MODULE)
 
 
@@ -172,7 +173,7 @@ class Card(GpuBackend):
 )
 def test_a_gpus_workspace_is_counted_in_its_own_memory(workspace, here, says):
     """Where it does not fit the reason is the device's size; this machine needs room for a pinned copy instead."""
-    assert re.fullmatch(says, feasibility.memory_problem(CONFIG, Card(workspace), 1, here))
+    assert re.fullmatch(says, limits.memory_problem(CONFIG, Card(workspace), 1, here))
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -182,19 +183,19 @@ def test_the_tensors_counted_are_at_least_those_that_exist(direction):
     q, kv, out = 6 * 100 * 12 * 4, 2 * 70 * 24 * 4, 6 * 100 * 12 * 4
     forward, backward = q + kv + 3 * out, q + kv + out + 3 * (q + kv)
     least = forward if direction == "forward" else backward
-    assert least < feasibility.tensor_bytes(config, 2) < 2 * least + 8 * (q + kv + out)
+    assert least < limits.tensor_bytes(config, 2) < 2 * least + 8 * (q + kv + out)
 
 
 def test_the_estimated_time_grows_with_the_work_and_shrinks_with_the_machine():
     """Twice the length is four times the pairs; a machine twice as fast takes half the time."""
     longer = CONFIG.replace(seq_q=18, seq_k=26)
-    one = feasibility.estimate_call_s(CONFIG, CEILINGS)
-    assert feasibility.estimate_call_s(longer, CEILINGS) == pytest.approx(4 * one)
-    assert feasibility.estimate_call_s(CONFIG, {k: 2 * v for k, v in CEILINGS.items()}) == pytest.approx(one / 2)
-    assert feasibility.estimate_call_s(CONFIG.replace(direction="backward"), CEILINGS) > one
+    one = limits.estimate_call_s(CONFIG, CEILINGS)
+    assert limits.estimate_call_s(longer, CEILINGS) == pytest.approx(4 * one)
+    assert limits.estimate_call_s(CONFIG, {k: 2 * v for k, v in CEILINGS.items()}) == pytest.approx(one / 2)
+    assert limits.estimate_call_s(CONFIG.replace(direction="backward"), CEILINGS) > one
     # The machine's speed says nothing of a GPU's, only of the projections that are timed with it.
-    assert feasibility.estimate_call_s(longer, CEILINGS, on_gpu=True) == 0
-    assert feasibility.estimate_call_s(longer, CEILINGS, 10**9, on_gpu=True) == pytest.approx(0.02)
+    assert limits.estimate_call_s(longer, CEILINGS, on_gpu=True) == 0
+    assert limits.estimate_call_s(longer, CEILINGS, 10**9, on_gpu=True) == pytest.approx(0.02)
 
 
 def test_what_is_not_supported_is_skipped_with_the_backends_reason(tmp_path):
@@ -337,7 +338,7 @@ from rocattn.config import AttentionConfig
 from rocattn_profiling.bench import session as harness
 from rocattn_profiling.measure.settings import Settings
 out, ceilings, settings, config = sys.argv[1:]
-harness.ceilings.measure_ceilings = lambda *_, **__: json.loads(ceilings)
+harness.limits.measure_ceilings = lambda *_, **__: json.loads(ceilings)
 config = AttentionConfig.from_dict(json.loads(config))
 with harness.BenchSession(Path(out), msgspec.json.decode(settings, type=Settings)) as session:
     session.measure("t", config, ["cpu"])

@@ -35,7 +35,7 @@ def asked(monkeypatch):
         return 1.0
 
     monkeypatch.setattr(harness, "measure_side_by_side", sides)
-    monkeypatch.setattr(harness.ceilings, "measure_ceilings", ceilings)
+    monkeypatch.setattr(harness.limits, "measure_ceilings", ceilings)
     monkeypatch.setattr(harness, "estimate_call_s", estimate)
     monkeypatch.setattr(harness.machine, "load_average", lambda: 0.0)
     return calls

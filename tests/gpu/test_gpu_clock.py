@@ -10,7 +10,7 @@ import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.bench import gpu_clock
-from rocattn_profiling.bench.gpu_sensors import Sensors, find_sensors
+from rocattn_profiling.bench.gpu_clock import Sensors, find_sensors
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,13 +19,13 @@ SUITE = """\
 import os
 import rocattn.gpu.reasons
 import rocattn_profiling.bench.gpu_clock as clock
-import rocattn_profiling.bench.gpu_sensors as sensors
 from rocattn import AttentionConfig
 from rocattn_profiling.workloads.inputs import make_inputs
 from pathlib import Path
 
 rocattn.gpu.reasons.driver_loaded = lambda: True
-clock.find_sensors = lambda bus_id: sensors.find_sensors(bus_id, Path(os.environ["STUB_DRM"]))
+find_sensors = clock.find_sensors
+clock.find_sensors = lambda bus_id: find_sensors(bus_id, Path(os.environ["STUB_DRM"]))
 CONFIG = AttentionConfig(batch=1, seq_q=33, seq_k=33, num_heads=2, head_dim=64, dtype="float16")
 CASES = {}
 

@@ -12,9 +12,10 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn.gpu.driver import GpuDevice
 from rocattn.gpu.probe import GpuProbe
-from rocattn_profiling.bench import ceilings
-from rocattn_profiling.bench.ceilings import last_level_cache_bytes, measure_ceilings
-from rocattn_profiling.measure import cgroup, machine
+from rocattn_profiling.bench import limits
+from rocattn_profiling.bench.limits import last_level_cache_bytes, measure_ceilings
+from rocattn_profiling.measure import machine
+from rocattn_profiling.measure.worker import Crash, Reply
 
 GIB = 2**30
 UNLIMITED_V1 = 9223372036854771712
@@ -60,18 +61,18 @@ def test_cgroup_2_limits_are_read(version_2):
     (folder / "cpu").unlink()
     write(folder, **{"cpu.max": "150000 100000\n", "memory.max": f"{4 * GIB}\n", "memory.current": f"{3 * GIB}\n"})
     write(folder, **{"memory.stat": stat})
-    assert cgroup.cpu_quota(version_2) == 1.5
-    assert cgroup.memory_limit_bytes(version_2) == 4 * GIB
-    assert cgroup.memory_left_bytes(version_2) == 2 * GIB
+    assert machine.cpu_quota(version_2) == 1.5
+    assert machine.memory_limit_bytes(version_2) == 4 * GIB
+    assert machine.memory_left_bytes(version_2) == 2 * GIB
 
 
 def test_cgroup_2_without_limits_is_no_limit(version_2):
     """The word "max", and a group without the files (the root), are both no limit."""
-    assert cgroup.cpu_quota(version_2) is None
+    assert machine.cpu_quota(version_2) is None
     write(version_2 / "sys/fs/cgroup", **{"cpu.max": "max 100000\n", "memory.max": "max\n", "memory.current": "7\n"})
-    assert cgroup.cpu_quota(version_2) is None
-    assert cgroup.memory_limit_bytes(version_2) is None
-    assert cgroup.memory_left_bytes(version_2) is None
+    assert machine.cpu_quota(version_2) is None
+    assert machine.memory_limit_bytes(version_2) is None
+    assert machine.memory_left_bytes(version_2) is None
 
 
 def test_cgroup_1_takes_the_tightest_limit_of_the_group_and_its_parents(version_1):
@@ -82,9 +83,9 @@ def test_cgroup_1_takes_the_tightest_limit_of_the_group_and_its_parents(version_
     write(memory, **{"memory.stat": f"inactive_file 1\ntotal_inactive_file {GIB // 2}\n"})
     write(memory / "7", **{"memory.limit_in_bytes": f"{UNLIMITED_V1}\n", "memory.usage_in_bytes": "5\n"})
     write(cpu, **{"cpu.cfs_quota_us": "50000\n", "cpu.cfs_period_us": "100000\n"})
-    assert cgroup.memory_limit_bytes(version_1) == 2 * GIB
-    assert cgroup.memory_left_bytes(version_1) == GIB + GIB // 2
-    assert cgroup.cpu_quota(version_1) == 0.5
+    assert machine.memory_limit_bytes(version_1) == 2 * GIB
+    assert machine.memory_left_bytes(version_1) == GIB + GIB // 2
+    assert machine.cpu_quota(version_1) == 0.5
 
 
 def test_cgroup_1_has_a_group_of_its_own_for_each_controller(version_1):
@@ -94,41 +95,41 @@ def test_cgroup_1_has_a_group_of_its_own_for_each_controller(version_1):
     for group, quota, limit in (("jobs/7", 250000, 2 * GIB), ("big", 50000, 4 * GIB)):
         write(mounts / "cpu,cpuacct" / group, **{"cpu.cfs_quota_us": f"{quota}\n", "cpu.cfs_period_us": "100000\n"})
         write(mounts / "memory" / group, **{"memory.limit_in_bytes": f"{limit}\n"})
-    assert cgroup.cpu_quota(version_1) == 2.5
-    assert cgroup.memory_limit_bytes(version_1) == 4 * GIB
+    assert machine.cpu_quota(version_1) == 2.5
+    assert machine.memory_limit_bytes(version_1) == 4 * GIB
     write(mounts / "cpu,cpuacct/jobs/7", **{"cpu.cfs_period_us": "0\n"})
-    assert cgroup.cpu_quota(version_1) is None
+    assert machine.cpu_quota(version_1) is None
 
 
 def test_a_group_above_its_limit_has_nothing_left(version_2):
     """The kernel allows it for a moment."""
     (version_2 / "sys/fs/cgroup/cpu").unlink()
     write(version_2 / "sys/fs/cgroup", **{"memory.max": f"{GIB}\n", "memory.current": f"{GIB + 1}\n"})
-    assert cgroup.memory_left_bytes(version_2) == 0
+    assert machine.memory_left_bytes(version_2) == 0
 
 
 def test_a_system_without_control_groups_has_no_limits(tmp_path):
     """macOS, or /proc not mounted."""
-    assert cgroup.cpu_quota(tmp_path) is None
-    assert cgroup.memory_limit_bytes(tmp_path) is None
-    assert cgroup.memory_left_bytes(tmp_path) is None
+    assert machine.cpu_quota(tmp_path) is None
+    assert machine.memory_limit_bytes(tmp_path) is None
+    assert machine.memory_left_bytes(tmp_path) is None
 
 
 def test_available_memory_and_cores_honour_the_control_group(monkeypatch):
     """The smaller of the machine's and the group's counts; half a core is one."""
-    monkeypatch.setattr(cgroup, "memory_left_bytes", lambda: 12345)
-    monkeypatch.setattr(cgroup, "memory_limit_bytes", lambda: 23456)
-    monkeypatch.setattr(cgroup, "cpu_quota", lambda: 0.5)
+    monkeypatch.setattr(machine, "memory_left_bytes", lambda: 12345)
+    monkeypatch.setattr(machine, "memory_limit_bytes", lambda: 23456)
+    monkeypatch.setattr(machine, "cpu_quota", lambda: 0.5)
     assert machine.available_memory_bytes() == 12345
     assert machine.total_memory_bytes() == 23456
     assert machine.available_cores() == 1
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
     for quota, cores in ((1.5, 2), (4.0, 4), (64.0, 6), (None, 6)):
-        monkeypatch.setattr(cgroup, "cpu_quota", lambda quota=quota: quota)
+        monkeypatch.setattr(machine, "cpu_quota", lambda quota=quota: quota)
         assert machine.available_cores() == cores
     # cgroup 1 without a limit says so by a number larger than any memory.
-    monkeypatch.setattr(cgroup, "memory_left_bytes", lambda: UNLIMITED_V1)
-    monkeypatch.setattr(cgroup, "memory_limit_bytes", lambda: UNLIMITED_V1)
+    monkeypatch.setattr(machine, "memory_left_bytes", lambda: UNLIMITED_V1)
+    monkeypatch.setattr(machine, "memory_limit_bytes", lambda: UNLIMITED_V1)
     assert machine.available_memory_bytes() < machine.total_memory_bytes() < 1 << 60
 
 
@@ -252,16 +253,16 @@ def test_ceilings_are_positive_and_consistent():
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_a_product_of_the_ceiling_is_short(quick, monkeypatch, capsys):
+def test_a_product_of_the_ceiling_is_short(quick, monkeypatch):
     """Under a millisecond on any CPU: other processes interrupt a longer one, and attention exceeded it."""
     asked = []
     rates = {"float32": 1.0, "float64": 0.25}
-    monkeypatch.setattr(ceilings, "_gemm_tflops", lambda dtype, sizes, _s: asked.extend(sizes) or rates[dtype])
-    monkeypatch.setattr(ceilings, "_memory_gbps", lambda *_: (1.0, 2.0))
-    ceilings._main(1, quick)
+    monkeypatch.setattr(limits, "_gemm_tflops", lambda dtype, sizes, _s: asked.extend(sizes) or rates[dtype])
+    monkeypatch.setattr(limits, "_memory_gbps", lambda *_: (1.0, 2.0))
+    measured = limits._measured(1, quick=quick)
     assert min(asked) <= 256
     assert max(asked) >= 1024
-    assert json.loads(capsys.readouterr().out) == {
+    assert measured == {
         "gemm_tflops": 1.0, "gemm_float64_tflops": 0.25, "memory_gbps": 2.0, "memory_read_gbps": 1.0,
         "memory_copy_gbps": 2.0,
     }  # fmt: skip
@@ -271,28 +272,30 @@ def test_ceilings_are_of_as_many_threads_as_asked_for_and_a_failure_is_one_line(
     """The process has the environment that holds every thread pool; its last words are quoted."""
     asked = []
 
-    def run(command, **options):
-        asked.append((command[-2:], options["env"]["OMP_NUM_THREADS"]))
-        return subprocess.CompletedProcess(command, 1, "", "Traceback\n  x\nMemoryError: no room\n")
+    def run(module, job, env, _timeout_s):
+        asked.append((module, json.loads(job), env["OMP_NUM_THREADS"]))
+        return next(replies)
 
-    monkeypatch.setattr(ceilings.subprocess, "run", run)
-    with pytest.raises(RocattnError, match=r"ceilings failed: MemoryError: no room$"):
-        measure_ceilings(3, quick=True)
-    assert asked == [(["3", "quick"], "3")]
+    replies = iter([Reply(b'{"failed":"MemoryError: no room"}', ""), Crash("", "the process was killed")])
+    monkeypatch.setattr(limits, "run_worker", run)
+    for reason in ("MemoryError: no room", "the process was killed"):
+        with pytest.raises(RocattnError, match=f"ceilings failed: {reason}$"):
+            measure_ceilings(3, quick=True)
+    assert asked == 2 * [("rocattn_profiling.bench.limits", {"threads": 3, "quick": True}, "3")]
 
 
 def test_a_rate_is_of_the_shortest_call_after_one_that_warms_up(monkeypatch):
     """Calls of 9 (not counted), 3, 1, 2 and 2 s of 6 units each: 6 a second. It goes on for 6 s, and thrice."""
     now, lengths = [0.0], iter([9.0, 3.0, 1.0, 2.0, 2.0, 2.0])
-    monkeypatch.setattr(ceilings.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(limits.time, "perf_counter", lambda: now[0])
 
     def call():
         now[0] += next(lengths)
 
-    assert ceilings._best_rate(call, 6.0, budget_s=6.0, tries=3) == 6.0
+    assert limits._best_rate(call, 6.0, budget_s=6.0, tries=3) == 6.0
     assert next(lengths) == 2.0, "four calls took the 6 s"
     lengths = iter([1.0, 4.0, 3.0, 5.0])
-    assert ceilings._best_rate(call, 6.0, budget_s=0.0, tries=3) == 2.0
+    assert limits._best_rate(call, 6.0, budget_s=0.0, tries=3) == 2.0
     assert list(lengths) == []
 
 
@@ -305,21 +308,21 @@ def test_ceilings_count_operations_and_bytes(monkeypatch):
         works.append(work)
         return {0: 3e12, 1: 5e12, 2: 4e12}[len(works) - 1] if len(works) < 4 else 1e9 * len(works)
 
-    monkeypatch.setattr(ceilings, "_best_rate", rate)
-    assert ceilings._gemm_tflops("float32", (8, 16, 4), 0.0) == 5.0
+    monkeypatch.setattr(limits, "_best_rate", rate)
+    assert limits._gemm_tflops("float32", (8, 16, 4), 0.0) == 5.0
     assert works == [2 * 8**3, 2 * 16**3, 2 * 4**3]
-    monkeypatch.setattr(ceilings, "_SMALLEST_ARRAY", 1 << 16)
-    monkeypatch.setattr(ceilings, "last_level_cache_bytes", lambda: 1 << 18)
+    monkeypatch.setattr(limits, "_SMALLEST_ARRAY", 1 << 16)
+    monkeypatch.setattr(limits, "last_level_cache_bytes", lambda: 1 << 18)
     monkeypatch.setattr(np, "copyto", lambda target, source: copied.append((target.nbytes, source.nbytes)))
-    assert ceilings._memory_gbps(3, 0.0) == (5.0, 6.0)
+    assert limits._memory_gbps(3, 0.0) == (5.0, 6.0)
     array = works[3]
     assert works[3:] == [array, array, 2 * array]
     assert array >= 4 << 18, "nothing of it can stay in the cache"
     assert len(copied) == 3
     assert sum(target for target, _ in copied) == sum(source for _, source in copied) == array
-    monkeypatch.setattr(ceilings, "available_memory_bytes", lambda: 1 << 19)
+    monkeypatch.setattr(limits, "available_memory_bytes", lambda: 1 << 19)
     works[3:] = []
-    ceilings._memory_gbps(1, 0.0)
+    limits._memory_gbps(1, 0.0)
     assert works[3] <= 1 << 17, "two arrays leave half of the memory that is left"
 
 

@@ -14,8 +14,7 @@ from rocattn_profiling.bench import view as bench_view
 from rocattn_profiling.bench.model_times import passes
 from rocattn_profiling.cli import main
 from rocattn_profiling.measure import stats
-from rocattn_profiling.measure.places import Place, by_place, place_names, place_of
-from rocattn_profiling.measure.records import append_record
+from rocattn_profiling.measure.records import Place, append_record, by_place, place_names, place_of
 from rocattn_profiling.report import frame
 from rocattn_profiling.report import page as pages
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.bench.session import ResultsFolder
 from rocattn_profiling.measure.records import append_record, read_records
-from rocattn_profiling.measure.results_folder import ResultsFolder
 from rocattn_profiling.measure.settings import Identity
 
 from ..bench.made_records import COMMIT, CONFIG, MACHINE, make_record

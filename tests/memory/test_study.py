@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rocattn import AttentionConfig
-from rocattn_profiling.measure.feasibility import PROCESS_BYTES
+from rocattn_profiling.bench.limits import PROCESS_BYTES
 from rocattn_profiling.measure.worker import Reply
 from rocattn_profiling.memory import measure as memory_measure
 from rocattn_profiling.memory import page as memory_report

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rocattn_profiling.base.progress import Step
+from rocattn_profiling.base.console import Step
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate.verdict import write
 from rocattn_profiling.measure.records import append_record

@@ -135,7 +135,7 @@ def test_an_encoder_is_not_causal_even_if_its_file_does_not_say_so(architecture)
 def test_an_encoder_is_measured_in_whole_passes_alone(write, monkeypatch, tmp_path, capsys):
     """A model without a cache has no decode steps."""
     monkeypatch.setattr(harness, "measure_side_by_side", make_sides)
-    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: CEILINGS)
+    monkeypatch.setattr(harness.limits, "measure_ceilings", lambda *_, **__: CEILINGS)
     path = write("bert", attention__causal=False)
     assert main(["bench", "--model", str(path), "--prompts", "7", "--no-store", "--out", str(tmp_path / "out")]) == 0
     assert "not causal" in capsys.readouterr().err
@@ -241,7 +241,7 @@ def test_without_the_package_the_extra_is_named(write, monkeypatch, tmp_path, ca
 def test_the_bench_adds_up_the_layers(write, monkeypatch, tmp_path, capsys):
     """One command: passes for prompts and steps, records that the report reads, charts, the command to repeat it."""
     monkeypatch.setattr(harness, "measure_side_by_side", make_sides)
-    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: CEILINGS)
+    monkeypatch.setattr(harness.limits, "measure_ceilings", lambda *_, **__: CEILINGS)
     path = write("gemma2", attention__sliding_window=8)
     words = ["--model", str(path), "--prompts", "7", "30", "5000", "--no-store", "--threads", "2"]
     assert main(["bench", *words, "--json", "--out", str(tmp_path / "out")]) == 0

@@ -124,7 +124,7 @@ def test_projections_count_as_work():
 def test_the_bench_records_modules_and_the_report_names_the_command(monkeypatch, tmp_path, capsys):
     """``bench --modules standard gemma gemma_fast --quick``: records of four suites, with their projections' work."""
     monkeypatch.setattr(harness, "measure_side_by_side", make_sides)
-    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: CEILINGS)
+    monkeypatch.setattr(harness.limits, "measure_ceilings", lambda *_, **__: CEILINGS)
     words = ["--modules", *NAMES, "--quick", "--backend", "cpu", "--no-store", "--json", "--out", str(tmp_path)]
     assert main(["bench", *words, "--threads", "2"]) == 0
     value = json.loads(capsys.readouterr().out)

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     import argparse
@@ -235,3 +235,11 @@ def progress(title: str, total: int, *, brief: bool = False) -> Iterator[Progres
         yield shown
     finally:
         shown.stop()
+
+
+class Step(NamedTuple):
+    """What is done, launches or passes, of how many as far as is known, and what comes or came last."""
+
+    done: int
+    total: int
+    what: str

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import statistics
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +22,6 @@ from rocattn.errors import RocattnError
 from rocattn.gpu.backlog import SCRATCH_BYTES, Backlog
 from rocattn.gpu.errors import GpuError
 from rocattn.gpu.plan import buffer_bytes, used_buffers
-from rocattn_profiling.bench.gpu_sensors import find_sensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from rocattn.config import AttentionConfig
     from rocattn.gpu.driver import Hip
     from rocattn.gpu.runtime import PreparedPlan, Runtime
-    from rocattn_profiling.bench.gpu_sensors import Sensors
     from rocattn_profiling.workloads.inputs import Inputs
+
 
 RAMP_VARIABLE = "ROCATTN_GPU_RAMP_S"
 RAMP_S = 1.0  # clocks of an idle GPU take up to a second to rise (ROCm composable_kernel issue 1241, MI300)
@@ -212,3 +213,82 @@ def _bus_id(hip: Hip, index: int = 0) -> str:
     except GpuError:
         return ""
     return bytes(found).split(b"\0")[0].decode(errors="replace")
+
+
+DRM = Path("/sys/class/drm")
+AMD = "0x1002"
+_CURRENT = re.compile(r"(\d+(?:\.\d+)?)\s*Mhz\s*\*", re.IGNORECASE)
+_HOTTEST = ("junction", "edge", "mem")  # temp*_label, the one to quote first
+
+
+class Sensors:
+    """What one device tells.
+
+    Args:
+        device: Its folder in sysfs, ``…/card0/device``.
+    """
+
+    def __init__(self, device: Path) -> None:
+        self.device = device
+        monitor = next(iter(sorted(device.glob("hwmon/hwmon*"))), None)
+        self._clocks = {_text(label): _input(label) for label in _labels(monitor, "freq")}
+        self._temperatures = {_text(label): _input(label) for label in _labels(monitor, "temp")}
+        powers = [monitor / name for name in ("power1_average", "power1_input")] if monitor else []
+        self._power = next((path for path in powers if path.is_file()), None)
+
+    def read(self) -> dict[str, float]:
+        """Return sclk_mhz, mclk_mhz, power_w and temperature_c; 0 for what the device does not tell."""
+        hottest = next((self._temperatures[name] for name in _HOTTEST if name in self._temperatures), None)
+        return {
+            "sclk_mhz": self._clock("sclk"),
+            "mclk_mhz": self._clock("mclk"),
+            "power_w": _number(self._power) / 1e6,
+            "temperature_c": _number(hottest) / 1e3,
+        }
+
+    def _clock(self, name: str) -> float:
+        # The monitor tells what the clock is; the table of levels only which one was asked for.
+        if exact := _number(self._clocks.get(name)) / 1e6:
+            return exact
+        marked = _CURRENT.search(_text(self.device / f"pp_dpm_{name}"))
+        return float(marked.group(1)) if marked else 0.0
+
+
+def find_sensors(bus_id: str = "", drm: Path = DRM) -> Sensors | None:
+    """Return the sensors of an AMD GPU.
+
+    Args:
+        bus_id: Its place on the PCI bus ("0000:03:00.0"); without one the machine's only AMD GPU is taken.
+        drm: Where the kernel lists its cards.
+
+    Returns:
+        None where there is no such GPU, or more than one and it is not known which: no clock is better than another's.
+    """
+    cards = [path for path in sorted(drm.glob("card*")) if re.fullmatch(r"card\d+", path.name)]
+    devices = [card / "device" for card in cards if _text(card / "device" / "vendor") == AMD]
+    if bus_id:
+        devices = [device for device in devices if device.resolve().name.lower() == bus_id.lower()]
+    return Sensors(devices[0]) if len(devices) == 1 else None
+
+
+def _labels(monitor: Path | None, kind: str) -> list[Path]:
+    return sorted(monitor.glob(f"{kind}*_label")) if monitor else []
+
+
+def _input(label: Path) -> Path:
+    return label.with_name(label.name.replace("_label", "_input"))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""  # a sensor of a sleeping or older GPU refuses to be read
+
+
+def _number(path: Path | None) -> float:
+    text = _text(path) if path is not None else ""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

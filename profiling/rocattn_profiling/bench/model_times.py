@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.measure.places import by_place, place_names
+from rocattn_profiling.measure.records import by_place, place_names
 from rocattn_profiling.measure.stats import newest, summarize
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import msgspec
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn_profiling.bench.model_view import ModelView, model_view
-from rocattn_profiling.measure.places import Place, by_place, place_names, place_of
-from rocattn_profiling.measure.records import to_builtins
+from rocattn_profiling.measure.records import Place, by_place, place_names, place_of, to_builtins
 from rocattn_profiling.measure.stats import Speedup, Summary, newest, speedup, summarize
 from rocattn_profiling.pages.charts import Chart, ChartLine, ChartPoint, colour_of, line_chart
 from rocattn_profiling.pages.quantities import digits, quantity

@@ -9,7 +9,7 @@ import msgspec
 from rocattn_profiling.base.console import emit_json, print_table, say
 from rocattn_profiling.base.status import OK
 from rocattn_profiling.measure import stats
-from rocattn_profiling.measure.places import Place, by_place, place_names
+from rocattn_profiling.measure.records import Place, by_place, place_names
 from rocattn_profiling.workloads.grids import GRIDS
 
 if TYPE_CHECKING:

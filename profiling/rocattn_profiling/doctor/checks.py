@@ -27,7 +27,7 @@ from rocattn.sources import kernel_root
 from rocattn.threads import count_problem, thread_count
 from rocattn.toolchain import Compiler, choose_host_compiler, find_compilers, host_isa
 from rocattn_profiling.base.process import BrokenToolError, find_tool, tool_version
-from rocattn_profiling.measure import cgroup, machine
+from rocattn_profiling.measure import machine
 from rocattn_profiling.measure.machine import cpu_model
 from rocattn_profiling.profile.collect.find import Tool, find_profilers
 from rocattn_profiling.revisions import environments
@@ -449,7 +449,7 @@ def hygiene_checks(cpu: Path = Path("/sys/devices/system/cpu")) -> list[DoctorCh
                 group, "governor", "warning", ", ".join(governors), "sudo cpupower frequency-set -g performance"
             )
         )
-    quota, limit = cgroup.cpu_quota(), cgroup.memory_limit_bytes()
+    quota, limit = machine.cpu_quota(), machine.memory_limit_bytes()
     remedy = "give the container whole cores (cpuset) instead of a quota: throttling shows as outliers" if quota else ""
     cpu_part = f"CPU quota {quota:g} cores" if quota else "no CPU quota"
     detail = f"{cpu_part}, {f'memory limit {limit / GIB:.1f} GiB' if limit else 'no memory limit'}"

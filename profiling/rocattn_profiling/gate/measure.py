@@ -23,8 +23,8 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Case, Launcher, Outcome, Request
+from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import append_line
-from rocattn_profiling.base.progress import Step
 from rocattn_profiling.gate.rule.decide import SuiteDecision, decide_suite
 from rocattn_profiling.gate.rule.launches import SLOW, usual_canary
 from rocattn_profiling.gate.rule.noise_record import Known

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from rocattn_profiling.base.progress import Step
+    from rocattn_profiling.base.console import Step
     from rocattn_profiling.gate.measure import SideName
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Case
-    from rocattn_profiling.base.progress import Step
+    from rocattn_profiling.base.console import Step
     from rocattn_profiling.gate.measure import SessionResult
     from rocattn_profiling.gate.sides import Context
     from rocattn_profiling.gate.verdict import Entry

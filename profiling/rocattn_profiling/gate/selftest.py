@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rocattn_profiling.base.progress import Step
+    from rocattn_profiling.base.console import Step
     from rocattn_profiling.gate.measure import LaunchStore, SideName
     from rocattn_profiling.gate.verdict import GateResult
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rocattn_profiling.asv.entry import Sample
+    from rocattn_profiling.asv.store import Sample
     from rocattn_profiling.kernels.facts import KernelFacts
 
 SUITE = "bench_audit.Kernels"

@@ -1,4 +1,4 @@
-"""What machine and which commit a measurement belongs to, and what the machine has left right now."""
+"""What machine and which commit a measurement belongs to, and what the machine or the container has left right now."""
 
 from __future__ import annotations
 
@@ -8,15 +8,105 @@ import platform
 import re
 import subprocess
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import rocattn
 from rocattn.errors import ToolchainError
 from rocattn.gpu.probe import probe
 from rocattn.toolchain import choose_host_compiler, host_isa
-from rocattn_profiling.measure import cgroup
 from rocattn_profiling.measure.records import Commit, Machine
 from rocattn_profiling.revisions.git import RevisionError, git
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def _folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
+    """Go through (version, folder) of the groups of this process for a controller, innermost first.
+
+    A container with a namespace of its own sees its group at the mount's root, one without sees the host's path; both
+    the path and its parents are tried, and folders that are not there are left out.
+    """
+    mounts: dict[str, Path] = {}
+    for line in _text(root / "proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = [*after.split(" ", 2), "", ""][:3]
+        target = before.split(" ")[4] if kind.startswith("cgroup") else ""
+        if kind == "cgroup2":
+            mounts[""] = root / target.lstrip("/")
+        elif kind == "cgroup":
+            mounts |= {name: root / target.lstrip("/") for name in options.split(",")}
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = mounts.get(controller if controllers else "")
+        if mount is None:
+            continue
+        inside = PurePosixPath(path.lstrip("/"))
+        for part in dict.fromkeys([inside, *inside.parents, PurePosixPath()]):
+            if (mount / part).is_dir():
+                yield (1 if controllers else 2), mount / part
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    """Return the whole number in a file; None when there is none, or the word "max"."""
+    text = _text(path).strip()
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Return the CPU time this process may use, in cores, or None without a limit.
+
+    Args:
+        root: Where /proc and the control groups are looked for.
+    """
+    limits = []
+    for version, folder in _folders("cpu", root):
+        if version == 2:
+            quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+        else:
+            quota, period = _text(folder / "cpu.cfs_quota_us").strip(), _text(folder / "cpu.cfs_period_us").strip()
+        if quota.isdigit() and period.isdigit() and int(period):
+            limits.append(int(quota) / int(period))
+    return min(limits, default=None)
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int | None:
+    """Return the most memory this process and its group may use, in bytes, or None without a limit."""
+    limits = []
+    for version, folder in _folders("memory", root):
+        limit = _number(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+        if limit is not None and limit < 1 << 60:  # version 1 writes a huge number for "no limit"
+            limits.append(limit)
+    return min(limits, default=None)
+
+
+def memory_left_bytes(root: Path = Path("/")) -> int | None:
+    """Return how much more memory the group may take, in bytes, or None without a limit.
+
+    File pages that the kernel can drop at once (inactive_file) count as free, as they do for ``docker stats``.
+    """
+    left = []
+    for version, folder in _folders("memory", root):
+        names = ("memory.max", "memory.current", "inactive_file ")
+        if version == 1:
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
+        limit, used = _number(folder / names[0]), _number(folder / names[1])
+        if limit is None or used is None or limit >= 1 << 60:
+            continue
+        stat = _text(folder / "memory.stat").splitlines()
+        cache = sum(int(line.split()[1]) for line in stat if line.startswith(names[2]))
+        left.append(max(0, limit - max(0, used - cache)))
+    return min(left, default=None)
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -37,7 +127,7 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def available_cores() -> int:
     """Return how many cores this process may use: its affinity, and the control group's quota rounded up."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cgroup.cpu_quota()
+    quota = cpu_quota()
     return cores if quota is None else max(1, min(cores, -int(-quota // 1)))
 
 
@@ -46,7 +136,7 @@ def total_memory_bytes() -> int:
     import psutil
 
     total = int(psutil.virtual_memory().total)
-    limit = cgroup.memory_limit_bytes()
+    limit = memory_limit_bytes()
     return total if limit is None else min(total, limit)
 
 
@@ -55,7 +145,7 @@ def available_memory_bytes() -> int:
     import psutil
 
     available = int(psutil.virtual_memory().available)
-    left = cgroup.memory_left_bytes()
+    left = memory_left_bytes()
     return available if left is None else min(available, left)
 
 

@@ -7,7 +7,7 @@ in `rocattn_profiling.measure.stats`, not stored truth.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ from rocattn_profiling.base.files import append_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
 
 SCHEMA = 1
 Status = Literal["measured", "skipped", "failed"]
@@ -124,7 +125,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         option: What of the command line selects it, for a suite that is no grid: ``--modules gemma``.
         extra_flops, extra_bytes: What is timed beside the config's attention: a module's projections.
         layers: Layers of the model that are like this one, for a suite that is a model; else 0.
-        host: The node's name, where a job of a fleet measured it; see `measure.places`.
+        host: The node's name, where a job of a fleet measured it; see `Place`.
     """
 
     schema: int = SCHEMA
@@ -220,3 +221,47 @@ def read_records(path: Path) -> Iterator[Record]:
 def to_builtins(records: Iterable[Record]) -> list[dict[str, Any]]:
     """Return records as JSON-ready values."""
     return [msgspec.to_builtins(record) for record in records]
+
+
+class Place(NamedTuple):
+    """Where records were measured: a machine with its software, and on a fleet the host name of the node.
+
+    Numbers of two places are never compared, whatever else they share. Two nodes of one type are two places: their
+    clocks, their cooling and their neighbours differ by more than many a speed-up.
+    """
+
+    machine: Machine
+    host: str
+
+    @property
+    def name(self) -> str:
+        """The machine's name and, on a fleet, the node's."""
+        return f"{self.machine.name} ({self.host})" if self.host else self.machine.name
+
+
+def place_of(record: Record) -> Place:
+    """Return where a record was measured."""
+    return Place(record.machine, record.host)
+
+
+def by_place(records: Iterable[Record]) -> dict[Place, list[Record]]:
+    """Return records by where they were measured, in order of first appearance."""
+    found: dict[Place, list[Record]] = {}
+    for record in records:
+        found.setdefault(place_of(record), []).append(record)
+    return found
+
+
+def place_names(places: Iterable[Place]) -> dict[Place, str]:
+    """Return a name of each place that no other one has: what tells two of the same name apart is added to it."""
+    places = list(dict.fromkeys(places))
+    alike: dict[str, list[Place]] = {}
+    for place in places:
+        alike.setdefault(place.name, []).append(place)
+    names = {}
+    for name, members in alike.items():
+        facts = {place: msgspec.to_builtins(place.machine) for place in members}
+        differing = [key for key in Machine.__struct_fields__ if len({of[key] for of in facts.values()}) > 1]
+        for place, of in facts.items():
+            names[place] = ", ".join([name, *(f"{key} {of[key] or 'none'}" for key in differing)])
+    return {place: names[place] for place in places}

@@ -18,7 +18,7 @@ import msgspec
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
-from rocattn_profiling.measure.places import place_of
+from rocattn_profiling.measure.records import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

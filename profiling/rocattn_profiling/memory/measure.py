@@ -19,7 +19,7 @@ from rocattn.backends import BACKENDS, CpuFlashBackend, GpuBackend
 from rocattn.backends.gpu import VARIABLE as FLASH_VARIABLE
 from rocattn.config import AttentionConfig
 from rocattn_profiling.bench.launch import calls_of
-from rocattn_profiling.measure.feasibility import PROCESS_BYTES, gigabytes
+from rocattn_profiling.bench.limits import PROCESS_BYTES, gigabytes
 from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
 from rocattn_profiling.measure.records import Status  # noqa: TC001 - msgspec reads the annotations
 from rocattn_profiling.measure.settings import import_backends

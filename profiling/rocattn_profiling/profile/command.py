@@ -10,7 +10,7 @@ from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
-    from rocattn_profiling.base.progress import Step
+    from rocattn_profiling.base.console import Step
     from rocattn_profiling.profile.collect.hardware import Hardware
     from rocattn_profiling.profile.collect.store import Collection, Job
 

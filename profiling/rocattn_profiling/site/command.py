@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.asv.series import Series
     from rocattn_profiling.asv.store import AsvStore
-    from rocattn_profiling.base.console import Progress
+    from rocattn_profiling.base.console import Progress, Step
     from rocattn_profiling.base.files import Staging
-    from rocattn_profiling.base.progress import Step
     from rocattn_profiling.bench.report import BenchReport
     from rocattn_profiling.site.asv.pages import AsvPages
     from rocattn_profiling.site.changepoints import CommitChange

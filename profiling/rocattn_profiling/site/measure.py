@@ -10,7 +10,7 @@ import msgspec
 
 from rocattn_profiling.asv import launch as asv_launch
 from rocattn_profiling.asv.store import AsvStore
-from rocattn_profiling.base.progress import Step
+from rocattn_profiling.base.console import Step
 from rocattn_profiling.measure.machine import this_machine
 from rocattn_profiling.measure.records import Commit
 from rocattn_profiling.revisions import environments
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rocattn_profiling.asv.entry import Sample
     from rocattn_profiling.asv.launch import Case, Launcher, Outcome
+    from rocattn_profiling.asv.store import Sample
     from rocattn_profiling.revisions.environments import Environment
     from rocattn_profiling.revisions.git import Revision
 

@@ -61,5 +61,5 @@ def inline(monkeypatch):
         )
 
     monkeypatch.setattr(harness, "measure_side_by_side", sides)
-    monkeypatch.setattr(harness.ceilings, "measure_ceilings", lambda *_, **__: {"gemm_tflops": 1.0, "memory_gbps": 1.0})
+    monkeypatch.setattr(harness.limits, "measure_ceilings", lambda *_, **__: {"gemm_tflops": 1.0, "memory_gbps": 1.0})
     return {"cluster": Inline}

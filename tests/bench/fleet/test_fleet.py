@@ -10,8 +10,7 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.bench.fleet import command as bench_fleet
 from rocattn_profiling.bench.fleet.cluster import State
-from rocattn_profiling.bench.fleet.session import Unit
-from rocattn_profiling.bench.fleet.worker import Task, perform, see_own_gpus
+from rocattn_profiling.bench.fleet.session import Task, Unit, perform, see_own_gpus
 from rocattn_profiling.bench.parts import Part
 from rocattn_profiling.bench.session import BenchSession, Facts
 from rocattn_profiling.measure.records import read_records

@@ -7,8 +7,7 @@ import pytest
 from rocattn_profiling.bench.fleet import cluster
 from rocattn_profiling.bench.fleet import session as fleet
 from rocattn_profiling.bench.fleet.cluster import ClusterError, State, Wanted, open_cluster
-from rocattn_profiling.measure.places import by_place
-from rocattn_profiling.measure.records import read_records
+from rocattn_profiling.measure.records import by_place, read_records
 
 from .fleets import CONFIGS, MINUTES, measured, session, units
 

@@ -13,9 +13,9 @@ import msgspec
 import rocattn
 from rocattn.errors import RocattnError
 from rocattn.gpu.plan_log import VARIABLE as PLAN_LOG
+from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import HeldError, locked, write_text
 from rocattn_profiling.base.process import Ended, StartError, run_group
-from rocattn_profiling.base.progress import Step
 from rocattn_profiling.profile.collect import diagnose, hardware, scrub, store
 from rocattn_profiling.profile.collect.assemble import under_a_profiler
 from rocattn_profiling.profile.collect.launchers import LAUNCHERS, RUN_SCRIPT, PassLaunch

@@ -1,0 +1,223 @@
+"""What this machine can do at most, measured, and whether a measurement fits in its memory and in the time given.
+
+Ceilings judge attention. Each is the best of several tries at the thread count of the run, taken in a fresh process:
+
+- ``gemm_tflops``: float32 matrix product of numpy's BLAS, 2 n^3 operations, the best of a few n.
+- ``gemm_float64_tflops``: the same in float64.
+- ``memory_read_gbps``: bytes of an array far larger than the last-level cache that BLAS reads once (dot product and
+  matrix-vector product, the access of a decode step).
+- ``memory_copy_gbps``: bytes read plus bytes written by a copy of that array, all threads copying a slice.
+
+``memory_gbps`` is the larger of the last two. They are what was reached, not what the data sheet promises: on a busy
+machine attention may exceed them a little. They are measured anew in every run and never taken from an earlier one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn.backends.gpu import GpuBackend
+from rocattn.errors import RocattnError
+from rocattn_profiling.measure.machine import available_memory_bytes, thread_environment
+from rocattn_profiling.measure.worker import Crash, run_worker, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocattn.backend import Backend
+    from rocattn.config import AttentionConfig
+
+
+_SMALLEST_ARRAY = 128 << 20
+_SIZES, _QUICK_SIZES = (256, 512, 1024, 2048), (256, 1024)
+"""n of the matrix products. On a busy machine only the smallest are over before another process gets the CPU: there
+1024 alone was a quarter of what 256 reached, and attention had 150 % of the ceiling."""
+_TIMEOUT_S = 120.0
+
+
+def measure_ceilings(threads: int, *, quick: bool = False) -> dict[str, float]:
+    """Measure the ceilings in a fresh process with that many threads.
+
+    Args:
+        threads: Threads that BLAS and the copy may use.
+        quick: Fewer sizes and tries: about a second.
+
+    Returns:
+        The numbers of the module's docstring, by name.
+
+    Raises:
+        RocattnError: When the process fails; the message quotes its error.
+    """
+    job = msgspec.json.encode({"threads": threads, "quick": quick})
+    reply = run_worker(__name__, job, os.environ | thread_environment(threads), _TIMEOUT_S)
+    outcome = {"failed": reply.reason} if isinstance(reply, Crash) else msgspec.json.decode(reply.line)
+    if "failed" in outcome:
+        raise RocattnError(f"measuring the machine's ceilings failed: {outcome['failed']}")
+    return {name: float(value) for name, value in outcome.items()}
+
+
+def last_level_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Return the size of the largest cache that one core sees, in bytes; 32 MiB when the system does not say."""
+    sizes = []
+    for path in caches.glob("index*/size"):
+        text = path.read_text().strip()
+        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
+        digits = text.rstrip("KMG")
+        sizes.append(int(digits) * unit if digits.isdigit() else 0)
+    return max(sizes, default=0) or 32 << 20
+
+
+def _best_rate(call: Callable[[], object], work: float, budget_s: float, tries: int) -> float:
+    """Return the largest work per second of at least ``tries`` calls, going on for ``budget_s``; one call warms up."""
+    call()
+    best, count, end = float("inf"), 0, time.perf_counter() + budget_s
+    while count < tries or time.perf_counter() < end:
+        started = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - started)
+        count += 1
+    return work / best
+
+
+def _gemm_tflops(dtype: str, sizes: tuple[int, ...], budget_s: float) -> float:
+    import numpy as np
+
+    rates = []
+    for n in sizes:
+        a, b = np.full((n, n), 0.5, dtype), np.full((n, n), 0.25, dtype)
+        out = np.empty_like(a)
+
+        def product(a: object = a, b: object = b, out: object = out) -> object:
+            return np.matmul(a, b, out=out)  # type: ignore[call-overload]  # arrays, bound here for each size
+
+        rates.append(_best_rate(product, 2.0 * n**3, budget_s, 3))
+    return max(rates) / 1e12
+
+
+def _memory_gbps(threads: int, budget_s: float) -> tuple[float, float]:
+    """Return (read, copy) in GB/s."""
+    import numpy as np
+
+    wanted = max(_SMALLEST_ARRAY, 4 * last_level_cache_bytes())
+    columns = 4096
+    rows = max(1, min(wanted, available_memory_bytes() // 4) // (4 * columns))
+    source = np.full((rows, columns), 0.5, np.float32)
+    vector = np.full(columns, 0.25, np.float32)
+    flat = source.reshape(-1)
+    read = max(
+        _best_rate(lambda: source @ vector, source.nbytes, budget_s, 3),
+        _best_rate(lambda: flat @ flat, source.nbytes, budget_s, 3),
+    )
+    target = np.zeros_like(flat)
+    bounds = [flat.size * i // threads for i in range(threads + 1)]
+    slices = [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
+    with ThreadPoolExecutor(threads) as pool:
+
+        def copy() -> None:
+            list(pool.map(lambda part: np.copyto(target[part], flat[part]), slices))
+
+        copied = _best_rate(copy, 2.0 * source.nbytes, budget_s, 3)
+    return read / 1e9, copied / 1e9
+
+
+def _measured(threads: int, *, quick: bool) -> dict[str, float]:
+    sizes, budget_s = (_QUICK_SIZES, 0.1) if quick else (_SIZES, 0.5)
+    read, copied = _memory_gbps(threads, budget_s)
+    return {
+        "gemm_tflops": _gemm_tflops("float32", sizes, budget_s),
+        "gemm_float64_tflops": _gemm_tflops("float64", sizes, budget_s),
+        "memory_gbps": max(read, copied),
+        "memory_read_gbps": read,
+        "memory_copy_gbps": copied,
+    }
+
+
+PROCESS_BYTES = 250_000_000
+"""A Python process with numpy and its BLAS threads' buffers, and the slices that the check works in."""
+SCORE_PASSES_BYTES = 40
+"""Traffic of a softmax that is not fused: five passes over float32 scores, each reading and writing them."""
+
+
+def gigabytes(count: float) -> str:
+    """Return bytes as people read them: ``21.0 GB``, below that ``35.1 MB``."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def tensor_bytes(config: AttentionConfig, backends: int) -> int:
+    """Return the bytes of all tensors that a launch holds at once.
+
+    Inputs, the last outputs of each backend and the new ones of the running one, and what the check needs beside
+    them: the absolute values of a whole tensor, and one head's share in float64.
+    """
+    inputs, outputs = _call_bytes(config)
+    head = (inputs + outputs) * 8 // config.itemsize // max(1, config.batch * config.num_kv_heads)
+    return inputs + outputs * (backends + 1) + max(config.q_bytes, config.kv_bytes) + head
+
+
+def _call_bytes(config: AttentionConfig) -> tuple[int, int]:
+    """Return the bytes of what a call reads and of what it writes."""
+    inputs, outputs = config.q_bytes + config.kv_bytes + config.mask_bytes, config.out_bytes
+    if config.direction == "backward":
+        return inputs + config.out_bytes, outputs + config.q_bytes + config.kv_bytes
+    return inputs, outputs
+
+
+def memory_problem(config: AttentionConfig, backend: Backend, backends: int, available_bytes: int) -> str:
+    """Return why a backend does not fit in memory, or "".
+
+    On a GPU the workspace is in the device's memory, beside a copy of the tensors, and another is pinned here.
+    """
+    workspace, kind = backend.workspace_bytes(config), "workspace"
+    tensors = tensor_bytes(config, backends)
+    if isinstance(backend, GpuBackend):
+        copy, device = sum(_call_bytes(config)), backend.runtime().device.memory_bytes
+        if workspace + copy > device:
+            needed = f"{gigabytes(workspace)} of workspace and {gigabytes(copy)} for tensors"
+            return f"needs {needed} on the GPU, which has {gigabytes(device)}"
+        workspace, kind = copy, "pinned memory"
+    if workspace + tensors + PROCESS_BYTES <= available_bytes:
+        return ""
+    available = f"{gigabytes(available_bytes)} available"
+    return f"needs {gigabytes(workspace)} of {kind} and {gigabytes(tensors)} for tensors, {available}"
+
+
+def estimate_call_s(
+    config: AttentionConfig, ceilings: dict[str, float], extra_flops: int = 0, *, on_gpu: bool = False
+) -> float:
+    """Return a rough time of one call of standard attention, in seconds: for deciding whether to begin, not to report.
+
+    All pairs (also the hidden ones) and what is timed beside attention at half of the matrix-product ceiling, and the
+    passes over the scores at the memory ceiling. Both are the CPU's: attention on a GPU counts nothing.
+    """
+    pairs = config.batch * config.num_heads * config.seq_q * config.seq_k
+    products = 2 * (config.head_dim + config.head_dim_v) * (1.0 if config.direction == "forward" else 2.5)
+    gemm = ceilings["gemm_float64_tflops" if config.dtype == "float64" else "gemm_tflops"]
+    attention_s = (
+        0.0 if on_gpu else pairs * (products / (0.5e12 * gemm) + SCORE_PASSES_BYTES / (1e9 * ceilings["memory_gbps"]))
+    )
+    return attention_s + extra_flops / (0.5e12 * gemm)
+
+
+def time_problem(needed_s: float, limit_s: float) -> str:
+    """Return why a measurement takes too long, and how to allow it, or ""."""
+    if needed_s <= limit_s:
+        return ""
+    enough = math.ceil(1.5 * needed_s)  # the next run measures its ceilings anew
+    needed = f"{needed_s:.0f}" if needed_s >= 10 else f"{needed_s:.2g}"
+    return f"would take about {needed} s, the limit is {limit_s:g} s: raise it with --time-limit {enough}"
+
+
+def _perform(job: bytes, _mark: Callable[[str], None]) -> dict[str, float]:
+    return _measured(**msgspec.json.decode(job))
+
+
+if __name__ == "__main__":
+    serve(_perform, lambda reason: {"failed": reason})

@@ -152,15 +152,16 @@ def test_bad_arguments_are_one_line(capsys, tmp_path, words, message):
     assert err.count("\n") == 1
 
 
-def test_an_interrupted_run_keeps_what_was_finished(capsys, tmp_path, faulty):
-    """Ctrl-C in the second case leaves the first one's outcome beside a whole run's files; the status is 130."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_was_finished(capsys, tmp_path, faulty, number):
+    """Ctrl-C in the second case, or a cancelled CI job, leaves the first one's outcome beside a whole run's files."""
     calls = []
     compute = faulty.forward
 
     def forward(*arguments):
         calls.append(1)
         if len(calls) == 2:
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
         compute(*arguments)
 
     faulty.forward = forward

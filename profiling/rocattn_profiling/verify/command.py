@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -85,6 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
     def note(case: str, backend: str) -> None:
         write_text(running, _again(case, backend, arguments) + "\n")
 
+    # A CI job that is cancelled keeps what was finished, as Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with console.progress("verify", len(chosen) * len(backends)) as shown:
             verification.verify(chosen, backends, shown.step, seed=arguments.seed, found=found, on_start=note)
@@ -92,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         _finish(arguments, chosen, backends, absent, found, started, Path(arguments.out) / INTERRUPTED)
         raise
     finally:
+        signal.signal(signal.SIGTERM, before)
         with suppress(OSError):  # the folder itself may be what cannot be written
             running.unlink()
     return _finish(arguments, chosen, backends, absent, found, started, Path(arguments.out))

@@ -59,13 +59,8 @@ def write_text(path: Path, text: str) -> Path:
 
 def write_bytes(path: Path, data: bytes) -> Path:
     """Write a file of bytes atomically, as `write_text` does; a device or a pipe is written to, never replaced."""
-    return write_pieces(path, [data])
-
-
-def write_pieces(path: Path, pieces: Iterable[bytes]) -> Path:
-    """Write a file atomically, as `write_bytes` does, of pieces that need not be in memory together."""
     with Staging() as staging:
-        staging.add(path, pieces)
+        staging.add(path, [data])
         staging.commit()
     return path
 

@@ -58,7 +58,7 @@ class Session:
         self._examine = examine or hardware.examine
         self.job, self.out, self.before = job, out.absolute(), self._examine()
         self._resume, self._on_step, self._grace_s = resume, on_step, grace_s
-        self._secrets = scrub.secrets_of({**os.environ, **job.environment})
+        self._secrets = scrub.secrets_of({**os.environ, **job.environment}, job.command)
         self._stopped = ""
 
     def collect(self) -> store.Collection:
@@ -147,11 +147,14 @@ class Session:
             name=of_pass.name,
             status=status,
             counters=of_pass.counters,
-            line=scrub.scrub_text(_line(launch, self._secrets), self._secrets),
+            line=scrub.scrub_text(launch.line, self._secrets),
             ended=ended.how,
             seconds=round(ended.seconds, 3),
             arrived=evidence.arrived,
-            findings=tuple(findings),
+            findings=tuple(
+                msgspec.structs.replace(finding, what=scrub.scrub_text(finding.what, self._secrets))
+                for finding in findings
+            ),
         )
 
     def _control(self, folder: Path) -> Ended:
@@ -193,8 +196,8 @@ class Session:
             arch=job.plan.arch,
             wanted=job.plan.wanted,
             left_out=job.plan.left_out,
-            command=tuple(scrub.scrub_command(job.command, self._secrets)),
-            cwd=job.cwd,
+            command=tuple(scrub.scrub_text(word, self._secrets) for word in job.command),
+            cwd=scrub.scrub_text(job.cwd, self._secrets),
             output_format=job.output_format,
             passes=results,
             stopped=self._stopped,
@@ -230,11 +233,6 @@ def _prepare(launch: PassLaunch, folder: Path) -> None:
         written = write_text(folder / name, text)
         if name == RUN_SCRIPT:
             written.chmod(0o700)
-
-
-def _line(launch: PassLaunch, secrets: tuple[str, ...]) -> str:
-    """Return a command line for people: the application's secret arguments are not in it."""
-    return msgspec.structs.replace(launch, argv=tuple(scrub.scrub_command(launch.argv, secrets))).line
 
 
 def _status(findings: list[PassFinding]) -> store.PassStatus:

@@ -248,7 +248,7 @@ COUNTED = [
 
 
 def test_what_the_gate_has_counters_of_is_not_profiled_again(repository, gated, monkeypatch):
-    """Only the benchmarks that the explanation could not profile are run once more."""
+    """Only the benchmarks that the gate could not profile are run once more."""
     commit("two")
     ran, _ = gated
     monkeypatch.setattr(

@@ -6,7 +6,7 @@ import pytest
 
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import thresholds, verdict, waivers
-from rocattn_profiling.gate.exact import compare as exact
+from rocattn_profiling.gate.plugin import Plugin
 from rocattn_profiling.revisions import environments
 
 # Counts loops instead of time; only the larger size can be made slower.
@@ -49,8 +49,8 @@ def test_a_waiver_of_the_same_change_holds_and_is_named_everywhere(slower, proje
     assert (status, result.verdict) == (0, "pass")
     assert {e.label: e.status for e in result.entries} == {SLOW: "waived", FAST: "pass"}
     assert "1 waived" in result.sentence
-    assert result.command.startswith("rocattn gate run --base ")
-    assert result.command.endswith(" --quick")
+    assert result.again.startswith("rocattn gate run --base ")
+    assert result.again.endswith(" --quick")
     out = project.root / "out/gate"
     for text in (capsys.readouterr().out, (out / "comment.md").read_text(), (out / "junit.xml").read_text(),
                  (out / "gate.sarif").read_text(), summary.read_text()):  # fmt: skip
@@ -81,7 +81,8 @@ def test_a_waiver_of_what_is_gone_fails_a_quick_run_that_leaves_nothing_out(slow
 
 def test_above_its_ceiling_a_regression_fails(slower, monkeypatch):
     """A waiver for ten percent does not cover a doubling; what exact metrics leave out is a note beside it."""
-    monkeypatch.setattr(exact, "entries", lambda context: context.note("the machine code is not compared: why") or [])
+    note = "the machine code is not compared: why"
+    monkeypatch.setattr(Plugin, "entries", lambda plugin: plugin.context.note(note) or [])
     status, result = slower(**{waivers.FILE: WAIVER.replace("2.5", "1.1")})
     assert status == 1
     assert result.entries[0].status == "regression"

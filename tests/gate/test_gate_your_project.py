@@ -90,7 +90,7 @@ def test_one_command_is_green_for_no_change_and_red_for_a_slowdown(theirs):
         "bench_count.Count.time_count(1000)",
     }
     assert all(entry.decision.ratio == pytest.approx(3) for entry in result.entries)
-    assert "src/wordcount/__init__.py" in result.entries[0].explanation
+    assert [cause.location.path for cause in result.entries[0].causes] == ["src/wordcount/__init__.py"]
     assert theirs.git("status", "--porcelain") == ""
 
 

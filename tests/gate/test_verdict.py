@@ -95,18 +95,18 @@ def test_exact_metrics_alone_do_not_make_a_gate_green(entry, result_of):
 
 
 def test_the_text_says_why_and_what_is_waived(entry, result_of):
-    """Explanations, causes with their place, waivers and a ceiling that was broken stand beside the numbers."""
+    """Causes with their place, waivers and a ceiling that was broken stand beside the numbers."""
     cause = verdict.Cause(
         kind="machine code", text="12 VGPRs spilled", location=verdict.Location(path="kernels/a.hip", line=7)
     )
     result = result_of([
-        entry("worse", "regression", 1.5, causes=[cause], explanation="It spills. " * 30, reason="above its ceiling"),
+        entry("worse", "regression", 1.5, causes=[cause], reason="above its ceiling"),
         entry("known", "waived", 1.2, waiver="costs a compare (#41, up to x1.3)"),
     ])  # fmt: skip
     text = render.text(result)
     assert "    - machine code: 12 VGPRs spilled (kernels/a.hip:7)\n" in text
     assert "    waived: costs a compare (#41, up to x1.3)\n" in text
-    assert "    why\n    above its ceiling\n    It spills." in text
+    assert "    why\n    above its ceiling\n" in text
     assert max(map(len, text.splitlines())) < 120
 
 
@@ -115,7 +115,7 @@ def test_the_text_cannot_command_the_terminal_or_the_workflow(entry, result_of):
     bad = "::add-mask::x\n::error::y \x1b[31m\u202e##[group]z"
     lines = render.text(
         result_of([
-            entry(bad, "regression", 1.5, reason=bad, explanation=bad, unit=bad), entry(bad, "new", reason=bad),
+            entry(bad, "regression", 1.5, reason=bad, unit=bad), entry(bad, "new", reason=bad),
             entry(bad, "waived", waiver=bad),
         ], notes=[bad], problems=[bad])
     ).splitlines()  # fmt: skip
@@ -195,17 +195,6 @@ def test_the_text_is_worst_first_and_shows_what_is_open(entry, result_of):
     assert text.endswith("note: a note\n")
 
 
-def test_the_command_that_repeats_it_is_known_from_the_commits_or_was_written_down(entry, result_of):
-    """Two existing environments, or changes that nobody committed, have no names that say how."""
-    result = result_of([entry("a", "pass")])
-    assert result.command == f"rocattn gate run --base {'ab' * 6} --head {'ab' * 6} --quick"
-    dirty = msgspec.structs.replace(result.head, revision=msgspec.structs.replace(result.head.revision, dirty=True))
-    assert msgspec.structs.replace(result, head=dirty).command == ""
-    existing = msgspec.structs.replace(result.base, revision=None, interpreter="/a")
-    assert msgspec.structs.replace(result, base=existing).command == ""
-    assert msgspec.structs.replace(result, base=existing, again="x --suite s").command == "x --suite s"
-
-
 @pytest.mark.parametrize(
     ("value", "unit", "shown"),
     [(1.5e9, "ns", "1.5 s"), (2.34e6, "ns", "2.34 ms"), (999.0, "ns", "999 ns"), (3 * 2**20, "bytes", "3 MiB"),
@@ -225,23 +214,6 @@ def test_a_verdict_is_read_back_as_written(entry, result_of, tmp_path):
     path = verdict.write(result, tmp_path / "deep" / "verdict.json")
     (tmp_path / "link.json").symlink_to(path)
     assert verdict.read(path) == verdict.read(tmp_path / "link.json") == result
-
-
-def test_a_verdict_of_before_there_were_waivers_is_read(entry, result_of, tmp_path):
-    """Every field that came later has a value when it is absent: stored verdicts stay readable."""
-    result = result_of([entry("a", "regression", 1.2), entry("b", "pass")])
-    content = msgspec.to_builtins(result)
-    for key in ("problems", "again"):
-        del content[key]
-    for key in ("interpreter",):
-        del content["base"][key], content["head"][key]
-    for one in content["entries"]:
-        for key in ("metric", "arch", "causes", "explanation", "waiver"):
-            del one[key]
-    del content["policy"]["floor"]
-    path = tmp_path / "old.json"
-    path.write_bytes(msgspec.json.encode(content))
-    assert verdict.read(path) == result
 
 
 def test_reading_what_is_no_verdict_is_one_line(entry, result_of, tmp_path):

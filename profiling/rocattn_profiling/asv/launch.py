@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from rocattn.toolchain import compiler_environment
-from rocattn_profiling.base.process import run_group
+from rocattn_profiling.asv.worker import cache_name
+from rocattn_profiling.base.process import StartError, run_group
 from rocattn_profiling.measure.machine import thread_environment
 from rocattn_profiling.measure.records import Launch
 from rocattn_profiling.revisions.asv_config import DEFAULT_TIMEOUT_S, SuiteError
@@ -137,6 +138,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str = ""
 
 
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """What is loaded in a process that ran a benchmark: files by module, and the distributions they belong to."""
+
+    modules: dict[str, str] = {}
+    packages: list[str] = []
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """How to sample: a ``number`` and ``count`` of 0 let the worker choose for ``sample_ns`` and ``budget_ns``."""
 
@@ -236,10 +244,46 @@ class Launcher:
             peak_rss_bytes=answer["peak_rss_bytes"],
         )
 
+    def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:
+        """Return a command that calls a benchmark a few times, unmeasured, and ends as programs do.
+
+        Args:
+            name: The benchmark.
+            label: The same with its parameters.
+            answer: Where the process writes what it has loaded; None for nowhere.
+        """
+        request = {
+            "do": "call",
+            "benchmark": name,
+            "label": label,
+            "suite": str(self.suite),
+            "caches": str(self.scratch),
+        }
+        request |= {"answer": str(answer)} if answer else {}
+        return self.python, str(self._worker), msgspec.json.encode(request).decode()
+
+    def loaded(self, name: str, label: str) -> Loaded | None:
+        """Call a benchmark, unmeasured, and return what its process has loaded then; None where it does not run.
+
+        Args:
+            name: The benchmark.
+            label: The same with its parameters.
+        """
+        with tempfile.TemporaryDirectory(prefix="call-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
+            answer, log = Path(folder, "answer.json"), Path(folder, "log")
+            try:
+                with log.open("wb") as output:
+                    run_group(
+                        self.call_command(name, label, answer), cwd=Path(folder), env=self.environment, stdout=output,
+                        stderr=output, timeout_s=LIST_TIMEOUT_S, grace_s=0.0,
+                    )  # fmt: skip
+                return msgspec.json.decode(answer.read_bytes(), type=Loaded)
+            except (StartError, OSError, msgspec.DecodeError):
+                return None
+
     def _cache(self, benchmark: Benchmark) -> tuple[Path, Outcome | None]:
         """Run setup_cache once a side; return its folder, or what went wrong."""
-        key = re.sub(r"\W+", "-", benchmark.setup_cache_key or "")
-        folder = self.scratch / f"cache-{key}"
+        folder = self.scratch / cache_name(benchmark.setup_cache_key or "")
         done = folder / "outcome.json"
         if done.exists():
             outcome = msgspec.json.decode(done.read_bytes(), type=Outcome)

@@ -1,4 +1,4 @@
-"""Runs inside the environment of one side: lists an asv suite, or measures one benchmark once.
+"""Runs inside the environment of one side: lists an asv suite, measures one benchmark once, or only calls it.
 
 A standalone script of the standard library (Python 3.10 and later) and asv_runner, which lies beside it: the
 environment of an old commit, or of somebody else, has nothing else of ours. Called as ``python asv_worker.py REQUEST``,
@@ -36,6 +36,7 @@ WARMUP_NS = 20_000_000
 SAMPLE_LIMIT_NS = 60_000_000
 # Characters: an exception may hold all of an array, and every launch keeps its own.
 MOST_REASON, MOST_TEXT = 1000, 20_000
+CALLS = 4
 
 
 def main() -> None:
@@ -43,6 +44,9 @@ def main() -> None:
     end_with_parent()
     sys.path.append(str(Path(__file__).with_name("fallback")))
     request = json.loads(sys.argv[1])
+    if request["do"] == "call":
+        call(request)
+        return
     started = time.time_ns()
     try:
         answer = {"list": list_suite, "cache": make_cache, "run": run_benchmark}[request["do"]](request)
@@ -180,11 +184,6 @@ def make_cache(request: Answer) -> Answer:
 def run_benchmark(request: Answer) -> Answer:
     """Set one benchmark up, measure it, tear it down."""
     benchmark = load(request)
-    cache = None
-    if benchmark.setup_cache_key is not None:
-        with Path("cache.pickle").open("rb") as file:
-            cache = pickle.load(file)  # noqa: S301 - written by make_cache in the same folder
-    benchmark.set_cache(cache)
     reason = set_up(benchmark)
     if reason is not None:
         return {"status": "skipped", "reason": reason}
@@ -198,8 +197,43 @@ def run_benchmark(request: Answer) -> Answer:
         benchmark.do_teardown()
 
 
+def call(request: Answer) -> None:
+    """Call one benchmark a few times without measuring it, and name what is loaded then.
+
+    A GPU's profiler is started on this, so the process ends as programs do: profilers write their files at exit. An
+    exception, or a benchmark that skips itself, is a failed program, and leaves no answer.
+    """
+    benchmark = load(request)
+    if benchmark.setup_cache_key is not None:
+        os.chdir(Path(request["caches"], cache_name(benchmark.setup_cache_key)))
+    reason = set_up(benchmark)
+    if reason is not None:
+        sys.exit(f"the benchmark skips itself: {reason}")
+    for _ in range(CALLS):
+        benchmark.func(*benchmark._build_params())
+    benchmark.do_teardown()
+    if "answer" in request:
+        import importlib.metadata  # reads every package's metadata: not for launches that are measured
+
+        modules = list(sys.modules.items())
+        files = {name: file for name, module in modules if (file := getattr(module, "__file__", None))}
+        owners = importlib.metadata.packages_distributions()
+        packages = {owner for name in files for owner in owners.get(name.partition(".")[0], ())}
+        write(request["answer"], {"modules": files, "packages": sorted(packages)})
+
+
+def cache_name(key: str) -> str:
+    """Return the name of the folder of a setup_cache, beside those of other benchmarks' caches."""
+    return "cache-" + re.sub(r"\W+", "-", key)
+
+
 def set_up(benchmark: Any) -> str | None:
-    """Run the setups; return why the benchmark is to be skipped, else None."""
+    """Load what setup_cache left and run the setups; return why the benchmark is to be skipped, else None."""
+    cache = None
+    if benchmark.setup_cache_key is not None:
+        with Path("cache.pickle").open("rb") as file:
+            cache = pickle.load(file)  # noqa: S301 - written by make_cache in the same folder
+    benchmark.set_cache(cache)
     if tuple(benchmark._current_params) in [tuple(skip) for skip in benchmark._skip_tuples]:
         return "these parameters are in skip_params"
     try:

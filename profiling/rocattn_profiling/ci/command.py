@@ -238,7 +238,7 @@ def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], str]:
     slower = [entry for entry in slower if on_gpu(entry)]
     if not slower:
         return [], "no GPU benchmark became slower"
-    # The gate's explanation profiles both sides where it can; what it has counters of is not run a second time.
+    # The gate profiles both sides of what became slower, where it can; what it has counters of is not run again.
     slower = [entry for entry in slower if all(cause.kind != "counters" for cause in entry.causes)][:PROFILED]
     if not slower:
         return [], f"the gate has profiled what became slower: {out / 'gate' / 'explain'}"

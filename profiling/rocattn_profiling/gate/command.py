@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FORMATS = ("text", "markdown", "junit", "sarif", "summary", "annotations", "json")
 _RUN_URL = re.compile(r"https?://[A-Za-z0-9.-]+(:\d+)?/[A-Za-z0-9_./-]+")
 _REMARK = (
-    "Taken from the run's verdict: names and numbers only. Its reasons and explanations are in the run's own summary "
+    "Taken from the run's verdict: names and numbers only. Its reasons and causes are in the run's own summary "
     "and files."
 )
 

@@ -148,9 +148,6 @@ def _notes(context: Context, session: SessionResult) -> list[str]:
     base, head = (context.facts[side].revision for side in SIDES)
     if base is not None and head is not None and base.tree == head.tree:
         notes.append("base and head have identical files: this run measures the machine's noise")
-    ours = any((tree / "kernels" / "cpu").is_dir() for tree in context.trees.values())
-    if ours and not this_machine().compiler:
-        notes.append("there is no compiler for the CPU kernels: cpu-flash was not measured (rocattn doctor says why)")
     if session.repeated:
         repeats = f"{session.repeated} of {session.launches} processes repeat a launch"
         notes.append(f"{repeats} that met a slow spell of the machine, by fixed work beside the benchmark")

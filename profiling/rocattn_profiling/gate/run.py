@@ -16,12 +16,11 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Request
 from rocattn_profiling.base.files import stamp
 from rocattn_profiling.gate import learning, result, verdict, waivers
-from rocattn_profiling.gate.exact import compare as exact
-from rocattn_profiling.gate.exact import sides as exact_sides
-from rocattn_profiling.gate.explain import explain
+from rocattn_profiling.gate.explain.causes import add_causes
 from rocattn_profiling.gate.formats import outputs
 from rocattn_profiling.gate.measure import SIDES, Design, LaunchStore, PairedSession
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.plugin import plugin_of
 from rocattn_profiling.gate.sides import open_sides, out_errors
 from rocattn_profiling.revisions.asv_config import SuiteError
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Case
     from rocattn_profiling.base.console import Step
     from rocattn_profiling.gate.measure import SessionResult
+    from rocattn_profiling.gate.plugin import Plugin
     from rocattn_profiling.gate.sides import Context
     from rocattn_profiling.gate.verdict import Entry
 
@@ -85,7 +85,8 @@ def run_gate(
             entries += result.removed(before, suites, options)
             for line in result.idle_patterns([*suites.values(), before], options):
                 context.note(line)
-            exact_sides.ready(context, [case.label for case in cases])
+            plugin = plugin_of(context)
+            plugin.prepare([case.label for case in cases])
             design, key = _design(context, cases)
             record = learning.Record(context, design.request)
             store = LaunchStore(out / "launches.jsonl", key, fresh=options.fresh, began_with=record.known(cases))
@@ -94,7 +95,7 @@ def run_gate(
             session = PairedSession(context.launchers, design, store, on_step).run()
             entries += verdict.entries_of(cases, session)
             narrowed = bool(options.patterns) or len(cases) < len(suites["head"].cases())
-            gate_result = _concluded(context, design, session, entries, narrowed=narrowed)
+            gate_result = _concluded(context, plugin, design, session, entries, narrowed=narrowed)
             gate_result = msgspec.structs.replace(gate_result, noise=store.began_with.source)
         outputs.write_all(gate_result, out, also(gate_result, store))
         if options.learn:
@@ -147,16 +148,16 @@ def _design(context: Context, cases: Sequence[Case]) -> tuple[Design, str]:
 
 
 def _concluded(
-    context: Context, design: Design, session: SessionResult, entries: list[Entry], *, narrowed: bool
+    context: Context, plugin: Plugin, design: Design, session: SessionResult, entries: list[Entry], *, narrowed: bool
 ) -> verdict.GateResult:
     """Add exact metrics and causes, and apply the repository's own thresholds and waivers."""
     options, limits = context.options, context.thresholds
     if options.exact and context.trees:
-        entries = [*entries, *exact.entries(context)]
-    # A quick run looks at a selection of kernels, whichever benchmarks it measures.
-    narrowed = narrowed or (options.quick and any(entry.metric == "audit" for entry in entries))
+        entries = [*entries, *plugin.entries()]
+    # A quick run may read off a selection only, whichever benchmarks it measures: rocattn's looks at some kernels.
+    narrowed = narrowed or (options.quick and any(entry.metric in verdict.EXACT for entry in entries))
     entries = limits.apply(entries)
-    entries = explain.explain(entries, context)
+    entries = add_causes(entries, context, plugin)
     entries, problems = waivers.apply(entries, context.waivers, waivers.utc_today(), narrowed=narrowed)
     context.notes.extend([*context.waivers.notes, *limits.notes(entries, narrowed=narrowed)])
     return result.result_of(context, design, session, entries, problems)

@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Launcher
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate import thresholds, waivers
+from rocattn_profiling.gate.explain.files import FileChange, changed_files
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.thresholds import ThresholdTable
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.revisions.git import Revision
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Context:
     """Both sides of a run, while they are checked out and built.
 
@@ -55,7 +57,6 @@ class Context:
         list_base: Lists base's own suite, to find what head removed; None where both sides share one suite.
         say: Prints a line of progress.
         again: The command that compares the same sides again; append ``--bench`` or ``--rounds``.
-        undone: The same with the working tree as head, for a reader who reverted a change in it.
         notes: What a reader of the verdict must know about what was left out.
     """
 
@@ -75,8 +76,12 @@ class Context:
     list_base: Callable[[], Suite | None] = lambda: None
     say: Callable[[str], None] = lambda _: None
     again: str = "rocattn gate run"
-    undone: str = "rocattn gate run --head WORKTREE"
     notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def changes(self) -> dict[str, FileChange]:
+        """The files that differ between both sides' trees, by path; empty without trees."""
+        return changed_files(self)
 
     def note(self, line: str) -> None:
         """Print a line now, and keep it for the verdict."""
@@ -174,7 +179,6 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
             list_base=list_base,
             say=say,
             again=_command(start, options, chosen),
-            undone=_command(start, options, chosen, head=revisions.WORKTREE),
         )
         for line in config.left_out:
             context.note(line)
@@ -224,7 +228,6 @@ def _existing(start: Path, out: Path, options: Options, say: Callable[[str], Non
         )
         digests.append(facts.digest())
     with revisions.own_folder(out / "work") as folder:
-        again = _command(start, options, {})
         context = Context(
             options=options,
             repo=suite,
@@ -238,8 +241,7 @@ def _existing(start: Path, out: Path, options: Options, say: Callable[[str], Non
             waivers=accepted,
             thresholds=limits,
             say=say,
-            again=again,
-            undone=again,
+            again=_command(start, options, {}),
         )
         for line in config.left_out:
             context.note(line)
@@ -251,20 +253,13 @@ def _settings(suite: Path) -> Path | None:
     return next((folder for folder in suite.parents if (folder / ".rocattn").is_dir()), None)
 
 
-def _command(start: Path, options: Options, chosen: Mapping[SideName, Revision], head: str = "") -> str:
-    """Return the command that compares the same sides by the same rule, for the folder that the gate was started in.
-
-    Args:
-        start: That folder, or the one named by ``--repo``.
-        options: Of this run.
-        chosen: The revisions; empty for existing environments.
-        head: Replaces head's name.
-    """
+def _command(start: Path, options: Options, chosen: Mapping[SideName, Revision]) -> str:
+    """Return the command that compares the same sides by the same rule, for the folder that the gate was started in."""
     words = ["rocattn", "gate", "run"]
     if chosen:
         names = {side: revisions.WORKTREE if one.dirty else one.sha[:10] for side, one in chosen.items()}
         words += [] if start == Path() else ["--repo", os.fspath(start)]
-        words += ["--base", names["base"], "--head", head or names["head"]]
+        words += ["--base", names["base"], "--head", names["head"]]
     else:
         words += ["--base-python", options.base_python, "--head-python", options.head_python]
     for option, value in (("--python", options.python), ("--suite", options.suite)):

@@ -38,9 +38,9 @@ ORDER: tuple[Status, ...] = (
     "skipped", "pass",
 )  # fmt: skip
 JUDGED: tuple[Status, ...] = ("regression", "improvement", "pass", "inconclusive")
-METRICS = ("time", "mem", "peakmem", "track", "audit", "workspace", "plan")
+METRICS = ("time", "mem", "peakmem", "track", "audit", "workspace", "plan", "exact")
 _NAME = 200  # characters of a label in the sentence, which goes on after it
-EXACT = frozenset({"audit", "workspace", "plan"})  # metrics that are read off, not measured
+EXACT = frozenset({"audit", "workspace", "plan", "exact"})  # metrics of plug-ins: read off, not measured
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +80,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
             "waived" (a regression that a waiver accepts).
         metric: "time", "mem", "peakmem", "track", or for exact metrics "audit", "workspace" or "plan".
         arch: The gfx target of an exact metric; empty for others.
-        about: Of an exact metric, the code of what its numbers are; as in `Cause`.
         causes: What differs between base and head on this benchmark's path, the likeliest first.
-        explanation: The causes as one paragraph that a person can act on; empty unless the entry is worse.
         waiver: The reason and issue of the waiver that accepts this; empty without one.
         rule: What the repository's thresholds say of it, and where; empty for the run's own rule.
         suspect: Whether it is undecided and still worth a look: at most one in ten of those is expected to be nothing.
@@ -99,7 +97,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""
     metric: str = "time"
     arch: str = ""
-    about: str = ""
     status: Status
     decision: Decision | None = None
     base: float | None = None
@@ -109,7 +106,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     traceback: str = ""
     causes: list[Cause] = []
-    explanation: str = ""
     waiver: str = ""
     rule: str = ""
     suspect: bool = False
@@ -162,10 +158,10 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         suite_shift: Geometric mean of all benchmarks' ratios.
         canary_shift: Median ratio of fixed work in the same processes.
         invalid: Why the session as a whole does not count; empty if it does.
-        again: The command that compares the same sides again; empty in verdicts of before there was one.
+        again: The command that compares the same sides again; empty if their names do not say how.
         notes: What a reader must know beside the verdicts.
         problems: Why the gate fails beside its verdicts: waivers that are expired or unused.
-        noise: Where knowledge of the noise of earlier sessions came from; None in verdicts of before there was any.
+        noise: Where knowledge of the noise of earlier sessions came from; None if the run did not look for any.
         counts: Status -> how many entries.
         entries: Every benchmark, worst first.
     """
@@ -205,14 +201,6 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         differing = self.environment_differences.items()
         listed = ", ".join(f"{name} {old or 'absent'} -> {new or 'absent'}" for name, (old, new) in differing)
         return [*([f"the environments differ: {listed}"] if listed else []), *self.notes]
-
-    @property
-    def command(self) -> str:
-        """The command that compares the same sides again; empty where their names do not say how."""
-        if self.again or self.base.revision is None or self.head.revision is None or self.head.revision.dirty:
-            return self.again
-        base, head = self.base.revision.sha[:12], self.head.revision.sha[:12]
-        return f"rocattn gate run --base {base} --head {head}{' --quick' if self.quick else ''}"
 
     @property
     def strict_status(self) -> int:

@@ -7,8 +7,7 @@ import pytest
 
 from rocattn.sources import kernel_root
 from rocattn_profiling.gate.exact import audit as exact_audit
-from rocattn_profiling.gate.exact import compare as exact
-from rocattn_profiling.gate.exact.audit import Compared, Kernels, PinFiles, compare_kernels
+from rocattn_profiling.gate.exact.audit import Compared, Kernels, PinFiles, audit_entries, compare_kernels
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import compare
@@ -68,7 +67,7 @@ def entries_of(sides):
     """The audit's entries by (label, architecture), and what was compared."""
     compared = compare_kernels(*sides, jobs=1)
     known = {(one.arch, one.name): one for one in sides[1].shipped}
-    made = exact.audit_entries(compared, known, sides[1], PinFiles(sides[0].tree, sides[1].tree))
+    made = audit_entries(compared, known, sides[1], PinFiles(sides[0].tree, sides[1].tree))
     return {(one.label, one.arch): one for one in made}, compared
 
 
@@ -162,7 +161,7 @@ def entry_of(tmp_path, before, after):
     compared = Compared({}, compare(audit(before), audit(after)), {key: before}, {key: after}, {})
     (made,) = (
         one
-        for one in exact.audit_entries(compared, {}, Kernels(tmp_path, []), PinFiles(tmp_path, tmp_path))
+        for one in audit_entries(compared, {}, Kernels(tmp_path, []), PinFiles(tmp_path, tmp_path))
         if one.label == key[1]
     )
     return made

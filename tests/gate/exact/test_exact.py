@@ -12,12 +12,13 @@ from rocattn.config import AttentionConfig
 from rocattn.gpu.plan import plan
 from rocattn.sources import kernel_root
 from rocattn_profiling.asv.launch import Launcher
-from rocattn_profiling.gate.exact import compare as exact
+from rocattn_profiling.gate import rocattn
 from rocattn_profiling.gate.exact import plans as exact_plans
-from rocattn_profiling.gate.exact.sides import ProbeError, ask, usual_problems
-from rocattn_profiling.gate.explain import explain as explaining
+from rocattn_profiling.gate.exact.answers import ProbeError, ask, usual_problems
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.plugin import Plugin, plugin_of
+from rocattn_profiling.gate.rocattn import RocattnPlugin
 from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.sides import Context
 from rocattn_profiling.gate.verdict import Cause, Entry
@@ -70,9 +71,9 @@ def checkout(tmp_path):
 
 def test_equal_checkouts_are_told_by_their_bytes(tmp_path, checkout, monkeypatch):
     """Nothing is started or compiled for them; what was looked at is still listed as passed."""
-    monkeypatch.setattr(exact, "ask", None)
-    monkeypatch.setattr(exact, "list_kernels", None)
-    found = exact.entries(context(tmp_path, checkout("base"), checkout("head")))
+    monkeypatch.setattr(rocattn, "ask", None)
+    monkeypatch.setattr(rocattn, "list_kernels", None)
+    found = RocattnPlugin(context(tmp_path, checkout("base"), checkout("head"))).entries()
     assert [(one.metric, one.status) for one in found] == [("plan", "pass"), ("workspace", "pass"), ("audit", "pass")]
 
 
@@ -82,10 +83,10 @@ def test_other_projects_and_existing_environments_have_no_exact_metrics(tmp_path
     (tmp_path / "head").mkdir()
     said = []
     made = context(tmp_path, tmp_path / "base", tmp_path / "head", said)
-    assert exact.entries(made) == []
-    assert said == []
+    assert type(plugin_of(made)) is Plugin
+    assert (plugin_of(made).entries(), said) == ([], [])
     without = replace(made, trees={})
-    assert exact.entries(without) == []
+    assert RocattnPlugin(without).entries() == []
     assert "no sources" in said[0]
 
 
@@ -96,9 +97,9 @@ def test_a_base_without_kernels_is_said_and_a_head_without_them_fails(tmp_path):
         (tmp_path / "new" / name).write_text("")
     (tmp_path / "old").mkdir()
     said = []
-    assert exact.entries(context(tmp_path, tmp_path / "old", tmp_path / "new", said)) == []
+    assert RocattnPlugin(context(tmp_path, tmp_path / "old", tmp_path / "new", said)).entries() == []
     assert said == ["exact metrics are left out: base is too old to have plans and kernels"]
-    (lost,) = exact.entries(context(tmp_path, tmp_path / "new", tmp_path / "old"))
+    (lost,) = RocattnPlugin(context(tmp_path, tmp_path / "new", tmp_path / "old")).entries()
     assert (lost.status, lost.metric) == ("failed", "plan")
 
 
@@ -127,16 +128,19 @@ def test_each_sides_own_code_is_asked(tmp_path, checkout):
 
 def test_a_head_that_cannot_be_asked_is_not_passed(tmp_path, checkout, monkeypatch):
     """Its plans count as failed; a base that cannot be asked is said and leaves nothing to compare."""
-    monkeypatch.setattr(exact, "TESTED", ("gfx1100",))
+    monkeypatch.setattr(rocattn, "TESTED", ("gfx1100",))
     base, head = checkout("base"), checkout("head")
     (head / "rocattn/config.py").write_text("this is no Python\n")
     said = []
     made = context(tmp_path, base, head, said)
     with pytest.raises(ProbeError, match="head does not say what it plans: SyntaxError"):
         ask(made, "head", {}, [])
-    assert {(one.metric, one.status) for one in exact.entries(made)} == {("plan", "failed"), ("audit", "failed")}
+    assert {(one.metric, one.status) for one in RocattnPlugin(made).entries()} == {
+        ("plan", "failed"),
+        ("audit", "failed"),
+    }
     turned = context(tmp_path, head, base, said)
-    assert exact.entries(turned) == []
+    assert RocattnPlugin(turned).entries() == []
     assert [line.partition(":")[0] for line in said] == [
         "plans and workspaces are left out", "the machine code is not compared",
     ]  # fmt: skip
@@ -153,18 +157,18 @@ def break_listing(tree, arch):
 
 def test_an_architecture_whose_kernels_head_does_not_list_is_not_passed(tmp_path, checkout, monkeypatch):
     """They are not removed: nobody knows. Of a base that does not list them it is noted, also in the verdict."""
-    monkeypatch.setattr(exact, "TESTED", ("gfx1100", "gfx942"))
-    monkeypatch.setattr(exact, "is_quick", lambda one: one.kernel == "scale")
+    monkeypatch.setattr(rocattn, "TESTED", ("gfx1100", "gfx942"))
+    monkeypatch.setattr(rocattn, "is_quick", lambda one: one.kernel == "scale")
     base, head = checkout("base"), checkout("head")
     break_listing(head, "gfx942")
-    found = [one for one in exact.entries(context(tmp_path, base, head)) if one.metric == "audit"]
+    found = [one for one in RocattnPlugin(context(tmp_path, base, head)).entries() if one.metric == "audit"]
     assert [(one.label, one.arch, one.status) for one in found] == [
         ("kernels", "gfx942", "failed"), ("1 kernels", "gfx1100", "pass"),
     ]  # fmt: skip
     assert found[0].reason == "head does not list its kernels for gfx942: 'planted'"
     said = []
     turned = context(tmp_path, head, base, said)
-    found = [one for one in exact.entries(turned) if one.metric == "audit"]
+    found = [one for one in RocattnPlugin(turned).entries() if one.metric == "audit"]
     assert [(one.label, one.arch, one.status) for one in found] == [("1 kernels", "gfx1100", "pass")]
     assert turned.notes == ["base's machine code for gfx942 is not compared: 'planted'"]
     assert set(turned.notes) <= set(said)
@@ -172,14 +176,14 @@ def test_an_architecture_whose_kernels_head_does_not_list_is_not_passed(tmp_path
 
 def test_other_compiler_options_are_not_compared_and_that_is_said(tmp_path, checkout, monkeypatch):
     """Both sides are compiled with those of the rocattn that runs: only the pins tell."""
-    monkeypatch.setattr(exact, "TESTED", ("gfx1100",))
+    monkeypatch.setattr(rocattn, "TESTED", ("gfx1100",))
     base, head = checkout("base"), checkout("head")
-    options = head / exact.OPTIONS_FROM
+    options = head / rocattn.OPTIONS_FROM
     assert '"-O3"' in options.read_text()
     options.write_text(options.read_text().replace('"-O3"', '"-O1"'))
     made = context(tmp_path, base, head)
-    assert {one.status for one in exact.entries(made)} == {"pass"}
-    assert [note.partition(",")[0] for note in made.notes] == [f"{exact.OPTIONS_FROM} differs"]
+    assert {one.status for one in RocattnPlugin(made).entries()} == {"pass"}
+    assert [note.partition(",")[0] for note in made.notes] == [f"{rocattn.OPTIONS_FROM} differs"]
     assert "--check-pins" in made.notes[0]
 
 
@@ -221,7 +225,7 @@ def worse(label, params, metric="time"):
 
 def test_a_slower_gpu_benchmark_is_explained_by_its_launches_and_its_machine_code(tmp_path, checkout, monkeypatch):
     """On the machine's own architecture: the kernel that its plan launches there, compiled from both sides' sources."""
-    monkeypatch.setattr(explaining, "gpu_archs", lambda: ["gfx1100"])
+    monkeypatch.setattr(rocattn, "gpu_archs", lambda: ["gfx1100"])
     base, head = checkout("base"), checkout("head")
     made = context(tmp_path, base, head)
     # The sides find the CPU kernels where all tests have them; what is planted is compiled into a cache of its own.
@@ -235,15 +239,14 @@ def test_a_slower_gpu_benchmark_is_explained_by_its_launches_and_its_machine_cod
     flash.write_text(flash.read_text().replace(old, "DECODE_BLOCKS = 96"))
     config = GRIDS["decode"].configs(quick=True)[-1]
     entry = worse("bench_gpu.Decode.time_decode('x', 'warm')", {"config": f"'{config.label}'", "cache": "'warm'"})
-    (found,) = explaining.explain([entry], made)
-    kinds = {one.kind: one for one in found.causes if one.kind in {"launch", "machine code"}}
+    causes = RocattnPlugin(made).causes(entry)
+    kinds = {one.kind: one for one in causes if one.kind in {"launch", "machine code"}}
     assert kinds["launch"].text.startswith("On gfx1100, flash_decode: grid ")
     assert "flash_decode_combine" in kinds["machine code"].text
     assert kinds["machine code"].location.path == "kernels/hip/flash_decode_combine.hip"
-    assert kinds["launch"].text in found.explanation
 
 
-def test_a_tracked_number_of_a_kernel_takes_the_causes_of_its_audit(tmp_path, checkout):
+def test_a_tracked_number_of_a_kernel_takes_the_causes_of_its_audit(tmp_path, checkout, monkeypatch):
     """`bench_audit` names architecture and kernel: what the audit says of them is why."""
     cause = Cause(kind="machine code", about="spills", text="43 VGPRs are spilled")
     audit = Entry(
@@ -258,7 +261,10 @@ def test_a_tracked_number_of_a_kernel_takes_the_causes_of_its_audit(tmp_path, ch
     names = {"arch": "'gfx942'", "kernel": "'softmax f16'"}
     other = names | {"arch": "'gfx90a'"}
     tracked = [worse(f"bench_audit.Kernels.track_spills({one})", one, "track") for one in (names, other)]
-    found = explaining.explain([audit, *tracked], context(tmp_path, checkout("base"), checkout("head")))
-    assert found[1].causes == [cause]
-    assert "43 VGPRs are spilled. Fewer registers avoid it" in found[1].explanation
+    plugin = RocattnPlugin(context(tmp_path, checkout("base"), checkout("head")))
+    monkeypatch.setattr(rocattn, "_compare_plans", lambda _: [])
+    monkeypatch.setattr(rocattn, "_compare_machine_code", lambda _: [audit])
+    (found,) = plugin.entries()
+    assert [one.text for one in found.causes] == [f"43 VGPRs are spilled; {rocattn.ADVICE['spills']}"]
+    assert [plugin.causes(entry) for entry in tracked] == [found.causes, []]
     assert cause not in found[2].causes

@@ -4,13 +4,15 @@ import msgspec
 import pytest
 
 from rocattn_profiling.gate.exact import plans as exact_plans
-from rocattn_profiling.gate.exact.sides import Answers, BackendAnswer, Launch, Plan
+from rocattn_profiling.gate.exact.answers import Answers, BackendAnswer, PlanAnswer, PlannedLaunch
 
 ARCHS = ("gfx1100", "gfx942")
-FLASH = Launch("flash_attention_causal", "hip/x.hip", "x", {"KEYS_PER_TILE": 32}, (2, 4, 1), (128, 1, 1))
+FLASH = PlannedLaunch("flash_attention_causal", "hip/x.hip", "x", {"KEYS_PER_TILE": 32}, (2, 4, 1), (128, 1, 1))
 PARTS = tuple(msgspec.structs.replace(FLASH, kernel=name) for name in ("qk_matmul", "softmax", "pv_matmul"))
-TAKEN = Plan(path="flash", launches=(FLASH,), hash="a")
-LEFT = Plan(path="standard", reason="windows are not allowed", launches=PARTS, workspaces={"scores": 8192}, hash="b")
+TAKEN = PlanAnswer(path="flash", launches=(FLASH,), hash="a")
+LEFT = PlanAnswer(
+    path="standard", reason="windows are not allowed", launches=PARTS, workspaces={"scores": 8192}, hash="b"
+)
 CPU, TILED = BackendAnswer(True, True, 0, workspace_bytes=8192), BackendAnswer(True, True, 10, workspace_bytes=0)
 
 
@@ -68,7 +70,7 @@ def test_a_won_flash_path_is_an_improvement():
 
 def test_a_lost_plan_is_a_regression_and_a_won_one_is_new():
     """A problem that the kernels do not compute any more; the other way round base could not say anything."""
-    none = Plan(problem="ConfigError: D = 300 is too large")
+    none = PlanAnswer(problem="ConfigError: D = 300 is too large")
     (entry,) = (one for one in compared(plans=dict.fromkeys(ARCHS, none)).values() if one.status != "pass")
     assert (entry.label, entry.arch, entry.status) == ("plans", "", "regression")
     found = exact_plans.compare(answers(plans=dict.fromkeys(ARCHS, none)), answers(), ARCHS)
@@ -78,7 +80,10 @@ def test_a_lost_plan_is_a_regression_and_a_won_one_is_new():
 
 def test_a_lost_plan_is_one_of_those_that_base_has():
     """On the flash path and beside it; what neither computes is none of them, what is refused one of all."""
-    none, missing = Plan(problem="ConfigError: D = 300 is too large"), Answers(plans={"gfx942": Plan(problem="never")})
+    none, missing = (
+        PlanAnswer(problem="ConfigError: D = 300 is too large"),
+        Answers(plans={"gfx942": PlanAnswer(problem="never")}),
+    )
     base = {key: Answers(plans={"gfx942": plan}) for key, plan in zip("abcd", (TAKEN, TAKEN, TAKEN, LEFT), strict=True)}
     base["e"] = missing
     gone, refused = Answers(plans={"gfx942": none}), Answers(unknown="ConfigError: D")
@@ -216,19 +221,19 @@ def test_a_problem_that_base_does_not_know_is_not_compared():
     found = exact_plans.compare({"p": Answers(unknown="ConfigError")} | {"q": answers()["q"]}, answers(), ARCHS)
     assert {one.status for one in found} == {"pass"}
     assert all("1 problems" in one.reason for one in found)
-    absent = dict.fromkeys(ARCHS, Plan(absent="ImportError"))
+    absent = dict.fromkeys(ARCHS, PlanAnswer(absent="ImportError"))
     assert {one.status for one in exact_plans.compare(answers(plans=absent), answers(), ARCHS)} == {"pass"}
 
 
 def test_what_head_alone_cannot_be_asked_is_a_regression():
     """A configuration that it refuses, or a planner that cannot be imported any more: not measured is never passed."""
-    found = compared(plans=dict.fromkeys(ARCHS, Plan(absent="ImportError: no tiles")))
+    found = compared(plans=dict.fromkeys(ARCHS, PlanAnswer(absent="ImportError: no tiles")))
     assert judged(found) == {("plans", ""): "regression"}
     assert "no tiles" in found["plans", ""].reason
     found = exact_plans.compare(answers(), {"p": Answers(unknown="ConfigError: D"), "q": answers()["q"]}, ARCHS)
     assert [(one.label, one.status) for one in found if one.status != "pass"] == [("plans", "regression")]
     assert "the library refuses the problem: ConfigError: D" in found[0].reason
-    none = dict.fromkeys(ARCHS, Plan(problem="ConfigError: D = 300 is too large"))
+    none = dict.fromkeys(ARCHS, PlanAnswer(problem="ConfigError: D = 300 is too large"))
     assert {one.status for one in exact_plans.compare(answers(plans=none), answers(plans=none), ARCHS)} == {"pass"}
 
 

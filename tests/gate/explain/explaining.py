@@ -3,8 +3,9 @@
 import sys
 
 from rocattn_profiling.asv.launch import Launcher
-from rocattn_profiling.gate.explain.explain import explain
+from rocattn_profiling.gate.explain.causes import add_causes
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.plugin import plugin_of
 from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.sides import Context
 from rocattn_profiling.gate.verdict import Entry
@@ -86,8 +87,8 @@ def worse(label=LABEL, status="regression", metric="time", **values):
 
 
 def explained(context, *entries):
-    """The explained entries."""
-    return explain(entries or (worse(),), context)
+    """The entries with their causes."""
+    return add_causes(entries or (worse(),), context, plugin_of(context))
 
 
 def places(entry):

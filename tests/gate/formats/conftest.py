@@ -22,7 +22,7 @@ def rich(entry, result_of):
     """A verdict with an entry of every kind, two of them of machine code."""
     return result_of(
         [
-            entry("bench_a.Class.time_slow(1, 'cpu')", "regression", 1.31, causes=[CAUSE], explanation="It spills."),
+            entry("bench_a.Class.time_slow(1, 'cpu')", "regression", 1.31, causes=[CAUSE]),
             entry("flash f16", "regression", decision=None, metric="audit", arch="gfx942", base=0.0, head=43.0,
                   unit="registers", reason="43 registers are spilled", causes=[CAUSE]),
             entry("bench_a.Class.time_lost", "failed", reason="ValueError: x", traceback="Traceback\n  line"),
@@ -53,7 +53,6 @@ def hostile(entry, result_of):
         cause = Cause(kind="source", text=text, location=Location(path=text, line=1))
         facts = {
             "reason": text,
-            "explanation": text,
             "waiver": text,
             "causes": [cause] * 3,
             "unit": text,

@@ -28,7 +28,7 @@ def test_the_comment_is_worst_first_and_says_why(rich):
                      "improvement", "new", "removed"]  # fmt: skip
     assert "| 2 ms | 2.62 ms | x1.310 | &#91;1.271, 1.349&#93; |" in text
     assert "| 0 registers | 43 registers |  |  |" in text
-    assert "It spills." in text
+    assert "12 VGPRs spilled" in text
     assert "- **machine code:** 12 VGPRs spilled (<code>kernels/hip/flash attention.hip&#58;118</code>)" in text
     assert "waived: costs a compare (&#35;&#8203;41, up to x1.1)" in text
     assert "**problem:** .rocattn/waivers.toml" in text

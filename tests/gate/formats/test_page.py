@@ -26,9 +26,9 @@ def exact(label, arch, status, base, head, **facts):
 def whole(verdict):
     """A verdict with machine code of two architectures, a waiver and a problem beside what was measured."""
     waived = msgspec.structs.replace(verdict.entries[0], label="known", status="waived", waiver="a compare more (#41)")
-    slow = msgspec.structs.replace(verdict.entries[0], explanation="It spills now.", causes=[CAUSE], reason="too much")
+    slow = msgspec.structs.replace(verdict.entries[0], causes=[CAUSE], reason="too much")
     code = [
-        exact("flash f16", "gfx942", "regression", 96.0, 104.0, explanation="It spills now.", causes=[CAUSE]),
+        exact("flash f16", "gfx942", "regression", 96.0, 104.0, causes=[CAUSE]),
         exact("12 kernels", "gfx1100", "pass", 1.0, 1.0),
         exact("flash f32", "gfx942", "pass", 8.0, 8.0),
         Entry(label="select decode", name="s", metric="plan", status="regression", reason="flash is not selected"),
@@ -130,10 +130,9 @@ def test_only_what_is_proven_fine_is_green_and_what_fails_the_gate_is_red(verdic
 
 
 def test_a_regression_says_why_and_where(whole):
-    """Explanation, causes with file and line, both reasons; a waiver with its words; the problems above all."""
+    """Causes with file and line, both reasons; a waiver with its words; the problems above all."""
     text = report_html(None, whole, 0)
-    assert text.count("It spills now.") == 2
-    assert "<b>machine code</b>: 43 VGPRs spilled" in text
+    assert text.count("<b>machine code</b>: 43 VGPRs spilled") == 2
     assert ":118</span>" in text
     assert "because regression" in text
     assert "too much" in text
@@ -142,28 +141,25 @@ def test_a_regression_says_why_and_where(whole):
     assert text.index("problem</span>") < text.index("<table")
 
 
-def test_a_cause_alone_is_shown_too(verdict):
-    """Without a sentence that explains it."""
-    entries = [msgspec.structs.replace(verdict.entries[0], explanation="", causes=[CAUSE])]
+def test_a_cause_is_shown(verdict):
+    """Below the row of its benchmark."""
+    entries = [msgspec.structs.replace(verdict.entries[0], causes=[CAUSE])]
     assert "43 VGPRs spilled" in report_html(None, msgspec.structs.replace(verdict, entries=entries), 0)
 
 
 def test_what_stands_between_backticks_is_code():
-    """An explanation quotes lines and commands; a backtick without its partner stays one."""
+    """A cause quotes lines and commands; a backtick without its partner stays one."""
     assert gate_view.pieces("take `a + b` back") == [("take ", False), ("a + b", True), (" back", False)]
     assert gate_view.pieces("`x`") == [("x", True)]
     assert gate_view.pieces("a ` b") == [("a ` b", False)]
     assert gate_view.pieces("") == []
 
 
-def test_hostile_explanations_and_paths_stay_text(whole):
-    """Also in what only regressions have: explanations, causes, places, waivers, problems, architectures."""
+def test_hostile_causes_and_paths_stay_text(whole):
+    """Also in what only regressions have: causes, places, waivers, problems, architectures."""
     bad = "<script>alert(1)</script>\"' `<script>x</script>`"
     cause = Cause(kind="source", text=bad, location=Location(path=bad, line=1))
-    entries = [
-        msgspec.structs.replace(e, explanation=bad, causes=[cause], waiver=bad, arch=bad, reason=bad)
-        for e in whole.entries
-    ]
+    entries = [msgspec.structs.replace(e, causes=[cause], waiver=bad, arch=bad, reason=bad) for e in whole.entries]
     text = report_html(None, msgspec.structs.replace(whole, entries=entries, problems=[bad]), 0)
     assert "<script" not in text
     assert "&lt;script&gt;" in text

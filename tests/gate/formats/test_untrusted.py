@@ -23,7 +23,7 @@ def stored(entry, result_of, tmp_path):
         cause = Cause(kind="source", text=PHISH, location=Location(path="kernels/a.hip", line=7))
         made = result_of(
             [
-                entry("b.C.time_slow", "regression", 1.31, causes=[cause], explanation=PHISH, reason=PHISH),
+                entry("b.C.time_slow", "regression", 1.31, causes=[cause], reason=PHISH),
                 entry("b.C.time_known", "waived", 1.1, waiver=PHISH),
                 entry("b.C.time_lost", "failed", reason=PHISH, traceback=PHISH),
                 entry("b.C.time_fine", "pass"),
@@ -40,7 +40,7 @@ def stored(entry, result_of, tmp_path):
 
 
 def test_no_sentence_of_the_verdicts_is_shown(stored):
-    """Reasons, explanations, waivers, notes, problems, subjects: a stranger's words stay in the artifact."""
+    """Reasons, causes, waivers, notes, problems, subjects: a stranger's words stay in the artifact."""
 
     def phish(content):
         content["sentence"] = content["again"] = PHISH
@@ -55,7 +55,7 @@ def test_no_sentence_of_the_verdicts_is_shown(stored):
     assert "a waiver is expired or not needed" in text
 
 
-def test_explanations_are_shown_when_asked_for(stored):
+def test_reasons_are_shown_when_asked_for(stored):
     """For branches of the repository's own: the words are there, and harmless as markup."""
     text = markdown.comment(untrusted.read(stored(notes=["<b>@team</b>"]), explain=True))
     assert PHISH in text

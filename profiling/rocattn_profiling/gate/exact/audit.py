@@ -7,12 +7,17 @@ machine's compiler: a difference is one of the sources.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
+from rocattn.errors import RocattnError
 from rocattn.toolchain.inputs import content_key, inputs_of
-from rocattn_profiling.gate.verdict import Location
+from rocattn_profiling.gate.plugin import decision_of
+from rocattn_profiling.gate.verdict import Cause, Entry, Location
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import (
     Comparison,
@@ -26,16 +31,26 @@ from rocattn_profiling.kernels.compare import (
 from rocattn_profiling.kernels.model.rates import rates_version
 from rocattn_profiling.kernels.pins import PinError, pin_of, read_pins
 from rocattn_profiling.kernels.shipped import facts_of_all
+from rocattn_profiling.kernels.source_lines import MOST, lines_of_shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from rocattn_profiling.gate.verdict import Status
     from rocattn_profiling.kernels.facts import KernelFacts
     from rocattn_profiling.kernels.pins import Pin, Pins
     from rocattn_profiling.kernels.shipped import Shipped
+    from rocattn_profiling.kernels.source_lines import SourceLine
 
 KERNELS, PINS = "kernels", "benchmarks/pins"
+UNITS = {
+    "spills": "spilled registers", "scratch": "bytes of scratch a lane", "occupancy": "waves a SIMD",
+    "blocks": "blocks", "issue cycles": "cycles", "global loads": "bytes a load", "matrix": "matrix FLOPs",
+    "instruction cache": "bytes of code", "loop code": "bytes of code",
+}  # fmt: skip
+_ABOUT_SPILLS = frozenset({"spills", "scratch"})
+_RATIOS: tuple[Status, ...] = ("regression", "improvement", "waived")
 _ERROR = re.compile(r"(?:^|\s)(\S+?):(\d+):\d+: (?:fatal )?error:")
 
 
@@ -226,3 +241,126 @@ class PinFiles:
 
 def _worse(pin: Pin, facts: KernelFacts) -> list[Finding]:
     return [one for one in differences(pin, facts) if one.severity == "worse"]
+
+
+def audit_entries(
+    compared: Compared, shipped: dict[tuple[str, str], Shipped], head: Kernels, pins: PinFiles
+) -> list[Entry]:
+    """Return an entry for each kernel that got worse, better, came or went, and one an architecture for the rest.
+
+    Args:
+        compared: Both sides' machine code.
+        shipped: Head's compilations by (architecture, name): to find the lines of what got worse.
+        head: Where they are compiled from.
+        pins: Both sides' pins.
+    """
+    grouped: dict[tuple[str, str], list[Finding]] = {}
+    for finding in compared.comparison.findings:
+        grouped.setdefault((finding.arch, finding.kernel), []).append(finding)
+    made: list[Entry] = []
+    quiet: dict[str, list[int]] = {arch: [count, 0] for arch, count in compared.same.items()}
+    for key in dict.fromkeys([*compared.after, *grouped]):
+        findings = grouped.get(key, [])
+        before, after = compared.before.get(key), compared.after.get(key)
+        if before and after and all(one.severity == "note" for one in findings):
+            findings = [*pins.crept(before, after), *findings]
+        if all(one.severity == "note" for one in findings):
+            count = quiet.setdefault(key[0], [0, 0])
+            count[0], count[1] = count[0] + 1, count[1] + bool(findings)
+            continue
+        made.append(_kernel_entry(key, findings, before, after, pins))
+    made += [_neither(arch, name, why) for (arch, name), why in compared.broken.items()]
+    made.sort(key=lambda entry: (entry.status != "regression", entry.arch, entry.label))
+    return [*_with_lines(made, shipped, head), *(_rest(arch, *count) for arch, count in sorted(quiet.items()))]
+
+
+def _kernel_entry(
+    key: tuple[str, str],
+    findings: Sequence[Finding],
+    before: KernelFacts | None,
+    after: KernelFacts | None,
+    pins: PinFiles,
+) -> Entry:
+    """Return the entry of a kernel by its gravest findings; its numbers are those of what grew most."""
+    arch, name = key
+    severity = next(one.severity for one in findings if one.severity != "note")
+    told = [one for one in findings if one.severity == severity]
+    status: Status = {
+        "worse": "regression",
+        "better": "improvement",
+        "incomparable": "ungated",
+        "missing": "removed",
+        "new": "new",
+    }[severity]  # type: ignore[assignment]  # all of them are statuses
+    reason = "; ".join(one.text for one in told)
+    sized = [(one, cost_ratio(one, before, after) if before and after else None) for one in told]
+    # A waiver's ceiling must hold for each of them, and nothing bounds what has no ratio.
+    first, ratio = max(sized, key=lambda item: item[1] or math.inf) if status == "regression" else sized[0]
+    waiver, base, worth = "", first.before, first.after
+    if before and after:
+        if first.metric == "occupancy" and before.occupancy and after.occupancy:
+            base, worth = before.occupancy.waves_per_simd, after.occupancy.waves_per_simd
+        if status == "regression" and pins.accepts(after):
+            status, waiver = "waived", f"this change renewed the kernel's pin in {PINS}/{arch}.json"
+        if status == "improvement" and pins.outdone(after):
+            reason += (
+                "; renew its pin with `rocattn kernels audit --write-pins`, so that the gain cannot be lost unseen"
+            )
+    decided = decision_of(name, status, ratio, reason) if ratio and status in _RATIOS else None
+    return Entry(
+        label=name, name=name.partition(" ")[0], metric="audit", arch=arch, status=status,
+        waiver=waiver, unit=UNITS.get(first.metric, ""), base=base, head=worth, reason=reason, decision=decided,
+        causes=[Cause(kind="machine code", text=one.text, about=one.metric, location=_source(one)) for one in told],
+    )  # fmt: skip
+
+
+def _neither(arch: str, name: str, why: str) -> Entry:
+    """Return the entry of a kernel that compiles on neither side: nobody knows what became of it."""
+    reason = f"it does not compile on either side: {why}"
+    return Entry(
+        label=name, name=name.partition(" ")[0], metric="audit", arch=arch, status="broken", reason=reason
+    )  # fmt: skip
+
+
+def _source(finding: Finding) -> Location | None:
+    """Return a kernel's file, with the line of the compiler's error where that is what happened."""
+    return error_at(finding.text) or (Location(path=f"{KERNELS}/{finding.file}") if finding.file else None)
+
+
+def _rest(arch: str, kernels: int, noted: int) -> Entry:
+    what = f"{kernels} kernels"
+    changed = f"{noted} of them with changes without consequence" if noted else "without any difference that counts"
+    return Entry(label=what, name="kernels", metric="audit", arch=arch, status="pass", reason=f"{what}: {changed}")
+
+
+def _with_lines(made: list[Entry], shipped: dict[tuple[str, str], Shipped], head: Kernels) -> list[Entry]:
+    """Say of the first kernels that got worse which source lines cost most; each may take a compilation."""
+    found = []
+    left = MOST
+    for entry in made:
+        one = shipped.get((entry.arch, entry.label))
+        if entry.status != "regression" or one is None or not left:
+            found.append(entry)
+            continue
+        left -= 1
+        try:
+            lines = lines_of_shipped(one, head.root)
+        except RocattnError:  # it does not compile: that is the finding itself
+            lines = []
+        found.append(msgspec.structs.replace(entry, causes=_located(entry.causes, lines, one)))
+    return found
+
+
+def _located(causes: Sequence[Cause], lines: Sequence[SourceLine], one: Shipped) -> list[Cause]:
+    """Give each cause the line that it is likeliest about: of spills one that saves registers, else the costliest."""
+    made = []
+    for cause in causes:
+        # Of the fitting lines the first; without one, the first of the others.
+        line = min(lines, key=lambda line: line.spills != (cause.about in _ABOUT_SPILLS), default=None)
+        if line is None:
+            made.append(cause)
+            continue
+        folder = KERNELS if line.file.startswith("include/") else f"{KERNELS}/{one.source.rpartition('/')[0]}"
+        where = Location(path=f"{folder}/{line.file}", line=line.number)
+        made.append(msgspec.structs.replace(cause, text=f"{cause.text} [{line}]", location=where))
+    return made

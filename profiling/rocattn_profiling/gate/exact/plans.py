@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from rocattn_profiling.gate.exact.audit import error_at
-from rocattn_profiling.gate.rule.pairs import Decision
+from rocattn_profiling.gate.plugin import decision_of
 from rocattn_profiling.gate.verdict import Cause, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rocattn_profiling.gate.exact.sides import Answers, Launch, Plan
+    from rocattn_profiling.gate.exact.answers import Answers, PlanAnswer, PlannedLaunch
     from rocattn_profiling.gate.verdict import Status
 
 PAGE_BYTES = 4096
@@ -27,15 +27,8 @@ PAGE_BYTES = 4096
 _NAMED = 8  # kinds of change that are written out
 
 
-def decision_of(label: str, status: Status, ratio: float, reason: str) -> Decision:
-    """Return the decision on an exact number: nothing is left to chance."""
-    return Decision(
-        id=label, verdict=status, ratio=ratio, ratio_low=ratio, ratio_high=ratio, p=0.0, rounds_used=0, reason=reason
-    )
-
-
 FLASH_PATH = "flash path"
-"""A group of plans, and what an entry is about where it was lost."""
+"""A group of plans, and the code of a cause where it was lost."""
 
 
 class _Change(NamedTuple):
@@ -100,7 +93,7 @@ def compare(base: Mapping[str, Answers], head: Mapping[str, Answers], archs: Seq
     return entries
 
 
-def _plan(key: str, arch: str, old: Plan, new: Plan) -> Iterator[_Change]:
+def _plan(key: str, arch: str, old: PlanAnswer, new: PlanAnswer) -> Iterator[_Change]:
     if old.absent:
         return  # base is too old to have any
     lost = new.problem or new.absent
@@ -128,7 +121,7 @@ def _plan(key: str, arch: str, old: Plan, new: Plan) -> Iterator[_Change]:
     yield _memory("gpu", key, arch, before, after)
 
 
-def geometry(old: Plan, new: Plan) -> str:
+def geometry(old: PlanAnswer, new: PlanAnswer) -> str:
     """Return in words what differs between two plans for one problem."""
     if _kernels(old) != _kernels(new):
         return f"launches {_names(new.launches)} instead of {_names(old.launches)}"
@@ -219,6 +212,8 @@ def _judged(changes: Sequence[_Change], beside: int) -> Entry | None:
     told = [change for change in changes if change.status == status]
     first, count, kinds = told[0], len(changes) + beside, len({change.text for change in told})
     causes = _causes(told, "launch" if first.metric == "workspace" else "backend")
+    if first.group == FLASH_PATH and status == "regression":
+        causes = [msgspec.structs.replace(cause, about=FLASH_PATH) for cause in causes]
     more = f"; {kinds - 1} more kinds of change" if kinds > 1 else ""
     reason = f"{len(told)} of {count} problems: {causes[0].text}{more}"
     base: float | None
@@ -235,8 +230,7 @@ def _judged(changes: Sequence[_Change], beside: int) -> Entry | None:
     decided = decision_of(first.group, status, ratio, reason) if ratio and status != "new" else None
     return Entry(
         label=first.group, name=first.group, metric=first.metric, arch=first.arch, status=status, unit=unit, base=base,
-        head=head, about=FLASH_PATH if first.group == FLASH_PATH and status == "regression" else "", reason=reason,
-        decision=decided, causes=causes,
+        head=head, reason=reason, decision=decided, causes=causes,
     )  # fmt: skip
 
 
@@ -291,11 +285,11 @@ def _listed(metric: str, changes: Sequence[_Change]) -> list[Entry]:
     ]  # fmt: skip
 
 
-def _kernels(plan: Plan) -> list[str]:
+def _kernels(plan: PlanAnswer) -> list[str]:
     return [launch.kernel for launch in plan.launches]
 
 
-def _names(launches: Sequence[Launch]) -> str:
+def _names(launches: Sequence[PlannedLaunch]) -> str:
     return " + ".join(launch.kernel for launch in launches) or "nothing"
 
 

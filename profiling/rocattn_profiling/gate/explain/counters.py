@@ -1,13 +1,12 @@
 """Counters of the benchmarks that got slower, base against head, where there is a GPU and a profiler for it.
 
-The benchmark is run by itself under the profiler, once for each side and group of counters; the report's own comparison
-says which kernels changed their time and which metrics moved with it. On a machine without a profiler nothing is said.
+Each benchmark runs by itself under the profiler, once for each side and group of counters. The report's own comparison
+names the kernels whose time changed, and the metrics that moved with it.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.gate.explain.trace import TRACER, request_of
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.verdict import Cause, badness
 from rocattn_profiling.profile.collect import find, hardware
@@ -39,25 +37,25 @@ _TIMEOUT_S = 300.0
 
 
 class Counters:
-    """Profiles the worst benchmarks, each when it is asked for.
+    """Profiles the worst benchmarks, each on demand.
 
     Args:
         context: Both sides.
-        entries: Those that got slower.
+        entries: Worse benchmarks.
     """
 
     def __init__(self, context: Context, entries: Sequence[Entry]) -> None:
         self._context = context
         slower = [entry for entry in entries if entry.status == "regression" and entry.decision is not None]
         slower.sort(key=badness, reverse=True)
-        # Of a benchmark that names its backend it is known whether it uses the GPU.
+        # A benchmark with a parameter "backend" uses the GPU if that is its value; of others it is not known.
         able = [entry for entry in slower if entry.params.get("backend", "gpu").strip("'\"") == "gpu"]
         self._chosen = [entry.label for entry in able[:MOST]]
         self._archs = hardware.examine().archs if self._chosen else ()
         self._there = bool(self._archs) and any(not tool.problem for tool in find.find_profilers())
 
     def of(self, entry: Entry) -> list[Cause]:
-        """Return what moved in a benchmark's kernels; nothing where it cannot be profiled."""
+        """Return what changed in a benchmark's kernels; nothing where it cannot be profiled."""
         if not self._there or entry.label not in self._chosen:
             return []
         folder = self._context.out / "explain" / f"{self._chosen.index(entry.label)}"
@@ -72,11 +70,9 @@ class Counters:
 
     def _profile(self, entry: Entry, side: SideName, out: Path) -> None:
         launcher = self._context.launchers[side]
-        runner = launcher.scratch / "runner"
-        asked = request_of(launcher, entry) | {"plain": True}
-        command = (launcher.python, str(shutil.copy(TRACER, runner)), msgspec.json.encode(asked).decode())
+        command = launcher.call_command(entry.name, entry.label)
         job = assemble(CollectionRequest(command, arch=self._archs[0]), hardware.examine())
-        # What the gate runs benchmarks with, and what the profiler's own start has cleaned.
+        # The variables that the gate runs benchmarks with, without those that the profiler's start removes.
         own = {name: value for name, value in launcher.environment.items() if os.environ.get(name) != value}
         kept = {
             name: value
@@ -89,7 +85,7 @@ class Counters:
 
 
 def _compared(folder: Path) -> dict[str, Any]:
-    """Return the report of head against base, as `rocattn report --json` gives it: its floor is not this one's."""
+    """Return the report of head against base by `rocattn report --json`, a verb that the gate may not import."""
     sides = [str(folder / "head"), "--against", str(folder / "base"), "--out", str(folder / "report")]
     command = [sys.executable, "-m", "rocattn_profiling.cli", "report", *sides, "--json"]
     try:
@@ -98,15 +94,15 @@ def _compared(folder: Path) -> dict[str, Any]:
         raise RocattnError(f"the report took over {_TIMEOUT_S:.0f} s") from error
     if done.returncode:
         raise RocattnError((done.stderr.strip().splitlines() or ["the report failed"])[-1])
-    found: dict[str, Any] = msgspec.json.decode(done.stdout)
-    return found
+    report: dict[str, Any] = msgspec.json.decode(done.stdout)
+    return report
 
 
 def causes_of(report: dict[str, Any]) -> list[Cause]:
-    """Return a cause for each kernel that is slower, with what moved and what to do about it.
+    """Return a cause for each slower kernel, with the metrics that moved and the report's advice.
 
     Args:
-        report: Of head, with its comparison against base under "against".
+        report: Of head, with its comparison to base under "against".
     """
     advice = {
         (kernel["kernel"], kernel["label"]): kernel["findings"][0]["sentence"]
@@ -123,8 +119,9 @@ def causes_of(report: dict[str, Any]) -> list[Cause]:
                 f"{move['metric']} {move['before']:.4g} -> {move['after']:.4g} {move['unit']}".strip()
                 for move in pair["moved"][:_MOST_MOVES]
             ]
-            told = f": {', '.join(moved)}" if moved else ""
-            todo = advice.get((pair["kernel"], pair["label"]))
-            text = f"the kernel {name} takes {pair['time_ratio']:.2f} times as long{told}{f'; {todo}' if todo else ''}"
+            metrics = f": {', '.join(moved)}" if moved else ""
+            remedy = advice.get((pair["kernel"], pair["label"]))
+            text = f"the kernel {name} takes {pair['time_ratio']:.2f} times as long{metrics}"
+            text += f"; {remedy}" if remedy else ""
             causes.append(Cause(kind="counters", text=text))
     return causes

@@ -52,7 +52,7 @@ def _case(entry: Entry) -> ET.Element:
     module, _, _ = entry.name.partition("(")
     group = f"{entry.metric}.{entry.arch}" if entry.arch else module.rpartition(".")[0] or entry.metric
     lines = [*render.entry_lines(entry), *_traceback(entry.traceback)]
-    message = entry.waiver or entry.explanation or "; ".join(render.reasons(entry))
+    message = entry.waiver or render.why(entry)
     case = _element(
         group, render.title(entry), _ELEMENTS.get(entry.status, ""), f"{entry.status}: {message}", "\n".join(lines)
     )

@@ -139,7 +139,7 @@ def _ratio(decision: Decision) -> str:
 
 
 def _has_words(entry: Entry) -> bool:
-    return bool(entry.explanation or entry.causes or entry.waiver or render.reasons(entry))
+    return bool(entry.causes or entry.waiver or render.reasons(entry))
 
 
 def _alike(entries: Sequence[Entry]) -> list[list[Entry]]:
@@ -158,8 +158,6 @@ def _detail(entries: Sequence[Entry], *, brief: bool = False) -> str:
     lines = [f"<details><summary>{code(render.title(entry))}{more} {entry.status}</summary>", ""]
     if entry.waiver:
         lines += [f"waived: {markdown(entry.waiver, 400)}", ""]
-    if entry.explanation:
-        lines += [prose(entry.explanation, 300 if brief else 2000), ""]
     if entry.causes and not brief:
         lines += [*_listed([_cause(cause) for cause in entry.causes], render.MOST_CAUSES), ""]
     lines += [f"{markdown(reason, 200 if brief else 600)}\n" for reason in render.reasons(entry)]
@@ -193,8 +191,8 @@ def _foot(result: GateResult) -> Iterator[str]:
         yield f"- {markdown(render.known_beforehand(result.entries, result.noise), 300)}"
     yield from _listed([_package(name, *pair) for name, pair in result.environment_differences.items()])
     yield from _listed([markdown(note, 300) for note in result.notes])
-    if result.command:
-        yield f"- again: {code(result.command, 300)}"
+    if result.again:
+        yield f"- again: {code(result.again, 300)}"
     yield ""
     yield "</details>"
 

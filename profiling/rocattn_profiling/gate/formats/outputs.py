@@ -80,8 +80,8 @@ def _worth(result: GateResult) -> Iterator[tuple[str, Entry]]:
 def _annotation(kind: str, entry: Entry) -> str:
     place = next((cause.location for cause in entry.causes if cause.location is not None), None)
     where = {"file": place.path, "line": str(place.line)} if place is not None else {}
-    told = [render.change(entry), entry.explanation or "; ".join(render.reasons(entry))]
-    return _command(kind, where | {"title": f"{entry.status}: {render.title(entry)}"}, "; ".join(t for t in told if t))
+    message = "; ".join(text for text in (render.change(entry), render.why(entry)) if text)
+    return _command(kind, where | {"title": f"{entry.status}: {render.title(entry)}"}, message)
 
 
 def _command(kind: str, properties: Mapping[str, str], message: str) -> str:

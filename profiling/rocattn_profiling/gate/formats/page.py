@@ -68,7 +68,6 @@ class GateRow:
     rounds: int
     reasons: list[str]
     traceback: str
-    explanation: list[Piece]
     causes: list[tuple[Cause, list[Piece]]]
     waiver: str
     rule: str
@@ -78,7 +77,7 @@ class GateRow:
     @property
     def has_why(self) -> bool:
         """Whether there is more to say than a line."""
-        return bool(self.explanation or self.causes or self.waiver)
+        return bool(self.causes or self.waiver)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,6 @@ def _row(entry: Entry) -> GateRow:
         rounds=decision.rounds_used if decision else 0,
         reasons=[word for word in dict.fromkeys(words) if word],
         traceback=entry.traceback,
-        explanation=pieces(entry.explanation),
         causes=[(cause, pieces(cause.text)) for cause in entry.causes],
         waiver=entry.waiver,
         rule=entry.rule,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.base.markup import plain, terminal
+from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate.verdict import EXACT, ORDER
 
 if TYPE_CHECKING:
@@ -21,9 +19,9 @@ _SCALES = {
 }
 SUSPECT = "likely slower: nine in ten of those marked so are"
 _SHOWN_IN_FULL = {"regression", "failed", "missing", "inconclusive", "waived", "broken", "improvement"}
+_BAD = {"regression", "failed", "missing"}
 _NAME = 160  # characters of a label, as in the comment; the JSON has it whole
 _SENTENCE = 600
-_WIDTH = 100  # of an explanation: a paragraph, not a line of 600 characters
 MOST_CAUSES = 8
 """Of an entry, of which all are in the JSON."""
 
@@ -58,6 +56,9 @@ def _lines(result: GateResult) -> Iterator[str]:
     if notes := result.remarks:
         yield ""
         yield from (f"note: {terminal(note)}" for note in notes)
+    if result.again and any(entry.status in _BAD for entry in result.entries):
+        yield ""
+        yield f"again: {terminal(result.again, _SENTENCE)} (--bench REGEX measures one alone)"
 
 
 def suite_ratio(result: GateResult) -> str:
@@ -116,20 +117,11 @@ def entry_lines(entry: Entry) -> Iterator[str]:
         yield f"    rule: {terminal(entry.rule)}"
     if entry.waiver:
         yield f"    waived: {terminal(entry.waiver)}"
-    if entry.explanation:
-        yield from (f"    {terminal(line)}" for line in _wrapped(plain(entry.explanation, 4000)))
     for cause in entry.causes[:MOST_CAUSES]:
         place = f" ({terminal(where(cause))})" if where(cause) else ""
         yield f"    - {cause.kind}: {terminal(cause.text)}{place}"
     if more := len(entry.causes[MOST_CAUSES:]):
         yield f"    - {more} more"
-
-
-def _wrapped(text: str) -> list[str]:
-    """Return a paragraph in lines: what stands in backticks, commands above all, stays whole, to be copied."""
-    whole = re.sub("`[^`]*`", lambda span: span[0].replace(" ", "\0"), text)
-    lines = textwrap.wrap(whole, _WIDTH, break_long_words=False, break_on_hyphens=False)
-    return [line.replace("\0", " ") for line in lines]
 
 
 def _name(entry: Entry) -> str:
@@ -148,9 +140,15 @@ def reasons(entry: Entry) -> list[str]:
     return [reason for reason in dict.fromkeys([*found, entry.reason]) if reason]
 
 
+def why(entry: Entry) -> str:
+    """Return the reasons of an entry and its likeliest cause, where there is room for one line."""
+    first = [f"{cause.kind}: {cause.text}" for cause in entry.causes[:1]] if entry.metric not in EXACT else []
+    return "; ".join([*reasons(entry), *first])
+
+
 def where(cause: Cause) -> str:
     """Return the place in the code that a cause is about; empty where its text already names it."""
-    if cause.location is None:
+    if cause.location is None or cause.kind == "source":  # whose text has both
         return ""
     place = f"{cause.location.path}:{cause.location.line}"
     return "" if place in cause.text else place

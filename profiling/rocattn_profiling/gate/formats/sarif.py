@@ -19,7 +19,7 @@ from rocattn_profiling.gate.verdict import EXACT, Location
 from rocattn_profiling.gate.waivers import FILE as WAIVERS
 
 if TYPE_CHECKING:
-    from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
+    from rocattn_profiling.gate.verdict import Entry, GateResult
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _MOST_RESULTS = 5000  # GitHub ignores what comes after
@@ -169,12 +169,11 @@ def _problem(problem: str) -> dict[str, Any]:
 def _words(entry: Entry) -> str:
     numbers = render.change(entry)
     first = f"{render.title(entry)}: {entry.status}{', ' + numbers if numbers else ''}"
-    reasons = [entry.explanation] if entry.explanation else render.reasons(entry)
-    return ". ".join([first, *(reason.rstrip(".") for reason in [*reasons, *map(_cause, entry.causes)])]) + "."
+    return ". ".join([first, *(reason.rstrip(".") for reason in render.reasons(entry)), *_causes(entry)]) + "."
 
 
-def _cause(cause: Cause) -> str:
-    return f"{cause.kind}: {cause.text}"
+def _causes(entry: Entry) -> list[str]:
+    return [f"{cause.kind}: {cause.text.rstrip('.')}" for cause in entry.causes]
 
 
 def _numbers(entry: Entry) -> dict[str, Any]:

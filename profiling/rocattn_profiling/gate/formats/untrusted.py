@@ -42,7 +42,7 @@ def read(path: Path, *, explain: bool = False) -> GateResult:
 
     Args:
         path: A regular file; links are not followed.
-        explain: Whether reasons and explanations are kept, too: text that the pull request chose.
+        explain: Whether reasons and texts of causes are kept, too: text that the pull request chose.
 
     Raises:
         UntrustedError: When it is missing, too large, or not a verdict; its content is never quoted.
@@ -110,7 +110,7 @@ def _reduced(result: GateResult, *, explain: bool) -> GateResult:
         head=_side(result.head, explain=explain),
         environment_differences=dict(list(result.environment_differences.items())[:50]),
         patterns=[],
-        again="",
+        again=_again(result),
         invalid=invalid,
         notes=[plain(note, 300) for note in result.notes[:50]] if explain else [],
         problems=problems,
@@ -118,6 +118,14 @@ def _reduced(result: GateResult, *, explain: bool) -> GateResult:
         counts={s: n for s in verdict.ORDER if (n := sum(entry.status == s for entry in entries))},
         entries=entries,
     )
+
+
+def _again(result: GateResult) -> str:
+    """Return the command that compares the same commits; empty where a side is not one."""
+    sides = [side.revision for side in (result.base, result.head)]
+    shas = [revision.sha[:12] for revision in sides if revision is not None and not revision.dirty]
+    quick = " --quick" if result.quick else ""
+    return f"rocattn gate run --base {shas[0]} --head {shas[1]}{quick}" if len(shas) == len(sides) else ""
 
 
 def _source(source: NoiseSource | None, *, explain: bool) -> NoiseSource | None:
@@ -148,7 +156,6 @@ def _entry(entry: Entry, *, explain: bool) -> Entry:
         head=entry.head,
         reason=plain(entry.reason, 600) if explain else "",
         causes=[shown for cause in entry.causes[:20] if (shown := _cause(cause, explain=explain)) is not None],
-        explanation=plain(entry.explanation, 2000) if explain else "",
         waiver=plain(entry.waiver, 400) if explain else "",
         rule=plain(entry.rule, 200) if explain else "",
         suspect=entry.suspect and entry.status == "inconclusive",

@@ -30,7 +30,7 @@ class ProbeError(RocattnError):
     """Raised when a revision could not be asked; one line."""
 
 
-class Launch(msgspec.Struct, frozen=True):
+class PlannedLaunch(msgspec.Struct, frozen=True):
     """One launch of a plan, as `rocattn.gpu.launch.Launch`."""
 
     kernel: str
@@ -42,7 +42,7 @@ class Launch(msgspec.Struct, frozen=True):
     dynamic_lds_bytes: int = 0
 
 
-class Plan(msgspec.Struct, frozen=True):
+class PlanAnswer(msgspec.Struct, frozen=True):
     """What one side launches for a problem on an architecture.
 
     Attributes:
@@ -54,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     path: str = ""
     reason: str = ""
-    launches: tuple[Launch, ...] = ()
+    launches: tuple[PlannedLaunch, ...] = ()
     workspaces: dict[str, int] = {}
     hash: str = ""
     problem: str = ""
@@ -91,7 +91,7 @@ class Answers(msgspec.Struct, frozen=True):
     selected: str = ""
     why: str = ""
     backends: dict[str, BackendAnswer] = {}
-    plans: dict[str, Plan] = {}
+    plans: dict[str, PlanAnswer] = {}
     unknown: str = ""
 
 

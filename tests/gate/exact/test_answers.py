@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rocattn_profiling.gate.exact import sides as exact_sides
-from rocattn_profiling.gate.exact.sides import ProbeError, ask, ready
+from rocattn_profiling.gate.exact import answers as exact_answers
+from rocattn_profiling.gate.exact.answers import ProbeError, ask, ready
 
 ANSWER = "import json, sys\npath = json.load(open(sys.argv[1]))['answer']\n"
 
@@ -15,8 +15,8 @@ def asked(tmp_path, monkeypatch, probe, python=sys.executable):
     """Ask a side whose probe is this program."""
     script = tmp_path / "probe.py"
     script.write_text(probe)
-    monkeypatch.setattr(exact_sides, "PROBE", script)
-    monkeypatch.setattr(exact_sides, "TIMEOUT_S", 20.0)
+    monkeypatch.setattr(exact_answers, "PROBE", script)
+    monkeypatch.setattr(exact_answers, "TIMEOUT_S", 20.0)
     launcher = SimpleNamespace(scratch=tmp_path, python=python, environment={})
     return ask(SimpleNamespace(launchers={"head": launcher}), "head", {}, [])
 
@@ -51,8 +51,8 @@ def test_a_side_that_does_not_end_or_start_is_one_line(tmp_path, monkeypatch):
     """Its import may hang, or its interpreter be gone."""
     with pytest.raises(ProbeError, match="head does not say what it plans: "):
         asked(tmp_path, monkeypatch, "", python=str(tmp_path / "none"))
-    real = exact_sides.run_group
-    monkeypatch.setattr(exact_sides, "run_group", lambda *a, **k: real(*a, **{**k, "timeout_s": 0.5}))
+    real = exact_answers.run_group
+    monkeypatch.setattr(exact_answers, "run_group", lambda *a, **k: real(*a, **{**k, "timeout_s": 0.5}))
     with pytest.raises(ProbeError, match="head did not say in 20 s what it plans"):
         asked(tmp_path, monkeypatch, "import time\ntime.sleep(60)\n")
 
@@ -61,7 +61,7 @@ def test_cpu_kernels_are_compiled_on_nobodys_time(tmp_path, monkeypatch):
     """Before the first launch of a benchmark that runs them, on both sides, and a side that cannot stops nothing."""
     script = tmp_path / "probe.py"
     script.write_text(f"{ANSWER}import os\nopen('../../asked', 'a').write(os.environ['SIDE'])\nsys.exit(1)\n")
-    monkeypatch.setattr(exact_sides, "PROBE", script)
+    monkeypatch.setattr(exact_answers, "PROBE", script)
     launchers = {}
     for side in ("base", "head"):
         (tmp_path / side).mkdir()

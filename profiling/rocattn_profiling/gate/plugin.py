@@ -1,0 +1,118 @@
+"""What the gate may know about one project beyond its benchmarks: exact metrics, causes, and what to prepare.
+
+A project's own plug-in is the class ``Plugin`` in the file ``.rocattn/gate.py`` of the gated repository, derived from
+the one here; head's file is used. rocattn itself has `rocattn_profiling.gate.rocattn`. docs/gate-your-project.md shows
+one of ten lines.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.gate.rule.pairs import Decision
+from rocattn_profiling.gate.verdict import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.gate.sides import Context
+    from rocattn_profiling.gate.verdict import Cause, Status
+
+FILE = ".rocattn/gate.py"
+
+
+class PluginError(RocattnError):
+    """Raised when a project's plug-in cannot be loaded; one line."""
+
+
+class Plugin:
+    """What the gate knows about a project; this one knows nothing.
+
+    Args:
+        context: Both sides, checked out and built; ``context.changes`` are the files that differ.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def prepare(self, labels: Sequence[str]) -> None:
+        """Do what the benchmarks with these labels need and should not be timed for; called before the first launch."""
+
+    def entries(self) -> list[Entry]:
+        """Return the entries of exact metrics, which are read off both sides and not timed."""
+        return []
+
+    def causes(self, entry: Entry) -> list[Cause]:  # noqa: ARG002 - for those who derive from this
+        """Return what differs on the path of an entry that is worse, the likeliest cause first."""
+        return []
+
+
+def plugin_of(context: Context) -> Plugin:
+    """Return the plug-in of the gated project: its own, rocattn's, or one that knows nothing.
+
+    Raises:
+        PluginError: The project's own cannot be loaded.
+    """
+    tree = context.trees.get("head")
+    if tree is not None and (tree / FILE).is_file():
+        return _own_plugin(tree, context)
+    from rocattn_profiling.gate import rocattn
+
+    return rocattn.RocattnPlugin(context) if rocattn.applies(context) else Plugin(context)
+
+
+def _own_plugin(tree: Path, context: Context) -> Plugin:
+    spec = importlib.util.spec_from_file_location("rocattn_gate_plugin", tree / FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        plugin = module.Plugin(context)
+    except Exception as error:
+        raise PluginError(f"{FILE} cannot be used: {type(error).__name__}: {error}") from error
+    if not isinstance(plugin, Plugin):
+        raise PluginError(f"{FILE}: its class Plugin must be derived from rocattn_profiling.gate.plugin.Plugin")
+    return plugin
+
+
+def exact_entry(
+    label: str,
+    status: Status,
+    base: float,
+    head: float,
+    *,
+    reason: str,
+    metric: str = "exact",
+    unit: str = "",
+    arch: str = "",
+    causes: Sequence[Cause] = (),
+) -> Entry:
+    """Return the entry of a number that is read off both sides.
+
+    Args:
+        label: What it is of, the same in every run: waivers name it.
+        status: "regression", "improvement" or "pass", or why it is not judged; see `Entry`.
+        base: The number on base.
+        head: The number on head.
+        reason: Why it has this status, one sentence.
+        metric: "exact"; rocattn's own has other names.
+        unit: Of the numbers.
+        arch: The gfx target that it is of, if it is of one.
+        causes: What differs; the plug-in's `Plugin.causes` adds to it.
+    """
+    decision = decision_of(label, status, head / base, reason) if base and head else None
+    return Entry(
+        label=label, name=label, metric=metric, arch=arch, status=status, unit=unit, base=base, head=head,
+        reason=reason, decision=decision, causes=list(causes),
+    )  # fmt: skip
+
+
+def decision_of(label: str, status: Status, ratio: float, reason: str) -> Decision:
+    """Return the decision on an exact number: nothing is left to chance."""
+    return Decision(
+        id=label, verdict=status, ratio=ratio, ratio_low=ratio, ratio_high=ratio, p=0.0, rounds_used=0, reason=reason
+    )

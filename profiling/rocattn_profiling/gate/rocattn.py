@@ -1,0 +1,399 @@
+"""What the gate knows about rocattn itself: its plans, kernels and backends, compared and named as causes.
+
+Nothing here is timed, so nothing is left to chance: what got worse by its consequence is a regression the first time.
+A regression whose pin is updated in the same commit counts as accepted in review. After an improvement the pin should
+be tightened, or a later regression could hide in the slack.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn.gpu.arch import TESTED
+from rocattn.toolchain.compilers import choose_compiler
+from rocattn.toolchain.inputs import inputs_of
+from rocattn_profiling.gate.exact import plans as exact_plans
+from rocattn_profiling.gate.exact.answers import Answers, ProbeError, ask, ready, usual_problems
+from rocattn_profiling.gate.exact.audit import KERNELS, Kernels, PinFiles, audit_entries, compare_kernels, error_at
+from rocattn_profiling.gate.exact.plans import FLASH_PATH, geometry
+from rocattn_profiling.gate.measure import SIDES, SideName
+from rocattn_profiling.gate.plugin import Plugin
+from rocattn_profiling.gate.verdict import Cause, Entry, Location
+from rocattn_profiling.kernels.revision import list_kernels
+from rocattn_profiling.kernels.shipped import Shipped, is_quick
+from rocattn_profiling.measure.machine import this_machine
+from rocattn_profiling.profile.collect import hardware
+from rocattn_profiling.workloads.grids import GRIDS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from rocattn.config import AttentionConfig
+    from rocattn_profiling.gate.exact.answers import PlanAnswer
+    from rocattn_profiling.gate.sides import Context
+
+PLANS_FROM = ("rocattn", KERNELS)
+KERNELS_FROM = (*PLANS_FROM, "profiling/rocattn_profiling/kernels")
+OPTIONS_FROM = "rocattn/toolchain/hip.py"
+EXACT = frozenset({"audit", "plan", "workspace"})
+_GPU_MODULE = "bench_gpu."  # its benchmarks name no backend
+_DTYPES = ("float32", "float16", "bfloat16")
+_CPU_KERNELS = f"{KERNELS}/cpu"
+_CPU_SOURCES = {"forward": ("forward.cpp", "decode.cpp"), "backward": ("backward.cpp",)}
+_PLAN_SOURCES = ("rocattn/gpu/plan.py", "rocattn/gpu/flash.py", "rocattn/registry.py", "rocattn/backends/__init__.py")
+_MOST_FILES = 6
+_OCCUPANCY = "take back registers or LDS until the next step of occupancy (`rocattn kernels occupancy`)"
+ADVICE = {
+    "spills": "fewer registers avoid it: smaller QUERY_FRAGMENTS or KEYS_PER_TILE in rocattn/gpu/tiles.py, a lower "
+    "MIN_WAVES, or values that live over a shorter range",
+    "scratch": "index arrays by constants only, and have every function that takes one inlined",
+    "occupancy": _OCCUPANCY,
+    "blocks": _OCCUPANCY,
+    "issue cycles": "`rocattn kernels audit --lines` shows the costliest lines of the loop",
+    FLASH_PATH: "`can_use_flash_attention` in rocattn/gpu/flash.py gives the reason: widen what it allows, or accept "
+    "the change with a waiver",
+}
+"""What to try, by `Cause.about`."""
+
+
+def applies(context: Context) -> bool:
+    """Whether the gated project is rocattn; of existing environments, by the folder that the suite is in."""
+    trees = context.trees.values() or [context.launchers["head"].suite.parent]
+    return any(_has_plans(tree) for tree in trees)
+
+
+def _has_plans(tree: Path) -> bool:
+    """Whether a checkout is one of rocattn, new enough to have plans and kernels."""
+    return (tree / "rocattn" / "gpu" / "plan.py").is_file() and (tree / KERNELS / "hip").is_dir()
+
+
+class RocattnPlugin(Plugin):
+    """Compares machine code, plans, workspaces and backend choices; names them, and their sources, as causes."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._configs = _configs()
+        self._labels: Sequence[str] = ()
+        self._audits: dict[tuple[str, str], Entry] = {}
+        self._answers: dict[SideName, dict[str, Answers]] = {}
+
+    def prepare(self, labels: Sequence[str]) -> None:
+        """Compile both sides' CPU kernels if a benchmark runs them."""
+        self._labels = labels
+        if self.context.trees and not this_machine().compiler:
+            self.context.note(
+                "there is no compiler for the CPU kernels: cpu-flash was not measured (rocattn doctor says why)"
+            )
+        ready(self.context, labels)
+
+    def entries(self) -> list[Entry]:
+        """Compare what can be compared without a clock; what is left out is noted in the context."""
+        context = self.context
+        if any(side not in context.trees for side in SIDES):
+            context.note("exact metrics are left out: an existing environment has no sources to compare")
+            return []
+        base, head = (_has_plans(context.trees[side]) for side in SIDES)
+        if not head:
+            lost = RocattnError("head has no plans and kernels any more; base has")
+            return [_failed("plan", "plans and kernels", lost)]
+        if not base:
+            context.note("exact metrics are left out: base is too old to have plans and kernels")
+            return []
+        entries = [
+            msgspec.structs.replace(entry, causes=_advised(entry.causes)) if entry.status == "regression" else entry
+            for entry in [*_compare_plans(context), *_compare_machine_code(context)]
+        ]
+        self._audits = {(entry.arch, entry.label): entry for entry in entries if entry.metric == "audit"}
+        return entries
+
+    def causes(self, entry: Entry) -> list[Cause]:
+        """Name a refused backend, changed launches and machine code, and the sources of what a benchmark runs."""
+        if entry.metric in EXACT:
+            return self._sources_of_exact(entry)
+        audit = self._audits.get((_parameter(entry, "arch"), _parameter(entry, "kernel")))
+        if audit is not None:  # a number of a kernel's machine code, tracked as a benchmark
+            return audit.causes
+        config, backend = self._configs.get(_parameter(entry, "config")), _backend(entry)
+        if not backend or config is None:
+            direction = "backward" if "backward" in entry.name else "forward"
+            return self._cpu_sources(direction) if backend == "cpu-flash" else []
+        self._ask(config)
+        base, head = (self._answers[side].get(config.label) for side in SIDES)
+        causes = _refusal(config, backend, base, head)
+        if backend == "gpu":
+            causes += self._launches(base, head)
+        elif backend == "cpu-flash" and not _declines(backend, head):
+            causes += self._cpu_sources(config.direction)
+        return _advised(causes)
+
+    def _ask(self, config: AttentionConfig) -> None:
+        """Ask both sides about a problem, and the first time about all that the run's benchmarks name."""
+        if self._answers and config.label in self._answers["head"]:
+            return
+        named = {label for label in self._configs if any(f"'{label}'" in text for text in self._labels)}
+        problems = {label: self._configs[label] for label in (*(() if self._answers else named), config.label)}
+        for side in SIDES:
+            try:
+                answers = ask(self.context, side, problems, gpu_archs())
+            except ProbeError as error:
+                self.context.say(f"the backends' own reasons are left out: {error}")
+                answers = {}
+            self._answers[side] = {label: Answers() for label in problems} | self._answers.get(side, {}) | answers
+
+    def _launches(self, base: Answers | None, head: Answers | None) -> list[Cause]:
+        """Name what differs in what both sides launch on this machine's GPUs, its machine code, and its sources."""
+        causes: list[Cause] = []
+        sources: set[str] = set()
+        for arch in gpu_archs():
+            old, new = (answers.plans.get(arch) if answers else None for answers in (base, head))
+            if old is None or new is None or not old.launches or not new.launches:
+                continue
+            if old.path != new.path:
+                text = f"On {arch}, the {old.path} path gives way to the {new.path} path: {new.reason}"
+                causes.append(Cause(kind="backend", text=text, about=FLASH_PATH if old.path == "flash" else ""))
+            elif old.hash != new.hash:
+                causes.append(Cause(kind="launch", text=f"On {arch}, {geometry(old, new)}"))
+            if self.context.trees:
+                causes += machine_code(self.context, arch, old, new)
+                sources |= {path for launch in new.launches for path in self._kernel_sources(launch.source)}
+                sources |= self._planners() if old.hash != new.hash else set()
+        return [*causes, *self._changed(sources)]
+
+    def _sources_of_exact(self, entry: Entry) -> list[Cause]:
+        """Name the changed files that an exact number is made from: a kernel's sources, or what plans and selects."""
+        if entry.metric == "audit":
+            near, far = self._kernel_sources(f"hip/{entry.name}.hip"), self._planners()
+        else:
+            # The label is "select cpu-flash" or "workspace gpu": the backend's own file comes first.
+            near = {f"rocattn/backends/{entry.label.rpartition(' ')[2].replace('-', '_')}.py"}
+            far = {*_PLAN_SOURCES, *self._planners()}
+        return [*self._changed(near), *self._changed(far - near)][:_MOST_FILES]
+
+    def _cpu_sources(self, direction: str) -> list[Cause]:
+        """Name the changed sources of the CPU kernels: first those that a direction is compiled from."""
+        if not self.context.trees:
+            return []
+        inside: set[str] = set()
+        for name in _CPU_SOURCES[direction]:
+            inside |= _inputs(self.context.trees["head"] / _CPU_KERNELS, name, _CPU_KERNELS)
+        others = {path for path in self.context.changes if path.startswith(f"{_CPU_KERNELS}/")}
+        return [*self._changed(inside), *self._changed(others - inside)]
+
+    def _kernel_sources(self, source: str) -> set[str]:
+        """Return the paths in head that a GPU kernel is compiled from."""
+        if not self.context.trees:
+            return set()
+        return _inputs(self.context.trees["head"] / KERNELS, source, f"{KERNELS}/{source.rpartition('/')[0]}")
+
+    def _planners(self) -> set[str]:
+        """Return the changed paths that choose launches and tiles."""
+        return {path for path in self.context.changes if path.startswith("rocattn/gpu/")}
+
+    def _changed(self, paths: Collection[str]) -> list[Cause]:
+        return [change.cause() for path, change in self.context.changes.items() if path in paths]
+
+
+def _inputs(folder: Path, source: str, beside: str) -> set[str]:
+    """Return the paths of a source and its headers, empty where the source is not as in this revision.
+
+    Args:
+        folder: Of the kernels, with ``include`` in it.
+        source: Relative to it.
+        beside: Path in the repository of what the source includes from its own folder.
+    """
+    try:
+        names = [name for name, _ in inputs_of(folder / "include", folder / source)]
+    except RocattnError:
+        return set()
+    top = beside if beside == _CPU_KERNELS else KERNELS
+    return {f"{top}/{name}" if name.startswith("include/") else f"{beside}/{name}" for name in names}
+
+
+def _compare_plans(context: Context) -> list[Entry]:
+    """Compare plans, workspaces and choices, unless every byte that they are made from is equal."""
+    if not _differ(context, PLANS_FROM):
+        reason = "the library and its kernels are base's, byte for byte"
+        return [
+            Entry(label=f"all {name}", name=name, metric=metric, status="pass", reason=reason)
+            for name, metric in (("plans and backend choices", "plan"), ("workspaces", "workspace"))
+        ]
+    problems = usual_problems()
+    try:
+        base = ask(context, "base", problems, TESTED)
+    except ProbeError as error:
+        context.note(f"plans and workspaces are left out: {error}")
+        return []
+    try:
+        head = ask(context, "head", problems, TESTED)
+    except ProbeError as error:
+        return [_failed("plan", "plans and backend choices", error)]
+    return exact_plans.compare(base, head, TESTED)
+
+
+def _failed(metric: str, label: str, error: RocattnError, arch: str = "") -> Entry:
+    """Return the entry of what head cannot be asked though base can: not measured never passes."""
+    return Entry(label=label, name=label, metric=metric, arch=arch, status="failed", reason=str(error))
+
+
+def _compare_machine_code(context: Context) -> list[Entry]:
+    """Compare machine code, unless every byte that it is made from is equal."""
+    if not _differ(context, KERNELS_FROM):
+        reason = "the kernels and what chooses them are base's, byte for byte"
+        return [Entry(label="all kernels", name="kernels", metric="audit", status="pass", reason=reason)]
+    try:
+        choose_compiler()
+        base, unknown = _kernels(context, "base")
+    except RocattnError as error:
+        context.note(f"the machine code is not compared: {error}")
+        return []
+    if len({_content(context.trees[side] / OPTIONS_FROM) for side in SIDES}) > 1:
+        context.note(
+            f"{OPTIONS_FROM} differs, but both sides are compiled with the options of the rocattn that runs here: only "
+            "`rocattn kernels audit --check-pins` shows what other options change"
+        )
+    for arch, reason in unknown.items():
+        context.note(f"base's machine code for {arch} is not compared: {reason}")
+    try:
+        head, unlisted = _kernels(context, "head")
+        failed = [
+            _failed("audit", "kernels", RocattnError(f"head does not list its kernels for {arch}: {reason}"), arch)
+            for arch, reason in unlisted.items()
+            if any(kernel.arch == arch for kernel in base.shipped)
+        ]
+        base, head = (
+            side._replace(shipped=[k for k in side.shipped if k.arch not in unlisted.keys() | unknown.keys()])
+            for side in (base, head)
+        )
+        compared = compare_kernels(base, head, say=context.say)
+    except RocattnError as error:
+        return [_failed("audit", "kernels", error)]
+    shipped = {(kernel.arch, kernel.name): kernel for kernel in head.shipped}
+    return [*failed, *audit_entries(compared, shipped, head, PinFiles(base.tree, head.tree, context.note))]
+
+
+def _kernels(context: Context, side: SideName) -> tuple[Kernels, dict[str, str]]:
+    """Return what a side ships, and for an architecture that it cannot list, why."""
+    tree = context.trees[side]
+    listed = list_kernels(tree, side, TESTED)
+    chosen = [kernel for kernel in listed.kernels if not context.options.quick or is_quick(kernel)]
+    return Kernels(tree, chosen), listed.problems
+
+
+def _differ(context: Context, folders: Sequence[str]) -> bool:
+    """Whether any file in some folders differs between the sides."""
+    base, head = ([_digest(context.trees[side] / folder) for folder in folders] for side in SIDES)
+    return base != head
+
+
+def _content(file: Path) -> bytes:
+    return file.read_bytes() if file.is_file() else b""
+
+
+def _digest(folder: Path) -> str:
+    """Return a hash of the names and contents of a folder's files, except Python's caches."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        total.update(f"{path.relative_to(folder).as_posix()}\0{content}\0".encode())
+    return total.hexdigest()
+
+
+def _refusal(config: AttentionConfig, backend: str, base: Answers | None, head: Answers | None) -> list[Cause]:
+    """Name a backend that computes a problem on base and not on head, with its own reason."""
+    before = base.backends.get(backend) if base else None
+    if base is None or head is None or before is None or not before.able:
+        return []
+    after = head.backends.get(backend)
+    if after is not None and after.able:
+        return []
+    reason = f"it says: {after.why}" if after else "it is not registered any more"
+    selected = f"; {head.selected or 'no backend'} is selected instead" if base.selected == backend else ""
+    text = f"{backend} computes {config.label} on base and not on head: {reason}{selected}"
+    return [Cause(kind="backend", text=text, location=error_at(text))]
+
+
+def _declines(backend: str, head: Answers | None) -> bool:
+    """Whether head's backend works on this machine and declines the problem before any of its kernels runs."""
+    answer = head.backends.get(backend) if head else None
+    return answer is not None and answer.available and not answer.supports
+
+
+def gpu_archs() -> list[str]:
+    """Return the architectures of this machine's GPUs; none without one."""
+    return list(dict.fromkeys(hardware.examine().archs))
+
+
+def machine_code(context: Context, arch: str, old: PlanAnswer, new: PlanAnswer) -> list[Cause]:
+    """Return what got worse in the machine code of two plans' kernels, what costs most first; else what differs at all.
+
+    Improvements are left out: they explain no regression.
+
+    Args:
+        context: With both trees.
+        arch: The GPU.
+        old: Base's plan.
+        new: Head's plan.
+    """
+    base, head = (
+        Kernels(context.trees[side], [
+            Shipped(kernel=one.kernel, source=one.source, symbol=one.symbol, defines=one.defines, arch=arch)
+            for one in plan.launches
+        ])
+        for side, plan in zip(SIDES, (old, new), strict=True)
+    )  # fmt: skip
+    try:
+        compared = compare_kernels(base, head)
+    except RocattnError as error:
+        context.say(f"the machine code is not compared: {error}")
+        return []
+    findings = compared.comparison.findings
+    worse = [finding for finding in findings if finding.severity == "worse"]
+    return [
+        Cause(
+            kind="machine code",
+            text=finding.sentence,
+            about=finding.metric,
+            location=Location(path=f"{KERNELS}/{finding.file}") if finding.file else None,
+        )
+        for finding in worse or findings
+        if finding.severity not in {"new", "missing", "better"}
+    ]
+
+
+def _advised(causes: Sequence[Cause]) -> list[Cause]:
+    """Return causes with what to try, each piece of advice once."""
+    return list(_with_advice(causes))
+
+
+def _with_advice(causes: Sequence[Cause]) -> Iterator[Cause]:
+    given: set[str] = set()
+    for cause in causes:
+        advice = ADVICE.get(cause.about, "")
+        yield msgspec.structs.replace(cause, text=f"{cause.text}; {advice}") if advice not in {"", *given} else cause
+        given.add(advice)
+
+
+def _configs() -> dict[str, AttentionConfig]:
+    """Return every problem of the grids by label, in both directions and in every type."""
+    configs = {}
+    for grid in GRIDS.values():
+        for direction in grid.directions:
+            for config in grid.configs(direction=direction):
+                typed = [config.replace(dtype=dtype) for dtype in _DTYPES]
+                configs.update({problem.label: problem for problem in typed})
+    return configs
+
+
+def _backend(entry: Entry) -> str:
+    """Return the backend of a benchmark; "" where it names none."""
+    return "gpu" if entry.name.startswith(_GPU_MODULE) else _parameter(entry, "backend")
+
+
+def _parameter(entry: Entry, name: str) -> str:
+    """Return the value of a parameter that is a string; "" if there is none."""
+    return entry.params.get(name, "").strip("'\"")

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from rocattn.backend import Support
-from rocattn_profiling.verify.basics import POINTS
-from rocattn_profiling.verify.cases import cases, find_case
+from rocattn_profiling.verify.cases import POINTS, cases, find_case
 from rocattn_profiling.verify.run import verify
 
 from .changed import Changed

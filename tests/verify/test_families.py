@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from rocattn.backends import BACKENDS
-from rocattn_profiling.verify import yardstick as verify_yardstick
+from rocattn_profiling.verify import run as verify_run
 from rocattn_profiling.verify.cases import cases
-from rocattn_profiling.verify.gradients import finite_differences
+from rocattn_profiling.verify.contract import finite_differences
 from rocattn_profiling.verify.inputs import STRESSES, make_case_inputs
-from rocattn_profiling.verify.outcomes import YARDSTICK
+from rocattn_profiling.verify.outcomes import ULP_EDGES, YARDSTICK, ulp, ulp_histogram
 from rocattn_profiling.verify.run import verify
 from rocattn_profiling.verify.symptoms import COARSE, UNSTABLE
-from rocattn_profiling.verify.ulps import ULP_EDGES, ulp, ulp_histogram
 
 from .changed import Changed
 
@@ -122,16 +121,16 @@ def test_finite_differences_are_the_gradients_of_a_problem_solved_by_hand():
 
 def test_a_wrong_yardstick_is_blamed_and_not_the_backend(monkeypatch):
     """When the analytic gradients that judge are wrong themselves, the outcome is the yardstick's."""
-    right = verify_yardstick.exact_gradients
+    right = verify_run.exact_gradients
     monkeypatch.setattr(
-        verify_yardstick, "exact_gradients", lambda *a: (g := right(*a))._replace(dk=g.dk * (1 + 1e-5))
+        verify_run, "exact_gradients", lambda *a: (g := right(*a))._replace(dk=g.dk * (1 + 1e-5))
     )  # fmt: skip
     found = verify([first("gradients", dtype="float64")], [Changed()]).outcomes
     assert [(o.backend, o.ok) for o in found] == [("changed", True), (YARDSTICK, False)]
     assert "dk of the float64 reference is off finite differences" in found[1].fault
 
-    right_out = verify_yardstick.attend
-    monkeypatch.setattr(verify_yardstick, "attend", lambda *a: [x + 1e-6 for x in right_out(*a)])
+    right_out = verify_run.attend
+    monkeypatch.setattr(verify_run, "attend", lambda *a: [x + 1e-6 for x in right_out(*a)])
     found = verify([first("visibility", dtype="float16")], [Changed()]).outcomes
     assert "out of the float64 reference is off the contract by" in found[-1].fault
 

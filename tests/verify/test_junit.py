@@ -5,8 +5,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from rocattn_profiling.measure.records import Check
-from rocattn_profiling.verify import junit
-from rocattn_profiling.verify import page as verify_report
+from rocattn_profiling.verify import report as verify_report
 from rocattn_profiling.verify.outcomes import CaseOutcome, Verification
 
 RIGHT, WRONG = (
@@ -38,7 +37,7 @@ def suites():
         found, cases=6, level="core", seed=1, unavailable={}, stand_ins=[], again=lambda o: f"rocattn verify {o.case}",
         started=0.0, seconds=9.5,
     )  # fmt: skip
-    root = ET.fromstring(junit.to_xml(report).encode())  # noqa: S314 - made in this test
+    root = ET.fromstring(verify_report.to_xml(report).encode())  # noqa: S314 - made in this test
     assert root.get("time") == "9.500"
     return {suite.get("name"): suite for suite in root}
 

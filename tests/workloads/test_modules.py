@@ -13,9 +13,18 @@ from rocattn_profiling.bench.launch import LaunchJob, perform
 from rocattn_profiling.cli import main
 from rocattn_profiling.measure.records import read_records
 from rocattn_profiling.measure.stats import summarize
-from rocattn_profiling.workloads import module_workloads
-from rocattn_profiling.workloads.module_workloads import NAMES, WORKLOADS, extra_work, of_module, prepare
-from rocattn_profiling.workloads.modules import CachedGemma, Projections, prefix_lm_mask, rotate
+from rocattn_profiling.workloads import modules
+from rocattn_profiling.workloads.modules import (
+    NAMES,
+    WORKLOADS,
+    CachedGemma,
+    Projections,
+    extra_work,
+    of_module,
+    prefix_lm_mask,
+    prepare,
+    rotate,
+)
 
 from ..bench.made_records import make_record, make_sides
 
@@ -33,10 +42,10 @@ def small(suite, seq_q, seq_k, **more):
 def _narrow(monkeypatch):
     """Layers a few dozen dimensions wide: sizes do not matter here."""
     narrow = {
-        suite: module_workloads.Workload(w.module, suite, w.description, (48, 24)[: len(w.widths)], w.configs, w.quick)
+        suite: modules.Workload(w.module, suite, w.description, (48, 24)[: len(w.widths)], w.configs, w.quick)
         for suite, w in WORKLOADS.items()
     }
-    monkeypatch.setattr(module_workloads, "WORKLOADS", narrow)
+    monkeypatch.setattr(modules, "WORKLOADS", narrow)
 
 
 @pytest.mark.parametrize("cache", [

@@ -308,9 +308,9 @@ def _prepare(
 ) -> tuple[dict[str, _Call], Callable[[_Outputs], dict[str, Check]]]:
     """Return what each backend does for one call, and what checks their outputs."""
     if job.module:
-        from rocattn_profiling.workloads import module_workloads
+        from rocattn_profiling.workloads import modules
 
-        return module_workloads.prepare(job.module, config, job.backends, job.seed)
+        return modules.prepare(job.module, config, job.backends, job.seed)
     from rocattn_profiling.workloads.inputs import make_inputs
 
     inputs = make_inputs(config, data=job.data, seed=job.seed)

@@ -10,7 +10,7 @@ from rocattn_profiling.pages.charts import colour_of
 from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.pages.render import add_filters
 from rocattn_profiling.workloads.grids import GRIDS
-from rocattn_profiling.workloads.module_workloads import WORKLOADS
+from rocattn_profiling.workloads.modules import WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

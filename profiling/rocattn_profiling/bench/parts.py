@@ -57,7 +57,7 @@ def module_parts(arguments: argparse.Namespace) -> list[Part]:
         CommandError: When options are given that modules do not have.
     """
     from rocattn_profiling.bench.session import Facts
-    from rocattn_profiling.workloads.module_workloads import extra_work, of_module
+    from rocattn_profiling.workloads.modules import extra_work, of_module
 
     refuse(arguments, "--modules", {"grid": "--grid", "layout": "--layout"})
     if arguments.direction != "forward":

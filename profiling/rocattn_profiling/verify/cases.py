@@ -1,10 +1,10 @@
-"""What `rocattn verify` looks at: cases in families, at three levels.
+"""The cases of `rocattn verify`, in families, at three levels.
 
-"basics" are the first mistakes of a kernel, each by itself, in cases as plain as a backend needs them
-(`rocattn_profiling.verify.basics`). "accuracy" is a sweep whose cases cover every pair of option values (each
-band with each layout, each mask with each dtype, each size with each direction, …): most faults need two things at
-once, few need three. The other families each look for one kind of fault, and are listed by hand. A higher level has
-every case of the levels below.
+"basics" tests each first mistake of a kernel alone: a case that needs five options at once says nothing about a backend
+that refuses one of them, so each point of `POINTS` is tested in the plainest case that the backend supports, in each
+dtype and direction. "accuracy" is a sweep that covers every pair of option values (each band with each layout, each
+mask with each dtype, each size with each direction, …): most faults need two options at once, few need three. The other
+families are written by hand, each for one kind of fault. Each level includes the cases of the levels below it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from rocattn.config import AttentionConfig
+from rocattn.config import DTYPE_BYTES, AttentionConfig
 from rocattn.errors import ConfigError
-from rocattn_profiling.verify.basics import all_basics, basics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rocattn.backend import Backend
+
 
 LEVELS = ("quick", "core", "full")
 FAMILIES = {
@@ -38,7 +38,7 @@ FAMILIES = {
     "gradients": "gradients against finite differences in float64",
     "determinism": "the same bits again, on any number of threads, from several threads at once",
 }
-"""Family -> what it is about."""
+"""Family -> its description."""
 STORAGES = ("plain", "moat", "reversed", "wide")
 """How arrays lie in memory: contiguous; inside a buffer of NaN; backwards along the sequence; every second feature."""
 
@@ -74,6 +74,31 @@ _TRIES = 40
 _SIZES: dict[str, Any] = {"batch": 1, "num_heads": 4, "num_kv_heads": 2, "seq_q": 67, "seq_k": 131, "head_dim": 64}
 _HALVES = ("float16", "bfloat16")
 _DTYPES = ("float32", *_HALVES)
+TILE = 16  # the smallest tile that kernels have: no size beside its multiples is one of a larger tile's
+POINTS: dict[str, Callable[[AttentionConfig], bool]] = {
+    "batches": lambda c: c.batch > 1,
+    "more than two batches": lambda c: c.batch > 2,
+    "grouped heads": lambda c: c.num_heads > c.num_kv_heads > 1,
+    "causal, Sq < Sk": lambda c: c.causal and c.seq_q < c.seq_k,
+    "causal, Sq > Sk": lambda c: c.causal and c.seq_q > c.seq_k,
+    "BSHD": lambda c: c.layout == "BSHD",
+    "BHSD": lambda c: c.layout == "BHSD",
+    "BSE": lambda c: c.layout == "BSE",
+    "Dv != D": lambda c: c.head_dim_v != c.head_dim,
+    "a last tile of keys that is not full": lambda c: c.seq_k % TILE > 0,
+}
+"""What is looked at -> whether a config shows it. A layout needs two heads, which all configs here have."""
+
+# Factor -> its values, the plainest first. Three KV heads for six heads: h % 3, h // 3 and h // 2 all differ.
+_PLAIN_FACTORS: dict[str, tuple[Any, ...]] = {
+    "dims": ((64, 64), (128, 128), (64, 32), (192, 128), (32, 32), (96, 96), (80, 80), (256, 256), (32, 16), (128, 64)),
+    "seq": ((67, 131), (131, 67), (131, 131), (64, 128), (128, 64), (128, 128), (1, 131), (1, 128)),
+    "heads": ((2, 2), (6, 3), (4, 1)),
+    "layout": ("BSHD", "BHSD", "BSE"),
+    "causal": (False, True),
+    "batch": (2, 1, 3),
+    "lse": (True, False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,3 +398,76 @@ def _combined(values: dict[str, Any]) -> VerifyCase:
         **options,
     )
     return VerifyCase(config, values["data"])
+
+
+def basics(backend: Backend | None = None) -> Iterator[tuple[AttentionConfig, str]]:
+    """Yield the plainest problem of each point, dtype and direction, and how its arrays lie in memory.
+
+    Args:
+        backend: Of the problems that it supports; None for one that supports everything.
+    """
+    for dtype, direction in itertools.product(DTYPE_BYTES, ("forward", "backward")):
+        able = _Able(dtype, direction, backend)
+        for name, shows in POINTS.items():
+            if (config := able.first(shows)) is not None:
+                # In the midst of NaN what is read of the last tile beyond the last key shows.
+                yield config, "moat" if "tile" in name else "plain"
+
+
+def all_basics() -> Iterator[tuple[AttentionConfig, str]]:
+    """Yield what `basics` may yield for any backend."""
+    for dtype, direction in itertools.product(DTYPE_BYTES, ("forward", "backward")):
+        yield from itertools.product(_configs(dtype, direction), ("plain", "moat"))
+
+
+class _Able:
+    """The configs of a dtype and direction that a backend supports, plainest first, each asked for once."""
+
+    def __init__(self, dtype: str, direction: str, backend: Backend | None) -> None:
+        configs = _configs(dtype, direction)
+        self._more: Iterator[AttentionConfig] = (c for c in configs if backend is None or _supports(backend, c))
+        self._known: list[AttentionConfig] = []
+
+    def first(self, shows: Callable[[AttentionConfig], bool]) -> AttentionConfig | None:
+        """Return the plainest config that shows a point; None if there is none."""
+        for config in self._known:
+            if shows(config):
+                return config
+        for config in self._more:
+            self._known.append(config)
+            if shows(config):
+                return config
+        return None
+
+
+def _supports(backend: Backend, config: AttentionConfig) -> bool:
+    try:
+        return bool(backend.supports(config))
+    except Exception:  # noqa: BLE001 - the case that this makes is run, and says what is raised
+        return True
+
+
+def _configs(dtype: str, direction: str) -> Iterator[AttentionConfig]:
+    """Yield all combinations of the factors, plainest first."""
+    for picked in _places():
+        if (config := _config(dtype, direction, picked)) is not None:
+            yield config
+
+
+@cache
+def _places() -> list[tuple[int, ...]]:
+    """Return which value of each factor, the plainest combination first: the smallest sum of places."""
+    return sorted(itertools.product(*(range(len(values)) for values in _PLAIN_FACTORS.values())), key=sum)
+
+
+@cache
+def _config(dtype: str, direction: Any, picked: tuple[int, ...]) -> AttentionConfig | None:
+    values = {name: _PLAIN_FACTORS[name][place] for name, place in zip(_PLAIN_FACTORS, picked, strict=True)}
+    if direction == "backward" and values["lse"]:  # gradients come without an LSE
+        return None
+    (head_dim, head_dim_v), (seq_q, seq_k), (heads, kv_heads) = values["dims"], values["seq"], values["heads"]
+    return AttentionConfig(
+        batch=values["batch"], num_heads=heads, num_kv_heads=kv_heads, seq_q=seq_q, seq_k=seq_k, head_dim=head_dim,
+        head_dim_v=head_dim_v, dtype=dtype, layout=values["layout"], causal=values["causal"],
+        return_lse=values["lse"], direction=direction,
+    )  # fmt: skip

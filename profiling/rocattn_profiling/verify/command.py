@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = _chosen(arguments, backends)
     if arguments.list:
         return _list(chosen, as_json=arguments.json)
-    found, started, running = Verification(), time.time(), Path(arguments.out) / RUNNING
+    result, started, running = Verification(), time.time(), Path(arguments.out) / RUNNING
 
     def note(case: str, backend: str) -> None:
         write_text(running, _again(case, backend, arguments) + "\n")
@@ -90,15 +90,15 @@ def run(arguments: argparse.Namespace) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with console.progress("verify", len(chosen) * len(backends)) as shown:
-            verification.verify(chosen, backends, shown.step, seed=arguments.seed, found=found, on_start=note)
+            verification.verify(chosen, backends, shown.step, seed=arguments.seed, result=result, on_start=note)
     except KeyboardInterrupt:
-        _finish(arguments, chosen, backends, absent, found, started, Path(arguments.out) / INTERRUPTED)
+        _finish(arguments, chosen, backends, absent, result, started, Path(arguments.out) / INTERRUPTED)
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
         with suppress(OSError):  # the folder itself may be what cannot be written
             running.unlink()
-    return _finish(arguments, chosen, backends, absent, found, started, Path(arguments.out))
+    return _finish(arguments, chosen, backends, absent, result, started, Path(arguments.out))
 
 
 def _seed(text: str) -> int:
@@ -139,18 +139,16 @@ def _list(chosen: list[VerifyCase], *, as_json: bool) -> int:
 
 def _finish(
     arguments: argparse.Namespace, chosen: list[VerifyCase], backends: list[Backend], absent: dict[str, str],
-    found: Verification, started: float, out: Path,
+    result: Verification, started: float, out: Path,
 ) -> int:  # fmt: skip
-    """Print what was found, write it if that is anything, and return the exit status."""
+    """Print the result, write it unless nothing ran, and return the exit status."""
     import msgspec
 
     from rocattn_profiling.base.files import write_together
-    from rocattn_profiling.verify import junit
-    from rocattn_profiling.verify import page as verify_report
-    from rocattn_profiling.verify import view as verify_view
+    from rocattn_profiling.verify import report as shown
 
-    report = verify_report.build(
-        found,
+    report = shown.build(
+        result,
         cases=len(chosen),
         level="one case" if arguments.case else arguments.level,
         seed=arguments.seed,
@@ -161,19 +159,19 @@ def _finish(
         started=started,
         seconds=time.time() - started,
     )
-    verify_view.print_tables(report)  # before the files: a full disk must not hide the result
-    verify_view.print_failures(report, _SHOWN)
-    encoded = msgspec.json.format(msgspec.json.encode(verify_report.to_json(report)), indent=2).decode()
+    shown.print_tables(report)  # before the files: a full disk must not hide the result
+    shown.print_failures(report, _SHOWN)
+    encoded = msgspec.json.format(msgspec.json.encode(shown.to_json(report)), indent=2).decode()
     path, page = out / "verify.json", out / "index.html"
-    texts = {path: encoded + "\n", page: verify_report.to_html(report)} if report.ran else {}
+    texts = {path: encoded + "\n", page: shown.to_html(report)} if report.ran else {}
     if arguments.junit and out.name != INTERRUPTED:
-        texts[Path(arguments.junit)] = junit.to_xml(report)
+        texts[Path(arguments.junit)] = shown.to_xml(report)
     write_together(texts)
     counts = f"{report.ran} checked, {report.failed} wrong, {report.skipped} not supported"
     where = f"written to {path} and {page.name}" if report.ran else "nothing was run, so no report was written"
     console.say(f"verify: {counts}; {where}")
     if arguments.json:
-        console.emit_json(verify_report.to_json(report))
+        console.emit_json(shown.to_json(report))
     if report.failed:
         return FAILED
     return OK if report.ran and not report.unchecked else NOT_MEASURED

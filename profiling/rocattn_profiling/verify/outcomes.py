@@ -1,8 +1,9 @@
-"""What `rocattn verify` found: an outcome for each case and backend, distances between backends, faults in words."""
+"""Results of `rocattn verify`: an outcome for each case and backend, errors in ULPs, distances between backends."""
 
 from __future__ import annotations
 
 import itertools
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,18 +11,24 @@ import msgspec
 import numpy as np
 
 from rocattn_profiling.measure.records import Check  # noqa: TC001 - msgspec reads the annotation
-from rocattn_profiling.verify.ulps import TensorErrors, ulp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from rocattn.backend import Array
     from rocattn_profiling.verify.cases import VerifyCase
+    from rocattn_profiling.workloads.accuracy import AccuracyVerdict
+
 
 YARDSTICK = "yardstick"
-"""Stands in a backend's place in the outcome of a case whose float64 reference breaks the contract."""
+"""Takes the backend's place in the outcome of a case whose float64 reference breaks the contract."""
 
-_EXACT = 1e300  # JSON has no inf: what stands for it is the largest number
+_EXACT = 1e300  # ratios above this stand for inf, which JSON lacks
+ULP_EDGES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1024.0)
+"""Upper edges of the histogram's bins; a correctly rounded result is within 0.5. A last bin counts the rest."""
+# Bits after the point, and the exponent of the smallest normal number.
+_FORMATS = {"float16": (10, -14), "bfloat16": (7, -126), "float32": (23, -126), "float64": (52, -1022)}
+_WORST = sys.float_info.max  # JSON has no inf
 
 
 class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,3 +166,73 @@ def _distance(mine: Array, theirs: Array) -> tuple[float, float, float]:
     here = max(abs(a[at]), abs(b[at]))
     ulps = float(gap[at] / ulp(np.asarray(here), mine.dtype.name))
     return float(gap[at]) / largest if largest else 0.0, float(gap[at]), ulps
+
+
+class Errors(msgspec.Struct, frozen=True, kw_only=True):
+    """The error of one program's tensor against float64.
+
+    Attributes:
+        max_abs, rms: Largest and root mean square error.
+        max_rel: The largest error over the largest result.
+        ulps: How many elements fall in each bin of `ULP_EDGES`, and beyond.
+    """
+
+    max_abs: float
+    max_rel: float
+    rms: float
+    ulps: list[int]
+
+
+class TensorErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """One tensor of one case: what the backend has, and what a naive program of the same dtype would have had.
+
+    Attributes:
+        what: "out", "lse", "dq", "dk" or "dv".
+        dtype: Of the tensor: the unit of its ULPs.
+        ratio: The error over what the rule allows.
+    """
+
+    what: str
+    dtype: str
+    ratio: float
+    mine: Errors
+    naive: Errors
+
+
+def tensor_errors(verdict: AccuracyVerdict, dtype: str) -> TensorErrors:
+    """Describe a verdict; ``dtype`` is the config's."""
+    kept = "float32" if verdict.what == "lse" else dtype
+    return TensorErrors(
+        what=verdict.what,
+        dtype=kept,
+        ratio=min(verdict.ratio, _WORST),
+        mine=_errors(verdict.error, verdict.exact, kept),
+        naive=_errors(verdict.naive_error, verdict.exact, kept),
+    )
+
+
+def ulp_histogram(error: Array, exact: Array, dtype: str) -> list[int]:
+    """Count elements by their error in units in the last place of the exact result (Goldberg 1991, section 1.2)."""
+    with np.errstate(over="ignore"):
+        distance = error / ulp(exact, dtype)
+    inside = np.searchsorted(ULP_EDGES, np.where(np.isnan(distance), np.inf, distance).reshape(-1), side="left")
+    return [int(count) for count in np.bincount(inside, minlength=len(ULP_EDGES) + 1)]
+
+
+def ulp(exact: Array, dtype: str) -> Array:
+    """Return the distance between neighbouring numbers of a dtype at each value (that of subnormal ones near 0)."""
+    bits, least = _FORMATS[dtype]
+    exponent = np.frexp(np.where(np.isfinite(exact), exact, 0))[1] - 1
+    return np.exp2(np.maximum(np.where(exact == 0, least, exponent), least) - float(bits))
+
+
+def _errors(error: Array, exact: Array, dtype: str) -> Errors:
+    worst = float(error.max(initial=0))
+    largest = float(np.max(np.abs(exact), initial=0, where=np.isfinite(exact)))
+    mean = float(np.sqrt(np.mean(np.square(error)))) if error.size else 0.0
+    return Errors(
+        max_abs=min(worst, _WORST),
+        max_rel=min(worst / largest if largest else (0.0 if worst == 0 else _WORST), _WORST),
+        rms=min(mean, _WORST),
+        ulps=ulp_histogram(error, exact, dtype) if error.size else [0] * (len(ULP_EDGES) + 1),
+    )

@@ -1,8 +1,8 @@
-"""Running `rocattn verify`: cases on backends, each output judged, each fault named as far as it can be.
+"""Runs cases on backends, judges every output, and names each fault where it can.
 
-Every output is compared with float64 by the error of a naive program of the same dtype
-(`rocattn_profiling.workloads.accuracy`). Where that yardstick shares code with a backend, small cases compare the
-yardstick itself with the contract written out again (`rocattn_profiling.verify.contract`).
+Every output is compared with float64, by the error of a naive program of the same dtype
+(`rocattn_profiling.workloads.accuracy`). This yardstick shares code with the `cpu` backend, so both could be wrong
+together: small cases compare the yardstick itself with `rocattn_profiling.verify.contract`.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ import numpy as np
 
 from rocattn.backend import checked
 from rocattn.layouts import heads_view
-from rocattn_profiling.verify.arrays import compute, laid_out
-from rocattn_profiling.verify.contract import visible_pairs
-from rocattn_profiling.verify.determinism import differing
-from rocattn_profiling.verify.gradients import finite_differences
+from rocattn_profiling.verify.contract import TOLERANCE, attend, finite_differences, visible_pairs
+from rocattn_profiling.verify.execution import compute, differing, laid_out
 from rocattn_profiling.verify.inputs import make_case_inputs, poisoned_keys
-from rocattn_profiling.verify.outcomes import YARDSTICK, CaseOutcome, Verification
+from rocattn_profiling.verify.outcomes import YARDSTICK, CaseOutcome, Verification, tensor_errors
 from rocattn_profiling.verify.symptoms import symptom
-from rocattn_profiling.verify.ulps import tensor_errors
-from rocattn_profiling.verify.yardstick import forward_problem, gradient_problem
 from rocattn_profiling.workloads.accuracy import judge_gradients, judge_output
+from rocattn_profiling.workloads.naive import exact_gradients, one_kv_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rocattn.backend import Array, Backend
+    from rocattn.config import AttentionConfig
     from rocattn_profiling.verify.cases import VerifyCase
+    from rocattn_profiling.workloads.accuracy import Judgement
     from rocattn_profiling.workloads.inputs import Inputs
-    from rocattn_profiling.workloads.verdicts import Judgement
 
-_CONTRACT = ("visibility", "positions", "stability", "containment", "edges")  # families small enough to write out again
-_NAMED = 3  # failing cases of a family and backend whose symptom is looked for
+
+_CONTRACT = ("visibility", "positions", "stability", "containment", "edges")  # families small enough for the contract
+_NAMED = 3  # failing cases of a family and backend whose symptom is searched for
+_CLOSE = 1e-9
 
 
 def verify(
     chosen: Sequence[VerifyCase], backends: Sequence[Backend], on_step: Callable[[str], None] = lambda _: None, *,
     on_start: Callable[[str, str], None] = lambda _case, _backend: None, seed: int = 0,
-    found: Verification | None = None,
+    result: Verification | None = None,
 ) -> Verification:  # fmt: skip
     """Run every case on every backend.
 
@@ -51,9 +51,9 @@ def verify(
         on_step: Called with a line after each case on each backend.
         on_start: Called with the case's label and the backend's name before each.
         seed: Of the inputs.
-        found: What to add to, so that a caller still has it after an interrupt; also what is returned.
+        result: Extended and returned; a caller that passes it still has it after an interrupt.
     """
-    found = Verification() if found is None else found
+    result = Verification() if result is None else result
     named: dict[tuple[str, str], int] = {}
     for case in chosen:
         inputs = laid_out(make_case_inputs(case.config, case.data, seed), case.storage)
@@ -65,14 +65,14 @@ def verify(
             if not outcome.ok and arrays and named.setdefault((case.family, backend.name), 0) < _NAMED:
                 named[case.family, backend.name] += 1
                 outcome = msgspec.structs.replace(outcome, symptom=_symptom(case, inputs, arrays, outcome))
-            found.outcomes.append(outcome)
+            result.outcomes.append(outcome)
             if outcome.ran and not outcome.error:
                 outputs[backend.name] = arrays
             on_step(f"{backend.name} {case.label}")
         if runner.yardstick:
-            found.outcomes.append(_of(case, YARDSTICK, problem=runner.yardstick))
-        found.compare(case, outputs)
-    return found
+            result.outcomes.append(_of(case, YARDSTICK, problem=runner.yardstick))
+        result.compare(case, outputs)
+    return result
 
 
 def _of(case: VerifyCase, backend: str, **more: Any) -> CaseOutcome:
@@ -153,3 +153,57 @@ def _symptom(case: VerifyCase, inputs: Inputs, arrays: Mapping[str, Array], outc
     forward = case.config.replace(direction="forward")
     what = outcome.check.what if outcome.check else "out"
     return symptom(forward, inputs, arrays["out"], arrays.get("lse"), what=what)
+
+
+def forward_problem(config: AttentionConfig, inputs: Inputs, judged: Judgement) -> str:
+    """Say where the reference that judged an output is not what the contract says; "" if nowhere.
+
+    A large output, of which rows were sampled, is not compared: the contract's scores would all be there at once.
+    """
+    if judged.rows_checked < judged.rows:
+        return ""
+    for verdict, wanted in zip(judged.verdicts, attend(config, inputs), strict=False):
+        exact = verdict.exact.reshape(config.batch, config.num_heads, config.seq_q, -1)
+        worst = _apart(exact, wanted.reshape(exact.shape))
+        if worst > _CLOSE:
+            return f"{verdict.what} of the float64 reference is off the contract by {worst:.1e}"
+    return ""
+
+
+def gradient_problem(config: AttentionConfig, inputs: Inputs, differences: Mapping[str, Array]) -> str:
+    """Say which analytic gradient of the reference is not what finite differences say; "" if none."""
+    exact = analytic_gradients(config, inputs)
+    for name, wanted in differences.items():
+        worst = _apart(exact[name], wanted)
+        if worst > TOLERANCE:
+            return f"{name} of the float64 reference is off finite differences by {worst:.1e}"
+    return ""
+
+
+def analytic_gradients(config: AttentionConfig, inputs: Inputs) -> dict[str, Array]:
+    """Return the reference's gradients of a problem of one batch as [1, heads, S, D]."""
+    assert inputs.dout is not None
+    dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
+    with np.errstate(all="ignore"):
+        made = [
+            exact_gradients(config, inputs.operands(config), dout, one_kv_head(config, 0, head))
+            for head in range(config.num_kv_heads)
+        ]
+    shapes = {
+        "dq": (config.num_heads, config.seq_q, config.head_dim),
+        "dk": (config.num_kv_heads, config.seq_k, config.head_dim),
+        "dv": (config.num_kv_heads, config.seq_k, config.head_dim_v),
+    }
+    return {
+        name: np.concatenate([getattr(part, name).reshape(-1, shape[-1]) for part in made]).reshape(1, *shape)
+        for name, shape in shapes.items()
+    }
+
+
+def _apart(exact: Array, wanted: Array) -> float:
+    """Return the largest distance over 1 + the largest number; inf where the reference alone is not finite."""
+    if (np.isfinite(wanted) & ~np.isfinite(exact)).any():
+        return np.inf
+    both = np.isfinite(wanted) & np.isfinite(exact)
+    distance = np.abs(np.where(both, exact, 0) - np.where(both, wanted, 0))
+    return float(distance.max(initial=0) / (1 + np.max(np.abs(wanted), initial=0, where=both)))

@@ -1,22 +1,24 @@
-"""The page and the JSON of `rocattn verify`: outcomes by family, ULPs beside the naive program's, failures."""
+"""Output of `rocattn verify`: tables and failures on the console, an HTML page, JSON, and JUnit XML for CI servers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET  # writes only: nothing foreign is parsed
 
 import msgspec
 
 import rocattn
+from rocattn_profiling.base import console
+from rocattn_profiling.base.markup import xml
 from rocattn_profiling.verify.cases import FAMILIES
-from rocattn_profiling.verify.outcomes import YARDSTICK, symptoms
-from rocattn_profiling.verify.ulps import ULP_EDGES
+from rocattn_profiling.verify.outcomes import ULP_EDGES, YARDSTICK, symptoms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from rocattn_profiling.verify.outcomes import Agreement, CaseOutcome, Verification
-    from rocattn_profiling.verify.ulps import TensorErrors
+    from rocattn_profiling.verify.outcomes import Agreement, CaseOutcome, TensorErrors, Verification
+
 
 SCHEMA = 1
 WORST = 100
@@ -212,3 +214,98 @@ def _histograms(outcomes: Sequence[CaseOutcome]) -> list[Histogram]:
 def _add(group: dict[str, list[int]], program: str, counts: Sequence[int]) -> None:
     kept = group.setdefault(program, [0] * (len(ULP_EDGES) + 1))
     group[program] = [a + b for a, b in zip(kept, counts, strict=True)]
+
+
+def print_tables(report: VerifyReport) -> None:
+    """Print the worst error over what is allowed, by family and by option."""
+    outcomes = [outcome for outcome in report.outcomes if outcome.backend in report.backends]
+    families = list(dict.fromkeys(outcome.family for outcome in outcomes))
+    _table(report, "family", families, lambda outcome: [outcome.family])
+    options = sorted({option for outcome in outcomes for option in outcome.options})
+    _table(report, "option", options, lambda outcome: outcome.options)
+
+
+def _table(
+    report: VerifyReport, title: str, groups: list[str], groups_of: Callable[[CaseOutcome], Iterable[str]]
+) -> None:
+    rows = []
+    for group in groups:
+        cells = []
+        for name in report.backends:
+            mine = [o for o in report.outcomes if o.backend == name and o.ran and group in groups_of(o)]
+            cells += [str(len(mine)), worst(mine)]
+        rows.append([group, *cells])
+    if rows:
+        columns = [column for name in report.backends for column in ("cases", name)]
+        console.print_table("worst error / allowed error (largest absolute error)", [title, *columns], rows)
+
+
+def worst(outcomes: list[CaseOutcome]) -> str:
+    """Return the worst ratio and the largest error of some outcomes."""
+    if any(outcome.error for outcome in outcomes):
+        return "raised"
+    checks = [outcome.check for outcome in outcomes if outcome.check is not None]
+    if not checks:
+        return "-"
+    text = f"{max(c.ratio for c in checks):.2g} ({max(c.max_abs_error for c in checks):.1e})"
+    return f"{text} WRONG" if any(outcome.problem for outcome in outcomes) else text
+
+
+def print_failures(report: VerifyReport, limit: int) -> None:
+    """Print what was not checked, what failures look like, and a line with its command for each of the worst."""
+    for name, reason in (report.unavailable | report.unchecked).items():
+        asked = " (asked for with --backend: status 3)" if name in report.unchecked else ""
+        console.say(f"not checked: {name}{asked}: {reason}")
+    for backend, lines in report.symptoms.items():
+        for line in lines:
+            console.say(f"{backend}: {line}")
+    for failure in report.failures[:limit]:
+        looks = f"; looks like: {failure.symptom}" if failure.symptom else ""
+        console.say(f"WRONG {failure.backend} {failure.case}: {failure.fault}{looks}; again: {failure.command}")
+    if len(report.failures) > limit:
+        console.say(f"… and {len(report.failures) - limit} more, in verify.json and index.html")
+
+
+def to_xml(report: VerifyReport) -> str:
+    """Return the report as JUnit XML, with the attributes of the schema of Jenkins' xUnit plugin.
+
+    Each backend is a suite; a test's class is its family, its name the case's label. A backend that was requested by
+    name but ran no case is one error.
+    """
+    root = ET.Element("testsuites", name="rocattn verify", time=f"{report.seconds:.3f}")
+    commands = {(failure.case, failure.backend): failure for failure in report.failures}
+    for backend in dict.fromkeys(outcome.backend for outcome in report.outcomes):
+        mine = [outcome for outcome in report.outcomes if outcome.backend == backend]
+        counts = {
+            "tests": len(mine),
+            "failures": sum(not o.ok and not o.error for o in mine),
+            "errors": sum(bool(o.error) for o in mine),
+            "skipped": sum(not o.ran for o in mine),
+        }
+        seconds = f"{sum(o.seconds for o in mine):.3f}"
+        numbers = {key: str(count) for key, count in counts.items()}
+        suite = ET.SubElement(root, "testsuite", {"name": xml(backend), "time": seconds} | numbers)
+        for outcome in mine:
+            test = ET.SubElement(
+                suite, "testcase", classname=f"{xml(backend)}.{outcome.family}", name=xml(outcome.case),
+                time=f"{outcome.seconds:.3f}",
+            )  # fmt: skip
+            _add_result(test, outcome)
+            if (failure := commands.get((outcome.case, backend))) is not None:
+                test[0].text = xml(f"{failure.fault}\n{failure.symptom}\nagain: {failure.command}\n")
+    for backend, reason in report.unchecked.items():
+        numbers = {"tests": "1", "failures": "0", "errors": "1", "skipped": "0"}
+        suite = ET.SubElement(root, "testsuite", {"name": f"{xml(backend)}: not checked", "time": "0.000"} | numbers)
+        test = ET.SubElement(suite, "testcase", classname=xml(backend), name="asked for with --backend", time="0.000")
+        ET.SubElement(test, "error", message=xml(f"not checked: {reason}"))
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _add_result(test: ET.Element, outcome: CaseOutcome) -> None:
+    if not outcome.ran:
+        ET.SubElement(test, "skipped", message=xml(outcome.skipped))
+    elif outcome.error:
+        ET.SubElement(test, "error", message=xml(outcome.error))
+    elif not outcome.ok:
+        ET.SubElement(test, "failure", message=xml(outcome.symptom or outcome.fault))

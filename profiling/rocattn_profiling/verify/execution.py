@@ -1,10 +1,14 @@
-"""Running one case on one backend: its arrays laid out as the case says, its outputs filled with NaN beforehand.
+"""Runs one case on one backend, with arrays laid out as the case says and outputs filled with NaN beforehand.
 
-NaN shows what a backend does not write, and, around the arrays, what it reads or writes that is not its own.
+The NaN reveals elements that a backend does not write, and, around the arrays, reads and writes out of bounds. Cases of
+the family "determinism" run repeatedly, on several numbers of threads, and from several threads at once.
 """
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
@@ -14,11 +18,19 @@ from rocattn.layouts import heads_view, stored_shape
 from rocattn_profiling.workloads.inputs import numpy_dtype
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rocattn.backend import Array, Backend
     from rocattn.config import AttentionConfig
     from rocattn_profiling.workloads.inputs import Inputs
 
+
 _MARGIN = 3  # elements of NaN before and behind an array, along each axis
+THREADS = (1, 2, 3, 8)
+"""Values of ``ROCATTN_NUM_THREADS`` to run with."""
+CONCURRENT = 4
+_REPEATS = 3
+_FILL = 7.0  # later runs start from other garbage than NaN: elements not written, or added to, then differ
 
 
 class Spilled(Exception):  # noqa: N818 - it says what the backend did
@@ -26,7 +38,7 @@ class Spilled(Exception):  # noqa: N818 - it says what the backend did
 
 
 def laid_out(inputs: Inputs, storage: str) -> Inputs:
-    """Return the same values in arrays that lie in memory as ``storage`` says (see `verify_cases.STORAGES`)."""
+    """Return the same values in arrays that lie in memory as ``storage`` says (see `cases.STORAGES`)."""
     if storage == "plain":
         return inputs
     given = {name: getattr(inputs, name) for name in ("q", "k", "v", "dout")}
@@ -123,3 +135,47 @@ def _placed(array: Array, storage: str) -> Array:
     spread = np.full((*array.shape[:-1], 2 * array.shape[-1]), np.nan, array.dtype)
     spread[..., ::2] = array
     return spread[..., ::2]
+
+
+def differing(config: AttentionConfig, inputs: Inputs, backend: Backend) -> tuple[dict[str, Array], str]:
+    """Return the first run's outputs, and a sentence on what differs from them in later runs; "" if nothing does."""
+    first = compute(config, inputs, backend)
+    for _ in range(_REPEATS):
+        if found := _difference(first, compute(config, inputs, backend, fill=_FILL)):
+            return first, f"{found} when it is run again"
+    for count in THREADS:
+        with _threads(count):
+            again = compute(config, inputs, backend)
+        if found := _difference(first, again):
+            return first, f"{found} on {count} thread{'s' * (count > 1)}"
+    with ThreadPoolExecutor(CONCURRENT) as pool:
+        runs = list(pool.map(lambda _: compute(config, inputs, backend), range(2 * CONCURRENT)))
+    for run in runs:
+        if found := _difference(first, run):
+            return first, f"{found} when {CONCURRENT} threads call it at once"
+    return first, ""
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = os.environ.get("ROCATTN_NUM_THREADS")
+    os.environ["ROCATTN_NUM_THREADS"] = str(count)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["ROCATTN_NUM_THREADS"]
+        else:
+            os.environ["ROCATTN_NUM_THREADS"] = before
+
+
+def _difference(first: dict[str, Array], other: dict[str, Array]) -> str:
+    """Say in which tensor bits differ, in how many elements, and by how much."""
+    for name, array in first.items():
+        mine, theirs = (np.ascontiguousarray(x).view(f"u{x.itemsize}") for x in (array, other[name]))
+        if (wrong := mine != theirs).any():
+            with np.errstate(all="ignore"):
+                gap = np.abs(array[wrong].astype(np.float64) - other[name][wrong].astype(np.float64))
+            largest = float(np.max(gap, initial=0, where=np.isfinite(gap)))
+            return f"{name} has other bits in {int(wrong.sum())} of {wrong.size} elements (up to {largest:.1e} apart)"
+    return ""

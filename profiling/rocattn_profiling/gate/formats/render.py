@@ -148,10 +148,11 @@ def why(entry: Entry) -> str:
 
 def where(cause: Cause) -> str:
     """Return the place in the code that a cause is about; empty where its text already names it."""
-    if cause.location is None or cause.kind == "source":  # whose text has both
+    if cause.location is None:
         return ""
     place = f"{cause.location.path}:{cause.location.line}"
-    return "" if place in cause.text else place
+    name = cause.location.path if cause.kind == "source" else place  # a changed file's text has its line, too
+    return "" if name in cause.text else place
 
 
 def _short(entry: Entry) -> str:

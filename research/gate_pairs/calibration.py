@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 from asv.step_detect import detect_steps
 
-from rocattn_profiling.gate.rule.decide import decide
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.rule.suite import decide
 from rocattn_profiling.site.changepoints import change_points
 
 ROUNDS = (3, 5, 10, 20, 50)

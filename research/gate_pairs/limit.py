@@ -28,7 +28,7 @@ from record import ROUNDS, SIDES
 from scipy.special import logsumexp
 from table import rates
 
-from rocattn_profiling.gate.rule.launches import LOW_END
+from rocattn_profiling.gate.rule.constants import LOW_QUANTILE
 from rocattn_profiling.measure.stats import quantile
 
 LOW_SHARE, PRIOR_NOISE, PRIOR_FREEDOM = 0.6, 0.02, 4  # of the moderated t
@@ -79,7 +79,7 @@ def locations(recorded):
     found = defaultdict(dict)
     for (kind, block), sides in recorded.items():
         for side, launches in sides.items():
-            ends = np.log([quantile(launch["cpu"], LOW_END) for launch in launches])
+            ends = np.log([quantile(launch["cpu"], LOW_QUANTILE) for launch in launches])
             found[kind][block, side] = ends, np.log([launch["canary"] for launch in launches])
     return found
 

@@ -15,8 +15,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from record import ROUNDS, SIDES
 
-from rocattn_profiling.gate.rule.launches import SLOW, usual_canary
-from rocattn_profiling.gate.rule.noise import SESSIONS
+from rocattn_profiling.gate.rule.constants import SESSIONS, SLOW
+from rocattn_profiling.gate.rule.launches import usual_canary
 
 SAME = [side for side, slower in SIDES.items() if not slower]
 WINDOW = 5

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from rocattn_profiling.asv.launch import layout_bytes
 from rocattn_profiling.gate.measure import REPEATS
-from rocattn_profiling.gate.rule.launches import SLOW, usual_canary
+from rocattn_profiling.gate.rule.constants import SLOW
+from rocattn_profiling.gate.rule.launches import usual_canary
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = 20

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from pairs import pairs, read
 from record import SIDES
 
-from rocattn_profiling.gate.rule.decide import decide
 from rocattn_profiling.gate.rule.pairs import Pair
+from rocattn_profiling.gate.rule.suite import decide
 
 
 def pooled(side):

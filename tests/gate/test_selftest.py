@@ -14,9 +14,9 @@ from rocattn_profiling.cli import main
 from rocattn_profiling.gate import selftest, verdict
 from rocattn_profiling.gate.measure import LaunchStore
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.rule.constants import FULL_LOOKS, QUICK_LOOKS
 from rocattn_profiling.gate.rule.noise_record import Known
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
-from rocattn_profiling.gate.rule.policy import FULL_LOOKS, QUICK_LOOKS
 from rocattn_profiling.measure.machine import this_machine
 
 

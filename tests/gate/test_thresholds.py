@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rocattn_profiling.gate import thresholds
-from rocattn_profiling.gate.rule.decide import decide_suite
 from rocattn_profiling.gate.rule.policy import Policy
+from rocattn_profiling.gate.rule.suite import decide_suite
 from rocattn_profiling.gate.thresholds import FILE, ThresholdError
 
 POLICY = Policy(looks=(5, 10, 15, 20))

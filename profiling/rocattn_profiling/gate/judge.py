@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn_profiling.base.markup import terminal
-from rocattn_profiling.gate.rule.decide import SuiteDecision, decide, decide_suite, stored
 from rocattn_profiling.gate.rule.pairs import Pair, PairError, Side
 from rocattn_profiling.gate.rule.policy import Policy
+from rocattn_profiling.gate.rule.suite import SuiteDecision, decide, decide_suite, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

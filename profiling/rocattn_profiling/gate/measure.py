@@ -25,10 +25,11 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Case, Launcher, Outcome, Request
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import append_line
-from rocattn_profiling.gate.rule.decide import SuiteDecision, decide_suite
-from rocattn_profiling.gate.rule.launches import SLOW, usual_canary
+from rocattn_profiling.gate.rule.constants import SLOW
+from rocattn_profiling.gate.rule.launches import usual_canary
 from rocattn_profiling.gate.rule.noise_record import Known
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side, no_measurement
+from rocattn_profiling.gate.rule.suite import SuiteDecision, decide_suite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

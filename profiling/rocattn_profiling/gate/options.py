@@ -11,7 +11,8 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import end_on_sigterm, progress
 from rocattn_profiling.base.status import NOT_MEASURED, USAGE, CommandError
-from rocattn_profiling.gate.rule.policy import CALLED, FULL_LOOKS, QUICK_LOOKS, TOLERANCE, Policy
+from rocattn_profiling.gate.rule.constants import CALLED, FULL_LOOKS, QUICK_LOOKS, TOLERANCE
+from rocattn_profiling.gate.rule.policy import Policy
 
 if TYPE_CHECKING:
     import argparse

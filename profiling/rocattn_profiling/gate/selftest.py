@@ -14,12 +14,12 @@ import msgspec
 
 from rocattn_profiling.gate.measure import SIDES, LaunchLine
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.rule.decide import decide_suite
-from rocattn_profiling.gate.rule.look import has_zero, identical
+from rocattn_profiling.gate.rule.interim import has_zero, identical
 from rocattn_profiling.gate.rule.noise_record import Known, NoiseSource
 from rocattn_profiling.gate.rule.pairs import Pair, Side
 from rocattn_profiling.gate.rule.policy import Policy  # noqa: TC001 - msgspec reads the annotations when it encodes
 from rocattn_profiling.gate.rule.sensitivity import Sensitivity, relabelled, sensitivity
+from rocattn_profiling.gate.rule.suite import decide_suite
 from rocattn_profiling.gate.run import run_gate
 from rocattn_profiling.gate.verdict import JUDGED
 from rocattn_profiling.measure.records import Machine  # noqa: TC001 - msgspec reads the annotations when it decodes

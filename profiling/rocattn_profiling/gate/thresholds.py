@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.gate.rule.constants import CALLED
 from rocattn_profiling.gate.rule.pairs import TIMES
-from rocattn_profiling.gate.rule.policy import CALLED
 from rocattn_profiling.gate.verdict import EXACT, JUDGED, METRICS
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ def test_a_history_is_as_the_launches_were(path):
     for column in ("samples", "cpu"):
         np.testing.assert_allclose(locations(history, column), locations(before, column), atol=1e-5)
     assert [launch.canary for launch in history] == [launch.canary for launch in before]
-    learned = [noise.learned(0.02, [locations(of, "cpu")]) for of in (history, before)]
+    learned = [noise.prior_after(0.02, [locations(of, "cpu")]) for of in (history, before)]
     np.testing.assert_allclose(*learned, atol=0.2)
 
 

@@ -5,8 +5,8 @@ import math
 import msgspec
 import pytest
 
-from rocattn_profiling.gate.rule.decide import decide
 from rocattn_profiling.gate.rule.pairs import Pair, PairError, PairLaunch, Side
+from rocattn_profiling.gate.rule.suite import decide
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from rocattn_profiling.gate.rule import noise
-from rocattn_profiling.gate.rule.decide import decide
 from rocattn_profiling.gate.rule.policy import Policy
+from rocattn_profiling.gate.rule.suite import decide
 
 FIVE = Policy(looks=(5,))
 
@@ -69,7 +69,7 @@ def test_what_agrees_with_today_is_believed():
     widths = {}
     for today in (0.01, 0.1):
         a, b = rng.normal(0, today, 5), rng.normal(0, today, 5)
-        known, unknown = (noise.compared(noise.read(a, b, 0.02, sessions)) for sessions in (past, []))
+        known, unknown = (noise.compare(noise.candidates(a, b, 0.02, sessions)) for sessions in (past, []))
         widths[today] = (known.high - known.low) / (unknown.high - unknown.low)
     assert widths[0.01] < 0.9
     assert widths[0.1] == pytest.approx(1.0, abs=0.02)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rocattn_profiling.gate.formats import markdown, render
-from rocattn_profiling.gate.rule.decide import decide, decide_suite
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
+from rocattn_profiling.gate.rule.suite import decide, decide_suite
 
 
 def pair_of(a, b, unit="misses", name="c"):

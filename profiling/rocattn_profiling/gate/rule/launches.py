@@ -1,7 +1,8 @@
-"""What a pair's launches are worth: where each lies, which were disturbed, and whether CPU time may decide.
+"""Choose the launches of a pair that count, and whether their CPU time or their wall time decides.
 
-A launch lies at the low end of its samples, because other work on a machine only ever adds time. Launches and columns
-are chosen by what tells of the machine (context switches, CPU time against wall time, a canary), never by the outcome.
+A launch is located at a low quantile of its samples, because other work on a machine only ever adds time. Launches and
+the column are chosen by observations of the machine (context switches, CPU time against wall time, the canary), never
+by the outcome.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import itertools
 import math
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from rocattn_profiling.gate.rule import noise
+from rocattn_profiling.gate.rule.constants import CPU_BOUND, KEPT_CORE, LOW_QUANTILE, MIN_LAUNCHES, SLOW, VERY_SLOW
 from rocattn_profiling.measure.stats import quantile
 
 if TYPE_CHECKING:
@@ -25,40 +27,79 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-LEAST = 3  # undisturbed launches a side without which nothing is said
-LOW_END = 0.05  # quantile of a launch's samples: of ten, about the mean of the lowest two
-_CPU_BOUND = (0.97, 1.05)  # CPU over wall time of undisturbed samples, on both sides
-_KEPT_CPU = 0.97  # below this part of the usual CPU share, with context switches, a launch was pushed off its core
-SLOW = 1.15  # times the usual time of the fixed work: a launch met a slow spell of the machine
-_SLOW_CANARY = 1.25  # the same, and so slow that the launch does not count while there are others
+Column = Literal["cpu", "samples"]
+
+
+class Selection(NamedTuple):
+    """The launches that count.
+
+    Attributes:
+        kept: Launches of base and of head.
+        column: What they are compared by: CPU time where the benchmark is bound by the CPU, else wall time or value.
+        disturbed: Too few launches of a side were undisturbed: ``kept`` has all of them, and nothing can be decided.
+        proven: Not every sample was interrupted; otherwise the code's own waits cannot be told from interruptions.
+        wall: Launches whose wall time must not contradict a change in CPU time; None where they are too few.
+        interruptions_known: CPU time and context switches were recorded.
+    """
+
+    kept: tuple[Sequence[PairLaunch], Sequence[PairLaunch]]
+    column: Column
+    disturbed: bool
+    proven: bool
+    wall: tuple[Sequence[PairLaunch], Sequence[PairLaunch]] | None
+    interruptions_known: bool
+
+
+def choose(pair: Pair) -> Selection:
+    """Choose launches and column. CPU time excludes what other processes took, so it can use disturbed launches."""
+    bound, proven = cpu_bound(pair)
+    usable = steady(pair)
+    if bound and _fewest(usable) < MIN_LAUNCHES:  # covariate adjustment by the canary copes with slow ones
+        usable = (pair.a.launches, pair.b.launches)
+    usual = usual_share(pair)
+    clean = (
+        [launch for launch in usable[0] if not pushed_off(launch, usual)],
+        [launch for launch in usable[1] if not pushed_off(launch, usual)],
+    )
+    enough = _fewest(clean) >= MIN_LAUNCHES
+    known = usual is not None
+    if _fewest(usable) < MIN_LAUNCHES or not (enough or bound):
+        return Selection((pair.a.launches, pair.b.launches), "samples", True, proven, None, known)
+    if bound:
+        return Selection(usable, "cpu", False, proven, clean if enough else None, known)
+    return Selection(clean, "samples", False, True, None, known)
+
+
+def _fewest(sides: Sequence[Sequence[PairLaunch]]) -> int:
+    return min(len(side) for side in sides)
 
 
 def location(launches: Sequence[PairLaunch]) -> float | None:
-    """Return the low end of one side in its unit: what a side is quoted as; None without launches."""
-    lows = sorted(quantile(launch.samples, LOW_END) for launch in launches)[: noise.lowest(len(launches))]
-    return sum(lows) / len(lows) if lows else None
+    """Return the value that a side is quoted as, in its unit: the mean of its low locations; None without launches."""
+    low = sorted(quantile(launch.samples, LOW_QUANTILE) for launch in launches)[: noise.low_count(len(launches))]
+    return sum(low) / len(low) if low else None
 
 
-def locations(launches: Sequence[PairLaunch], column: str) -> Array:
-    """Return the low end of each launch, in logs."""
-    return np.log([quantile(getattr(launch, column), LOW_END) for launch in launches])
+def locations(launches: Sequence[PairLaunch], column: Column) -> Array:
+    """Return the location of each launch, in logs."""
+    return np.log([quantile(getattr(launch, column), LOW_QUANTILE) for launch in launches])
 
 
-def level(places: Array) -> float:
-    """Return the low end of one side's locations, out of the logs."""
-    return math.exp(float(np.sort(places)[: noise.lowest(len(places))].mean()))
+def level(logs: Array) -> float:
+    """Return the value that a side is quoted as from its locations in logs."""
+    return math.exp(float(np.sort(logs)[: noise.low_count(len(logs))].mean()))
 
 
 def steady(pair: Pair) -> tuple[list[PairLaunch], list[PairLaunch]]:
-    """Return the launches at the machine's usual speed, by the canary alone."""
+    """Return the launches that did not meet a very slow machine, by the canary alone."""
     sides = (pair.a.launches, pair.b.launches)
     if not has_canary(pair):
         return sides
-    limit = _SLOW_CANARY * _usual(pair)
+    limit = VERY_SLOW * _usual(pair)
     return [x for x in sides[0] if x.canary <= limit], [x for x in sides[1] if x.canary <= limit]
 
 
-def spells(pair: Pair) -> float:
+def slow_share(pair: Pair) -> float:
     """Return the share of a pair's launches that met a slow spell of the machine, by the canary; 0 without one."""
     if not has_canary(pair):
         return 0.0
@@ -71,40 +112,40 @@ def _usual(pair: Pair) -> float:
 
 
 def usual_canary(times: Sequence[float]) -> float:
-    """Return how long the fixed work takes at the machine's usual speed: the median of the faster half."""
+    """Return how long the canary takes at the machine's usual speed: the median of the faster half."""
     return median(sorted(times)[: (len(times) + 1) // 2])
 
 
 def has_canary(pair: Pair) -> bool:
-    """Whether every launch timed the fixed work."""
+    """Whether every launch timed the canary."""
     return all(launch.canary > 0 for side in (pair.a, pair.b) for launch in side.launches)
 
 
-def speed(launches: Sequence[PairLaunch]) -> Array:
-    """Return how long each launch took for the fixed work, in logs."""
+def canary_times(launches: Sequence[PairLaunch]) -> Array:
+    """Return each launch's time for the canary, in logs."""
     return np.log([launch.canary for launch in launches])
 
 
 def interleaved(sides: Sequence[Sequence[PairLaunch]]) -> bool:
-    """Whether not all launches of one side began before the other's; both sides have one or more."""
+    """Whether neither side's launches all began before the other's; both sides have one or more."""
     a, b = ([launch.start_us for launch in side] for side in sides)
     return max(a) >= min(b) and max(b) >= min(a)
 
 
 def cpu_bound(pair: Pair) -> tuple[bool, bool]:
-    """Return whether the code itself keeps the core busy on both sides, and whether that is proven.
+    """Return whether the code keeps its core busy on both sides, and whether undisturbed samples prove that.
 
-    It is, when CPU time is wall time in the samples that nothing interrupted. When every sample was interrupted it is
-    taken for granted: such times say nothing as wall times.
+    It does when CPU time equals wall time in the samples that nothing interrupted. When every sample was interrupted it
+    is assumed: their wall times say nothing.
     """
     proven = True
     for side in (pair.a, pair.b):
         if not _has_cpu(side.launches):
             return False, False
-        shares = _quiet_shares(side.launches)
-        if len(shares) < LEAST:
+        shares = _undisturbed_shares(side.launches)
+        if len(shares) < MIN_LAUNCHES:
             proven = False
-        elif not _CPU_BOUND[0] <= median(shares) <= _CPU_BOUND[1]:
+        elif not CPU_BOUND[0] <= median(shares) <= CPU_BOUND[1]:
             return False, False
     return True, proven
 
@@ -114,29 +155,29 @@ def usual_share(pair: Pair) -> float | None:
     launches = [*pair.a.launches, *pair.b.launches]
     if not _has_cpu(launches) or not all(launch.nivcsw for launch in launches):
         return None
-    shares = _quiet_shares(launches)
-    return median(shares) if len(shares) >= LEAST else 1.0
+    shares = _undisturbed_shares(launches)
+    return median(shares) if len(shares) >= MIN_LAUNCHES else 1.0
 
 
 def pushed_off(launch: PairLaunch, usual: float | None) -> bool:
-    """Whether other processes took the core in the launch's low samples."""
+    """Whether other processes took the core during the launch's low samples."""
     if usual is None:
         return False
-    places = _low_samples(launch)
-    share = sum(launch.cpu[i] for i in places) / sum(launch.samples[i] for i in places)
+    low = _low_samples(launch)
+    share = sum(launch.cpu[i] for i in low) / sum(launch.samples[i] for i in low)
     # Without a forced switch, time off the core is a sleep or a lock of the code's own.
-    return share < _KEPT_CPU * usual and sum(launch.nivcsw[i] for i in places) > 0
+    return share < KEPT_CORE * usual and sum(launch.nivcsw[i] for i in low) > 0
 
 
-def quantum(pair: Pair, column: str) -> float:
-    """Return the noise of a coarse clock: a tick's standard deviation, relative, where samples repeat."""
-    ticks = 0.0
+def clock_noise(pair: Pair, column: Column) -> float:
+    """Return the noise of a coarse clock: the relative standard deviation of a tick, where samples repeat."""
+    tick = 0.0
     for side in (pair.a, pair.b):
         values = [value for launch in side.launches for value in getattr(launch, column)]
         distinct = sorted(set(values))
         if 2 <= len(distinct) <= len(values) / 3:
-            ticks = max(ticks, min(b - a for a, b in itertools.pairwise(distinct)) / distinct[0])
-    return ticks / math.sqrt(12)
+            tick = max(tick, min(b - a for a, b in itertools.pairwise(distinct)) / distinct[0])
+    return tick / math.sqrt(12)
 
 
 def _has_cpu(launches: Sequence[PairLaunch]) -> bool:
@@ -144,22 +185,22 @@ def _has_cpu(launches: Sequence[PairLaunch]) -> bool:
 
 
 def _low_samples(launch: PairLaunch) -> list[int]:
-    """Return the places of the launch's lowest third of samples."""
+    """Return the indices of the launch's lowest third of samples."""
     order = sorted(range(len(launch.samples)), key=launch.samples.__getitem__)
     return order[: max(1, len(order) // 3)]
 
 
-def _quiet_shares(launches: Sequence[PairLaunch]) -> list[float]:
+def _undisturbed_shares(launches: Sequence[PairLaunch]) -> list[float]:
     """Return CPU over wall time of the samples that nothing interrupted.
 
-    Where switches were not counted these are the highest third: code that waits by itself never keeps the core.
+    Where switches were not counted, the highest third stands for these: code that waits never keeps its core.
     """
     if all(launch.nivcsw for launch in launches):
         return [
             cpu / wall
             for launch in launches
-            for wall, cpu, switched in zip(launch.samples, launch.cpu, launch.nivcsw, strict=True)
-            if wall and not switched
+            for wall, cpu, switches in zip(launch.samples, launch.cpu, launch.nivcsw, strict=True)
+            if wall and not switches
         ]
     times = (time for launch in launches for time in zip(launch.samples, launch.cpu, strict=True))
     shares = sorted((cpu / wall for wall, cpu in times if wall), reverse=True)

@@ -1,26 +1,42 @@
-"""The noise of process launches as a model, and what it says about the change between two sides.
+"""A model of launch noise, fitted to two sides: the posterior of the change between them.
 
-A launch's location (log of the low end of its samples) is the code's level plus a small symmetric noise; now and then
-another process, the cache or the host adds to it, never subtracts::
+A launch's location (the log of a low quantile of its samples) is the code's level plus a small symmetric noise; now and
+then another process, the cache or the host delays it::
 
     x = mu + e,   e ~ (1 - pi) * N(0, tau) + pi * (N(0, tau) + Exp(delay))
 
 tau, pi and delay are unknown and the same on both sides. They are integrated over a fixed grid with a weak prior on tau
-(log-normal around the noise to be expected), which the launches of earlier sessions sharpen where today's agree with
-them. The levels have flat priors, so the posterior of their difference is a statement about the change even when
-several launches of a side were disturbed: a mean, a median or a plain t test over launches is not. Contaminated
-normals: Tukey 1960; integrating nuisance scales out under a prior: Gelman et al., Bayesian Data Analysis, chapter 3.
+(log-normal around the expected noise), which the launches of earlier sessions sharpen where today's agree with them.
+The levels have flat priors, so the posterior of their difference holds even when several launches of a side were
+delayed, which a mean, a median or a t test does not survive. Contaminated normals: Tukey 1960; integrating nuisance
+scales out under a prior: Gelman et al., Bayesian Data Analysis, chapter 3.
+
+Axes of the arrays: [side, candidate, tau, contamination, level], where a candidate is one covariate adjustment
+(`rocattn_profiling.gate.rule.covariates`) and a contamination one combination of pi and delay.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache, reduce
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rocattn_profiling.gate.rule.posterior import POINTS, SHIFTS, Change
+from rocattn_profiling.gate.rule.constants import (
+    DELAYED_SHARES,
+    DELAYS,
+    FLAT_PRIOR,
+    LOW_SHARE,
+    NOISE_SCALES,
+    OTHER_NOISE,
+    PRIOR_WIDTH,
+    SESSION_WEIGHT,
+    SESSIONS,
+    STRAY_SCALE,
+    STRAY_SHARE,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,270 +45,332 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-LOW_SHARE = 0.5  # of the launches of a side: the lowest, which place it
-_TAUS = (0.003, 0.005, 0.008, 0.0125, 0.02, 0.032, 0.05, 0.08, 0.13, 0.22, 0.4)
-_EVERY = np.arange(len(_TAUS))
-_SHARES = (0.05, 0.35)  # pi
-_DELAYS = (0.04, 0.15, 0.5)
-_STEP = 0.0005  # of every grid, in logs
-_LEFT, _RIGHT = -1.6, 2.4  # the densities are tabulated between; beyond, the edge's value stands
-_LEVELS = np.linspace(-1.0, 1.0, POINTS)  # in parts of the reach
-_TRANSFORMED = 192  # points of a Fourier transform: not less than shifts, and a fast number
-_STRAY, _STRAY_SCALE = 0.05, 3.0  # share and scale of a wider core: a launch may be fast by luck, too
-_PRIOR_WIDTH = 0.9  # of log tau: a factor of two and a half either way
-_OPEN = 0.05  # part of the prior that gives every tau the same weight: some machines are as bad as that
-SESSIONS = 8  # of the history that are listened to, the newest
-_TEMPER = 0.5  # weight of a past launch: sessions differ
-_UNLIKE = 0.4  # chance that today's noise is not that of earlier sessions: a busier machine, other code
+_STEP = 0.0005  # between tabulated residuals
+_LEFT, _RIGHT = -1.6, 2.4  # residuals that are tabulated; beyond, the edge's value stands
+_POINTS = 81  # levels tried a side, for each tau
+_SHIFTS = 2 * _POINTS - 1  # differences between the levels of two sides
+_LEVELS = np.linspace(-1.0, 1.0, _POINTS)  # as fractions of the reach
+_FFT_POINTS = 192  # at least the number of shifts, and a fast size
+_SHIFT_STEPS = np.arange(1.0 - _POINTS, _POINTS)  # from the shift in the middle
+_QUANTILE_GRID = np.linspace(0.0, 1.0, 241)  # as fractions of the posterior's width
+_NEGLIGIBLE = 1e-5  # a tau of less probability is left out of the interval
+
+_SCALE_INDEX = np.arange(len(NOISE_SCALES))
 
 
-class _Table(NamedTuple):
-    """Log densities of the noise, shape [tau and place, pi and delay]: what is looked up together lies together."""
+class _DensityTable(NamedTuple):
+    """Log densities of the noise, shape [tau and residual, contamination]: values used together are adjacent."""
 
     log_density: Array
     taus: Array
-    places: int
+    residuals: int
 
 
 @lru_cache(maxsize=1)
-def _table() -> _Table:
-    places = np.arange(_LEFT, _RIGHT, _STEP)
+def _table() -> _DensityTable:
+    """Tabulate the densities."""
+    residuals = np.arange(_LEFT, _RIGHT, _STEP)
     blocks = []
-    for tau in _TAUS:
+    for tau in NOISE_SCALES:
         core, wide = (
-            np.exp(-0.5 * (places / scale) ** 2) / (scale * math.sqrt(2 * math.pi))
-            for scale in (tau, _STRAY_SCALE * tau)
+            np.exp(-0.5 * (residuals / scale) ** 2) / (scale * math.sqrt(2 * math.pi))
+            for scale in (tau, STRAY_SCALE * tau)
         )
-        clean = (1 - _STRAY) * core + _STRAY * wide
+        clean = (1 - STRAY_SHARE) * core + STRAY_SHARE * wide
         rows = []
-        for delay in _DELAYS:
+        for delay in DELAYS:
             # Normal plus exponential: E' = (N - E) / delay, solved by integrating N exp(t / delay).
-            grown = np.cumsum(core * np.exp((places - _LEFT) / delay)) * _STEP / delay
-            late = grown * np.exp(-(places - _LEFT) / delay)
-            rows += [np.log((1 - share) * clean + share * late + 1e-12) for share in _SHARES]
+            integral = np.cumsum(core * np.exp((residuals - _LEFT) / delay)) * _STEP / delay
+            delayed = integral * np.exp(-(residuals - _LEFT) / delay)
+            rows += [np.log((1 - share) * clean + share * delayed + 1e-12) for share in DELAYED_SHARES]
         blocks.append(rows)
-    # Freeing these megabytes in another order also has glibc keep what a pair's arrays take: else every pair's are
-    # handed back to the system and fetched again: a quarter of the time, where there are five ways to read a pair.
+    # This order of frees makes glibc keep the memory that a pair's arrays take. In another, every pair returns it to
+    # the system and faults it in again: a quarter of the time with five candidates.
     log_density: Array = np.ascontiguousarray(np.array(blocks).swapaxes(1, 2)).reshape(-1, len(rows))
-    return _Table(log_density, np.array(_TAUS), len(places))
+    return _DensityTable(log_density, np.array(NOISE_SCALES), len(residuals))
 
 
-def _looked_up(places: Array) -> Iterator[Array]:
-    """Give the log density of the noise, the models of a tau in the last axis, for places of shape [..., tau, level].
+def _log_densities(residuals: Array) -> Iterator[Array]:
+    """Yield the log density of residuals of shape [launch, ..., tau, level] launch by launch, contaminations last.
 
-    It is looked up for one index of the first axis at a time: an array for all launches takes megabytes.
-
-    Args:
-        places: In logs.
+    One launch at a time, because an array for all of them takes megabytes.
     """
     table = _table()
-    index = np.rint((places - _LEFT) / _STEP)
-    np.minimum(np.maximum(index, 0, out=index), table.places - 1, out=index)
-    index += table.places * _EVERY[:, None]
+    index = np.rint((residuals - _LEFT) / _STEP)
+    np.minimum(np.maximum(index, 0, out=index), table.residuals - 1, out=index)
+    index += table.residuals * _SCALE_INDEX[:, None]
     return (table.log_density.take(at, axis=0) for at in index.astype(np.intp))
 
 
-def log_density(places: Array) -> Array:
-    """Return the log density of the noise under each model at the place of each launch, shape [launch, model]."""
-    taus = np.broadcast_to(places[:, None, None], (len(places), len(_TAUS), 1))
-    return np.array(list(_looked_up(taus))).reshape(len(places), -1)
+def log_density(residuals: Array) -> Array:
+    """Return the log density of each launch's residual under each model, shape [launch, tau and contamination]."""
+    by_tau = np.broadcast_to(residuals[:, None, None], (len(residuals), len(NOISE_SCALES), 1))
+    return np.array(list(_log_densities(by_tau))).reshape(len(residuals), -1)
 
 
-def lowest(count: int) -> int:
+def low_count(count: int) -> int:
     """Return how many of a side's launches are its low ones."""
     return math.ceil(LOW_SHARE * count)
 
 
-def lowest_of(x: Array) -> Array:
-    """Return the low ones of locations of shape [way, launch], in order."""
-    found: Array = np.sort(x, axis=1)[:, : lowest(x.shape[1])]
-    return found
+def low_launches(locations: Array) -> Array:
+    """Return the low ones of locations of shape [candidate, launch], in ascending order."""
+    low: Array = np.sort(locations, axis=1)[:, : low_count(locations.shape[1])]
+    return low
+
+
+class Likelihoods(NamedTuple):
+    """Likelihood of the levels of one side or of two.
+
+    Attributes:
+        centre: Middle of the levels that are tried, shape [side, candidate].
+        reach: How far they extend either way, shape [candidate, tau].
+        log_levels: Log likelihood of each level, shape [side, candidate, tau, contamination, level].
+        relative: The likelihood, relative to the largest over the levels; same shape.
+        evidence: Log likelihood with the level integrated out, shape [side, candidate, tau, contamination].
+    """
+
+    centre: Array
+    reach: Array
+    log_levels: Array
+    relative: Array
+    evidence: Array
+
+    def tempered(self, weight: float) -> Likelihoods:
+        """Return the likelihoods as if only this fraction of the launches had been measured."""
+        return self if weight == 1.0 else _integrated(self.centre, self.reach, self.log_levels * weight)
+
+
+def _integrated(centre: Array, reach: Array, log_levels: Array) -> Likelihoods:
+    """Complete the likelihoods of levels, which have a flat prior."""
+    best = log_levels.max(axis=4)
+    relative = np.exp(log_levels - best[..., None])
+    evidence = best + np.log(relative.sum(axis=4) * reach[..., None])
+    return Likelihoods(centre, reach, log_levels, relative, evidence)
+
+
+def likelihoods(*sides: Array) -> Likelihoods:
+    """Return the likelihoods of the sides' levels.
+
+    Args:
+        sides: Locations in logs of the launches of each, shape [candidate, launch], one launch or more.
+    """
+    lows = [low_launches(x) for x in sides]
+    centre = np.array([x.mean(axis=1) for x in lows])
+    spread = np.array([x[:, -1] - x[:, 0] for x in lows]).max(axis=0)
+    reach = spread[:, None] + 8.0 * _table().taus / math.sqrt(min(x.shape[1] for x in sides))
+    levels = reach[..., None] * _LEVELS
+    by_level = [
+        reduce(np.add, _log_densities((x - middle[:, None]).T[:, :, None, None] - levels))
+        for x, middle in zip(sides, centre, strict=True)
+    ]  # [side][candidate, tau, level, contamination]
+    return _integrated(centre, reach, np.ascontiguousarray(np.array(by_level).swapaxes(3, 4)))
 
 
 @lru_cache(maxsize=64)
-def _prior(noise: float) -> Array:
-    """Return log weights of tau and, alike, of every pi and delay, shape [1, tau, pi and delay]; they sum to one."""
+def _weak_prior(noise: float) -> Array:
+    """Return log weights of tau, the same for every contamination, shape [1, tau, contamination]; they sum to one."""
     table = _table()
-    centre = min(max(noise, _TAUS[0]), _TAUS[-1])
-    shape = np.exp(-0.5 * ((np.log(table.taus) - math.log(centre)) / _PRIOR_WIDTH) ** 2)
-    weights = np.log((1 - _OPEN) * shape / shape.sum() + _OPEN / len(shape))
+    centre = min(max(noise, NOISE_SCALES[0]), NOISE_SCALES[-1])
+    shape = np.exp(-0.5 * ((np.log(table.taus) - math.log(centre)) / PRIOR_WIDTH) ** 2)
+    weights = np.log((1 - FLAT_PRIOR) * shape / shape.sum() + FLAT_PRIOR / len(shape))
     return _normalised(np.repeat(weights[None, :, None], table.log_density.shape[1], axis=2))
 
 
-class Sides(NamedTuple):
-    """What the launches of one side or of two say of their levels, read in one way or more.
-
-    Attributes:
-        low: What the levels that are tried lie around, shape [side, way].
-        reach: How far they go either way, shape [way, tau].
-        logs: Log likelihood of each, shape [side, way, tau, pi and delay, level].
-        relative: The same without the log, relative to the largest of a row.
-        whole: Log likelihood of the launches of each side, its level unknown, shape [side, way, tau, pi and delay].
-    """
-
-    low: Array
-    reach: Array
-    logs: Array
-    relative: Array
-    whole: Array
-
-    def tempered(self, weight: float) -> Sides:
-        """Return the likelihoods as if only this part of the launches had been seen."""
-        return self if weight == 1.0 else _sides(self.low, self.reach, self.logs * weight)
-
-
-def _sides(low: Array, reach: Array, logs: Array) -> Sides:
-    best = logs.max(axis=4)
-    relative = np.exp(logs - best[..., None])
-    whole = best + np.log(relative.sum(axis=4) * reach[..., None])  # a level has a flat prior
-    return Sides(low, reach, logs, relative, whole)
-
-
-def sides_of(*sides: Array) -> Sides:
-    """Return what the launches of sides say of their levels.
-
-    Args:
-        sides: Locations of the launches of each, in logs, shape [way, launch], one launch or more.
-    """
-    lowest_ones = [lowest_of(x) for x in sides]
-    low = np.array([x.mean(axis=1) for x in lowest_ones])
-    spread = np.array([x[:, -1] - x[:, 0] for x in lowest_ones]).max(axis=0)
-    reach = spread[:, None] + 8.0 * _table().taus / math.sqrt(min(x.shape[1] for x in sides))
-    levels = reach[..., None] * _LEVELS
-    logs = [
-        reduce(np.add, _looked_up((x - of_x[:, None]).T[:, :, None, None] - levels))
-        for x, of_x in zip(sides, low, strict=True)
-    ]  # [side][way, tau, level, pi and delay]
-    return _sides(low, reach, np.ascontiguousarray(np.array(logs).swapaxes(3, 4)))
-
-
 @lru_cache(maxsize=4096)
-def _shown(session: bytes, ways: int) -> Array:
-    """Return the log likelihood of one session's locations (float64), shape [way, tau, pi and delay]."""
-    shown: Array = sides_of(np.frombuffer(session).reshape(ways, -1)).whole[0]
-    return shown
+def _session_evidence(session: bytes, candidates: int) -> Array:
+    """Return the log likelihood of one session's locations (float64), shape [candidate, tau, contamination]."""
+    evidence: Array = likelihoods(np.frombuffer(session).reshape(candidates, -1)).evidence[0]
+    return evidence
 
 
-def learned(noise: float, sessions: Sequence[Array]) -> Array:
-    """Return the log prior of the model after earlier launches, shape [way, tau, pi and delay]; each way's sums to one.
+def prior_after(noise: float, sessions: Sequence[Array]) -> Array:
+    """Return the log prior of the noise after earlier sessions, shape [candidate, tau, contamination].
+
+    The weights of each candidate sum to one.
 
     Args:
-        noise: Launch noise in logs to expect before any is seen.
-        sessions: Locations of one session's launches each, in logs, the newest last, shape [launch] or [way, launch].
+        noise: Launch noise in logs expected before any launch.
+        sessions: Locations in logs of the launches of each, newest last, shape [launch] or [candidate, launch].
     """
-    weights = _prior(noise)
+    weights = _weak_prior(noise)
     if not sessions:
         return weights
     for x in map(np.atleast_2d, sessions[-SESSIONS:]):
-        weights = weights + _TEMPER * _shown(x.astype(np.float64).tobytes(), len(x))
+        weights = weights + SESSION_WEIGHT * _session_evidence(x.astype(np.float64).tobytes(), len(x))
     return _normalised(weights)
 
 
-def _summed(logs: Array) -> Array:
-    """Return the log of each way's sum, given and returned with axes [way, tau, pi and delay]."""
+def _log_sums(logs: Array) -> Array:
+    """Return the log of each candidate's sum; axes in and out: [candidate, tau, contamination]."""
     most = logs.max(axis=(1, 2), keepdims=True)
-    found: Array = most + np.log(np.exp(logs - most).sum(axis=(1, 2), keepdims=True))
-    return found
+    sums: Array = most + np.log(np.exp(logs - most).sum(axis=(1, 2), keepdims=True))
+    return sums
 
 
 def _normalised(logs: Array) -> Array:
-    """Return log weights that sum to one for each way."""
-    found: Array = logs - _summed(logs)
-    return found
+    """Return log weights that sum to one for each candidate."""
+    weights: Array = logs - _log_sums(logs)
+    return weights
 
 
-def expected(noise: float, sessions: Sequence[Array], sides: Sides) -> Array:
-    """Return the log prior for two sides: what earlier sessions showed, as far as it agrees with today's launches.
+def mixture_prior(noise: float, sessions: Sequence[Array], today: Likelihoods) -> Array:
+    """Return the log prior for two sides: the history's, as far as it agrees with today's launches.
 
-    A prior as sharp as many launches make it would outvote the few of today, also where the machine is busier than it
-    was. It is one of two: the other is the weak one that knows no history, with a chance of 0.4. How well each foresees
-    today's launches, whatever the levels of the sides, says which is believed (robust mixture priors: Schmidli et al.
-    2014, Biometrics 70). That is settled here, from all launches, for `compared` may count them in part.
+    A prior as sharp as a long history makes it would outvote today's few launches, also on a machine that is busier
+    than it was. So it is one of two, the other being the weak prior, with a probability of `OTHER_NOISE`. How well
+    each predicts today's launches, whatever the levels, decides between them (robust mixture priors: Schmidli et al.
+    2014, Biometrics 70). All launches count for this, also where `compare` tempers them.
 
     Args:
-        noise: As in `learned`.
-        sessions: As in `learned`.
-        sides: Today's launches.
+        noise: As in `prior_after`.
+        sessions: As in `prior_after`.
+        today: Today's launches.
     """
-    weak = learned(noise, [])
+    weak = prior_after(noise, [])
     if not sessions:
         return weak
-    past, today = learned(noise, sessions), sides.whole.sum(axis=0)
-    odds = math.log((1 - _UNLIKE) / _UNLIKE) + _summed(past + today) - _summed(weak + today)
+    past, evidence = prior_after(noise, sessions), today.evidence.sum(axis=0)
+    odds = math.log((1 - OTHER_NOISE) / OTHER_NOISE) + _log_sums(past + evidence) - _log_sums(weak + evidence)
     return _normalised(np.logaddexp(past - np.logaddexp(0.0, -odds), weak - np.logaddexp(0.0, odds)))
 
 
-class Readings(NamedTuple):
-    """The ways to read two sides: with the machine's speed taken out to some extent (`readings.of`).
+class Candidates(NamedTuple):
+    """Two sides under each candidate adjustment (`rocattn_profiling.gate.rule.covariates.candidates_of`).
 
     Attributes:
-        chances: Probability of each way before the launches are seen.
-        base, head: Locations, in logs, shape [way, launch].
-        sides: Of `sides_of`.
-        prior: Log weights of the model, of `learned` or `expected`.
-        volume: Log of the volume that a way leaves of launches: what draws them together makes them no more probable.
+        chances: Prior probability of each candidate.
+        base, head: Locations in logs, shape [candidate, launch].
+        likelihoods: Of both sides' levels.
+        prior: Log weights of the noise, by `prior_after` or `mixture_prior`.
+        volume: Log of the factor by which an adjustment shrinks the space of launches, which would otherwise make
+            them more probable for nothing.
     """
 
     chances: Array
     base: Array
     head: Array
-    sides: Sides
+    likelihoods: Likelihoods
     prior: Array
     volume: Array
 
 
-def read(
+def candidates(
     a: Array, b: Array, noise: float, sessions: Sequence[Array],
     chances: Sequence[float] = (1.0,), volume: Sequence[float] = (0.0,),
-) -> Readings:  # fmt: skip
-    """Return ways to read two sides.
+) -> Candidates:  # fmt: skip
+    """Fit two sides under one adjustment or more.
 
     Args:
-        a: Locations of base launches, in logs, shape [launch] or, for several ways, [way, launch].
+        a: Locations in logs of base's launches, shape [launch] or [candidate, launch].
         b: The same of head.
-        noise: As in `expected`.
-        sessions: As in `expected`.
-        chances: As in `Readings`.
-        volume: As in `Readings`; one may stand for all.
+        noise: As in `prior_after`.
+        sessions: As in `prior_after`.
+        chances: As in `Candidates`.
+        volume: As in `Candidates`; one may stand for all.
     """
     base, head = np.atleast_2d(a, b)
-    sides = sides_of(base, head)
-    prior = expected(noise, sessions, sides)
+    today = likelihoods(base, head)
+    prior = mixture_prior(noise, sessions, today)
     prior = np.broadcast_to(prior, (len(chances), *prior.shape[1:]))
-    return Readings(np.array(chances), base, head, sides, prior, np.array(volume))
+    return Candidates(np.array(chances), base, head, today, prior, np.array(volume))
 
 
-def change(a: Array, b: Array, prior: Array) -> Change:
-    """Compare two sides read in one way; arguments as `read` and `Readings`."""
+@dataclass(frozen=True)
+class ChangePosterior:
+    """Posterior of head minus base, in logs.
+
+    Attributes:
+        middles: Middle of the evenly spaced shifts of each row, a row for each candidate and tau; shape [row, 1].
+        steps: Distance between these shifts, shape [row, 1].
+        mass: Probability of each row and shift, shape [row, shift].
+        chances: Posterior probability of each candidate.
+        noise: Posterior mean of tau: the noise of today's launches, adjusted.
+    """
+
+    middles: Array
+    steps: Array
+    mass: Array
+    chances: Array
+    noise: float
+
+    @property
+    def shift(self) -> float:
+        """The median."""
+        return self._quantiles[0]
+
+    @property
+    def low(self) -> float:
+        """Lower end of the 95 % interval."""
+        return self._quantiles[1]
+
+    @property
+    def high(self) -> float:
+        """Upper end of the 95 % interval."""
+        return self._quantiles[2]
+
+    def p_below(self, bound: float) -> float:
+        """Return the probability that the change is not above the bound."""
+        return self._p_within((bound - self.middles) / self.steps - _SHIFT_STEPS)
+
+    def p_above(self, bound: float) -> float:
+        """Return the probability that the change is not below the bound."""
+        return self._p_within(_SHIFT_STEPS - (bound - self.middles) / self.steps)
+
+    def _p_within(self, left: Array) -> float:
+        """Return the mass within a bound that is so many steps away; a shift's mass is spread one step either way."""
+        return float(np.vdot(self.mass, np.minimum(np.maximum(0.5 + 0.5 * left, 0.0), 1.0)))
+
+    @cached_property
+    def _quantiles(self) -> tuple[float, float, float]:
+        """The median and the ends of the interval, from the rows' distribution functions on one grid."""
+        likely = self.mass.sum(axis=1) > _NEGLIGIBLE
+        middles, steps, mass = self.middles[likely], self.steps[likely], self.mass[likely]
+        reach = (_POINTS - 1) * steps
+        start, end = (middles - reach).min(), (middles + reach).max()
+        grid = np.sort(np.concatenate([start + (end - start) * _QUANTILE_GRID, list(set(middles.ravel().tolist()))]))
+        below = np.cumsum(mass, axis=1) - 0.5 * mass
+        positions = np.minimum((grid - middles) / steps + (_POINTS - 1), _SHIFTS - 1)
+        left = np.minimum(np.maximum(positions, 0.0).astype(np.intp), _SHIFTS - 2)
+        index = left + np.arange(0, below.size, _SHIFTS)[:, None]
+        distribution = below.take(index)
+        distribution += (below.take(index + 1) - distribution) * (positions - left)
+        total = (distribution * (positions >= 0)).sum(axis=0)
+        middle, low, high = np.interp((0.5, 0.025, 0.975), total, grid).tolist()
+        return middle, low, high
+
+
+def compare_plain(a: Array, b: Array, prior: Array) -> ChangePosterior:
+    """Compare two sides without any adjustment; arguments as `candidates` and `Candidates`."""
     base, head = np.atleast_2d(a, b)
-    return compared(Readings(np.ones(1), base, head, sides_of(base, head), prior, np.zeros(1)))
+    return compare(Candidates(np.ones(1), base, head, likelihoods(base, head), prior, np.zeros(1)))
 
 
-def compared(ways: Readings, weight: float = 1.0) -> Change:
-    """Compare two sides, averaging over the ways to read them by how well each explains the launches.
+def compare(fits: Candidates, weight: float = 1.0) -> ChangePosterior:
+    """Compare two sides, averaging over the candidates by how well each explains the launches.
 
     Args:
-        ways: One or more.
-        weight: Part of the launches that counts as independent (`rocattn_profiling.gate.rule.doubts.memory`).
+        fits: One candidate or more.
+        weight: Fraction of the launches that counts as independent (`rocattn_profiling.gate.rule.guards.slow_states`).
     """
-    sides = ways.sides.tempered(weight)
-    posterior = _posterior(ways, sides, weight)
-    # The distribution of the difference of two levels is the correlation of theirs, summed over pi and delay.
-    base, head = np.fft.rfft(sides.relative, _TRANSFORMED)
+    sides = fits.likelihoods.tempered(weight)
+    posterior = _posterior(fits, sides, weight)
+    # The distribution of the difference of two levels is the correlation of theirs, summed over contaminations.
+    base, head = np.fft.rfft(sides.relative, _FFT_POINTS)
     weights = posterior / sides.relative.sum(axis=4).prod(axis=0)
     head *= base.conj()
     head *= weights[..., None]
-    wrapped = np.fft.irfft(head.sum(axis=2), _TRANSFORMED)
-    mass = np.maximum(np.concatenate([wrapped[..., 1 - POINTS :], wrapped[..., :POINTS]], axis=2), 0.0)
-    middles = np.repeat(sides.low[1] - sides.low[0], len(_TAUS))[:, None]
-    steps = sides.reach.reshape(-1, 1) * (2 / (POINTS - 1))
+    wrapped = np.fft.irfft(head.sum(axis=2), _FFT_POINTS)
+    mass = np.maximum(np.concatenate([wrapped[..., 1 - _POINTS :], wrapped[..., :_POINTS]], axis=2), 0.0)
+    middles = np.repeat(sides.centre[1] - sides.centre[0], len(NOISE_SCALES))[:, None]
+    steps = sides.reach.reshape(-1, 1) * (2 / (_POINTS - 1))
     noise = float((posterior.sum(axis=(0, 2)) * _table().taus).sum())
-    return Change(middles, steps, mass.reshape(-1, SHIFTS) / mass.sum(), posterior.sum(axis=(1, 2)), noise)
+    return ChangePosterior(middles, steps, mass.reshape(-1, _SHIFTS) / mass.sum(), posterior.sum(axis=(1, 2)), noise)
 
 
-def _posterior(ways: Readings, sides: Sides, weight: float = 1.0) -> Array:
-    """Return the probability of each way and model, shape [way, tau, pi and delay]; ``sides`` count for the weight."""
-    logs = ways.prior + sides.whole.sum(axis=0) + (np.log(ways.chances) + weight * ways.volume)[:, None, None]
-    found: Array = np.exp(logs - logs.max())
-    found /= found.sum()
-    return found
+def _posterior(fits: Candidates, sides: Likelihoods, weight: float) -> Array:
+    """Return the probability of each candidate and model, shape [candidate, tau, contamination]."""
+    logs = fits.prior + sides.evidence.sum(axis=0) + (np.log(fits.chances) + weight * fits.volume)[:, None, None]
+    probability: Array = np.exp(logs - logs.max())
+    probability /= probability.sum()
+    return probability

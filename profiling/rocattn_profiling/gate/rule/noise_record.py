@@ -15,8 +15,8 @@ import numpy as np
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import locked, open_regular, write_bytes
-from rocattn_profiling.gate.rule.launches import LEAST, LOW_END, cpu_bound, locations
-from rocattn_profiling.gate.rule.noise import SESSIONS
+from rocattn_profiling.gate.rule.constants import LOW_QUANTILE, MIN_LAUNCHES, SESSIONS
+from rocattn_profiling.gate.rule.launches import cpu_bound, locations
 from rocattn_profiling.gate.rule.pairs import PairLaunch
 from rocattn_profiling.measure.stats import quantile
 
@@ -246,10 +246,10 @@ def append(path: Path, machine: Machine, measured: Iterable[Measurement]) -> int
 def session_of(launches: Sequence[PairLaunch]) -> PastSession | None:
     """Return launches of identical code as they are kept; None where they say nothing of noise (few, or all alike)."""
     launches = sorted(launches, key=lambda launch: launch.round)[:MOST_LAUNCHES]
-    wall = [_rounded(quantile(launch.samples, LOW_END)) for launch in launches]
-    if len(launches) < LEAST or min(wall) <= 0 or len(set(wall)) == 1:
+    wall = [_rounded(quantile(launch.samples, LOW_QUANTILE)) for launch in launches]
+    if len(launches) < MIN_LAUNCHES or min(wall) <= 0 or len(set(wall)) == 1:
         return None
-    cpu = [_rounded(quantile(launch.cpu, LOW_END)) for launch in launches if launch.cpu]
+    cpu = [_rounded(quantile(launch.cpu, LOW_QUANTILE)) for launch in launches if launch.cpu]
     canary = [_rounded(launch.canary) for launch in launches if launch.canary > 0]
     return PastSession(
         start_us=min(launch.start_us for launch in launches),

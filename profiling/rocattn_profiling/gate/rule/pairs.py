@@ -8,6 +8,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.reasons import Reason  # noqa: TC001 - msgspec reads the annotations when it decodes
+from rocattn_profiling.gate.rule.constants import FLOOR_BYTES, FLOOR_NS
 
 _TIME_NAMES = {
     1.0: ("ns", "nsec", "nanosecond", "nanoseconds"),
@@ -18,8 +19,6 @@ _TIME_NAMES = {
 TIMES = {name: factor for factor, names in _TIME_NAMES.items() for name in names}  # unit -> ns
 _SMALLEST, _LARGEST = 1e-30, 1e30  # of a value that is not 0: no unit gets near them, and ratios stay finite
 _NAME = 60  # characters of an id in a message
-_FLOOR_NS = 300.0  # of a timed sample: a few reads of the clock
-_FLOOR_BYTES = 2.0**20
 
 
 class PairError(RocattnError):
@@ -94,8 +93,8 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     def floor(self) -> float:
         """The absolute change of one call that is too small to matter, in the pair's unit."""
         if self.a.unit in TIMES:
-            return _FLOOR_NS / TIMES[self.a.unit] / min(self.a.number, self.b.number)
-        return _FLOOR_BYTES if self.a.unit == "bytes" else 0.0
+            return FLOOR_NS / TIMES[self.a.unit] / min(self.a.number, self.b.number)
+        return FLOOR_BYTES if self.a.unit == "bytes" else 0.0
 
     def first(self, rounds: int) -> Pair:
         """Return the pair with only its first launches a side."""

@@ -1,4 +1,4 @@
-"""The rule of the gate: its sizes, its levels, and when it looks."""
+"""The sizes and levels of the rule, and when it looks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import math
 
 import msgspec
 
-TOLERANCE = 0.05
-"""Default tolerance: relative change that a pass excludes."""
-CALLED, MARGIN = 0.4, 0.2
-"""Parts of the tolerance: the smallest estimate that is called a change, and what layout or import order may cause."""
-FULL_LOOKS = (5, 10, 15, 20)
-QUICK_LOOKS = (5, 8, 12)
-_FIRST_SHARE = 0.5  # of a pass's level goes to the first look: most unchanged code should not need a second
-# Factor on the level at a last look: up to ten rounds, and after twenty.
-_LENIENT, _LENIENT_ADJUSTED, _LENIENT_MOST = 2.5, 3.5, 4.0
+from rocattn_profiling.gate.rule.constants import (
+    BENCHMARK_LEVEL,
+    CALLED,
+    FIRST_LOOK_SHARE,
+    FULL_LOOKS,
+    LAST_LOOK,
+    LAST_LOOK_ADJUSTED,
+    LAST_LOOK_LONG,
+    MARGIN,
+    PASS_SHARE,
+    PRIOR_NOISE,
+    SHORT_RUN,
+    SUITE_LEVEL,
+    TOLERANCE,
+)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,20 +28,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tolerance: Relative change that a pass excludes. The other two sizes are fractions of it.
-        level: Chance of a false regression over the whole suite (Holm); half of it is that of a false pass.
-        benchmark_level: Probability at which a single benchmark fails at a look that others follow, however small the
-            suite.
-        looks: Rounds after which the data are judged.
+        level: Probability of a false regression over the whole suite (Holm); a pass gets half of it.
+        benchmark_level: Most for a single benchmark at a look that others follow, however small the suite.
+        looks: Rounds after which the launches are analysed.
         prior_noise: Launch noise in logs expected of a benchmark without a history.
         floor: Absolute change of one call that is too small to matter, in ns for times, else in the pair's own unit;
             the pair's own floor counts where it is larger.
     """
 
     tolerance: float = TOLERANCE
-    level: float = 0.05
-    benchmark_level: float = 0.025
+    level: float = SUITE_LEVEL
+    benchmark_level: float = BENCHMARK_LEVEL
     looks: tuple[int, ...] = FULL_LOOKS
-    prior_noise: float = 0.02
+    prior_noise: float = PRIOR_NOISE
     floor: float = 0.0
 
     @property
@@ -61,26 +66,26 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def leniency(self, rounds: int, *, adjusted: bool) -> float:
         """Return the factor on the level at the look after so many rounds.
 
-        The last look has more than its share: what is undecided there would never be found. The more launches, the
-        more the margin and the doubts make of the probability, so the factor grows with them; with the machine's speed
-        taken out less is left that they do not cover (docs/gate-measured.md). Three or four launches are too few to be
-        lenient with.
+        The last look gets extra alpha, because nothing is measured after it. With more launches the margin and the
+        alternative explanations dominate the p-value, so the factor grows; with the machine's speed taken out they
+        leave less uncovered (docs/gate-measured.md).
 
         Args:
             rounds: Launches a side.
-            adjusted: Whether the machine's speed explains the launches and was taken out (`Look.adjusted`).
+            adjusted: Whether the canary explains the launches, and its slowdown was removed (`Interim.adjusted`).
         """
         if rounds < self.looks[-1]:
             return 1.0
         if rounds < FULL_LOOKS[0]:
-            return 0.5
+            return SHORT_RUN
         fewest, most = FULL_LOOKS[1], FULL_LOOKS[-1]
-        start = _LENIENT_ADJUSTED if adjusted else _LENIENT
-        return start + (_LENIENT_MOST - start) * (min(max(rounds, fewest), most) - fewest) / (most - fewest)
+        start = LAST_LOOK_ADJUSTED if adjusted else LAST_LOOK
+        return start + (LAST_LOOK_LONG - start) * (min(max(rounds, fewest), most) - fewest) / (most - fewest)
 
-    def pass_share(self, index: int) -> float:
-        """Return the part of a pass's level that the look of this index (from 0) spends: half, then equal parts."""
-        return _FIRST_SHARE if index == 0 else (1 - _FIRST_SHARE) / (len(self.looks) - 1)
+    def pass_alpha(self, index: int) -> float:
+        """Return the alpha that a pass may spend at the look of this index (from 0): half at the first, then evenly."""
+        share = FIRST_LOOK_SHARE if index == 0 else (1 - FIRST_LOOK_SHARE) / (len(self.looks) - 1)
+        return PASS_SHARE * self.level * share
 
     @property
     def sizes(self) -> str:

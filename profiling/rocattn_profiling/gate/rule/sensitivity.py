@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.gate.rule.decide import decide
-from rocattn_profiling.gate.rule.look import launch_noise
+from rocattn_profiling.gate.rule.interim import launch_noise
 from rocattn_profiling.gate.rule.pairs import Pair, Side
+from rocattn_profiling.gate.rule.suite import decide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,10 +4,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate.rule.decide import decide, decide_suite, stored
+from rocattn_profiling.gate.rule.constants import FULL_LOOKS, QUICK_LOOKS
 from rocattn_profiling.gate.rule.launches import location
 from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
-from rocattn_profiling.gate.rule.policy import FULL_LOOKS, QUICK_LOOKS, Policy
+from rocattn_profiling.gate.rule.policy import Policy
+from rocattn_profiling.gate.rule.suite import decide, decide_suite, stored
 
 KINDS = ["normal", "skewed", "bimodal", "contaminated", "drift", "quantised"]
 
@@ -338,10 +339,10 @@ def test_a_side_is_quoted_by_its_lowest_launches():
 
 @pytest.mark.parametrize("looks", [(5,), QUICK_LOOKS, FULL_LOOKS])
 def test_a_false_pass_is_paid_for_at_every_look(looks):
-    """The shares of all planned looks do not add up to more than the level of a pass; half is there for the first."""
+    """The planned looks spend no more than a pass's 2.5 % together, the first one half of it."""
     policy = Policy(looks=looks)
-    assert sum(policy.pass_share(index) for index in range(len(looks))) <= 1 + 1e-12
-    assert policy.pass_share(0) == 0.5
+    assert sum(policy.pass_alpha(index) for index in range(len(looks))) <= 0.025 + 1e-12
+    assert policy.pass_alpha(0) == 0.0125
 
 
 def test_only_the_last_look_is_lenient():

@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate.rule.decide import decide, decide_suite
+from rocattn_profiling.gate.rule.guards import drift, in_cycles
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
-from rocattn_profiling.gate.rule.vetoes import drift, in_cycles
+from rocattn_profiling.gate.rule.suite import decide, decide_suite
 
 
 def in_sequence(pair, gap_us=1e6):

@@ -14,22 +14,22 @@ from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import junit, markdown, render
 from rocattn_profiling.gate.formats import page as gate_view
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.rule import decide as decide_module
-from rocattn_profiling.gate.rule import look, readings, undecided
-from rocattn_profiling.gate.rule.decide import decide, decide_suite
-from rocattn_profiling.gate.rule.look import Estimate, Look
+from rocattn_profiling.gate.rule import covariates, interim, reasons, suite
+from rocattn_profiling.gate.rule.constants import TOLERANCE
+from rocattn_profiling.gate.rule.interim import ChangeSummary, Interim
 from rocattn_profiling.gate.rule.pairs import Decision, Pair
-from rocattn_profiling.gate.rule.policy import TOLERANCE, Policy
-from rocattn_profiling.gate.rule.undecided import GUARDS, Limits, launches_needed, why
+from rocattn_profiling.gate.rule.policy import Policy
+from rocattn_profiling.gate.rule.reasons import GUARDS, Limits, launches_needed, undecided
+from rocattn_profiling.gate.rule.suite import decide, decide_suite
 
-LIMITS = Limits(change=0.005, alone=0.025, leniency=1.0, same=0.0125)
+LIMITS = Limits(change=0.005, alone=0.025, leniency=1.0, equivalence=0.0125)
 
 
-def look_at(shift=0.03, error=0.01, change=((None, 0.5),), same=((None, 0.5),), **facts):
+def analysis(shift=0.03, error=0.01, change=((None, 0.5),), same=((None, 0.5),), **facts):
     """A look whose probabilities came about by these steps."""
-    estimate = Estimate(shift, shift - 1.96 * error, shift + 1.96 * error, 0.02)
-    return Look(
-        change[-1][1], 1.0, same[-1][1], 1e6, estimate, "CPU time", against_change=change, against_pass=same, **facts
+    estimate = ChangeSummary(shift, shift - 1.96 * error, shift + 1.96 * error, 0.02)
+    return Interim(
+        change[-1][1], 1.0, same[-1][1], 1e6, estimate, "CPU time", change_steps=change, pass_steps=same, **facts
     )
 
 
@@ -37,7 +37,7 @@ def look_at(shift=0.03, error=0.01, change=((None, 0.5),), same=((None, 0.5),), 
 def test_the_guard_that_crosses_the_limit_is_the_reason(guard):
     """It is named, not one before it that left the probability below, nor one after it."""
     steps = ((None, 0.001), ("rounds" if guard != "rounds" else "two_modes", 0.02), (guard, 0.2), ("clock", 0.9))
-    found = why(look_at(change=steps), Policy(), 5, LIMITS)
+    found = undecided(analysis(change=steps), Policy(), 5, LIMITS)
     assert found == Reason(guard, *GUARDS[guard])
     assert found.remedy
 
@@ -46,12 +46,12 @@ def test_the_guard_that_crosses_the_limit_is_the_reason(guard):
 def test_a_guard_that_prevents_a_pass_is_the_reason(guard):
     """The change is nothing, and would pass without the guard."""
     steps = ((None, 0.001), ("drift", 0.001), (guard, 0.3))
-    assert why(look_at(shift=0.001, same=steps), Policy(), 5, LIMITS).code == guard
+    assert undecided(analysis(shift=0.001, same=steps), Policy(), 5, LIMITS).code == guard
 
 
 def test_a_change_too_small_to_call_lacks_a_pass():
     """That it is small is no reason by itself: such a change may pass, so what a pass lacks is told."""
-    found = why(look_at(shift=0.015, change=((None, 0.001), ("small", 1.0))), Policy(), 5, LIMITS)
+    found = undecided(analysis(shift=0.015, change=((None, 0.001), ("small", 1.0))), Policy(), 5, LIMITS)
     assert found.code == "few_rounds"
     assert "a pass needs" in found.text
     assert "a regression needs" not in found.text
@@ -59,7 +59,7 @@ def test_a_change_too_small_to_call_lacks_a_pass():
 
 def test_significant_alone_names_the_number_of_benchmarks():
     """Below 2.5 %, and above what Holm's step-down leaves of it."""
-    found = why(look_at(change=((None, 0.01), ("clock", 0.012))), Policy(), 5, LIMITS)
+    found = undecided(analysis(change=((None, 0.01), ("clock", 0.012))), Policy(), 5, LIMITS)
     assert (found.code, found.remedy) == ("many_benchmarks", "measure it alone")
     assert "1.2 %" in found.text
     assert "0.5 %" in found.text
@@ -68,13 +68,13 @@ def test_significant_alone_names_the_number_of_benchmarks():
 def test_sides_in_sequence_and_a_moving_clock_come_first():
     """More rounds would mend neither."""
     note = Reason("drift", "it drifted", "take turns")
-    assert why(look_at(note=note), Policy(), 5, LIMITS) == note
-    assert why(look_at(clock=True), Policy(), 5, LIMITS).code == "clock"
+    assert undecided(analysis(note=note), Policy(), 5, LIMITS) == note
+    assert undecided(analysis(clock=True), Policy(), 5, LIMITS).code == "clock"
 
 
 def test_noise_that_no_rounds_mend_is_named():
     """A projection above the most rounds that the gate takes; or an estimate between the sizes of both verdicts."""
-    quiet, loud = (why(look_at(shift=0.0, error=error), Policy(), 5, LIMITS) for error in (0.025, 0.5))
+    quiet, loud = (undecided(analysis(shift=0.0, error=error), Policy(), 5, LIMITS) for error in (0.025, 0.5))
     assert (quiet.code, loud.code) == ("few_rounds", "noise")
     assert "about 7 rounds" in quiet.remedy
 
@@ -82,10 +82,10 @@ def test_noise_that_no_rounds_mend_is_named():
 @pytest.mark.parametrize("same", [0.001, 0.0125, 0.05])
 def test_the_projection_is_that_of_the_normal_distribution(same):
     """After that many launches the bound of a pass lies inside of the tolerance, and not after one fewer."""
-    policy, limits = Policy(), LIMITS._replace(same=same)
+    policy, limits = Policy(), LIMITS._replace(equivalence=same)
     rounds, error, shift = 5, 0.03, 0.01
-    needed = launches_needed(look_at(shift=shift, error=error), policy, rounds, limits)
-    z = undecided.NormalDist().inv_cdf(1 - same)
+    needed = launches_needed(analysis(shift=shift, error=error), policy, rounds, limits)
+    z = reasons.NormalDist().inv_cdf(1 - same)
 
     def reach(count):
         return shift + z * error * math.sqrt(rounds / count)
@@ -118,10 +118,10 @@ def test_no_verdict_hangs_on_a_word(make_pair, monkeypatch):
     before = outcome()
     assert {numbers[0] for numbers in before[0]} == {"regression", "improvement", "pass", "inconclusive"}
     assert len(set(before[1])) > 5
-    for module in (decide_module, look, readings, undecided):
+    for module in (suite, interim, covariates, reasons):
         monkeypatch.setattr(module, "Reason", lambda code, *_: Reason(code, "x"))
-    monkeypatch.setattr(decide_module, "_words", lambda *_: "x")
-    monkeypatch.setattr(undecided, "GUARDS", dict.fromkeys(GUARDS, ("x", "x")))
+    monkeypatch.setattr(reasons, "_verdict_words", lambda *_: "x")
+    monkeypatch.setattr(reasons, "GUARDS", dict.fromkeys(GUARDS, ("x", "x")))
     after = outcome()
     assert after[:2] == before[:2]
     assert all("needs" not in text for text in after[2])

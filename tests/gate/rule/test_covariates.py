@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from rocattn_profiling.gate.rule import look, noise, readings
-from rocattn_profiling.gate.rule.decide import decide
-from rocattn_profiling.gate.rule.launches import spells
-from rocattn_profiling.gate.rule.look import examine
+from rocattn_profiling.gate.rule import covariates, guards, noise
+from rocattn_profiling.gate.rule.interim import examine
+from rocattn_profiling.gate.rule.launches import slow_share
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
+from rocattn_profiling.gate.rule.suite import decide
 
 
 def launches(rng, clock, noise_of_code, noise_of_canary, *, slower=0.0, share=1.0):
@@ -72,9 +72,9 @@ def test_how_much_a_benchmark_shares_is_found(share):
     chosen = []
     for _ in range(15):
         pair = pair_of(rng, 12, share=share)
-        ways = readings.of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
-        best = int(noise.compared(ways).chances.argmax())
-        chosen.append(list(readings.SLOPES)[readings.plain(ways, best)])
+        ways = covariates.candidates_of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
+        best = int(noise.compare(ways).chances.argmax())
+        chosen.append(list(covariates.CANARY_SLOPES)[covariates.slope_index(ways, best)])
     assert abs(np.mean(chosen) - share) < 0.12
 
 
@@ -92,8 +92,8 @@ def test_averaging_over_one_way_is_that_way():
     """A certain way counts alone; two equal ways with half the chance each say the same as one."""
     rng = np.random.default_rng(5)
     a, b = rng.normal(0, 0.01, 6), rng.normal(0.03, 0.01, 6)
-    one = noise.compared(noise.read(a, b, 0.02, []))
-    two = noise.compared(noise.read(np.stack([a, a]), np.stack([b, b]), 0.02, [], (0.5, 0.5)))
+    one = noise.compare(noise.candidates(a, b, 0.02, []))
+    two = noise.compare(noise.candidates(np.stack([a, a]), np.stack([b, b]), 0.02, [], (0.5, 0.5)))
     assert two.p_below(0.01) == pytest.approx(one.p_below(0.01))
     assert (two.shift, two.low, two.high) == pytest.approx((one.shift, one.low, one.high))
     assert two.noise == pytest.approx(one.noise)
@@ -103,8 +103,8 @@ def test_ways_read_together_are_what_they_are_alone():
     """In a batch each way has the posterior that it has by itself, by its chance and how well it explains launches."""
     rng = np.random.default_rng(10)
     a, b, past = (rng.normal(0, 0.01, (2, count)) for count in (6, 5, 7))
-    both = noise.compared(noise.read(a, b, 0.02, [past], (0.3, 0.7)), 0.6)
-    alone = [noise.compared(noise.read(a[i], b[i], 0.02, [past[i]]), 0.6) for i in range(2)]
+    both = noise.compare(noise.candidates(a, b, 0.02, [past], (0.3, 0.7)), 0.6)
+    alone = [noise.compare(noise.candidates(a[i], b[i], 0.02, [past[i]]), 0.6) for i in range(2)]
     for bound in (-0.01, 0.0, 0.02):
         mixed = both.chances @ [one.p_below(bound) for one in alone]
         assert both.p_below(bound) == pytest.approx(mixed, rel=1e-9)
@@ -115,8 +115,8 @@ def test_only_cpu_time_is_adjusted():
     """Where code waits, or no CPU time is known, its wall time is taken as it is."""
     pair = pair_of(np.random.default_rng(6))
     kept = (pair.a.launches, pair.b.launches)
-    adjusted, as_it_is = (readings.of(pair, kept, column, 0.02) for column in ("cpu", "samples"))
-    assert len(adjusted.chances) == 2 * len(readings.SLOPES)  # one by one, and by rounds
+    adjusted, as_it_is = (covariates.candidates_of(pair, kept, column, 0.02) for column in ("cpu", "samples"))
+    assert len(adjusted.chances) == 2 * len(covariates.CANARY_SLOPES)  # one by one, and by rounds
     assert len(as_it_is.chances) == 1
     np.testing.assert_allclose(as_it_is.base[0], np.log([min(x.samples) for x in pair.a.launches]), atol=0.01)
     waits = [msgspec.structs.replace(x, cpu=[value / 2 for value in x.cpu]) for x in pair.b.launches]
@@ -149,7 +149,7 @@ def test_history_is_adjusted_too():
     pair = pair_of(rng, clock=0.0, code=0.004)
     told = msgspec.structs.replace(pair, a=msgspec.structs.replace(pair.a, history=past))
     slopes = np.array([[1.0], [0.0]])
-    left, all_of_it = np.concatenate(readings.earlier(told, "cpu", slopes), axis=1)
+    left, all_of_it = np.concatenate(covariates.history(told, "cpu", slopes), axis=1)
     assert 2 * np.std(left - np.median(left)) < np.std(all_of_it)
 
 
@@ -167,9 +167,9 @@ def test_slow_spells_that_the_canary_missed_are_reckoned_with(monkeypatch):
             rows.append(PairLaunch(round=round_, samples=cpu, cpu=cpu, nivcsw=[0] * 10, canary=canary))
         sides.append(Side(launches=rows, unit="us"))
     pair = Pair(id="x", a=sides[0], b=sides[1])
-    assert spells(pair) == 0.5
+    assert slow_share(pair) == 0.5
     assert decide(pair).verdict == "inconclusive"
-    monkeypatch.setattr(look, "_SPELL", 1.0)
+    monkeypatch.setattr(guards, "SPELL_FACTOR", 1.0)
     assert decide(pair).verdict == "regression"
 
 
@@ -187,9 +187,9 @@ def test_slow_spells_that_the_canary_explains_cost_nothing():
         return Side(launches=rows)
 
     pair = Pair(id="x", a=slowed(pair.a), b=slowed(pair.b))
-    assert spells(pair) == 0.4
+    assert slow_share(pair) == 0.4
     assert decide(pair).verdict == "regression"
-    assert spells(without_canary(pair)) == 0.0
+    assert slow_share(without_canary(pair)) == 0.0
 
 
 def of_rounds(rng, rounds, common, own, *, slower=0.0):
@@ -210,7 +210,7 @@ def test_what_the_launches_of_a_round_share_is_taken_out(monkeypatch):
     slower = [of_rounds(rng, 20, 0.04, 0.02, slower=0.05) for _ in range(15)]
     assert found(slower) >= 14
     assert found(of_rounds(rng, 5, 0.04, 0.02) for _ in range(60)) == 0
-    monkeypatch.setattr(readings, "_in_common", lambda *_: None)
+    monkeypatch.setattr(covariates, "_round_effects", lambda *_: None)
     assert found(slower) <= 13
 
 
@@ -220,9 +220,9 @@ def test_launches_that_share_nothing_are_read_as_before():
     widths = []
     for _ in range(60):
         pair = of_rounds(rng, 5, 0.0, 0.03)
-        ways = readings.of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
-        alone = noise.compared(noise.read(ways.base[0], ways.head[0], 0.02, []))
-        both = noise.compared(ways)
+        ways = covariates.candidates_of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
+        alone = noise.compare(noise.candidates(ways.base[0], ways.head[0], 0.02, []))
+        both = noise.compare(ways)
         widths.append((both.high - both.low) / (alone.high - alone.low))
     assert 0.9 < np.mean(widths) <= 1.0
 
@@ -235,11 +235,11 @@ def test_a_way_makes_no_launches_probable_by_shrinking_them():
         chances = []
         for _ in range(40):
             pair = of_rounds(rng, 10, common, 0.02)
-            ways = readings.of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
-            chances.append(noise.compared(ways).chances[1] if len(ways.chances) > 1 else 0.0)
+            ways = covariates.candidates_of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
+            chances.append(noise.compare(ways).chances[1] if len(ways.chances) > 1 else 0.0)
         odds.append(np.mean(chances))
-    assert odds[0] < readings.ROUNDS / 2
-    assert odds[1] > 2 * readings.ROUNDS
+    assert odds[0] < covariates.ROUND_EFFECT / 2
+    assert odds[1] > 2 * covariates.ROUND_EFFECT
 
 
 def test_a_delayed_launch_does_not_move_the_other_of_its_round():
@@ -264,7 +264,7 @@ def test_only_launches_that_ran_side_by_side_are_taken_together(how):
         for x in pair.b.launches
     ]
     for head, ways in ((pair.b.launches, 2), (late, 1)):
-        assert len(readings.of(pair, (pair.a.launches, head), "cpu", 0.02).chances) == ways
+        assert len(covariates.candidates_of(pair, (pair.a.launches, head), "cpu", 0.02).chances) == ways
 
 
 def test_history_of_launches_read_by_rounds_is_that_of_what_is_left():
@@ -272,7 +272,7 @@ def test_history_of_launches_read_by_rounds_is_that_of_what_is_left():
     pair = of_rounds(np.random.default_rng(26), 8, 0.03, 0.01)
     past = of_rounds(np.random.default_rng(27), 8, 0.03, 0.01).a.launches
     told = msgspec.structs.replace(pair, a=msgspec.structs.replace(pair.a, history=[past] * 6))
-    ways = readings.of(told, (pair.a.launches, pair.b.launches), "cpu", 0.02)
+    ways = covariates.candidates_of(told, (pair.a.launches, pair.b.launches), "cpu", 0.02)
     taus = np.exp(ways.prior).sum(axis=2) @ np.log(noise._table().taus)
     assert len(taus) == 2
     assert math.exp(taus[1] - taus[0]) < 0.85

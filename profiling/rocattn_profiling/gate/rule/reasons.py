@@ -1,0 +1,174 @@
+"""The words of a decision: why a benchmark was decided, or why not and what would decide it.
+
+Every verdict has a limit on a p-value (`rocattn_profiling.gate.rule.suite`), and guards raise the p-values. A pair is
+undecided because of the first guard that takes a p-value across its limit; where none does, because its launches are
+too few for their noise. Nothing here decides.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import TYPE_CHECKING, NamedTuple
+
+from rocattn_profiling.base.reasons import Reason
+
+if TYPE_CHECKING:
+    from rocattn_profiling.gate.rule.interim import Guard, Interim, Steps
+    from rocattn_profiling.gate.rule.policy import Policy
+
+MOST_LAUNCHES = 200
+"""A side; `rocattn gate run` takes no more rounds."""
+_INTERVAL_Z = 2 * 1.959964  # width of a 95 % interval, in standard errors
+_QUIET = "measure on a machine at rest"
+_MORE = "measure more rounds"
+GUARDS: dict[Guard, tuple[str, str]] = {
+    "wall_time": ("wall time of undisturbed launches contradicts it", _QUIET),
+    "rounds": ("too many rounds show the opposite", _MORE),
+    "fixed_work": ("fixed work in the same processes changed with it", _QUIET),
+    "slow_states": ("a slow state that lasts for several launches may explain it", _MORE),
+    "two_modes": ("unchanged code that runs at two speeds may explain it", _MORE),
+    "slow_spells": ("many launches met a slow spell of the machine", _QUIET),
+    "interruptions_unknown": (
+        "nothing tells which launches were interrupted", "store CPU time and context switches with the samples",
+    ),
+    "always_interrupted": ("every sample was interrupted, which may hide a wait of the code's own", _QUIET),
+    "clock": ("the GPU's cycles do not bear it out", "fix the GPU's clock, or measure more rounds"),
+}  # fmt: skip
+"""Guard -> why it leaves a pair undecided, and what would decide it."""
+_TOO_SMALL: frozenset[Guard] = frozenset({"small", "floor"})  # such a change is real, and may still pass
+_LASTING: frozenset[Guard] = frozenset({"wall_time", "fixed_work", "slow_spells"})  # more launches do not lift them
+
+
+class Limits(NamedTuple):
+    """What the p-values of one pair had to reach at its last look.
+
+    Attributes:
+        change: Of a change in the direction of the estimate, corrected for the number of benchmarks.
+        alone: The same if this were the only benchmark.
+        leniency: What the p-value of a change is divided by before it is compared.
+        equivalence: Of a pass.
+    """
+
+    change: float
+    alone: float
+    leniency: float
+    equivalence: float
+
+
+def decided(verdict: str, interim: Interim, policy: Policy) -> str:
+    """Return why a pair was decided, with the note of its analysis."""
+    return _verdict_words(verdict, interim, policy) + (f"; {interim.note.text}" if interim.note else "")
+
+
+def _verdict_words(verdict: str, interim: Interim, policy: Policy) -> str:
+    assert interim.change is not None
+    shift, quantity = interim.change.shift, interim.quantity
+    change = math.expm1(shift) * 100
+    if interim.clock:
+        return f"clock, not code: the time changed by {change:+.1f} %, and the GPU's cycles do not bear it out"
+    if verdict == "pass":
+        if abs(shift) >= policy.log_tolerance:  # only the absolute floor can have passed it
+            return f"{change:+.1f} % in {quantity}, of so little that the change is below what can matter"
+        return f"shown to be within {policy.tolerance * 100:g} % ({quantity})"
+    words = ("smaller", "larger") if quantity == "value" else ("faster", "slower")
+    word = words[verdict == "regression"]
+    return f"{word} by {abs(change):.1f} % in {quantity}, beyond the noise of its launches"
+
+
+def inconclusive(interim: Interim, why: Reason) -> str:
+    """Return the whole sentence of an undecided pair: its estimate, the reason, and the note of its analysis."""
+    note = f"; {interim.note.text}" if interim.note and why is not interim.note else ""
+    if interim.excuse:
+        return why.line + note
+    assert interim.change is not None
+    change, low, high = (
+        math.expm1(edge) * 100 for edge in (interim.change.shift, interim.change.low, interim.change.high)
+    )
+    estimate = f"{change:+.1f} % in {interim.quantity} (95 % interval {low:+.1f} % to {high:+.1f} %)"
+    return f"undecided: {estimate}: {why.line}{note}"
+
+
+def undecided(interim: Interim, policy: Policy, rounds: int, limits: Limits) -> Reason:
+    """Return why a pair is undecided.
+
+    Args:
+        interim: The last analysis; without an excuse.
+        policy: The rule.
+        rounds: Launches a side.
+        limits: What would have decided.
+    """
+    if interim.note is not None and interim.note.code == "drift":
+        return interim.note
+    if interim.clock:
+        return _of_guard("clock")
+    change = tuple((guard, p / limits.leniency) for guard, p in interim.change_steps)
+    guard = _lasting_veto(interim.change_steps) or _crossing(change, limits.alone)
+    if guard is not None and guard not in _TOO_SMALL:
+        return _of_guard(guard)
+    if guard is None and change[-1][1] <= limits.alone:
+        text = (
+            f"p = {_percent(change[-1][1])} would do alone; among these benchmarks it must be {_percent(limits.change)}"
+        )
+        return Reason("many_benchmarks", text, "measure it alone")
+    if blocker := _crossing(interim.pass_steps, limits.equivalence):
+        return _of_guard(blocker)
+    return _too_noisy(interim, policy, rounds, limits, change[0][1])
+
+
+def _of_guard(guard: Guard) -> Reason:
+    return Reason(guard, *GUARDS[guard])
+
+
+def _lasting_veto(steps: Steps) -> Guard | None:
+    """Return the guard that rules out a likely change, however many launches there are."""
+    return next((guard for guard, p in steps if guard in _LASTING and p >= 1), None)
+
+
+def _crossing(steps: Steps, limit: float) -> Guard | None:
+    """Return the guard that takes a p-value across a limit; None where it was never below, or stays there."""
+    if steps[0][1] > limit:
+        return None
+    return next((guard for guard, p in steps if p > limit), None)
+
+
+def _too_noisy(interim: Interim, policy: Policy, rounds: int, limits: Limits, p_change: float) -> Reason:
+    """Return the reason where the launches themselves are too few for their noise."""
+    assert interim.change is not None
+    p_pass = interim.pass_steps[0][1]
+    text = (
+        f"a pass needs the probability of {100 * policy.tolerance:g} % or more to fall to "
+        f"{_percent(limits.equivalence)} (now {_percent(p_pass)})"
+    )
+    if abs(interim.change.shift) >= policy.log_called:
+        word = "a regression" if interim.change.shift > 0 else "an improvement"
+        text += f"; {word} needs p = {_percent(limits.change)} (now {_percent(p_change)})"
+    needed = launches_needed(interim, policy, rounds, limits)
+    if needed is None:
+        return Reason("noise", text, f"more than {MOST_LAUNCHES} rounds would be needed: make the benchmark less noisy")
+    return Reason("few_rounds", text, f"about {needed} rounds would decide, if the noise stays the same")
+
+
+def _percent(p: float) -> str:
+    return f"{100 * min(p, 1.0):.3g} %"
+
+
+def launches_needed(interim: Interim, policy: Policy, rounds: int, limits: Limits) -> int | None:
+    """Estimate how many launches a side would decide a pair whose estimate and noise stay as they are.
+
+    The standard error falls with the square root of the launches. A pass needs the distance to the tolerance, a change
+    the distance to the margin, to be as many standard errors as the limit asks for.
+
+    Returns:
+        More than ``rounds``; None where it is more than `MOST_LAUNCHES`.
+    """
+    assert interim.change is not None
+    error, shift = (interim.change.high - interim.change.low) / _INTERVAL_Z, abs(interim.change.shift)
+    gaps = [(policy.log_tolerance - shift, limits.equivalence)]
+    if shift >= policy.log_called:
+        gaps.append((shift - policy.log_margin, min(limits.change * limits.leniency, 0.5)))
+    needed = [
+        rounds * (NormalDist().inv_cdf(1 - limit) * error / gap) ** 2 for gap, limit in gaps if gap > 0 and limit > 0
+    ]
+    most = math.ceil(max(min(needed, default=math.inf), rounds + 1)) if needed else MOST_LAUNCHES + 1
+    return most if most <= MOST_LAUNCHES else None

@@ -19,7 +19,7 @@ from gguf import GGUFWriter
 
 from rocattn.config import AttentionConfig
 from rocattn_profiling.base.files import write_text
-from rocattn_profiling.bench.model_times import passes
+from rocattn_profiling.bench.model import passes
 from rocattn_profiling.bench.view import count, duration
 from rocattn_profiling.cli import main as rocattn
 from rocattn_profiling.measure.records import Record, read_records

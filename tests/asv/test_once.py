@@ -45,7 +45,7 @@ def once(tmp_path):
 
     def call(*words):
         log.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "rocattn_profiling.asv.once", "suite", *words]
+        command = [sys.executable, "-m", "rocattn_profiling.asv.launch", "suite", *words]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert not (tmp_path / "beside").exists()
         return done, log.read_text().splitlines() if log.exists() else []

@@ -151,7 +151,7 @@ def test_options_change_every_config(run_bench, tmp_path):
     [
         (["--grid", "inferense"], "no grid is named 'inferense': choose from inference, square, gemma, decode"),
         (["--grid", "decode", "--direction", "backward"], "grid 'decode' has no backward direction"),
-        (["--grid", "square", "--seq-q", "5", "--causal"], "--seq-q, --causal describe one shape"),
+        (["--grid", "square", "--seq-q", "5", "--causal"], "--seq-q, --causal cannot be used with --grid"),
         (["--num-heads", "6", "--num-kv-heads", "4"], "6 query heads cannot share 4 KV heads"),
         (["--backend", "cpo"], "no backend is named 'cpo'; registered: "),
         (["--launches", "0"], "'0' is not a whole number, 1 or more"),

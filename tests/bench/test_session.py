@@ -6,7 +6,7 @@ from rocattn import BACKENDS
 from rocattn.config import AttentionConfig
 from rocattn_profiling.bench import session as harness
 from rocattn_profiling.bench.launch import BackendLaunches
-from rocattn_profiling.bench.session import BenchSession, Facts
+from rocattn_profiling.bench.session import BenchSession, SuiteFacts
 from rocattn_profiling.measure.settings import Settings
 
 from .made_records import make_sides, run_bench
@@ -43,7 +43,7 @@ def asked(monkeypatch):
 
 def test_a_record_says_what_was_asked_and_what_came_of_it(tmp_path, asked):
     """Each fact of the suite in its own place; threads, seed and ceilings, which are measured once a session."""
-    facts = Facts(option="x", extra_flops=5, extra_bytes=6, layers=7, module=True)
+    facts = SuiteFacts(option="x", extra_flops=5, extra_bytes=6, layers=7, module=True)
     with BenchSession(tmp_path, SETTINGS) as session:
         cpu, flash = session.measure("m", CONFIG, ["cpu", "cpu-flash"], facts)
         session.measure("t", CONFIG, ["cpu"])
@@ -132,7 +132,7 @@ def test_other_layers_or_another_suite_are_not_what_is_there(tmp_path, asked):
     with BenchSession(tmp_path, SETTINGS) as session:
         for config in (CONFIG, double):
             for suite, layers in (("m", 1), ("m", 2), ("n", 2)):
-                session.measure(suite, config, ["cpu", "cpu-flash"], Facts(layers=layers))
+                session.measure(suite, config, ["cpu", "cpu-flash"], SuiteFacts(layers=layers))
     assert len(asked["sides"]) == 6
     assert session.kept_configs == 0
 

@@ -8,15 +8,14 @@ import pytest
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import AsvStore
-from rocattn_profiling.bench import model_command as bench_model
+from rocattn_profiling.bench import model as bench_model
 from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.bench import view as bench_view
-from rocattn_profiling.bench.model_times import passes
+from rocattn_profiling.bench.model import passes
 from rocattn_profiling.cli import main
 from rocattn_profiling.measure import stats
 from rocattn_profiling.measure.records import Place, append_record, by_place, place_names, place_of
-from rocattn_profiling.report import frame
-from rocattn_profiling.report import page as pages
+from rocattn_profiling.report import command as report_command
 
 from ..bench.made_records import MACHINE, make_record
 
@@ -91,12 +90,12 @@ def test_more_than_a_ceiling_is_marked_and_explained(capsys):
     assert "127.0 GEMM ?" in text
     assert "27.0 GEMM  " in text
     assert text.count(stats.ABOVE_CEILING) == 1
-    html = pages.report_html(bench_report.build([usual, fast]), None, 0)
+    html = report_command.report_html(bench_report.build([usual, fast]), None, 0)
     assert html.count("127 ?<") == 1
     assert html.count(stats.ABOVE_CEILING) == 1
     bench_view.print_tables([("s", [usual])])
     assert stats.ABOVE_CEILING not in capsys.readouterr().err
-    assert stats.ABOVE_CEILING not in pages.report_html(bench_report.build([usual]), None, 0)
+    assert stats.ABOVE_CEILING not in report_command.report_html(bench_report.build([usual]), None, 0)
 
 
 def test_the_report_has_a_group_for_each_place():
@@ -111,7 +110,7 @@ def test_the_report_has_a_group_for_each_place():
         (chart,) = group.charts
         assert [len(line.marks) for line in chart.lines] == [len(CONFIGS)] * 2
     assert [(each.name, each.ceilings["memory_gbps"]) for each in report.machines] == [("m (n1)", 40.0), ("m (n2)", 10)]
-    for text in (pages.report_html(report, None, 0), pages.report_markdown(report, None)):
+    for text in (report_command.report_html(report, None, 0), report_command.report_markdown(report, None)):
         assert "n1" in text
         assert "n2" in text
 
@@ -136,7 +135,7 @@ def test_the_report_command_writes_both_places_everywhere(tmp_path):
     assert [machine["host"] for machine in report["machines"]] == ["n1", "n2"]
     for name in ("results.csv", "samples.csv"):
         assert "n1" in (tmp_path / "report" / name).read_text()
-    assert len(frame.to_frame(fleet_records())) == len(fleet_records())
+    assert len(report_command.to_frame(fleet_records())) == len(fleet_records())
 
 
 def test_layers_of_a_model_are_added_up_within_one_place_only(capsys):
@@ -151,7 +150,7 @@ def test_layers_of_a_model_are_added_up_within_one_place_only(capsys):
         (f"m ({host})", backend): 6 for host in NODES for backend in ("cpu", "cpu-flash")
     }
     assert {one.machine for one in passes(r for r in records if r.host == "n1")} == {""}
-    bench_model.shown(whole)
+    bench_model.print_passes(whole)
     assert "6 attention layers on m (n1)" in capsys.readouterr().err
 
 

@@ -12,8 +12,8 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.measure.stats import speedup, summarize
 from rocattn_profiling.pages.render import escape_markdown
-from rocattn_profiling.report import frame
-from rocattn_profiling.report.page import report_html, report_markdown
+from rocattn_profiling.report import command as report_command
+from rocattn_profiling.report.command import report_html, report_markdown
 
 
 def cells(html):
@@ -141,7 +141,7 @@ def test_json_holds_raw_samples_and_numbers(records):
 
 def test_frames_are_tidy(records):
     """One row a measurement with units in the names, one row a sample; skipped ones keep their reason."""
-    table = frame.to_frame(records)
+    table = report_command.to_frame(records)
     assert len(table) == len(records) == 8
     assert {"suite", "backend", "seq_q", "dtype", "p50_ns", "tflops", "check_max_abs_error", "skipped"} <= set(
         table.columns
@@ -149,7 +149,7 @@ def test_frames_are_tidy(records):
     skipped = table[table["skipped"] != ""]
     assert skipped["p50_ns"].isna().all()
     assert list(skipped["seq_q"]) == [8191]
-    samples = frame.samples_frame(records)
+    samples = report_command.samples_frame(records)
     assert len(samples) == 7 * 3 * 5
     medians = samples.groupby(["backend", "label"])["time_ns"].median()
     assert medians["cpu", records[0].label] == pytest.approx(summarize(records[0]).p50_ns)

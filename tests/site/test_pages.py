@@ -8,7 +8,7 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.pages.render import breakable
-from rocattn_profiling.report.page import report_html
+from rocattn_profiling.report.command import report_html
 from rocattn_profiling.site.asv.pages import AsvPages
 from rocattn_profiling.site.site import Site, pages_of, write_site
 

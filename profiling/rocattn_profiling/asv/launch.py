@@ -7,12 +7,15 @@ none.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import importlib.util
 import itertools
 import os
 import random
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from rocattn.toolchain import compiler_environment
-from rocattn_profiling.asv.worker import cache_name
+from rocattn_profiling.asv import worker
 from rocattn_profiling.base.process import StartError, run_group
 from rocattn_profiling.measure.machine import thread_environment
 from rocattn_profiling.measure.records import Launch
@@ -283,7 +286,7 @@ class Launcher:
 
     def _cache(self, benchmark: Benchmark) -> tuple[Path, Outcome | None]:
         """Run setup_cache once a side; return its folder, or what went wrong."""
-        folder = self.scratch / cache_name(benchmark.setup_cache_key or "")
+        folder = self.scratch / worker.cache_name(benchmark.setup_cache_key or "")
         done = folder / "outcome.json"
         if done.exists():
             outcome = msgspec.json.decode(done.read_bytes(), type=Outcome)
@@ -369,3 +372,37 @@ def _tail(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 4000))  # a benchmark may have printed gigabytes
         return file.read().decode(errors="replace")
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one benchmark of a suite a few times and end as programs do: what a profiler is started on.
+
+    ``python -m rocattn_profiling.asv.launch benchmarks "bench_x.Class.time_y('gpu', 'B1 …')"``. The measuring worker
+    leaves by ``os._exit``, and what a profiler writes at the end of its application would be lost. The status is 3 when
+    there is no benchmark of that label, or it did not run.
+    """
+    parser = argparse.ArgumentParser(prog="asv.launch", description="Run one benchmark of a suite a few times.")
+    parser.add_argument("suite", type=Path, help="benchmark folder")
+    parser.add_argument("label", help="benchmark with its parameters, as the gate names it")
+    parser.add_argument("--calls", type=int, default=4, metavar="N", help="timed calls (default 4)")
+    arguments = parser.parse_args(words)
+    folder = str(arguments.suite.resolve())
+    suite = msgspec.convert(worker.list_suite({"suite": folder}), Suite)
+    case = next((case for case in suite.cases() if case.label == arguments.label), None)
+    if case is None:
+        print(f"asv.launch: {arguments.suite} has no benchmark {arguments.label}", file=sys.stderr)
+        return 3
+    request = {"suite": folder, "benchmark": case.benchmark.name, "label": case.label, "type": case.benchmark.type}
+    # The cache goes to the working directory, as asv has it: not to whatever folder this was started in.
+    with tempfile.TemporaryDirectory(prefix="rocattn-once-") as scratch, contextlib.chdir(scratch):
+        if case.benchmark.setup_cache_key is not None:
+            worker.make_cache(request)
+        done = worker.run_benchmark(request | {"number": 1, "count": arguments.calls})
+    if done["status"] != "ok":
+        print(f"asv.launch: {arguments.label}: {done['status']}: {done['reason']}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, progress, say
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
-from rocattn_profiling.bench import model_command as bench_model
 from rocattn_profiling.bench.fleet import command as bench_fleet
-from rocattn_profiling.bench.parts import Part, module_parts
 from rocattn_profiling.workloads.options import (
     add_sizes,
     add_storage,
-    config_of,
-    flag,
-    given,
     natural,
     positive,
     seconds,
@@ -28,12 +23,10 @@ from rocattn_profiling.workloads.options import (
 if TYPE_CHECKING:
     from rocattn_profiling.base.console import Progress
     from rocattn_profiling.bench.fleet.session import FleetSession
+    from rocattn_profiling.bench.parts import SuitePart
     from rocattn_profiling.bench.session import BenchSession
     from rocattn_profiling.measure.records import Record
     from rocattn_profiling.measure.settings import Settings
-
-CUSTOM = "custom"
-DEFAULT_GRID = "inference"
 
 _EPILOG = """\
 Each config is measured in fresh processes, the backends in turns, and every output is compared with float64. Speed-ups
@@ -54,14 +47,25 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add_common(parser, out="out/bench")
-    what = parser.add_argument_group("what to measure")
-    what.add_argument(
-        "--grid", action="extend", nargs="+", metavar="NAME", help=f"grids (default {DEFAULT_GRID}; see --list)"
+    what = parser.add_argument_group("what to measure (the first four exclude each other and the sizes of one shape)")
+    mode = what.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--grid", action="extend", nargs="+", metavar="NAME", help="grids (default inference; see --list)"
     )
-    what.add_argument("--list", action="store_true", help="list the grids and their sizes, and end")
-    what.add_argument(
+    mode.add_argument("--list", action="store_true", help="list the grids and their sizes, and end")
+    mode.add_argument(
         "--modules", action="extend", nargs="+", metavar="NAME",
-        help="instead: attention modules with their projections (standard, gemma, gemma_fast: with a KV cache)",
+        help="attention modules with their projections (standard, gemma, gemma_fast: with a KV cache)",
+    )  # fmt: skip
+    mode.add_argument(
+        "--model", metavar="FILE.gguf",
+        help="a model's attention layers (its projections and feed-forward layers are not): time to first token and "
+        "decoded tokens/s, by this file's metadata (needs the package gguf: pip install 'rocattn[gguf]')",
+    )  # fmt: skip
+    what.add_argument(
+        "--prompts", type=positive, nargs="+", metavar="N",
+        help="of a model: prompt lengths, and the lengths to decode at (default 128 512 2048; quick: 128 512; no "
+        "longer than the model's context)",
     )  # fmt: skip
     what.add_argument("--quick", action="store_true", help="a subset of each grid, and short launches")
     what.add_argument("--backend", action="extend", nargs="+", metavar="NAME", help="backends (default: the grid's)")
@@ -75,7 +79,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of the input values (default 0)")
     shape = parser.add_argument_group("one shape of your own, instead of a grid")
     add_sizes(shape)
-    bench_model.add_options(parser)
     bench_fleet.add_options(parser)
     how = parser.add_argument_group("how to measure")
     how.add_argument("--launches", type=positive, metavar="N", help="fresh processes a config (default 3)")
@@ -92,6 +95,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure what was asked for and report it."""
     from rocattn_profiling.bench import view as bench_view
+    from rocattn_profiling.bench.model import print_passes
+    from rocattn_profiling.bench.parts import parts_of
 
     if arguments.list:
         return bench_view.list_grids(as_json=arguments.json)
@@ -99,32 +104,32 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.prompts and not arguments.model:
         raise CommandError("--prompts are those of a --model: name its file")
     end_on_sigterm("bench", "what was finished is kept")
-    settings, parts = _settings(arguments), _parts(arguments)
+    settings, parts = _settings(arguments), parts_of(arguments)
     notes: list[str] = []
     total = sum(len(part.configs) for part in parts) * settings.launches
     with progress("bench", total) as shown:
         measured = _measure_on_fleet if arguments.engine == bench_fleet.SLURM else _measure_here
-        session, found = measured(arguments, settings, parts, shown, notes)
+        session, suites = measured(arguments, settings, parts, shown, notes)
     for note in notes:
         say(note)
-    records = [record for _, of_part in found for record in of_part]
-    bench_view.print_tables(found)
+    records = [record for _, of_part in suites for record in of_part]
+    bench_view.print_tables(suites)
     bench_view.print_summary(session, records)
-    unmeasured = bench_view.unmeasured(found, _named(arguments))
+    unmeasured = bench_view.unmeasured(suites, _named(arguments))
     for suite, name, reason in unmeasured:
         say(f"not measured: {name} in {suite}, asked for with --backend (status 3): {reason}")
-    more = bench_model.shown(records) if arguments.model else {}
-    more["unmeasured"] = [dict(zip(("suite", "backend", "reason"), one, strict=True)) for one in unmeasured]
+    more = print_passes(records) if arguments.model else {}
+    more["unmeasured"] = [dict(zip(("suite", "backend", "reason"), each, strict=True)) for each in unmeasured]
     if arguments.json:
         emit_json(bench_view.as_json(session, records) | more)
     if not arguments.no_store:  # last: a store that cannot be written must not hide what was measured
         say(_store(session, records))
     incomplete = session.failures or unmeasured
-    return NOT_MEASURED if incomplete and _status(found) == OK else _status(found)
+    return NOT_MEASURED if incomplete and _status(suites) == OK else _status(suites)
 
 
 def _measure_here(
-    arguments: argparse.Namespace, settings: Settings, parts: list[Part], shown: Progress, notes: list[str]
+    arguments: argparse.Namespace, settings: Settings, parts: list[SuitePart], shown: Progress, notes: list[str]
 ) -> tuple[BenchSession, list[tuple[str, list[Record]]]]:
     """Measure the parts on this machine, one config after the other."""
     from rocattn_profiling.bench.session import BenchSession
@@ -138,7 +143,7 @@ def _measure_here(
 
 
 def _measure_on_fleet(
-    arguments: argparse.Namespace, settings: Settings, parts: list[Part], shown: Progress, notes: list[str]
+    arguments: argparse.Namespace, settings: Settings, parts: list[SuitePart], shown: Progress, notes: list[str]
 ) -> tuple[FleetSession, list[tuple[str, list[Record]]]]:
     """Measure the parts on the machines of a cluster."""
     session = bench_fleet.open_session(arguments, settings, parts, shown, notes)
@@ -159,34 +164,12 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     return Settings.for_quick(**changes) if arguments.quick else Settings(**changes)
 
 
-def _parts(arguments: argparse.Namespace) -> list[Part]:
-    """Return what to measure, with each grid's own backends."""
-    from rocattn_profiling.workloads.grids import get_grid
-
-    changes = {name: value for name in ("layout", "dtype") if (value := getattr(arguments, name)) is not None}
-    shape = given(arguments)
-    if arguments.modules or arguments.model:
-        option = "--modules" if arguments.modules else "--model"
-        if shape or (arguments.modules and arguments.model):
-            flags = ", ".join([*map(flag, shape), *(["--model"] if arguments.modules and arguments.model else [])])
-            raise CommandError(f"{flags} cannot be used with {option}, which has sizes of its own: leave it out")
-        return module_parts(arguments) if arguments.modules else bench_model.parts(arguments)
-    if shape:
-        if arguments.grid:
-            flags = ", ".join(flag(name) for name in shape)
-            raise CommandError(f"{flags} describe one shape: leave out --grid, or leave them out")
-        return [Part(CUSTOM, [config_of(shape | changes, arguments.direction)], [])]
-    parts = []
-    for name in dict.fromkeys(arguments.grid or [DEFAULT_GRID]):
-        grid = get_grid(name)
-        configs = grid.configs(arguments.quick, arguments.direction)
-        parts.append(Part(name, [config.replace(**changes) for config in configs], list(grid.backends)))
-    return parts
-
-
-def _with_backends(parts: list[Part], arguments: argparse.Namespace, added: list[str], *, gpu: bool) -> list[Part]:
+def _with_backends(
+    parts: list[SuitePart], arguments: argparse.Namespace, added: list[str], *, gpu: bool
+) -> list[SuitePart]:
     """Return the parts with the backends to measure: the named ones, else the grid's, a GPU's, and the module's."""
     from rocattn.backends import BACKENDS
+    from rocattn_profiling.bench.parts import DEFAULT_GRID
     from rocattn_profiling.workloads.grids import get_grid
 
     for name in arguments.backend or ():
@@ -211,7 +194,7 @@ def _has_gpu() -> bool:
     return bool(gpu.available()) and not gpu.is_stand_in
 
 
-def _measure(session: BenchSession, part: Part) -> list[Record]:
+def _measure(session: BenchSession, part: SuitePart) -> list[Record]:
     facts_of = part.facts_of
     return [
         record
@@ -239,11 +222,11 @@ def _store(session: BenchSession | FleetSession, records: list[Record]) -> str:
     return f"added {count} results of commit {session.commit.sha[:9]} to the asv store {store.results_dir}"
 
 
-def _status(found: list[tuple[str, list[Record]]]) -> int:
+def _status(suites: list[tuple[str, list[Record]]]) -> int:
     """Return the exit status that the epilog of ``--help`` promises."""
-    records = [record for _, of_part in found for record in of_part]
+    records = [record for _, of_part in suites for record in of_part]
     if any(record.check is not None and not record.check.ok for record in records):
         return FAILED
     failed = any(record.status == "failed" for record in records)
-    empty = any(not any(record.launches for record in of_part) for _, of_part in found)
+    empty = any(not any(record.launches for record in of_part) for _, of_part in suites)
     return NOT_MEASURED if failed or empty else OK

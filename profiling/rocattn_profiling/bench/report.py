@@ -1,4 +1,4 @@
-"""The bench report: records as tables, speed-ups and charts; a pure function of the records."""
+"""The bench report: records as tables, speed-ups and charts, and the filters with which templates show them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import msgspec
 
 from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
-from rocattn_profiling.bench.model_view import ModelView, model_view
+from rocattn_profiling.bench.model import ModelView, model_view
 from rocattn_profiling.measure.records import Place, by_place, place_names, place_of, to_builtins
-from rocattn_profiling.measure.stats import Speedup, Summary, newest, speedup, summarize
+from rocattn_profiling.measure.stats import ABOVE_CEILING, Speedup, Summary, newest, speedup, summarize
 from rocattn_profiling.pages.charts import Chart, ChartLine, ChartPoint, colour_of, line_chart
 from rocattn_profiling.pages.quantities import digits, quantity
+from rocattn_profiling.pages.render import add_filters
 from rocattn_profiling.workloads.grids import GRIDS
+from rocattn_profiling.workloads.modules import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rocattn_profiling.measure.records import Commit, Machine, Record
+
 
 SCHEMA = 1
 BASELINE = "cpu"
@@ -342,3 +345,57 @@ def to_json(report: BenchReport) -> dict[str, Any]:
         "skipped": skipped,
         "records": to_builtins(records),
     }
+
+
+def by_config(group: Group) -> list[tuple[str, dict[str, Row]]]:
+    """Return (label, rows by backend) in the group's order."""
+    found: dict[str, dict[str, Row]] = {}
+    for row in group.rows:
+        found.setdefault(row.record.label, {})[row.record.backend] = row
+    return list(found.items())
+
+
+def best_rate(rows: Mapping[str, Row]) -> str:
+    """Return the highest rate of exact FLOPs among backends."""
+    return quantity(max(row.summary.tflops for row in rows.values()) * 1e12, "FLOP/s")
+
+
+def worst_error(rows: Mapping[str, Row]) -> str:
+    """Return the largest error as a multiple of the naive program's; "exact" where neither errs."""
+    if any(row.record.check and row.record.check.not_finite for row in rows.values()):
+        return "NaN or inf"
+    ratios = [ratio for row in rows.values() if (ratio := row.error_ratio) is not None]
+    if ratios:
+        return f"{digits(max(ratios), 2)}x"
+    return "exact" if any(row.record.check for row in rows.values()) else "not checked"
+
+
+def any_wrong(rows: Mapping[str, Row]) -> bool:
+    """Whether an output broke the accuracy rule."""
+    return any(row.wrong for row in rows.values())
+
+
+def ceiling(name: str, value: float) -> str:
+    """Return a measured limit in words ("gemm 0.09 TFLOP/s")."""
+    stem, _, unit = name.rpartition("_")
+    return f"{stem.replace('_', ' ')} {digits(value)} {'GB/s' if unit == 'gbps' else 'TFLOP/s'}"
+
+
+def of_ceiling(pct: float | None) -> str:
+    """Return a percentage of a measured limit, marked if it is above it ("84.1", "127 ?")."""
+    return "" if pct is None else f"{digits(pct)}{' ?' if pct > 100 else ''}"
+
+
+def _legend(report: BenchReport) -> list[tuple[str, int]]:
+    return [(backend, colour_of(backend, report.backends)) for backend in report.backends]
+
+
+def prepare_templates() -> None:
+    """Give templates the filters for records."""
+    filters: dict[str, Callable[..., Any]] = {
+        "speedup": speedup_text, "interval": interval_text, "by_config": by_config, "best_rate": best_rate,
+        "worst_error": worst_error, "any_wrong": any_wrong, "ceiling": ceiling, "of_ceiling": of_ceiling,
+        "legend": _legend,
+    }  # fmt: skip
+    descriptions = {name: suite.description for name, suite in (GRIDS | WORKLOADS).items()}
+    add_filters(filters, above_ceiling=ABOVE_CEILING, descriptions=descriptions)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SuiteFacts:
     """What records of a suite that is no grid say besides; as in `Record`.
 
     ``module``: whether the suite names a module workload, which is timed in attention's place.
@@ -218,7 +218,7 @@ class BenchSession(ResultsFolder):
         return finished if together and len(finished) == len(backends) else []
 
     def measure(
-        self, suite: str, config: AttentionConfig, backends: Sequence[str], facts: Facts | None = None
+        self, suite: str, config: AttentionConfig, backends: Sequence[str], facts: SuiteFacts | None = None
     ) -> list[Record]:
         """Return one record of each backend on a config: kept, measured side by side, or saying why not.
 
@@ -233,7 +233,7 @@ class BenchSession(ResultsFolder):
         Raises:
             RocattnError: When a record cannot be written; a backend's own failure is a record of status "failed".
         """
-        facts = facts or Facts()
+        facts = facts or SuiteFacts()
         kept = self.kept(suite, config, backends)
         if kept and all(record.layers == facts.layers for record in kept):  # else a model of that name, but another
             self.kept_configs += 1
@@ -259,7 +259,9 @@ class BenchSession(ResultsFolder):
                 self._store(records[name])
         return [records[name] for name in backends]
 
-    def _measure_able(self, suite: str, config: AttentionConfig, able: list[str], facts: Facts) -> dict[str, Record]:
+    def _measure_able(
+        self, suite: str, config: AttentionConfig, able: list[str], facts: SuiteFacts
+    ) -> dict[str, Record]:
         """Measure backends side by side and store a record of each."""
         sides = measure_side_by_side(
             config,
@@ -293,7 +295,7 @@ class BenchSession(ResultsFolder):
         self._append(record)
         self._known[record.id] = record
 
-    def _record(self, suite: str, config: AttentionConfig, backend: str, facts: Facts, **more: Any) -> Record:
+    def _record(self, suite: str, config: AttentionConfig, backend: str, facts: SuiteFacts, **more: Any) -> Record:
         return Record(
             suite=suite,
             backend=backend,
@@ -314,7 +316,7 @@ class BenchSession(ResultsFolder):
         )
 
     def _problem(
-        self, config: AttentionConfig, name: str, count: int, facts: Facts
+        self, config: AttentionConfig, name: str, count: int, facts: SuiteFacts
     ) -> tuple[Literal["skipped", "failed"], str] | None:
         """Return why a backend is not measured on a config (a stand-in, too large, too long, …); None if it is."""
         from rocattn.backends import BACKENDS

@@ -248,7 +248,7 @@ def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], str]:
     named = ["--arch", arch] if arch else []
     for number, entry in enumerate(slower, 1):
         folder = f"{out}/profile/{number}"
-        once = [sys.executable, "-m", "rocattn_profiling.asv.once", found.suite, entry.label]
+        once = [sys.executable, "-m", "rocattn_profiling.asv.launch", found.suite, entry.label]
         commands += [["profile", "--out", folder, *named, "--", *once], ["report", folder, "--out", f"{folder}/report"]]
     return commands, ""
 

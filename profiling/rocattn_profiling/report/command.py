@@ -9,15 +9,25 @@ from typing import TYPE_CHECKING
 from rocattn_profiling.base.console import add_common, emit_json, say
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 from rocattn_profiling.profile.report import command as report_profile
-from rocattn_profiling.report.sources import find_records, find_verdict
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
 
+    import pandas as pd
+
+    from rocattn_profiling.bench.report import BenchReport
     from rocattn_profiling.gate.verdict import GateResult
     from rocattn_profiling.measure.records import Record
 
+RECORDS = "records.jsonl"
 FILES = {"html": "index.html", "md": "report.md", "json": "report.json", "csv": "results.csv", "samples": "samples.csv"}
+MARKDOWN_ROWS = 20
+CONFIG_COLUMNS = (
+    "batch", "num_heads", "num_kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "dtype", "layout", "causal",
+    "direction",
+)  # fmt: skip
+CHECK_COLUMNS = ("ok", "max_abs_error", "max_rel_error", "rms_error", "naive_max_abs_error")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -64,20 +74,140 @@ def run(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def find_records(given: str | None, default: Path, notes: list[str]) -> list[Record]:
+    """Return the records of a file, or of every record file below a folder.
+
+    A folder without any is noted, not an error: an earlier step may have been skipped. A named file must be there.
+
+    Raises:
+        RocattnError: When a file cannot be read.
+    """
+    from rocattn_profiling.measure.records import read_records
+
+    place = Path(given) if given else default
+    if place.suffix in {".jsonl", ".json"} or place.is_file():
+        return list(read_records(place))
+    files = sorted(place.rglob(RECORDS)) if place.is_dir() else []
+    if given and not files:
+        notes.append(f"no {RECORDS} in {place}")
+    return [record for path in files for record in read_records(path)]
+
+
+def find_verdict(given: str | None, default: Path, notes: list[str]) -> GateResult | None:
+    """Return the gate's verdict from a file or a folder; a folder without one is noted.
+
+    Raises:
+        RocattnError: When a named file is missing or is not a verdict.
+    """
+    from rocattn_profiling.gate.verdict import FILE, read
+
+    place = Path(given) if given else default
+    path = place if place.suffix == ".json" else place / FILE
+    if not path.exists() and path is not place:
+        if given:
+            notes.append(f"no {FILE} in {place}")
+        return None
+    if not path.exists():
+        raise CommandError(f"{path} does not exist: run `rocattn gate run` first, or name its folder")
+    return read(path)
+
+
 def _text(name: str, records: list[Record], gate: GateResult | None, made_ms: int) -> str:
+    """Return the report in one format."""
     import msgspec
 
     from rocattn_profiling.bench import report as bench_report
-    from rocattn_profiling.report import frame, page
 
     if name in {"csv", "samples"}:
-        made = frame.to_frame(records) if name == "csv" else frame.samples_frame(records)
-        return str(made.to_csv(index=False))
+        frame = to_frame(records) if name == "csv" else samples_frame(records)
+        return str(frame.to_csv(index=False))
     report = bench_report.build(records) if records else None
     if name == "html":
-        return page.report_html(report, gate, made_ms)
+        return report_html(report, gate, made_ms)
     if name == "md":
-        return page.report_markdown(report, gate)
+        return report_markdown(report, gate)
     content = bench_report.to_json(report) if report else {"schema": bench_report.SCHEMA}
     content["gate"] = msgspec.to_builtins(gate)
     return msgspec.json.format(msgspec.json.encode(content), indent=1).decode() + "\n"
+
+
+def report_html(report: BenchReport | None, gate: GateResult | None, made_ms: int) -> str:
+    """Return the standalone report: one file, without links to other pages."""
+    from rocattn_profiling.bench.report import prepare_templates
+    from rocattn_profiling.gate.formats import page as gate_page
+    from rocattn_profiling.pages.render import standalone
+
+    prepare_templates()
+    shown = gate_page.view(gate) if gate else None
+    if report is None:
+        return standalone("gate.html.j2", "Gate report", made_ms, gate=shown)
+    return standalone("bench.html.j2", "Bench report", made_ms, report=report, heading="Bench report", gate=shown)
+
+
+def report_markdown(report: BenchReport | None, gate: GateResult | None, rows: int = MARKDOWN_ROWS) -> str:
+    """Return Markdown short enough for a comment: at most ``rows`` rows a table, and how many were left out."""
+    from rocattn_profiling.bench.report import BASELINE, prepare_templates
+    from rocattn_profiling.gate.formats import page as gate_page
+    from rocattn_profiling.pages.render import markdown_text
+
+    prepare_templates()
+    shown = gate_page.view(gate) if gate else None
+    worth = [row for row in shown.rows if row.status not in {"pass", "skipped", "ungated"}] if shown else []
+    return markdown_text("report.md.j2", report=report, gate=shown, worth=worth, limit=rows, baseline=BASELINE)
+
+
+def to_frame(records: Iterable[Record]) -> pd.DataFrame:
+    """Return one row a measurement: what ran, where, `Summary`'s numbers (units in the names) and the check.
+
+    A record of ``status`` "skipped" or "failed" has its reason in ``skipped`` and no numbers.
+    """
+    import msgspec
+    import pandas as pd
+
+    from rocattn_profiling.measure.stats import newest, summarize
+
+    rows = []
+    for record in newest(records):
+        row = _identity(record)
+        row |= {name: record.config.get(name) for name in CONFIG_COLUMNS}
+        row |= {
+            "machine": record.machine.name,
+            "host": record.host,
+            "commit": record.commit.sha if record.commit else "",
+        }
+        row |= {"dirty": bool(record.commit and record.commit.dirty), "threads": record.threads}
+        if record.launches:
+            row |= msgspec.to_builtins(summarize(record))
+        check = msgspec.to_builtins(record.check) or {}
+        row |= {f"check_{name}": check.get(name) for name in CHECK_COLUMNS}
+        row |= {"peak_rss_bytes": record.peak_rss_bytes, "status": record.status, "skipped": record.skipped}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def samples_frame(records: Iterable[Record]) -> pd.DataFrame:
+    """Return one row a sample: what and where, launch, sample, time_ns and, if recorded, cpu_ns."""
+    import pandas as pd
+
+    from rocattn_profiling.measure.stats import newest
+
+    rows = [
+        _identity(record)
+        | {
+            "machine": record.machine.name,
+            "host": record.host,
+            "launch": launch.pos,
+            "sample": at,
+            "time_ns": value,
+            "cpu_ns": launch.cpu_ns[at] if at < len(launch.cpu_ns) else None,
+        }
+        for record in newest(records)
+        for launch in record.launches
+        for at, value in enumerate(launch.samples_ns)
+    ]
+    columns = ["suite", "backend", "label", "machine", "host", "launch", "sample", "time_ns", "cpu_ns"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _identity(record: Record) -> dict[str, object]:
+    return {"suite": record.suite, "backend": record.backend, "label": record.label}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, progress, say
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
-from rocattn_profiling.report.sources import RECORDS, find_records, find_verdict
+from rocattn_profiling.report.command import RECORDS, find_records, find_verdict
 from rocattn_profiling.workloads.options import positive
 
 if TYPE_CHECKING:

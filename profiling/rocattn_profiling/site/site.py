@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import rocattn
 from rocattn_profiling.base.files import Staging
-from rocattn_profiling.bench.page import prepare_templates
-from rocattn_profiling.bench.report import BASELINE, BenchReport, order_backends
+from rocattn_profiling.bench.report import BASELINE, BenchReport, order_backends, prepare_templates
 from rocattn_profiling.gate.formats import page as gate_view
 from rocattn_profiling.pages.quantities import quantity
 from rocattn_profiling.pages.render import GENERATOR, PROJECT, add_filters, environment, moment, render

@@ -6,7 +6,7 @@ from rocattn.config import AttentionConfig
 from rocattn_profiling.bench.fleet import cluster
 from rocattn_profiling.bench.fleet.cluster import State, Wanted, open_cluster
 from rocattn_profiling.bench.fleet.session import FleetSession, Unit
-from rocattn_profiling.bench.session import Facts
+from rocattn_profiling.bench.session import SuiteFacts
 from rocattn_profiling.measure.settings import Settings
 
 MODULE = "fleet_backends"
@@ -41,7 +41,7 @@ class Inline(cluster.Cluster):
 
 def units(*backends, configs=CONFIGS, layers=0):
     """Return a unit a config."""
-    return [Unit("t", (config,), backends, (Facts(layers=layers),)) for config in configs]
+    return [Unit("t", (config,), backends, (SuiteFacts(layers=layers),)) for config in configs]
 
 
 def session(out, *, kind="local", minutes=MINUTES, max_jobs=2, **changes):

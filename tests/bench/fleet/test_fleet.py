@@ -11,8 +11,8 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.bench.fleet import command as bench_fleet
 from rocattn_profiling.bench.fleet.cluster import State
 from rocattn_profiling.bench.fleet.session import Task, Unit, perform, see_own_gpus
-from rocattn_profiling.bench.parts import Part
-from rocattn_profiling.bench.session import BenchSession, Facts
+from rocattn_profiling.bench.parts import SuitePart
+from rocattn_profiling.bench.session import BenchSession, SuiteFacts
 from rocattn_profiling.measure.records import read_records
 from rocattn_profiling.measure.stats import speedup
 
@@ -180,7 +180,7 @@ def descendants():
 
 def test_a_job_that_starts_again_on_another_node_measures_everything_there(tmp_path, monkeypatch, inline):
     """Half of a model's pass was measured on n1 before it was preempted: its sum on n2 has all layers of n2."""
-    unit = Unit("model-x", tuple(CONFIGS), ("cpu",), (Facts(layers=2),) * 2)
+    unit = Unit("model-x", tuple(CONFIGS), ("cpu",), (SuiteFacts(layers=2),) * 2)
     with session(tmp_path, **inline) as made:
         made._cluster.submit = lambda *_: "1"
         made._cluster.same_machine = False
@@ -256,15 +256,20 @@ def test_one_filter_of_gpus_is_left(monkeypatch):
 
 def test_a_unit_is_what_is_compared_or_added_up():
     """One config of a grid; all layers of a pass of a model, prompt and step apart, which one machine must measure."""
-    grid = bench_fleet._units(Part("t", CONFIGS, ["cpu", "odd-good"]))
+    grid = bench_fleet._units(SuitePart("t", CONFIGS, ["cpu", "odd-good"]))
     assert [(unit.configs, unit.backends) for unit in grid] == [((c,), ("cpu", "odd-good")) for c in CONFIGS]
     layers = [CONFIGS[0].replace(head_dim=dim, seq_q=seq_q) for seq_q in (13, 1) for dim in (12, 24)]
-    model = bench_fleet._units(Part("model-x", layers, ["cpu"], lambda _: Facts(layers=3)))
+    model = bench_fleet._units(SuitePart("model-x", layers, ["cpu"], lambda _: SuiteFacts(layers=3)))
     assert [unit.configs for unit in model] == [tuple(layers[:2]), tuple(layers[2:])]
-    assert all(unit.facts == (Facts(layers=3),) * 2 for unit in model)
+    assert all(unit.facts == (SuiteFacts(layers=3),) * 2 for unit in model)
     assert len({unit.name for unit in [*grid, *model]}) == 4
     first = grid[0]
-    changes = ({"suite": "u"}, {"configs": (CONFIGS[0], CONFIGS[1])}, {"backends": ("cpu",)}, {"facts": (Facts(1),)})
+    changes = (
+        {"suite": "u"},
+        {"configs": (CONFIGS[0], CONFIGS[1])},
+        {"backends": ("cpu",)},
+        {"facts": (SuiteFacts(1),)},
+    )
     others = {replace(first, **changed).name for changed in changes}
     assert len({first.name} | others) == 5
     assert replace(first, suite="s" * 400).name.startswith("s" * 120 + "-")
@@ -274,7 +279,7 @@ def test_a_unit_is_what_is_compared_or_added_up():
 def test_a_job_has_time_for_all_configs_of_the_largest_unit():
     """Three launches, each killed after twice 60 s and half a minute, a config; and five minutes to begin."""
     layers = [CONFIGS[0].replace(head_dim=dim, seq_q=seq_q) for seq_q in (13, 1) for dim in (12, 24)]
-    model = Part("model-x", layers, [], lambda _: Facts(layers=3))
+    model = SuitePart("model-x", layers, [], lambda _: SuiteFacts(layers=3))
     taken = settings(launches=3, time_limit_s=60.0)
-    assert bench_fleet.job_minutes(taken, [Part("t", CONFIGS, [])]) == 5 + 8
-    assert bench_fleet.job_minutes(taken, [Part("t", CONFIGS, []), model]) == 5 + 15
+    assert bench_fleet.job_minutes(taken, [SuitePart("t", CONFIGS, [])]) == 5 + 8
+    assert bench_fleet.job_minutes(taken, [SuitePart("t", CONFIGS, []), model]) == 5 + 15

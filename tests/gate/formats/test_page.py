@@ -8,7 +8,7 @@ import pytest
 from rocattn_profiling.gate.formats import page as gate_view
 from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.verdict import Cause, Entry, Location
-from rocattn_profiling.report.page import report_html, report_markdown
+from rocattn_profiling.report.command import report_html, report_markdown
 
 CAUSE = Cause(kind="machine code", text="43 VGPRs spilled", location=Location(path="kernels/hip/a.hip", line=118))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.base.console import Progress
     from rocattn_profiling.bench.fleet.session import FleetSession, Unit
-    from rocattn_profiling.bench.parts import Part
+    from rocattn_profiling.bench.parts import SuitePart
     from rocattn_profiling.measure.records import Record
     from rocattn_profiling.measure.settings import Settings
 
@@ -89,7 +89,7 @@ def wants_gpus(arguments: argparse.Namespace) -> int:
 
 
 def open_session(
-    arguments: argparse.Namespace, settings: Settings, parts: Sequence[Part], shown: Progress, notes: list[str]
+    arguments: argparse.Namespace, settings: Settings, parts: Sequence[SuitePart], shown: Progress, notes: list[str]
 ) -> FleetSession:
     """Return the session that the command line describes, for parts whose backends need not be known yet.
 
@@ -119,28 +119,28 @@ def open_session(
     )
 
 
-def job_minutes(settings: Settings, parts: Sequence[Part]) -> int:
+def job_minutes(settings: Settings, parts: Sequence[SuitePart]) -> int:
     """Return how long a job may take whose launches are all as slow as they may be, and which has to start."""
     configs = max((len(unit.configs) for part in parts for unit in _units(part)), default=1)
     launches_s = configs * settings.launches * (2 * settings.time_limit_s + _START_AND_CHECK_S)
     return _START_MINUTES + math.ceil(launches_s / 60)
 
 
-def measure(session: FleetSession, parts: Sequence[Part]) -> list[tuple[str, list[Record]]]:
+def measure(session: FleetSession, parts: Sequence[SuitePart]) -> list[tuple[str, list[Record]]]:
     """Measure the parts with a job for each unit; returns their records by suite."""
     units = [(part.suite, _units(part)) for part in parts]
     found = session.measure([unit for _, own in units for unit in own])
     return [(suite, [record for unit in own for record in found.get(unit, [])]) for suite, own in units]
 
 
-def _units(part: Part) -> list[Unit]:
+def _units(part: SuitePart) -> list[Unit]:
     """Return a unit for each config; the layers of a pass of a model are added up and make one."""
     from rocattn_profiling.bench.fleet.session import Unit
-    from rocattn_profiling.bench.session import Facts
+    from rocattn_profiling.bench.session import SuiteFacts
 
-    groups: dict[Any, list[tuple[Any, Facts]]] = {}
+    groups: dict[Any, list[tuple[Any, SuiteFacts]]] = {}
     for config in part.configs:
-        facts = part.facts_of(config) if part.facts_of else Facts()
+        facts = part.facts_of(config) if part.facts_of else SuiteFacts()
         key = (config.seq_q, config.seq_k) if facts.layers else config.label
         groups.setdefault(key, []).append((config, facts))
     return [

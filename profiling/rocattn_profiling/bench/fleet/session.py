@@ -30,7 +30,7 @@ from rocattn.config import AttentionConfig
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import write_text
 from rocattn_profiling.bench.fleet.cluster import ENDED
-from rocattn_profiling.bench.session import BenchSession, Facts, ResultsFolder
+from rocattn_profiling.bench.session import BenchSession, ResultsFolder, SuiteFacts
 from rocattn_profiling.measure import machine
 from rocattn_profiling.measure.records import (
     Commit,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from rocattn_profiling.bench.fleet.cluster import Cluster, State
-    from rocattn_profiling.bench.session import Facts
+    from rocattn_profiling.bench.session import SuiteFacts
     from rocattn_profiling.measure.records import Record
 
 
@@ -65,7 +65,7 @@ class Unit:
     suite: str
     configs: tuple[AttentionConfig, ...]
     backends: tuple[str, ...]
-    facts: tuple[Facts, ...]
+    facts: tuple[SuiteFacts, ...]
 
     @property
     def name(self) -> str:
@@ -363,7 +363,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         suite, backends: As in the records.
-        configs: Each as `AttentionConfig.to_dict`, with the `Facts` of the same place.
+        configs: Each as `AttentionConfig.to_dict`, with the `SuiteFacts` of the same place.
         settings, commit: As the submitter's.
         code: Hash of the source text that is to be measured.
         library: Folder that rocattn must be imported from.
@@ -374,7 +374,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     suite: str
     backends: list[str]
     configs: list[dict[str, Any]]
-    facts: list[Facts]
+    facts: list[SuiteFacts]
     settings: Settings
     commit: Commit | None
     code: str

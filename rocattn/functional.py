@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     from rocattn.gpu.tensors import DeviceCall
 
 
+# The checks of a call and its config depend on few values, which a loop of calls repeats: kept, they cost a tenth.
+# Everything is compared by value, and only normalised values get here: True, 1 and 1.0 are never taken for each other.
+_CONFIGS: dict[tuple[object, ...], AttentionConfig] = {}
+_MOST_CONFIGS = 256
+
+
 def attention(
     q: Array,
     k: Array,
@@ -229,11 +235,26 @@ def describe(
         (batch, heads, seq_q, _), seq_k = q_view.shape, k_view.shape[2]
         mask = mask_view(_checked_mask(mask, dtype), (batch, heads, seq_q, seq_k))
         kind = "bool" if mask.dtype == bool else "additive"
-    config = _config(
-        q_view.shape, k_view.shape, v_view.shape, dtype, layout, _flag("causal", causal), _window(window), kind,
-        None if mask is None else mask.shape, _number("softcap", softcap), alibi_slopes is not None, sinks is not None,
-        _number("scale", scale), _flag("return_lse", return_lse), direction,
+    causal, return_lse, window = _flag("causal", causal), _flag("return_lse", return_lse), _window(window)
+    softcap, scale = _number("softcap", softcap), _number("scale", scale)
+    mask_shape, alibi, sink = None if mask is None else mask.shape, alibi_slopes is not None, sinks is not None
+    key = (
+        q_view.shape, k_view.shape, v_view.shape, dtype, layout, causal, window, kind, mask_shape, softcap, alibi, sink,
+        scale, return_lse, direction,
     )  # fmt: skip
+    config = _CONFIGS.get(key)
+    if config is None:
+        _check_shapes(q_view.shape, k_view.shape, v_view.shape)
+        (batch, heads, seq_q, dim), (_, heads_k, seq_k, _), dim_v = q_view.shape, k_view.shape, v_view.shape[3]
+        config = AttentionConfig(
+            batch=batch, num_heads=heads, num_kv_heads=heads_k, seq_q=seq_q, seq_k=seq_k, head_dim=dim,
+            head_dim_v=dim_v, dtype=dtype, layout=layout, causal=causal, window=window, mask=kind,
+            mask_shape=mask_shape, softcap=softcap, alibi=alibi, sinks=sink, scale=scale, return_lse=return_lse,
+            direction=direction,
+        )  # fmt: skip
+        if len(_CONFIGS) >= _MOST_CONFIGS:
+            _CONFIGS.clear()
+        _CONFIGS[key] = config
     if alibi_slopes is not None:
         rows = config.batch, config.num_heads
         lowest = -LARGEST if readable else None
@@ -241,23 +262,6 @@ def describe(
     if sinks is not None:
         sinks = _per_head("sinks", sinks, config, ((config.num_heads,),), -math.inf if readable else None)
     return config, Operands(q_view, k_view, v_view, mask, alibi_slopes, sinks)  # by position: half the time
-
-
-# The checks of a call and its config depend on few values, which a loop of calls repeats: kept, they cost a tenth.
-# Everything is compared by value, and only normalised values get here: True, 1 and 1.0 are never taken for each other.
-@functools.lru_cache(maxsize=256)
-def _config(
-    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], dtype: str, layout: str, causal: bool,
-    window: tuple[int, int] | None, mask: MaskKind, mask_shape: tuple[int, int, int, int] | None,
-    softcap: float | None, alibi: bool, sinks: bool, scale: float | None, return_lse: bool, direction: Direction,
-) -> AttentionConfig:  # fmt: skip
-    """Return the config of views of these shapes, [B, H or Hkv, S, D or Dv]."""
-    _check_shapes(q, k, v)
-    return AttentionConfig(
-        batch=q[0], num_heads=q[1], num_kv_heads=k[1], seq_q=q[2], seq_k=k[2], head_dim=q[3], head_dim_v=v[3],
-        dtype=dtype, layout=layout, causal=causal, window=window, mask=mask, mask_shape=mask_shape, softcap=softcap,
-        alibi=alibi, sinks=sinks, scale=scale, return_lse=return_lse, direction=direction,
-    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=64)
@@ -379,8 +383,8 @@ def _per_head(
 ) -> Array:  # fmt: skip
     """Return values in the compute dtype, each from ``lowest`` to `LARGEST`; None: their content is not read."""
     if not isinstance(values, np.ndarray) or _name(values.dtype) not in DTYPE_BYTES:
-        found = f"{_name(values.dtype)} array" if isinstance(values, np.ndarray) else type(values).__name__
-        raise ConfigError(f"{name} must be a floating numpy array, not {found}")
+        kind = f"{_name(values.dtype)} array" if isinstance(values, np.ndarray) else type(values).__name__
+        raise ConfigError(f"{name} must be a floating numpy array, not {kind}")
     require_array(name, values)
     if values.shape not in shapes:
         wanted = " or ".join(str(list(shape)) for shape in shapes)

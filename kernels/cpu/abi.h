@@ -1,4 +1,4 @@
-// C ABI of the CPU kernels: one struct in, one status out. rocattn/backends/cpu_flash.py mirrors it with ctypes.
+// C ABI of the CPU kernels: one struct in, one status out. rocattn/backends/cpu_flash.py mirrors it.
 //
 // All sizes and strides are in elements; the last axis of q, k, v, o and the gradients has unit stride. Strides may
 // be 0 or negative. Heads are grouped: query head h uses KV head h / (H / Hkv).

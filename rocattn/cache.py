@@ -57,7 +57,7 @@ def write_problem(folder: Path) -> str:
     return ""
 
 
-def compiled_entries(root: Path) -> Iterator[cache_limit.Entry]:
+def compiled_entries(root: Path) -> Iterator[cache_limit.CacheEntry]:
     """Yield what a `ContentCache` holds in a folder."""
     for part in root.glob("[0-9a-f][0-9a-f]"):
         with suppress(OSError):

@@ -28,7 +28,7 @@ _AFTER = 0.9  # of the limit is left, so that the next entry does not cost anoth
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """One entry of a cache: its folder, the file that tells its last use, and the bytes that it takes on the disk."""
 
     folder: Path
@@ -60,7 +60,7 @@ def _given_gib(text: str) -> float | None:
     return number or math.inf
 
 
-def entries(folders: Iterable[Path], mark: str) -> Iterator[Entry]:
+def entries(folders: Iterable[Path], mark: str) -> Iterator[CacheEntry]:
     """Yield the entries among folders; what others remove meanwhile is left out.
 
     Args:
@@ -75,7 +75,7 @@ def entries(folders: Iterable[Path], mark: str) -> Iterator[Entry]:
                 size = sum(map(_disk_bytes, found))
             # One that is being made has no mark yet, and is as old as its folder.
             told = folder / mark if (folder / mark).exists() else folder
-            yield Entry(folder, told, told.stat().st_mtime, size)
+            yield CacheEntry(folder, told, told.stat().st_mtime, size)
         except OSError:
             continue
 
@@ -100,7 +100,7 @@ def used(mark: Path, after_s: float = 600.0) -> None:
             os.utime(mark)
 
 
-def shrink(found: Iterable[Entry], *, fresh_s: float, keep: int | None = None) -> float:
+def shrink(found: Iterable[CacheEntry], *, fresh_s: float, keep: int | None = None) -> float:
     """Remove the longest unused entries beyond the limit; returns the bytes that were freed.
 
     Args:
@@ -123,7 +123,7 @@ def shrink(found: Iterable[Entry], *, fresh_s: float, keep: int | None = None) -
     return freed
 
 
-def _remove(entry: Entry) -> bool:
+def _remove(entry: CacheEntry) -> bool:
     """Remove an entry that is still what it was when it was looked at; says whether it did."""
     away = entry.folder.with_name(f"{entry.folder.name}{PARTIAL}removed-{os.getpid()}")
     with _lock(entry.folder.with_suffix(".lock")) as held:

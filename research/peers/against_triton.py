@@ -39,14 +39,14 @@ from rocattn.toolchain import choose_compiler, compile_hip
 from rocattn.toolchain.code_object import kernels_of
 from rocattn_profiling.kernels.model.loops import counts_of, hot_loop, longest_path, matrix_loops, usual_path
 from rocattn_profiling.kernels.read.assembly import Counts, parse_assembly
-from rocattn_profiling.kernels.read.instructions import Access, Role, Unit
+from rocattn_profiling.kernels.read.instructions import Access, Pipe, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rocattn.toolchain.code_object import KernelInfo
     from rocattn_profiling.kernels.model.loops import Loop
-    from rocattn_profiling.kernels.read.assembly import Function
+    from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 
 ARCHS, HEAD_DIMS, TILES = ("gfx1100", "gfx942"), (64, 128), ((64, 32), (128, 64))
 WARPS, STAGES = (4, 8), (1, 2)
@@ -123,7 +123,14 @@ class Row:
 
 
 def _row(
-    case: Case, who: str, tile: tuple[int, int], waves: int, build: str, info: KernelInfo, function: Function, lds: int
+    case: Case,
+    who: str,
+    tile: tuple[int, int],
+    waves: int,
+    build: str,
+    info: KernelInfo,
+    function: AssemblyFunction,
+    lds: int,
 ) -> Row:
     """Count the hot loop of a build.
 
@@ -131,14 +138,14 @@ def _row(
         SystemExit: When the loop is not what the comparison takes it for.
     """
     rows, keys = tile
-    loops = sorted(matrix_loops(function), key=lambda loop: _usual(function, loop).units[Unit.VECTOR])
+    loops = sorted(matrix_loops(function), key=lambda loop: _usual(function, loop).units[Pipe.VECTOR])
     hot = hot_loop(function)
     if hot is None or not loops:
         raise SystemExit(f"{who} {case}: no loop with matrix products")
     loop = loops[0] if who == "triton" else hot
     counts = _usual(function, loop)
     step_bytes = 2 * 2 * case.head_dim * keys  # of K and V in fp16
-    loaded = counts.lane_bytes(Unit.GLOBAL, Access.LOAD) * waves * info.wave_size
+    loaded = counts.lane_bytes(Pipe.GLOBAL, Access.LOAD) * waves * info.wave_size
     steps = loaded // step_bytes
     if not steps or (who == "triton" and loaded % step_bytes):
         raise SystemExit(f"{who} {case}: an iteration loads {loaded} bytes, a tile of K and V has {step_bytes}")
@@ -148,7 +155,7 @@ def _row(
     path = usual_path(function, loop)
     rare = [function.blocks[block].counts for block in loop.own.difference(path)]
     # Of what a branch may skip only the rescaling has exponentials.
-    rescaling = sum(block.units[Unit.VECTOR] for block in rare if block.roles[Role.TRANSCENDENTAL])
+    rescaling = sum(block.units[Pipe.VECTOR] for block in rare if block.roles[Role.TRANSCENDENTAL])
     longest = counts_of(function, longest_path(function, loop))
     roles = counts.roles
     return Row(
@@ -156,20 +163,20 @@ def _row(
         sgprs=info.sgprs, spills=info.vgpr_spills + info.sgpr_spills, scratch_bytes=info.scratch_bytes,
         lds_bytes=lds, wave_size=info.wave_size, tiles=tiles,
         products_per_tile=counts.flops / PRODUCT_FLOPS / tiles,
-        vector_per_tile=counts.units[Unit.VECTOR] / tiles,
+        vector_per_tile=counts.units[Pipe.VECTOR] / tiles,
         vector_operations_per_tile=counts.vector_operations / tiles,
         packed_per_tile=roles[Role.PACKED] / tiles, transcendental_per_tile=roles[Role.TRANSCENDENTAL] / tiles,
         move_per_tile=roles[Role.MOVE] / tiles,
         lane_operations_per_score=counts.vector_operations * info.wave_size / tiles / 256,
-        cross_lane_per_tile=roles[Role.CROSS_LANE] / tiles, lds_per_tile=counts.units[Unit.LDS] / tiles,
-        global_per_tile=counts.units[Unit.GLOBAL] / tiles, scratch_per_tile=counts.units[Unit.SCRATCH] / tiles,
-        scalar_per_tile=(counts.units[Unit.SCALAR] + counts.units[Unit.BRANCH]) / tiles,
-        rescaling_vector_per_tile=(counts.units[Unit.VECTOR] + rescaling) / tiles,
-        longest_vector_per_tile=longest.units[Unit.VECTOR] / tiles,
+        cross_lane_per_tile=roles[Role.CROSS_LANE] / tiles, lds_per_tile=counts.units[Pipe.LDS] / tiles,
+        global_per_tile=counts.units[Pipe.GLOBAL] / tiles, scratch_per_tile=counts.units[Pipe.SCRATCH] / tiles,
+        scalar_per_tile=(counts.units[Pipe.SCALAR] + counts.units[Pipe.BRANCH]) / tiles,
+        rescaling_vector_per_tile=(counts.units[Pipe.VECTOR] + rescaling) / tiles,
+        longest_vector_per_tile=longest.units[Pipe.VECTOR] / tiles,
     )  # fmt: skip
 
 
-def _usual(function: Function, loop: Loop) -> Counts:
+def _usual(function: AssemblyFunction, loop: Loop) -> Counts:
     return counts_of(function, usual_path(function, loop))
 
 

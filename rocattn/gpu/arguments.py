@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rocattn.backend import length_problem
 from rocattn.config import DTYPE_BYTES
-from rocattn.gpu.launch import BufferArg, Launch, ScalarArg
+from rocattn.gpu.launch import BufferArg, KernelLaunch, ScalarArg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,11 +29,11 @@ MAX_BLOCKS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class KernelVariant:
     """One compilation of a kernel file.
 
     Attributes:
-        kernel: The kernel's name, as in `Launch.kernel`.
+        kernel: The kernel's name, as in `KernelLaunch.kernel`.
         source: Its file below `kernel_root`.
         symbol: The function in the code object.
         defines: Compile-time macros.
@@ -111,9 +111,11 @@ def window(config: AttentionConfig) -> list[Arg]:
     return [ScalarArg("window_left", "i32", left), ScalarArg("window_right", "i32", right)]
 
 
-def launch(variant: Variant, blocks: int | tuple[int, int, int], threads: int, args: Iterable[Arg]) -> Launch:
+def launch(
+    variant: KernelVariant, blocks: int | tuple[int, int, int], threads: int, args: Iterable[Arg]
+) -> KernelLaunch:
     """Return the launch of a variant on a grid of blocks along x, or along x, y and z."""
-    return Launch(
+    return KernelLaunch(
         kernel=variant.kernel, source=variant.source, defines=variant.defines, symbol=variant.symbol,
         grid=(blocks, 1, 1) if isinstance(blocks, int) else blocks, block=(threads, 1, 1), args=tuple(args),
     )  # fmt: skip

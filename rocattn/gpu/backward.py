@@ -17,7 +17,7 @@ from rocattn.gpu.arch import wave_size
 from rocattn.gpu.arguments import (
     KERNEL_TYPES,
     MAX_BLOCKS,
-    Variant,
+    KernelVariant,
     f32,
     launch,
     mask_kind,
@@ -32,7 +32,7 @@ from rocattn.gpu.launch import WorkspaceArg
 
 if TYPE_CHECKING:
     from rocattn.config import AttentionConfig
-    from rocattn.gpu.launch import Arg, Buffer, Launch
+    from rocattn.gpu.launch import Arg, Buffer, KernelLaunch
 
 MAX_HEAD_DIM = 256
 PREPROCESS_BLOCK = 256
@@ -128,7 +128,7 @@ def block_shape(kernel: str, arch: str, dtype: str, head_dim: int) -> Shape:
     return Shape(8, 2 if head_dim <= 128 else 4, 16, phased=True, min_waves=6)
 
 
-def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[Launch, ...]:
+def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[KernelLaunch, ...]:
     """Return the launches of the backward pass, in order; a size of 0 makes some grids empty.
 
     Args:
@@ -193,7 +193,7 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
     return tuple(made)
 
 
-def variants(arch: str) -> tuple[Variant, ...]:
+def variants(arch: str) -> tuple[KernelVariant, ...]:
     """Return every compilation that `backward_launches` can ask for on an architecture."""
     return tuple(
         each
@@ -220,13 +220,13 @@ def _vector_units(arch: str, dtype: str) -> bool:
     return dtype == "f32" or arch.startswith("gfx10")
 
 
-def _simple(kernel: str, dtype: str) -> Variant:
+def _simple(kernel: str, dtype: str) -> KernelVariant:
     """Return a kernel that takes all but the dtype as arguments."""
     name = f"attention_backward_{kernel}"
-    return Variant(name, f"hip/{name}.hip", name, {"DTYPE": dtype})
+    return KernelVariant(name, f"hip/{name}.hip", name, {"DTYPE": dtype})
 
 
-def _variant(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: bool) -> Variant:
+def _variant(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: bool) -> KernelVariant:
     shape, name = block_shape(kernel, arch, dtype, head_dim), f"attention_backward_{kernel}"
     defines: dict[str, str | int] = {
         "DTYPE": dtype, "HEAD_DIM": head_dim, "WAVES": shape.waves, "TEAM_WAVES": shape.team,
@@ -235,4 +235,4 @@ def _variant(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: bool) 
     # With options, bfloat16 at 256 would spill 3 registers for it.
     if shape.min_waves and (plain or head_dim < MAX_HEAD_DIM):
         defines["MIN_WAVES"] = shape.min_waves
-    return Variant(name, f"hip/{name}.hip", name, defines)
+    return KernelVariant(name, f"hip/{name}.hip", name, defines)

@@ -14,7 +14,7 @@ from rocattn.gpu.arch import wave_size
 from rocattn.gpu.arguments import (
     KERNEL_TYPES,
     MAX_GRID_YZ,
-    Variant,
+    KernelVariant,
     f32,
     launch,
     mask_kind,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rocattn.config import AttentionConfig
-    from rocattn.gpu.launch import Arg, Buffer, Launch
+    from rocattn.gpu.launch import Arg, Buffer, KernelLaunch
 
 MAX_HEAD_DIM = 256
 DECODE_ROWS = 32
@@ -96,7 +96,7 @@ def uses_decode(config: AttentionConfig) -> bool:
     return 0 < rows <= DECODE_ROWS and config.seq_k >= DECODE_KEYS and fits
 
 
-def flash_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[Launch, ...]:
+def flash_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[KernelLaunch, ...]:
     """Return the launches of a forward pass, in order.
 
     Args:
@@ -129,10 +129,10 @@ def splits_of(config: AttentionConfig, keys_per_tile: int) -> tuple[int, int]:
     return -(-config.seq_k // keys), keys
 
 
-def variants(arch: str) -> tuple[Variant, ...]:
+def variants(arch: str) -> tuple[KernelVariant, ...]:
     """Return the compilations of the build grid: all kernels, the dtypes, and D = Dv in `BUILT_HEAD_DIMS`."""
     found = [
-        Variant("flash_decode_combine", "hip/flash_decode_combine.hip", "flash_decode_combine", {"DTYPE": dtype})
+        KernelVariant("flash_decode_combine", "hip/flash_decode_combine.hip", "flash_decode_combine", {"DTYPE": dtype})
         for dtype in KERNEL_TYPES.values()
     ]
     for name, dtype in KERNEL_TYPES.items():
@@ -147,7 +147,7 @@ def variants(arch: str) -> tuple[Variant, ...]:
     return tuple(found)
 
 
-def _decode(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[Launch, ...]:
+def _decode(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[KernelLaunch, ...]:
     dims = _padded(config)
     tile = _tile(config, arch)
     splits, keys = splits_of(config, tile.keys_per_tile)
@@ -166,7 +166,7 @@ def _decode(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> t
         u32("head_dim_v", config.head_dim_v), batch,
     ]  # fmt: skip
     name = "flash_decode_combine"
-    combine = Variant(name, f"hip/{name}.hip", name, {"DTYPE": KERNEL_TYPES[config.dtype]})
+    combine = KernelVariant(name, f"hip/{name}.hip", name, {"DTYPE": KERNEL_TYPES[config.dtype]})
     grid = (splits, config.num_kv_heads * _row_tiles(config), config.batch)
     return (
         launch(_variant("flash_decode", config, dims, tile), grid, wave_size(arch), decode_args),
@@ -184,7 +184,7 @@ def _padded(config: AttentionConfig) -> tuple[int, int]:
     return padded_head_dim(config.head_dim, narrow=narrow), padded_head_dim(config.head_dim_v, narrow=narrow)
 
 
-def _variant(kernel: str, config: AttentionConfig, dims: tuple[int, int], tile: FlashTile) -> Variant:
+def _variant(kernel: str, config: AttentionConfig, dims: tuple[int, int], tile: FlashTile) -> KernelVariant:
     return _compiled(kernel, KERNEL_TYPES[config.dtype], dims, tile, _step(config))
 
 
@@ -192,9 +192,9 @@ def _step(config: AttentionConfig) -> int:
     return column_step(config.head_dim, config.head_dim_v, config.itemsize)
 
 
-def _compiled(kernel: str, dtype: str, dims: tuple[int, int], tile: FlashTile, step: int) -> Variant:
+def _compiled(kernel: str, dtype: str, dims: tuple[int, int], tile: FlashTile, step: int) -> KernelVariant:
     defines = {"DTYPE": dtype, "HEAD_DIM": dims[0], "HEAD_DIM_V": dims[1], "COLUMN_STEP": step, **tile.defines()}
-    return Variant(kernel, f"hip/{kernel}.hip", kernel, defines)
+    return KernelVariant(kernel, f"hip/{kernel}.hip", kernel, defines)
 
 
 def _tile(config: AttentionConfig, arch: str) -> FlashTile:

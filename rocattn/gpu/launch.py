@@ -63,7 +63,7 @@ Arg = BufferArg | ScalarArg | WorkspaceArg
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelLaunch:
     """One kernel launch.
 
     Attributes:
@@ -109,7 +109,7 @@ class LaunchPlan:
     path: Literal["flash", "standard"]
     reason: str
     buffers: dict[str, Buffer]
-    launches: tuple[Launch, ...]
+    launches: tuple[KernelLaunch, ...]
     workspaces: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -145,8 +145,8 @@ def _buffer(entry: dict[str, Any]) -> Buffer:
     return Buffer(shape, strides, str(entry["dtype"]), entry["role"])
 
 
-def _launch(entry: dict[str, Any]) -> Launch:
-    return Launch(
+def _launch(entry: dict[str, Any]) -> KernelLaunch:
+    return KernelLaunch(
         str(entry["kernel"]), str(entry["source"]), dict(entry["defines"]), str(entry["symbol"]),
         _size3(entry["grid"]), _size3(entry["block"]), tuple(_arg(arg) for arg in entry["args"]),
         int(entry.get("dynamic_lds_bytes", 0)), str(entry.get("code_object", "")),

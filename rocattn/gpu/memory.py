@@ -47,7 +47,7 @@ class CaptureMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class DeviceBlock:
     """Device memory.
 
     Attributes:
@@ -91,7 +91,7 @@ class Pool:
         self._lock = threading.RLock()
         self.current_bytes = self.peak_bytes = self.reserved_bytes = 0
 
-    def take(self, count: int, stream: int) -> Block:
+    def take(self, count: int, stream: int) -> DeviceBlock:
         """Return a block of at least ``count`` bytes, its content undefined, for work on one stream.
 
         Raises:
@@ -108,9 +108,9 @@ class Pool:
                 capture.in_use.add(address)
             self.current_bytes += count
             self.peak_bytes = max(self.peak_bytes, self.current_bytes)
-            return Block(address, count, size, stream, capture)
+            return DeviceBlock(address, count, size, stream, capture)
 
-    def give(self, block: Block) -> None:
+    def give(self, block: DeviceBlock) -> None:
         """Take a block back; work queued on its stream may still be using it."""
         with self._lock:
             self.current_bytes -= block.bytes
@@ -150,7 +150,7 @@ class Pool:
             )
         return self._captures.get(number)
 
-    def _give_to_capture(self, block: Block, memory: CaptureMemory) -> None:
+    def _give_to_capture(self, block: DeviceBlock, memory: CaptureMemory) -> None:
         memory.in_use.remove(block.address)
         if memory.released:
             self._free(block.address, memory.reserved.pop(block.address))
@@ -160,7 +160,7 @@ class Pool:
     @contextmanager
     def taken(self, sizes: Mapping[str, int], stream: int) -> Iterator[dict[str, int]]:
         """Hold blocks of these sizes for the length of a block of code; gives their addresses by name."""
-        blocks: dict[str, Block] = {}
+        blocks: dict[str, DeviceBlock] = {}
         try:
             for name, size in sizes.items():
                 blocks[name] = self.take(size, stream)
@@ -215,7 +215,7 @@ class Pool:
         self.reserved_bytes -= size
 
 
-class Staging:
+class PinnedStaging:
     """One piece of pinned host memory, used by one call at a time, that grows to what calls need."""
 
     def __init__(self, hip: Hip) -> None:

@@ -15,7 +15,7 @@ from rocattn.errors import ConfigError
 from rocattn.gpu.arch import processor
 from rocattn.gpu.arguments import MAX_GRID_YZ, size_problem
 from rocattn.gpu.build import code_object_name
-from rocattn.gpu.launch import Buffer, BufferArg, Launch, LaunchPlan, ScalarArg, WorkspaceArg
+from rocattn.gpu.launch import Buffer, BufferArg, KernelLaunch, LaunchPlan, ScalarArg, WorkspaceArg
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +65,7 @@ def plan(
 
 def _launches(
     config: AttentionConfig, arch: str, buffers: dict[str, Buffer], *, use_flash_attention: bool
-) -> tuple[Path, str, tuple[Launch, ...]]:
+) -> tuple[Path, str, tuple[KernelLaunch, ...]]:
     """Return the path taken, why not the flash path, and the kernel families' launches."""
     if config.direction == "backward":
         from rocattn.gpu.backward import backward_launches
@@ -191,11 +191,11 @@ def _checked(name: str, buffer: Buffer, strides: tuple[int, ...]) -> tuple[int, 
     return (*strides[:-1], 1)
 
 
-def _named(launch: Launch, arch: str) -> Launch:
+def _named(launch: KernelLaunch, arch: str) -> KernelLaunch:
     return replace(launch, code_object=code_object_name(launch.source, arch, launch.defines))
 
 
-def _check_size(launch: Launch, config: AttentionConfig) -> None:
+def _check_size(launch: KernelLaunch, config: AttentionConfig) -> None:
     threads = (n * m for n, m in zip(launch.grid, launch.block, strict=True))
     if max(threads) >= _GRID_LIMIT or max(launch.grid[1:]) > MAX_GRID_YZ:
         raise ConfigError(f"{config.label} is too large: {launch.kernel} would need a grid of {launch.grid} blocks")
@@ -206,7 +206,7 @@ def _check_size(launch: Launch, config: AttentionConfig) -> None:
             )
 
 
-def _workspaces(launches: tuple[Launch, ...]) -> dict[str, int]:
+def _workspaces(launches: tuple[KernelLaunch, ...]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for launch in launches:
         for arg in launch.args:

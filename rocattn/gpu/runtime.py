@@ -20,7 +20,7 @@ from rocattn.gpu.backlog import Backlog
 from rocattn.gpu.build import arg_layout, arg_type, code_problem, compile_for_device, pack_scalar
 from rocattn.gpu.driver import open_hip
 from rocattn.gpu.errors import ArchError, ForkError, GpuError, LaunchError
-from rocattn.gpu.memory import Pool, Staging
+from rocattn.gpu.memory import PinnedStaging, Pool
 from rocattn.gpu.plan import buffer_bytes
 from rocattn.gpu.plan_log import plan_log
 from rocattn.toolchain.code_object import is_code_object
@@ -28,7 +28,7 @@ from rocattn.toolchain.code_object import is_code_object
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from rocattn.gpu.launch import Buffer, Launch, LaunchPlan
+    from rocattn.gpu.launch import Buffer, KernelLaunch, LaunchPlan
 
 POISON_VARIABLE = "ROCATTN_GPU_POISON"
 _UNFIT = frozenset({"hipErrorNoBinaryForGpu", "hipErrorSharedObjectInitFailed"})  # code for another architecture
@@ -70,7 +70,7 @@ class Runtime:
         except ArchError as error:
             raise ArchError(f"device {index}: {error}{self._others(count)}") from None
         self.hip.use_device(index)
-        self.pool, self.staging = Pool(self.hip), Staging(self.hip)
+        self.pool, self.staging = Pool(self.hip), PinnedStaging(self.hip)
         self.stream = self.hip.stream_create()
         self.poison = os.environ.get(POISON_VARIABLE, "0") == "1" and not self.device.is_stand_in
         self._functions: dict[tuple[str, str], int] = {}
@@ -112,7 +112,7 @@ class Runtime:
             self._prepared.move_to_end(key)
             return found
 
-    def load(self, launches: tuple[Launch, ...]) -> list[int]:
+    def load(self, launches: tuple[KernelLaunch, ...]) -> list[int]:
         """Return the function of each launch, compiling and loading what is not there yet.
 
         Raises:
@@ -133,10 +133,10 @@ class Runtime:
                     self._functions[name, launch.symbol] = self._load(launch, code[name])
             return [self._functions[launch.code_object, launch.symbol] for launch in launches]
 
-    def _compile(self, launch: Launch) -> bytes:
+    def _compile(self, launch: KernelLaunch) -> bytes:
         return compile_for_device(launch.source, self.arch, launch.defines, stand_in=self.device.is_stand_in)
 
-    def _load(self, launch: Launch, code: bytes) -> int:
+    def _load(self, launch: KernelLaunch, code: bytes) -> int:
         # A library for the stand-in has no such metadata; the stand-in itself checks the sizes at each launch.
         checked = is_code_object(code)
         if checked and (problem := code_problem(code, launch.symbol, launch.args, launch.block)):
@@ -284,7 +284,7 @@ def _is_dense_output(buffer: Buffer) -> bool:
 class _Call:
     """One launch with its argument block and what HIP wants to be told about it."""
 
-    def __init__(self, launch: Launch, function: int) -> None:
+    def __init__(self, launch: KernelLaunch, function: int) -> None:
         self._kernel = launch.kernel
         self._what = (function, *launch.grid, *launch.block, launch.dynamic_lds_bytes)
         kind = _structure(tuple((arg_type(arg), size) for arg, (_, size) in zip(launch.args, arg_layout(launch.args),

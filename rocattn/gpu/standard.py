@@ -14,7 +14,7 @@ from rocattn.gpu.arch import wave_size
 from rocattn.gpu.arguments import (
     KERNEL_TYPES,
     MAX_BLOCKS,
-    Variant,
+    KernelVariant,
     f32,
     i64,
     launch,
@@ -29,7 +29,7 @@ from rocattn.gpu.launch import WorkspaceArg
 
 if TYPE_CHECKING:
     from rocattn.config import AttentionConfig
-    from rocattn.gpu.launch import Buffer, Launch
+    from rocattn.gpu.launch import Buffer, KernelLaunch
 
 TILE = 64
 """MATMUL_TILE of kernels/include/rocattn/matmul.h."""
@@ -47,7 +47,7 @@ def workspace_bytes(config: AttentionConfig) -> dict[str, int]:
     return scores if config.dtype == "float32" else scores | {"probs": count * config.itemsize}
 
 
-def standard_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[Launch, ...]:
+def standard_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[KernelLaunch, ...]:
     """Return the launches of the standard path, in order; a size of 0 makes some grids empty.
 
     Args:
@@ -102,7 +102,7 @@ def standard_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
     )  # fmt: skip
 
 
-def variants(arch: str) -> tuple[Variant, ...]:  # noqa: ARG001 - the same for every target
+def variants(arch: str) -> tuple[KernelVariant, ...]:  # noqa: ARG001 - the same for every target
     """Return every compilation that `standard_launches` can ask for on an architecture."""
     found = {}
     for dtype in KERNEL_TYPES.values():
@@ -116,12 +116,12 @@ def _softmax_block(seq_k: int) -> int:
     return next((block for block in SOFTMAX_BLOCKS if seq_k <= block * SOFTMAX_ITEMS), SOFTMAX_BLOCKS[-1])
 
 
-def _variants(dtype: str, softmax_block: int) -> tuple[Variant, ...]:
+def _variants(dtype: str, softmax_block: int) -> tuple[KernelVariant, ...]:
     softmax: dict[str, str | int] = {"IN_DTYPE": "f32", "OUT_DTYPE": dtype, "BLOCK": softmax_block}
     return (
-        Variant("qk_matmul", "hip/qk_matmul.hip", "qk_matmul", {"DTYPE": dtype}),
-        Variant("scale", "hip/scale.hip", "scale_scores", {}),
-        Variant("mask", "hip/mask.hip", "mask_scores", {}),
-        Variant("softmax", "hip/softmax.hip", "softmax_rows", softmax),
-        Variant("pv_matmul", "hip/pv_matmul.hip", "pv_matmul", {"DTYPE": dtype}),
+        KernelVariant("qk_matmul", "hip/qk_matmul.hip", "qk_matmul", {"DTYPE": dtype}),
+        KernelVariant("scale", "hip/scale.hip", "scale_scores", {}),
+        KernelVariant("mask", "hip/mask.hip", "mask_scores", {}),
+        KernelVariant("softmax", "hip/softmax.hip", "softmax_rows", softmax),
+        KernelVariant("pv_matmul", "hip/pv_matmul.hip", "pv_matmul", {"DTYPE": dtype}),
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rocattn.backend import Array, Operands
     from rocattn.backends.gpu import GpuBackend
     from rocattn.config import AttentionConfig
-    from rocattn.gpu.memory import Block
+    from rocattn.gpu.memory import DeviceBlock
     from rocattn.gpu.runtime import Runtime
 
 # DLPack: structures and codes of dlpack.h, version 0.8 (what every producer gives unless asked for a newer one).
@@ -113,7 +113,7 @@ class DeviceArray:
         self.shape, self.dtype, self.device = shape, dtype, device
         self._runtime, self._stream = runtime, stream
         count = int(np.prod(shape, dtype=np.int64)) * _numpy_dtype(dtype).itemsize
-        self._block: Block | None = runtime.pool.take(count, stream)
+        self._block: DeviceBlock | None = runtime.pool.take(count, stream)
         self.address = self._block.address
 
     def __del__(self) -> None:

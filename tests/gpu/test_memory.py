@@ -3,7 +3,7 @@
 import pytest
 
 from rocattn.gpu.errors import CaptureError, DeviceMemoryError
-from rocattn.gpu.memory import KEPT_STAGING_BYTES, Pool, Staging
+from rocattn.gpu.memory import KEPT_STAGING_BYTES, PinnedStaging, Pool
 
 
 class FakeHip:
@@ -154,7 +154,7 @@ def test_on_the_stand_in_every_allocation_ends_where_it_should():
 def test_staging_memory_grows_and_huge_pieces_are_not_kept():
     """Small calls share one pinned piece; one beyond the limit is given back at its end."""
     hip = FakeHip(total=2 * KEPT_STAGING_BYTES)
-    staging = Staging(hip)
+    staging = PinnedStaging(hip)
     for count in (100, 50, 200, KEPT_STAGING_BYTES + 1, 10):
         with staging.taken(count) as address:
             assert hip.live[address] >= count

@@ -12,7 +12,7 @@ from rocattn.sources import kernel_root
 from rocattn.toolchain.compilers import choose_compiler
 from rocattn_profiling.kernels import shipped
 from rocattn_profiling.kernels.facts import KernelFacts  # noqa: TC001 - msgspec reads the annotations when it decodes
-from rocattn_profiling.kernels.foreign import Launch, facts_of_file, name_of
+from rocattn_profiling.kernels.foreign import LaunchConfig, facts_of_file, name_of
 from rocattn_profiling.kernels.model.rates import rates_version
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def audit_shipped(
     return Audit(subject=subject, rates=rates_version(), kernels=found, problems=problems)
 
 
-def audit_files(files: Sequence[Path], *, archs: Sequence[str] = (), launch: Launch | None = None) -> Audit:
+def audit_files(files: Sequence[Path], *, archs: Sequence[str] = (), launch: LaunchConfig | None = None) -> Audit:
     """Audit files of any origin: code objects, bundles, programs with kernels in them, assembly text.
 
     Args:
@@ -105,7 +105,7 @@ def audit_files(files: Sequence[Path], *, archs: Sequence[str] = (), launch: Lau
     problems: list[shipped.Problem] = []
     files = list(dict.fromkeys(files))
     for path in files:
-        facts, lines = facts_of_file(path, launch or Launch())
+        facts, lines = facts_of_file(path, launch or LaunchConfig())
         found += facts
         problems += [shipped.Problem(line) for line in lines]
     wanted = {arch.partition(":")[0] for arch in archs}

@@ -116,10 +116,10 @@ def _check(arguments: argparse.Namespace) -> None:
 def _audit(arguments: argparse.Namespace) -> Audit:
     from rocattn.gpu.arch import TESTED
     from rocattn_profiling.kernels.audit import audit_files, audit_shipped
-    from rocattn_profiling.kernels.foreign import Launch
+    from rocattn_profiling.kernels.foreign import LaunchConfig
 
     if arguments.files:
-        launch = Launch(arguments.block, arguments.dynamic_lds, arguments.mca)
+        launch = LaunchConfig(arguments.block, arguments.dynamic_lds, arguments.mca)
         return audit_files(arguments.files, archs=arguments.arch, launch=launch)
     with progress("audit", 0) as shown:
         return audit_shipped(

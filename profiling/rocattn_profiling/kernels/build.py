@@ -32,7 +32,7 @@ MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class Compilation:
     """One compilation to make.
 
     Attributes:
@@ -117,7 +117,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[KernelEntry]
 
 
-def all_variants(archs: Sequence[str]) -> list[Variant]:
+def all_variants(archs: Sequence[str]) -> list[Compilation]:
     """Return the compilations of every kernel family's build grid on these architectures.
 
     Raises:
@@ -126,7 +126,7 @@ def all_variants(archs: Sequence[str]) -> list[Variant]:
     """
     from rocattn.gpu import backward, flash, standard
 
-    found: dict[str, Variant] = {}
+    found: dict[str, Compilation] = {}
     for arch in dict.fromkeys(processor(arch) for arch in archs):
         signatures = _signatures(arch)
         for family in (flash, standard, backward):
@@ -134,16 +134,16 @@ def all_variants(archs: Sequence[str]) -> list[Variant]:
                 if (made.source, made.symbol) not in signatures:
                     raise ConfigError(f"no plan launches {made.symbol} ({made.source}): its arguments are unknown")
                 args = signatures[made.source, made.symbol]
-                variant = Variant(made.kernel, made.source, made.symbol, dict(made.defines), arch, args)
+                variant = Compilation(made.kernel, made.source, made.symbol, dict(made.defines), arch, args)
                 found[variant.code_object] = variant
     return list(found.values())
 
 
-def variants_of(made: LaunchPlan) -> list[Variant]:
+def variants_of(made: LaunchPlan) -> list[Compilation]:
     """Return what a plan needs."""
     found = {launch.code_object: launch for launch in made.launches}
     return [
-        Variant(each.kernel, each.source, each.symbol, each.defines, made.arch, each.args, each.block)
+        Compilation(each.kernel, each.source, each.symbol, each.defines, made.arch, each.args, each.block)
         for each in found.values()
     ]
 
@@ -173,7 +173,7 @@ _COVERING: tuple[dict[str, Any], ...] = (
 
 
 def build(
-    variants: Sequence[Variant], out: Path, *, jobs: int, on_step: Callable[[str], None] = lambda _: None
+    variants: Sequence[Compilation], out: Path, *, jobs: int, on_step: Callable[[str], None] = lambda _: None
 ) -> tuple[Manifest, list[str]]:
     """Compile variants (or take them from the cache) into a folder.
 
@@ -224,7 +224,7 @@ def build(
     return manifest, sorted(problems)
 
 
-def _build_one(variant: Variant, out: Path, staging: Staging) -> KernelEntry:
+def _build_one(variant: Compilation, out: Path, staging: Staging) -> KernelEntry:
     """Compile one variant, write it beside its place and check it.
 
     Raises:

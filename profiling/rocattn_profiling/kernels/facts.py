@@ -19,7 +19,7 @@ from rocattn_profiling.kernels.read.text_files import number
 
 if TYPE_CHECKING:
     from rocattn.toolchain.code_object import KernelInfo
-    from rocattn_profiling.kernels.read.assembly import Function
+    from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 
 _DESCRIPTOR_GRANULE = 16  # a descriptor counts VGPRs in steps of at most this
 _LOAD = re.compile(r"global_load_(\d+)B")
@@ -127,7 +127,7 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
 def kernel_facts(
     info: KernelInfo,
     target: str,
-    function: Function | None,
+    function: AssemblyFunction | None,
     *,
     file: str,
     kernel: str = "",
@@ -209,7 +209,7 @@ def _scratch_accesses(loop: LoopCost | None) -> int | None:
     return sum(work.instructions for kind, work in loop.kinds.items() if kind.startswith("scratch_"))
 
 
-def _waves(arch: str, info: KernelInfo, function: Function | None, lds_bytes: int, block: int) -> Occupancy:
+def _waves(arch: str, info: KernelInfo, function: AssemblyFunction | None, lds_bytes: int, block: int) -> Occupancy:
     """Return how many waves fit, by what a launch takes.
 
     Where LDS limits the waves the compiler pads the VGPRs to as few waves. That binds nothing: with less LDS it pads
@@ -230,7 +230,7 @@ def _waves(arch: str, info: KernelInfo, function: Function | None, lds_bytes: in
     return replace(taken, bound_by=bound_by, sentence=f"{taken.sentence}{asked}")
 
 
-def _allocated(info: KernelInfo, function: Function | None) -> int:
+def _allocated(info: KernelInfo, function: AssemblyFunction | None) -> int:
     """Return the VGPRs that a launch takes: those used, or more if the compiler asks for more to limit the waves."""
     if info.descriptor is None:
         asked = number(function.descriptor.get("next_free_vgpr", "")) if function else None
@@ -239,14 +239,14 @@ def _allocated(info: KernelInfo, function: Function | None) -> int:
     return asked if asked - info.vgprs >= _DESCRIPTOR_GRANULE else info.vgprs
 
 
-def _stack_grows(info: KernelInfo, function: Function | None) -> bool:
+def _stack_grows(info: KernelInfo, function: AssemblyFunction | None) -> bool:
     """Whether the scratch size is only a lower bound."""
     if info.descriptor is not None:
         return info.descriptor.dynamic_stack
     return function is not None and function.descriptor.get("uses_dynamic_stack") == "1"
 
 
-def _wgp_mode(info: KernelInfo, function: Function | None) -> bool:
+def _wgp_mode(info: KernelInfo, function: AssemblyFunction | None) -> bool:
     """Whether a block may spread over both CUs of a WGP: as the descriptor says, else yes, LLVM's default."""
     if info.descriptor is not None and info.descriptor.wgp_mode is not None:
         return info.descriptor.wgp_mode

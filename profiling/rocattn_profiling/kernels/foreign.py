@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn.toolchain.code_object import KernelInfo
-    from rocattn_profiling.kernels.read.assembly import Function
+    from rocattn_profiling.kernels.read.assembly import AssemblyFunction
     from rocattn_profiling.kernels.read.code_objects import DeviceObject
 
 _TEXT = (".s", ".amdgcn", ".asm", ".S")
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchConfig:
     """How kernels are launched, as far as it is known, and whether to ask llvm-mca.
 
     Attributes:
@@ -46,7 +46,7 @@ class Launch:
     mca: bool = False
 
 
-def facts_of_file(path: Path, launch: Launch) -> tuple[list[KernelFacts], list[str]]:
+def facts_of_file(path: Path, launch: LaunchConfig) -> tuple[list[KernelFacts], list[str]]:
     """Return the facts of a file's kernels, and a line for everything that is wrong with it.
 
     Args:
@@ -113,11 +113,11 @@ def _compiler_of(device: DeviceObject) -> str:
 class _Reader:
     """Reads the kernels of one file."""
 
-    def __init__(self, path: Path, launch: Launch) -> None:
+    def __init__(self, path: Path, launch: LaunchConfig) -> None:
         self._path, self._launch, self._compiler = path, launch, ""
         if triton := _triton_beside(path):  # where nobody said anything else
             lds = triton.shared if launch.dynamic_lds_bytes is None else launch.dynamic_lds_bytes
-            self._launch = Launch(launch.block or triton.num_warps * triton.warp_size, lds, launch.mca)
+            self._launch = LaunchConfig(launch.block or triton.num_warps * triton.warp_size, lds, launch.mca)
             self._compiler = f"Triton {shown(triton.triton_version)}" if triton.triton_version else ""
 
     def of_text(self, text: str) -> tuple[list[KernelFacts], list[str]]:
@@ -155,7 +155,7 @@ class _Reader:
             found.append(self._facts(info, device.target, function, device.name, compiler, unknown))
         return found
 
-    def _functions_beside(self, device: DeviceObject) -> dict[str, Function]:
+    def _functions_beside(self, device: DeviceObject) -> dict[str, AssemblyFunction]:
         """Return the functions of assembly text beside the file, if it says the same of its kernels."""
         for suffix in _TEXT:
             try:
@@ -174,7 +174,7 @@ class _Reader:
         self,
         info: KernelInfo,
         target: str,
-        function: Function | None,
+        function: AssemblyFunction | None,
         name: str,
         compiler: str,
         unknown: list[str] | None = None,

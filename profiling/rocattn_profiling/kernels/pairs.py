@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     _Groups = dict[tuple[str, str], list[KernelFacts]]
 
 
-class Pairs(msgspec.Struct, frozen=True):
+class AuditPairs(msgspec.Struct, frozen=True):
     """Every kernel of both audits, once.
 
     Attributes:
@@ -31,14 +31,14 @@ class Pairs(msgspec.Struct, frozen=True):
     several: set[tuple[str, str]]
 
 
-def pairs_of(base: Audit, head: Audit) -> Pairs:
+def pairs_of(base: Audit, head: Audit) -> AuditPairs:
     """Find the pairs.
 
     Of kernels with one name (Triton's cache has a folder for each variant, with files that are called the same) those
     are a pair whose paths agree in the most last parts, if no other agrees in as many: none is guessed, none left out.
     """
     before, after = _groups(base), _groups(head)
-    found = Pairs([], [], [], set())
+    found = AuditPairs([], [], [], set())
     for key in dict.fromkeys(chain(after, before)):
         olds, news = before.get(key, []), after.get(key, [])
         if max(len(olds), len(news)) > 1:

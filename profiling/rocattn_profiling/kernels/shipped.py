@@ -39,7 +39,7 @@ _FEW = 6  # below this many kernels, processes of our own cost more than they sa
 
 
 class Shipped(msgspec.Struct, frozen=True, kw_only=True):
-    """One compilation that a revision ships; see `rocattn_profiling.kernels.build.Variant`."""
+    """One compilation that a revision ships; see `rocattn_profiling.kernels.build.Compilation`."""
 
     kernel: str
     source: str

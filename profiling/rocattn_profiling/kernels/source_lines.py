@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.kernels.audit import Audit
     from rocattn_profiling.kernels.compare import Comparison
     from rocattn_profiling.kernels.model.cost import LoopCost
-    from rocattn_profiling.kernels.read.assembly import Function
+    from rocattn_profiling.kernels.read.assembly import AssemblyFunction
     from rocattn_profiling.kernels.shipped import Shipped
 
 SHOWN = 3
@@ -120,7 +120,7 @@ def _chains(assembly: str) -> list[tuple[Frame, ...]]:
     return found
 
 
-def _at_callers(function: Function, chains: Sequence[tuple[Frame, ...]]) -> Function:
+def _at_callers(function: AssemblyFunction, chains: Sequence[tuple[Frame, ...]]) -> AssemblyFunction:
     """Return a function whose instructions are said to be from the file that has its hot loop."""
     loop = hot_loop(function)
     ends = [function.blocks[block].instructions[-1:] for block in loop.latches] if loop else []

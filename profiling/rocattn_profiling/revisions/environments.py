@@ -177,7 +177,7 @@ def _cache_message(root: Path, cause: str) -> str:
     return f"the cache folder {root} cannot be written ({cause}): free it, or name another with ROCATTN_CACHE_DIR"
 
 
-def cached_entries(envs: Path) -> Iterator[cache_limit.Entry]:
+def cached_entries(envs: Path) -> Iterator[cache_limit.CacheEntry]:
     """Yield the environments in a folder, also those that are being built."""
     return cache_limit.entries([path for path in envs.iterdir() if path.is_dir()], _STAMP)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rocattn_profiling import cli
-from rocattn_profiling.kernels.foreign import Launch, facts_of_file
+from rocattn_profiling.kernels.foreign import LaunchConfig, facts_of_file
 from rocattn_profiling.kernels.read import cxx_names
 
 from ..code_files import assemble, pinned
@@ -98,7 +98,7 @@ def test_scratch_that_grows_as_the_kernel_runs_is_said_to_be_a_lower_bound(audit
 def test_an_empty_file_is_said_to_be_empty(tmp_path):
     """As a program leaves it that was ended while it wrote one: it is neither text nor code without a kernel."""
     (tmp_path / "k.hsaco").touch()
-    assert facts_of_file(tmp_path / "k.hsaco", Launch()) == ([], [f"{tmp_path}/k.hsaco: it is empty"])
+    assert facts_of_file(tmp_path / "k.hsaco", LaunchConfig()) == ([], [f"{tmp_path}/k.hsaco: it is empty"])
 
 
 SYMBOL, NAME = "_ZN5aiter3mlaIDF16_EEvPT_", "void aiter::mla<_Float16>(_Float16*)"

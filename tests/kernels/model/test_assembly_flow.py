@@ -15,8 +15,8 @@ from rocattn_profiling.kernels.model.loops import (
     longest_path,
     usual_path,
 )
-from rocattn_profiling.kernels.read.assembly import Block, Function, Instruction, parse_assembly
-from rocattn_profiling.kernels.read.instructions import Access, Unit
+from rocattn_profiling.kernels.read.assembly import AssemblyFunction, BasicBlock, Instruction, parse_assembly
+from rocattn_profiling.kernels.read.instructions import Access, Pipe
 
 WMMA = "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], v[0:7]"
 MANY = 12_000  # blocks: a quadratic step over these would take minutes
@@ -31,8 +31,8 @@ def read(lines):
 
 def graph_of(successors):
     """Return a function with one instruction a block and these edges."""
-    return Function(
-        "k", "gfx1100", tuple(Block("", (Instruction("s_nop", "0", i),), to) for i, to in enumerate(successors))
+    return AssemblyFunction(
+        "k", "gfx1100", tuple(BasicBlock("", (Instruction("s_nop", "0", i),), to) for i, to in enumerate(successors))
     )
 
 
@@ -162,7 +162,11 @@ class TestPathsThroughLoopsOverLanes:
             "s_cbranch_scc1 .LBB0_1",
         ])  # fmt: skip
         counts = counts_of(function, usual_path(function, hot_loop(function)))
-        assert (counts.units[Unit.MATRIX], counts.units[Unit.LDS], counts.units[Unit.VECTOR]) == (1, 1, 1)
+        assert (
+            counts.units[Pipe.MATRIX],
+            counts.units[Pipe.LDS],
+            counts.units[Pipe.VECTOR],
+        ) == (1, 1, 1)
 
     def test_a_loop_that_begins_with_a_test_is_passed_over(self):
         """Its body leads only back to the test."""
@@ -171,7 +175,11 @@ class TestPathsThroughLoopsOverLanes:
             ".LBB0_4:", "v_mov_b32 v0, 0", "s_cbranch_scc1 .LBB0_1",
         ])  # fmt: skip
         counts = counts_of(function, usual_path(function, hot_loop(function)))
-        assert (counts.units[Unit.MATRIX], counts.units[Unit.LDS], counts.units[Unit.VECTOR]) == (1, 0, 1)
+        assert (
+            counts.units[Pipe.MATRIX],
+            counts.units[Pipe.LDS],
+            counts.units[Pipe.VECTOR],
+        ) == (1, 0, 1)
 
 
 class TestLoopsWithoutMatrixProducts:
@@ -204,7 +212,7 @@ class TestLoopsWithoutMatrixProducts:
             ".LBB0_1:", WMMA, "s_cbranch_scc0 .LBB0_3", "global_load_b32 v1, v9, s[0:1]", "s_branch .LBB0_4",
             ".LBB0_3:", *["global_load_b128 v[0:3], v9, s[0:1]"] * 3, ".LBB0_4:", "s_cbranch_scc1 .LBB0_1",
         ])  # fmt: skip
-        assert counts_of(function, usual_path(function, hot_loop(function))).lane_bytes(Unit.GLOBAL) == 48
+        assert counts_of(function, usual_path(function, hot_loop(function))).lane_bytes(Pipe.GLOBAL) == 48
 
 
 class TestMasksOfAllLanes:
@@ -229,7 +237,7 @@ class TestMasksOfAllLanes:
         ]  # fmt: skip
         function = read([".LBB0_1:", WMMA, "global_load_b128 v[0:3], v9, s[0:1]", *rows, "s_cbranch_scc1 .LBB0_1"])
         counts = counts_of(function, usual_path(function, hot_loop(function)))
-        assert counts.accesses(Unit.GLOBAL, Access.LOAD) == 4
+        assert counts.accesses(Pipe.GLOBAL, Access.LOAD) == 4
 
     def test_the_mask_of_the_next_row_may_be_asked_in_each_way(self):
         """As on gfx90a, where LLVM copies the question into both ways: a ladder of loads beside one of zeros."""
@@ -246,7 +254,7 @@ class TestMasksOfAllLanes:
             ".LBB0_8:", "s_cbranch_scc1 .LBB0_1",
         ])  # fmt: skip
         counts = counts_of(function, usual_path(function, hot_loop(function)))
-        assert counts.accesses(Unit.GLOBAL, Access.LOAD) == 4
+        assert counts.accesses(Pipe.GLOBAL, Access.LOAD) == 4
         function = read([
             ".LBB0_1:", WMMA, "global_load_b128 v[0:3], v9, s[0:1]", "s_cbranch_vccz .LBB0_3",
             "s_cbranch_vccnz .LBB0_5", "s_branch .LBB0_4",
@@ -255,7 +263,7 @@ class TestMasksOfAllLanes:
             ".LBB0_5:", "s_cbranch_scc1 .LBB0_1",
         ])  # fmt: skip
         counts = counts_of(function, usual_path(function, hot_loop(function)))
-        assert counts.accesses(Unit.GLOBAL, Access.LOAD) == 3
+        assert counts.accesses(Pipe.GLOBAL, Access.LOAD) == 3
 
     @pytest.mark.parametrize(
         "rare",
@@ -275,7 +283,7 @@ class TestMasksOfAllLanes:
             ".LBB0_2:", "s_cbranch_scc1 .LBB0_1",
         ])  # fmt: skip
         counts = counts_of(function, usual_path(function, hot_loop(function)))
-        assert (counts.accesses(Unit.GLOBAL), counts.units[Unit.VECTOR]) == (1, 0)
+        assert (counts.accesses(Pipe.GLOBAL), counts.units[Pipe.VECTOR]) == (1, 0)
 
     @pytest.mark.parametrize("skip", ["s_cbranch_scc1", "s_cbranch_execz"])
     def test_a_mask_may_be_the_last_of_an_iteration(self, skip):
@@ -285,7 +293,7 @@ class TestMasksOfAllLanes:
             "global_load_u16 v8, v[6:7], off", "s_branch .LBB0_1", ".LBB0_2:",
         ])  # fmt: skip
         counts = counts_of(function, usual_path(function, hot_loop(function)))
-        assert counts.accesses(Unit.GLOBAL, Access.LOAD) == 2
+        assert counts.accesses(Pipe.GLOBAL, Access.LOAD) == 2
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from rocattn_profiling.base.gpus import architecture
 from rocattn_profiling.kernels.model.rates import RatesError, kind_of, product_key, rates
 from rocattn_profiling.kernels.read.assembly import Instruction
-from rocattn_profiling.kernels.read.instructions import Unit, classify, lane_flops, lane_product_flops
+from rocattn_profiling.kernels.read.instructions import Pipe, classify, lane_flops, lane_product_flops
 
 DATA = tomllib.loads(files("rocattn_profiling.kernels.model").joinpath("rates.toml").read_text(encoding="utf-8"))
 FAMILIES = [("gfx90a", 64), ("gfx942", 64), ("gfx950", 64), ("gfx1030", 32), ("gfx1100", 32), ("gfx1100", 64)]
@@ -286,5 +286,5 @@ def test_kinds_have_names(text, kind):
 def test_kinds_agree_with_units():
     """Whatever the finer name, matrix instructions stay matrix instructions."""
     for name in (name for entry in DATA["matrix"] for name in entry["names"] if "<" not in name):
-        assert classify(f"v_{name}").unit is Unit.MATRIX
+        assert classify(f"v_{name}").unit is Pipe.MATRIX
         assert classify(f"v_{name}").flops > 0

@@ -17,7 +17,7 @@ from rocattn_profiling.kernels.model.loops import (
     usual_path,
 )
 from rocattn_profiling.kernels.read.assembly import Counts, parse_assembly
-from rocattn_profiling.kernels.read.instructions import Access, Role, Unit
+from rocattn_profiling.kernels.read.instructions import Access, Pipe, Role
 
 LOAD, STORE = Access.LOAD, Access.STORE
 WMMA = "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], v[0:7]"
@@ -51,7 +51,7 @@ class TestCounts:
     def test_a_dual_instruction_is_one_issue_and_two_operations(self):
         """Both halves count, each with its own role."""
         counts = counted("\tv_dual_mov_b32 v1, v2 :: v_dual_mul_f32 v3, s4, v5", "\tv_add_f32_e32 v1, v1, v2")
-        assert (counts.units[Unit.VECTOR], counts.vector_operations, counts.dual) == (2, 3, 1)
+        assert (counts.units[Pipe.VECTOR], counts.vector_operations, counts.dual) == (2, 3, 1)
         assert counts.roles == {Role.MOVE: 1, Role.PLAIN: 2}
 
     @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ class TestCounts:
             "\tbuffer_load_dwordx4 v[0:3], v9, s[0:3], 0 offen",
         )
         assert counts.memory == {
-            (Unit.SCRATCH, STORE, 4): 1,
-            (Unit.SCRATCH, LOAD, 4): 1,
-            (Unit.SCRATCH, LOAD, 8): 1,
-            (Unit.GLOBAL, LOAD, 16): 1,
+            (Pipe.SCRATCH, STORE, 4): 1,
+            (Pipe.SCRATCH, LOAD, 4): 1,
+            (Pipe.SCRATCH, LOAD, 8): 1,
+            (Pipe.GLOBAL, LOAD, 16): 1,
         }
-        assert (counts.spills, counts.units) == (2, {Unit.SCRATCH: 3, Unit.GLOBAL: 1})
+        assert (counts.spills, counts.units) == (2, {Pipe.SCRATCH: 3, Pipe.GLOBAL: 1})
 
     @pytest.mark.parametrize(
         ("arch", "directive", "lanes"), [("gfx1100", "", 32), ("gfx11-generic", "", 32), ("gfx942", "", 64),
@@ -95,15 +95,15 @@ class TestCounts:
         assert counted(*first) + counted(*second) == whole
         assert (whole.instructions, whole.barriers, whole.flops) == (8, 1, 4 * 16**3)
         assert whole.matrix == {"v_wmma_f32_16x16x16_f16": 2}
-        assert (whole.lane_bytes(Unit.LDS), whole.lane_bytes(Unit.LDS, LOAD)) == (24, 16)
-        assert (whole.accesses(Unit.LDS), whole.accesses(Unit.GLOBAL, STORE)) == (2, 0)
-        assert (whole.lane_bytes(Unit.GLOBAL), whole.lane_bytes(Unit.GLOBAL, STORE)) == (16, 0)
-        assert (whole.units[Unit.WAIT], whole.units[Unit.HINT]) == (2, 1)
+        assert (whole.lane_bytes(Pipe.LDS), whole.lane_bytes(Pipe.LDS, LOAD)) == (24, 16)
+        assert (whole.accesses(Pipe.LDS), whole.accesses(Pipe.GLOBAL, STORE)) == (2, 0)
+        assert (whole.lane_bytes(Pipe.GLOBAL), whole.lane_bytes(Pipe.GLOBAL, STORE)) == (16, 0)
+        assert (whole.units[Pipe.WAIT], whole.units[Pipe.HINT]) == (2, 1)
 
     def test_a_barrier_in_two_halves_is_one(self):
         """On gfx12 a wave signals that it is there, and then waits for the others."""
         split = counted("\ts_barrier_signal -1", "\ts_barrier_wait 0xffff")
-        assert (split.barriers, split.units[Unit.WAIT]) == (1, 2)
+        assert (split.barriers, split.units[Pipe.WAIT]) == (1, 2)
 
 
 class TestText:
@@ -269,7 +269,7 @@ class TestPaths:
         (loop,) = find_loops(function)
         assert labels(function, usual_path(function, loop)) == [".LBB0_1", ".LBB0_3"]
         assert labels(function, longest_path(function, loop)) == [".LBB0_1", "v_mul_f32_e32", ".LBB0_3"]
-        assert counts_of(function, usual_path(function, loop)).units[Unit.VECTOR] == 1
+        assert counts_of(function, usual_path(function, loop)).units[Pipe.VECTOR] == 1
 
     @pytest.mark.parametrize("skip", ["s_cbranch_execz .LBB0_3", "s_cbranch_execnz .LBB0_2\n\ts_branch .LBB0_3"])
     def test_what_a_branch_on_exec_skips_is_not(self, skip):
@@ -283,7 +283,7 @@ class TestPaths:
 .LBB0_3:
 \ts_cbranch_scc1 .LBB0_1""")
         (loop,) = find_loops(function)
-        assert counts_of(function, usual_path(function, loop)).lane_bytes(Unit.LDS) == 16
+        assert counts_of(function, usual_path(function, loop)).lane_bytes(Pipe.LDS) == 16
 
     def test_an_iteration_fetches_the_next_tile_once(self):
         """Not the last iteration, which loads nothing, nor the slow way, nor one after the other."""
@@ -301,7 +301,7 @@ class TestPaths:
 .LBB0_5:
 \ts_cbranch_scc1 .LBB0_1""")
         (loop,) = find_loops(function)
-        assert counts_of(function, usual_path(function, loop)).memory == {(Unit.GLOBAL, LOAD, 16): 1}
+        assert counts_of(function, usual_path(function, loop)).memory == {(Pipe.GLOBAL, LOAD, 16): 1}
 
     def test_the_path_holds_all_matrix_products(self):
         """However long the other way: an iteration that skips them is not the usual one."""
@@ -313,7 +313,7 @@ class TestPaths:
 .LBB0_3:
 \ts_cbranch_scc1 .LBB0_1""")
         (loop,) = find_loops(function)
-        assert counts_of(function, usual_path(function, loop)).units[Unit.MATRIX] == 1
+        assert counts_of(function, usual_path(function, loop)).units[Pipe.MATRIX] == 1
 
     def test_inner_loops_are_passed_over_or_run_through_once(self):
         """A rare inner loop that loads does not attract the path; one on the only way counts once."""
@@ -329,7 +329,7 @@ class TestPaths:
         function = read(f"\n.LBB0_1:\n\t{WMMA}{rare}\n.LBB0_3:\n\ts_nop 0{always}\n\ts_cbranch_scc1 .LBB0_1")
         path = usual_path(function, find_loops(function)[0])
         assert labels(function, path) == [".LBB0_1", ".LBB0_3", ".LBB0_4", "s_cbranch_scc1"]
-        assert counts_of(function, path).memory == {(Unit.LDS, LOAD, 4): 1}
+        assert counts_of(function, path).memory == {(Pipe.LDS, LOAD, 4): 1}
 
 
 @pytest.fixture(scope="module")
@@ -357,8 +357,8 @@ def test_the_hot_loop_of_our_kernels_is_found(compiled, arch):
     tiles = defines["QUERY_FRAGMENTS"] * defines["KEYS_PER_TILE"] // 16
     assert counts_of(function, loop.own).flops == usual.flops == tiles * 4 * 16 * 16 * 64
     tile_bytes = 2 * 2 * 64 * defines["KEYS_PER_TILE"]
-    assert usual.lane_bytes(Unit.GLOBAL, LOAD) * math.prod(launch.block) >= tile_bytes
+    assert usual.lane_bytes(Pipe.GLOBAL, LOAD) * math.prod(launch.block) >= tile_bytes
     assert usual.roles[Role.TRANSCENDENTAL] == tiles * 256 // wave
-    assert usual.units[Unit.SCRATCH] == usual.spills == 0
+    assert usual.units[Pipe.SCRATCH] == usual.spills == 0
     longest = counts_of(function, longest_path(function, loop))
     assert usual.instructions < longest.instructions <= sum(block.counts.instructions for block in function.blocks)

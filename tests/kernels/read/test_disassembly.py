@@ -8,7 +8,7 @@ from rocattn_profiling.kernels.read import disassembly
 from rocattn_profiling.kernels.read.assembly import parse_assembly
 from rocattn_profiling.kernels.read.code_objects import read_objects
 from rocattn_profiling.kernels.read.disassembly import UNREADABLE, DisassemblyError, disassemble, find_objdumps
-from rocattn_profiling.kernels.read.instructions import Unit
+from rocattn_profiling.kernels.read.instructions import Pipe
 
 from ...programs import python_program
 from ..code_files import assemble, compile_text, pinned
@@ -145,7 +145,7 @@ class TestConversion:
         code = [(".long 0xbe800080", 0xBE800080) if line == CODE[3] else line for line in CODE]
         install(tmp_path / "bin", "llvm-objdump", monkeypatch, text=printed(start, *code))
         first = parse_assembly(disassemble(device))[0].blocks[0].instructions[0]
-        assert (first.mnemonic, first.operands, first.unit) == (UNREADABLE, "0xbe800080", Unit.OTHER)
+        assert (first.mnemonic, first.operands, first.unit) == (UNREADABLE, "0xbe800080", Pipe.OTHER)
 
     def test_the_newest_tool_is_asked_first(self, tmp_path, monkeypatch):
         """ROCm's before all, then by version; a file under two names is one tool."""

@@ -8,7 +8,7 @@ from rocattn.toolchain import choose_compiler, compile_hip
 from rocattn.toolchain.code_object import kernels_of
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.compare import compare
-from rocattn_profiling.kernels.foreign import Launch, facts_of_file
+from rocattn_profiling.kernels.foreign import LaunchConfig, facts_of_file
 from rocattn_profiling.kernels.read.assembly import parse_assembly
 from rocattn_profiling.kernels.read.text_files import compiler_of, kernels_of_text
 from rocattn_profiling.kernels.view import row
@@ -105,7 +105,7 @@ def facts(folder, content, **launch):
     """Return the facts of a file with this text."""
     path = folder / "k.s"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    found, problems = facts_of_file(path, Launch(**launch))
+    found, problems = facts_of_file(path, LaunchConfig(**launch))
     assert problems == []
     return found
 

@@ -31,7 +31,7 @@ class ProbeError(RocattnError):
 
 
 class PlannedLaunch(msgspec.Struct, frozen=True):
-    """One launch of a plan, as `rocattn.gpu.launch.Launch`."""
+    """One launch of a plan, as `rocattn.gpu.launch.KernelLaunch`."""
 
     kernel: str
     source: str

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.kernels.model.loops import find_loops, hot_loop, hottest, irregular_blocks, usual_path
 from rocattn_profiling.kernels.model.rates import rates
-from rocattn_profiling.kernels.read.instructions import Unit, classify, is_indirect, waits_for_waves
+from rocattn_profiling.kernels.read.instructions import Pipe, classify, is_indirect, waits_for_waves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rocattn_profiling.kernels.model.loops import Loop
     from rocattn_profiling.kernels.model.rates import Cost, Rates
-    from rocattn_profiling.kernels.read.assembly import Function, Instruction
+    from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ _NO_LOOP = "no loop: all of its code, run through once, is counted"
 _OVERLAP = "matrix and vector instructions overlap only with two or more waves on a SIMD, or interleaved in one"
 
 
-def loop_cost(function: Function, arch: str) -> LoopCost | None:
+def loop_cost(function: AssemblyFunction, arch: str) -> LoopCost | None:
     """Return what an iteration of the hot loop costs, or None for a function without instructions.
 
     Args:
@@ -155,12 +155,12 @@ def loop_cost(function: Function, arch: str) -> LoopCost | None:
     return _summary(table, chip, body, costs, function.blocks[path[0]].label if loop else "", loop is not None, notes)
 
 
-def hot_path(function: Function) -> tuple[Instruction, ...]:
+def hot_path(function: AssemblyFunction) -> tuple[Instruction, ...]:
     """Return the instructions of an iteration that `loop_cost` counts."""
     return tuple(one for block in _path(function, hot_loop(function)) for one in function.blocks[block].instructions)
 
 
-def _path(function: Function, loop: Loop | None) -> tuple[int, ...]:
+def _path(function: AssemblyFunction, loop: Loop | None) -> tuple[int, ...]:
     return usual_path(function, loop) if loop else tuple(range(len(function.blocks)))
 
 
@@ -191,9 +191,9 @@ def _summary(
             if cost.kind == "transcendental" and cost.issue < cost.cycles:  # in a unit of their own
                 beside += cost.cycles
         elif part == "memory":
-            busy["lds" if cost.unit is Unit.LDS else "global"] += cost.cycles  # type: ignore[assignment]
+            busy["lds" if cost.unit is Pipe.LDS else "global"] += cost.cycles  # type: ignore[assignment]
             moved[cost.unit.value] += wave * cost.lane_bytes
-        elif cost.unit is Unit.BRANCH:
+        elif cost.unit is Pipe.BRANCH:
             busy["branch"] += cost.cycles  # type: ignore[assignment]
         flops["matrix"] += cost.flops
         flops["vector"] += wave * cost.lane_flops
@@ -241,13 +241,13 @@ def _bound(table: Rates, busy: Counter[str], shared_issue: float, beside: float)
 
 
 _PARTS = {
-    Unit.MATRIX: "matrix", Unit.VECTOR: "vector", Unit.SCALAR: "scalar", Unit.LDS: "memory", Unit.GLOBAL: "memory",
-    Unit.SCRATCH: "memory", Unit.BRANCH: "other", Unit.WAIT: "other", Unit.HINT: "other", Unit.OTHER: "other",
+    Pipe.MATRIX: "matrix", Pipe.VECTOR: "vector", Pipe.SCALAR: "scalar", Pipe.LDS: "memory", Pipe.GLOBAL: "memory",
+    Pipe.SCRATCH: "memory", Pipe.BRANCH: "other", Pipe.WAIT: "other", Pipe.HINT: "other", Pipe.OTHER: "other",
 }  # fmt: skip
 
 
 def _notes(
-    function: Function, table: Rates, loops: Sequence[Loop], loop: Loop | None, path: tuple[int, ...],
+    function: AssemblyFunction, table: Rates, loops: Sequence[Loop], loop: Loop | None, path: tuple[int, ...],
     unknown: Iterable[Instruction],
 ) -> tuple[str, ...]:  # fmt: skip
     """Return what a reader of the numbers must know about this function."""
@@ -259,7 +259,7 @@ def _notes(
         if met := inner.intersection(path):
             notes.append(f"inner loops on the way ({len(met)}) are counted as run through once")
     units = {classify(one.mnemonic).unit for block in path for one in function.blocks[block].instructions}
-    if table.family.startswith("cdna") and {Unit.MATRIX, Unit.VECTOR} <= units:
+    if table.family.startswith("cdna") and {Pipe.MATRIX, Pipe.VECTOR} <= units:
         notes.append(_OVERLAP)
     if irregular_blocks(function, loops):
         notes.append("some cycles of branches can be entered at several places: they are no loops here")

@@ -17,7 +17,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.kernels.read.disassembly import find_tools
-from rocattn_profiling.kernels.read.instructions import Unit
+from rocattn_profiling.kernels.read.instructions import Pipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,7 @@ def estimate(body: Sequence[Instruction], arch: str) -> Estimate:
 
 
 def _estimate(tool: str, body: Sequence[Instruction], arch: str) -> Estimate:
-    given = [one for one in body if one.unit is not Unit.BRANCH]  # it cannot follow them
+    given = [one for one in body if one.unit is not Pipe.BRANCH]  # it cannot follow them
     left_out: list[str] = []
     report: _Report | None = None
     while given and report is None:

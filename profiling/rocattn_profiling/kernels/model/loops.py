@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.kernels.model.graph import Dominance, cyclic_nodes, dominators, reverse_postorder
 from rocattn_profiling.kernels.read.assembly import Counts
-from rocattn_profiling.kernels.read.instructions import Access, Unit, classify, lane_flops, lane_product_flops
+from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, lane_flops, lane_product_flops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from rocattn_profiling.kernels.read.assembly import Function, Instruction
+    from rocattn_profiling.kernels.read.assembly import AssemblyFunction, Instruction
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Loop:
         return frozenset(found)
 
 
-def counts_of(function: Function, blocks: Iterable[int]) -> Counts:
+def counts_of(function: AssemblyFunction, blocks: Iterable[int]) -> Counts:
     """Add up what blocks hold."""
     return Counts.of(one for block in blocks for one in function.blocks[block].instructions)
 
 
-def find_loops(function: Function) -> tuple[Loop, ...]:
+def find_loops(function: AssemblyFunction) -> tuple[Loop, ...]:
     """Return all loops by the place of their headers.
 
     Cycles that can be entered at several places (compilers make none) are no natural loops and are left out; see
@@ -127,7 +127,7 @@ def _nest(
     return own, around
 
 
-def irregular_blocks(function: Function, loops: Iterable[Loop]) -> set[int]:
+def irregular_blocks(function: AssemblyFunction, loops: Iterable[Loop]) -> set[int]:
     """Return the blocks that can be reached on cycles which are no natural loops.
 
     Args:
@@ -140,17 +140,17 @@ def irregular_blocks(function: Function, loops: Iterable[Loop]) -> set[int]:
     return cyclic_nodes(successors, back).intersection(reachable)
 
 
-def matrix_loops(function: Function) -> tuple[Loop, ...]:
+def matrix_loops(function: AssemblyFunction) -> tuple[Loop, ...]:
     """Return the loops with matrix instructions of their own."""
-    return tuple(loop for loop in find_loops(function) if counts_of(function, loop.own).units[Unit.MATRIX])
+    return tuple(loop for loop in find_loops(function) if counts_of(function, loop.own).units[Pipe.MATRIX])
 
 
-def hot_loop(function: Function) -> Loop | None:
+def hot_loop(function: AssemblyFunction) -> Loop | None:
     """Return the loop that the kernel spends its time in, as far as the text can tell; None without loops."""
     return hottest(function, find_loops(function))
 
 
-def hottest(function: Function, loops: Iterable[Loop]) -> Loop | None:
+def hottest(function: AssemblyFunction, loops: Iterable[Loop]) -> Loop | None:
     """Return the hot one of a function's loops.
 
     It is the loop with the most matrix instructions of its own (not in inner loops), else with the most FLOPs, else
@@ -161,19 +161,19 @@ def hottest(function: Function, loops: Iterable[Loop]) -> Loop | None:
     def heat(loop: Loop) -> tuple[int, int, int]:
         bodies = [function.blocks[block].instructions for block in loop.own]
         units = Counter(classify(one.mnemonic).unit for body in bodies for one in body)
-        if matrix := units[Unit.MATRIX]:
+        if matrix := units[Pipe.MATRIX]:
             return matrix, 0, 0
-        return 0, sum(_flops(body, lane_flops) for body in bodies), units[Unit.VECTOR]
+        return 0, sum(_flops(body, lane_flops) for body in bodies), units[Pipe.VECTOR]
 
     return max((loop for loop in loops if not _is_over_tiles(function, loop)), key=heat, default=None)
 
 
-def _is_over_tiles(function: Function, loop: Loop) -> bool:
+def _is_over_tiles(function: AssemblyFunction, loop: Loop) -> bool:
     """Whether a loop stores or adds to global memory, and one in it computes matrix products and does not."""
 
     def stores(loop: Loop) -> bool:
         blocks = [function.blocks[block].counts for block in loop.own]
-        return any(one.accesses(Unit.GLOBAL, access) for one in blocks for access in (Access.STORE, Access.ATOMIC))
+        return any(one.accesses(Pipe.GLOBAL, access) for one in blocks for access in (Access.STORE, Access.ATOMIC))
 
     def has_products(loop: Loop) -> bool:
         return any(function.blocks[block].counts.matrix for block in loop.own)
@@ -190,7 +190,7 @@ def _flops(body: Iterable[Instruction], flops: Callable[[str], int]) -> int:
 _DIVISION = re.compile(r"v_div_scale_|v_cvt_u32_f32")  # of floats; of integers, by way of floats
 
 
-def usual_path(function: Function, loop: Loop) -> tuple[int, ...]:
+def usual_path(function: AssemblyFunction, loop: Loop) -> tuple[int, ...]:
     """Return the blocks of an iteration in which nothing rare happens.
 
     Of all ways from the header to a latch it is the one with the most FLOPs in matrix instructions (in fused
@@ -221,7 +221,7 @@ def usual_path(function: Function, loop: Loop) -> tuple[int, ...]:
     return _best_path(function, loop, value, followers)
 
 
-def _masked_loads(function: Function, loop: Loop) -> dict[int, tuple[int]]:
+def _masked_loads(function: AssemblyFunction, loop: Loop) -> dict[int, tuple[int]]:
     """Return the blocks from which one way only loads, and that way; the other goes past it, or sets other values.
 
     That is how a mask looks which is the same for all lanes, of a row of a tile that a wave loads together. Where the
@@ -245,7 +245,7 @@ def _masked_loads(function: Function, loop: Loop) -> dict[int, tuple[int]]:
     return found
 
 
-def _behind_jump(function: Function, block: int) -> int:
+def _behind_jump(function: AssemblyFunction, block: int) -> int:
     """Return where a block leads that only jumps; else itself."""
     jumps = [one.mnemonic for one in function.blocks[block].instructions] == ["s_branch"]
     return next(iter(function.blocks[block].successors), block) if jumps else block
@@ -258,7 +258,7 @@ def _only_loads(body: Sequence[Instruction]) -> bool:
     the flag before the next of them. A mask has no next way.
     """
     operations = [one.operations[0] for one in body]
-    first = next((i for i, one in enumerate(operations) if one.unit is Unit.GLOBAL), len(body))
+    first = next((i for i, one in enumerate(operations) if one.unit is Pipe.GLOBAL), len(body))
     uses = any(_WAIT.match(one.mnemonic) and not _ALU_WAIT.match(one.mnemonic) for one in body[first:])
     flags = any(_FLAG.match(f"{one.mnemonic} {one.operands}") for one in body)
     others = {
@@ -266,10 +266,10 @@ def _only_loads(body: Sequence[Instruction]) -> bool:
         for one, instruction in zip(operations, body, strict=True)
         if one.unit not in _ADDRESSES and not _WAIT.match(instruction.mnemonic)
     }
-    return others == {(Unit.GLOBAL, Access.LOAD)} and not uses and not flags
+    return others == {(Pipe.GLOBAL, Access.LOAD)} and not uses and not flags
 
 
-_ADDRESSES = {Unit.VECTOR, Unit.SCALAR, Unit.HINT, Unit.BRANCH}
+_ADDRESSES = {Pipe.VECTOR, Pipe.SCALAR, Pipe.HINT, Pipe.BRANCH}
 _WAIT, _ALU_WAIT = re.compile(r"s_wait"), re.compile(r"s_wait(?:cnt_depctr|_alu)")
 _FLAG = re.compile(r"s_mov_b(?:32|64) [^,]+, (?:0|-1)$")
 
@@ -277,10 +277,10 @@ _FLAG = re.compile(r"s_mov_b(?:32|64) [^,]+, (?:0|-1)$")
 def _widest_load(body: Iterable[Instruction]) -> int:
     """Return the bytes that a lane gets from the widest load of global memory; 1 if the width is not known."""
     loads = (one.operations[0] for one in body if classify(one.mnemonic).access is Access.LOAD)
-    return max((load.width or 1 for load in loads if load.unit is Unit.GLOBAL), default=0)
+    return max((load.width or 1 for load in loads if load.unit is Pipe.GLOBAL), default=0)
 
 
-def longest_path(function: Function, loop: Loop) -> tuple[int, ...]:
+def longest_path(function: AssemblyFunction, loop: Loop) -> tuple[int, ...]:
     """Return the blocks of an iteration with the most instructions, inner loops run through once."""
 
     def value(block: int) -> tuple[int, bool, int]:
@@ -290,7 +290,7 @@ def longest_path(function: Function, loop: Loop) -> tuple[int, ...]:
 
 
 def _best_path(
-    function: Function,
+    function: AssemblyFunction,
     loop: Loop,
     value: Callable[[int], tuple[int, bool, int]],
     followers: Callable[[int], tuple[int, ...]],

@@ -54,7 +54,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OccupancyStep:
     """The next step up: the waves of a SIMD (and blocks) that are won once every need is met."""
 
     waves: float
@@ -97,7 +97,7 @@ class Occupancy:
     limits: tuple[Limit, ...]
     binding: Limit
     bound_by: tuple[str, ...]
-    next_step: Step | None
+    next_step: OccupancyStep | None
     slack: dict[str, int]
     llvm_waves_per_simd: int
     sentence: str
@@ -254,7 +254,7 @@ def _most(kernel: _Kernel, blocks: int | None, waves: int) -> dict[str, int]:
     return most
 
 
-def _next_step(kernel: _Kernel, binding: Limit) -> Step | None:
+def _next_step(kernel: _Kernel, binding: Limit) -> OccupancyStep | None:
     """Return the smallest change of registers and LDS that gives a wave or a block more."""
     blocks = None if binding.blocks is None else binding.blocks + 1
     waves = int(binding.waves) + 1 if blocks is None else -(-blocks * kernel.waves // kernel.simds)
@@ -269,7 +269,7 @@ def _next_step(kernel: _Kernel, binding: Limit) -> Step | None:
         lds_bytes=met.get(_LDS, kernel.lds_bytes),
     )  # fmt: skip
     won = min(_limits(after), key=lambda limit: limit.waves)
-    return Step(won.waves, won.blocks, needs)
+    return OccupancyStep(won.waves, won.blocks, needs)
 
 
 def _slack(kernel: _Kernel, binding: Limit) -> dict[str, int]:
@@ -281,7 +281,7 @@ def _slack(kernel: _Kernel, binding: Limit) -> dict[str, int]:
     return {name: limit - now[name] for name, limit in most.items()}
 
 
-def _sentence(kernel: _Kernel, binding: Limit, bound_by: tuple[str, ...], step: Step | None, unit: str) -> str:
+def _sentence(kernel: _Kernel, binding: Limit, bound_by: tuple[str, ...], step: OccupancyStep | None, unit: str) -> str:
     """Return the result in words: what may be resident, never what a run had, which may stand beside it."""
     slots = kernel.arch.waves_per_simd
     if binding.waves == slots:

@@ -16,7 +16,14 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.kernels.read.instructions import Operation, Role, Unit, classify, has_lane_exchange, lane_flops
+from rocattn_profiling.kernels.read.instructions import (
+    Operation,
+    Pipe,
+    Role,
+    classify,
+    has_lane_exchange,
+    lane_flops,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +56,7 @@ class Cost:
     """
 
     kind: str
-    unit: Unit
+    unit: Pipe
     cycles: float
     issue: float
     peak_cycles: float = 0
@@ -80,7 +87,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatrixProduct:
     """What a matrix instruction takes; see ``rates.toml``."""
 
     cycles: float
@@ -108,7 +115,7 @@ class Rates:
     cycles: Mapping[str, float]
     issue: Mapping[str, float]
     memory: Mapping[tuple[str, str], Memory]
-    products: Mapping[tuple[str, ...], Product]
+    products: Mapping[tuple[str, ...], MatrixProduct]
     peak: Mapping[str, float]
     one_cycle: re.Pattern[str]
     _costs: dict[tuple[Any, ...], Cost] = field(default_factory=dict, repr=False, compare=False)
@@ -125,27 +132,27 @@ class Rates:
     def _cost(self, instruction: Instruction) -> Cost:
         mnemonic, operations = instruction.mnemonic, instruction.operations
         operation = operations[0]
-        if operation.unit is Unit.MATRIX:
+        if operation.unit is Pipe.MATRIX:
             return self._product(mnemonic, instruction.operands, operation.flops)
         if operation.unit in _MEMORY_UNITS:
             return self._access(instruction, operation)
         kind = kind_of(mnemonic, instruction.operands)
         cycles = self.cycles.get(kind)
-        known = cycles is not None and operation.unit is not Unit.OTHER
+        known = cycles is not None and operation.unit is not Pipe.OTHER
         if cycles is None:
-            cycles = self.cycles["plain" if operation.unit is Unit.VECTOR else "other"]
+            cycles = self.cycles["plain" if operation.unit is Pipe.VECTOR else "other"]
         issue = self.issue.get(kind, cycles)
         if mnemonic == "s_nop":  # s_nop 3 takes four issue slots (ISA documents: wait states, operand + 1)
             cycles = issue = cycles * (_number(instruction.operands) + 1)
         elif kind != "cross_lane" and self.one_cycle.match(mnemonic):
             cycles = issue = 1
-        flops = sum(map(lane_flops, instruction.mnemonics)) if operation.unit is Unit.VECTOR else 0
+        flops = sum(map(lane_flops, instruction.mnemonics)) if operation.unit is Pipe.VECTOR else 0
         return Cost(
             kind, operation.unit, cycles, issue, known=known, lane_flops=flops, operations=len(operations)
         )  # fmt: skip
 
     def _access(self, instruction: Instruction, operation: Operation) -> Cost:
-        unit = "lds" if operation.unit is Unit.LDS else "global"  # scratch is global memory of the lane's own
+        unit = "lds" if operation.unit is Pipe.LDS else "global"  # scratch is global memory of the lane's own
         kind = _memory_kind(operation)
         access = operation.access.value if operation.access else "exchange" if kind.endswith("exchange") else "atomic"
         outside = _NO_SCALAR_ADDRESS.search(instruction.operands) is not None
@@ -163,12 +170,12 @@ class Rates:
         if product is None:
             best = max(self.peak.values(), default=0)
             cycles = flops / best if best else self.cycles["plain"]
-            return Cost("matrix", Unit.MATRIX, cycles, cycles, cycles, known=False, flops=flops)
+            return Cost("matrix", Pipe.MATRIX, cycles, cycles, cycles, known=False, flops=flops)
         half = product.half_if_narrow and min(_format(operands, "cbsz"), _format(operands, "blgp")) >= _NARROW
         cycles = product.cycles / (2 if half else 1)
         peak = cycles if product.sparse or product.half_if_narrow else flops / self.peak[_element(key)]
         issue = product.issue if product.issue < product.cycles else cycles
-        return Cost("matrix", Unit.MATRIX, cycles, issue, peak, flops=flops)
+        return Cost("matrix", Pipe.MATRIX, cycles, issue, peak, flops=flops)
 
 
 @cache
@@ -196,11 +203,13 @@ def rates(arch: str, wave_size: int) -> Rates:
     for entry in _of(family, data["memory"]):
         numbers = {k: v for k, v in entry.items() if k not in {"families", "unit", "access", "source", "measured"}}
         memory.update({(entry["unit"], access): Memory(**numbers) for access in entry["access"]})
-    products: dict[tuple[str, ...], Product] = {}
+    products: dict[tuple[str, ...], MatrixProduct] = {}
     peak: dict[str, float] = {}
     for entry in _of(family, data["matrix"]):
         own = entry["cycles"]
-        made = Product(own, entry.get("issue", own), entry.get("sparse", False), entry.get("half_if_narrow", False))
+        made = MatrixProduct(
+            own, entry.get("issue", own), entry.get("sparse", False), entry.get("half_if_narrow", False)
+        )
         for name in _expand(entry["names"]):
             key = product_key(f"v_{name}")
             products[key] = made
@@ -223,7 +232,7 @@ def kind_of(mnemonic: str, operands: str = "") -> str:
     unit = operation.unit
     if unit in _MEMORY_UNITS:
         return _memory_kind(operation)
-    if unit is not Unit.VECTOR:
+    if unit is not Pipe.VECTOR:
         return str(unit.value)
     if mnemonic.startswith("v_dual_"):
         return "dual"
@@ -272,7 +281,7 @@ def product_key(mnemonic: str) -> tuple[str, ...]:
 
 _WAVE64 = 64
 _NARROW = 2  # MFMA formats 0 and 1 have 8 bits, 2 to 4 have 6 and 4 (LLVM: MFMAScaleFormats)
-_MEMORY_UNITS = frozenset({Unit.LDS, Unit.GLOBAL, Unit.SCRATCH})
+_MEMORY_UNITS = frozenset({Pipe.LDS, Pipe.GLOBAL, Pipe.SCRATCH})
 _NO_SCALAR_ADDRESS = re.compile(r", (?:off|null)\b")
 _F64 = re.compile(r"_f64(?=_|$)")
 _PLAIN_KINDS = (

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from rocattn_profiling.kernels.read.instructions import (
     Access,
     Operation,
+    Pipe,
     Role,
-    Unit,
     classify,
     ends_flow,
     has_lane_exchange,
@@ -71,14 +71,14 @@ class Instruction:
         if self.mnemonic.startswith("v_dual_"):
             return tuple(map(classify, self.mnemonics))
         found = classify(self.mnemonic)
-        if found.unit is Unit.VECTOR and found.role is not Role.CROSS_LANE and has_lane_exchange(self.operands):
-            return (Operation(Unit.VECTOR, Role.CROSS_LANE),)
-        if found.unit is Unit.GLOBAL and self.on_stack:
-            return (Operation(Unit.SCRATCH, access=found.access, width=found.width),)
+        if found.unit is Pipe.VECTOR and found.role is not Role.CROSS_LANE and has_lane_exchange(self.operands):
+            return (Operation(Pipe.VECTOR, Role.CROSS_LANE),)
+        if found.unit is Pipe.GLOBAL and self.on_stack:
+            return (Operation(Pipe.SCRATCH, access=found.access, width=found.width),)
         return (found,)
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> Pipe:
         """The unit that it is issued to."""
         return self.operations[0].unit
 
@@ -101,7 +101,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Block:
+class BasicBlock:
     """A basic block.
 
     Attributes:
@@ -121,7 +121,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Function:
+class AssemblyFunction:
     """A kernel or a function that kernels call.
 
     Attributes:
@@ -134,7 +134,7 @@ class Function:
 
     name: str
     target: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[BasicBlock, ...]
     descriptor: dict[str, str] = field(default_factory=dict)
     unknown_targets: tuple[str, ...] = ()
 
@@ -166,12 +166,12 @@ class Counts:
         spills: Instructions that save or restore spilled registers.
     """
 
-    units: Counter[Unit] = field(default_factory=Counter)
+    units: Counter[Pipe] = field(default_factory=Counter)
     roles: Counter[Role] = field(default_factory=Counter)
     vector_operations: int = 0
     dual: int = 0
     barriers: int = 0
-    memory: Counter[tuple[Unit, Access, int]] = field(default_factory=Counter)
+    memory: Counter[tuple[Pipe, Access, int]] = field(default_factory=Counter)
     flops: int = 0
     matrix: Counter[str] = field(default_factory=Counter)
     spills: int = 0
@@ -179,9 +179,9 @@ class Counts:
     @classmethod
     def of(cls, instructions: Iterable[Instruction]) -> Counts:
         """Count instructions."""
-        units: Counter[Unit] = Counter()
+        units: Counter[Pipe] = Counter()
         roles: Counter[Role] = Counter()
-        memory: Counter[tuple[Unit, Access, int]] = Counter()
+        memory: Counter[tuple[Pipe, Access, int]] = Counter()
         matrix: Counter[str] = Counter()
         vector_operations = dual = barriers = flops = spills = 0
         for one in instructions:
@@ -191,13 +191,13 @@ class Counts:
             spills += one.spill
             barriers += waits_for_waves(one.mnemonic)
             for operation in operations:
-                if operation.unit is Unit.VECTOR:
+                if operation.unit is Pipe.VECTOR:
                     vector_operations += 1
-                if operation.unit is Unit.VECTOR or operation.role is Role.CROSS_LANE:
+                if operation.unit is Pipe.VECTOR or operation.role is Role.CROSS_LANE:
                     roles[operation.role] += 1
                 if operation.access:
                     memory[operation.unit, operation.access, operation.width] += 1
-                if operation.unit is Unit.MATRIX:
+                if operation.unit is Pipe.MATRIX:
                     flops += operation.flops
                     matrix[one.mnemonic] += 1
         return cls(units, roles, vector_operations, dual, barriers, memory, flops, matrix, spills)
@@ -215,11 +215,11 @@ class Counts:
         """All issued instructions."""
         return sum(self.units.values())
 
-    def accesses(self, unit: Unit, access: Access | None = None) -> int:
+    def accesses(self, unit: Pipe, access: Access | None = None) -> int:
         """Return the instructions that access a memory, one way or any."""
         return sum(n for (u, a, _), n in self.memory.items() if u is unit and access in {None, a})
 
-    def lane_bytes(self, unit: Unit, access: Access | None = None) -> int:
+    def lane_bytes(self, unit: Pipe, access: Access | None = None) -> int:
         """Return the bytes that one lane moves to or from a memory, one way or any."""
         return sum(n * width for (u, a, width), n in self.memory.items() if u is unit and access in {None, a})
 
@@ -237,7 +237,7 @@ _FILE = re.compile(r"\s*\.file\s+(\d+)\s+(?:\"[^\"]*\"\s+)?\"([^\"]*)\"")
 _SPILL = re.compile(r"Folded (?:Spill|Reload)")
 
 
-def parse_assembly(text: str, first_line: int = 1) -> tuple[Function, ...]:
+def parse_assembly(text: str, first_line: int = 1) -> tuple[AssemblyFunction, ...]:
     """Split assembly text of one target into its functions, in their order.
 
     Lines that are no AMDGPU assembly are passed over: text of any other kind has no functions.
@@ -320,7 +320,7 @@ class _Reader:
         elif text.startswith(".size"):
             self._body = None
 
-    def functions(self) -> tuple[Function, ...]:
+    def functions(self) -> tuple[AssemblyFunction, ...]:
         """Return what was read."""
         made = []
         for name, body in self._bodies.items():
@@ -329,7 +329,7 @@ class _Reader:
                 _BUFFER_STACK.match(self._target) and descriptor.get("private_segment_fixed_size", "0") != "0"
             )
             blocks, unknown = _basic_blocks(_with_stack(body) if through_buffer else body)
-            made.append(Function(name, self._target, blocks, descriptor, unknown))
+            made.append(AssemblyFunction(name, self._target, blocks, descriptor, unknown))
         return tuple(made)
 
 
@@ -359,7 +359,7 @@ def _marked(one: str | Instruction, stack: str) -> str | Instruction:
     return replace(one, stack=True)
 
 
-def _basic_blocks(body: list[str | Instruction]) -> tuple[tuple[Block, ...], tuple[str, ...]]:
+def _basic_blocks(body: list[str | Instruction]) -> tuple[tuple[BasicBlock, ...], tuple[str, ...]]:
     """Return the blocks of a function, and the labels that its branches name in vain."""
     targets = {one.target for one in body if isinstance(one, Instruction) and is_branch(one.mnemonic)}
     parts: list[tuple[str, list[Instruction]]] = [("", [])]
@@ -384,5 +384,5 @@ def _basic_blocks(body: list[str | Instruction]) -> tuple[tuple[Block, ...], tup
         follow = [index + 1] if index + 1 < len(parts) and (last is None or last.falls_through) else []
         if last is not None and last.target in at and at[last.target] not in follow:
             follow.append(at[last.target])
-        blocks.append(Block(label, tuple(instructions), tuple(follow)))
+        blocks.append(BasicBlock(label, tuple(instructions), tuple(follow)))
     return tuple(blocks), tuple(sorted(unknown))

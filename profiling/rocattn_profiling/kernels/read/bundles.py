@@ -29,7 +29,7 @@ _NOT_ZERO = re.compile(rb"[^\0]")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class EmbeddedObject:
     """A piece of a file that is, or should be, a code object.
 
     Attributes:
@@ -45,7 +45,7 @@ class Part:
     problem: str = ""
 
 
-def parts_of(data: bytes) -> Iterator[Part]:
+def parts_of(data: bytes) -> Iterator[EmbeddedObject]:
     """Yield the code objects of a file and what should be some, in its order.
 
     Raises:
@@ -54,9 +54,9 @@ def parts_of(data: bytes) -> Iterator[Part]:
     yield from _parts(data, "", compressed.Budget(), in_archive=False)
 
 
-def _parts(data: bytes, where: str, budget: compressed.Budget, *, in_archive: bool) -> Iterator[Part]:
+def _parts(data: bytes, where: str, budget: compressed.Budget, *, in_archive: bool) -> Iterator[EmbeddedObject]:
     if is_code_object(data) or data.startswith(_BITCODE):
-        yield Part(where, "", data, _no_code_object(data))
+        yield EmbeddedObject(where, "", data, _no_code_object(data))
     elif data.startswith((_BUNDLE, _COMPRESSED, _OFFLOAD)):
         yield from _bundles(data, where, budget)
     elif is_elf(data):
@@ -87,7 +87,7 @@ _REASONS = (
 )
 
 
-def _bundles(data: bytes, where: str, budget: compressed.Budget) -> Iterator[Part]:
+def _bundles(data: bytes, where: str, budget: compressed.Budget) -> Iterator[EmbeddedObject]:
     """Yield the parts of bundles that lie one after the other with zeros between, as in a section .hip_fatbin."""
     at = 0
     view = memoryview(data)
@@ -108,9 +108,9 @@ def _bundles(data: bytes, where: str, budget: compressed.Budget) -> Iterator[Par
         at = more.start() if more else len(data)
 
 
-def _plain(data: memoryview, where: str) -> tuple[int, list[Part]]:
+def _plain(data: memoryview, where: str) -> tuple[int, list[EmbeddedObject]]:
     """Return how long a bundle is, and its device code."""
-    parts: list[Part] = []
+    parts: list[EmbeddedObject] = []
     try:
         (count,) = struct.unpack_from("<Q", data, len(_BUNDLE))
         at = end = len(_BUNDLE) + 8
@@ -131,7 +131,7 @@ def _plain(data: memoryview, where: str) -> tuple[int, list[Part]]:
     return end, parts
 
 
-def _offload_binary(data: memoryview, where: str) -> tuple[int, list[Part]]:
+def _offload_binary(data: memoryview, where: str) -> tuple[int, list[EmbeddedObject]]:
     """Return how long an offload binary of version 1 is, and its image."""
     try:
         version, size, entry_at = struct.unpack_from("<IQQ", data, len(_OFFLOAD))
@@ -151,11 +151,11 @@ def _offload_binary(data: memoryview, where: str) -> tuple[int, list[Part]]:
     return max(size, 1), [_part(target, content, where)] if amd else []
 
 
-def _part(entry: str, data: bytes, where: str) -> Part:
+def _part(entry: str, data: bytes, where: str) -> EmbeddedObject:
     """Return a part by its entry's name: "hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-"."""
     found = _TARGET.search(entry)
     target = found[0] if found else ""
-    return Part(f"{where}[{target or shown(entry, 80)}]", target, data, _no_code_object(data))
+    return EmbeddedObject(f"{where}[{target or shown(entry, 80)}]", target, data, _no_code_object(data))
 
 
 def _counted(count: int) -> int:
@@ -174,7 +174,7 @@ def _c_string(data: memoryview, start: int, limit: int = 256) -> bytes:
     return bytes(data[start : start + limit]).partition(b"\0")[0]
 
 
-def _fat_sections(data: bytes, where: str, budget: compressed.Budget) -> Iterator[Part]:
+def _fat_sections(data: bytes, where: str, budget: compressed.Budget) -> Iterator[EmbeddedObject]:
     """Yield the device code of a program, library or object file of a host."""
     elf = Elf.read(data)
     sections = [section for name in _FAT_SECTIONS for section in elf.named(name)]
@@ -188,7 +188,7 @@ def _fat_sections(data: bytes, where: str, budget: compressed.Budget) -> Iterato
         yield from _bundles(elf.content(section), where, budget)
 
 
-def _archive(data: bytes, budget: compressed.Budget) -> Iterator[Part]:
+def _archive(data: bytes, budget: compressed.Budget) -> Iterator[EmbeddedObject]:
     """Yield the device code of an archive's members; those without any are passed over, as most are."""
     names, at = b"", len(_ARCHIVE)
     while at < len(data):
@@ -217,7 +217,7 @@ def _member(name: bytes, content: bytes, names: bytes) -> tuple[bytes, bytes]:
     return name.rstrip(b"/"), content
 
 
-def _member_parts(content: bytes, where: str, budget: compressed.Budget) -> Iterator[Part]:
+def _member_parts(content: bytes, where: str, budget: compressed.Budget) -> Iterator[EmbeddedObject]:
     if is_elf(content) and not is_code_object(content):
         elf = Elf.read(content)
         if not any(elf.named(name) for name in _FAT_SECTIONS):
@@ -225,4 +225,4 @@ def _member_parts(content: bytes, where: str, budget: compressed.Budget) -> Iter
     try:
         yield from _parts(content, where, budget, in_archive=True)
     except ToolchainError as error:
-        yield Part(where, "", content, str(error))
+        yield EmbeddedObject(where, "", content, str(error))

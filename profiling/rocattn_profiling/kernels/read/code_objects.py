@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rocattn.toolchain.code_object import KernelInfo
     from rocattn.toolchain.descriptor import KernelDescriptor
     from rocattn.toolchain.elf import Elf, Symbol
-    from rocattn_profiling.kernels.read.bundles import Part
+    from rocattn_profiling.kernels.read.bundles import EmbeddedObject
 
 
 class CodeObjectError(RocattnError, ValueError):
@@ -97,7 +97,7 @@ def read_objects(data: bytes, name: str) -> tuple[DeviceObject, ...]:
     return tuple(found)
 
 
-def _read(part: Part, name: str) -> DeviceObject:
+def _read(part: EmbeddedObject, name: str) -> DeviceObject:
     """Describe a part as far as it can be."""
     if part.problem:
         return DeviceObject(name, part.target, 0, (), part.data, (part.problem,))

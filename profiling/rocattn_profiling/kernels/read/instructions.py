@@ -8,7 +8,7 @@ from enum import Enum
 from functools import lru_cache
 
 
-class Unit(Enum):
+class Pipe(Enum):
     """Where an instruction goes. `HINT` costs an issue slot and computes nothing: s_delay_alu, s_nop, s_clause."""
 
     MATRIX = "matrix"
@@ -55,7 +55,7 @@ class Operation:
             of sparse products count the dense K.
     """
 
-    unit: Unit
+    unit: Pipe
     role: Role = Role.PLAIN
     access: Access | None = None
     width: int = 0
@@ -73,7 +73,7 @@ def classify(mnemonic: str) -> Operation:
         return _vector(mnemonic)
     if prefix in _MEMORY:
         return _memory(_MEMORY[prefix], mnemonic)
-    return Operation(Unit.SCALAR if prefix == "s" else Unit.OTHER)
+    return Operation(Pipe.SCALAR if prefix == "s" else Pipe.OTHER)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -131,11 +131,11 @@ _NO_FALL_THROUGH = re.compile(r"s_branch|s_endpgm|s_setpc|s_rfe")
 _DPP = re.compile(r"\b(?:quad_perm|dpp8|row_\w+|wave_\w+):|\brow_(?:half_)?mirror\b")
 _FIXED = (
     (re.compile(r"s_wait|s_barrier|s_[di]cache|s_gl1_inv|(?:buffer|global)_(?:gl[01]_inv|inv|wb\w*)$"),
-     Operation(Unit.WAIT)),
+     Operation(Pipe.WAIT)),
     (re.compile(r"s_delay_alu|[sv]_nop|ds_nop|s_clause|s_setprio|s_sleep|s_(?:set_)?inst_prefetch|s_code_end|s_sendmsg|"
-                r"s_ttrace"), Operation(Unit.HINT)),
-    (re.compile(r"s_c?branch|s_subvector_loop|s_setpc|s_swappc|s_call|s_endpgm|s_rfe"), Operation(Unit.BRANCH)),
-    (re.compile(r"ds_(?:b?permute|swizzle)"), Operation(Unit.LDS, Role.CROSS_LANE)),
+                r"s_ttrace"), Operation(Pipe.HINT)),
+    (re.compile(r"s_c?branch|s_subvector_loop|s_setpc|s_swappc|s_call|s_endpgm|s_rfe"), Operation(Pipe.BRANCH)),
+    (re.compile(r"ds_(?:b?permute|swizzle)"), Operation(Pipe.LDS, Role.CROSS_LANE)),
 )  # fmt: skip
 _VECTOR_ROLES = (
     (Role.CROSS_LANE, re.compile(r"v_(?:permlane|readlane|readfirstlane|writelane)|v_\w+_dpp8?$")),
@@ -148,8 +148,8 @@ _VECTOR_ROLES = (
 
 def _vector(mnemonic: str) -> Operation:
     if _MATRIX.match(mnemonic):
-        return Operation(Unit.MATRIX, flops=_matrix_flops(mnemonic))
-    return Operation(Unit.VECTOR, next((role for role, known in _VECTOR_ROLES if known.match(mnemonic)), Role.PLAIN))
+        return Operation(Pipe.MATRIX, flops=_matrix_flops(mnemonic))
+    return Operation(Pipe.VECTOR, next((role for role, known in _VECTOR_ROLES if known.match(mnemonic)), Role.PLAIN))
 
 
 _DOT = re.compile(r"v_(?:dual_)?dot(\d)c?_f\w*_(?:f|bf)\d")
@@ -180,14 +180,14 @@ def _matrix_flops(mnemonic: str) -> int:
 
 
 _MEMORY = {
-    "ds": Unit.LDS, "global": Unit.GLOBAL, "flat": Unit.GLOBAL, "buffer": Unit.GLOBAL, "tbuffer": Unit.GLOBAL,
-    "image": Unit.GLOBAL, "scratch": Unit.SCRATCH,
+    "ds": Pipe.LDS, "global": Pipe.GLOBAL, "flat": Pipe.GLOBAL, "buffer": Pipe.GLOBAL, "tbuffer": Pipe.GLOBAL,
+    "image": Pipe.GLOBAL, "scratch": Pipe.SCRATCH,
 }  # fmt: skip
 _LOAD, _STORE = re.compile(r"_(?:read|load)"), re.compile(r"_(?:write|store)")
 _NO_ACCESS = re.compile(r"ds_(?:append|consume|gws|ordered)|\w+_(?:prefetch|sample|get)")
 
 
-def _memory(unit: Unit, mnemonic: str) -> Operation:
+def _memory(unit: Pipe, mnemonic: str) -> Operation:
     if _NO_ACCESS.match(mnemonic):
         return Operation(unit)
     access = Access.LOAD if _LOAD.search(mnemonic) else Access.STORE if _STORE.search(mnemonic) else Access.ATOMIC

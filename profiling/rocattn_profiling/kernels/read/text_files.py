@@ -10,7 +10,7 @@ from rocattn.toolchain.code_object import KernelInfo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocattn_profiling.kernels.read.assembly import Function
+    from rocattn_profiling.kernels.read.assembly import AssemblyFunction
 
 _KERNEL = re.compile(r"^ {2}- ", re.MULTILINE)
 _FIELD = re.compile(r"^(?: {4}| {2}- )(\.\w+):[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
@@ -54,7 +54,7 @@ def compiler_of(text: str) -> str:
     return found[1] if found else ""
 
 
-def kernels_of_text(text: str, functions: tuple[Function, ...]) -> dict[str, KernelInfo]:
+def kernels_of_text(text: str, functions: tuple[AssemblyFunction, ...]) -> dict[str, KernelInfo]:
     """Return what a text says of each of its kernels, by symbol; `KernelInfo.unknown` names what it does not say.
 
     The metadata is YAML as LLVM prints it, of which only a kernel's own scalar fields are read.
@@ -89,7 +89,7 @@ def _metadata(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def _info(function: Function, fields: dict[str, str], code_bytes: int) -> KernelInfo:
+def _info(function: AssemblyFunction, fields: dict[str, str], code_bytes: int) -> KernelInfo:
     values: dict[str, Any] = {"wave_size": function.wave_size}
     unknown = []
     for name, (key, directive) in _NUMBERS.items():

@@ -65,7 +65,6 @@ def audit_shipped(
     root: Path | None = None,
     kernels: Sequence[shipped.Shipped] | None = None,
     subject: str = "this checkout",
-    mca: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
     on_total: Callable[[int], None] = lambda _: None,
 ) -> Audit:
@@ -78,7 +77,6 @@ def audit_shipped(
         root: Where the sources are, if not in this revision.
         kernels: What another revision ships; without it, what this one does.
         subject: What to call it.
-        mca: Whether to ask llvm-mca, too.
         on_step: Called with a line after each kernel.
         on_total: Called once it is known how many there are.
 
@@ -89,7 +87,7 @@ def audit_shipped(
     choose_compiler()  # without one, say so once
     wanted = shipped.shipped_kernels(archs, quick=quick) if kernels is None else list(kernels)
     on_total(len(wanted))
-    found, problems = shipped.facts_of_all(wanted, root or kernel_root(), jobs=jobs, mca=mca, on_step=on_step)
+    found, problems = shipped.facts_of_all(wanted, root or kernel_root(), jobs=jobs, on_step=on_step)
     return Audit(subject=subject, rates=rates_version(), kernels=found, problems=problems)
 
 

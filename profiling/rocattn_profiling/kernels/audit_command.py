@@ -43,7 +43,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--pins", type=Path, metavar="DIR", help="where pins are (default: the checkout's benchmarks/pins)"
     )
     parser.add_argument("--lines", action="store_true", help="show the costliest source lines of each hot loop")
-    parser.add_argument("--mca", action="store_true", help="show llvm-mca's estimate of each hot loop beside ours")
     parser.add_argument("--all", action="store_true", help="of a comparison: show every kernel, not only what changed")
     parser.add_argument("--notes", action="store_true", help="show changes without consequence one by one")
     parser.add_argument(
@@ -119,11 +118,11 @@ def _audit(arguments: argparse.Namespace) -> Audit:
     from rocattn_profiling.kernels.foreign import LaunchConfig
 
     if arguments.files:
-        launch = LaunchConfig(arguments.block, arguments.dynamic_lds, arguments.mca)
+        launch = LaunchConfig(arguments.block, arguments.dynamic_lds)
         return audit_files(arguments.files, archs=arguments.arch, launch=launch)
     with progress("audit", 0) as shown:
         return audit_shipped(
-            arguments.arch or TESTED, jobs=_jobs(arguments), quick=arguments.quick, mca=arguments.mca,
+            arguments.arch or TESTED, jobs=_jobs(arguments), quick=arguments.quick,
             on_step=shown.step, on_total=shown.expect,
         )  # fmt: skip
 
@@ -195,7 +194,7 @@ def _with_lines(arguments: argparse.Namespace, audit: Audit, comparison: Compari
 
 def _track(arguments: argparse.Namespace) -> None:
     from rocattn.gpu.arch import TESTED
-    from rocattn_profiling.kernels.track import track_history
+    from rocattn_profiling.kernels.revision import track_history
 
     archs = arguments.arch or TESTED
     with progress("history", arguments.history) as shown:

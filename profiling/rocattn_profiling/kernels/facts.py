@@ -10,8 +10,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn.gpu.errors import ArchError
-from rocattn_profiling.kernels.model.cost import LoopCost, hot_path, loop_cost
-from rocattn_profiling.kernels.model.llvm_mca import Estimate, estimate
+from rocattn_profiling.kernels.model.cost import LoopCost, loop_cost
 from rocattn_profiling.kernels.model.loops import counts_of, hot_loop
 from rocattn_profiling.kernels.model.occupancy import Occupancy, OccupancyError, occupancy
 from rocattn_profiling.kernels.model.rates import NoRatesError
@@ -61,7 +60,6 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
         loop: What the hot loop costs; None where the code could not be read.
         loop_bytes: About how much code the hot loop is, with what an iteration usually passes over; None where there
             is no loop or it is not known.
-        mca: llvm-mca's estimate of the same iteration, where it was asked for and that program knows the processor.
         unknown: What could not be known, a line each, but for the numbers that are merely unsaid.
         unsaid: Numbers that its file does not say ("vgpr_spills"): they are kept as 0.
     """
@@ -88,7 +86,6 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     occupancy: Occupancy | None = None
     loop: LoopCost | None = None
     loop_bytes: int | None = None
-    mca: Estimate | None = None
     unknown: tuple[str, ...] = ()
     unsaid: tuple[str, ...] = ()
 
@@ -136,7 +133,6 @@ def kernel_facts(
     compiler: str = "",
     block: int = 0,
     dynamic_lds_bytes: int = 0,
-    mca: bool = False,
     unknown: tuple[str, ...] = (),
 ) -> KernelFacts:
     """Put together what is known of a kernel.
@@ -152,7 +148,6 @@ def kernel_facts(
         compiler: What compiled it.
         block: Threads of a block; without it the largest that the kernel may be launched with.
         dynamic_lds_bytes: LDS asked for at launch.
-        mca: Whether to ask llvm-mca, too.
         unknown: What could not be known of its file.
     """
     missing = list(unknown)
@@ -185,19 +180,13 @@ def kernel_facts(
         hot = hot_loop(function)
         if hot and info.code_bytes and instructions:
             loop_bytes = round(info.code_bytes * counts_of(function, hot.blocks).instructions / instructions)
-    estimated = None
-    if mca and loop is not None and function is not None:
-        try:
-            estimated = estimate(hot_path(function), arch)
-        except RocattnError as error:
-            missing.append(f"no estimate of llvm-mca: {error}")
     return KernelFacts(
         kernel=kernel or info.symbol, variant=variant, choices=choices, arch=arch, target=target, symbol=info.symbol,
         file=file, compiler=compiler, wave_size=info.wave_size, block=threads,
         vgprs=info.vgprs, agprs=info.agprs, sgprs=info.sgprs,
         spills=Spills(vgprs=info.vgpr_spills, sgprs=info.sgpr_spills, instructions=_scratch_accesses(loop)),
         scratch_bytes=info.scratch_bytes, lds_bytes=lds, kernarg_bytes=info.kernarg_bytes, code_bytes=info.code_bytes,
-        instructions=instructions, occupancy=waves, loop=loop, loop_bytes=loop_bytes, mca=estimated,
+        instructions=instructions, occupancy=waves, loop=loop, loop_bytes=loop_bytes,
         unknown=tuple(missing), unsaid=tuple(info.unknown),
     )  # fmt: skip
 

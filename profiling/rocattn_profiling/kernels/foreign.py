@@ -33,17 +33,15 @@ _TEXT = (".s", ".amdgcn", ".asm", ".S")
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """How kernels are launched, as far as it is known, and whether to ask llvm-mca.
+    """How kernels are launched, as far as it is known.
 
     Attributes:
         block: Threads of a block; 0 if not known: the largest that a kernel allows is assumed.
         dynamic_lds_bytes: LDS asked for at launch; None if not known: none is assumed.
-        mca: Whether to ask llvm-mca, too.
     """
 
     block: int = 0
     dynamic_lds_bytes: int | None = None
-    mca: bool = False
 
 
 def facts_of_file(path: Path, launch: LaunchConfig) -> tuple[list[KernelFacts], list[str]]:
@@ -117,7 +115,7 @@ class _Reader:
         self._path, self._launch, self._compiler = path, launch, ""
         if triton := _triton_beside(path):  # where nobody said anything else
             lds = triton.shared if launch.dynamic_lds_bytes is None else launch.dynamic_lds_bytes
-            self._launch = LaunchConfig(launch.block or triton.num_warps * triton.warp_size, lds, launch.mca)
+            self._launch = LaunchConfig(launch.block or triton.num_warps * triton.warp_size, lds)
             self._compiler = f"Triton {shown(triton.triton_version)}" if triton.triton_version else ""
 
     def of_text(self, text: str) -> tuple[list[KernelFacts], list[str]]:
@@ -187,7 +185,7 @@ class _Reader:
             missing.append(f"the block that it is launched with: {limit}")
         return kernel_facts(
             info, target, function, file=name, compiler=compiler or self._compiler, block=self._launch.block,
-            dynamic_lds_bytes=self._launch.dynamic_lds_bytes or 0, mca=self._launch.mca, unknown=tuple(missing),
+            dynamic_lds_bytes=self._launch.dynamic_lds_bytes or 0, unknown=tuple(missing),
         )  # fmt: skip
 
 

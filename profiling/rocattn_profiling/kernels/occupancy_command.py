@@ -22,12 +22,11 @@ Say how many waves of a kernel a SIMD holds, which limit binds, and how much les
 LDS are as the compiler's metadata says them (.vgpr_count, .agpr_count, .sgpr_count); LDS and whole blocks count only
 with --block. With --cases the kernels are the rows of a CSV file with the columns arch, wave, vgprs, agprs, sgprs, lds,
 block (arch and vgprs are needed, "name" may be any text), and the answers are CSV on stdout. docs/occupancy.md has the
-rules, and where LLVM counts otherwise."""
+rules."""
 _NEEDED, _NUMBERS = ("arch", "vgprs"), ("wave", "vgprs", "agprs", "sgprs", "lds", "block")
 _DIGITS = 19
 _ANSWERS = (
-    "waves_per_simd", "max_waves_per_simd", "lost_wave_slots", "blocks", "unit", "bound_by", "llvm_waves_per_simd",
-    "sentence",
+    "waves_per_simd", "max_waves_per_simd", "lost_wave_slots", "blocks", "unit", "bound_by", "sentence",
 )  # fmt: skip
 
 
@@ -87,8 +86,6 @@ def _print(found: Occupancy) -> None:
     say(found.sentence)
     if grow := ", ".join(f"{by} {_noun(name)}" for name, by in found.slack.items()):
         say(f"may grow without a loss by: {grow}")
-    if found.llvm_waves_per_simd != found.waves_per_simd:
-        say(f"LLVM counts {found.llvm_waves_per_simd}: see docs/occupancy.md")
 
 
 def _cells(limit: Limit, unit: str) -> list[str]:

@@ -114,7 +114,6 @@ def facts_of_all(
     root: Path,
     *,
     jobs: int,
-    mca: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[KernelFacts], list[Problem]]:
     """Return the facts of kernels, from the cache or compiled now, and a problem for each that cannot be had.
@@ -123,7 +122,6 @@ def facts_of_all(
         kernels: What to look at.
         root: Where the sources are: ``hip/`` and ``include/``.
         jobs: Processes at once.
-        mca: Whether to ask llvm-mca, too.
         on_step: Called with a line after each.
 
     Raises:
@@ -141,12 +139,12 @@ def facts_of_all(
 
     if jobs == 1 or len(kernels) < _FEW:
         for one in kernels:
-            take(one, facts_or_problem(one, root, mca=mca))
+            take(one, facts_or_problem(one, root))
     else:
         # Fresh processes, not forks: this one may have threads.
         pool = ProcessPoolExecutor(min(jobs, len(kernels)), mp_context=get_context("spawn"), initializer=_leave_alone)
         try:
-            work = {pool.submit(facts_or_problem, one, root, mca=mca): one for one in kernels}
+            work = {pool.submit(facts_or_problem, one, root): one for one in kernels}
             for done in as_completed(work):
                 take(work[done], done.result())
         except BrokenProcessPool as error:
@@ -163,23 +161,21 @@ def natural(text: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(word), "") if word.isdecimal() else (-1, word) for word in words)
 
 
-def facts_or_problem(one: Shipped, root: Path, *, mca: bool = False) -> KernelFacts | str:
+def facts_or_problem(one: Shipped, root: Path) -> KernelFacts | str:
     """Return a kernel's facts, or in one line why there are none: what travels between processes."""
     try:
-        return shipped_facts(one, root, mca=mca)
+        return shipped_facts(one, root)
     except RocattnError as error:
         return str(error)
 
 
-def shipped_facts(one: Shipped, root: Path, *, mca: bool = False) -> KernelFacts:
+def shipped_facts(one: Shipped, root: Path) -> KernelFacts:
     """Return the facts of one kernel, from the cache where this code object was looked at before by this code.
 
     Raises:
         ToolchainError: When it does not compile.
     """
     code = compile_kernel(one, root)
-    if mca:  # what another program says is not kept: the key does not know its version
-        return facts_of_code(one, code, mca=True)
     about = msgspec.json.encode([one, code.compiler.version])
     key = content_key(["facts-1", own_version(), about, code.data, code.assembly])
     made = ContentCache(cache_folder()).get_or_make(
@@ -199,7 +195,7 @@ def compile_kernel(one: Shipped, root: Path, *, line_tables: bool = False) -> Co
     )
 
 
-def facts_of_code(one: Shipped, code: CodeObject, *, mca: bool = False) -> KernelFacts:
+def facts_of_code(one: Shipped, code: CodeObject) -> KernelFacts:
     """Return the facts of a compiled kernel.
 
     Raises:
@@ -211,7 +207,7 @@ def facts_of_code(one: Shipped, code: CodeObject, *, mca: bool = False) -> Kerne
         raise RocattnError(f"{one.source} has no kernel {one.symbol}")
     return kernel_facts(
         info, code.arch, function, file=one.source, kernel=one.kernel, variant=one.variant, choices=one.choices,
-        compiler=code.compiler.version, mca=mca,
+        compiler=code.compiler.version,
     )  # fmt: skip
 
 

@@ -77,16 +77,10 @@ def _renamed(finding: Finding, names: dict[str, str]) -> Finding:
 def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
     """Print the kernels, or a summary if they are many; then what could not be known, each line once."""
     if len(audit.kernels) <= _MOST_ROWS:
-        mca = any(facts.mca for facts in audit.kernels)
         columns, rows = _columns(files=files), [_row_of(facts, files=files) for facts in audit.kernels]
-        if mca:
-            columns.append("llvm-mca")
-            rows = [[*cells, _mca(facts)] for cells, facts in zip(rows, audit.kernels, strict=True)]
         print_table(f"audit of {audit.subject}", columns, rows, keys=_KEYS + files)
         say(_LEGEND)
         say(_BOUND)
-        if mca:
-            say("llvm-mca: cycles that it takes one iteration to need, in order and with latencies")
     else:
         print_table(f"audit of {audit.subject}", _SUMMARY, list(_summary_rows(audit.kernels)), keys=_KEYS)
         say("each line is of several variants, as smallest to largest; every kernel is in the files written")
@@ -181,10 +175,6 @@ def row(facts: KernelFacts) -> list[str]:
 
 def _said(facts: KernelFacts, name: str, value: int) -> str:
     return str(value) if value or facts.says(name) else "?"
-
-
-def _mca(facts: KernelFacts) -> str:
-    return f"{facts.mca.cycles:.6g}" if facts.mca else "?"
 
 
 def _binding(waves: Occupancy) -> tuple[str, ...]:

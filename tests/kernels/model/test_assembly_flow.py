@@ -6,13 +6,16 @@ import sys
 import pytest
 
 from rocattn_profiling.kernels.model.cost import loop_cost
-from rocattn_profiling.kernels.model.graph import Dominance, cyclic_nodes, dominators, reverse_postorder
 from rocattn_profiling.kernels.model.loops import (
+    Dominance,
     counts_of,
+    cyclic_nodes,
+    dominators,
     find_loops,
     hot_loop,
     irregular_blocks,
     longest_path,
+    reverse_postorder,
     usual_path,
 )
 from rocattn_profiling.kernels.read.assembly import AssemblyFunction, BasicBlock, Instruction, parse_assembly

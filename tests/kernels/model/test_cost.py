@@ -8,7 +8,7 @@ import pytest
 from rocattn.config import AttentionConfig
 from rocattn.gpu.plan import plan
 from rocattn.toolchain import compile_hip
-from rocattn_profiling.kernels.model.cost import LoopCost, Work, hot_path, loop_cost
+from rocattn_profiling.kernels.model.cost import LoopCost, Work, loop_cost
 from rocattn_profiling.kernels.model.rates import RatesError
 from rocattn_profiling.kernels.read.assembly import parse_assembly
 
@@ -164,7 +164,6 @@ class TestWhatIsNotKnown:
         """There is nothing to say."""
         (function,) = parse_assembly("\t.type\tf,@function\nf:\n.Lfunc_end0:\n")
         assert loop_cost(function, "gfx942") is None
-        assert hot_path(function) == ()
 
     def test_the_target_of_the_text_is_the_default_and_features_are_passed_over(self):
         """An architecture that is named goes before it."""

@@ -26,7 +26,6 @@ def test_command_answers_for_one_kernel(capsys):
     status, out, err = command(capsys, "--arch", "gfx950", "--vgprs", 60, "--block", 64, "--lds", 8252)
     assert (status, out) == (0, "")
     assert "LDS binds at 4.5 waves of 8: 572 bytes of LDS over the step to 5.25 waves" in err
-    assert "LLVM counts 5" in err
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from rocattn.toolchain.code_object import read_elf, read_metadata
 from rocattn.toolchain.compilers import find_compilers
-from rocattn_profiling.kernels.read import compressed as compression
+from rocattn_profiling.kernels.read import bundles
 from rocattn_profiling.kernels.read.code_objects import CodeObjectError, read_objects
 
 from ..code_files import archive, bundle, compile_text, compressed, host_object, pinned
@@ -145,8 +145,8 @@ class TestContainers:
     def test_zstd_needs_a_module(self, built, monkeypatch):
         """Without one there is a line that says what to do; with one it is read."""
         plain = bundle({"hip-amdgcn-amd-amdhsa--gfx942": built("gfx942")[0]})
-        module = compression.zstd_module()
-        monkeypatch.setattr(compression, "zstd_module", lambda: None)
+        module = bundles.zstd_module()
+        monkeypatch.setattr(bundles, "zstd_module", lambda: None)
         with pytest.raises(CodeObjectError, match=r"^k: its bundle is compressed with zstd.* pip install zstandard"):
             read_objects(compressed(plain, 3, method=1, content=b"(\xb5/\xfd"), "k")
         monkeypatch.undo()

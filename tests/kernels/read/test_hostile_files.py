@@ -15,7 +15,7 @@ from rocattn.toolchain.code_object import read_elf, read_metadata
 from rocattn.toolchain.elf import Elf, shown
 from rocattn_profiling.kernels.model.cost import loop_cost
 from rocattn_profiling.kernels.model.loops import counts_of, find_loops, hot_loop, longest_path, usual_path
-from rocattn_profiling.kernels.read import compressed as compression
+from rocattn_profiling.kernels.read import bundles
 from rocattn_profiling.kernels.read.assembly import parse_assembly
 from rocattn_profiling.kernels.read.code_objects import CodeObjectError, read_objects
 
@@ -280,8 +280,8 @@ class TestHostileContainers:
         assert len(bomb) < 100_000
         data = compressed(b"", 2, content=bomb, size=5000)
         assert peak_of(check, data) < 1 << 20
-        monkeypatch.setattr(compression, "MAX_UNPACKED_BYTES", 1000)
-        monkeypatch.setattr(compression.Budget, "__init__", lambda self: setattr(self, "left", 1000))
+        monkeypatch.setattr(bundles, "MAX_UNPACKED_BYTES", 1000)
+        monkeypatch.setattr(bundles.Budget, "__init__", lambda self: setattr(self, "left", 1000))
         small = compressed(bundle({}, align=8), 2)
         with pytest.raises(CodeObjectError, match="holds no code"):
             read_objects(small, "k")

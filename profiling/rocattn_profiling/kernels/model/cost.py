@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.kernels.model.loops import find_loops, hot_loop, hottest, irregular_blocks, usual_path
+from rocattn_profiling.kernels.model.loops import find_loops, hottest, irregular_blocks, usual_path
 from rocattn_profiling.kernels.model.rates import rates
 from rocattn_profiling.kernels.read.instructions import Pipe, classify, is_indirect, waits_for_waves
 
@@ -153,11 +153,6 @@ def loop_cost(function: AssemblyFunction, arch: str) -> LoopCost | None:
     notes = _notes(function, table, loops, loop, path, [one for one, cost in zip(body, costs, strict=True)
                                                         if not cost.known])  # fmt: skip
     return _summary(table, chip, body, costs, function.blocks[path[0]].label if loop else "", loop is not None, notes)
-
-
-def hot_path(function: AssemblyFunction) -> tuple[Instruction, ...]:
-    """Return the instructions of an iteration that `loop_cost` counts."""
-    return tuple(one for block in _path(function, hot_loop(function)) for one in function.blocks[block].instructions)
 
 
 def _path(function: AssemblyFunction, loop: Loop | None) -> tuple[int, ...]:

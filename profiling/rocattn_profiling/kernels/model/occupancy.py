@@ -2,7 +2,7 @@
 
 The rules are the hardware's: registers and LDS are given in granules, blocks are resident whole or not at all, and the
 waves of a block spread over the SIMDs of its CU (on RDNA in WGP mode: over the four of the WGP). The numbers are those
-of ``base/gpus.toml``; where LLVM's own occupancy counts otherwise is said in `llvm_occupancy`.
+of ``base/gpus.toml``. LLVM's own occupancy counts otherwise in places: docs/occupancy.md says where.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.gpus import architecture
-from rocattn_profiling.kernels.model.llvm_occupancy import llvm_waves_per_simd
 
 if TYPE_CHECKING:
     from rocattn_profiling.base.gpus import Architecture
@@ -80,7 +79,6 @@ class Occupancy:
         bound_by: The names of all that allow no more.
         next_step: What to shrink, and for how many waves; None if only another block could give more.
         slack: By how much each resource may grow before a wave or block is lost.
-        llvm_waves_per_simd: What LLVM takes for it (see `llvm_occupancy`).
         sentence: The result as a kernel engineer would say it.
     """
 
@@ -99,7 +97,6 @@ class Occupancy:
     bound_by: tuple[str, ...]
     next_step: OccupancyStep | None
     slack: dict[str, int]
-    llvm_waves_per_simd: int
     sentence: str
 
 
@@ -145,10 +142,6 @@ def occupancy(
         max_waves_per_simd=chip.waves_per_simd, lost_wave_slots=_plain(chip.waves_per_simd - binding.waves),
         occupancy_pct=_plain(100 * binding.waves / chip.waves_per_simd), blocks=binding.blocks, unit=unit,
         limits=limits, binding=binding, bound_by=bound_by, next_step=step, slack=_slack(kernel, binding),
-        llvm_waves_per_simd=llvm_waves_per_simd(
-            chip, wave_size=wave_size, vgprs=total, sgprs=sgprs, lds_bytes=lds_bytes,
-            blocks=(block, block) if block else None, wgp_mode=wgp_mode,
-        ),
         sentence=_sentence(kernel, binding, bound_by, step, unit),
     )  # fmt: skip
 

@@ -1,20 +1,22 @@
 """Taking files apart that hold code objects: offload bundles, programs and libraries with fat binaries, archives.
 
-The formats: "Clang Offload Bundler" in clang's documentation, llvm/Object/OffloadBinary.h (``.llvm.offloading``), ar.
+The formats: "Clang Offload Bundler" in clang's documentation (compressed bundles: llvm/Object/OffloadBundle.h, versions
+1 to 3, zlib and zstd), llvm/Object/OffloadBinary.h (``.llvm.offloading``), ar.
 What a file says decides neither time nor memory: nothing may overlap, and all that is unpacked is bounded.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 import struct
+import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rocattn.errors import ToolchainError
 from rocattn.toolchain.code_object import is_code_object
 from rocattn.toolchain.elf import Elf, is_elf, shown
-from rocattn_profiling.kernels.read import compressed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +28,32 @@ _FAT_SECTIONS = (".hip_fatbin", ".llvm.offloading")
 _MAX_ENTRIES = 1 << 16
 _TARGET = re.compile(r"gfx[0-9][0-9a-z-]*(?::[a-z]+[+-])*$")
 _NOT_ZERO = re.compile(rb"[^\0]")
+MAX_UNPACKED_BYTES = 512 << 20
+_MAX_RATIO, _FREE_BYTES = 256, 1 << 20  # code of many targets is compressed 5 to 50 times; a bomb 1000 times
+_ZLIB, _ZSTD = 0, 1
+# After magic, version and method: the whole size (version 1 has none), the unpacked size, a hash.
+_HEADERS = {1: struct.Struct("<IQ"), 2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
+_ZSTD_MODULES = ("compression.zstd", "backports.zstd", "zstandard")
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many bytes may still be unpacked from one file."""
+
+    left: int = MAX_UNPACKED_BYTES
+
+    def spend(self, size: int) -> None:
+        """Take bytes off.
+
+        Raises:
+            ToolchainError: When there are not so many.
+        """
+        if size > self.left:
+            raise ToolchainError(
+                f"its compressed bundles unpack to more than {MAX_UNPACKED_BYTES >> 20} MiB: unpack the one that you "
+                "want with clang-offload-bundler --unbundle"
+            )
+        self.left -= size
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +79,10 @@ def parts_of(data: bytes) -> Iterator[EmbeddedObject]:
     Raises:
         ToolchainError: When the file is of no kind that holds code objects, or from where it is damaged.
     """
-    yield from _parts(data, "", compressed.Budget(), in_archive=False)
+    yield from _parts(data, "", Budget(), in_archive=False)
 
 
-def _parts(data: bytes, where: str, budget: compressed.Budget, *, in_archive: bool) -> Iterator[EmbeddedObject]:
+def _parts(data: bytes, where: str, budget: Budget, *, in_archive: bool) -> Iterator[EmbeddedObject]:
     if is_code_object(data) or data.startswith(_BITCODE):
         yield EmbeddedObject(where, "", data, _no_code_object(data))
     elif data.startswith((_BUNDLE, _COMPRESSED, _OFFLOAD)):
@@ -87,7 +115,7 @@ _REASONS = (
 )
 
 
-def _bundles(data: bytes, where: str, budget: compressed.Budget) -> Iterator[EmbeddedObject]:
+def _bundles(data: bytes, where: str, budget: Budget) -> Iterator[EmbeddedObject]:
     """Yield the parts of bundles that lie one after the other with zeros between, as in a section .hip_fatbin."""
     at = 0
     view = memoryview(data)
@@ -95,7 +123,7 @@ def _bundles(data: bytes, where: str, budget: compressed.Budget) -> Iterator[Emb
         if data.startswith(_BUNDLE, at):
             end, parts = _plain(view[at:], where)
         elif data.startswith(_COMPRESSED, at):
-            end, content = compressed.unpack(view[at:], budget)
+            end, content = _unpacked(view[at:], budget)
             if not content.startswith(_BUNDLE):
                 raise ToolchainError("what its compressed bundle holds is no bundle")
             _, parts = _plain(memoryview(content), where)
@@ -174,7 +202,7 @@ def _c_string(data: memoryview, start: int, limit: int = 256) -> bytes:
     return bytes(data[start : start + limit]).partition(b"\0")[0]
 
 
-def _fat_sections(data: bytes, where: str, budget: compressed.Budget) -> Iterator[EmbeddedObject]:
+def _fat_sections(data: bytes, where: str, budget: Budget) -> Iterator[EmbeddedObject]:
     """Yield the device code of a program, library or object file of a host."""
     elf = Elf.read(data)
     sections = [section for name in _FAT_SECTIONS for section in elf.named(name)]
@@ -188,7 +216,7 @@ def _fat_sections(data: bytes, where: str, budget: compressed.Budget) -> Iterato
         yield from _bundles(elf.content(section), where, budget)
 
 
-def _archive(data: bytes, budget: compressed.Budget) -> Iterator[EmbeddedObject]:
+def _archive(data: bytes, budget: Budget) -> Iterator[EmbeddedObject]:
     """Yield the device code of an archive's members; those without any are passed over, as most are."""
     names, at = b"", len(_ARCHIVE)
     while at < len(data):
@@ -217,7 +245,7 @@ def _member(name: bytes, content: bytes, names: bytes) -> tuple[bytes, bytes]:
     return name.rstrip(b"/"), content
 
 
-def _member_parts(content: bytes, where: str, budget: compressed.Budget) -> Iterator[EmbeddedObject]:
+def _member_parts(content: bytes, where: str, budget: Budget) -> Iterator[EmbeddedObject]:
     if is_elf(content) and not is_code_object(content):
         elf = Elf.read(content)
         if not any(elf.named(name) for name in _FAT_SECTIONS):
@@ -226,3 +254,80 @@ def _member_parts(content: bytes, where: str, budget: compressed.Budget) -> Iter
         yield from _parts(content, where, budget, in_archive=True)
     except ToolchainError as error:
         yield EmbeddedObject(where, "", content, str(error))
+
+
+def _unpacked(data: memoryview, budget: Budget) -> tuple[int, bytes]:
+    """Return how long the compressed bundle at the beginning of the data is, and the bundle in it.
+
+    Raises:
+        ToolchainError: When it is damaged, larger than the budget, or compressed in a way that nothing here reads.
+    """
+    try:
+        version, method = struct.unpack_from("<HH", data, len(_COMPRESSED))
+        if version not in _HEADERS:
+            raise ToolchainError(f"its compressed bundle is of version {version}; 1 to 3 are known")
+        header = _HEADERS[version]
+        *whole, size, _ = header.unpack_from(data, len(_COMPRESSED) + 4)
+    except struct.error as error:
+        raise ToolchainError("its compressed bundle is cut short in the header") from error
+    start = len(_COMPRESSED) + 4 + header.size
+    end = whole[0] if whole else len(data)
+    if not start <= end <= len(data):
+        raise ToolchainError(f"its compressed bundle is cut short: it ends at byte {end} of {len(data)}")
+    if size > _MAX_RATIO * (end - start) + _FREE_BYTES:
+        raise ToolchainError(
+            f"its compressed bundle says that it unpacks {end - start} bytes to {size}: that is no code"
+        )
+    budget.spend(size)
+    content = bytes(data[start:end])
+    if method == _ZLIB:
+        unpacked, used = _unzip(content, size)
+    elif method == _ZSTD:
+        unpacked, used = _unzstd(content, size)
+    else:
+        raise ToolchainError(f"its compressed bundle says compression {method}; 0 (zlib) and 1 (zstd) are known")
+    if len(unpacked) != size:
+        raise ToolchainError(f"its compressed bundle does not unpack to the {size} bytes that its header says")
+    return (end if whole else start + used), unpacked
+
+
+def _unzip(data: bytes, size: int) -> tuple[bytes, int]:
+    """Return at most one byte more than ``size``, and how many bytes of the data that took."""
+    unpacker = zlib.decompressobj()
+    try:
+        unpacked = unpacker.decompress(data, size + 1)
+    except zlib.error as error:
+        raise ToolchainError(f"its compressed bundle is damaged: {error}") from error
+    return unpacked, len(data) - len(unpacker.unused_data)
+
+
+def _unzstd(data: bytes, size: int) -> tuple[bytes, int]:
+    """Return at most one byte more than ``size``, and how many bytes of the data that took.
+
+    Only bundles of version 1 do not say where they end; then it is where the next one's magic stands, as in clang.
+    """
+    module = zstd_module()
+    if module is None:
+        raise ToolchainError(
+            "its bundle is compressed with zstd, and there is no module for that: pip install zstandard, use Python "
+            "3.14, or unpack it with clang-offload-bundler --unbundle"
+        )
+    following = data.find(_COMPRESSED)
+    try:
+        if hasattr(module, "ZstdDecompressionReader"):  # zstandard, whose other calls cannot be bounded
+            unpacked = module.ZstdDecompressor().stream_reader(data).read(size + 1)
+        else:
+            unpacked = module.ZstdDecompressor().decompress(data, size + 1)
+    except (module.ZstdError, EOFError, MemoryError) as error:
+        raise ToolchainError(f"its compressed bundle is damaged: {error}") from error
+    return unpacked, len(data) if following < 0 else following
+
+
+def zstd_module() -> Any:
+    """Return the first module here that reads zstd; None if there is none."""
+    for name in _ZSTD_MODULES:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    return None

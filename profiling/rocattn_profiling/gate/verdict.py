@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -12,7 +12,12 @@ from rocattn_profiling.asv.series import is_rate
 from rocattn_profiling.base.files import open_regular, write_text
 from rocattn_profiling.base.markup import plain, terminal
 from rocattn_profiling.gate.rule.noise_record import KnownNoise, NoiseSource, known_noise
-from rocattn_profiling.gate.rule.pairs import Decision, PairLaunch  # noqa: TC001 - msgspec reads the annotations when it decodes
+from rocattn_profiling.gate.rule.pairs import (  # noqa: TC001 - msgspec reads the annotations when it decodes
+    Count,
+    Decision,
+    Number,
+    PairLaunch,
+)
 from rocattn_profiling.gate.rule.policy import Policy  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.measure.records import Machine  # noqa: TC001 - as above
 from rocattn_profiling.revisions.git import Revision  # noqa: TC001 - as above
@@ -99,8 +104,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     arch: str = ""
     status: Status
     decision: Decision | None = None
-    base: float | None = None
-    head: float | None = None
+    base: Number | None = None
+    head: Number | None = None
     base_launches: list[PairLaunch] = []
     head_launches: list[PairLaunch] = []
     reason: str = ""
@@ -176,12 +181,12 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     environment_differences: dict[str, tuple[str, str]] = {}
     policy: Policy
     quick: bool
-    seed: int
-    launches: int
+    seed: Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+    launches: Count
     suite: str
     patterns: list[str] = []
-    suite_shift: float = 1.0
-    canary_shift: float = 1.0
+    suite_shift: Number = 1.0
+    canary_shift: Number = 1.0
     invalid: str = ""
     again: str = ""
     notes: list[str] = []

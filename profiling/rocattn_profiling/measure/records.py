@@ -84,7 +84,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     cpu: str
-    cores: int
+    cores: Annotated[int, msgspec.Meta(ge=0)]
     memory_bytes: int
     os: str
     python: str

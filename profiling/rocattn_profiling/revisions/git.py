@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -62,7 +62,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    sha: str
+    sha: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{40}|[0-9a-f]{64})$")]
     tree: str
     date_ms: int
     subject: str = ""

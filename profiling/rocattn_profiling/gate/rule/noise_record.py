@@ -17,7 +17,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import locked, open_regular, write_bytes
 from rocattn_profiling.gate.rule.constants import LOW_QUANTILE, MIN_LAUNCHES, SESSIONS
 from rocattn_profiling.gate.rule.launches import cpu_bound, locations
-from rocattn_profiling.gate.rule.pairs import PairLaunch
+from rocattn_profiling.gate.rule.pairs import Count, Number, PairLaunch
 from rocattn_profiling.measure.stats import quantile
 
 if TYPE_CHECKING:
@@ -134,9 +134,9 @@ class KnownNoise(msgspec.Struct, frozen=True, kw_only=True):
         value: Typical distance of a launch from the median of its session, as a standard deviation in logs.
     """
 
-    sessions: int
-    launches: int
-    value: float
+    sessions: Count
+    launches: Count
+    value: Number
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):

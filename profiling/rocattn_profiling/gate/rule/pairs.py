@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import msgspec
 
@@ -18,6 +19,9 @@ _TIME_NAMES = {
 }
 TIMES = {name: factor for factor, names in _TIME_NAMES.items() for name in names}  # unit -> ns
 _SMALLEST, _LARGEST = 1e-30, 1e30  # of a value that is not 0: no unit gets near them, and ratios stay finite
+Number = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
+"""A number of a verdict: decoding refuses any other."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _NAME = 60  # characters of an id in a message
 
 
@@ -161,11 +165,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     verdict: str
-    ratio: float = 1.0
-    ratio_low: float = 0.0
-    ratio_high: float | None = None
-    p: float = 1.0
-    rounds_used: int = 0
+    ratio: Number = 1.0
+    ratio_low: Number = 0.0
+    ratio_high: Number | None = None
+    p: Number = 1.0
+    rounds_used: Count = 0
     reason: str = ""
     undecided: Reason | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import msgspec
 
@@ -36,8 +37,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             the pair's own floor counts where it is larger.
     """
 
-    tolerance: float = TOLERANCE
-    level: float = SUITE_LEVEL
+    tolerance: Annotated[float, msgspec.Meta(ge=0, le=1e30)] = TOLERANCE
+    level: Annotated[float, msgspec.Meta(ge=0, le=1)] = SUITE_LEVEL
     benchmark_level: float = BENCHMARK_LEVEL
     looks: tuple[int, ...] = FULL_LOOKS
     prior_noise: float = PRIOR_NOISE

@@ -19,7 +19,7 @@ def log_of(count, aside=()):
 def pages(series, log):
     """The pages of commits by number, in their order."""
     paths = commit_paths(series, log.commits)
-    made = commit_pages(series, log, find_changes(series, log, changes_of).found, [], paths)
+    made = commit_pages(series, log, find_changes(series, log, changes_of).listed, [], paths)
     return {page.commit.order: page for page in made}
 
 

@@ -168,7 +168,7 @@ def test_a_change_is_drawn_from_the_last_commit_that_is_surely_old(series_of):
     flat = [1 + 0.001 * (n % 3) for n in range(20)]
     series = [series_of([value * (1.3 if n > 10 else 1) for n, value in enumerate(flat)])]
     changes = find_changes(series, History(commits, "main", f"{19:040x}"), changes_of)
-    (found,) = changes.found
+    (found,) = changes.listed
     wide = msgspec.structs.replace
     shas = [f"{n:040x}" for n in (9, 10, 11, 12)]
     change = type(found)(
@@ -212,7 +212,7 @@ def test_a_change_has_its_dot_in_a_history_of_any_length(series_of):
     values = [(1.3 if n >= 211 else 1) * (1 + 0.001 * (n % 5)) for n in range(400)]
     values[210], values[212] = 0.9, 1.5  # the lowest and the highest of their stretches
     changes = find_changes([one := series_of(values)], History(commits, "main", f"{399:040x}"), changes_of)
-    (found,) = changes.found
+    (found,) = changes.listed
     line = HistoryLine("p", "cpu", "box", "seconds", one.points, one.label, changes=[found])
     place = {sha: at for at, sha in enumerate(commits)}
     chart = history_charts.panel_chart("p", [line], place, Around(commits), 300)

@@ -34,7 +34,7 @@ def audited(series_of, metric, values, arch="gfx942", kernel=KERNEL, unit="regis
 def page_of(series, history, n):
     """The view of commit n's page."""
     paths = commit_paths(series, history.commits)
-    pages = commit_pages(series, history, find_changes(series, history, changes_of).found, [], paths)
+    pages = commit_pages(series, history, find_changes(series, history, changes_of).listed, [], paths)
     return next(page for page in pages if page.commit.sha == f"{n:040x}")
 
 
@@ -114,7 +114,7 @@ def test_code_size_is_told_and_not_judged(series_of, history):
     """Larger code is a change without a verdict: neither an open regression nor an improvement."""
     series = [audited(series_of, "code_bytes", [9000.0] * 6 + [9900.0] * 6, unit="bytes")]
     changes = find_changes(series, history, changes_of)
-    assert [(c.worse, c.better, c.tone) for c in changes.found] == [(False, False, "")]
+    assert [(c.worse, c.better, c.tone) for c in changes.listed] == [(False, False, "")]
     pages = pages_of(Site(series, history, changes=changes))
     assert "Neither better nor worse" in pages["changes.html"]
     assert "0 regressions open" in pages["index.html"]

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
 LOG_FROM = 25.0
-"""Ratio of largest to smallest value from which an axis is logarithmic."""
+"""Above this ratio of largest to smallest value an axis is logarithmic."""
 LABEL_CHARACTERS = 8
-"""Room for labels left of a chart, in characters."""
+"""Width of the labels left of a chart, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChartPoint:
-    """One point to draw; ``y`` None is failed, NaN is n/a (a gap). Without a title it only bends its line."""
+    """One point to draw; ``y`` is None if it failed, NaN for a gap. Without a title it gets no mark."""
 
     x: float
     y: float | None
@@ -33,7 +33,7 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A stretch of x to mark, with a tooltip and a page to go to; ``tone`` is "good", "bad", "warn" or ""."""
+    """A range of x to mark, with a tooltip and a link; ``tone`` is "good", "bad", "warn" or ""."""
 
     low: float
     high: float
@@ -131,14 +131,14 @@ def colour_of(name: str, backends: Sequence[str]) -> int:
 def value_axis(
     values: Sequence[float], *, least_span: float = 0.2, log: bool | None = None, zero: bool = True, count: int = 5
 ) -> Axis:
-    """Choose a scale: logarithmic over wide ranges; else from 0, or closer where all values are alike.
+    """Choose a scale: logarithmic over wide ranges; else from 0, or a closer range where all values are similar.
 
     Args:
         values: Finite numbers.
-        least_span: Smallest range shown, in parts of the middle value, so that noise does not fill the chart.
-        log: Ask for a kind of scale; None chooses.
-        zero: Whether values that are not alike are shown from 0; False where 0 means nothing (ratios).
-        count: About how many ticks.
+        least_span: Smallest range, as a share of the middle value, so that noise does not fill the chart.
+        log: Whether the scale is logarithmic; chosen if None.
+        zero: Whether values that vary are shown from 0; False where 0 has no meaning (ratios).
+        count: Approximate number of ticks.
     """
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if log is None:
@@ -175,17 +175,17 @@ def line_chart(
     Args:
         traces: Lines with values in ``unit``.
         title: Names the chart.
-        description: What a screen reader says instead of the picture.
+        description: Text for screen readers.
         unit: Of the y values: "seconds", "bytes" or any word.
         x_ticks: (x, label).
         x_label: Under the axis.
         x_log: Whether x is logarithmic.
         size: Width and height.
         y_axis: The scale; chosen from the values if None.
-        tick_text: How to write y ticks; numbers in the fitting unit if None.
+        tick_text: Formats y ticks; numbers in the fitting unit if None.
         rule: A value at which to draw a horizontal line.
-        bands: Stretches of x to mark.
-        edges: (x, tooltip) at which to draw a vertical line: levels on its sides are not comparable.
+        bands: Ranges of x to mark.
+        edges: (x, tooltip) of vertical lines: levels on their two sides are not comparable.
     """
     axis = y_axis or value_axis(_shown(traces), log=True if x_log else None)
     fit = fitting_unit(axis.high / (1.3 if not axis.log else 4), unit)
@@ -208,26 +208,26 @@ def line_chart(
         return "end" if at + 3.3 * len(label) > chart.width else "middle"
 
     ticks = axis.ticks
-    if y_axis is None and not axis.log:  # round in the unit that is written: 18 KiB, not 18000 B
+    if y_axis is None and not axis.log:  # round numbers of the unit shown: 18 KiB, not 18000 B
         ticks = [fit.factor * tick for tick in nice_ticks(axis.low / fit.factor, axis.high / fit.factor)]
     write = tick_text or (lambda y: f"{y / fit.factor:.6g}")
     chart.y_ticks = [Tick(at_y(y), write(y)) for y in ticks]
     chart.x_ticks = [Tick(at_x(x), label, anchor(at_x(x), label)) for x, label in x_ticks]
     chart.x_label = x_label
     if not tick_text:
-        # Beside the highest tick where there is room for it, else in the heading.
+        # Next to the highest tick if there is room, else in the heading.
         fits = len(chart.y_ticks[-1].label if chart.y_ticks else "") + len(fit.symbol) < LABEL_CHARACTERS
         chart.y_label, chart.unit = (fit.symbol, "") if fits else ("", fit.symbol)
     chart.lines = [_draw(trace, at_x, at_y, chart.bottom) for trace in traces]
     chart.rule = at_y(rule) if rule is not None else None
-    # Between the last commit of the old level and the first that is surely on the new one, and never too thin to see.
+    # From the last commit of the old level to the first surely on the new one, and never too thin to see.
     chart.bands = [Band(at_x(b.low) - 2, max(at_x(b.high), at_x(b.low)) + 2, b.title, b.tone, b.href) for b in bands]
-    chart.edges = [(at_x(x), told) for x, told in edges]
+    chart.edges = [(at_x(x), tooltip) for x, tooltip in edges]
     return chart
 
 
 def _shown(traces: Sequence[ChartLine]) -> list[float]:
-    """Return what an axis must hold: every value, and intervals as far as they do not flatten the values."""
+    """Return the values an axis must include: all values, and intervals unless they would flatten the values."""
     values = [v.y for t in traces for v in t.values if v.y is not None and math.isfinite(v.y)]
     ends = [end for t in traces for v in t.values for end in (v.low, v.high) if end is not None and math.isfinite(end)]
     if not values:
@@ -257,7 +257,7 @@ def _draw(trace: ChartLine, at_x: Callable[[float], float], at_y: Callable[[floa
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """A row of a dot strip: places in percent of the strip's width, the middle of the row, tooltips."""
+    """A row of a dot strip: (place in percent of the width, tooltip), and the place of the median."""
 
     name: str
     places: list[tuple[float, str]]
@@ -266,7 +266,7 @@ class Dots:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Rows of dots over one axis: what each process launch measured."""
+    """Rows of dots over one axis, a dot for each process launch."""
 
     rows: list[Dots]
     low: str
@@ -297,9 +297,9 @@ def sparklines(
     rows: Sequence[Sequence[float | None]], width: float = 220, height: float = 44, least_span: float = 0.1,
     at: Sequence[float] | None = None,
 ) -> list[str]:  # fmt: skip
-    """Return the ``points`` of small polylines over one common scale; "" for a row of fewer than two finite values.
+    """Return the ``points`` of sparklines over one common scale; "" for a row of fewer than two finite values.
 
-    ``at`` are the values' x, from 0; they stand at equal distances without it.
+    ``at`` are the x of the values, from 0; equally spaced if None.
     """
     finite = [v for row in rows for v in row if v is not None and math.isfinite(v)]
     axis = value_axis(finite, least_span=least_span, log=False)
@@ -316,13 +316,13 @@ def sparklines(
 def thin(values: Sequence[float | None], most: int, keep: Collection[int] = ()) -> list[int]:
     """Return the indices of a line's points to draw, in order.
 
-    Kept are the first and last point, of every stretch the lowest and highest value and the first failure, and what the
-    caller asks for; so at most about one and a half times ``most`` and what is asked for.
+    It keeps the first and last point, the lowest and highest value and the first failure of every stretch, and
+    ``keep``: at most about one and a half times ``most``, plus ``keep``.
 
     Args:
-        values: None failed, NaN is n/a.
-        most: About how many points may be drawn.
-        keep: Indices that are drawn in any case.
+        values: None for failed, NaN for n/a.
+        most: Approximate number of points to draw.
+        keep: Indices that are always drawn.
     """
     count = len(values)
     if count <= most:
@@ -334,7 +334,7 @@ def thin(values: Sequence[float | None], most: int, keep: Collection[int] = ()) 
     stretches = max(1, most // 2)
     for number in range(stretches):
         start, end = number * count // stretches, (number + 1) * count // stretches
-        # Of a stretch without any value this is its first place: a gap stays a gap.
+        # In a stretch without values this is its first index, so a gap stays a gap.
         kept |= {start + int(lowest[start:end].argmin()), start + int(highest[start:end].argmax())}
         if not known[start:end].all():
             kept.update([i for i in range(start, end) if values[i] is None][:1])

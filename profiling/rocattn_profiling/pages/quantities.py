@@ -1,4 +1,4 @@
-"""Numbers as people read them: a fitting prefix, three digits, nice axis ticks."""
+"""Formats numbers for people: a fitting prefix, three digits, round axis ticks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def short_date(date_ms: int) -> str:
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Return about ``count`` round numbers (1, 2, 2.5 or 5 times a power of ten) within [low, high]."""
     span = high - low
-    if not span > 1e-300:  # a part of it would be nothing
+    if not span > 1e-300:  # dividing it would underflow
         return [low]
     raw = span / max(count - 1, 1)
     exponent = math.floor(math.log10(raw))

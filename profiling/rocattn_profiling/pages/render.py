@@ -1,4 +1,4 @@
-"""Filling templates from views: what all pages share. Each verb has its templates in a folder of its own."""
+"""Renders templates; what all pages share. Each verb has its templates in a folder of its own."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ GENERATOR = '<meta name="generator" content="rocattn '
 
 
 def standalone(template: str, title: str, made_ms: int, **values: Any) -> str:
-    """Return a template filled as a page of its own, without links to other pages."""
+    """Render a template as a standalone page, without links to other pages."""
     common = {"links": [], "project": PROJECT, "version": rocattn.__version__, "made": moment(made_ms)}
     return render(template, title, root="", here="", **common, **values)
 
 
 def markdown_text(template: str, **values: Any) -> str:
-    """Return a Markdown template filled, without runs of empty lines."""
+    """Render a Markdown template, without runs of empty lines."""
     return re.sub(r"\n{3,}", "\n\n", environment().get_template(template).render(**values)).strip() + "\n"
 
 
 def moment(milliseconds: int) -> str:
-    """Return a time as people read it: 2026-11-20 09:30 UTC."""
+    """Format a time: 2026-11-20 09:30 UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def render(template: str, title: str, **values: Any) -> str:
-    """Return a template's page; what it shows is in ``values``."""
+    """Render a template with ``values``."""
     backends = values.get("backends", [])
     return environment().get_template(template).render(title=title, line_colour=None, colours=backends, **values)
 
@@ -49,23 +49,23 @@ def environment() -> Environment:
     """Return jinja2 with our templates and filters; HTML is escaped, Markdown by the filter ``md``."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-    made = Environment(
+    jinja = Environment(
         loader=FileSystemLoader(sorted(Path(__file__).parents[1].glob("*/templates"))),
         autoescape=select_autoescape(("html.j2",), default_for_string=True, default=False),
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {
+    jinja.filters |= {
         "quantity": quantity, "digits": digits, "day": short_date, "moment": moment, "md": escape_markdown,
         "breakable": breakable, "count": count, "slug": lambda text: re.sub(r"\W+", "-", text),
         "colour": colour_of, "percent": percent, "shorten": shorten, "share": share,
     }  # fmt: skip
-    return made
+    return jinja
 
 
 def add_filters(filters: dict[str, Callable[..., Any]], **values: Any) -> None:
-    """Give templates more filters, and values that all of them see: those of one verb's records."""
+    """Add filters and global values for the templates of one verb."""
     environment().filters |= filters
     environment().globals |= values
 

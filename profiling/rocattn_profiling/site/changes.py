@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 State = Literal["new", "confirmed", "recovered", "waived"]
 OPEN: tuple[State, ...] = ("new", "confirmed")
 AUDIT = "bench_audit."
-"""How names of benchmarks begin that say what machine code needs: exact numbers, by architecture and kernel."""
+"""Prefix of the benchmarks that track properties of machine code: exact numbers, by architecture and kernel."""
 NEITHER = (".track_sgprs", ".track_lds_bytes", ".track_code_bytes")
-"""Numbers of the audit that say how a kernel is made, not how well: what they cost shows in waves and cycles."""
+"""Numbers of the audit that are neither good nor bad: what they cost shows in waves and cycles."""
 FEW_POINTS = 100_000
 """Points of all series together that one process searches in the time that a pool takes to start."""
 _LINES = 16  # series in one task
@@ -51,7 +51,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A commit from which on something other than the code is different, where (`where_of`), and what."""
+    """The first commit measured with a different machine, driver or compiler: where (`where_of`), and what changed."""
 
     sha: str
     where: str
@@ -60,14 +60,14 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class LevelChange:
-    """One change of level of one series.
+    """A change of level in one series.
 
     Attributes:
         label: The benchmark with its parameters; ``where`` is its machine and environment.
         benchmark: Its name.
         point: Size, interval and state, from the statistics.
-        commits: Hashes it may have come with, oldest first; ``likeliest`` is one of them.
-        lower_is_better: False for rates, whose rise is no regression; None for numbers that are neither good nor bad.
+        commits: Hashes of the commits that may have caused it, oldest first; ``likeliest`` is one of them.
+        lower_is_better: False for rates; None for numbers that are neither good nor bad.
         waived: Why a regression is accepted; "" if it is not.
     """
 
@@ -84,7 +84,7 @@ class LevelChange:
 
     @property
     def id(self) -> str:
-        """A name that stays the same however often the site is made: for anchors and the feed."""
+        """A name that is the same in every build of the site: for anchors and the feed."""
         return hashlib.sha256(f"{self.label}\n{self.where}\n{self.likeliest}".encode()).hexdigest()[:16]
 
     @property
@@ -104,12 +104,12 @@ class LevelChange:
 
     @property
     def open(self) -> bool:
-        """Whether it is a regression that stands and that nobody accepted."""
+        """Whether it is a regression that neither recovered nor is waived."""
         return self.worse and self.state in OPEN
 
     @property
     def tone(self) -> str:
-        """Which colours a page gives it."""
+        """Its colour class on a page."""
         if self.state == "recovered" or self.lower_is_better is None:
             return ""
         return "good" if self.better else "warn" if self.waived else "bad"
@@ -117,16 +117,16 @@ class LevelChange:
 
 @dataclass(slots=True)
 class Changes:
-    """All changes, newest first, and what none is sought in.
+    """All changes, newest first, and which series were not searched.
 
     Attributes:
-        found: The changes.
-        boundaries: Commits across which none is sought.
-        few: How many lines have too few points on the branch for one.
-        zero: (label, where) of the lines with values of zero or less, of which no ratio can be told.
+        listed: The changes.
+        boundaries: Commits across which no levels are compared.
+        few: Number of series with too few points on the branch.
+        zero: (label, where) of the series with values of zero or less, which have no ratios.
     """
 
-    found: list[LevelChange] = field(default_factory=list)
+    listed: list[LevelChange] = field(default_factory=list)
     boundaries: list[Boundary] = field(default_factory=list)
     few: int = 0
     zero: list[tuple[str, str]] = field(default_factory=list)
@@ -134,15 +134,15 @@ class Changes:
 
     @property
     def open(self) -> list[LevelChange]:
-        """The regressions that stand, newest first."""
-        return [change for change in self.found if change.open]
+        """The open regressions, newest first."""
+        return [change for change in self.listed if change.open]
 
     def by_series(self) -> dict[tuple[str, str], list[LevelChange]]:
         """Return the changes of each series by its label and where it was measured."""
-        sorted_out: dict[tuple[str, str], list[LevelChange]] = {}
-        for change in self.found:
-            sorted_out.setdefault((change.label, change.where), []).append(change)
-        return sorted_out
+        by_series: dict[tuple[str, str], list[LevelChange]] = {}
+        for change in self.listed:
+            by_series.setdefault((change.label, change.where), []).append(change)
+        return by_series
 
 
 def where_of(series: Series) -> str:
@@ -162,65 +162,65 @@ def find_changes(
 
     Args:
         series: The store's series.
-        history: The repository's commits: points are taken in its order, those of other branches are left out.
-        find: Returns the changes of a series, given the commits that are boundaries.
-        waived: Says why a regression is accepted ("" if it is not), by the gate's label, metric and architecture, and
-            by its size: how many times the old cost the new one is.
-        run: Does what ``map`` does; a long history is worth more than one process.
+        history: The repository's commits, which give the order of points; those of other branches are left out.
+        find: Returns the changes of a series, given the boundary commits.
+        waived: Returns why a regression is accepted ("" if it is not), given the gate's label, metric and architecture
+            and its size: the new cost over the old.
+        run: A replacement of ``map``, for long histories.
     """
     changes = Changes()
     bounds: dict[str, list[Boundary]] = {}
     order = {sha: info.order for sha, info in history.commits.items() if info.on_branch}
     lined: list[Series] = []
     starts: list[set[str]] = []
-    for one in series:
-        where = where_of(one)
+    for stored in series:
+        where = where_of(stored)
         if where not in bounds:
-            bounds[where] = boundaries(one, order)
+            bounds[where] = boundaries(stored, order)
             changes.boundaries += bounds[where]
-        points = sorted((p for p in one.points if p.sha in order), key=lambda p: order[p.sha])
-        lined.append(msgspec.structs.replace(one, points=points))
+        points = sorted((p for p in stored.points if p.sha in order), key=lambda p: order[p.sha])
+        lined.append(msgspec.structs.replace(stored, points=points))
         starts.append(_starts([point.sha for point in points], bounds[where], order))
-    for one, begins, moves in zip(lined, starts, run(find, lined, starts), strict=True):
-        why_not = unsearched(one, begins)
-        changes.few += why_not == "few"
-        changes.zero += [(one.label, where_of(one))] if why_not == "zero" else []
-        lower = lower_is_better(one)
-        dates = {point.sha: point.date_ms for point in one.points} if moves else {}
-        for found in moves:
-            worse = (found.change.ratio > 1) == lower
-            cost = max(found.change.ratio, 1 / found.change.ratio)
-            why = waived(*gate_names(one), cost) if worse else ""
-            changes.found.append(
+    for line, begins, moves in zip(lined, starts, run(find, lined, starts), strict=True):
+        excuse = unsearched(line, begins)
+        changes.few += excuse == "few"
+        changes.zero += [(line.label, where_of(line))] if excuse == "zero" else []
+        lower = lower_is_better(line)
+        dates = {point.sha: point.date_ms for point in line.points} if moves else {}
+        for move in moves:
+            worse = (move.change.ratio > 1) == lower
+            cost = max(move.change.ratio, 1 / move.change.ratio)
+            accepted = waived(*gate_names(line), cost) if worse else ""
+            changes.listed.append(
                 LevelChange(
-                    one.label, one.benchmark, where_of(one), one.unit, found.change, found.commits, found.likeliest,
-                    dates[found.likeliest], lower, why,
+                    line.label, line.benchmark, where_of(line), line.unit, move.change, move.commits, move.likeliest,
+                    dates[move.likeliest], lower, accepted,
                 )
             )  # fmt: skip
-    changes.found.sort(key=lambda change: (order[change.likeliest], change.label), reverse=True)
+    changes.listed.sort(key=lambda change: (order[change.likeliest], change.label), reverse=True)
     changes.boundaries.sort(key=lambda boundary: order[boundary.sha], reverse=True)
     return changes
 
 
 def boundaries(series: Series, order: Mapping[str, int]) -> list[Boundary]:
-    """Return where the place of a series' measurements became another one, in commit order.
+    """Return where the machine, driver or compiler of a series changed, in commit order.
 
-    A fact that a result file does not have says nothing: older files lack what newer tools write down.
+    A fact missing from a result file does not count as a change: older files lack facts that newer tools record.
     """
     known: dict[str, str] = {}
-    found = []
+    changed = []
     for sha in sorted((sha for sha in series.places if sha in order), key=lambda sha: order[sha]):
         facts = series.places[sha]
         moved = [key for key in PLACE_KEYS if key in facts and known.get(key, facts[key]) != facts[key]]
         if moved:
             text = "; ".join(f"{key} {known[key]} -> {facts[key]}" for key in moved)
-            found.append(Boundary(sha, where_of(series), text))
+            changed.append(Boundary(sha, where_of(series), text))
         known |= facts
-    return found
+    return changed
 
 
 def _starts(shas: Sequence[str], bounds: Sequence[Boundary], order: Mapping[str, int]) -> set[str]:
-    """Return the first measured commit at or after each boundary: a series need not have a point at it."""
+    """Return the first measured commit at or after each boundary: a series need not have a point at the boundary."""
     starts = set()
     for boundary in bounds:
         later = (sha for sha in shas if order[sha] >= order[boundary.sha])
@@ -229,12 +229,12 @@ def _starts(shas: Sequence[str], bounds: Sequence[Boundary], order: Mapping[str,
 
 
 def lower_is_better(series: Series) -> bool | None:
-    """Return whether a series' lower values are the better ones; None for numbers that are neither good nor bad."""
+    """Return whether lower values of a series are better; None for numbers that are neither good nor bad."""
     return None if series.benchmark.endswith(NEITHER) else not is_rate(series.unit)
 
 
 def gate_names(series: Series) -> tuple[str, str, str]:
-    """Return label, metric and architecture under which the gate, and so a waiver, knows what a series measures."""
+    """Return the label, metric and architecture by which the gate, and so a waiver, names a series."""
     if series.benchmark.startswith(AUDIT):
         return series.params.get("kernel", ""), "audit", series.params.get("arch", "")
     method = series.benchmark.rsplit(".", 1)[-1]
@@ -245,19 +245,19 @@ def gate_names(series: Series) -> tuple[str, str, str]:
 def in_processes(
     find: Finder, series: Sequence[Series], starts: Sequence[set[str]], jobs: int
 ) -> Iterator[list[CommitChange]]:
-    """Do as ``map(find, series, starts)`` does, in so many processes; their number changes no result.
+    """Return ``map(find, series, starts)``, computed in several processes with the same results.
 
     Args:
-        find: A function of a module, which another process finds by its name; it gets shas and values only.
+        find: A module-level function, since another process imports it; its series hold shas and values only.
         series: Points in commit order.
         starts: Boundaries of each series.
-        jobs: Processes.
+        jobs: Number of processes.
 
     Raises:
         RocattnError: When a process was killed.
     """
-    if jobs < 2 or sum(len(one.points) for one in series) < FEW_POINTS:
-        yield from (list(find(one, begins)) for one, begins in zip(series, starts, strict=True))
+    if jobs < 2 or sum(len(line.points) for line in series) < FEW_POINTS:
+        yield from (list(find(line, begins)) for line, begins in zip(series, starts, strict=True))
         return
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin)
     waiting: deque[Future[list[list[CommitChange]]]] = deque()
@@ -275,19 +275,19 @@ def in_processes(
         pool.shutdown(cancel_futures=True)
 
 
-def _lean(one: Series) -> Series:
-    """Return a series without what is not looked at: samples and places are most of it."""
-    points = [Point(sha=point.sha, date_ms=0, value=point.value) for point in one.points]
-    return msgspec.structs.replace(one, points=points, places={})
+def _lean(series: Series) -> Series:
+    """Return a series without samples and places, which are most of its size and not needed."""
+    points = [Point(sha=point.sha, date_ms=0, value=point.value) for point in series.points]
+    return msgspec.structs.replace(series, points=points, places={})
 
 
 def _search(find: Finder, tasks: bytes) -> list[list[CommitChange]]:
     decoded = msgspec.msgpack.decode(tasks, type=list[tuple[Series, set[str]]])
-    return [list(find(one, starts)) for one, starts in decoded]
+    return [list(find(series, starts)) for series, starts in decoded]
 
 
 def _begin() -> None:
-    """Let Ctrl-C end the main process, which then ends its helpers, and whatever has an end of time go first."""
+    """Ignore Ctrl-C, which ends the main process and so its workers, and yield to `asv publish`, under a timeout."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
 
@@ -295,13 +295,13 @@ def _begin() -> None:
 def atom(
     changes: Sequence[LevelChange], history: History, links: Mapping[str, str], made_ms: int, url: str, project: str
 ) -> str:
-    """Return the feed of the newest regressions, those that recovered or are waived included (they say so).
+    """Return an Atom feed of the newest regressions, recovered and waived ones included and marked.
 
     Args:
         changes: All change points, newest first.
         history: The repository's commits.
         links: The page of each change, by its id, relative to the feed.
-        made_ms: When the site was made; counts where there is no entry.
+        made_ms: When the site was made; the date of a feed without entries.
         url: Address of the site; links are relative to the feed without it.
         project: Whose history it is.
     """
@@ -310,10 +310,10 @@ def atom(
     base = f"{url.rstrip('/')}/" if url else ""
     ET.register_namespace("", ATOM)
     feed = ET.Element(f"{{{ATOM}}}feed")
-    # Of the repository's first commit: the same feed wherever and however often it is made.
+    # From the repository's first commit, so that every build, anywhere, has the same feed id.
     _add(feed, "id", _urn("feed", oldest.sha if oldest else ""))
     _add(feed, "title", f"{project}: regressions on {history.branch}")
-    _add(feed, "updated", _moment(max((_seen(change, history) for change in worse), default=made_ms)))
+    _add(feed, "updated", _moment(max((_commit_date(change, history) for change in worse), default=made_ms)))
     author = ET.SubElement(feed, f"{{{ATOM}}}author")
     _add(author, "name", "rocattn")
     _link(feed, f"{base}feed.xml", "self", "application/atom+xml")
@@ -322,7 +322,7 @@ def atom(
         entry = ET.SubElement(feed, f"{{{ATOM}}}entry")
         _add(entry, "id", _urn("change", change.id))
         _add(entry, "title", f"{change.label}: {percent(change.point.ratio)} ({change.state})")
-        _add(entry, "updated", _moment(_seen(change, history)))
+        _add(entry, "updated", _moment(_commit_date(change, history)))
         _link(entry, base + links.get(change.id, "changes.html"), "alternate", "text/html")
         _add(entry, "summary", _summary(change, history))
     ET.indent(feed)
@@ -340,7 +340,7 @@ def _summary(change: LevelChange, history: History) -> str:
     )
 
 
-def _seen(change: LevelChange, history: History) -> int:
+def _commit_date(change: LevelChange, history: History) -> int:
     info = history.commits.get(change.likeliest)
     return info.date_ms if info and info.date_ms > 0 else change.date_ms
 
@@ -354,7 +354,7 @@ def _moment(date_ms: int) -> str:
 
 
 def _add(parent: ET.Element, name: str, text: str) -> None:
-    # Subjects and labels are anyone's: what XML cannot hold becomes a replacement character.
+    # Subjects and labels may hold any character: those that XML cannot hold are replaced.
     ET.SubElement(parent, f"{{{ATOM}}}{name}").text = _NOT_XML.sub("�", text)
 
 

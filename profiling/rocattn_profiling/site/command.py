@@ -1,4 +1,4 @@
-"""``rocattn site``: the history website, asv's pages beside our own."""
+"""``rocattn site``: the history website, with our pages and asv's."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the site; status 3 when there is nothing to publish."""
-    # A long history is a million points without a cycle among them: looking for cycles took a third of the time.
+    # A long history is a million points without reference cycles: garbage collection took a third of the time.
     gc.disable()
     try:
         return _run(arguments)
@@ -110,26 +110,27 @@ def _publish(arguments: argparse.Namespace, staging: Staging) -> int:
     store = AsvStore(repo, Path(arguments.store) if arguments.store else None)
     records = find_records(arguments.records, results / "bench", notes)
     gate = find_verdict(arguments.gate, results / "gate", notes)
-    # asv takes as long as all of ours, and has a process of its own to be killed in: both at once.
+    # asv takes as long as all our pages, and runs in a process that can be killed: both run at once.
     with ProcessPoolExecutor(1, get_context("spawn")) as beside:
         staged = staging.folder(out / "asv")
         publishing = beside.submit(asv_pages.publish, store, history, out / "asv", staged, offline=arguments.offline)
-        told: list[str] = []
+        reading_notes: list[str] = []
         with progress("site: reading results", 0, brief=True) as shown:
-            series = store.read(told.append, _counted(shown))
-        notes += told
+            series = store.read(reading_notes.append, _counted(shown))
+        notes += reading_notes
         if not series and not records and gate is None:
-            found = f"{store.results_dir} has no results" + (f" that can be read ({told[0]})" if told else "")
-            found += f", and there are no records or verdict beside {out} ({_remedy(repo, store)})"
-            raise CommandError(f"nothing to publish: {found}", NOT_MEASURED)
-        notes += _strangers(series, history, repo, store.results_dir)
+            unread = f" that can be read ({reading_notes[0]})" if reading_notes else ""
+            reason = f"{store.results_dir} has no results{unread}"
+            reason += f", and there are no records or verdict beside {out} ({_remedy(repo, store)})"
+            raise CommandError(f"nothing to publish: {reason}", NOT_MEASURED)
+        notes += _unknown_commits(series, history, repo, store.results_dir)
         changes = _changes(series, history, repo, notes)
         asv = _awaited(publishing)
     if not asv.published:
         staging.drop(out / "asv")
     report = bench_report.build(records) if records else None
     standing = read_standing(results, repo / "benchmarks" / "pins", GENERATOR, notes.append)
-    # A file that neither reading takes is told once, though each has its own words for it.
+    # A file that neither reader accepts is reported once, though each words it differently.
     known = {note.partition(": ")[0] for note in notes}
     asv.notes = [note for note in asv.notes if note.partition(": ")[0] not in known]
     site = Site(
@@ -139,7 +140,7 @@ def _publish(arguments: argparse.Namespace, staging: Staging) -> int:
     )  # fmt: skip
     with progress("site: pages", 0, brief=True) as shown:
         written = write_site(out, site, _counted(shown), staging)
-    _tell(site, written, json=arguments.json)
+    _report(site, written, json=arguments.json)
     if arguments.open:
         import webbrowser
 
@@ -148,7 +149,7 @@ def _publish(arguments: argparse.Namespace, staging: Staging) -> int:
 
 
 def _remedy(repo: Path, store: AsvStore) -> str:
-    """Return which command makes something to publish: `rocattn bench` measures attention only."""
+    """Return the command that produces something to publish; `rocattn bench` is only for this repository."""
     from rocattn_profiling.measure.machine import measured_repo
 
     if measured_repo() == repo:
@@ -158,8 +159,8 @@ def _remedy(repo: Path, store: AsvStore) -> str:
     return "run `asv run` there first for a history, or `rocattn gate run` for a verdict"
 
 
-def _tell(site: Site, written: list[Path], *, json: bool) -> None:
-    """Say what the site lacks and what is open in it, and where it is."""
+def _report(site: Site, written: list[Path], *, json: bool) -> None:
+    """Report omissions, open regressions and the path of the site."""
     asv = site.asv
     for note in [*site.problems, *asv.notes]:
         say(f"note: {note}")
@@ -181,9 +182,9 @@ def _tell(site: Site, written: list[Path], *, json: bool) -> None:
     say(f"The site is at {written[0]}")
 
 
-def _strangers(series: list[Series], history: History, repo: Path, store: Path) -> list[str]:
-    """Return a note when no result is of a commit of the repository: then no change can be sought."""
-    measured = {point.sha for one in series for point in one.points}
+def _unknown_commits(series: list[Series], history: History, repo: Path, store: Path) -> list[str]:
+    """Return a note when no result belongs to a commit of the repository, so that no change can be found."""
+    measured = {point.sha for line in series for point in line.points}
     if not measured or measured & history.commits.keys():
         return []
     note = (
@@ -201,15 +202,16 @@ def _changes(series: list[Series], history: History, repo: Path, notes: list[str
     with progress("site: change points", len(series), brief=True) as shown:
 
         def run(find: Finder, lined: Sequence[Series], starts: Sequence[set[str]]) -> Iterator[Sequence[CommitChange]]:
-            for one, found in zip(lined, in_processes(find, lined, starts, available_cores()), strict=True):
-                shown.step(one.label)
-                yield found
+            searched = in_processes(find, lined, starts, available_cores())
+            for line, changes in zip(lined, searched, strict=True):
+                shown.step(line.label)
+                yield changes
 
         return find_changes(series, history, changes_of, _waived(repo, notes), run)
 
 
 def _counted(shown: Progress) -> Callable[[int, str], None]:
-    """Return what counts steps of a work that knows by itself how many there will be."""
+    """Return a callback for work that reports its own number of steps."""
 
     def step(total: int, what: str) -> None:
         if shown.total != total:
@@ -220,7 +222,7 @@ def _counted(shown: Progress) -> Callable[[int, str], None]:
 
 
 def _awaited(publishing: Future[AsvPages]) -> AsvPages:
-    """Wait for asv's pages, and say so: on a long history they take as long as they are let."""
+    """Wait for asv's pages, and say so: on a long history they take up to their timeout."""
     from rocattn_profiling.site.asv.pages import PUBLISH_TIMEOUT_S
 
     while True:
@@ -229,37 +231,37 @@ def _awaited(publishing: Future[AsvPages]) -> AsvPages:
         except TimeoutError:
             if publishing.done():
                 raise
-            say(f"site: waiting for asv publish, which has at most {PUBLISH_TIMEOUT_S:.0f} s")
+            say(f"site: waiting for asv publish, for at most {PUBLISH_TIMEOUT_S:.0f} s")
 
 
 def _waived(repo: Path, notes: list[str]) -> Waived:
-    """Return what the repository's waivers accept, up to their ceilings; an unreadable file accepts nothing."""
+    """Return a function that looks up the repository's waivers; an unreadable file waives nothing."""
     from rocattn_profiling.gate import waivers
     from rocattn_profiling.site.changes import nothing_waived
 
     try:
-        found = waivers.load(repo)
+        loaded = waivers.load(repo)
     except RocattnError as error:
         notes.append(f"no waiver counts: {error}")
         return nothing_waived
 
     def waived(label: str, metric: str, arch: str, ratio: float) -> str:
-        large_enough = [waiver for waiver in found.rows if ratio <= waiver.ceiling]
+        large_enough = [waiver for waiver in loaded.rows if ratio <= waiver.ceiling]
         return waivers.WaiverTable(rows=large_enough).waived(label, metric, arch)
 
     return waived
 
 
 def _baselines(folder: Path, notes: list[str]) -> dict[str, BenchReport]:
-    """Return the report of each baseline below a folder, by a name for its page."""
+    """Return the report of each baseline below a folder, by the name of its page."""
     from rocattn_profiling.bench import report as bench_report
     from rocattn_profiling.measure.records import read_records
 
-    found = {}
+    reports = {}
     for path in sorted(folder.rglob(RECORDS)):
         name = re.sub(r"[^\w.]+", "-", "-".join(path.parent.relative_to(folder).parts)) or "baseline"
         try:
-            found[name] = bench_report.build(read_records(path))
+            reports[name] = bench_report.build(read_records(path))
         except RocattnError as error:
             notes.append(f"passed over {path}: {error}")
-    return found
+    return reports

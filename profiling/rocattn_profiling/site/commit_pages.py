@@ -1,4 +1,4 @@
-"""A page for each measured commit: what moved with it, and what its machine code says about why."""
+"""A page for each measured commit: its changes, and the differences in machine code that may explain them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from rocattn_profiling.site.commits import CommitInfo, History
 
 HINTS = 10
-"""Differences from the commit before that a page lists, largest first."""
+"""Number of differences from the commit before that a page lists, largest first."""
 LEAST = math.log(1.02)
-"""Smaller differences between single runs are not worth a row."""
+"""Smaller differences between single runs are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One number that differs from that of the commit measured before, as text; ``tone`` is "good", "bad" or ""."""
+    """A number that differs from that of the previously measured commit, as text; ``tone`` is "good", "bad" or ""."""
 
     label: str
     where: str
@@ -43,14 +43,14 @@ class CommitPage:
     """Everything ``commit.html.j2`` shows.
 
     Attributes:
-        commit: What git says.
+        commit: The commit.
         path: Of the page; ``previous`` and ``following`` are those of the commits measured before and after.
-        measured: How many results the commit has.
-        brought: Change points for which it is the likeliest commit; ``perhaps`` those that it may have brought.
-        machine_code: Numbers of the audit that differ: exact.
-        hints: Results that left the interval of the commit before: runs of different days.
-        failed: What ran on the commit before and does not any more.
-        boundaries: What else is different from this commit on.
+        measured: Number of results of the commit.
+        brought: Change points whose likeliest commit it is; ``perhaps`` those whose interval includes it.
+        machine_code: Differences in the audit's numbers, which are exact.
+        hints: Results outside the interval of the commit before; their runs may be days apart.
+        failed: Benchmarks that ran on the commit before and no longer do.
+        boundaries: Changes of machine, driver or compiler from this commit on.
         largest: The heap that ``hints`` are taken from.
     """
 
@@ -69,13 +69,13 @@ class CommitPage:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing at all moved."""
+        """Whether nothing changed."""
         return not (self.brought or self.machine_code or self.hints or self.failed)
 
 
 def commit_paths(series: Iterable[Series], commits: Mapping[str, CommitInfo]) -> dict[str, str]:
-    """Return the page of each measured commit that git knows; file names are short hashes where those are unlike."""
-    shas = {point.sha for one in series for point in one.points} & commits.keys()
+    """Return the page of each measured commit that git knows, named by its short hash where that is unique."""
+    shas = {point.sha for line in series for point in line.points} & commits.keys()
     short: dict[str, list[str]] = {}
     for sha in shas:
         short.setdefault(sha[:8], []).append(sha)
@@ -97,8 +97,8 @@ def commit_pages(
     """
     commits = history.commits
     pages = {sha: CommitPage(commits[sha], path) for sha, path in paths.items()}
-    line = [page for _, page in sorted((p.commit.order, p) for p in pages.values() if p.commit.on_branch)]
-    for before, after in itertools.pairwise(line):
+    branch = [page for _, page in sorted((p.commit.order, p) for p in pages.values() if p.commit.on_branch)]
+    for before, after in itertools.pairwise(branch):
         before.following, after.previous = after.path, before.path
     for change in changes:
         for sha in change.commits:
@@ -107,39 +107,39 @@ def commit_pages(
     for boundary in bounds:
         if boundary.sha in pages:
             pages[boundary.sha].boundaries.append(boundary)
-    for one in series:
-        _add_series(one, pages)
+    for line in series:
+        _add_series(line, pages)
     for page in pages.values():
         page.hints = [move for _, _, move in sorted(page.largest, reverse=True)]
         page.machine_code.sort(key=lambda move: (natural(move.label), natural(move.where)))
     return sorted(pages.values(), key=lambda page: page.commit.order, reverse=True)
 
 
-def _add_series(one: Series, pages: Mapping[str, CommitPage]) -> None:
-    """Tell the pages what one line's points say against the points before them."""
-    audited = one.benchmark.startswith(AUDIT)
-    for before, point in _steps(one, pages):
+def _add_series(line: Series, pages: Mapping[str, CommitPage]) -> None:
+    """Add the differences between one line's successive points to the pages."""
+    audited = line.benchmark.startswith(AUDIT)
+    for before, point in _steps(line, pages):
         page = pages[point.sha]
         page.measured += 1
         old, new = before.value if before else None, point.value
         if before is None or old is None:
             continue
         if new is None:
-            page.failed.append((one.label, where_of(one)))
+            page.failed.append((line.label, where_of(line)))
         elif new == old or math.isnan(new) or math.isnan(old):
             continue
         elif audited:
-            page.machine_code.append(_move(one, old, new))
+            page.machine_code.append(_difference(line, old, new))
         elif new > 0 and old > 0 and direction_of(point, before):
             size = abs(math.log(new / old))
             if size >= LEAST and (len(page.largest) < HINTS or size > page.largest[0][0]):
-                heapq.heappush(page.largest, (size, page.measured, _move(one, old, new)))
+                heapq.heappush(page.largest, (size, page.measured, _difference(line, old, new)))
                 if len(page.largest) > HINTS:
                     heapq.heappop(page.largest)
 
 
 def _steps(series: Series, pages: Mapping[str, CommitPage]) -> Iterable[tuple[Point | None, Point]]:
-    """Go through a line in commit order: the point before on the branch (None for the first), and the point."""
+    """Yield the points of a line in commit order, each after its predecessor on the branch (None for the first)."""
     before: Point | None = None
     for point in series.points:
         if point.sha not in pages:
@@ -150,7 +150,7 @@ def _steps(series: Series, pages: Mapping[str, CommitPage]) -> Iterable[tuple[Po
             before = point
 
 
-def _move(series: Series, old: float, new: float) -> Difference:
+def _difference(series: Series, old: float, new: float) -> Difference:
     audited = series.benchmark.startswith(AUDIT)
     metric = series.benchmark.rsplit(".track_", 1)[-1].replace("_", " ")
     label = f"{series.params.get('kernel', '')}: {metric}" if audited else series.label

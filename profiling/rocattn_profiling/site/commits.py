@@ -1,4 +1,4 @@
-"""Commits as the pages need them: order, date, subject, read from git."""
+"""The commits of the repository: order, date and subject, read from git."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CommitInfo:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The commits of a repository by sha, and what is checked out.
+    """The commits of a repository by sha, and the current branch.
 
     Attributes:
         branch: The branch's name, or "HEAD" when it is detached.
@@ -51,10 +51,10 @@ def read_history(repo_root: Path) -> History:
     head = _git(repo_root, "rev-parse", "--verify", "HEAD")
     branch = _git(repo_root, "rev-parse", "--abbrev-ref", "HEAD")
     first_parents = set(_git(repo_root, "rev-list", "--first-parent", "HEAD").split())
-    plain = ("--no-show-signature", "--encoding=UTF-8")  # whatever log.showSignature and i18n.* say
+    plain = ("--no-show-signature", "--encoding=UTF-8")  # independent of log.showSignature and i18n.*
     log = _git(repo_root, "log", "--all", "HEAD", "--date-order", "--reverse", *plain, "--format=%H%x00%at%x00%s")
     commits = {}
-    for order, line in enumerate(log.split("\n")):  # not splitlines: a subject may hold other ends of line
+    for order, line in enumerate(log.split("\n")):  # not splitlines: a subject may hold other line separators
         sha, date_s, subject = line.split("\0", 2)
         commits[sha] = CommitInfo(sha, int(date_s) * 1000, subject, order, sha in first_parents)
     return History(commits, branch, head)
@@ -70,11 +70,11 @@ def _git(repo_root: Path, *arguments: str) -> str:
 
 
 def commit_url(repo_root: Path, configured: str = "") -> str:
-    """Return the address before which a commit's hash leads to its page; "" if there is none.
+    """Return the prefix of a commit's address, before its hash; "" if there is none.
 
     Args:
-        repo_root: The repository; its remote ``origin`` counts where it is on GitHub.
-        configured: ``show_commit_url`` of ``asv.conf.json``, which comes first.
+        repo_root: The repository; its remote ``origin`` is used if it is on GitHub.
+        configured: ``show_commit_url`` of ``asv.conf.json``, which takes precedence.
     """
     if re.fullmatch(r"https?://[^\s\"'<>]+", configured):
         return configured
@@ -82,6 +82,6 @@ def commit_url(repo_root: Path, configured: str = "") -> str:
         origin = _git(repo_root, "remote", "get-url", "origin")
     except RocattnError:
         return ""
-    # Only owner and name are taken: an address may hold a password.
+    # Only owner and name: an address may hold a password.
     match = _GITHUB.fullmatch(origin)
     return f"https://github.com/{match[1]}/{match[2]}/commit/" if match else ""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 TABLE_CELLS, TABLE_COLUMNS, TABLE_ROWS = 4000, 40, 200
 LINES = 300
-"""Lines drawn on one page; those with a change that is open come first."""
+"""Lines drawn on one page; those with an open change come first."""
 SPARK_POINTS = 80
 _BENCH = re.compile(r"(bench\.\w+)\.(\w+)")
 TITLES = {
@@ -46,7 +46,7 @@ TITLES = {
     "code_bytes": "Machine code",
     "hot_loop": "Issue cycles of the hot loop for 1e6 FLOP",
 }
-"""Tracked numbers in the order of the page; others come after them under their own name."""
+"""Tracked numbers, in the order of the page; others follow under their own name."""
 
 
 @dataclass(slots=True)
@@ -61,13 +61,13 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class LatestPoint:
-    """What the newest point of a line says.
+    """The newest point of a line, as text.
 
     Attributes:
-        previous, first: Change against the point before and the first one.
-        direction: "up" or "down" when the intervals of the newest and the previous point do not touch, else "". A hint,
-            not a verdict: intervals within a run do not hold the spread between runs.
-        worse: Whether that direction is the wrong one: up, of a rate down; of what is neither good nor bad none is.
+        previous, first: Change from the previous and from the first point.
+        direction: "up" or "down" when the intervals of the newest and the previous point do not overlap, else "". A
+            hint, not a verdict: intervals within a run do not include the variation between runs.
+        worse: Whether that direction is a regression; False for numbers that are neither good nor bad.
     """
 
     name: str
@@ -82,7 +82,7 @@ class LatestPoint:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One small chart with its newest values in words; ``anchor`` is what links lead to."""
+    """One small chart with its newest values as text; links lead to ``anchor``."""
 
     label: str
     machine: str
@@ -106,13 +106,13 @@ class HistoryPage:
     """Everything ``history.html.j2`` shows.
 
     Attributes:
-        benchmark: A name that asv's pages know.
-        sparks: (name, points of a small line) of the geometric mean over combinations: the family at a glance.
-        lines: How many there are, of so many ``combinations`` in so many ``places``; ``left_out`` are not drawn.
+        benchmark: Its name in asv's pages.
+        sparks: (name, points of a sparkline) of the geometric mean over combinations.
+        lines: Number of lines, of ``combinations`` in ``places``; ``left_out`` of them are not drawn.
         changes: Change points of its lines, newest first.
-        boundaries: Where levels before and after are not compared.
-        commits: How many are drawn; ``thinned`` says whether lines have fewer points than that.
-        better: Which values are: "lower", "higher" for rates, "" where lines are of both kinds or of neither.
+        boundaries: Commits across which levels are not compared.
+        commits: Number of commits drawn; ``thinned`` if some lines have fewer points than that.
+        better: "lower", "higher" for rates, "" where lines are of both kinds or of neither.
         columns, rows: The newest values as a table.
     """
 
@@ -138,60 +138,53 @@ class HistoryPage:
 
     @property
     def open(self) -> int:
-        """How many regressions stand."""
+        """Number of open regressions."""
         return sum(change.open for change in self.changes)
 
     @property
     def dotted(self) -> bool:
-        """Whether points of the chart over all lines say what they are."""
+        """Whether points of the overview chart have tooltips."""
         return any(mark.title for line in self.overview.lines for mark in line.marks)
 
     def moved(self, direction: str) -> int:
-        """How many lines went "up" or "down" at their newest commit."""
+        """Number of lines that went "up" or "down" at their newest commit."""
         return sum(entry.direction == direction for panel in self.panels for entry in panel.entries)
 
     def worse(self, direction: str) -> bool:
-        """Whether a line that went so got worse by it."""
+        """Whether any line that went in this direction got worse."""
         return any(entry.direction == direction and entry.worse for panel in self.panels for entry in panel.entries)
 
 
 def families(
     series: Iterable[Series], changes: Mapping[tuple[str, str], list[LevelChange]] | None = None
 ) -> list[Family]:
-    """Sort series into pages; the backends of a bench grid, and of a suite, become lines of the same charts."""
-    found: dict[str, Family] = {}
+    """Group series into pages; the backends of a bench grid, and of a suite, become lines of the same charts."""
+    pages: dict[str, Family] = {}
     taken: set[str] = set()
     listed = list(series)
     environments: dict[tuple[str, str], set[str]] = {}
-    for one in listed:
-        environments.setdefault((one.benchmark, one.machine), set()).add(one.env_name)
-    for one in listed:
-        match = _BENCH.fullmatch(one.benchmark)
-        name = match[1] if match else one.benchmark
-        params = dict(one.params)
+    for line in listed:
+        environments.setdefault((line.benchmark, line.machine), set()).add(line.env_name)
+    for line in listed:
+        match = _BENCH.fullmatch(line.benchmark)
+        name = match[1] if match else line.benchmark
+        params = dict(line.params)
         backend = params.pop("backend", match[2].replace("_", "-") if match else "")
         panel = ", ".join(v if k in {"config", "label"} else f"{k} {v}" for k, v in params.items())
-        if name not in found:
-            found[name] = Family(name, slug_of(name, taken), one.benchmark)
-        several = len(environments[one.benchmark, one.machine]) > 1
-        machine = where_of(one) if several else one.machine
-        own = (changes or {}).get((one.label, where_of(one)), [])
-        found[name].lines.append(
+        if name not in pages:
+            pages[name] = Family(name, slug_of(name, taken), line.benchmark)
+        several = len(environments[line.benchmark, line.machine]) > 1
+        machine = where_of(line) if several else line.machine
+        own = (changes or {}).get((line.label, where_of(line)), [])
+        pages[name].lines.append(
             HistoryLine(
-                panel,
-                backend or "result",
-                machine,
-                one.unit,
-                one.points,
-                one.label,
-                where_of(one),
-                own,
-                lower_is_better(one),
+                panel, backend or "result", machine, line.unit, line.points, line.label, where_of(line), own,
+                lower_is_better(line),
             )
-        )
-    for family in found.values():
+        )  # fmt: skip
+    for family in pages.values():
         family.lines.sort(key=lambda line: (natural(line.panel), line.machine, line.name))
-    return sorted(found.values(), key=lambda family: (not family.name.startswith("bench."), natural(family.name)))
+    return sorted(pages.values(), key=lambda family: (not family.name.startswith("bench."), natural(family.name)))
 
 
 def history_page(family: Family, around: Around) -> HistoryPage:
@@ -199,7 +192,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
 
     Args:
         family: Its lines.
-        around: The commits, boundaries and colours of the site.
+        around: The site's commits, boundaries and colours.
     """
     commits = around.commits
     shas = order_commits((p for line in family.lines for p in line.points), commits)
@@ -253,21 +246,21 @@ def history_page(family: Family, around: Around) -> HistoryPage:
 
 
 def panel_anchor(label: str, machine: str) -> str:
-    """Return the name under which a chart of a page is linked to."""
+    """Return the anchor of a chart."""
     return f"p-{hashlib.sha256(f'{label}|{machine}'.encode()).hexdigest()[:10]}"
 
 
 def in_commit_order(series: Iterable[Series], commits: Mapping[str, CommitInfo]) -> list[Series]:
-    """Return series whose points stand as `order_commits` has their commits; all pages need them so."""
+    """Return the series with their points in the order of `order_commits`, as all pages need them."""
     listed = list(series)
-    place = {sha: at for at, sha in enumerate(order_commits((p for one in listed for p in one.points), commits))}
+    place = {sha: at for at, sha in enumerate(order_commits((p for line in listed for p in line.points), commits))}
     return [
-        msgspec.structs.replace(one, points=sorted(one.points, key=lambda point: place[point.sha])) for one in listed
+        msgspec.structs.replace(line, points=sorted(line.points, key=lambda point: place[point.sha])) for line in listed
     ]
 
 
 def order_commits(points: Iterable[Point], commits: Mapping[str, CommitInfo]) -> list[str]:
-    """Return the shas oldest first: in git's order, those git does not know before them by date."""
+    """Return the shas, oldest first: commits that git does not know by date, then the others in git's order."""
     dates = {point.sha: point.date_ms for point in points}
     return sorted(dates, key=lambda sha: (sha in commits, commits[sha].order if sha in commits else dates[sha], sha))
 
@@ -284,7 +277,7 @@ def _sparks(lines: Sequence[HistoryLine], ratios: Sequence[Sequence[float | None
 
 
 def entry_of(line: HistoryLine, colour: int) -> LatestPoint:
-    """Return what the newest point of a line says, whose points are in commit order."""
+    """Return the newest point of a line whose points are in commit order."""
     backwards = _known(reversed(line.points))
     newest = line.points[-1] if line.points else None
     last, before = next(backwards, None), next(backwards, None)
@@ -308,7 +301,7 @@ def _known(points: Iterable[Point]) -> Iterator[Point]:
 
 
 def direction_of(last: Point | None, before: Point | None) -> str:
-    """Return "up" or "down" when the intervals of two points do not touch, else ""."""
+    """Return "up" or "down" when the intervals of two points do not overlap, else ""."""
     if last is None or before is None or last.low is None or last.high is None:
         return ""
     if before.low is None or before.high is None:
@@ -332,7 +325,7 @@ def _table(lines: Sequence[HistoryLine], shas: Sequence[str], commits: Mapping[s
     cells: dict[str, list[str]] = {sha: [""] * len(lines) for sha in shas}
     dates: dict[str, int] = {}
     for column, line in enumerate(lines):
-        for point in line.points[-len(shas) :]:  # in commit order, so no newer one is missed
+        for point in line.points[-len(shas) :]:  # in commit order
             if point.sha in cells:
                 dates[point.sha] = point.date_ms
                 text = quantity(point.value, line.unit)
@@ -347,7 +340,7 @@ def _table(lines: Sequence[HistoryLine], shas: Sequence[str], commits: Mapping[s
 
 
 def slug_of(name: str, taken: set[str]) -> str:
-    """Return a file name for a benchmark or kernel, unlike all others; ``taken`` gets it."""
+    """Return a unique file name for a benchmark or kernel, and add it to ``taken``."""
     slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:80] or "benchmark"
     if slug in taken:
         slug = f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -360,12 +353,12 @@ class KernelPage:
     """Everything ``kernel.html.j2`` shows.
 
     Attributes:
-        name: The kernel and what it is compiled for.
+        name: The kernel and its variant.
         archs: Its architectures.
-        panels: A chart a number, a line an architecture.
+        panels: A chart for each number, with a line for each architecture.
         rows: (number, newest value by architecture).
         changes: Change points of its numbers, newest first.
-        commits: How many were audited.
+        commits: Number of audited commits.
     """
 
     name: str
@@ -379,38 +372,41 @@ class KernelPage:
 
     @property
     def open(self) -> int:
-        """How many regressions stand."""
+        """Number of open regressions."""
         return sum(change.open for change in self.changes)
 
 
 def kernel_pages(
     series: Sequence[Series], around: Around, changes: Mapping[tuple[str, str], list[LevelChange]]
 ) -> list[KernelPage]:
-    """Lay out a page for each kernel that the store has numbers of; the same kernel of two machines shares one.
+    """Lay out a page for each kernel in the store; results from several machines share one page.
 
     Args:
-        series: Every history line; those of the audit are taken.
-        around: The site's commits; colours are given to architectures here.
+        series: Every history line; only those of the audit are used.
+        around: The site's commits; here architectures have colours.
         changes: Change points by label and place.
     """
-    found: dict[str, dict[str, dict[str, HistoryLine]]] = {}
-    for one in series:
-        metric = one.benchmark.rpartition(".track_")[2]
-        kernel, arch = one.params.get("kernel", ""), one.params.get("arch", "")
-        if not one.benchmark.startswith(AUDIT) or not kernel or not arch:
+    kernels: dict[str, dict[str, dict[str, HistoryLine]]] = {}
+    for stored in series:
+        metric = stored.benchmark.rpartition(".track_")[2]
+        kernel, arch = stored.params.get("kernel", ""), stored.params.get("arch", "")
+        if not stored.benchmark.startswith(AUDIT) or not kernel or not arch:
             continue
-        own = changes.get((one.label, where_of(one)), [])
+        where = where_of(stored)
+        own = changes.get((stored.label, where), [])
         line = HistoryLine(
-            metric, arch, one.machine, one.unit, one.points, one.label, where_of(one), own, lower_is_better(one)
+            metric, arch, stored.machine, stored.unit, stored.points, stored.label, where, own, lower_is_better(stored)
         )
-        lines = found.setdefault(kernel, {}).setdefault(metric, {})
-        # Exact numbers do not depend on the machine: the place with the longest history speaks.
+        lines = kernels.setdefault(kernel, {}).setdefault(metric, {})
+        # Exact numbers do not depend on the machine, so the longest history is used.
         if arch not in lines or len(lines[arch].points) < len(line.points):
             lines[arch] = line
-    archs = sorted({arch for metrics in found.values() for lines in metrics.values() for arch in lines}, key=natural)
+    archs = sorted({arch for metrics in kernels.values() for lines in metrics.values() for arch in lines}, key=natural)
     own_colours = Around(around.commits, archs, around.boundaries, around.pages)
     taken: set[str] = set()
-    return [_kernel_page(name, slug_of(name, taken), found[name], own_colours) for name in sorted(found, key=natural)]
+    return [
+        _kernel_page(name, slug_of(name, taken), kernels[name], own_colours) for name in sorted(kernels, key=natural)
+    ]
 
 
 def _kernel_page(

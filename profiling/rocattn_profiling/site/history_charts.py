@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from rocattn_profiling.site.commits import CommitInfo
 
 PAGE_BENDS, PAGE_DOTS = 24_000, 1800
-"""How many points of lines, and how many dots with tooltips, all charts of a page have together."""
+"""Limits on the points of lines, and on the dots with tooltips, of all charts of a page."""
 CHART_BENDS, CHART_DOTS = 6000, 600
-"""The same for one chart that holds all lines."""
+"""The same for one chart of all lines."""
 OVERVIEW_BANDS = 12
 MANY = 60
-"""Commits from which on dots would touch each other."""
+"""With more commits than this, dots would touch."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryLine:
-    """One parameter combination: a backend's history of one config (or whatever the parameters are).
+    """The history of one combination of parameters, such as a backend and a config.
 
-    ``machine`` also names the environment where results of several share a page; ``label`` and ``where`` name the
-    series, ``changes`` are its change points, ``lower_is_better`` is as in `LevelChange`.
+    ``machine`` includes the environment where a page has several. ``label`` and ``where`` identify the series, and
+    ``lower_is_better`` is as in `LevelChange`.
     """
 
     panel: str
@@ -47,12 +47,12 @@ class HistoryLine:
 
 @dataclass(slots=True)
 class Around:
-    """What all charts of a site share.
+    """Shared context of all charts of a site.
 
     Attributes:
-        commits: The repository's commits by sha; others are shown before them, by date.
-        backends: Line names in the site's order, so that a name has one colour on every page.
-        boundaries: Where something other than the code changed.
+        commits: The repository's commits by sha; unknown ones are shown before them, by date.
+        backends: Line names in the site's order, so that a name has the same colour on every page.
+        boundaries: Commits at which something other than the code changed.
         pages: The page of each measured commit, relative to the charts' pages.
     """
 
@@ -63,7 +63,7 @@ class Around:
 
 
 def relative(line: HistoryLine, shas: Iterable[str]) -> list[float | None]:
-    """Return a line's values against its first one, a place each commit; None where there is none."""
+    """Return a line's values relative to its first, one for each commit; None where there is none."""
     values = {p.sha: p.value for p in line.points}
     known = [values.get(sha) for sha in shas]
     first = next((v for v in known if v and math.isfinite(v)), None)
@@ -71,12 +71,12 @@ def relative(line: HistoryLine, shas: Iterable[str]) -> list[float | None]:
 
 
 def against(new: float, old: float) -> float:
-    """Return a value over another, which is not 0; where that is below it, such that down stays below 1."""
+    """Return the ratio of a value to a nonzero one; for a negative ``old``, a decrease still gives less than 1."""
     return new / old if old > 0 else 2 - new / old
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:
-    """Return the geometric mean of what is there."""
+    """Return the geometric mean of the positive values; None if there are none."""
     logs = [math.log(v) for v in values if v is not None and v > 0]
     return math.exp(sum(logs) / len(logs)) if logs else None
 
@@ -90,16 +90,16 @@ def better_of(lines: Iterable[HistoryLine]) -> str:
 def overview_charts(
     lines: Sequence[HistoryLine], ratios: Sequence[Sequence[float | None]], place: Mapping[str, int], around: Around
 ) -> tuple[Chart, Chart]:
-    """Lay out all lines of a page over each other, each against its first commit: for wide and for narrow windows.
+    """Lay out all lines of a page in one chart, relative to their first commits, for wide and for narrow windows.
 
     Args:
-        lines: To draw.
-        ratios: Of each line, as `relative` gives them.
-        place: Where each commit stands, from 0.
+        lines: The lines.
+        ratios: Of each line, from `relative`.
+        place: Index of each commit.
         around: The site's commits, boundaries and colours.
     """
     shas = list(place)
-    # Dots of many lines over each other would hide the lines: either all have theirs, or none.
+    # Dots of many lines would hide the lines: either all lines have dots, or none.
     dotted = len(shas) <= MANY and len(shas) * len(lines) <= CHART_DOTS
     bends = _share(CHART_BENDS, len(lines), 16, 240)
     traces = []
@@ -113,7 +113,7 @@ def overview_charts(
             if dotted:
                 what = f"{line.panel}, {line.name}" if line.panel else line.name
                 now = f"{what}: {percent(ratio)} ({quantity(points[shas[at]].value, line.unit)})"
-                title = f"{now}\n{told_commit(shas[at], points[shas[at]], around.commits)}"
+                title = f"{now}\n{commit_title(shas[at], points[shas[at]], around.commits)}"
             values.append(ChartPoint(at, ratio, title, href=around.pages.get(shas[at], "")))
         traces.append(ChartLine(line.panel, colour_of(line.name, around.backends), values))
     better = f", {better_of(lines)} is better" if better_of(lines) else ""
@@ -153,13 +153,13 @@ def panel_chart(
     for line in lines:
         points = line.points
         moved = {change.likeliest for change in line.changes}
-        told = _dotted([p.value for p in points], dots, {at for at, p in enumerate(points) if p.sha in moved})
-        drawn = thin([p.value for p in points], bends, told)
-        thinned = thinned or len(told) < len(points)
+        dotted = _dotted([p.value for p in points], dots, {at for at, p in enumerate(points) if p.sha in moved})
+        drawn = thin([p.value for p in points], bends, dotted)
+        thinned = thinned or len(dotted) < len(points)
         values = []
         for at in drawn:
-            point, known = points[at], at in told
-            title = _told(line, point, around.commits) if known else ""
+            point, known = points[at], at in dotted
+            title = _tooltip(line, point, around.commits) if known else ""
             ends = (point.low, point.high) if known else (None, None)
             values.append(ChartPoint(place[point.sha], point.value, title, *ends, href=around.pages.get(point.sha, "")))
         traces.append(ChartLine(line.name, colour_of(line.name, around.backends), values))
@@ -180,8 +180,8 @@ def panel_chart(
     return chart
 
 
-def told_change(change: LevelChange, subject: Callable[[str], str]) -> str:
-    """Return a change as tooltips tell it: size, state, the commits it may have come with."""
+def change_title(change: LevelChange, subject: Callable[[str], str]) -> str:
+    """Return the tooltip of a change: size, state, and the commits it may have come with."""
     point = change.point
     size = f"{percent(point.ratio)} ({percent(point.ratio_low)} to {percent(point.ratio_high)})"
     many = len(change.commits)
@@ -189,8 +189,8 @@ def told_change(change: LevelChange, subject: Callable[[str], str]) -> str:
     return f"{change.label}: {size}, {change.state}\n{came} {change.likeliest[:8]} {subject(change.likeliest)}"
 
 
-def told_commit(sha: str, point: Point, commits: Mapping[str, CommitInfo]) -> str:
-    """Return a commit as tooltips name it: short sha, date, subject."""
+def commit_title(sha: str, point: Point, commits: Mapping[str, CommitInfo]) -> str:
+    """Return a commit for tooltips: short sha, date, subject."""
     subject = commits[sha].subject if sha in commits else "not in this clone"
     return f"{sha[:8]} {short_date(point.date_ms)} {subject}"
 
@@ -199,16 +199,16 @@ def _band(change: LevelChange, place: Mapping[str, int], around: Around) -> Band
     def subject(sha: str) -> str:
         return around.commits[sha].subject if sha in around.commits else ""
 
-    # It came between the last commit that is surely old and the last that may have brought it.
+    # From the last commit surely on the old level to the last that may have caused the change.
     low, high = place[change.commits[0]] - 1, place[change.commits[-1]]
     tone = f"{change.tone} {change.state}".strip()
-    return Band(max(0, low), high, told_change(change, subject), tone, around.pages.get(change.likeliest, ""))
+    return Band(max(0, low), high, change_title(change, subject), tone, around.pages.get(change.likeliest, ""))
 
 
 def _edges(lines: Sequence[HistoryLine], place: Mapping[str, int], around: Around) -> list[tuple[float, str]]:
     wheres = {line.where for line in lines}
-    found = [b for b in around.boundaries if b.where in wheres and b.sha in place]
-    return list(dict.fromkeys((place[b.sha] - 0.5, f"not comparable across: {b.text}") for b in found))
+    own = [b for b in around.boundaries if b.where in wheres and b.sha in place]
+    return list(dict.fromkeys((place[b.sha] - 0.5, f"not comparable across: {b.text}") for b in own))
 
 
 def _share(budget: int, lines: int, least: int, most: int) -> int:
@@ -216,7 +216,7 @@ def _share(budget: int, lines: int, least: int, most: int) -> int:
 
 
 def _dotted(values: Sequence[float | None], most: int, keep: Iterable[int] = ()) -> set[int]:
-    """Return the indices that get a dot and a tooltip; none where there is no room for any."""
+    """Return the indices that get a dot and a tooltip; only ``keep`` where there is no room."""
     return set(thin(values, most, set(keep))) if most else set(keep)
 
 
@@ -225,7 +225,7 @@ def _commit_ticks(shas: Sequence[str], count: int) -> list[tuple[float, str]]:
     return [(at, shas[at][:7]) for at in range(len(shas) - 1, -1, -step)]
 
 
-def _told(line: HistoryLine, point: Point, commits: Mapping[str, CommitInfo]) -> str:
+def _tooltip(line: HistoryLine, point: Point, commits: Mapping[str, CommitInfo]) -> str:
     value = "failed" if point.value is None else quantity(point.value, line.unit)
     interval = between(point.low, point.high, line.unit)
-    return f"{line.name}: {value}{f' ({interval})' if interval else ''}\n{told_commit(point.sha, point, commits)}"
+    return f"{line.name}: {value}{f' ({interval})' if interval else ''}\n{commit_title(point.sha, point, commits)}"

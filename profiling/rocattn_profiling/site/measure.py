@@ -1,4 +1,4 @@
-"""Back-filling the history: the newest commits are built and measured by the gate's worker, into the asv store."""
+"""Back-fills the history: builds and measures the newest commits with the gate's worker, into the asv store."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ REQUEST = asv_launch.Request(sample_ns=3_000_000, budget_ns=60_000_000)
 
 
 class Backfill(msgspec.Struct, frozen=True, kw_only=True):
-    """What a back-fill did.
+    """Result of a back-fill.
 
     Attributes:
         measured: Commits that now have results.
         known: Commits that had them before.
-        passed_over: Commits that do not build or on which nothing ran: short hash -> why.
-        launches: Processes that gave samples.
+        passed_over: Commits that do not build or run no benchmark: short hash -> reason.
+        launches: Number of processes that produced samples.
     """
 
     measured: list[Revision] = []
@@ -59,14 +59,14 @@ def measure_history(
     Args:
         repo: A folder inside the repository; its HEAD gives the suite, as in asv, and its ``asv.conf.json`` the store.
         count: How many commits back to look.
-        launches: Processes a commit and benchmark, interleaved over the commits so that drift hits all alike.
+        launches: Processes for each commit and benchmark, interleaved so that drift affects all commits alike.
         benchmarks: Regular expressions that choose benchmarks; without any, the suite's quick ones.
-        on_step: Told after every launch.
-        say: Told one line about every commit that is built or passed over.
+        on_step: Called after every launch.
+        say: Called with a line about every commit that is built or skipped.
 
     Raises:
         RevisionError, SuiteError, CacheError: There is no repository, suite or cache to work with.
-        RocattnError: The store takes no files.
+        RocattnError: The store cannot be written.
     """
     repo = revisions.find_repository(repo)
     store = AsvStore(repo)
@@ -84,8 +84,8 @@ def measure_history(
             suite = tree / config.benchmark_dir
             return asv_launch.Launcher(python, suite, scratch, config.environment, config.timeout_s)
 
-        found = launcher(suite_from).discover().cases(tuple(benchmarks))
-        cases = found if benchmarks else asv_launch.quick_cases(found)
+        matches = launcher(suite_from).discover().cases(tuple(benchmarks))
+        cases = matches if benchmarks else asv_launch.quick_cases(matches)
         if not cases:
             raise SuiteError("no benchmark of the suite matches: nothing would be measured")
         names = {case.benchmark.name for case in cases}
@@ -138,7 +138,7 @@ def _measure(
         for case, revision in itertools.product(cases, order):
             runs = outcomes[case.label, revision]
             done += 1
-            # What does not run once is not tried again; a tracked number is the same each time.
+            # A failed case is not retried; a tracked number is the same each time.
             if not runs or (runs[-1].status == "ok" and case.benchmark.type != "track"):
                 request = sampling.get(case.label, REQUEST)
                 outcome = launchers[revision].run(case, request, pos=round_, seed=round_, layout=round_)
@@ -157,7 +157,7 @@ def _store(
     cases: list[Case],
     outcomes: dict[str, list[Outcome]],
 ) -> bool:
-    """Put one commit's results into the store; False when there is none worth keeping."""
+    """Store one commit's results; False when no benchmark ran."""
     if not any(outcome.status == "ok" for runs in outcomes.values() for outcome in runs):
         return False
     commit = Commit(sha=revision.sha, date_ms=revision.date_ms, subject=revision.subject)
@@ -182,7 +182,7 @@ def _store(
 
 
 def _index(case: Case) -> tuple[int, ...]:
-    """Return the place of a case in each of its benchmark's parameters."""
+    """Return the index of a case in each of its benchmark's parameters."""
     rest, places = case.param or 0, []
     for options in reversed(case.benchmark.params):
         rest, place = divmod(rest, len(options))
@@ -191,7 +191,7 @@ def _index(case: Case) -> tuple[int, ...]:
 
 
 def _value(case: Case, runs: list[Outcome]) -> Sample:
-    """Return what the store keeps: seconds of all samples, a number, NaN for skipped, None for failed."""
+    """Return the stored value: all samples in seconds, a number, NaN for skipped, or None for failed."""
     samples = [value for run in runs if run.launch is not None for value in run.launch.samples_ns]
     if not samples:
         return math.nan if runs[-1].status == "skipped" else None

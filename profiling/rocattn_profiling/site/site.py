@@ -1,4 +1,4 @@
-"""The site: which pages there are, what each is made from, and how they lie in their folder."""
+"""Builds the site: which pages there are, their contents, and their files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 OPTIONAL = ("changes.html", "commits.html", "kernels.html", "bench.html", "gate.html")
 FOLDERS = ("history", "commits", "kernels", "baselines", "reports")
 LISTED_CHANGES = 200
-"""Rows of each table of changes; the feed and the pages of benchmarks have the others."""
+"""Rows of each table of changes; older ones are on the benchmarks' own pages."""
 _MACHINE_WORDS = {"num_cpu": "cores", "ram": "memory", "os": "system", "arch": "architecture", "gfx": "target"}
 
 
@@ -47,7 +47,7 @@ class Link:
 
 @dataclass(slots=True)
 class Site:
-    """What a site is made from.
+    """Everything that a site is made from.
 
     Attributes:
         series: Every history line.
@@ -55,15 +55,15 @@ class Site:
         machines: What machine.json says, by machine name.
         report: The latest bench report, or None.
         gate: The latest verdict, or None.
-        asv: What became of asv's pages.
-        problems: One line for each thing that was left out.
+        asv: Outcome of asv's pages.
+        problems: One line for each omission.
         made_ms: When the site was made.
         changes: Change points and boundaries of the series.
-        standing: What other commands left.
+        standing: Results of other commands.
         baselines: Bench reports of baselines, by name.
-        url: Address that the site will have, for its feed; "" if that is not known.
-        commit_url: Address before which a commit's hash leads to it; "" if there is none.
-        project: Whose site it is.
+        url: Address that the site will have, for its feed; "" if unknown.
+        commit_url: Prefix of a commit's address, before its hash; "" if there is none.
+        project: Name of the project.
     """
 
     series: Sequence[Series]
@@ -83,18 +83,18 @@ class Site:
 
 
 def write_site(out: Path, site: Site, on_step: Step = lambda _, __: None, staging: Staging | None = None) -> list[Path]:
-    """Write all pages of our own below ``out``; returns their paths, the front page first.
+    """Write all our own pages below ``out``; returns their paths, the front page first.
 
-    Pages of ours that are not made any more are removed, so that no page is without a link to it.
+    Our stale pages are removed, so that every page has a link to it.
 
     Args:
         out: Folder of the site.
-        site: What it shows.
-        on_step: Called after each piece of work with how many there are, and what it was.
-        staging: What is put in its place with them; ended by the caller.
+        site: The contents.
+        on_step: Called after each step with the number of steps and what it did.
+        staging: Moved into place together with the pages; ended by the caller.
 
     Raises:
-        RocattnError: When the folder does not take them; then all is as it was.
+        RocattnError: When the folder cannot be written; then nothing changed.
     """
     with staging or Staging() as waiting:
         written = []
@@ -103,32 +103,32 @@ def write_site(out: Path, site: Site, on_step: Step = lambda _, __: None, stagin
             written.append(out / name)
         waiting.commit()
     kept = set(written)
-    found = [*(out / name for name in OPTIONAL), *(path for name in FOLDERS for path in (out / name).glob("*.html"))]
-    for stale in found:
+    earlier = [*(out / name for name in OPTIONAL), *(path for name in FOLDERS for path in (out / name).glob("*.html"))]
+    for stale in earlier:
         if stale not in kept and stale.is_file() and GENERATOR in stale.read_text("utf-8", errors="replace"):
             stale.unlink()
     return written
 
 
 def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
-    """Return each page's text by its path, the feed and the style sheet included; the front page comes first."""
+    """Return the text of each page by its path, feed and style sheet included; the front page comes first."""
     prepare_templates()
     add_filters({"machine_word": lambda key: _MACHINE_WORDS.get(key, key), "machine_fact": machine_fact})
     commits, by_series = site.history.commits, site.changes.by_series()
     series = in_commit_order(site.series, commits)
-    found = families(series, by_series)
-    names = {line.name for family in found for line in family.lines}
+    grouped = families(series, by_series)
+    names = {line.name for family in grouped for line in family.lines}
     backends = order_backends({*names, *(site.report.backends if site.report else ())})
     paths = commit_paths(series, commits)
     around = Around(commits, backends, site.changes.boundaries, {sha: f"../{path}" for sha, path in paths.items()})
     kernels = kernel_pages(series, around, by_series)
-    steps = 2 * len(found) + len(kernels) + len(paths) + len(site.baselines)
-    histories = _laid_out(found, around, lambda what: on_step(steps, what))
-    moved = commit_pages(series, site.history, site.changes.found, site.changes.boundaries, paths)
+    steps = 2 * len(grouped) + len(kernels) + len(paths) + len(site.baselines)
+    histories = _laid_out(grouped, around, lambda what: on_step(steps, what))
+    moved = commit_pages(series, site.history, site.changes.listed, site.changes.boundaries, paths)
     gate = gate_view.view(site.gate) if site.gate else None
-    places = places_of(found)
-    homes = {change.id: places.get((change.label, change.where), "changes.html") for change in site.changes.found}
-    measured = {point.sha for one in series for point in one.points}
+    places = places_of(grouped)
+    homes = {change.id: places.get((change.label, change.where), "changes.html") for change in site.changes.listed}
+    measured = {point.sha for line in series for point in line.points}
     common: dict[str, Any] = {
         "searched": sum(commits[sha].on_branch for sha in measured & commits.keys()),
         "links": _navigation(site, bool(kernels), bool(moved)), "project": site.project, "version": rocattn.__version__,
@@ -140,14 +140,14 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
 
     def page(path: str, template: str, title: str, **values: Any) -> None:
         pages[path] = render(template, title, root="../" * path.count("/"), here=path, **common, **values)
-        if "/" in path:  # of those there are many
+        if "/" in path:  # the many pages in folders
             on_step(steps, path)
 
     page(
         "index.html", "index.html.j2", site.project, gate=gate, head=commits.get(site.history.head), report=site.report,
         baseline=BASELINE, problems=[*site.problems, *site.asv.notes], machines=site.machines,
         pages=histories,
-        machine_names=sorted({one.machine for one in series}), commit_count=len(measured),
+        machine_names=sorted({line.machine for line in series}), commit_count=len(measured),
         standing=site.standing, headline=HEADLINE, changes=site.changes,
         kernels=kernels, baselines=sorted(site.baselines), newest=moved[:1],
     )  # fmt: skip
@@ -164,37 +164,38 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
         page(path, "bench.html.j2", title, report=report, heading=heading, gate=None)
     if gate:
         page("gate.html", "gate.html.j2", f"Gate - {site.project}", gate=gate)
-    for made in histories:
-        page(f"history/{made.slug}.html", "history.html.j2", f"{made.name} - {site.project}", page=made)
+    for family in histories:
+        page(f"history/{family.slug}.html", "history.html.j2", f"{family.name} - {site.project}", page=family)
     for kernel in kernels:
         page(f"kernels/{kernel.slug}.html", "kernel.html.j2", f"{kernel.name} - {site.project}", page=kernel)
-    for one in moved:
-        page(one.path, "commit.html.j2", f"{one.commit.sha[:8]} - {site.project}", page=one, judged=gate)
-    pages |= {one.path: one.text for one in site.standing.attached}
+    for commit in moved:
+        title = f"{commit.commit.sha[:8]} - {site.project}"
+        page(commit.path, "commit.html.j2", title, page=commit, judged=gate)
+    pages |= {attached.path: attached.text for attached in site.standing.attached}
     pages["style.css"] = environment().get_template("style.css.j2").render()
     if site.series:
-        pages["feed.xml"] = atom(site.changes.found, site.history, homes, site.made_ms, site.url, site.project)
+        pages["feed.xml"] = atom(site.changes.listed, site.history, homes, site.made_ms, site.url, site.project)
     return pages
 
 
 def machine_fact(value: str, key: str) -> str:
-    """Return a fact of machine.json as people read it; asv gives memory in bytes or kilobytes as text."""
+    """Format a fact of machine.json for people; asv stores memory as text, in bytes or kilobytes."""
     return quantity(float(value), "bytes") if key == "ram" and value.isdigit() and int(value) > 1 << 28 else value
 
 
-def _laid_out(found: Iterable[Family], around: Around, on_step: Callable[[str], None]) -> list[HistoryPage]:
+def _laid_out(grouped: Iterable[Family], around: Around, on_step: Callable[[str], None]) -> list[HistoryPage]:
     pages = []
-    for family in found:
+    for family in grouped:
         pages.append(history_page(family, around))
         on_step(family.name)
     return pages
 
 
-def places_of(found: Iterable[Family]) -> dict[tuple[str, str], str]:
-    """Return where each series is shown, by its label and where it was measured: a page and a place on it."""
+def places_of(grouped: Iterable[Family]) -> dict[tuple[str, str], str]:
+    """Return the page and anchor of each series, by its label and where it was measured."""
     return {
         (line.label, line.where): f"history/{family.slug}.html#{panel_anchor(line.panel, line.machine)}"
-        for family in found
+        for family in grouped
         for line in family.lines
     }
 

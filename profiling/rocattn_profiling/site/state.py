@@ -1,4 +1,4 @@
-"""The state of the checkout at a glance: what other commands left beside the site, read into small views."""
+"""Summaries of the results of other commands next to the site, for its front page."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ HEADLINE = (
     "flash_decode f16 D=128",
     "attention_backward_dkdv f16 D=128 PLAIN_SCORES=1",
 )
-"""Kernels that stand for all on the front page: those of the quick audit suite."""
+"""Kernels that represent all others on the front page: those of the quick audit suite."""
 TORCH_GROUPS = {
     "inference": "float32 forward", "gemma": "float32 forward", "reduced": "bfloat16 and float16 forward",
     "decode": "decode", "backward": "float32 backward",
 }  # fmt: skip
-"""Groups of ``research/peers/against_torch.py`` and what their ratios are of."""
+"""Groups of ``research/peers/against_torch.py``, and the kind of work on the front page."""
 PAGE_LIMIT_BYTES = 32 << 20
 
 
@@ -43,11 +43,11 @@ class ArchState:
 
     Attributes:
         arch, family: "gfx942", "CDNA 3".
-        kernels: How many; ``vgpr_spilling`` and ``sgpr_spilling`` of them keep registers in memory.
+        kernels: How many; ``vgpr_spilling`` and ``sgpr_spilling`` of them spill registers.
         worst: The kernel with the most spilled VGPRs and how many; ("", 0) if none spills.
-        waves: The smallest, median and largest number of waves on a SIMD.
+        waves: The smallest, median and largest number of waves per SIMD.
         slots: Wave slots of a SIMD.
-        headline: VGPRs and waves of `HEADLINE`, None for one that is not there.
+        headline: VGPRs and waves of `HEADLINE`, None for an absent kernel.
     """
 
     arch: str
@@ -106,7 +106,7 @@ class ProfileState:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A page of another command that the site brings along: what it is called, where it goes, its text."""
+    """A page of another command that the site includes."""
 
     title: str
     path: str
@@ -115,7 +115,7 @@ class Attached:
 
 @dataclass(slots=True)
 class Standing:
-    """Everything the front page says beside gate, bench and history; what was not found is empty."""
+    """Everything on the front page besides gate, bench and history; empty where there is no result."""
 
     kernels: list[ArchState] = field(default_factory=list)
     kernels_source: str = ""
@@ -130,15 +130,15 @@ class Standing:
 
 
 def read_standing(results: Path, pins: Path, marker: str, note: Callable[[str], None]) -> Standing:
-    """Read what is there; a file that cannot be read is noted and left out.
+    """Read all results; an unreadable file is noted and left out.
 
     Args:
         results: The folder with the outputs of `verify`, `audit`, `profile`, … (``out``).
-        pins: The repository's pinned audits, which speak where nothing was audited.
-        marker: What a page of ours has in its first lines; others are not copied.
-        note: Takes a line for each thing that was left out.
+        pins: The repository's pinned audits, used where nothing was audited.
+        marker: Text near the beginning of our own pages; others are not copied.
+        note: Called with a line for each omission.
     """
-    found = Standing()
+    standing = Standing()
 
     def tried(read: Callable[[Path], T], path: Path) -> T | None:
         try:
@@ -148,23 +148,25 @@ def read_standing(results: Path, pins: Path, marker: str, note: Callable[[str], 
             return None
 
     if (audited := results / "audit" / "audit.json").is_file():
-        found.kernels = tried(lambda path: [arch_state(one) for one in pins_of(read_audit(path))], audited) or []
-        found.kernels_source = f"the audit of {short_date(_changed_ms(audited))}"
-    if not found.kernels:
+        standing.kernels = (
+            tried(lambda path: [arch_state(pinned) for pinned in pins_of(read_audit(path))], audited) or []
+        )
+        standing.kernels_source = f"the audit of {short_date(_changed_ms(audited))}"
+    if not standing.kernels:
         pinned = [tried(lambda path: arch_state(read_pins(path)), path) for path in sorted(pins.glob("gfx*.json"))]
-        found.kernels = [state for state in pinned if state]
-        found.kernels_source = "the numbers pinned in the repository"
-    found.kernels.sort(key=lambda state: natural(state.arch))
+        standing.kernels = [state for state in pinned if state]
+        standing.kernels_source = "the numbers pinned in the repository"
+    standing.kernels.sort(key=lambda state: natural(state.arch))
     if (path := results / "verify" / "verify.json").is_file():
-        found.verify = tried(lambda path: _decode(path, VerifyState), path)
+        standing.verify = tried(lambda path: _decode(path, VerifyState), path)
     if (path := results / "profile" / PROFILE).is_file():
-        found.profile = tried(profile_state, path)
+        standing.profile = tried(profile_state, path)
     if peers := sorted((results / "peers").glob("*torch*.json"), key=_changed_ms):
-        found.torch = tried(torch_state, peers[-1])
+        standing.torch = tried(torch_state, peers[-1])
     for title, path in _pages(results):
         if text := tried(lambda path: _page_text(path, marker), path):
-            found.attached.append(Attached(title, f"reports/{path.parent.name}-{path.stem}.html", text))
-    return found
+            standing.attached.append(Attached(title, f"reports/{path.parent.name}-{path.stem}.html", text))
+    return standing
 
 
 def arch_state(pins: Pins) -> ArchState:
@@ -186,7 +188,7 @@ def torch_state(path: Path) -> TorchState:
     """Read what ``against_torch.py --json`` wrote: geometric means of PyTorch's median time over ours.
 
     Raises:
-        RocattnError: When it is no such file.
+        RocattnError: When it is not such a file.
     """
     data = _decode(path, _TorchFile)
     ratios: dict[str, list[float]] = {}
@@ -234,17 +236,17 @@ def _decode(path: Path, kind: type[T]) -> T:
 
 
 def _pages(results: Path) -> Iterable[tuple[str, Path]]:
-    """Go through the standalone pages that other commands wrote, with their titles."""
+    """Yield the standalone pages that other commands wrote, with their titles."""
     titles: Mapping[str, str] = {
         "verify/index.html": "Verification", "memory/memory.html": "Memory", "profile/profile.html": "Profile",
         "report/profile.html": "Profile",
     }  # fmt: skip
-    seen = set()
+    yielded = set()
     for name, title in titles.items():
-        if (path := results / name).is_file() and title not in seen:
-            seen.add(title)
+        if (path := results / name).is_file() and title not in yielded:
+            yielded.add(title)
             yield title, path
-    # Reports of more than one profile lie in folders of their own: out/profile-decode/profile.html.
+    # Further profiles are in folders of their own: out/profile-decode/profile.html.
     for path in sorted(results.glob("profile-*/profile.html")):
         yield f"Profile: {path.parent.name.removeprefix('profile-')}", path
 

@@ -58,7 +58,7 @@ def test_a_history_of_another_repository_is_not_called_quiet(series_of, long_his
     """Without a measured commit on the branch nothing was searched, and no page says that nothing is open."""
     strange = History({"f" * 40: CommitInfo("f" * 40, 1, "Other", 0, on_branch=True)}, "main", "f" * 40)
     changes, pages = site_of([series_of(STEP)], strange)
-    assert changes.found == []
+    assert changes.listed == []
     assert '<div class="value">not searched</div>' in pages["index.html"]
     assert "20 commits on box, none of them on main" in pages["index.html"]
     assert "Nothing was searched: no measured commit is on main of this clone" in pages["changes.html"]
@@ -85,7 +85,7 @@ def test_an_improvement_and_a_rise_of_a_rate_are_no_regressions(series_of, long_
     faster = series_of([1 / value for value in STEP])
     rate = series_of(STEP, benchmark="suite.track_gbps", unit="GB/s")
     changes, pages = site_of([faster, rate], long_history)
-    assert [(c.worse, c.tone) for c in changes.found] == [(False, "good")] * 2
+    assert [(c.worse, c.tone) for c in changes.listed] == [(False, "good")] * 2
     assert changes.open == []
     assert "0 regressions open" in pages["index.html"]
     assert "over 20 commits. Higher is better." in pages["history/suite-track-gbps.html"]
@@ -106,7 +106,7 @@ def test_an_improvement_and_a_rise_of_a_rate_are_no_regressions(series_of, long_
 def test_the_site_and_the_gate_take_the_same_units_for_rates(series_of, long_history, unit, rate):
     """A fall of GBps was an improvement on the site; a rise of steps was said to be good by the gate."""
     fallen = series_of([1 / value for value in STEP], benchmark="suite.track_x", unit=unit)
-    (change,) = find_changes([fallen], long_history, changes_of).found
+    (change,) = find_changes([fallen], long_history, changes_of).listed
     assert (change.worse, change.tone) == ((True, "bad") if rate else (False, "good"))
     benchmark = Benchmark(name="suite.track_x", type="track", unit=unit, version="1", params=[], param_names=[])
     assert verdict.larger_is_better(Case(benchmark=benchmark, param=None, label="x")) == rate
@@ -119,7 +119,7 @@ def test_pages_point_at_nothing_that_they_do_not_have(series_of):
     audited = series_of([1.0] * 20, benchmark="bench_audit.K.track_vgprs", params={"arch": "gfx942", "kernel": "k"})
     for points, more in ((20, []), (20, [audited]), (70, [])):
         changes, pages = site_of([series_of([*wobble(1.0, 11), *wobble(1.3, points - 11, 11)]), *more], history)
-        (change,) = changes.found
+        (change,) = changes.listed
         assert ("machine code differs" in pages[f"commits/{change.likeliest}.html"]) == bool(more)
         assert ("Point at a dot" in pages["history/bench-inference.html"]) == (points == 20)
 
@@ -127,7 +127,7 @@ def test_pages_point_at_nothing_that_they_do_not_have(series_of):
 def test_a_level_that_came_back_is_recovered(series_of, long_history):
     """Up and down again: neither stands; both are listed as undone."""
     changes, pages = site_of([series_of([*wobble(1.0, 10), *wobble(1.4, 9), *wobble(1.0, 10)])], long_history)
-    assert [c.state for c in changes.found if c.worse] == ["recovered"]
+    assert [c.state for c in changes.listed if c.worse] == ["recovered"]
     assert changes.open == []
     assert "Undone by a later change" in pages["changes.html"]
 
@@ -142,12 +142,12 @@ def test_an_accepted_regression_is_waived_with_its_reason(series_of, long_histor
 
     changes, pages = site_of([series_of(STEP)], long_history, waived)
     assert asked == [("bench.inference.cpu('b1-h3-q33')", "time", "", 1.3)]
-    assert [(c.state, c.tone, c.open) for c in changes.found] == [("waived", "warn", False)]
+    assert [(c.state, c.tone, c.open) for c in changes.listed] == [("waived", "warn", False)]
     assert "accepted: needed for &lt;issue 7&gt;" in pages["changes.html"]
     asked.clear()
     rate = series_of([1 / value for value in STEP], benchmark="suite.track_gbps", unit="GB/s")
     find_changes([rate], long_history, changes_of, waived)
-    (improved,) = find_changes([series_of([1 / value for value in STEP])], long_history, changes_of, waived).found
+    (improved,) = find_changes([series_of([1 / value for value in STEP])], long_history, changes_of, waived).listed
     assert (improved.state, improved.waived) == ("confirmed", "")  # nobody accepts what is better
     assert [cost for *_, cost in asked] == [1.3]  # times what it was, as a ceiling says it: also of a rate that fell
 
@@ -166,7 +166,7 @@ def test_nothing_is_compared_across_another_driver(series_of, long_history):
     """A step where the driver became another one is no change: the boundary is drawn and declared instead."""
     places = {f"{n:040x}": {"driver": "6.3" if n < 11 else "<6.4>", "cpu": "x"} for n in range(20)}
     changes, pages = site_of([series_of(STEP, places=places)], long_history)
-    assert changes.found == []
+    assert changes.listed == []
     assert [(b.sha, b.text) for b in changes.boundaries] == [(f"{11:040x}", "driver 6.3 -> <6.4>")]
     assert 'class="edge"' in pages["history/bench-inference.html"]
     for name in ("changes.html", "history/bench-inference.html"):
@@ -183,7 +183,7 @@ def test_what_older_files_do_not_know_is_no_boundary(series_of, long_history):
     gap = [*STEP[:10], None, *STEP[11:]]
     changes, _ = site_of([series_of(gap, places=other)], long_history)
     assert [b.sha for b in changes.boundaries] == [f"{10:040x}"]
-    assert changes.found == []
+    assert changes.listed == []
     order = {sha: number for number, sha in enumerate("abcde")}
     assert _starts("abde", [Boundary(sha, "m", "") for sha in "bc"], order) == {"b", "d"}
 
@@ -206,7 +206,7 @@ def test_a_boundary_is_of_one_machine_and_environment(series_of, long_history):
     elsewhere = series_of(STEP, benchmark="s.time_elsewhere", env="old", machine="box")
     changes, pages = site_of([moved, stayed, elsewhere], long_history)
     assert [(b.sha, b.where) for b in changes.boundaries] == [(f"{11:040x}", "rack 3, left, old")]
-    assert [(c.benchmark, c.where) for c in changes.found] == [
+    assert [(c.benchmark, c.where) for c in changes.listed] == [
         ("s.time_stayed", "rack 3, left, new"), ("s.time_elsewhere", "box, old"),
     ]  # fmt: skip
     drawn = {name for name, text in pages.items() if 'class="edge"' in text}
@@ -231,22 +231,22 @@ def test_changes_and_boundaries_are_told_newest_first_and_by_one_name_each(serie
     ]
     for series in (found, dated):
         changes = find_changes(series, long_history, changes_of)
-        assert [(int(c.likeliest, 16), c.benchmark) for c in changes.found] == [
+        assert [(int(c.likeliest, 16), c.benchmark) for c in changes.listed] == [
             (19, "s.time_z"), (19, "s.time_z"), (19, "s.time_a"), (10, "s.time_z"), (10, "s.time_z"), (10, "s.time_a"),
         ]  # fmt: skip
-        assert all(change.point.ratio > 1.2 for change in changes.found)
-        assert len({change.id for change in changes.found}) == 6
+        assert all(change.point.ratio > 1.2 for change in changes.listed)
+        assert len({change.id for change in changes.listed}) == 6
         assert [int(b.sha, 16) for b in changes.boundaries] == [20, 10]
 
 
 def test_a_regression_is_open_from_its_first_points_on_until_a_level_comes_back(series_of, long_history):
     """New with fewer than five points on the new level; recovered is no colour, and not waived by a reason either."""
-    (new,) = find_changes([series_of(STEP[:15])], long_history, changes_of).found
+    (new,) = find_changes([series_of(STEP[:15])], long_history, changes_of).listed
     assert (new.state, new.open, new.tone) == ("new", True, "bad")
     back = [series_of([*wobble(1.0, 10), *wobble(1.4, 9), *wobble(1.0, 10)])]
-    (up,) = [change for change in find_changes(back, long_history, changes_of).found if change.worse]
+    (up,) = [change for change in find_changes(back, long_history, changes_of).listed if change.worse]
     assert (up.state, up.open, up.tone) == ("recovered", False, "")
-    (up,) = [change for change in find_changes(back, long_history, changes_of, lambda *_: "why").found if change.worse]
+    (up,) = [change for change in find_changes(back, long_history, changes_of, lambda *_: "why").listed if change.worse]
     assert (up.state, up.open, up.tone) == ("recovered", False, "")
 
 
@@ -258,7 +258,7 @@ def test_commits_of_other_branches_are_not_part_of_the_line(series_of, long_hist
     }
     values = [*wobble(1.0, 11), *wobble(1.5, 6), *wobble(1.0, 9)]
     changes, pages = site_of([series_of(values)], History(commits, "main", long_history.head))
-    assert changes.found == []
+    assert changes.listed == []
     assert "not on main" in pages[f"commits/{11:040x}.html"]
 
 
@@ -272,7 +272,7 @@ def test_the_feed_is_atom_with_identifiers_that_stay(series_of, long_history):
     assert {child.tag.removeprefix(ATOM) for child in entry} == {"id", "title", "updated", "link", "summary"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", entry.find(f"{ATOM}updated").text)
     assert entry.find(f"{ATOM}link").get("href").startswith("https://example.org/site/history/bench-inference.html#p-")
-    assert f"{changes.found[0].likeliest[:8]}" in entry.find(f"{ATOM}summary").text
+    assert f"{changes.listed[0].likeliest[:8]}" in entry.find(f"{ATOM}summary").text
     _, later = site_of([series_of(STEP)], long_history)
     again = ET.fromstring(later["feed.xml"])  # noqa: S314 - made in this test
     assert again.find(f"{ATOM}id").text == feed.find(f"{ATOM}id").text
@@ -281,8 +281,8 @@ def test_the_feed_is_atom_with_identifiers_that_stay(series_of, long_history):
 
 def entries_of(changes, history, **more):
     """The feed of a site and its entries' texts by tag; no site, so no page is laid out."""
-    told = {"links": {c.id: f"p.html#{c.id}" for c in changes.found}, "made_ms": 86_400_000, "url": "", "project": "p"}
-    feed = ET.fromstring(atom(changes.found, history, **{**told, **more}))  # noqa: S314 - made in this test
+    told = {"links": {c.id: f"p.html#{c.id}" for c in changes.listed}, "made_ms": 86_400_000, "url": "", "project": "p"}
+    feed = ET.fromstring(atom(changes.listed, history, **{**told, **more}))  # noqa: S314 - made in this test
     texts = [{child.tag.removeprefix(ATOM): child.text for child in e} for e in feed.findall(f"{ATOM}entry")]
     return feed, texts
 
@@ -291,7 +291,7 @@ def test_a_feed_s_entry_says_what_is_known_of_the_regression(series_of, long_his
     """Size with its interval, the low end first, state, commits and acceptance; improvements are none."""
     faster = series_of([1 / value for value in STEP], benchmark="suite.time_faster")
     changes = find_changes([series_of(STEP), faster], long_history, changes_of, lambda *_: "needed for #7")
-    (change,) = [change for change in changes.found if change.worse]
+    (change,) = [change for change in changes.listed if change.worse]
     feed, (entry,) = entries_of(changes, long_history)
     low, high = (f"{100 * (ratio - 1):+.1f} %" for ratio in (change.point.ratio_low, change.point.ratio_high))
     assert f"(95 %: {low} to {high}) on box, py3.11-numpy2.4, waived after 9 points" in entry["summary"]
@@ -310,7 +310,7 @@ def test_a_feed_names_every_commit_that_may_have_brought_a_regression_as_one_of_
     """Commit 10 was not measured: it came with that one or with 11."""
     gap = series_of([*STEP[:10], None, *STEP[11:]])
     changes = find_changes([gap], long_history, changes_of)
-    (change,) = changes.found
+    (change,) = changes.listed
     assert change.commits == [f"{10:040x}", f"{11:040x}"]
     _, (entry,) = entries_of(changes, long_history)
     assert ", or another of 2 commits." in entry["summary"]
@@ -369,7 +369,7 @@ def test_lines_that_no_change_is_sought_in_are_counted_with_the_reason(series_of
         series_of(wobble(1.0, 20)),
     ]
     changes, pages = site_of(series, long_history)
-    assert (changes.found, changes.few, changes.zero) == ([], 1, [(series[0].label, where_of(series[0]))])
+    assert (changes.listed, changes.few, changes.zero) == ([], 1, [(series[0].label, where_of(series[0]))])
     told = "1 line of fewer than 8 points and 1 line with values of zero or less"
     assert f"not looked at: {told}</p>" in pages["index.html"]
     assert f"Not looked at: {told}." in pages["changes.html"]

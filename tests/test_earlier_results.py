@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rocattn_profiling.base.files import Staging
+from rocattn_profiling.base.files import StagedFiles
 from rocattn_profiling.bench import session as harness
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate.verdict import write
@@ -206,7 +206,7 @@ def test_bad_input_leaves_every_file(place, capsys, name):
 
 def refusing(monkeypatch, error, at):
     """Make the writing of a staged file fail, half done; returns the list of files that were begun."""
-    begun, add = [], Staging.add
+    begun, add = [], StagedFiles.add
 
     def half(self, path, pieces):
         begun.append(path)
@@ -219,7 +219,7 @@ def refusing(monkeypatch, error, at):
 
         return add(self, path, torn())
 
-    monkeypatch.setattr(Staging, "add", half)
+    monkeypatch.setattr(StagedFiles, "add", half)
     return begun
 
 
@@ -262,7 +262,7 @@ def test_a_swap_is_finished_before_ctrl_c_ends_it(tmp_path, monkeypatch):
         return moved
 
     monkeypatch.setattr(Path, "replace", interrupted)
-    with Staging() as staging:
+    with StagedFiles() as staging:
         for name in "abc":
             staging.add(tmp_path / name, [b"new"])
         with pytest.raises(KeyboardInterrupt):
@@ -274,11 +274,11 @@ def test_a_folder_takes_the_place_of_another_whole(tmp_path):
     """What was in it goes; a new one that is not committed leaves nothing, not even the folders made for it."""
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages/old").touch()
-    with Staging() as staging:
+    with StagedFiles() as staging:
         (staging.folder(tmp_path / "pages") / "new").touch()
         (staging.folder(tmp_path / "a/b/other") / "new").touch()
     assert [path.name for path in tmp_path.rglob("*")] == ["pages", "old"]
-    with Staging() as staging:
+    with StagedFiles() as staging:
         (staging.folder(tmp_path / "pages") / "new").touch()
         staging.commit()
     assert [path.name for path in tmp_path.rglob("*")] == ["pages", "new"]
@@ -287,7 +287,7 @@ def test_a_folder_takes_the_place_of_another_whole(tmp_path):
 def test_new_files_alone_replace_nothing(tmp_path):
     """A build that failed leaves what its manifest describes, and shows what is new."""
     (tmp_path / "a").write_text("old")
-    with Staging() as staging:
+    with StagedFiles() as staging:
         for name in "ab":
             staging.add(tmp_path / name, [b"new"])
         staging.commit(replace=False)

@@ -11,8 +11,8 @@ from rocattn_profiling.measure.worker import Reply
 from rocattn_profiling.memory import measure as memory_measure
 from rocattn_profiling.memory import page as memory_report
 from rocattn_profiling.memory.measure import (
-    Fit,
     MeasuredBackend,
+    MemoryFit,
     MemoryPoint,
     MemoryResult,
     MemoryStudy,
@@ -150,7 +150,7 @@ def test_a_report_says_what_was_asked_and_what_sizes_let_expect():
     growth = Growth(exponent=1.5, low=1.25, high=1.75, fixed_bytes=0, factor=1, misfit_pct=0, lengths=5)
     assert memory_report.exponent_text(growth) == "1.50 [1.25, 1.75]"
     assert memory_report.exponent_text(msgspec.structs.replace(growth, low=0.7)) == "no power of length"
-    fit = Fit(
+    fit = MemoryFit(
         backend="cpu", growth=growth, longest=9, longest_theory_bytes=1000, longest_measured_bytes=1250.0,
         worst_difference_pct=0,
     )  # fmt: skip
@@ -168,7 +168,7 @@ def test_a_power_is_a_straight_line_in_the_chart():
     """Both axes are logarithmic: lengths of 64, 256 and 1024 stand at equal distances, and so do their squares."""
     points = [point(length=n, counted=n * n, scores=n) for n in (64, 256, 1024)]
     fits = [
-        Fit(
+        MemoryFit(
             backend="cpu", growth=None, longest=0, longest_theory_bytes=0, longest_measured_bytes=None,
             worst_difference_pct=None,
         )

@@ -95,8 +95,8 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
 
     def cases(self, patterns: tuple[str, ...] = ()) -> list[Case]:
         """Return the cases whose label one of the regular expressions finds; all without patterns."""
-        found = [case for benchmark in self.benchmarks for case in benchmark.cases()]
-        return [case for case in found if not patterns or any(re.search(p, case.label) for p in patterns)]
+        cases = [case for benchmark in self.benchmarks for case in benchmark.cases()]
+        return [case for case in cases if not patterns or any(re.search(p, case.label) for p in patterns)]
 
 
 def quick_cases(cases: list[Case]) -> list[Case]:

@@ -57,8 +57,8 @@ class AsvStore:
 
     def __init__(self, repo_root: Path, results_dir: Path | None = None) -> None:
         self.repo_root = Path(repo_root).resolve()
-        found = usual_files(self.repo_root)
-        self.config_path = found[0] if len(found) == 1 else None
+        files = usual_files(self.repo_root)
+        self.config_path = files[0] if len(files) == 1 else None
         config = read_config(self.config_path) if self.config_path else None
         configured = (
             self.config_path.parent / str(config.results_dir)
@@ -99,7 +99,7 @@ class AsvStore:
             RocattnError: For a dirty tree, a value that asv cannot take (inf, dict, list of lists), a name asv would
                 not show, or a folder that cannot be written.
         """
-        entry = Entry(benchmark, [list(p) for p in params], list(param_names), unit, version, type, dict(values))
+        entry = StoreEntry(benchmark, [list(p) for p in params], list(param_names), unit, version, type, dict(values))
         self._store(commit, machine or _this_machine(), [entry])
 
     def add_records(self, records: Iterable[Record]) -> int:
@@ -125,7 +125,7 @@ class AsvStore:
             count += 1
         for (commit, machine), benchmarks in grouped.items():
             entries = [
-                Entry(
+                StoreEntry(
                     name,
                     [list(cells)],
                     ["config"],
@@ -152,7 +152,7 @@ class AsvStore:
             on_file: Called after each file with how many there are, and its name.
         """
         known = self.benchmarks(on_problem)
-        found: dict[tuple[str, tuple[tuple[str, str], ...], str, str], list[Point]] = {}
+        series: dict[tuple[str, tuple[tuple[str, str], ...], str, str], list[Point]] = {}
         places: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
         odd: dict[str, Path] = {}
         passed_over = PassedOver()
@@ -172,7 +172,7 @@ class AsvStore:
                         odd.setdefault(f"passed over {name} ({error})", path)
                         continue
                     for params, point in points:
-                        found.setdefault((name, params, *where), []).append(point)
+                        series.setdefault((name, params, *where), []).append(point)
             except (RocattnError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
                 passed_over.add(path, error)
             on_file(len(paths), path.name)
@@ -191,7 +191,7 @@ class AsvStore:
                 points=sorted(points, key=lambda p: (p.date_ms, p.sha)),
                 places=places[machine, env_name],
             )
-            for (name, params, machine, env_name), points in sorted(found.items())
+            for (name, params, machine, env_name), points in sorted(series.items())
         ]
 
     def result_files(self, on_problem: Callable[[str], None] = lambda _: None) -> Iterator[Path]:
@@ -206,12 +206,12 @@ class AsvStore:
 
     def machines(self) -> dict[str, dict[str, str]]:
         """Return what each machine.json says, by machine name; unreadable ones are left out."""
-        found: dict[str, dict[str, str]] = {}
+        machines: dict[str, dict[str, str]] = {}
         for path in sorted(self.results_dir.glob("*/machine.json")):
             facts = _load_json(path)
             if facts:
-                found[path.parent.name] = {k: str(v) for k, v in facts.items() if k in MACHINE_KEYS}
-        return found
+                machines[path.parent.name] = {k: str(v) for k, v in facts.items() if k in MACHINE_KEYS}
+        return machines
 
     def benchmarks(self, on_problem: Callable[[str], None] = lambda _: None) -> dict[str, dict[str, Any]]:
         """Return asv's benchmark dictionaries by name: its own benchmarks.json, and ours where it lacks them."""
@@ -229,7 +229,7 @@ class AsvStore:
                     merged[key] = united(merged[key], value) if key in merged else value
         return merged
 
-    def _store(self, commit: Commit, machine: Machine, entries: list[Entry]) -> None:
+    def _store(self, commit: Commit, machine: Machine, entries: list[StoreEntry]) -> None:
         _refuse_dirty(commit)
         for entry in entries:
             entry.check()
@@ -384,7 +384,7 @@ _BENCHMARK_NAME = re.compile(r"[A-Za-z_][\w.-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoreEntry:
     """One benchmark's results on their way into the store."""
 
     name: str
@@ -439,7 +439,7 @@ def record_value(record: Record) -> Sample:
     return [sample / 1e9 for launch in record.launches for sample in launch.samples_ns]
 
 
-def add_result(results: Results, benchmark: dict[str, Any], entry: Entry) -> None:
+def add_result(results: Results, benchmark: dict[str, Any], entry: StoreEntry) -> None:
     """Merge an entry into a commit's results, in the union of the parameter values."""
     from asv.runner import BenchmarkResult
 

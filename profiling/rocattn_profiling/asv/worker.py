@@ -393,9 +393,9 @@ def samples(benchmark: Any, request: Answer, canaries: list[int]) -> Answer:
     gc.disable()
     try:
         number = request.get("number") or 0
-        one, whole = warm_up(sampler)
+        call_ns, whole = warm_up(sampler)
         if not number:
-            number = choose_number(sampler, benchmark, one, whole, request["sample_ns"])
+            number = choose_number(sampler, benchmark, call_ns, whole, request["sample_ns"])
         count = request.get("count") or choose_count(sampler, whole * number, number, request)
         rows, states = [], []
         for _ in range(count):
@@ -430,9 +430,9 @@ def warm_up(sampler: Sampler) -> tuple[int, int]:
         before = now
 
 
-def choose_number(sampler: Sampler, benchmark: Any, one: int, whole: int, sample_ns: int) -> int:
+def choose_number(sampler: Sampler, benchmark: Any, call_ns: int, whole: int, sample_ns: int) -> int:
     """Return the calls of one sample: enough for ``sample_ns``, and not fewer than the benchmark's own number."""
-    number = max(1, math.ceil(sample_ns / one))
+    number = max(1, math.ceil(sample_ns / call_ns))
     if sampler.fresh:
         number = min(number, SAMPLE_LIMIT_NS // whole)
     elif number > 1:

@@ -1,6 +1,6 @@
 """Writing files: a reader never sees half of one, a kill loses at most the last line, and a lock keeps others out.
 
-Results are written in two steps: `Staging` puts every file beside its place, where a full disk, an error or Ctrl-C
+Results are written in two steps: `StagedFiles` puts every file beside its place, where a full disk, an error or Ctrl-C
 costs nothing, and then renames them all. So a command that fails leaves what an earlier one wrote.
 """
 
@@ -42,10 +42,10 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
 def stamp(path: Path) -> tuple[int, ...] | None:
     """Return what tells a file from the one that takes its place; None where there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def write_text(path: Path, text: str) -> Path:
@@ -59,7 +59,7 @@ def write_text(path: Path, text: str) -> Path:
 
 def write_bytes(path: Path, data: bytes) -> Path:
     """Write a file of bytes atomically, as `write_text` does; a device or a pipe is written to, never replaced."""
-    with Staging() as staging:
+    with StagedFiles() as staging:
         staging.add(path, [data])
         staging.commit()
     return path
@@ -71,14 +71,14 @@ def write_together(files: Mapping[Path, str]) -> list[Path]:
     Raises:
         RocattnError: As `write_text`; then every file is as it was.
     """
-    with Staging() as staging:
+    with StagedFiles() as staging:
         for path, text in files.items():
             staging.add(path, [text.encode()])
         staging.commit()
     return list(files)
 
 
-class Staging:
+class StagedFiles:
     """Files and folders that wait beside their places, ``.NAME.partial``, until all of them are whole.
 
     What is not committed when the block ends is removed, and with it the folders that were made for it.

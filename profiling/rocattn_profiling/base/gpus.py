@@ -144,10 +144,10 @@ def product(name: str) -> Product:
         GpuFactsError: When it is not known, or a target of several.
     """
     target = name.strip().casefold().partition(":")[0]
-    found = [entry for entry in products() if _product(entry).arch.name == target]
-    if len(found) > 1:
-        raise GpuFactsError(f"{name!r} is the target of several products, name one: {', '.join(found)}")
-    only = found[0] if found else _find(name)
+    products_of_target = [entry for entry in products() if _product(entry).arch.name == target]
+    if len(products_of_target) > 1:
+        raise GpuFactsError(f"{name!r} is the target of several products, name one: {', '.join(products_of_target)}")
+    only = products_of_target[0] if products_of_target else _find(name)
     if only is None:
         raise GpuFactsError(f"no facts are known of a GPU {name!r}: there are of {', '.join(products())}")
     return _product(only)
@@ -182,8 +182,8 @@ def with_reported(reported: Mapping[str, object], known: Product | None = None) 
     arch = known.arch if target is None and known is not None else architecture(target or "")
     if known is None:
         names = [said[key] for key in ("productname", "marketingname", "name") if key in said]
-        found = next((entry for name in names if (entry := _find(name))), None)
-        known = _product(found) if found else None
+        named = next((entry for name in names if (entry := _find(name))), None)
+        known = _product(named) if named else None
     if known is not None and known.arch.name != arch.name:
         raise GpuFactsError(f"the report is of a {arch.name}, but {known.name} is a {known.arch.name}")
     numbers = _numbers(said, arch)
@@ -214,17 +214,17 @@ _REPORTED = {
 
 def _numbers(said: Mapping[str, str], arch: Architecture) -> dict[str, Any]:
     """Return the fields that a report states."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for key, (fact, unit) in _REPORTED.items():
         if key in said:
-            found[fact] = round(_number(key, said[key]) * unit)
-    if "multiprocessorcount" in said and "cus" not in found:
+            columns[fact] = round(_number(key, said[key]) * unit)
+    if "multiprocessorcount" in said and "cus" not in columns:
         # HIP counts WGPs where there are such.
-        found["cus"] = _number("multiprocessorcount", said["multiprocessorcount"]) * arch.cus_per_wgp
-    if "maxwavespercu" in said and "waves_per_simd" not in found:
-        simds = found.get("simds_per_cu", arch.simds_per_cu)
-        found["waves_per_simd"] = _number("maxwavespercu", said["maxwavespercu"]) // simds
-    return found
+        columns["cus"] = _number("multiprocessorcount", said["multiprocessorcount"]) * arch.cus_per_wgp
+    if "maxwavespercu" in said and "waves_per_simd" not in columns:
+        simds = columns.get("simds_per_cu", arch.simds_per_cu)
+        columns["waves_per_simd"] = _number("maxwavespercu", said["maxwavespercu"]) // simds
+    return columns
 
 
 def _number(key: str, text: str) -> int:

@@ -70,12 +70,12 @@ def code(text: str, most: int = 160) -> str:
 
 
 def _escaped(line: str) -> str:
-    escaped = _NUMBERED.sub(lambda found: found[1] + _reference(found, 2), _SYNTAX.sub(_reference, line))
-    return _LINKED.sub(lambda found: found.group() + _BREAK, escaped)
+    escaped = _NUMBERED.sub(lambda match: match[1] + _reference(match, 2), _SYNTAX.sub(_reference, line))
+    return _LINKED.sub(lambda match: match.group() + _BREAK, escaped)
 
 
-def _reference(found: re.Match[str], group: int = 0) -> str:
-    return f"&#{ord(found[group])};"
+def _reference(match: re.Match[str], group: int = 0) -> str:
+    return f"&#{ord(match[group])};"
 
 
 def xml(text: str) -> str:

@@ -102,8 +102,8 @@ class EventClock:
 
     def take_state(self) -> dict[str, float]:
         """Return the means of what the sensors said since the last call; rocattn's worker asks after each sample."""
-        seen, self._seen = self._seen, []
-        return {name: statistics.mean(state[name] for state in seen) for name in (seen[0] if seen else {})}
+        states, self._seen = self._seen, []
+        return {name: statistics.mean(state[name] for state in states) for name in (states[0] if states else {})}
 
 
 class DeviceCase:
@@ -206,13 +206,13 @@ def _bus_id(hip: Hip, index: int = 0) -> str:
     """Return the device's place on the PCI bus; empty when the runtime does not tell."""
     try:
         try:
-            found = hip.call("hipDeviceGetPCIBusId", _BUS_ID_BYTES, index)
+            bus_id = hip.call("hipDeviceGetPCIBusId", _BUS_ID_BYTES, index)
         except TypeError:  # before hip-python 10 the caller brings the buffer
-            found = bytearray(_BUS_ID_BYTES)
-            hip.call("hipDeviceGetPCIBusId", found, _BUS_ID_BYTES, index)
+            bus_id = bytearray(_BUS_ID_BYTES)
+            hip.call("hipDeviceGetPCIBusId", bus_id, _BUS_ID_BYTES, index)
     except GpuError:
         return ""
-    return bytes(found).split(b"\0")[0].decode(errors="replace")
+    return bytes(bus_id).split(b"\0")[0].decode(errors="replace")
 
 
 DRM = Path("/sys/class/drm")

@@ -78,8 +78,8 @@ class Group:
 
     def why_not(self, label: str, backend: str) -> str:
         """Why a backend has no row for a config: the record's reason, or "" when nobody asked for it."""
-        found = (r for r in self.skipped if r.label == label and r.backend == backend)
-        return next((r.why_not for r in found), "")
+        reasons = (r for r in self.skipped if r.label == label and r.backend == backend)
+        return next((r.why_not for r in reasons), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,10 +349,10 @@ def to_json(report: BenchReport) -> dict[str, Any]:
 
 def by_config(group: Group) -> list[tuple[str, dict[str, Row]]]:
     """Return (label, rows by backend) in the group's order."""
-    found: dict[str, dict[str, Row]] = {}
+    rows_of: dict[str, dict[str, Row]] = {}
     for row in group.rows:
-        found.setdefault(row.record.label, {})[row.record.backend] = row
-    return list(found.items())
+        rows_of.setdefault(row.record.label, {})[row.record.backend] = row
+    return list(rows_of.items())
 
 
 def best_rate(rows: Mapping[str, Row]) -> str:

@@ -16,7 +16,7 @@ import msgspec
 
 from rocattn.backends.gpu import GpuBackend
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.files import Staging
+from rocattn_profiling.base.files import StagedFiles
 from rocattn_profiling.bench import limits
 from rocattn_profiling.bench.launch import measure_side_by_side
 from rocattn_profiling.bench.limits import estimate_call_s, memory_problem, time_problem
@@ -105,7 +105,7 @@ class ResultsFolder:
         """Keep the records that are there, or put them aside; then say in ``session.json`` whose the file is."""
         session = self.out / "session.json"
         identity = self.identity()
-        with Staging() as staging:
+        with StagedFiles() as staging:
             encoded = msgspec.json.format(msgspec.json.encode(identity), indent=2)
             staging.add(session, [encoded, b"\n"])  # first: a full disk moves nothing
             if session.exists() or self.path.exists():

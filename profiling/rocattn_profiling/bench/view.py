@@ -46,14 +46,14 @@ def list_grids(*, as_json: bool) -> int:
 def speedups(records: Iterable[Record]) -> list[tuple[Record, stats.Speedup]]:
     """Return, for every backend measured beside another, its speed-up over the first one of its pair."""
     first: dict[tuple[str, str], Record] = {}
-    found = []
+    ratios = []
     for record in records:
         if not record.launches:
             continue
         base = first.setdefault((record.suite, record.pair), record)
         if base is not record:
-            found.append((record, stats.speedup(base, record)))
-    return found
+            ratios.append((record, stats.speedup(base, record)))
+    return ratios
 
 
 def as_json(session: BenchSession | FleetSession, records: list[Record]) -> dict[str, Any]:
@@ -104,10 +104,10 @@ def as_json(session: BenchSession | FleetSession, records: list[Record]) -> dict
     }
 
 
-def unmeasured(found: Iterable[tuple[str, list[Record]]], named: Iterable[str]) -> list[tuple[str, str, str]]:
+def unmeasured(suites: Iterable[tuple[str, list[Record]]], named: Iterable[str]) -> list[tuple[str, str, str]]:
     """Return suite, backend and reason where a backend that was asked for by name has no measurement of a suite."""
     lacking = []
-    for suite, records in found:
+    for suite, records in suites:
         measured = {record.backend for record in records if record.launches}
         reasons = {record.backend: record.skipped for record in reversed(records)}  # the first one's
         lacking += [(suite, name, reasons.get(name, "no result")) for name in named if name not in measured]
@@ -161,10 +161,10 @@ def _ratio(speedup: stats.Speedup | None) -> str:
     return f"{speedup.ratio:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}){mark}"
 
 
-def print_tables(found: list[tuple[str, list[Record]]]) -> None:
+def print_tables(suites: list[tuple[str, list[Record]]]) -> None:
     """Print a table of each grid on stderr, one for each place where it was measured."""
-    names = place_names(by_place(record for _, records in found for record in records))
-    for suite, records in found:
+    names = place_names(by_place(record for _, records in suites for record in records))
+    for suite, records in suites:
         for place, of_place in by_place(record for record in records if record.launches).items():
             _print_table(f"{suite} on {names[place]}" if len(names) > 1 else suite, of_place)
 

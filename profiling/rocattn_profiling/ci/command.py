@@ -33,7 +33,7 @@ _MEANING = {OK: "ok", FAILED: "FAILED", UNDECIDED: "undecided", NOT_MEASURED: "n
 
 
 @dataclass
-class Step:
+class JobStep:
     """A part of the job, one command or several, and what became of it; ``skipped`` is the reason it was not run."""
 
     name: str
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _finish(arguments, out, steps, status)
 
 
-def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
+def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
     """Return the steps with their commands, or the reasons why some cannot be run here."""
     quick = ["--quick"] if arguments.quick else []
     grids = ["inference", "decode"] if arguments.quick else ["inference", "square", "gemma", "decode"]
@@ -105,14 +105,14 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[Step]:
         doctor += ["--gpu", *([arguments.gpu] if arguments.gpu else [])]
         doctor += ["--allow-stand-in"] if arguments.allow_stand_in else []
     steps = [
-        Step("doctor", [doctor]),
-        Step("verify", [["verify", *quick, "--out", f"{out}/verify"]]),
-        Step("bench", [["bench", "--grid", *grids, *quick, "--out", f"{out}/bench", "--fresh"]]),
-        Step("audit", [["kernels", "audit", *audit, *quick, "--out", f"{out}/audit"]], skipped=why_no_audit()),
-        Step("gate", [["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"]], skipped=why_no_gate),
-        Step("profile"),  # of what the gate finds: its commands are known after that
-        Step("report", [["report", "--records", records, *gated, "--out", f"{out}/report"]], skipped=why_no_report),
-        Step("site", [["site", "--measure", str(count), *address, "--out", f"{out}/site"]], skipped=why_no_history),
+        JobStep("doctor", [doctor]),
+        JobStep("verify", [["verify", *quick, "--out", f"{out}/verify"]]),
+        JobStep("bench", [["bench", "--grid", *grids, *quick, "--out", f"{out}/bench", "--fresh"]]),
+        JobStep("audit", [["kernels", "audit", *audit, *quick, "--out", f"{out}/audit"]], skipped=why_no_audit()),
+        JobStep("gate", [["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"]], skipped=why_no_gate),
+        JobStep("profile"),  # of what the gate finds: its commands are known after that
+        JobStep("report", [["report", "--records", records, *gated, "--out", f"{out}/report"]], skipped=why_no_report),
+        JobStep("site", [["site", "--measure", str(count), *address, "--out", f"{out}/site"]], skipped=why_no_history),
     ]
     for step in steps:
         if step.name in arguments.skip:
@@ -178,7 +178,7 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def execute(steps: list[Step], run_command: Callable[[list[str]], int], out: Path, arch: str = "") -> None:
+def execute(steps: list[JobStep], run_command: Callable[[list[str]], int], out: Path, arch: str = "") -> None:
     """Run the steps in order; one that fails does not keep later ones from showing what was measured.
 
     Args:
@@ -214,7 +214,7 @@ def _verdict(out: Path) -> Path:
     return out / "gate" / "verdict.json"
 
 
-def _leave_out_verdict(steps: list[Step]) -> None:
+def _leave_out_verdict(steps: list[JobStep]) -> None:
     """Keep an earlier run's verdict, which a gate without one leaves there, out of what this job shows."""
     for step in steps:
         for command in step.commands:
@@ -231,10 +231,10 @@ def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], str]:
     from rocattn_profiling.profile.collect.find import find_profilers
 
     try:
-        found = verdict.read(_verdict(out))
+        result = verdict.read(_verdict(out))
     except RocattnError as error:
         return [], str(error)
-    slower = [entry for entry in found.entries if entry.status == "regression" and entry.metric == "time"]
+    slower = [entry for entry in result.entries if entry.status == "regression" and entry.metric == "time"]
     slower = [entry for entry in slower if on_gpu(entry)]
     if not slower:
         return [], "no GPU benchmark became slower"
@@ -248,7 +248,7 @@ def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], str]:
     named = ["--arch", arch] if arch else []
     for number, entry in enumerate(slower, 1):
         folder = f"{out}/profile/{number}"
-        once = [sys.executable, "-m", "rocattn_profiling.asv.launch", found.suite, entry.label]
+        once = [sys.executable, "-m", "rocattn_profiling.asv.launch", result.suite, entry.label]
         commands += [["profile", "--out", folder, *named, "--", *once], ["report", folder, "--out", f"{folder}/report"]]
     return commands, ""
 
@@ -285,10 +285,10 @@ def _gravity(status: int) -> int:
     return _SEVERITY.index(status if status in _SEVERITY else NOT_MEASURED)
 
 
-def _finish(arguments: argparse.Namespace, out: Path, steps: list[Step], status: int) -> int:
+def _finish(arguments: argparse.Namespace, out: Path, steps: list[JobStep], status: int) -> int:
     # An older job's page is not named as this one's.
-    made = [step.name for step in steps if step.name in {"report", "site"} and not step.skipped and step.status == OK]
-    pages = {name: out / name / "index.html" for name in made}
+    built = [step.name for step in steps if step.name in {"report", "site"} and not step.skipped and step.status == OK]
+    pages = {name: out / name / "index.html" for name in built}
     pages = {name: page.resolve() for name, page in pages.items() if page.is_file()}
     result = {
         "status": status,

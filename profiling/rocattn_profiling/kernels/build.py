@@ -19,7 +19,7 @@ from rocattn.gpu.plan import plan
 from rocattn.toolchain.code_object import kernels_of
 from rocattn.toolchain.compilers import choose_compiler
 from rocattn.toolchain.hip import compile_hip
-from rocattn_profiling.base.files import Staging
+from rocattn_profiling.base.files import StagedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -196,7 +196,7 @@ def build(
     compiler = choose_compiler().version
     entries: list[KernelEntry] = []
     problems: list[str] = []
-    with Staging() as staging:
+    with StagedFiles() as staging:
         with ThreadPoolExecutor(jobs) as pool:
             work = {pool.submit(_build_one, variant, out, staging): variant for variant in variants}
             try:
@@ -224,7 +224,7 @@ def build(
     return manifest, sorted(problems)
 
 
-def _build_one(variant: Compilation, out: Path, staging: Staging) -> KernelEntry:
+def _build_one(variant: Compilation, out: Path, staging: StagedFiles) -> KernelEntry:
     """Compile one variant, write it beside its place and check it.
 
     Raises:

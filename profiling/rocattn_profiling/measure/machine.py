@@ -115,8 +115,8 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         text = cpuinfo.read_text()
     except OSError:
         text = ""
-    found = re.search(r"^(?:model name|Hardware|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
-    name = found[1] if found else ""
+    match = re.search(r"^(?:model name|Hardware|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
+    name = match[1] if match else ""
     if not name and platform.system() == "Darwin":
         with suppress(OSError):
             command = ["sysctl", "-n", "machdep.cpu.brand_string"]
@@ -193,16 +193,16 @@ def gpu_facts() -> dict[str, str]:
 
     Asked in another process, once: a broken driver must not take the measuring one with it. The stand-in is no GPU.
     """
-    found = probe()
-    if not found.devices or found.devices[0].is_stand_in:
+    answer = probe()
+    if not answer.devices or answer.devices[0].is_stand_in:
         return {}
-    device = found.devices[0]
+    device = answer.devices[0]
     try:
         amdgpu = Path("/sys/module/amdgpu/version").read_text().strip()
     except OSError:  # the driver that comes with the kernel has no version of its own
         amdgpu = platform.release()
     gfx = device.arch.partition(":")[0]
-    return {"gpu": device.name or gfx, "gfx": gfx, "driver": f"amdgpu {amdgpu}, HIP {found.runtime}"}
+    return {"gpu": device.name or gfx, "gfx": gfx, "driver": f"amdgpu {amdgpu}, HIP {answer.runtime}"}
 
 
 def blas_name() -> str:

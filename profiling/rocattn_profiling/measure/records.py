@@ -246,10 +246,10 @@ def place_of(record: Record) -> Place:
 
 def by_place(records: Iterable[Record]) -> dict[Place, list[Record]]:
     """Return records by where they were measured, in order of first appearance."""
-    found: dict[Place, list[Record]] = {}
+    members: dict[Place, list[Record]] = {}
     for record in records:
-        found.setdefault(place_of(record), []).append(record)
-    return found
+        members.setdefault(place_of(record), []).append(record)
+    return members
 
 
 def place_names(places: Iterable[Place]) -> dict[Place, str]:

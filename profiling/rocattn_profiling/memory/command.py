@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn.config import AttentionConfig
-    from rocattn_profiling.memory.measure import Fit, MemoryPoint, MemoryStudy
+    from rocattn_profiling.memory.measure import MemoryFit, MemoryPoint, MemoryStudy
 
 LENGTHS = (1024, 1448, 2048, 2896, 4096)
 QUICK_LENGTHS = (256, 362, 512, 724, 1024)
@@ -65,9 +65,9 @@ def byte_count(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: When it is none.
     """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?)B?", text, re.IGNORECASE)
-    unit = "" if found is None else found[2][:1].upper() + found[2][1:].lower()
-    size = float(found[1]) * _UNITS[unit] if found is not None and unit in _UNITS else 0
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?)B?", text, re.IGNORECASE)
+    unit = "" if match is None else match[2][:1].upper() + match[2][1:].lower()
+    size = float(match[1]) * _UNITS[unit] if match is not None and unit in _UNITS else 0
     if not 1 <= size < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: write it as 8GiB or 500MB")
     return int(size)
@@ -168,7 +168,7 @@ def _row(point: MemoryPoint) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _fit_row(study: MemoryStudy, fit: Fit) -> tuple[str, ...]:
+def _fit_row(study: MemoryStudy, fit: MemoryFit) -> tuple[str, ...]:
     from rocattn_profiling.memory.page import exponent_text, model_text, reduction_of
     from rocattn_profiling.pages.quantities import quantity
 

@@ -78,7 +78,7 @@ class MemoryPoint(msgspec.Struct, frozen=True, kw_only=True):
         return 100 * self.theory.scores / self.allocated_bytes if self.allocated_bytes else 0.0
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryFit(msgspec.Struct, frozen=True, kw_only=True):
     """What the points of one backend say together.
 
     Attributes:
@@ -129,7 +129,7 @@ class MemoryStudy(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     budget_bytes: int
     points: list[MemoryPoint]
-    fits: list[Fit]
+    fits: list[MemoryFit]
     reductions: list[Reduction]
     absent: dict[str, str]
 
@@ -295,18 +295,18 @@ def measure_memory(
 def _measure_point(
     subject: MeasuredBackend, length: int, config: AttentionConfig, threads: int, backend_module: str
 ) -> MemoryPoint:
-    made = memory_model.theory(config, subject.backend)
+    theory = memory_model.theory(config, subject.backend)
     item = 8 if config.dtype == "float64" else 4
     matrix = config.batch * config.num_heads * config.seq_q * config.seq_k * item
     values: dict[str, Any] = {
-        "backend": subject.name, "length": length, "label": config.label, "theory": made, "matrix_bytes": matrix
+        "backend": subject.name, "length": length, "label": config.label, "theory": theory, "matrix_bytes": matrix
     }  # fmt: skip
     available = available_memory_bytes()
     # Inputs and outputs of both calls of the measuring process never exist at once, but a call on the stand-in GPU
     # has its device's memory in this machine's too.
-    process = 2 * made.total + PROCESS_BYTES
+    process = 2 * theory.total + PROCESS_BYTES
     if process > available:
-        needed = f"needs {gigabytes(made.total)} by theory, {gigabytes(available)} available"
+        needed = f"needs {gigabytes(theory.total)} by theory, {gigabytes(available)} available"
         return MemoryPoint(**values, status="skipped", skipped=f"{needed}; its process may take {gigabytes(process)}")
     job = MemoryJob(
         config=config.to_dict(), backend=subject.backend.name, backend_module=backend_module, parent=os.getpid()
@@ -328,7 +328,7 @@ def _fit(
     budget_bytes: int,
     *,
     keep_queries: bool,
-) -> Fit:
+) -> MemoryFit:
     measured = [point for point in points if point.status == "measured"]
     lengths, sizes = [p.length for p in measured], [float(p.allocated_bytes) for p in measured]
 
@@ -337,7 +337,7 @@ def _fit(
         return memory_model.theory(at, subject.backend).total
 
     longest = memory_model.largest_sequence(total, budget_bytes)
-    return Fit(
+    return MemoryFit(
         backend=subject.name,
         growth=memory_model.fit_growth(lengths, sizes),
         longest=longest,
@@ -350,7 +350,7 @@ def _fit(
 def reductions(points: Sequence[MemoryPoint]) -> list[Reduction]:
     """Return what each backend saves against standard attention, at the lengths that both were measured at."""
     measured = {(point.backend, point.length): point for point in points if point.status == "measured"}
-    found = []
+    savings = []
     for (name, length), point in measured.items():
         standard = STANDARD.get(name, "cpu")
         base = measured.get((standard, length))
@@ -358,7 +358,7 @@ def reductions(points: Sequence[MemoryPoint]) -> list[Reduction]:
             continue
         tensors = base.theory.inputs + base.theory.outputs
         beside, base_beside = point.allocated_bytes - tensors, base.allocated_bytes - tensors
-        found.append(
+        savings.append(
             Reduction(
                 backend=name,
                 standard=standard,
@@ -367,7 +367,7 @@ def reductions(points: Sequence[MemoryPoint]) -> list[Reduction]:
                 workspace_pct=100 * (1 - beside / base_beside) if base_beside > 0 else 0.0,
             )
         )
-    return found
+    return savings
 
 
 def disagreements(study: MemoryStudy) -> list[MemoryPoint]:

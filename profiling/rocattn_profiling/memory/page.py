@@ -16,7 +16,7 @@ from rocattn_profiling.pages.render import count, markdown_text, moment, standal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocattn_profiling.memory.measure import Fit, MemoryPoint, MemoryStudy, Reduction
+    from rocattn_profiling.memory.measure import MemoryFit, MemoryPoint, MemoryStudy, Reduction
     from rocattn_profiling.memory.model import Growth
 
 CHART_SIZES = {"wide": (1180, 420), "narrow": (360, 300)}
@@ -102,7 +102,7 @@ def exponent_text(growth: Growth | None) -> str:
     return f"{growth.exponent:.2f} [{growth.low:.2f}, {growth.high:.2f}]"
 
 
-def model_text(fit: Fit) -> str:
+def model_text(fit: MemoryFit) -> str:
     """Return what measured sizes let expect at the longest sequence, against the theory."""
     if fit.longest_measured_bytes is None or not fit.longest_theory_bytes:
         return "" if fit.growth is None or not fit.longest else "no such curve"

@@ -54,27 +54,27 @@ def run(arguments: argparse.Namespace) -> int:
         config = config.replace(mask=arguments.mask, mask_shape=shape)
     if arguments.mask == "bool" and arguments.mask_dtype:
         raise CommandError("--mask-dtype is for an additive mask: leave it out with --mask bool")
-    made = plan(config, arguments.arch, mask_dtype=arguments.mask_dtype, use_flash_attention=not arguments.standard)
+    planned = plan(config, arguments.arch, mask_dtype=arguments.mask_dtype, use_flash_attention=not arguments.standard)
     if arguments.json:
-        emit_json(made.as_dict())
+        emit_json(planned.as_dict())
     else:
-        _print(made, config.label)
+        _print(planned, config.label)
     return OK
 
 
-def _print(made: LaunchPlan, label: str) -> None:
+def _print(planned: LaunchPlan, label: str) -> None:
     """Print a table of launches, then each one's arguments."""
-    path = f"{made.path} path" + (f": {made.reason}" if made.reason else "")
+    path = f"{planned.path} path" + (f": {planned.reason}" if planned.reason else "")
     rows = [
         [launch.kernel, _size(launch.grid), _size(launch.block), str(launch.dynamic_lds_bytes),
          _defines(launch.defines), launch.code_object]
-        for launch in made.launches
+        for launch in planned.launches
     ]  # fmt: skip
     columns = ["launch", "grid", "block", "dynamic LDS", "defines", "code object"]
-    print_table(f"{label} on {made.arch}, {path}", columns, rows)
-    for launch in made.launches:
+    print_table(f"{label} on {planned.arch}, {path}", columns, rows)
+    for launch in planned.launches:
         say(f"{launch.kernel}({', '.join(_arg(arg) for arg in launch.args)})")
-    for name, count in made.workspaces.items():
+    for name, count in planned.workspaces.items():
         say(f"workspace {name}: {count} bytes")
 
 

@@ -85,7 +85,7 @@ def read_config(tree: Path, suite: str | None) -> Config:
     """
     given = tree / (suite or _usual_place(tree))
     if given.is_dir() and not _file_in(given):
-        path = next((found for folder in _above(given, tree) if (found := _file_in(folder))), None)
+        path = next((file for folder in _above(given, tree) if (file := _file_in(folder))), None)
         return _config(_parse(path) if path else {}, path.parent if path else tree, given, tree)
     path = _file_in(given) if given.is_dir() else given
     if path is None or not path.is_file():
@@ -100,18 +100,18 @@ def read_config(tree: Path, suite: str | None) -> Config:
 
 
 def _usual_place(tree: Path) -> str:
-    found = [path.relative_to(tree).as_posix() for path in usual_files(tree)]
-    if not found:
+    paths = [path.relative_to(tree).as_posix() for path in usual_files(tree)]
+    if not paths:
         return FILE
-    if len(found) > 1:
-        raise SuiteError(f"there are {' and '.join(found)}: choose one with --suite")
-    return found[0]
+    if len(paths) > 1:
+        raise SuiteError(f"there are {' and '.join(paths)}: choose one with --suite")
+    return paths[0]
 
 
 def usual_files(tree: Path) -> list[Path]:
     """Return the one configuration at the top, else those in the folders where asv's users keep it."""
-    found = [path for folder in ("", *USUAL_FOLDERS) if (path := _file_in(tree / folder))]
-    return found[:1] if found and found[0].parent == tree else found
+    paths = [path for folder in ("", *USUAL_FOLDERS) if (path := _file_in(tree / folder))]
+    return paths[:1] if paths and paths[0].parent == tree else paths
 
 
 def _above(folder: Path, tree: Path) -> list[Path]:
@@ -126,10 +126,10 @@ def _file_in(folder: Path) -> Path | None:
     Raises:
         SuiteError: When there are two; asv takes neither.
     """
-    found = [folder / name for name in _FILES if (folder / name).is_file()]
-    if len(found) > 1:
+    paths = [folder / name for name in _FILES if (folder / name).is_file()]
+    if len(paths) > 1:
         raise SuiteError(f"there are {' and '.join(_FILES)} in one folder: remove one, or choose with --suite")
-    return found[0] if found else None
+    return paths[0] if paths else None
 
 
 def _inside(path: Path, tree: Path) -> bool:
@@ -226,21 +226,21 @@ def _values(value: Any) -> list[Any]:
 
 def _matrix_environment(settings: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
     matrix = _matrix(settings)
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     left_out = []
     for kind in ("env", "env_nobuild"):
         for name, value in (matrix.get(kind) or {}).items():
             options = _values(value)
             if len(options) == 1 and options[0] is not None:
-                found[name] = str(options[0])
+                values[name] = str(options[0])
             elif len(options) > 1:
                 left_out.append(f"the variable {name} has {len(options)} values in asv's matrix: it is left alone")
-    return found, left_out
+    return values, left_out
 
 
 def _requirements(settings: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return what the matrix asks for: of several versions the first, on both sides."""
-    found, left_out = [], []
+    commands, left_out = [], []
     for name, value in (_matrix(settings).get("req") or {}).items():
         options = _values(value) or [""]
         package = name.removeprefix("pip+")
@@ -251,5 +251,5 @@ def _requirements(settings: dict[str, Any]) -> tuple[list[str], list[str]]:
         version = str(options[0]).strip()
         if version and not re.match(r"[<>=!~@]", version):
             version = f"=={version}"
-        found.append(f"{package}{version}")
-    return found, left_out
+        commands.append(f"{package}{version}")
+    return commands, left_out

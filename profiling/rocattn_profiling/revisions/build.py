@@ -210,10 +210,10 @@ class Build:
         return BuildError(f"{self.revision.name} ({self.revision.short}) does not build: {why}")
 
     def _only_wheel(self) -> Path:
-        found = sorted(self.wheels.glob("*.whl"))
-        if len(found) != 1:
-            raise self._unbuildable(f"its build left {len(found)} wheels instead of one")
-        return found[0]
+        wheels = sorted(self.wheels.glob("*.whl"))
+        if len(wheels) != 1:
+            raise self._unbuildable(f"its build left {len(wheels)} wheels instead of one")
+        return wheels[0]
 
     def _backend(self) -> tuple[str, list[str]]:
         """Return the build backend, and the folders in the source that it is looked for in first."""
@@ -263,8 +263,8 @@ class Build:
         if not self.offline and _NO_INDEX.search(said):
             return NoIndexError(last)
         other = ""
-        if found := _OTHER_PYTHON.search(last):
-            fitting = fitting_interpreter(last[found.end() :])
+        if match := _OTHER_PYTHON.search(last):
+            fitting = fitting_interpreter(last[match.end() :])
             other = f"; --python {fitting} is one that fits" if fitting else "; --python names another one"
         return self._unbuildable(f"{last}{other} [log: {self.log}]")
 

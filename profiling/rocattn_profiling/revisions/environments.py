@@ -196,7 +196,7 @@ def differences(base: Environment, head: Environment) -> dict[str, tuple[str, st
     if base.project == head.project:
         names = names - {base.project}
     pairs = {name: (base.packages.get(name, ""), head.packages.get(name, "")) for name in sorted(names)}
-    found = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if base.python_version != head.python_version:
-        found["python"] = (base.python_version, head.python_version)
-    return found
+        differing["python"] = (base.python_version, head.python_version)
+    return differing

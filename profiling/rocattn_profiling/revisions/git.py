@@ -105,8 +105,8 @@ def _why(said: str) -> str:
     """Return what git complains of, in a line."""
     lines = said.strip().splitlines() or ["no message"]
     # "fatal: adding files failed" says less than the error before it, and more than the usage that may follow.
-    told = [next((line for line in lines if line.startswith(start)), "") for start in ("error: ", "fatal: ")]
-    return "; ".join(filter(None, told)) or lines[-1]
+    complaints = [next((line for line in lines if line.startswith(start)), "") for start in ("error: ", "fatal: ")]
+    return "; ".join(filter(None, complaints)) or lines[-1]
 
 
 def _distrust(said: str) -> str:
@@ -181,14 +181,14 @@ def parent(repo: Path, revision: Revision) -> Revision:
     Raises:
         RevisionError: When it has none here.
     """
-    found = resolve(repo, f"{revision.sha}^") if _has_parent(repo, revision.sha) else None
-    if found is None:
+    parent_revision = resolve(repo, f"{revision.sha}^") if _has_parent(repo, revision.sha) else None
+    if parent_revision is None:
         if git(repo, "rev-parse", "--is-shallow-repository") == "true":
             raise RevisionError(
                 f"the parent of {revision.name} is not in this shallow clone: run `git fetch --unshallow` first"
             )
         raise RevisionError(f"{revision.name} has no parent to compare with: name another revision with --base")
-    return msgspec.structs.replace(found, name=f"{revision.name}~1")
+    return msgspec.structs.replace(parent_revision, name=f"{revision.name}~1")
 
 
 def _has_parent(repo: Path, sha: str) -> bool:

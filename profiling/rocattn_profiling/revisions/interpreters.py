@@ -96,10 +96,10 @@ def folder_digest(folder: Path) -> str:
         folders[:] = sorted(name for name in folders if name not in _PASSED_OVER)
         for name in sorted(files):
             try:
-                found = Path(path, name).stat()
+                status = Path(path, name).stat()
             except OSError:
                 continue  # a link that leads nowhere
-            state.update(f"{path}/{name}\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
+            state.update(f"{path}/{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
             count += 1
         if count > _WALKED_FILES:
             break
@@ -132,17 +132,17 @@ def find_interpreter(python: str, option: str) -> tuple[str, Facts]:
     path = Path(python).expanduser()
     if path.is_dir() and (path / "bin" / "python").exists():
         path = path / "bin" / "python"
-    found = shutil.which(path.absolute() if os.sep in python or path.exists() else python)
-    if found is None:
+    program = shutil.which(path.absolute() if os.sep in python or path.exists() else python)
+    if program is None:
         what = "is a folder without bin/python" if path.is_dir() else "is no program"
         raise InterpreterError(f"{option} {python}: {what}; name an environment's Python, like .venv/bin/python")
     # Not resolved: the interpreter of a virtual environment is a link, and knows its environment by the link's place.
-    found = os.path.abspath(found)  # noqa: PTH100 - Path.resolve would follow the link
+    program = os.path.abspath(program)  # noqa: PTH100 - Path.resolve would follow the link
     hidden = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV"}
     env = {key: value for key, value in os.environ.items() if key not in hidden}
     try:
         done = subprocess.run(
-            [found, "-c", FACTS], env=env, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+            [program, "-c", FACTS], env=env, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
             stdin=subprocess.DEVNULL, errors="replace",
         )  # fmt: skip
         facts = read_facts(done.stdout.strip().splitlines()[-1]) if done.stdout.strip() else None
@@ -159,4 +159,4 @@ def find_interpreter(python: str, option: str) -> tuple[str, Facts]:
         raise InterpreterError(
             f"{option} {python} is Python {facts.python_version}; benchmarks run on {wanted} and later"
         )
-    return found, facts
+    return program, facts

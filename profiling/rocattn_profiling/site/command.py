@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.asv.series import Series
     from rocattn_profiling.asv.store import AsvStore
     from rocattn_profiling.base.console import Progress, Step
-    from rocattn_profiling.base.files import Staging
+    from rocattn_profiling.base.files import StagedFiles
     from rocattn_profiling.bench.report import BenchReport
     from rocattn_profiling.site.asv.pages import AsvPages
     from rocattn_profiling.site.changepoints import CommitChange
@@ -63,10 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from rocattn_profiling.base.files import Staging
+    from rocattn_profiling.base.files import StagedFiles
 
     status = _measure(arguments) if arguments.measure else OK
-    with Staging() as staging:
+    with StagedFiles() as staging:
         return max(status, _publish(arguments, staging))
 
 
@@ -92,7 +92,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     return OK if done.measured or done.known else NOT_MEASURED
 
 
-def _publish(arguments: argparse.Namespace, staging: Staging) -> int:
+def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
     from rocattn_profiling.asv.store import AsvStore
     from rocattn_profiling.bench import report as bench_report
     from rocattn_profiling.pages.render import GENERATOR

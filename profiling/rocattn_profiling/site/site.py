@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import rocattn
-from rocattn_profiling.base.files import Staging
+from rocattn_profiling.base.files import StagedFiles
 from rocattn_profiling.bench.report import BASELINE, BenchReport, order_backends, prepare_templates
 from rocattn_profiling.gate.formats import page as gate_view
 from rocattn_profiling.pages.quantities import quantity
@@ -82,7 +82,9 @@ class Site:
     project: str = PROJECT
 
 
-def write_site(out: Path, site: Site, on_step: Step = lambda _, __: None, staging: Staging | None = None) -> list[Path]:
+def write_site(
+    out: Path, site: Site, on_step: Step = lambda _, __: None, staging: StagedFiles | None = None
+) -> list[Path]:
     """Write all our own pages below ``out``; returns their paths, the front page first.
 
     Our stale pages are removed, so that every page has a link to it.
@@ -96,7 +98,7 @@ def write_site(out: Path, site: Site, on_step: Step = lambda _, __: None, stagin
     Raises:
         RocattnError: When the folder cannot be written; then nothing changed.
     """
-    with staging or Staging() as waiting:
+    with staging or StagedFiles() as waiting:
         written = []
         for name, text in pages_of(site, on_step).items():
             waiting.add(out / name, [text.encode()])

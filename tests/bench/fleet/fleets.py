@@ -5,7 +5,7 @@ import functools
 from rocattn.config import AttentionConfig
 from rocattn_profiling.bench.fleet import cluster
 from rocattn_profiling.bench.fleet.cluster import State, Wanted, open_cluster
-from rocattn_profiling.bench.fleet.session import FleetSession, Unit
+from rocattn_profiling.bench.fleet.session import FleetSession, FleetUnit
 from rocattn_profiling.bench.session import SuiteFacts
 from rocattn_profiling.measure.settings import Settings
 
@@ -41,7 +41,7 @@ class Inline(cluster.Cluster):
 
 def units(*backends, configs=CONFIGS, layers=0):
     """Return a unit a config."""
-    return [Unit("t", (config,), backends, (SuiteFacts(layers=layers),)) for config in configs]
+    return [FleetUnit("t", (config,), backends, (SuiteFacts(layers=layers),)) for config in configs]
 
 
 def session(out, *, kind="local", minutes=MINUTES, max_jobs=2, **changes):

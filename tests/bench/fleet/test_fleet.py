@@ -10,7 +10,7 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.bench.fleet import command as bench_fleet
 from rocattn_profiling.bench.fleet.cluster import State
-from rocattn_profiling.bench.fleet.session import Task, Unit, perform, see_own_gpus
+from rocattn_profiling.bench.fleet.session import FleetUnit, Task, perform, see_own_gpus
 from rocattn_profiling.bench.parts import SuitePart
 from rocattn_profiling.bench.session import BenchSession, SuiteFacts
 from rocattn_profiling.measure.records import read_records
@@ -180,7 +180,7 @@ def descendants():
 
 def test_a_job_that_starts_again_on_another_node_measures_everything_there(tmp_path, monkeypatch, inline):
     """Half of a model's pass was measured on n1 before it was preempted: its sum on n2 has all layers of n2."""
-    unit = Unit("model-x", tuple(CONFIGS), ("cpu",), (SuiteFacts(layers=2),) * 2)
+    unit = FleetUnit("model-x", tuple(CONFIGS), ("cpu",), (SuiteFacts(layers=2),) * 2)
     with session(tmp_path, **inline) as made:
         made._cluster.submit = lambda *_: "1"
         made._cluster.same_machine = False

@@ -146,11 +146,11 @@ class LocalCluster(Cluster):
     def _open(self) -> submitit.Executor:
         import submitit
 
-        made = submitit.LocalExecutor(self._logs, python=_python())
+        executor = submitit.LocalExecutor(self._logs, python=_python())
         # The warning before the end only has to come early enough for the job to write it down.
         warning_s = min(_WARNING_S, math.ceil(self._wanted.minutes * 60 / 10))
-        made.update_parameters(timeout_min=self._wanted.minutes, signal_delay_s=warning_s)
-        return made
+        executor.update_parameters(timeout_min=self._wanted.minutes, signal_delay_s=warning_s)
+        return executor
 
     def _attach(self, job_id: str) -> submitit.Job[None]:
         import submitit
@@ -208,7 +208,7 @@ class SlurmCluster(Cluster):
         import submitit
 
         try:
-            made = submitit.SlurmExecutor(self._logs, python=_python())
+            executor = submitit.SlurmExecutor(self._logs, python=_python())
         except RuntimeError as error:
             remedy = "run this on a login node of the cluster, or try it here with --cluster local"
             raise ClusterError(f"this machine knows no Slurm (no srun on PATH): {remedy}") from error
@@ -221,8 +221,8 @@ class SlurmCluster(Cluster):
         values |= {"gpus_per_node": wanted.gpus} if wanted.gpus else {}
         values |= {"cpus_per_task": wanted.threads} if wanted.threads else {}
         options = {name.replace("-", "_"): value for name, value in wanted.options.items()}
-        made.update_parameters(**values, additional_parameters=options)
-        return made
+        executor.update_parameters(**values, additional_parameters=options)
+        return executor
 
     def _attach(self, job_id: str) -> submitit.Job[None]:
         import submitit
@@ -243,15 +243,15 @@ class SlurmCluster(Cluster):
             return {job_id: self._last.get(job_id, State("UNKNOWN")) for job_id in ids}
         self._answered = time.monotonic()
         listed = {fields[0]: fields for line in done.splitlines() if len(fields := line.split("|", 2)) == 3}
-        found = {}
+        states = {}
         for job_id in ids:
             _, word, why = listed.get(job_id, ("", "", ""))
             if word in _LIVE:
-                found[job_id] = State(word, why="" if why == "None" else why)
+                states[job_id] = State(word, why="" if why == "None" else why)
             else:
-                found[job_id] = State(word or self._final(job_id), over=True)
-        self._last |= found
-        return found
+                states[job_id] = State(word or self._final(job_id), over=True)
+        self._last |= states
+        return states
 
     def _final(self, job_id: str) -> str:
         """Return the state in which a job ended that squeue no longer lists."""

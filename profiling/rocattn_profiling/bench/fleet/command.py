@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocattn_profiling.base.console import Progress
-    from rocattn_profiling.bench.fleet.session import FleetSession, Unit
+    from rocattn_profiling.bench.fleet.session import FleetSession, FleetUnit
     from rocattn_profiling.bench.parts import SuitePart
     from rocattn_profiling.measure.records import Record
     from rocattn_profiling.measure.settings import Settings
@@ -129,13 +129,13 @@ def job_minutes(settings: Settings, parts: Sequence[SuitePart]) -> int:
 def measure(session: FleetSession, parts: Sequence[SuitePart]) -> list[tuple[str, list[Record]]]:
     """Measure the parts with a job for each unit; returns their records by suite."""
     units = [(part.suite, _units(part)) for part in parts]
-    found = session.measure([unit for _, own in units for unit in own])
-    return [(suite, [record for unit in own for record in found.get(unit, [])]) for suite, own in units]
+    records_of = session.measure([unit for _, own in units for unit in own])
+    return [(suite, [record for unit in own for record in records_of.get(unit, [])]) for suite, own in units]
 
 
-def _units(part: SuitePart) -> list[Unit]:
+def _units(part: SuitePart) -> list[FleetUnit]:
     """Return a unit for each config; the layers of a pass of a model are added up and make one."""
-    from rocattn_profiling.bench.fleet.session import Unit
+    from rocattn_profiling.bench.fleet.session import FleetUnit
     from rocattn_profiling.bench.session import SuiteFacts
 
     groups: dict[Any, list[tuple[Any, SuiteFacts]]] = {}
@@ -144,7 +144,7 @@ def _units(part: SuitePart) -> list[Unit]:
         key = (config.seq_q, config.seq_k) if facts.layers else config.label
         groups.setdefault(key, []).append((config, facts))
     return [
-        Unit(part.suite, tuple(c for c, _ in members), tuple(part.backends), tuple(f for _, f in members))
+        FleetUnit(part.suite, tuple(c for c, _ in members), tuple(part.backends), tuple(f for _, f in members))
         for members in groups.values()
     ]
 

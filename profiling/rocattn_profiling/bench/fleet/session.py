@@ -59,7 +59,7 @@ _ARRIVAL_S = 30.0
 
 
 @dataclass(frozen=True)
-class Unit:
+class FleetUnit:
     """What one job measures: the configs of a suite that belong together, on backends."""
 
     suite: str
@@ -82,7 +82,7 @@ class Unit:
 class Failure(NamedTuple):
     """A unit whose job left no result, and why."""
 
-    unit: Unit
+    unit: FleetUnit
     reason: str
 
 
@@ -164,8 +164,8 @@ class FleetSession(ResultsFolder):
     def _put_aside(self, why: str) -> None:
         """Move the records of another run to ``older/``, and end its jobs: they measure what is no longer asked for."""
         super()._put_aside(why)
-        jobs = [found for path in self._folder.glob(f"*/{_JOB}") if (found := _read(path, Submitted))]
-        mine = {found.job for found in jobs if found.cluster == self._kind}
+        jobs = [submitted for path in self._folder.glob(f"*/{_JOB}") if (submitted := _read(path, Submitted))]
+        mine = {submitted.job for submitted in jobs if submitted.cluster == self._kind}
         running = [job for job, state in self._cluster.poll(mine).items() if not state.over] if mine else []
         for job in running:
             self._cluster.cancel(job)
@@ -174,7 +174,7 @@ class FleetSession(ResultsFolder):
         for folder in (path.parent for path in self._folder.glob(f"*/{TASK}")):
             shutil.rmtree(folder, ignore_errors=True)  # what they finished has been moved aside
 
-    def measure(self, units: Sequence[Unit]) -> dict[Unit, list[Record]]:
+    def measure(self, units: Sequence[FleetUnit]) -> dict[FleetUnit, list[Record]]:
         """Return the records of each unit, in order of configs and backends; none of those in `failures`.
 
         Ended early (an interrupt, an error), it cancels its jobs; what was finished is kept.
@@ -183,15 +183,15 @@ class FleetSession(ResultsFolder):
             ClusterError: When the cluster does not take a job, or answers no more.
             RocattnError: When a record cannot be written.
         """
-        found: dict[Unit, list[Record]] = {}
+        records_of: dict[FleetUnit, list[Record]] = {}
         for unit in units:
             self._take_left_behind(unit)
             if (records := self._finished(unit)) is not None:
-                found[unit] = records
+                records_of[unit] = records
                 self.kept_configs += len(unit.configs)
                 self._step(unit)
-        running = self._still_out([unit for unit in units if unit not in found])
-        waiting = [unit for unit in units if unit not in found and unit not in running.values()]
+        running = self._still_out([unit for unit in units if unit not in records_of])
+        waiting = [unit for unit in units if unit not in records_of and unit not in running.values()]
         try:
             while waiting or running:
                 while waiting and len(running) < self._max_jobs:
@@ -204,7 +204,7 @@ class FleetSession(ResultsFolder):
                         unit = running.pop(job)
                         self._collect(unit, job, state)
                         if (records := self._finished(unit, also_failed=True)) is not None:
-                            found[unit] = records
+                            records_of[unit] = records
                         self._step(unit)
                 if running:
                     time.sleep(self._cluster.pause_s)
@@ -213,9 +213,9 @@ class FleetSession(ResultsFolder):
             for job in running:
                 self._cluster.cancel(job)
             raise
-        return {unit: found[unit] for unit in units if unit in found}
+        return {unit: records_of[unit] for unit in units if unit in records_of}
 
-    def _step(self, unit: Unit) -> None:
+    def _step(self, unit: FleetUnit) -> None:
         self._on_step(unit.configs[0].label, self.settings.launches * len(unit.configs))
 
     def _tell(self, states: dict[str, State], waiting: int) -> None:
@@ -227,7 +227,7 @@ class FleetSession(ResultsFolder):
             self._told = line
             self._on_state(f"jobs: {line}")
 
-    def _finished(self, unit: Unit, *, also_failed: bool = False) -> list[Record] | None:
+    def _finished(self, unit: FleetUnit, *, also_failed: bool = False) -> list[Record] | None:
         """Return a unit's records if one place has them all, those of a config side by side; of several, the last."""
         layers = {config.label: facts.layers for config, facts in zip(unit.configs, unit.facts, strict=True)}
         wanted = set(unit.ids)
@@ -241,20 +241,20 @@ class FleetSession(ResultsFolder):
                 return records
         return None
 
-    def _again(self, unit: Unit, record: Record) -> bool:
+    def _again(self, unit: FleetUnit, record: Record) -> bool:
         """Whether a record asks for another try: its backend failed, or it was skipped and more time is given now."""
         if record.status == "failed":
             return True
         task = _read(self._folder / unit.name / TASK, Task) if record.skipped else None
         return task is not None and task.settings.time_limit_s < self.settings.time_limit_s
 
-    def _take_left_behind(self, unit: Unit) -> None:
+    def _take_left_behind(self, unit: FleetUnit) -> None:
         """Take over what a job left whose submitter was gone."""
         folder = self._folder / unit.name
         if _read(folder / DONE, Done) is not None:
             self._merge(unit, folder)
 
-    def _still_out(self, units: Sequence[Unit]) -> dict[str, Unit]:
+    def _still_out(self, units: Sequence[FleetUnit]) -> dict[str, FleetUnit]:
         """Return the jobs that an earlier run gave units to and that are not over."""
         known = {unit: _read(self._folder / unit.name / _JOB, Submitted) for unit in units}
         jobs = {job.job: unit for unit, job in known.items() if job is not None and job.cluster == self._kind}
@@ -264,7 +264,7 @@ class FleetSession(ResultsFolder):
             self._on_state(f"waiting for {len(out)} jobs that an earlier run submitted")
         return out
 
-    def _submit(self, unit: Unit, running: dict[str, Unit]) -> str:
+    def _submit(self, unit: FleetUnit, running: dict[str, FleetUnit]) -> str:
         """Give a unit to a job; returns the job's id."""
         folder = self._folder / unit.name
         task = Task(
@@ -287,7 +287,7 @@ class FleetSession(ResultsFolder):
         self.jobs += 1
         return job
 
-    def _free_gpus(self, running: dict[str, Unit]) -> str:
+    def _free_gpus(self, running: dict[str, FleetUnit]) -> str:
         """Return the GPUs of this machine that no running job has, as many as a job gets."""
         given = os.environ.get(GPUS, "")
         mine = given.split(",") if given else [str(n) for n in range(self._gpus * self._max_jobs)]
@@ -298,7 +298,7 @@ class FleetSession(ResultsFolder):
             raise RocattnError(f"{GPUS}={given} has too few GPUs for {self._max_jobs} jobs of {self._gpus}")
         return ",".join(free[: self._gpus])
 
-    def _collect(self, unit: Unit, job: str, state: State) -> None:
+    def _collect(self, unit: FleetUnit, job: str, state: State) -> None:
         """Take over what a job that is over has measured, or why it has not."""
         folder = self._folder / unit.name
         done = self._arrived(folder) if state.word in {"COMPLETED", ENDED} else _read(folder / DONE, Done)
@@ -319,7 +319,7 @@ class FleetSession(ResultsFolder):
             time.sleep(1.0)
         return done
 
-    def _merge(self, unit: Unit, folder: Path) -> None:
+    def _merge(self, unit: FleetUnit, folder: Path) -> None:
         """Add a job's records to those of the fleet, once each; keep what its failed processes printed."""
         records = list(read_records(folder / UnitSession.file))
         here = place_of(records[-1])  # a job that was started again elsewhere has left a part of them before
@@ -335,13 +335,13 @@ class FleetSession(ResultsFolder):
             log.unlink()
 
 
-def _side_by_side(unit: Unit, label: str, records: Sequence[Record]) -> list[Record]:
+def _side_by_side(unit: FleetUnit, label: str, records: Sequence[Record]) -> list[Record]:
     """Return one config's records of the unit's backends that were measured together, skipped ones among them."""
     own = [record for record in records if record.label == label]
     for pair in sorted({record.pair: None for record in reversed(own)}, key=lambda pair: not pair):  # the latest first
-        found = {record.backend: record for one in ("", pair) for record in own if record.pair == one}
-        if len(found) == len(unit.backends):
-            return [found[name] for name in unit.backends]
+        of_backend = {record.backend: record for of_pair in ("", pair) for record in own if record.pair == of_pair}
+        if len(of_backend) == len(unit.backends):
+            return [of_backend[name] for name in unit.backends]
     return []
 
 

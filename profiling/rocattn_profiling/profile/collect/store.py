@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.base.files import Staging, write_bytes
+from rocattn_profiling.base.files import StagedFiles, write_bytes
 from rocattn_profiling.profile.collect.find import Tool  # noqa: TC001 - msgspec reads the annotations when it decodes
 from rocattn_profiling.profile.collect.hardware import Hardware  # noqa: TC001 - as above
 from rocattn_profiling.profile.collect.passes import PassPlan, ProfilerPass  # noqa: TC001 - as above
@@ -195,7 +195,7 @@ def open_state(out: Path, job: Job, *, resume: bool) -> CollectionState:
                 "resume it, or leave out --resume"
             )
         return state
-    with Staging() as staging:
+    with StagedFiles() as staging:
         staging.add(path, [msgspec.json.encode(fresh)])  # first: a full disk moves nothing
         if path.exists():
             _move_aside(out)

@@ -97,19 +97,19 @@ def examine() -> Report:
         profilers = pool.submit(profiler_checks)
         tools = pool.submit(tool_checks)
         backends = backend_results()
-        found, usable = compilers.result(), gpu.result()
+        compilers_here, usable = compilers.result(), gpu.result()
         checks = [
             *python_checks(),
             *processor_checks(),
             *backend_checks(backends),
-            *compiler_checks(found),
+            *compiler_checks(compilers_here),
             *gpu_checks(usable),
             *profilers.result(),
             *tools.result(),
             *hygiene_checks(),
         ]
     ok = any(backend.works and backend.name == "cpu" for backend in backends)
-    return Report(ok, checks, found, usable, backends)
+    return Report(ok, checks, compilers_here, usable, backends)
 
 
 def gpu_problem(report: Report, arch: str, allow_stand_in: bool) -> str:
@@ -124,9 +124,9 @@ def gpu_problem(report: Report, arch: str, allow_stand_in: bool) -> str:
     if not devices:
         return report.gpu.reason or "only the stand-in is there (unset ROCM_PATH), and its times mean nothing"
     # Kernels run on the first device; features ("gfx942:sramecc+") are not part of what a runner is labelled with.
-    found = devices[0].arch.partition(":")[0]
-    if arch and found != arch:
-        return f"it is {found}, not {arch}"
+    actual = devices[0].arch.partition(":")[0]
+    if arch and actual != arch:
+        return f"it is {actual}, not {arch}"
     backend = next((backend for backend in report.backends if backend.name == "gpu"), None)
     if backend is None or not backend.works:
         return backend.reason if backend else "this rocattn has no backend gpu"
@@ -148,14 +148,14 @@ def python_checks() -> list[DoctorCheck]:
         rows.append(
             DoctorCheck(group, "rocattn", "warning", f"{rocattn.__version__}, used without being installed", remedy)
         )
-    found: list[str] = []
+    installed: list[str] = []
     for name in wanted:
         try:
-            found.append(f"{name} {version(name)}")
+            installed.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             rows.append(DoctorCheck(group, name, "missing", "required, but not installed", f"pip install {name}"))
-    if found:
-        rows.append(DoctorCheck(group, "packages", "ok", ", ".join(found)))
+    if installed:
+        rows.append(DoctorCheck(group, "packages", "ok", ", ".join(installed)))
     return rows
 
 
@@ -238,7 +238,7 @@ def _cache(group: str) -> DoctorCheck:
     parts = {"compiled code": compiled_entries(folder)}
     if envs.is_dir():
         parts["the gate's environments"] = environments.cached_entries(envs)
-    sizes = [f"{sum(entry.size_bytes for entry in found) / 2**30:.2f} GiB {name}" for name, found in parts.items()]
+    sizes = [f"{sum(entry.size_bytes for entry in entries) / 2**30:.2f} GiB {name}" for name, entries in parts.items()]
     limit = f"at most {limit_gib():g} GiB each" if limit_gib() < math.inf else "no limit"
     problem = limit_problem()
     remedy = "correct the variable, or unset it" if problem else ""
@@ -249,11 +249,11 @@ def _cache(group: str) -> DoctorCheck:
 def _compiler_row(group: str, compiler: Compiler, gpu: Compiler | None, host: Compiler | None) -> DoctorCheck:
     name = f"{compiler.kind} (ROCATTN_COMPILER)" if compiler.given else compiler.kind
     if compiler.reason and compiler.host_reason:
-        found = f"{compiler.argv[0]}: " if compiler.argv else ""
+        program = f"{compiler.argv[0]}: " if compiler.argv else ""
         remedy = f"not needed: {gpu.kind} works" if gpu else "any one compiler is enough"
         if compiler.given:
             remedy = "correct the variable, or unset it"
-        return DoctorCheck(group, name, "missing", found + compiler.reason, remedy)
+        return DoctorCheck(group, name, "missing", program + compiler.reason, remedy)
     chosen = [what for what, which in (("GPU kernels", gpu), ("CPU kernels", host)) if which is compiler]
     note = f"chosen for {' and '.join(chosen)}" if chosen else "works, not needed"
     targets = compiler.reason or f"{len(compiler.targets)} GPU targets"
@@ -292,9 +292,9 @@ def profiler_checks() -> list[DoctorCheck]:
         "rocprof": "part of ROCm up to 6; rocprofv3 replaces it",
         "rocprof-compute": "install rocprofiler-compute (called omniperf before ROCm 6.3)",
     }
-    found = {tool.name: tool for tool in find_profilers()}
+    tools = {tool.name: tool for tool in find_profilers()}
     return [
-        _profiler(group, found[name]) if name in found else DoctorCheck(group, name, "missing", "not found", how)
+        _profiler(group, tools[name]) if name in tools else DoctorCheck(group, name, "missing", "not found", how)
         for name, how in wanted.items()
     ]
 
@@ -364,22 +364,22 @@ def processor_checks() -> list[DoctorCheck]:
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
     """Return the CPU's feature flags as Linux names them; empty elsewhere."""
     try:
-        found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
+        flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
     except OSError:
         return set()
-    return set(found[1].split()) if found else set()
+    return set(flags[1].split()) if flags else set()
 
 
-def gpu_checks(found: GpuProbe) -> list[DoctorCheck]:
+def gpu_checks(probed: GpuProbe) -> list[DoctorCheck]:
     """Return bindings, runtime and devices; without a device also what usually stands in the way."""
     group = "gpu"
-    bindings = DoctorCheck(group, "hip-python", "ok", found.bindings)
-    if not found.bindings:
+    bindings = DoctorCheck(group, "hip-python", "ok", probed.bindings)
+    if not probed.bindings:
         bindings = DoctorCheck(
             group, "hip-python", "missing", "not installed", "pip install hip-python (x86-64 Linux only)"
         )
     rows = [bindings]
-    for index, device in enumerate(found.devices):
+    for index, device in enumerate(probed.devices):
         if device.is_stand_in:
             detail = f"the stand-in for {device.arch}, wave{device.wave_size}: not a GPU; its times mean nothing"
             rows.append(DoctorCheck(group, f"device {index}", "warning", detail, "unset ROCM_PATH to look for a GPU"))
@@ -391,16 +391,16 @@ def gpu_checks(found: GpuProbe) -> list[DoctorCheck]:
         if has_kernels(device.arch):
             rows.append(DoctorCheck(group, f"device {index}", "ok", detail))
         else:
-            remedy = "choose another device with HIP_VISIBLE_DEVICES" if index == 0 and len(found.devices) > 1 else ""
+            remedy = "choose another device with HIP_VISIBLE_DEVICES" if index == 0 and len(probed.devices) > 1 else ""
             rows.append(
                 DoctorCheck(group, f"device {index}", "warning", f"{detail}: there are no kernels for it", remedy)
             )
-    if found.runtime:
-        rows.append(DoctorCheck(group, "HIP runtime", "ok", found.runtime))
-    if found.devices:
+    if probed.runtime:
+        rows.append(DoctorCheck(group, "HIP runtime", "ok", probed.runtime))
+    if probed.devices:
         return rows
     remedy = "only for measuring on a GPU: everything else works without"
-    rows.append(DoctorCheck(group, "device", "missing", found.reason, remedy))
+    rows.append(DoctorCheck(group, "device", "missing", probed.reason, remedy))
     return [*rows, *_access_checks(group)]
 
 

@@ -59,9 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     from rocattn_profiling.profile.collect.assemble import CollectionRequest, assemble
     from rocattn_profiling.profile.collect.find import NoProfilerError
 
-    found = hardware.examine()
+    machine = hardware.examine()
     if arguments.list:
-        return _list(arguments, found)
+        return _list(arguments, machine)
     if not arguments.command:
         raise CommandError("name the command to profile after --: rocattn profile -- ./app --its-options")
     request = CollectionRequest(
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         dry=arguments.dry_run,
     )
     try:
-        job = assemble(request, found)
+        job = assemble(request, machine)
     except NoProfilerError as error:
         raise CommandError(str(error), NOT_MEASURED) from error
     _show(job)
@@ -122,29 +122,31 @@ def _dry(arguments: argparse.Namespace, job: Job) -> int:
     launches = command_lines(job, Path(arguments.out))
     if arguments.json:
         passes = [
-            {"name": one.name, "counters": one.counters, "argv": how.argv, "env": how.env, "files": how.files}
-            for one, how in launches
+            {"name": of_pass.name, "counters": of_pass.counters, "argv": how.argv, "env": how.env, "files": how.files}
+            for of_pass, how in launches
         ]
         plan = {"tool": job.tool, "why": job.why, "arch": job.plan.arch, "passes": passes}
         emit_json(plan | {"left_out": job.plan.left_out, "notes": job.plan.notes, "removed": job.removed})
         return OK
-    for one, how in launches:
-        what = "its own counters" if one.opaque else "kernel trace, no counters"
-        print(f"# {one.name}: {' '.join(one.counters) or what}")
+    for of_pass, how in launches:
+        what = "its own counters" if of_pass.opaque else "kernel trace, no counters"
+        print(f"# {of_pass.name}: {' '.join(of_pass.counters) or what}")
         for name, text in how.files.items():
             print("\n".join(f"# {name}: {line}" for line in text.splitlines()))
         print(how.line)
     return OK
 
 
-def _list(arguments: argparse.Namespace, found: Hardware) -> int:
+def _list(arguments: argparse.Namespace, machine: Hardware) -> int:
     """Print the groups and metrics that can be asked for, and their counters on an architecture."""
     from rocattn_profiling.profile.collect.counters import default_groups, group, group_names, of_arch
     from rocattn_profiling.profile.collect.passes import metric_names, of_metric
 
-    arch = arguments.arch or (found.archs[0] if found.archs else "gfx942")
+    arch = arguments.arch or (machine.archs[0] if machine.archs else "gfx942")
     counters = of_arch(arch)
-    rows = {name: [*dict.fromkeys(one for part in group(name, counters) for one in part)] for name in group_names()}
+    rows = {
+        name: [*dict.fromkeys(counter for part in group(name, counters) for counter in part)] for name in group_names()
+    }
     metrics = {key: of_metric(key, counters) for key in metric_names()}
     if arguments.json:
         emit_json({
@@ -175,10 +177,10 @@ def _summary(collection: Collection, out: Path) -> None:
     print_table(f"profile of {collection.arch}", ("pass", "status", "counters", "dispatches", "took"), rows)
     said = set()
     for result in collection.passes:
-        for found in result.findings:
-            if found.line not in said:
-                said.add(found.line)
-                say(f"{found.level}: {result.name}: {found.line}")
+        for finding in result.findings:
+            if finding.line not in said:
+                said.add(finding.line)
+                say(f"{finding.level}: {result.name}: {finding.line}")
     if collection.stopped and len(collection.passes) > len(said):
         missing = sum(result.status == "missing" for result in collection.passes)
         if missing:

@@ -22,49 +22,50 @@ def list_files(paths: Sequence[str], *, as_json: bool) -> int:
     """
     from rocattn_profiling.profile.ingest import describe
 
-    found = describe(paths)
+    summaries = describe(paths)
     if as_json:
-        emit_json({"files": [to_json(one) for one in found]})
+        emit_json({"files": [to_json(summary) for summary in summaries]})
     else:
-        _print(found)
-    return OK if any(not one.source.skipped for one in found) else NOT_MEASURED
+        _print(summaries)
+    return OK if any(not summary.source.skipped for summary in summaries) else NOT_MEASURED
 
 
-def to_json(one: FileSummary) -> dict[str, Any]:
+def to_json(summary: FileSummary) -> dict[str, Any]:
     """Return one file's summary as JSON-ready values."""
     import msgspec
 
     return {
-        **msgspec.to_builtins(one.source),
-        "kernels": one.kernels,
-        "dispatches": one.dispatches,
-        "counters": list(one.counters),
-        "problems": [{"line": p.line, "what": p.what, "remedy": p.remedy} for p in one.problems],
+        **msgspec.to_builtins(summary.source),
+        "kernels": summary.kernels,
+        "dispatches": summary.dispatches,
+        "counters": list(summary.counters),
+        "problems": [{"line": p.line, "what": p.what, "remedy": p.remedy} for p in summary.problems],
     }
 
 
-def _print(found: Sequence[FileSummary]) -> None:
-    read = [one for one in found if not one.source.skipped]
-    skipped = [one for one in found if one.source.skipped]
-    root = os.path.commonpath([one.source.file for one in found]) if len(found) > 1 else ""
+def _print(summaries: Sequence[FileSummary]) -> None:
+    read = [summary for summary in summaries if not summary.source.skipped]
+    skipped = [summary for summary in summaries if summary.source.skipped]
+    root = os.path.commonpath([summary.source.file for summary in summaries]) if len(summaries) > 1 else ""
     rows = [
         (
-            os.path.relpath(one.source.file, root) if root else one.source.file,
-            f"{one.source.tool} {one.source.generation}".strip(),
-            one.source.kind,
-            *(str(count) if count else "" for count in (one.kernels, one.dispatches, len(one.counters))),
-            str(len(one.problems) or ""),
+            os.path.relpath(summary.source.file, root) if root else summary.source.file,
+            f"{summary.source.tool} {summary.source.generation}".strip(),
+            summary.source.kind,
+            *(str(count) if count else "" for count in (summary.kernels, summary.dispatches, len(summary.counters))),
+            str(len(summary.problems) or ""),
         )
-        for one in read
+        for summary in read
     ]
     columns = ("file", "tool and generation", "holds", "kernels", "dispatches", "counters", "problems")
     if rows:
         print_table(f"{len(read)} files read" + (f" below {root}" if root else ""), columns, rows)
-    for one in found:
-        for problem in one.problems:
+    for summary in summaries:
+        for problem in summary.problems:
             say(str(problem))
     if skipped:
         say(f"{len(skipped)} files hold nothing to read:")
-    for one in skipped:
-        if not one.problems:
-            say(f"  {os.path.relpath(one.source.file, root) if root else one.source.file}: {one.source.skipped}")
+    for summary in skipped:
+        if not summary.problems:
+            file = os.path.relpath(summary.source.file, root) if root else summary.source.file
+            say(f"  {file}: {summary.source.skipped}")

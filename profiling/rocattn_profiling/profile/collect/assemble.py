@@ -54,14 +54,14 @@ class CollectionRequest(msgspec.Struct, frozen=True):
     dry: bool = False
 
 
-def assemble(request: CollectionRequest, found: Hardware) -> Job:
+def assemble(request: CollectionRequest, hardware: Hardware) -> Job:
     """Return the job that does what is requested on this machine.
 
     Raises:
         NoProfilerError: When there is no profiler for it.
         RocattnError: When the request cannot be met; the text says what to change.
     """
-    arch = of_arch(request.arch or _only_arch(found, dry=request.dry)).arch
+    arch = of_arch(request.arch or _only_arch(hardware, dry=request.dry)).arch
     tool, why = _tool(request, arch)
     collector = LAUNCHERS[tool.name]
     output_format = request.output_format or collector.formats[0]
@@ -72,16 +72,16 @@ def assemble(request: CollectionRequest, found: Hardware) -> Job:
     plan = collector.plan(plan_passes(request.wanted, arch, tool.release, tool.name))
     environment, removed = clean(os.environ, request.keep_env)
     notes = list(plan.notes)
-    numbers = visible(found, arch)
+    numbers = visible(hardware, arch)
     if numbers:
         devices = tuple(map(int, numbers.split(",")))
         only = tuple(msgspec.structs.replace(of_pass, devices=devices) for of_pass in plan.passes)
         plan = msgspec.structs.replace(plan, passes=only)
     if numbers and not any(name in environment for name in _CHOOSES_GPU):
         environment["ROCR_VISIBLE_DEVICES"] = numbers
-        others = ", ".join(other for other in found.archs if other != arch)
+        others = ", ".join(other for other in hardware.archs if other != arch)
         notes.append(f"the application sees only the GPUs of {arch} (ROCR_VISIBLE_DEVICES={numbers}): {others} hidden")
-    if level := found.gated(arch):
+    if level := hardware.gated(arch):
         notes.append(
             f"the GPU's performance level is {level}: counters of Radeon GPUs then read 0 "
             "(sudo amd-smi set -g 0 -l stable_std)"
@@ -103,11 +103,11 @@ def assemble(request: CollectionRequest, found: Hardware) -> Job:
     )
 
 
-def _only_arch(found: Hardware, *, dry: bool) -> str:
-    if len(found.archs) == 1:
-        return found.archs[0]
-    if found.archs:
-        raise RocattnError(f"this machine has {' and '.join(found.archs)}: choose one with --arch")
+def _only_arch(hardware: Hardware, *, dry: bool) -> str:
+    if len(hardware.archs) == 1:
+        return hardware.archs[0]
+    if hardware.archs:
+        raise RocattnError(f"this machine has {' and '.join(hardware.archs)}: choose one with --arch")
     hint = "name one, like --arch gfx942" if dry else "if there is one, name it: --arch gfx942"
     raise RocattnError(f"no AMD GPU is visible here: {hint}")
 

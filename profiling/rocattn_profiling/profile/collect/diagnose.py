@@ -69,14 +69,18 @@ class Evidence:
 
 def diagnose(evidence: Evidence) -> list[PassFinding]:
     """Return everything that is wrong with a pass, what explains most first; empty when nothing is."""
-    told = list(_told(evidence))
+    printed = list(_symptoms(evidence))
     if _whole(evidence):  # then an alarming line is a warning, or the application's own talk
-        told = [msgspec.structs.replace(finding, level="warning", stops=False) for finding in told]
-    explained = any(finding.level == "error" for finding in told)
-    findings = [*told, *_ending(evidence, explained=explained)]
+        printed = [msgspec.structs.replace(finding, level="warning", stops=False) for finding in printed]
+    explained = any(finding.level == "error" for finding in printed)
+    findings = [*printed, *_ending(evidence, explained=explained)]
     if not any(finding.level == "error" for finding in findings):
-        findings += _data(evidence, unknown=any(finding.code == UNKNOWN for finding in told))
-    if findings and evidence.free_bytes < _LOW_DISK_BYTES and not any(found.code == "disk_full" for found in findings):
+        findings += _data(evidence, unknown=any(finding.code == UNKNOWN for finding in printed))
+    if (
+        findings
+        and evidence.free_bytes < _LOW_DISK_BYTES
+        and not any(finding.code == "disk_full" for finding in findings)
+    ):
         full = next(text for text in SYMPTOMS if text.code == "disk_full")
         findings.insert(0, PassFinding(full.code, full.what, full.remedy, stops=True))
     return findings
@@ -92,18 +96,18 @@ def needs_control(evidence: Evidence) -> bool:
     """Say whether only a run without the profiler can tell whose failure it is."""
     if evidence.ended.status == 0 or evidence.control is not None:
         return False
-    return not any(finding.level == "error" for finding in _told(evidence))
+    return not any(finding.level == "error" for finding in _symptoms(evidence))
 
 
-def _told(evidence: Evidence) -> Iterator[PassFinding]:
+def _symptoms(evidence: Evidence) -> Iterator[PassFinding]:
     """Return what the printed text says, each situation once."""
-    seen = set()
+    codes = set()
     for rule in SYMPTOMS:
         matches = re.finditer(rule.pattern, evidence.text)
-        match = next((one for one in matches if not rule.of_arch or one[1] == evidence.arch), None)
-        if match is None or rule.code in seen:
+        match = next((candidate for candidate in matches if not rule.of_arch or candidate[1] == evidence.arch), None)
+        if match is None or rule.code in codes:
             continue
-        seen.add(rule.code)
+        codes.add(rule.code)
         what = rule.what.format(match[0], *(group or "" for group in match.groups()))
         if rule.code == UNKNOWN and match.lastindex == 3:
             asked, known = _counters_in(match[2]), _counters_in(match[3])

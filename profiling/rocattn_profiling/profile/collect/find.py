@@ -60,8 +60,8 @@ class Tool(msgspec.Struct, frozen=True):
     @property
     def release(self) -> tuple[int, int]:
         """The ROCm release as numbers; (0, 0) if it is not known."""
-        found = re.match(r"(\d+)\.(\d+)", self.rocm)
-        return (int(found[1]), int(found[2])) if found else (0, 0)
+        match = re.match(r"(\d+)\.(\d+)", self.rocm)
+        return (int(match[1]), int(match[2])) if match else (0, 0)
 
     @property
     def label(self) -> str:
@@ -77,15 +77,15 @@ def find_profilers(timeout_s: float = 20.0) -> list[Tool]:
     They are looked for on PATH, in ROCM_PATH, in the ROCm packages of this Python and in /opt/rocm*.
     """
     places = os.pathsep.join(_places())
-    found = [
+    programs_here = [
         (name, path)
         for name, programs in PROGRAMS.items()
         if (path := next((path for program in programs if (path := shutil.which(program, path=places))), None))
     ]
-    if not found:
+    if not programs_here:
         return []
-    with ThreadPoolExecutor(max_workers=len(found)) as pool:
-        return list(pool.map(lambda item: identify(item[0], item[1], timeout_s), found))
+    with ThreadPoolExecutor(max_workers=len(programs_here)) as pool:
+        return list(pool.map(lambda item: identify(item[0], item[1], timeout_s), programs_here))
 
 
 def choose(tools: list[Tool], arch: str, wanted: str = "") -> tuple[Tool, str]:
@@ -120,8 +120,8 @@ def choose(tools: list[Tool], arch: str, wanted: str = "") -> tuple[Tool, str]:
         if name in by_name and name not in refused:
             return by_name[name], why
     if refused:
-        told = "; ".join(f"{name}: {why}" for name, why in refused.items())
-        raise NoProfilerError(f"no installed profiler can be used on {arch or 'this GPU'}: {told}")
+        reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
+        raise NoProfilerError(f"no installed profiler can be used on {arch or 'this GPU'}: {reasons}")
     raise NoProfilerError(f"no profiler is installed: {_how_to_get('rocprofv3')}")
 
 
@@ -144,25 +144,25 @@ def assume(text: str) -> Tool:
 
 def identify(name: str, path: str, timeout_s: float = 20.0) -> Tool:
     """Return a profiler with its version: by ``--version``, else by ROCm's version file, else by its ``--help``."""
-    told = ask([path, "--version"], timeout_s=timeout_s)
-    if told is None:
+    answer = ask([path, "--version"], timeout_s=timeout_s)
+    if answer is None:
         return Tool(name, path, problem="it does not start (is it for this processor, and executable?)")
-    if told.ended.status is None:
+    if answer.ended.status is None:
         return Tool(name, path, problem=f"it gives no version in {timeout_s:.0f} s")
     release = _release_file(path)
     if name == "rocprofv3":
-        return _identify_v3(path, told, release, timeout_s)
-    version = _after(r"(?:[Vv]ersion:?|ROCProfiler version:)\s*v?", told.text)
-    rocm = _after(r"ROCm version:\s*", told.text) or release
+        return _identify_v3(path, answer, release, timeout_s)
+    version = _after(r"(?:[Vv]ersion:?|ROCProfiler version:)\s*v?", answer.text)
+    rocm = _after(r"ROCm version:\s*", answer.text) or release
     if name in {"rocprof", "rocprofv2"}:
-        version = _after(r"ROCProfiler version:\s*", told.text)
-    if lacking := [] if version else _LACKING.findall(told.text):
-        listed = re.search(r"See: (\S+)", told.text)
+        version = _after(r"ROCProfiler version:\s*", answer.text)
+    if lacking := [] if version else _LACKING.findall(answer.text):
+        listed = re.search(r"See: (\S+)", answer.text)
         how = f"pip install -r {listed[1]} into the Python that runs it" if listed else "install them"
         named = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
         return Tool(name, path, rocm=rocm, problem=f"it lacks Python packages ({named}): {how}")
-    if told.ended.status != 0 and not version and not rocm:
-        return Tool(name, path, problem=f"--version fails: {complaint(told.text, told.ended.how)}")
+    if answer.ended.status != 0 and not version and not rocm:
+        return Tool(name, path, problem=f"--version fails: {complaint(answer.text, answer.ended.how)}")
     return Tool(name, path, version, rocm, "--version" if version else ".info/version")
 
 
@@ -175,22 +175,22 @@ def bundled_rocm(program: str, timeout_s: float = 20.0) -> str:
     path = shutil.which(program)
     if path is None or re.match(r"python[\d.]*$", Path(program).name) is None:
         return ""
-    told = ask([path, "-c", "from importlib.metadata import version; print(version('torch'))"], timeout_s=timeout_s)
-    found = re.search(r"\+rocm(\d+\.\d+)", told.text) if told is not None and told.ended.status == 0 else None
-    return found[1] if found else ""
+    answer = ask([path, "-c", "from importlib.metadata import version; print(version('torch'))"], timeout_s=timeout_s)
+    release = re.search(r"\+rocm(\d+\.\d+)", answer.text) if answer is not None and answer.ended.status == 0 else None
+    return release[1] if release else ""
 
 
-def _identify_v3(path: str, told: Answer, release: str, timeout_s: float) -> Tool:
-    version = _after(r"\bversion:\s*", told.text)
-    if told.ended.status == 0 and version:  # ROCm 7.0 and later
-        rocm = _after(r"rocm_version:\s*", told.text) or release
+def _identify_v3(path: str, answer: Answer, release: str, timeout_s: float) -> Tool:
+    version = _after(r"\bversion:\s*", answer.text)
+    if answer.ended.status == 0 and version:  # ROCm 7.0 and later
+        rocm = _after(r"rocm_version:\s*", answer.text) or release
         return Tool("rocprofv3", path, version, rocm or _SDK_RELEASES.get(version[:3], ""), "--version")
     if release:
         return Tool("rocprofv3", path, "", release, ".info/version")
     asked = ask([path, "--help"], timeout_s=timeout_s)
     text = asked.text if asked is not None and asked.ended.status == 0 else ""
     if "--kernel-trace" not in text:
-        return Tool("rocprofv3", path, problem=f"--version and --help fail: {complaint(told.text)}")
+        return Tool("rocprofv3", path, problem=f"--version and --help fail: {complaint(answer.text)}")
     if "--memory-allocation-trace" in text:
         return Tool("rocprofv3", path, "", "6.4", "--help has --memory-allocation-trace")
     if "--pmc" in text:
@@ -236,15 +236,15 @@ def _release_file(path: str) -> str:
     """Return what the version file of the ROCm that a program belongs to says: "6.2.4" of "6.2.4-139"."""
     for root in dict.fromkeys((Path(path).resolve().parent.parent, Path(path).parent.parent)):
         try:
-            found = re.match(r"\d+\.\d+(?:\.\d+)?", (root / ".info" / "version").read_text())
+            release = re.match(r"\d+\.\d+(?:\.\d+)?", (root / ".info" / "version").read_text())
         except OSError:
             continue
-        if found:
-            return found[0]
+        if release:
+            return release[0]
     return ""
 
 
 def _after(pattern: str, text: str) -> str:
     """Return the version number that follows a pattern, or ""."""
-    found = re.search(pattern + r"(\d+(?:\.\d+)+)", text)
-    return found[1] if found else ""
+    match = re.search(pattern + r"(\d+(?:\.\d+)+)", text)
+    return match[1] if match else ""

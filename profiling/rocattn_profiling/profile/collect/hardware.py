@@ -113,7 +113,7 @@ def visible(hardware: Hardware, arch: str) -> str:
 
 def _gpus(root: Path) -> list[Gpu]:
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
-    found = []
+    gpus = []
     for folder in sorted(nodes.glob("*"), key=lambda path: int(path.name) if path.name.isdigit() else -1):
         facts = dict(re.findall(r"^(\w+) (\d+)$", _text(folder / "properties"), re.MULTILINE))
         version = int(facts.get("gfx_target_version", "0"))
@@ -122,7 +122,7 @@ def _gpus(root: Path) -> list[Gpu]:
         simds, per_cu = int(facts.get("simd_count", "0")), int(facts.get("simd_per_cu", "0"))
         minor = int(facts.get("drm_render_minor", "0"))
         device = root / f"sys/class/drm/renderD{minor}/device"
-        found.append(
+        gpus.append(
             Gpu(
                 arch=f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}",
                 node=int(folder.name),
@@ -134,13 +134,13 @@ def _gpus(root: Path) -> list[Gpu]:
                 partition=_text(device / "current_compute_partition"),
             )
         )
-    return found
+    return gpus
 
 
 def _clock(path: Path) -> int:
     """Return the clock that the driver marks as the present one, in MHz; 0 if it marks none."""
-    found = re.search(r"(\d+)\s*M[Hh]z\s*\*", _text(path))
-    return int(found[1]) if found else 0
+    match = re.search(r"(\d+)\s*M[Hh]z\s*\*", _text(path))
+    return int(match[1]) if match else 0
 
 
 def _access(path: Path) -> str:

@@ -80,13 +80,15 @@ def plan_passes(
     bundles: list[tuple[str, ...]] = []
     for name in names:
         if name in group_names():
-            found = group(name, counters)
-            older = [one for bundle in found for one in bundle if not counters.in_release(one, release, tool)]
+            bundled = group(name, counters)
+            older = [
+                counter for bundle in bundled for counter in bundle if not counters.in_release(counter, release, tool)
+            ]
             if older:
                 left_out |= dict.fromkeys(older, f"not in ROCm {release[0]}.{release[1]} on {counters.arch}")
-            known = [tuple(one for one in bundle if one not in older) for bundle in found]
+            known = [tuple(counter for counter in bundle if counter not in older) for bundle in bundled]
             bundles += [bundle for bundle in known if bundle]
-            if not found:
+            if not bundled:
                 left_out[name] = f"{counters.arch} has no counters for it"
         elif name in metric_names():
             needed = of_metric(name, counters, release, tool)

@@ -86,7 +86,7 @@ class Session:
                 queue[:0] = self._one(queue.pop(0), len(queue))
             self._on_step(Step(len(self._state.passes) - len(queue), len(self._state.passes), ""))
         finally:
-            collection = self._told()
+            collection = self._collection()
             store.save_profile(self.out, collection)
         return collection
 
@@ -96,7 +96,7 @@ class Session:
         self._on_step(Step(total - left_after - 1, total, of_pass.name))
         result = self._run(of_pass)
         passes = self._state.passes
-        halves = split(of_pass) if any(found.code == OVER_SUBSCRIBED for found in result.findings) else None
+        halves = split(of_pass) if any(finding.code == OVER_SUBSCRIBED for finding in result.findings) else None
         if halves:
             result = msgspec.structs.replace(result, status="split")
             at = passes.index(of_pass) + 1
@@ -104,7 +104,7 @@ class Session:
         results = {**self._state.results, of_pass.name: result}
         self._state = msgspec.structs.replace(self._state, passes=passes, results=results)
         store.save_state(self.out, self._state)
-        self._stopped = next((f"{of_pass.name}: {found.line}" for found in result.findings if found.stops), "")
+        self._stopped = next((f"{of_pass.name}: {finding.line}" for finding in result.findings if finding.stops), "")
         return halves or ()
 
     def _run(self, of_pass: ProfilerPass) -> store.PassResult:
@@ -178,7 +178,7 @@ class Session:
                 log.unlink()
         return ended
 
-    def _told(self) -> store.Collection:
+    def _collection(self) -> store.Collection:
         job, state = self.job, self._state
         results = tuple(
             state.results.get(of_pass.name) or store.PassResult(of_pass.name, "missing", of_pass.counters)
@@ -236,10 +236,10 @@ def _prepare(launch: PassLaunch, folder: Path) -> None:
 
 
 def _status(findings: list[PassFinding]) -> store.PassStatus:
-    if any(found.level == "error" for found in findings):
+    if any(finding.level == "error" for finding in findings):
         return "failed"
     lacking = {MISSING, UNKNOWN}
-    return "partial" if any(found.code in lacking for found in findings) else "done"
+    return "partial" if any(finding.code in lacking for finding in findings) else "done"
 
 
 def _said(folder: Path) -> str:

@@ -61,12 +61,12 @@ def canonical(name: str) -> str | None:
 
 def positions(header: list[str]) -> dict[str, int]:
     """Return where each of our columns stands; of a column that is repeated, the first."""
-    found: dict[str, int] = {}
+    by_name: dict[str, int] = {}
     for position, name in enumerate(header):
         ours = canonical(name)
         if ours is not None:
-            found.setdefault(ours, position)
-    return found
+            by_name.setdefault(ours, position)
+    return by_name
 
 
 def repeated_description(name: str) -> int | None:

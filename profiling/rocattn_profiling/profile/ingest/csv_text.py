@@ -284,14 +284,14 @@ class _Parser:
             begin, end = places[same]
             if (lines.integers(begin[starts], end[starts]) != lines.integers(begin[ends], end[ends])).any():
                 raise IrregularError(same)
-        made = {"dispatch": dispatch, "counter": lines.names(*places["counter"])}
-        made["value"] = lines.decimals(*places["value"])
+        columns = {"dispatch": dispatch, "counter": lines.names(*places["counter"])}
+        columns["value"] = lines.decimals(*places["value"])
         picked = lines.pick(starts)
         self._check(picked)
         firsts = self._read(picked, [name for name in self._wanted if name not in {"counter", "value"}])
         if not np.array_equal(firsts["dispatch"], dispatch[starts]):
             raise IrregularError("dispatch")
-        return RecordBlock(len(dispatch), line, made, starts, firsts)
+        return RecordBlock(len(dispatch), line, columns, starts, firsts)
 
     def _check(self, data: bytes) -> None:
         """Refuse what pandas would read without an error, but wrong.
@@ -327,19 +327,19 @@ class _Parser:
                 index_col=False, sep=self._header.delimiter, dtype=types, na_filter=False, low_memory=False,
                 encoding_errors="replace",
             )  # fmt: skip
-        made: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for name in names:
             column = frame[self._wanted[name][0]]
             if self._wanted[name][1] == "label":
                 numbers = pd.api.types.is_numeric_dtype(column.cat.categories.dtype)
                 if numbers and name not in {"agent", "queue"}:  # pandas took names like 1e5 for numbers
                     raise IrregularError(name)
-                made[name] = column.array
+                columns[name] = column.array
             else:
-                made[name] = column.to_numpy()
-                if self._wanted[name][1] == "float" and not np.isfinite(made[name]).all():
+                columns[name] = column.to_numpy()
+                if self._wanted[name][1] == "float" and not np.isfinite(columns[name]).all():
                     raise IrregularError(name)
-        return made
+        return columns
 
     def _convert(self, frame: pd.DataFrame, line: int) -> RecordBlock:
         """Turn text into columns, noting what does not fit."""
@@ -366,7 +366,7 @@ class _Parser:
         return RecordBlock(len(frame), line, columns)
 
     def _integers(self, cells: pd.Series, name: str, line: int) -> NDArray[np.int64]:
-        made = np.full(len(cells), MISSING, np.int64)
+        integers = np.full(len(cells), MISSING, np.int64)
         rounded = cells.str.fullmatch(r"[\d.,]+E\+?\d+").to_numpy(bool)
         self._notes.add(
             f"{{n}} {name} in scientific notation: a spreadsheet rounded them", "not used; use the original file",
@@ -376,14 +376,14 @@ class _Parser:
         whole = pd.to_numeric(cells[exact], errors="coerce")
         if whole.dtype != np.int64:  # a 19-digit number beyond int64
             whole = whole.where(whole.abs() < 2.0**63, np.nan)
-        made[np.flatnonzero(exact)[whole.notna().to_numpy()]] = whole.dropna().to_numpy(np.int64)
+        integers[np.flatnonzero(exact)[whole.notna().to_numpy()]] = whole.dropna().to_numpy(np.int64)
         rest = ~exact & ~rounded & (cells != "").to_numpy()
         if rest.any():
             near = pd.to_numeric(cells[rest], errors="coerce").to_numpy(np.float64)
             fits = np.isfinite(near) & (np.abs(near) < 2.0**63)
-            made[np.flatnonzero(rest)[fits]] = np.rint(near[fits]).astype(np.int64)
+            integers[np.flatnonzero(rest)[fits]] = np.rint(near[fits]).astype(np.int64)
             self._notes.add(f"{{n}} {name} are no numbers", "treated as missing", count=int((~fits).sum()), line=line)
-        return made
+        return integers
 
 
 class IrregularError(ValueError):

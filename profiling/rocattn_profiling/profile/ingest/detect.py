@@ -90,22 +90,22 @@ def _by_content(path: Path, shown: str) -> DetectedFile:
         if magic == b"SQLite format 3\0":
             return _sqlite(path, shown)
         text = head.lstrip()
-        found = _json(path, shown, head) if re.match(rb"\{|\[\s*[\[{\"]", text) else None
-        is_read = found is not None and found.reader is not None
+        recognised = _json(path, shown, head) if re.match(rb"\{|\[\s*[\[{\"]", text) else None
+        is_read = recognised is not None and recognised.reader is not None
         if stream.is_compressed and (is_read or head.startswith(b"SQLite format 3")):
             why = "compressed, which is read of tables (CSV) only: decompress it with gunzip"
             return _nothing(path, shown, why, kind="broken")
-        if found is not None:
-            return found
+        if recognised is not None:
+            return recognised
         while b"\n" not in head and len(head) < HEADER_BYTES and (more := stream.read(HEAD_BYTES)):
             head += more
     finally:
         stream.close()
     header = parse_header(head)
     if header is not None:
-        found = _csv(path, shown, _as_filled(header, head), head)
-        if found is not None:
-            return found
+        recognised = _csv(path, shown, _as_filled(header, head), head)
+        if recognised is not None:
+            return recognised
     return _nothing(path, shown, _other(head, stream.nuls), tool=_text_tool(head))
 
 
@@ -172,9 +172,9 @@ def _csv(path: Path, shown: str, header: Header, head: bytes) -> DetectedFile | 
     elif {"name", "calls", "totaldurationns"} <= names:
         return _statistics(path, shown, header, names, head)
     else:
-        for needed, found, small in _SMALL:
+        for needed, description, small in _SMALL:
             if needed <= names:
-                facts, reader = found, small
+                facts, reader = description, small
                 break
         else:
             return _derived(path, shown, names)
@@ -350,18 +350,18 @@ _OF_A_WORKLOAD = frozenset({
 })  # fmt: skip
 
 
-def within_workload(found: DetectedFile, generation: str, version: str) -> DetectedFile:
+def within_workload(file: DetectedFile, generation: str, version: str) -> DetectedFile:
     """Return a file of a folder that has a sysinfo.csv: its tables are rocprof-compute's, of that generation.
 
     rocprof-compute keeps the files of the rocprof that it called, so their columns alone cannot tell.
     """
-    if found.source.kind not in _OF_A_WORKLOAD:
-        return found
-    evidence = found.source.detected_by
-    if found.source.kind != "sysinfo":
+    if file.source.kind not in _OF_A_WORKLOAD:
+        return file
+    evidence = file.source.detected_by
+    if file.source.kind != "sysinfo":
         evidence += "; sysinfo.csv beside it"
-    source = replace(found.source, tool=COMPUTE, generation=generation, detected_by=evidence, version=version)
-    return replace(found, source=source)
+    source = replace(file.source, tool=COMPUTE, generation=generation, detected_by=evidence, version=version)
+    return replace(file, source=source)
 
 
 def workload_generation(header: list[str], version: str) -> str:

@@ -218,10 +218,10 @@ class _Table:
         numbers = {}
         for agent in process.agents:
             handle = agent.get("id", {}).get("handle") if isinstance(agent.get("id"), dict) else None
-            found = agent_of(agent)
-            numbers[handle] = MISSING if found["number"] is None else found["number"]
+            row = agent_of(agent)
+            numbers[handle] = MISSING if row["number"] is None else row["number"]
             if agent.get("type") in {2, "GPU"}:  # rocprofiler_agent_type_t: 1 is a CPU, 2 a GPU
-                self.agents.append(found)
+                self.agents.append(row)
         symbols = {
             symbol.kernel_id if symbol.kernel_id >= 0 else i: symbol for i, symbol in enumerate(process.kernel_symbols)
         }
@@ -285,13 +285,13 @@ class _Table:
             row, code, value = (np.array(column) for column in zip(*self._values, strict=True))
             names = list(self._counters.codes)
             unread = Notes("")  # several records per counter are this format's rule, not a problem
-            made = combine(row.astype(np.int32), code, value.astype(np.float64), names, unread)
-            known = made[0]["value"].notna()  # a sum of which an instance is not known is not, either
+            frames = combine(row.astype(np.int32), code, value.astype(np.float64), names, unread)
+            known = frames[0]["value"].notna()  # a sum of which an instance is not known is not, either
             self._notes.add(
                 "{n} counter values are missing or no numbers", "treated as not measured", count=int((~known).sum()),
             )  # fmt: skip
-            part.counters = made[0][known].reset_index(drop=True)
-            part.instances = made[1][made[1]["max"].notna()].reset_index(drop=True)
+            part.counters = frames[0][known].reset_index(drop=True)
+            part.instances = frames[1][frames[1]["max"].notna()].reset_index(drop=True)
 
 
 class ChromeEvent(msgspec.Struct):
@@ -354,4 +354,4 @@ def with_null(data: bytes) -> bytes:
     """Replace NaN and infinities by null: Python's json, rapidjson and rocprofv3 write them, but JSON has none."""
     if b"NaN" not in data and b"Inf" not in data:
         return data
-    return _WORDS.sub(lambda found: found[0] if found[0][:1] == b'"' else b"null", data)
+    return _WORDS.sub(lambda match: match[0] if match[0][:1] == b'"' else b"null", data)

@@ -83,19 +83,19 @@ def _load(paths: Sequence[str | os.PathLike[str]]) -> list[FilePart]:
     parts = []
     roots = [Path(path) for path in paths]
     names = _root_names(roots)
-    seen: set[str] = set()
+    real_paths: set[str] = set()
     for root, name in zip(roots, names, strict=True):
         by_folder: dict[Path, list[Path]] = {}
         for path in _files(root):
             real = os.path.realpath(path)
-            if real not in seen:
-                seen.add(real)
+            if real not in real_paths:
+                real_paths.add(real)
                 by_folder.setdefault(path.parent, []).append(path)
         for folder, files in by_folder.items():
             relative = folder.relative_to(root).as_posix() if root.is_dir() else "."
             label = "/".join(piece for piece in (name, relative) if piece not in {"", "."})
             parts += _load_folder(folder, files, label)
-        if len(seen) > MOST_FILES:
+        if len(real_paths) > MOST_FILES:
             parts.append(
                 _broken(Source(str(root), "", "", "folder", ""), f"more than {MOST_FILES} files", "name the run")
             )
@@ -143,41 +143,41 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _load_folder(folder: Path, files: list[Path], label: str) -> list[FilePart]:
-    found: list[DetectedFile | FilePart] = []
+    detected: list[DetectedFile | FilePart] = []
     for path in files:
         try:
-            found.append(detect(path, str(path)))
+            detected.append(detect(path, str(path)))
         except OSError as error:
             source = Source(str(path), "", "", "broken", "")
-            found.append(
+            detected.append(
                 _broken(source, f"cannot be read ({error.strerror})", "check that it exists and its permissions")
             )
-    generation, rocm, version = _workload(found)
+    generation, rocm, version = _workload(detected)
     parts = []
-    for one in found:
-        if isinstance(one, FilePart):
-            parts.append(one)
+    for file in detected:
+        if isinstance(file, FilePart):
+            parts.append(file)
             continue
         if generation:
-            one = within_workload(one, generation, version)  # noqa: PLW2901 - the same file, better known
-        parts.append(_read_one(replace(one, source=replace(one.source, rocm=rocm)), folder, label))
+            file = within_workload(file, generation, version)  # noqa: PLW2901 - the same file, better known
+        parts.append(_read_one(replace(file, source=replace(file.source, rocm=rocm)), folder, label))
     return parts
 
 
-def _workload(found: Sequence[DetectedFile | FilePart]) -> tuple[str, str, str]:
+def _workload(files: Sequence[DetectedFile | FilePart]) -> tuple[str, str, str]:
     """Return rocprof-compute's generation, the ROCm version and the tool's own, if a folder has its sysinfo.csv."""
-    for one in found:
-        if isinstance(one, DetectedFile) and one.source.kind == "sysinfo":
-            stream = Utf8(one.path)
+    for file in files:
+        if isinstance(file, DetectedFile) and file.source.kind == "sysinfo":
+            stream = Utf8(file.path)
             try:
                 header = parse_header(stream.read(HEADER_BYTES))
             finally:
                 stream.close()
             assert header is not None, "detect has parsed this header"
-            rows = rows_of(one.path, header)
+            rows = rows_of(file.path, header)
             row = rows[0] if rows else {}
             rocm = row.get("rocm_version") or row.get("host_rocmver") or ""
-            logs = [log.path for log in found if isinstance(log, DetectedFile) and log.is_log_of_compute()]
+            logs = [log.path for log in files if isinstance(log, DetectedFile) and log.is_log_of_compute()]
             version = next((stated for stated in map(_stated_version, logs) if stated), "")
             return workload_generation(header.names, row.get("version", "")), rocm, version
     return "", "", ""
@@ -193,26 +193,26 @@ def _stated_version(log: Path) -> str:
     return match[1].decode() if match else ""
 
 
-def _read_one(found: DetectedFile, folder: Path, label: str) -> FilePart:
+def _read_one(file: DetectedFile, folder: Path, label: str) -> FilePart:
     """Read one file; whatever is wrong with it becomes a problem of this file alone."""
-    stem = found.path.stem.removesuffix(".csv")  # of a compressed table
-    run = _SUFFIX.sub("", stem) if found.source.tool == "rocprofv3" else stem
-    part = FilePart(found.source, scope=str(folder), family=found.family)
+    stem = file.path.stem.removesuffix(".csv")  # of a compressed table
+    run = _SUFFIX.sub("", stem) if file.source.tool == "rocprofv3" else stem
+    part = FilePart(file.source, scope=str(folder), family=file.family)
     part.pass_label = "/".join(piece for piece in (label, run) if piece)
-    if found.reader is None:
-        if found.source.kind == "broken":
-            part.problems.append(FileProblem(found.source.file, None, found.source.skipped, "the other files are read"))
+    if file.reader is None:
+        if file.source.kind == "broken":
+            part.problems.append(FileProblem(file.source.file, None, file.source.skipped, "the other files are read"))
         return part
     try:
-        part = found.reader(part)
+        part = file.reader(part)
         check(part)
     except UnreadableError as error:
-        return _broken(found.source, error.what, error.remedy, error.line)
+        return _broken(file.source, error.what, error.remedy, error.line)
     except (OSError, MemoryError) as error:
-        return _broken(found.source, f"cannot be read ({error})", "check the disk, the permissions and the memory")
+        return _broken(file.source, f"cannot be read ({error})", "check the disk, the permissions and the memory")
     except Exception as error:  # noqa: BLE001 - a file made to confuse a reader must not hide the run's other files
         text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        return _broken(found.source, f"cannot be read ({text})", "please report this file to rocattn")
+        return _broken(file.source, f"cannot be read ({text})", "please report this file to rocattn")
     return part
 
 
@@ -272,12 +272,12 @@ def _rounded_to_six_digits(values: NDArray[np.float64]) -> bool:
 
     A count that every launch has alike (1228800 waves) is no sign of rounding.
     """
-    found: set[float] = set()
+    distinct: set[float] = set()
     for begin in range(0, len(values), _AT_ONCE):
         part = values[begin : begin + _AT_ONCE]
         large = part[part >= _SEVEN_DIGITS]
         if (large % 10.0 ** (np.floor(np.log10(large)) - 5)).any():
             return False
-        if len(found) < _FEWEST_ROUNDED:
-            found.update(np.unique(large)[:_FEWEST_ROUNDED].tolist())
-    return len(found) >= _FEWEST_ROUNDED
+        if len(distinct) < _FEWEST_ROUNDED:
+            distinct.update(np.unique(large)[:_FEWEST_ROUNDED].tolist())
+    return len(distinct) >= _FEWEST_ROUNDED

@@ -91,29 +91,29 @@ class _LongReader:
 
     def take(self, block: RecordBlock) -> None:
         """Add a block's rows."""
-        made = {name: self._coded(name, values) for name, values in block.columns.items()}
+        coded = {name: self._coded(name, values) for name, values in block.columns.items()}
         if block.firsts is None or block.starts is None:
-            keep = self._usable(made, block)
+            keep = self._usable(coded, block)
             if not keep.all():
-                made = {name: values[keep] for name, values in made.items()}
+                coded = {name: values[keep] for name, values in coded.items()}
             rows = int(keep.sum())
             if not rows:
                 return
-            starts = self._run_starts(made, rows)
-            firsts = {name: values[starts] for name, values in made.items()}
+            starts = self._run_starts(coded, rows)
+            firsts = {name: values[starts] for name, values in coded.items()}
         else:
             rows, starts = block.rows, block.starts
             firsts = {name: self._coded(name, values) for name, values in block.firsts.items()}
         runs = {name: narrow(v) for name, v in firsts.items() if name not in {"counter", "value"}}
-        if "counter" in made:
+        if "counter" in coded:
             lengths = np.diff(np.append(starts, rows))
             if self._runs and all(self._runs[-1][name][-1] == values[0] for name, values in runs.items()):
                 runs = {name: values[1:] for name, values in runs.items()}  # a dispatch that began in the last block
                 self._seen -= 1
             numbers = np.arange(self._seen, self._seen + len(starts), dtype=np.int32)
             self._rows.append(np.repeat(numbers, lengths))
-            self._codes.append(made["counter"].astype(np.int16))
-            self._values.append(made["value"])
+            self._codes.append(coded["counter"].astype(np.int16))
+            self._values.append(coded["value"])
         if len(next(iter(runs.values()))):
             self._runs.append(runs)
         self._seen += len(starts)
@@ -132,17 +132,17 @@ class _LongReader:
             return words.encode(values)
         return np.asarray(values)
 
-    def _usable(self, made: dict[str, NDArray[Any]], block: RecordBlock) -> NDArray[np.bool_]:
+    def _usable(self, coded: dict[str, NDArray[Any]], block: RecordBlock) -> NDArray[np.bool_]:
         """Return which rows have what a row needs: a dispatch number where there are numbers, and a value."""
         keep = np.ones(block.rows, bool)
-        if "dispatch" in made:
-            keep &= made["dispatch"] != MISSING
+        if "dispatch" in coded:
+            keep &= coded["dispatch"] != MISSING
         self._notes.add(
             "{n} rows without a dispatch number", "dropped; profile again",
             count=int((~keep).sum()), line=block.first_line,
         )  # fmt: skip
-        if "value" in made:
-            missing = keep & np.isnan(made["value"])
+        if "value" in coded:
+            missing = keep & np.isnan(coded["value"])
             self._notes.add(
                 "{n} counter values are missing or no numbers", "treated as not measured",
                 count=int(missing.sum()), line=block.first_line,
@@ -151,15 +151,15 @@ class _LongReader:
         return keep
 
     @staticmethod
-    def _run_starts(made: dict[str, NDArray[Any]], rows: int) -> NDArray[np.intp]:
+    def _run_starts(coded: dict[str, NDArray[Any]], rows: int) -> NDArray[np.intp]:
         """Return where the dispatch changes; in a trace every row is one."""
-        if "counter" not in made:
+        if "counter" not in coded:
             return np.arange(rows)
         changes = np.zeros(rows, bool)
         changes[0] = True
         for name in ("dispatch", "process", "guid", "replay", "start_ns"):
-            if name in made:
-                changes[1:] |= made[name][1:] != made[name][:-1]
+            if name in coded:
+                changes[1:] |= coded[name][1:] != coded[name][:-1]
         return np.flatnonzero(changes)
 
     def finish(self, part: FilePart) -> None:
@@ -189,33 +189,33 @@ class _LongReader:
             rows = joined(self._rows)
             rows = rows if row_of_run is None else row_of_run[rows]
             names = list(self._counters.codes)
-            made = combine(rows, joined(self._codes), joined(self._values), names, self._notes)
-            part.counters, part.instances = made
+            frames = combine(rows, joined(self._codes), joined(self._values), names, self._notes)
+            part.counters, part.instances = frames
 
     def _frame(self, runs: dict[str, NDArray[Any]], label: str, passes: NDArray[np.int32] | None) -> pd.DataFrame:
         count = len(runs["kernel"])
-        made: dict[str, Any] = {name: runs[name] for name in runs if name not in {"guid", "replay"}}
-        made["kernel"] = self._kernels.categorical(runs["kernel"])
+        described: dict[str, Any] = {name: runs[name] for name in runs if name not in {"guid", "replay"}}
+        described["kernel"] = self._kernels.categorical(runs["kernel"])
         for size in ("grid", "block"):
-            if size not in made and f"{size}_x" in made:
-                made[size] = product(made, size)
-        if "dispatch" not in made:  # rocprofv3 6.2.0 traces: count them as they started
+            if size not in described and f"{size}_x" in described:
+                described[size] = product(described, size)
+        if "dispatch" not in described:  # rocprofv3 6.2.0 traces: count them as they started
             order = np.argsort(runs["start_ns"], kind="stable") if "start_ns" in runs else np.arange(count)
-            made["dispatch"] = np.empty(count, np.int64)
-            made["dispatch"][order] = np.arange(1, count + 1)
+            described["dispatch"] = np.empty(count, np.int64)
+            described["dispatch"][order] = np.arange(1, count + 1)
         if passes is None or not passes.any():
-            made["pass"] = one_pass(label, count)
+            described["pass"] = one_pass(label, count)
         else:
-            made["pass"] = categorical(passes, [f"{label}[{index}]" for index in range(int(passes.max()) + 1)])
-        return dispatch_frame(made, count)
+            described["pass"] = categorical(passes, [f"{label}[{index}]" for index in range(int(passes.max()) + 1)])
+        return dispatch_frame(described, count)
 
 
-def product(made: Mapping[str, NDArray[Any]], whole: str) -> NDArray[np.int64]:
+def product(sizes: Mapping[str, NDArray[Any]], whole: str) -> NDArray[np.int64]:
     """Return the work-items of a launch or group from its x, y and z; unknown where one of them is."""
-    total = np.ones(len(made[f"{whole}_x"]), np.int64)
+    total = np.ones(len(sizes[f"{whole}_x"]), np.int64)
     unknown = np.zeros(len(total), bool)
     for axis in "xyz":
-        size = made.get(f"{whole}_{axis}")
+        size = sizes.get(f"{whole}_{axis}")
         if size is not None:
             unknown |= (size < 0) | (size > np.iinfo(np.uint32).max)
             total *= np.where(unknown, 1, size)
@@ -284,15 +284,15 @@ def read_by_number(path: Path, header: Header, part: FilePart) -> FilePart:
         return part.skip("it holds no rows: nothing was dispatched, or a filter excluded everything")
     part.pass_label = part.pass_label.replace(f"{_COUNTERS}_", "", 1)
     kernels = Vocabulary(kernel_name)
-    made: dict[str, Any] = {**launches, "pass": one_pass(part.pass_label, count)}
-    made["kernel"] = kernels.categorical(
+    described: dict[str, Any] = {**launches, "pass": one_pass(part.pass_label, count)}
+    described["kernel"] = kernels.categorical(
         _looked_up(number, {n: kernels.code(name) for n, (name, *_) in symbols.items()})
     )
     for place, ours in enumerate(("vgprs", "agprs", "sgprs"), 1):
-        made[ours] = _looked_up(number, {n: int(symbol[place]) for n, symbol in symbols.items()})
+        described[ours] = _looked_up(number, {n: int(symbol[place]) for n, symbol in symbols.items()})
     if process := _PROCESS.search(path.name):
-        made["process"] = np.full(count, int(process[1]), np.int64)
-    part.dispatches = dispatch_frame(made, count)
+        described["process"] = np.full(count, int(process[1]), np.int64)
+    part.dispatches = dispatch_frame(described, count)
     part.counters, part.instances = _counters(path, header, launches["dispatch"], notes)
     kernels.note_broken(notes)
     part.problems += notes.problems()
@@ -302,19 +302,19 @@ def read_by_number(path: Path, header: Header, part: FilePart) -> FilePart:
 def _looked_up(numbers: NDArray[np.int64], known: dict[int, int]) -> NDArray[np.int64]:
     """Return what is known for each of these numbers."""
     distinct, at = np.unique(numbers, return_inverse=True)
-    found: NDArray[np.int64] = np.array([known[int(number)] for number in distinct], np.int64)[at]
-    return found
+    values: NDArray[np.int64] = np.array([known[int(number)] for number in distinct], np.int64)[at]
+    return values
 
 
 def _symbols(path: Path, header: Header) -> dict[int, tuple[str, int, int, int]]:
     """Return name and registers (`MISSING` where not stated) of each kernel's number."""
-    found = {}
+    symbols = {}
     for row in rows_of(path, header):
         if row["kernel_id"].isdecimal():
             registers = [whole(row.get(name)) for name in ("arch_vgpr", "accum_vgpr", "sgpr")]
             vgprs, agprs, sgprs = (MISSING if value is None else value for value in registers)
-            found[int(row["kernel_id"])] = (row.get("kernel_name", ""), vgprs, agprs, sgprs)
-    return found
+            symbols[int(row["kernel_id"])] = (row.get("kernel_name", ""), vgprs, agprs, sgprs)
+    return symbols
 
 
 def _beside(path: Path, kind: str) -> tuple[Path, Header]:
@@ -347,11 +347,11 @@ def _launches(path: Path, header: Header, symbols: Collection[int], notes: Notes
                 pieces[name].append(known[values.codes])
             else:
                 pieces[name].append(np.asarray(values, np.int64))
-    made = {name: joined(values) for name, values in pieces.items()}
-    keep = np.isin(made["kernel_id"], list(symbols))
+    launches = {name: joined(values) for name, values in pieces.items()}
+    keep = np.isin(launches["kernel_id"], list(symbols))
     notes.add("{n} launches are of kernels that are not listed", "left out; profile again", count=int((~keep).sum()))
-    keep[keep] = ~pd.Series(made["dispatch"][keep]).duplicated().to_numpy()
-    return {name: values[keep] for name, values in made.items()}
+    keep[keep] = ~pd.Series(launches["dispatch"][keep]).duplicated().to_numpy()
+    return {name: values[keep] for name, values in launches.items()}
 
 
 def _counters(

@@ -116,14 +116,14 @@ def _complete(part: FilePart, trace: FilePart) -> None:
     at = pd.MultiIndex.from_frame(other).get_indexer(pd.MultiIndex.from_frame(mine)) if _unique(other) else None
     if at is None or not (at >= 0).any():
         return
-    found = at >= 0
+    matched = at >= 0
     for column in ("start_ns", "end_ns", "queue", "agent", "lds_bytes", "scratch_bytes", "vgprs", "agprs", "sgprs"):
         values = part.dispatches[column]
-        fill = values.isna().to_numpy() & found
+        fill = values.isna().to_numpy() & matched
         if fill.any():
             part.dispatches.loc[fill, column] = trace.dispatches[column].to_numpy()[at[fill]]
     rest = np.ones(len(trace.dispatches), bool)
-    rest[at[found]] = False
+    rest[at[matched]] = False
     trace.dispatches = trace.dispatches[rest].reset_index(drop=True)
 
 
@@ -221,14 +221,14 @@ def _stack(parts: Sequence[FilePart], name: str, dtypes: dict[str, str]) -> pd.D
         whole: pd.DataFrame = frames[0]
         whole.index = pd.RangeIndex(len(whole))  # in place: reset_index copies in pandas 2
         return whole
-    made: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for column, dtype in dtypes.items():
         pieces = [frame.pop(column) for frame in frames]
         if dtype == "category":
-            made[column] = _union([piece.array for piece in pieces])
+            columns[column] = _union([piece.array for piece in pieces])
         else:
-            made[column] = pd.concat(pieces, ignore_index=True).astype(dtype).array
-    return pd.DataFrame(made, copy=False)
+            columns[column] = pd.concat(pieces, ignore_index=True).astype(dtype).array
+    return pd.DataFrame(columns, copy=False)
 
 
 def _union(pieces: list[Any]) -> Any:

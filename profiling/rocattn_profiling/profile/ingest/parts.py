@@ -171,19 +171,19 @@ def dispatch_frame(columns: Mapping[str, Any], rows: int) -> pd.DataFrame:
 
     Columns that are not given are unknown.
     """
-    made: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for name, dtype in DISPATCH_DTYPES.items():
         values = columns.get(name)
         if dtype == "category":
-            made[name] = one_pass("", rows) if values is None else values
+            arrays[name] = one_pass("", rows) if values is None else values
         elif values is None:
             unknown = np.full(rows, _FALLBACK.get(name, MISSING), np.int64)
-            made[name] = nullable(unknown, dtype) if dtype in _NUMPY else unknown.astype(dtype)
+            arrays[name] = nullable(unknown, dtype) if dtype in _NUMPY else unknown.astype(dtype)
         elif dtype in _NUMPY:
-            made[name] = nullable(np.asarray(values), dtype)
+            arrays[name] = nullable(np.asarray(values), dtype)
         else:
-            made[name] = _plain(np.asarray(values), dtype, _FALLBACK[name])
-    return pd.DataFrame(made, copy=False)
+            arrays[name] = _plain(np.asarray(values), dtype, _FALLBACK[name])
+    return pd.DataFrame(arrays, copy=False)
 
 
 def _plain(values: NDArray[Any], dtype: str, unknown: int) -> NDArray[Any]:
@@ -207,9 +207,9 @@ def counter_frame(row: NDArray[Any], counter: Any, value: NDArray[np.float64]) -
 
 def agent_frame(agents: Sequence[Mapping[str, Any]], file: str) -> pd.DataFrame:
     """Build the agents' frame from one mapping per GPU; keys that are missing or None are unknown."""
-    made = empty(AGENT_DTYPES)
+    frame = empty(AGENT_DTYPES)
     if not agents:
-        return made
+        return frame
     columns = {}
     for name, dtype in AGENT_DTYPES.items():
         values = [file if name == "file" else agent.get(name) for agent in agents]

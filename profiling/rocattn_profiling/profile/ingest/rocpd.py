@@ -122,16 +122,16 @@ class _Database:
         columns = self._columns_of("kernels")
         if not columns:
             raise UnreadableError("it has no view 'kernels'", "write it with rocprofv3 of ROCm 7.0 or later")
-        made = self._dispatches(columns)
-        if not len(made["dispatch"]):
+        dispatches = self._dispatches(columns)
+        if not len(dispatches["dispatch"]):
             self._part.skip("it holds no dispatches: nothing was dispatched, or only other domains were traced")
             return
-        rows = self._row_of(made)
-        count = len(made["dispatch"])
-        guid = made.pop("guid", None)
-        self._add_kernels(made, guid)
-        made["pass"] = one_pass(self._part.pass_label, count)
-        self._part.dispatches = dispatch_frame(made, count)
+        rows = self._row_of(dispatches)
+        count = len(dispatches["dispatch"])
+        guid = dispatches.pop("guid", None)
+        self._add_kernels(dispatches, guid)
+        dispatches["pass"] = one_pass(self._part.pass_label, count)
+        self._part.dispatches = dispatch_frame(dispatches, count)
         self._counters(rows)
 
     def _columns_of(self, view: str) -> set[str]:
@@ -206,10 +206,10 @@ class _Database:
         quoted = (guid.replace("'", "''") for guid in map(str, self._guids))
         return " ".join(f"WHEN '{guid}' THEN {code}" for code, guid in enumerate(quoted))
 
-    def _row_of(self, made: dict[str, Any]) -> _RowFinder:
-        return _RowFinder(made["dispatch"], made.get("process"), made.get("guid"), self._notes)
+    def _row_of(self, dispatches: dict[str, Any]) -> _RowFinder:
+        return _RowFinder(dispatches["dispatch"], dispatches.get("process"), dispatches.get("guid"), self._notes)
 
-    def _add_kernels(self, made: dict[str, Any], guid: NDArray[Any] | None) -> None:
+    def _add_kernels(self, dispatches: dict[str, Any], guid: NDArray[Any] | None) -> None:
         """Replace kernel ids by names, and add the registers, which are the kernel's."""
         columns = self._columns_of("rocpd_info_kernel_symbol")
         registers = {"vgprs": "arch_vgpr_count", "agprs": "accum_vgpr_count", "sgprs": "sgpr_count"}
@@ -220,8 +220,8 @@ class _Database:
             f"SELECT {', '.join(fields)} FROM rocpd_info_kernel_symbol"  # noqa: S608 - own names
         ):
             symbols[codes.get(str(owner), 0), identity] = (name, counts)
-        owners = np.zeros(len(made["kernel"]), np.int64) if guid is None else guid.astype(np.int64)
-        pairs = pd.MultiIndex.from_arrays([owners, made["kernel"]])
+        owners = np.zeros(len(dispatches["kernel"]), np.int64) if guid is None else guid.astype(np.int64)
+        pairs = pd.MultiIndex.from_arrays([owners, dispatches["kernel"]])
         codes_of_row, unique = pairs.factorize()
         kernels = Vocabulary(kernel_name)
         names = np.zeros(len(unique), np.int32)
@@ -233,10 +233,10 @@ class _Database:
             names[position] = kernels.code(f"kernel {pair[1]}" if name is None else str(name))
             for place, count in enumerate(counts):
                 counts_of[position, place] = self._integer(count)
-        made["kernel"] = kernels.categorical(names[codes_of_row])
+        dispatches["kernel"] = kernels.categorical(names[codes_of_row])
         present = [ours for ours, column in registers.items() if column in columns]
         for place, ours in enumerate(present):
-            made[ours] = counts_of[:, place][codes_of_row]
+            dispatches[ours] = counts_of[:, place][codes_of_row]
 
     def _counters(self, rows: _RowFinder) -> None:
         """Read the counters: one row per instance and dispatch."""
@@ -253,7 +253,7 @@ class _Database:
         query = f"SELECT {guid}, pid, dispatch_id, pmc_id, {value} FROM {source}"  # noqa: S608 - names from above
         cursor = self._connection.execute(query)
         cursor.arraysize = CHUNK_ROWS
-        found: list[NDArray[Any]] = []
+        row_pieces: list[NDArray[Any]] = []
         identities: list[NDArray[Any]] = []
         values: list[NDArray[np.float64]] = []
         total = 0
@@ -269,10 +269,10 @@ class _Database:
             whole = table[known, :4].astype(np.int64)
             row = rows.find(whole[:, 2], whole[:, 1], whole[:, 0])
             self._notes.add("{n} counter values of no dispatch", "dropped", count=int((row < 0).sum()))
-            found.append(row[row >= 0].astype(np.int32))
+            row_pieces.append(row[row >= 0].astype(np.int32))
             identities.append((whole[:, 3] + whole[:, 0] * _PER_GUID)[row >= 0])
             values.append(table[known, 4][row >= 0])
-        if not found or not sum(map(len, found)):
+        if not row_pieces or not sum(map(len, row_pieces)):
             return
         several = len(self._guids) > 1
         guids = {str(text): code * _PER_GUID if several else 0 for code, text in enumerate(self._guids)}
@@ -282,10 +282,10 @@ class _Database:
         labels = [names.get(int(identity), f"counter {identity}") for identity in unique]
         words = Vocabulary()
         code = np.array([words.code(label) for label in labels], np.int32)[codes]
-        made = combine(
-            joined(found), code, joined(values), list(words.codes), Notes("")
+        frames = combine(
+            joined(row_pieces), code, joined(values), list(words.codes), Notes("")
         )  # several rows are the rule here
-        self._part.counters, self._part.instances = made
+        self._part.counters, self._part.instances = frames
 
 
 class _RowFinder:

@@ -106,7 +106,7 @@ def target_name(version: int | None) -> str:
 def read_statistics(path: Path, header: Header, part: FilePart) -> FilePart:
     """Read a ``*_stats.csv`` of kernels."""
     notes = Notes(part.source.file)
-    found = []
+    kernels = []
     for line, row in enumerate(rows_of(path, header), 2):
         calls, total = number(row.get("Calls")), number(row.get("TotalDurationNs"))
         if calls is None or total is None or calls <= 0:
@@ -119,11 +119,11 @@ def read_statistics(path: Path, header: Header, part: FilePart) -> FilePart:
                 "StdDev of {n} kernels is larger than their range", "not used (a defect of rocprofv3); "
                 "use the kernel trace", line=line,
             )  # fmt: skip
-        found.append((kernel_name(row.get("Name", "")), int(calls), total, mean, low, high, part.source.file))
+        kernels.append((kernel_name(row.get("Name", "")), int(calls), total, mean, low, high, part.source.file))
     part.problems += notes.problems()
-    if not found:
+    if not kernels:
         return part.skip("it holds no rows: no kernel ran")
-    part.summaries = pd.DataFrame(found, columns=list(SUMMARY_DTYPES)).astype(SUMMARY_DTYPES)
+    part.summaries = pd.DataFrame(kernels, columns=list(SUMMARY_DTYPES)).astype(SUMMARY_DTYPES)
     return part
 
 
@@ -187,7 +187,7 @@ _SYSINFO = {
 
 def read_roofline(path: Path, header: Header, part: FilePart) -> FilePart:
     """Read rocprof-compute's roofline.csv: measured bandwidths (GB/s) and rates (GFLOP/s) of each device."""
-    found: dict[tuple[int, str, str], dict[str, float]] = {}
+    roofs: dict[tuple[int, str, str], dict[str, float]] = {}
     for row in rows_of(path, header):
         device = whole(row.get("device"))
         for column, text in row.items():
@@ -196,12 +196,12 @@ def read_roofline(path: Path, header: Header, part: FilePart) -> FilePart:
                 continue
             unit = {"bw": "GB/s", "flops": "GFLOP/s", "ops": "GOP/s"}[match["kind"].lower()]
             end = (match["end"] or "mean").lower()
-            found.setdefault((device, _roof_name(match["name"]), unit), {})[end] = value
-    if not found:
+            roofs.setdefault((device, _roof_name(match["name"]), unit), {})[end] = value
+    if not roofs:
         return part.skip("it holds no roof: the micro-benchmark did not run")
     rows = [
         (device, name, unit, values.get("mean"), values.get("low"), values.get("high"), part.source.file)
-        for (device, name, unit), values in found.items()
+        for (device, name, unit), values in roofs.items()
         if "mean" in values
     ]
     part.roofs = pd.DataFrame(rows, columns=list(ROOF_DTYPES)).astype(ROOF_DTYPES)

@@ -58,7 +58,7 @@ def counter_groups(header: list[str], notes: Notes) -> list[CounterGroup]:
     """Return the counters of a wide header, by the pass that measured them."""
     groups: dict[int, CounterGroup] = {}
     current = 0
-    seen: set[str] = set()
+    taken: set[str] = set()
     for position, name in enumerate(header):
         number = columns.repeated_description(name)
         current = max(current, number or 0)
@@ -66,11 +66,11 @@ def counter_groups(header: list[str], notes: Notes) -> list[CounterGroup]:
             continue
         group = groups.setdefault(current, CounterGroup())
         base = name.removesuffix(f"_{current}") if current else name
-        counter = base if base in seen else name  # the merge numbers a counter that an earlier pass has too
-        if counter in seen and counter == name:
+        counter = base if base in taken else name  # the merge numbers a counter that an earlier pass has too
+        if counter in taken and counter == name:
             notes.add("{n} counter columns are repeated", "the first of each is read")
             continue
-        seen.add(counter)
+        taken.add(counter)
         group.counters.setdefault(base_name(counter), []).append(position)
     return [groups[key] for key in sorted(groups)]
 
@@ -88,7 +88,7 @@ def read_wide(path: Path, header: Header, part: FilePart) -> FilePart:
     }
     wanted |= {f"#{position}": (position, "float") for position in places}
     kernels = Vocabulary(kernel_name)
-    made: list[dict[str, NDArray[Any]]] = []
+    pieces: list[dict[str, NDArray[Any]]] = []
     values: list[NDArray[np.float64]] = []
     for block in blocks(path, header, wanted, notes):
         described = {name: _coded(name, block.columns[name], kernels) for name in wanted if name[0] != "#"}
@@ -97,14 +97,14 @@ def read_wide(path: Path, header: Header, part: FilePart) -> FilePart:
             "{n} rows without a dispatch number", "dropped; profile again",
             count=int((~keep).sum()), line=block.first_line,
         )  # fmt: skip
-        made.append({name: column[keep] for name, column in described.items()})
+        pieces.append({name: column[keep] for name, column in described.items()})
         if places:
             values.append(np.column_stack([block.columns[f"#{position}"] for position in places])[keep])
-    rows = sum(len(piece["kernel"]) for piece in made)
+    rows = sum(len(piece["kernel"]) for piece in pieces)
     if not rows:
         part.problems += notes.problems()
         return part.skip("it holds no rows: nothing was dispatched, or a filter excluded everything")
-    joined: dict[str, Any] = {name: np.concatenate([piece[name] for piece in made]) for name in made[0]}
+    joined: dict[str, Any] = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     _note_reused(joined, notes)
     kernels.note_broken(notes)
     joined["kernel"] = kernels.categorical(joined["kernel"])

@@ -114,14 +114,14 @@ def _grouped(evaluation: Evaluation, keys: Sequence[tuple[Hashable, ...]]) -> li
         rows = order[bounds[number] : bounds[number + 1]]
         times = duration[rows][~np.isnan(duration[rows])]
         spread = dict(zip(PERCENTILES, np.percentile(times, PERCENTILES).tolist(), strict=True)) if len(times) else {}
-        values = {metric: found[number] for metric, found in per_metric.items() if number in found}
+        values = {metric: by_group[number] for metric, by_group in per_metric.items() if number in by_group}
         groups.append(LaunchGroup(str(key[0]), str(key[1]), rows, spread, float(times.sum()), values))
     return sorted(groups, key=lambda group: (-group.total_ns, group.name, group.label))
 
 
-def _differ(one: float, other: float) -> bool:
+def _differ(value: float, other: float) -> bool:
     """Whether numbers differ by more than rounding."""
-    return bool(np.isfinite(one) and abs(one - other) > 1e-9 * max(abs(one), abs(other)))
+    return bool(np.isfinite(value) and abs(value - other) > 1e-9 * max(abs(value), abs(other)))
 
 
 def _is_share(name: str) -> bool:
@@ -148,7 +148,7 @@ class _Sums:
         uses = self._evaluation.uses.get(metric.key, [])
         launches = [self._add(np.ones(len(own)), use.where & np.isfinite(own)) for use in uses]
         result = np.full(self._groups, np.nan)
-        found: dict[int, MetricValue] = {}
+        by_group: dict[int, MetricValue] = {}
         for number, use in enumerate(uses):
             # Of several formulas the one that most of the group's launches have; sums over two would be of neither.
             best = np.argmax(np.vstack(launches), axis=0)
@@ -185,7 +185,7 @@ class _Sums:
                     flags += self._flags.get((name, int(group)), ())
                 flags = list(dict.fromkeys(flags))
                 self._flags[metric.key, int(group)] = tuple(flags)
-                found[int(group)] = MetricValue(
+                by_group[int(group)] = MetricValue(
                     metric.key, metric.title, metric.unit,
                     float(value[group]) if np.isfinite(value[group]) else None, float(means[group]),
                     float(across[group]) if _differ(across[group], means[group]) else None,
@@ -193,7 +193,7 @@ class _Sums:
                     use.way.formula.text, use.way.source, use.passes, tuple(flags),
                 )  # fmt: skip
         self._ratios[metric.key] = result
-        return found
+        return by_group
 
     def _add(self, values: Floats, where: NDArray[np.bool_]) -> Floats:
         return np.bincount(self._of_launch[where], values[where], self._groups).astype(np.float64)

@@ -120,12 +120,12 @@ def attribute(table: pd.DataFrame, ran: Sequence[tuple[LaunchPlan, int]]) -> Att
         measured[key] += 1
     labels, flops, moved = [], [], []
     for key, ordinal in zip(keys, table["ordinal"].to_list(), strict=True):
-        found = _candidates(expected.get(key, []), ordinal, ordered=measured[key] == counts.get(key))
-        labels.append(" or ".join(dict.fromkeys(config.label for config, _ in found)))
-        works = {(float(config.flops), float(config.bytes_moved)) for config, kernel in found if kernel in _WHOLE}
-        one = works.pop() if len(works) == 1 else (np.nan, np.nan)
-        flops.append(one[0])
-        moved.append(one[1])
+        candidates = _candidates(expected.get(key, []), ordinal, ordered=measured[key] == counts.get(key))
+        labels.append(" or ".join(dict.fromkeys(config.label for config, _ in candidates)))
+        works = {(float(config.flops), float(config.bytes_moved)) for config, kernel in candidates if kernel in _WHOLE}
+        work = works.pop() if len(works) == 1 else (np.nan, np.nan)
+        flops.append(work[0])
+        moved.append(work[1])
     return Attribution(labels, {"work_flops": np.array(flops, float), "work_bytes": np.array(moved, float)})
 
 

@@ -117,11 +117,11 @@ class Definitions:
         for metric in self.metrics:
             ways: list[frozenset[str]] = []
             for way in metric.for_arch(arch):
-                found: list[frozenset[str]] = [frozenset()]
+                combinations: list[frozenset[str]] = [frozenset()]
                 for name in sorted(way.formula.names):
                     choices = needs.get(name, (frozenset({name}),) if name not in CONSTANTS else (frozenset(),))
-                    found = [have | more for have in found for more in choices]
-                ways += found
+                    combinations = [have | more for have in combinations for more in choices]
+                ways += combinations
             if ways:
                 needs[metric.key] = tuple(dict.fromkeys(ways))
         return needs
@@ -149,7 +149,7 @@ def definitions() -> Definitions:
     def archs(text: str) -> re.Pattern[str]:
         return re.compile("|".join(named.get(part, part) for part in text.split("|")))
 
-    found: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = {}
     for table in tables["metric"]:
         ways = tuple(
             Alternative(archs(way["arch"]), Formula.parse(way["of"]), way.get("one_pass", False), way["source"])
@@ -157,11 +157,11 @@ def definitions() -> Definitions:
         )
         most = Formula.parse(table["most"]) if "most" in table else None
         names = {name for way in ways for name in way.formula.names} | (most.names if most else frozenset())
-        if unknown := sorted(n for n in names if n.islower() and n not in found and n not in CONSTANTS):
+        if unknown := sorted(n for n in names if n.islower() and n not in metrics and n not in CONSTANTS):
             raise DefinitionError(f"the metric {table['key']} is made of {', '.join(unknown)}, not defined before it")
-        if table["key"] in found or table["kind"] not in {"ratio", "amount"}:
+        if table["key"] in metrics or table["kind"] not in {"ratio", "amount"}:
             raise DefinitionError(f"the metric {table['key']} is there twice, or its kind is unknown")
-        found[table["key"]] = Metric(
+        metrics[table["key"]] = Metric(
             table["key"], table["title"], table["unit"], table["group"], table["about"], table["kind"] == "ratio",
             table.get("least"), most, table.get("slack", 0.0), ways,
         )  # fmt: skip
@@ -179,4 +179,4 @@ def definitions() -> Definitions:
         )
         for table in tables["caution"]
     )  # fmt: skip
-    return Definitions(tuple(found.values()), checks, cautions)
+    return Definitions(tuple(metrics.values()), checks, cautions)

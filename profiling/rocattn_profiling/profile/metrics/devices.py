@@ -59,15 +59,15 @@ def devices_of(profile: Profile, gpu: str | None = None) -> dict[int, Device]:
     Raises:
         GpuFactsError: When `gpu` is no known product, or a target of several.
     """
-    found = {}
+    devices = {}
     for number, row in enumerate(profile.agents.to_dict("records")):
         if isinstance(row["arch"], str) and row["arch"]:
-            found[number] = _device({str(name): value for name, value in row.items() if _is_said(value)})
+            devices[number] = _device({str(name): value for name, value in row.items() if _is_said(value)})
     if gpu is not None:
-        found.setdefault(UNKNOWN_AGENT, _from_tables(product(gpu)))
-    elif len({(each.arch, tuple(each.constants.items())) for each in found.values()}) == 1:
-        found[UNKNOWN_AGENT] = next(iter(found.values()))  # a run on GPUs of one kind: whichever it was
-    return found
+        devices.setdefault(UNKNOWN_AGENT, _from_tables(product(gpu)))
+    elif len({(each.arch, tuple(each.constants.items())) for each in devices.values()}) == 1:
+        devices[UNKNOWN_AGENT] = next(iter(devices.values()))  # a run on GPUs of one kind: whichever it was
+    return devices
 
 
 def _is_said(value: object) -> bool:

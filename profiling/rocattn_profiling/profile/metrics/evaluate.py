@@ -109,15 +109,15 @@ def evaluate(profile: Profile, devices: Mapping[int, Device], work: Mapping[str,
 
 def _constants(launches: Launches, of_launch: Sequence[Device | None]) -> dict[str, Floats]:
     table = launches.table
-    found = {name: np.full(len(table), np.nan) for name in sorted(CONSTANTS)}
+    constants = {name: np.full(len(table), np.nan) for name in sorted(CONSTANTS)}
     for device in {id(each): each for each in of_launch if each}.values():
         mine = np.array([each is device for each in of_launch], dtype=bool)
         for name, value in device.constants.items():
-            found[name][mine] = value
+            constants[name][mine] = value
     for name, column in (("grid_threads", "grid"), ("block_threads", "block"), ("wave_size", "wave_size")):
-        found[name] = table[column].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
-    found["duration_ns"] = launches.duration_ns
-    return found
+        constants[name] = table[column].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
+    constants["duration_ns"] = launches.duration_ns
+    return constants
 
 
 def _is_short(result: Evaluation, busy: Floats | None, duration_ns: Floats) -> Mask:
@@ -139,10 +139,10 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
         cus = float(result.constants["cus"][here].min())
         for way in metric.for_arch(arch):
             cautions = definitions().cautions_of(metric.key, way, arch, cus)
-            for use in _together(_uses(result, way, here & np.isnan(values), short, wanting, cautions)):
+            for use in _merge_single_passes(_uses(result, way, here & np.isnan(values), short, wanting, cautions)):
                 with np.errstate(all="ignore"):
-                    made = way.formula.evaluate(use.inputs)
-                values[use.where] = np.broadcast_to(made, (count,))[use.where]
+                    evaluated = way.formula.evaluate(use.inputs)
+                values[use.where] = np.broadcast_to(evaluated, (count,))[use.where]
                 times[use.where] = use.duration_ns[use.where]
                 _evaluate_across(result, metric, use)
                 result.uses.setdefault(metric.key, []).append(use)
@@ -181,12 +181,12 @@ def _evaluate_across(result: Evaluation, metric: Metric, use: Use) -> None:
 
 def impossible(metric: Metric, values: Floats, constants: Mapping[str, Floats]) -> list[tuple[Mask, str]]:
     """Return what of a metric's values cannot be: (what stays, the reason) of each rule that is broken."""
-    found: list[tuple[Mask, str]] = []
+    broken_rules: list[tuple[Mask, str]] = []
 
     def rule(broken: Mask, why: Callable[[int], str]) -> None:
         if broken.any():
             worst = int(np.flatnonzero(broken)[np.argmax(np.abs(values[broken]))])
-            found.append((~broken, f"left out in {broken.sum()} of {len(values)}: {why(worst)}"))
+            broken_rules.append((~broken, f"left out in {broken.sum()} of {len(values)}: {why(worst)}"))
 
     rule(np.isinf(values), lambda _: "divided by nothing")
     finite = np.isfinite(values)
@@ -198,7 +198,7 @@ def impossible(metric: Metric, values: Floats, constants: Mapping[str, Floats]) 
         with np.errstate(invalid="ignore"):
             beyond = finite & (values > most * (1 + metric.slack))
         rule(beyond, lambda at: f"{values[at]:.6g} {metric.unit} is above what is possible, {most[at]:.6g}")
-    return found
+    return broken_rules
 
 
 class _Taken(NamedTuple):
@@ -219,7 +219,7 @@ def _uses(
     counters = sorted(names - metrics - CONSTANTS)
     known: dict[str, Floats] = {name: result.values[name] for name in metrics}
     known |= {name: result.constants[name] for name in names & CONSTANTS}
-    found = []
+    uses = []
     for taken in _take(result, counters, way, open_, sorted(metrics)):
         where = taken.where.copy()
         inputs = {**known, **taken.values}
@@ -233,13 +233,13 @@ def _uses(
         if where.any():
             measured = result.launches.joined.name if taken.is_mixed else taken.passes[0] if taken.passes else ""
             is_short = short[measured] if BUSY in names else np.zeros_like(where)
-            found.append(
+            uses.append(
                 Use(way, where, inputs, taken.passes, taken.is_mixed, is_short & where, taken.duration_ns, cautions)
             )
-    return found
+    return uses
 
 
-def _together(uses: list[Use]) -> list[Use]:
+def _merge_single_passes(uses: list[Use]) -> list[Use]:
     """Return uses of one formula with those of single passes as one: which pass has a launch makes no difference."""
     single = [use for use in uses if not use.is_mixed]
     if len(single) < 2:
@@ -249,14 +249,14 @@ def _together(uses: list[Use]) -> list[Use]:
     def of_its_pass(values: Sequence[Floats]) -> Floats:
         return np.select(masks, values, np.nan)
 
-    one = Use(
+    merged = Use(
         single[0].way, np.logical_or.reduce(masks),
         {name: of_its_pass([use.inputs[name] for use in single]) for name in single[0].inputs},
         tuple(dict.fromkeys(name for use in single for name in use.passes)), False,
         np.logical_or.reduce([use.is_short for use in single]), of_its_pass([use.duration_ns for use in single]),
         single[0].cautions,
     )  # fmt: skip
-    return [one, *(use for use in uses if use.is_mixed)]
+    return [merged, *(use for use in uses if use.is_mixed)]
 
 
 _PROBLEM = "the attention problem"
@@ -284,7 +284,7 @@ def _take(
     launches = result.launches
     if not counters:
         return [_Taken(open_, {}, _time_of(result, metrics), (), is_mixed=False)]
-    found, rest = [], open_.copy()
+    takes, rest = [], open_.copy()
     exact = [each for each in launches.passes if all(name in each.counters for name in counters)]
     others = [each for each in launches.passes if each not in exact]
     for each in (*exact, *others):
@@ -297,12 +297,12 @@ def _take(
         if "duration_ns" in way.formula.names:
             where &= ~np.isnan(own)
         if where.any():
-            found.append(_Taken(where, values, own, (each.name,), is_mixed=False))
+            takes.append(_Taken(where, values, own, (each.name,), is_mixed=False))
             rest &= ~where
     joined = launches.joined.counters
     names = {name: spelt(name, joined) for name in counters}
     if not way.one_pass and rest.any() and all(name in joined for name in names.values()):
         values = {name: joined[have] for name, have in names.items()}
         passes = tuple(p.name for p in launches.passes if not p.counters.keys().isdisjoint(names.values()))
-        found.append(_Taken(rest, values, launches.duration_ns, passes, is_mixed=len(passes) > 1))
-    return found
+        takes.append(_Taken(rest, values, launches.duration_ns, passes, is_mixed=len(passes) > 1))
+    return takes

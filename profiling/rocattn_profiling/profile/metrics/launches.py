@@ -100,10 +100,10 @@ class Launches:
     @cached_property
     def duration_ns(self) -> Floats:
         """The time of each launch: undisturbed where there is such a pass, else of the first pass that has one."""
-        found = self.undisturbed_ns.copy()
+        durations = self.undisturbed_ns.copy()
         for each in self.passes:
-            found = np.where(np.isnan(found), each.duration_ns, found)
-        return found
+            durations = np.where(np.isnan(durations), each.duration_ns, durations)
+        return durations
 
 
 def find_launches(profile: Profile) -> Launches:
@@ -129,21 +129,21 @@ def find_launches(profile: Profile) -> Launches:
     # Sorted once into (pass, counter): profiles have millions of values, so no search for each of them.
     by_counter = np.lexsort((column, of_row[at_row]))
     starts = np.flatnonzero(np.diff(of_row[at_row][by_counter] * np.int64(1 << 32) + column[by_counter], prepend=-1))
-    found: dict[int, dict[str, Floats]] = {}
+    by_pass: dict[int, dict[str, Floats]] = {}
     for run in np.split(by_counter, starts[1:]) if len(by_counter) else ():
         values = np.full(count, np.nan)
         values[launch[at_row[run]]] = counters["value"].to_numpy()[run]
         name = str(counters["counter"].cat.categories[column[run[0]]])
-        found.setdefault(int(of_row[at_row[run[0]]]), {})[name] = values
+        by_pass.setdefault(int(of_row[at_row[run[0]]]), {})[name] = values
     undisturbed, passes = np.full(count, np.nan), []
     alike: dict[frozenset[str], list[tuple[str, NDArray[np.int64]]]] = {}
     for code in dict.fromkeys(of_row.tolist()):
         duration = np.full(count, np.nan)
         here = launch[of_row == code]
         duration[here] = time[of_row == code]
-        alike.setdefault(frozenset(found.get(code, ())), []).append((str(pass_names[code]), here))
-        if code in found:
-            passes.append(PassCounters(str(pass_names[code]), found[code], duration))
+        alike.setdefault(frozenset(by_pass.get(code, ())), []).append((str(pass_names[code]), here))
+        if code in by_pass:
+            passes.append(PassCounters(str(pass_names[code]), by_pass[code], duration))
         else:
             undisturbed = np.where(np.isnan(undisturbed), duration, undisturbed)
     return Launches(table, passes, undisturbed, _repeated(alike.values()))
@@ -214,15 +214,15 @@ def _take_out_silent(launches: Launches, each: PassCounters) -> None:
     It was where instructions were counted: then the others stand (gfx1200's SQ_WAVE_CYCLES is always 0, issue 8523 of
     ROCm/rocm-systems).
     """
-    found = [name for name in _NEVER_0 if name in each.counters]
-    if not found:
+    always_counting = [name for name in _NEVER_0 if name in each.counters]
+    if not always_counting:
         return
-    stack = np.vstack([each.counters[name] for name in found])
+    stack = np.vstack([each.counters[name] for name in always_counting])
     of = (~np.isnan(stack)).any(0).sum()
     counting = np.zeros(len(launches), dtype=bool)
     for name in _INSTRUCTIONS:
         counting |= each.counters.get(name, np.zeros(len(launches))) > 0
-    for name, values in zip(found, stack, strict=True):
+    for name, values in zip(always_counting, stack, strict=True):
         alone = (values == 0) & counting
         if alone.any():
             each.counters[name][alone] = np.nan
@@ -236,7 +236,7 @@ def _take_out_silent(launches: Launches, each: PassCounters) -> None:
         for values in each.counters.values():
             values[silent] = np.nan
         launches.problems.append(
-            f"pass {each.name}: {', '.join(found)} reads 0 in {silent.sum()} of {of} launches, left out: "
+            f"pass {each.name}: {', '.join(always_counting)} reads 0 in {silent.sum()} of {of} launches, left out: "
             "on Radeon the performance level must be pinned (amd-smi set -g 0 -l stable_std), else counters stand still"
         )
 

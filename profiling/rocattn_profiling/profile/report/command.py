@@ -55,30 +55,30 @@ def run(arguments: argparse.Namespace) -> int:
         from rocattn_profiling.profile.files import list_files
 
         return list_files(arguments.paths, as_json=arguments.json)
-    made = _report(arguments.paths, arguments, arguments.per)
+    report = _report(arguments.paths, arguments, arguments.per)
     pairs = None
     if arguments.against:
         # Launches of two runs have no partners: kernels are compared, whatever the other tables have rows of.
         before = _report(arguments.against, arguments, "kernel")
-        after = made if made.per == "kernel" else _report(arguments.paths, arguments, "kernel")
+        after = report if report.per == "kernel" else _report(arguments.paths, arguments, "kernel")
         pairs = profile_compare.compare(before, after)
-        made.problems += profile_compare.cautions(before, made)
-    content = profile_report.to_json(made)
+        report.problems += profile_compare.cautions(before, report)
+    content = profile_report.to_json(report)
     if pairs is not None:
         content["against"] = profile_compare.to_json(pairs)
     out = Path(arguments.out).resolve()
     texts = {
-        "html": pages.profile_html(made, int(time.time() * 1000), pairs),
-        "md": pages.profile_markdown(made, pairs),
+        "html": pages.profile_html(report, int(time.time() * 1000), pairs),
+        "md": pages.profile_markdown(report, pairs),
         "json": profile_report.dump(content),
-        "trace": pages.trace_json(made.profile),
+        "trace": pages.trace_json(report.profile),
     }
     write_together({out / FILES[name]: text for name, text in texts.items()})
     if arguments.json:
         emit_json(content)
-    for problem in made.problems:
+    for problem in report.problems:
         say(f"note: {problem}")
-    for line in summary.lines(made, pairs):
+    for line in summary.lines(report, pairs):
         say(line)
     say(f"The report is at {out / FILES['html']}")
     return OK
@@ -91,20 +91,20 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     from rocattn_profiling.profile.report.report import build
     from rocattn_profiling.profile.report.verdict import COLLECT
 
-    found = [Path(path) for path in paths]
-    for path in found:
+    roots = [Path(path) for path in paths]
+    for path in roots:
         if not path.exists():
             raise CommandError(f"{path} is not there")
-    profile = read(found)
+    profile = read(roots)
     if not len(profile.dispatches):
-        _say_why_nothing(profile, [line for path in found for line in _not_collected(path)])
+        _say_why_nothing(profile, [line for path in roots for line in _not_collected(path)])
         raise CommandError(
             f"no kernel dispatch in {', '.join(paths)}: nothing to report (`{COLLECT}` collects some)", NOT_MEASURED
         )
-    plans = [Path(name) for name in arguments.plans] or _plan_logs(found)
-    made = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans))
-    made.problems += [line for path in found for line in _not_collected(path)]
-    return made
+    plans = [Path(name) for name in arguments.plans] or _plan_logs(roots)
+    report = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans))
+    report.problems += [line for path in roots for line in _not_collected(path)]
+    return report
 
 
 def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:
@@ -126,13 +126,13 @@ def _not_collected(folder: Path) -> list[str]:
         return []
     collection = read_profile(folder / PROFILE)
     lines = []
-    for one in collection.passes:
-        if one.status in {"done", "split"}:
+    for result in collection.passes:
+        if result.status in {"done", "split"}:
             continue
-        absent = [name for name in one.counters if one.arrived is None or name not in one.arrived.counters]
+        absent = [name for name in result.counters if result.arrived is None or name not in result.arrived.counters]
         why = [f"without {', '.join(absent)}"] if absent else []
-        why += [f"{each.what}: {each.remedy}" for each in one.findings] or [one.ended]
-        lines.append(f"pass {one.name}: {one.status} ({'; '.join(why)})")
+        why += [f"{each.what}: {each.remedy}" for each in result.findings] or [result.ended]
+        lines.append(f"pass {result.name}: {result.status} ({'; '.join(why)})")
     return lines + [f"{name} was left out: {why}" for name, why in collection.left_out.items()]
 
 

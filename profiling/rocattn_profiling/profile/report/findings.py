@@ -116,14 +116,16 @@ def find(
     nearest = bounds.nearest
     known = {**numbers, "uncounted": float(len(bounds.uncounted)), "uncountable": float(len(bounds.uncountable))}
     words = {"limiter": limiter[:1].upper() + limiter[1:], "bound": ""}  # the limiter is a sentence of its own there
-    found = []
+    findings = []
     if nearest:
         known["bound_pct"], words["bound"] = nearest.pct, nearest.short
         if nearest.pct >= NEAR:
             gain = 1 - nearest.pct / 100
-            found.append(_finding(f"{nearest.key}-bound", bound_sentence(bounds), gain, 0.0, numbers, nearest.numbers))
-    found += [finding for rule in _rules() if (finding := rule.apply(known, bounds, words, too_low))]
-    return sorted(found, key=lambda finding: (-finding.rank, finding.key))
+            findings.append(
+                _finding(f"{nearest.key}-bound", bound_sentence(bounds), gain, 0.0, numbers, nearest.numbers)
+            )
+    findings += [finding for rule in _rules() if (finding := rule.apply(known, bounds, words, too_low))]
+    return sorted(findings, key=lambda finding: (-finding.rank, finding.key))
 
 
 def bound_sentence(bounds: Bounds) -> str:

@@ -113,12 +113,12 @@ def bounds(numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = 
         arch: The GPU's architecture; "" if it is not known, on which nothing is taken for uncountable.
         too_low: Which of the numbers are, because they are per cycle and the profiler's own work is in the cycles.
     """
-    found = {limit.key: bound for limit in limits() if (bound := _bound(limit, numbers, too_low))}
-    known = {key for key, bound in found.items() if not bound.is_part}
+    by_limit = {limit.key: bound for limit in limits() if (bound := _bound(limit, numbers, too_low))}
+    known = {key for key, bound in by_limit.items() if not bound.is_part}
     unknown = [limit for limit in limits() if limit.essential and limit.key not in known]
     uncountable = tuple(limit for limit in unknown if arch and not limit.countable(arch))
     return Bounds(
-        tuple(sorted(found.values(), key=lambda bound: -bound.pct)),
+        tuple(sorted(by_limit.values(), key=lambda bound: -bound.pct)),
         tuple(limit for limit in unknown if limit not in uncountable),
         uncountable,
     )

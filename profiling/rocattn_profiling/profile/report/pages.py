@@ -119,20 +119,20 @@ def _columns(report: ProfileReport) -> list[tuple[str, str, str]]:
 def _missing(report: ProfileReport) -> list[tuple[str, str]]:
     """Return (reason, the metrics' titles) of what no kernel has, by reason."""
     titles = {metric.key: metric.title for metric in definitions().metrics}
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for key, why in report.missing.items():
-        found.setdefault(why, []).append(titles[key])
-    return [(why, ", ".join(sorted(names))) for why, names in sorted(found.items())]
+        by_reason.setdefault(why, []).append(titles[key])
+    return [(why, ", ".join(sorted(names))) for why, names in sorted(by_reason.items())]
 
 
 def _formulas(report: ProfileReport) -> list[UsedFormula]:
     """Return each formula that was used, once."""
-    found = {
+    used = {
         (value.title, value.formula): UsedFormula(f"{value.title} [{value.unit}]", value.formula, value.source)
         for kernel in report.kernels
         for value in kernel.values.values()
     }
-    return list(found.values())
+    return list(used.values())
 
 
 def trace_json(profile: Profile, labels: Sequence[str] | None = None) -> str:

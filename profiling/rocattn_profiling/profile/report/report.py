@@ -106,8 +106,8 @@ class ProfileReport:
     @property
     def findings(self) -> list[tuple[KernelProfile, KernelFinding]]:
         """The findings of all kernels, the largest gain first."""
-        found = [(kernel, finding) for kernel in self.kernels for finding in kernel.findings]
-        return sorted(found, key=lambda pair: -pair[1].rank)
+        pairs = [(kernel, finding) for kernel in self.kernels for finding in kernel.findings]
+        return sorted(pairs, key=lambda pair: -pair[1].rank)
 
 
 def build(
@@ -128,9 +128,9 @@ def build(
     if not len(profile.dispatches):
         raise RocattnError("nothing to report: the files hold no kernel dispatch")
     devices = devices_of(profile, gpu)
-    found = attribute(find_launches(profile).table, ran) if ran else None
-    evaluation = evaluate(profile, devices, found.work if found else None)
-    groups = (by_kernel if per == "kernel" else by_launch)(evaluation, found.labels if found else None)
+    attributed = attribute(find_launches(profile).table, ran) if ran else None
+    evaluation = evaluate(profile, devices, attributed.work if attributed else None)
+    groups = (by_kernel if per == "kernel" else by_launch)(evaluation, attributed.labels if attributed else None)
     total = sum(group.total_ns for group in groups)
     kernels = [_kernel(group, evaluation, devices, per, total, profile.roofs) for group in groups]
     used = {id(kernel.device): kernel.device for kernel in kernels if kernel.device}

@@ -116,8 +116,10 @@ def roofline(device: Device, kernels: Sequence[tuple[int, KernelProfile]], roofs
 
 def _place(kernel: KernelProfile) -> tuple[float, float] | None:
     """Return FLOP/byte and TFLOP/s, if both are known and above 0."""
-    found = [kernel.values[key].value if key in kernel.values else None for key in ("arithmetic_intensity", "tflops")]
-    x, y = found
+    coordinates = [
+        kernel.values[key].value if key in kernel.values else None for key in ("arithmetic_intensity", "tflops")
+    ]
+    x, y = coordinates
     return (x, y) if x and y and x > 0 and y > 0 else None
 
 

@@ -96,12 +96,12 @@ def summarise(report: ProfileReport) -> ReportSummary:
 def _others(report: ProfileReport) -> list[str]:
     """Return the first findings that are no verdict of their kernel."""
     number_of = {id(kernel): number for number, kernel in enumerate(report.kernels, 1)}
-    found = [
+    lines = [
         f"kernel {number_of[id(kernel)]}: {finding.sentence}"
         for kernel, finding in report.findings
         if kernel.verdict and finding.key != kernel.verdict.finding and kernel.verdict.code not in _OF_MANY
     ]
-    return found[:ALSO]
+    return lines[:ALSO]
 
 
 def _line(group: list[tuple[int, KernelProfile, Verdict]]) -> SummaryLine:
@@ -173,11 +173,11 @@ def lines(report: ProfileReport, pairs: list[KernelPair] | None = None) -> list[
     from rocattn_profiling.profile.report.summary import changes, summarise
 
     summary = summarise(report)
-    found = changes(report, pairs) if pairs is not None else []
+    rows = changes(report, pairs) if pairs is not None else []
     if summary.why_none:
-        found.append(summary.why_none)
-    found += [f"{line.who}: {line.text}{f' ({line.gain})' if line.gain else ''}" for line in summary.lines]
-    found += [text for text in (summary.more, summary.runtime) if text]
-    found += [f"also {text}" for text in summary.also]
-    found += [f"next: {command}" for command in summary.commands]
-    return [terminal(line, 1000) for line in found]
+        rows.append(summary.why_none)
+    rows += [f"{line.who}: {line.text}{f' ({line.gain})' if line.gain else ''}" for line in summary.lines]
+    rows += [text for text in (summary.more, summary.runtime) if text]
+    rows += [f"also {text}" for text in summary.also]
+    rows += [f"next: {command}" for command in summary.commands]
+    return [terminal(line, 1000) for line in rows]

@@ -184,10 +184,10 @@ def _needs(arch: str) -> dict[str, tuple[frozenset[str], ...]]:
     for metric in definitions().metrics:
         ways: list[frozenset[str]] = []
         for way in metric.for_arch(arch):
-            found: list[frozenset[str]] = [frozenset()]
+            combinations: list[frozenset[str]] = [frozenset()]
             for name in sorted(way.formula.names):
-                found = [have | more for have in found for more in needs.get(name, (frozenset({name}),))]
-            ways += found
+                combinations = [have | more for have in combinations for more in needs.get(name, (frozenset({name}),))]
+            ways += combinations
         if ways:
             needs[metric.key] = tuple(dict.fromkeys(ways))
     return needs

@@ -230,7 +230,7 @@ def test_a_frequency_governor_that_saves_power_is_a_warning(tmp_path, governor, 
 
 def test_a_cpu_quota_and_a_busy_machine_are_warnings(monkeypatch):
     """Both make times noisy in ways that no statistics undo."""
-    monkeypatch.setattr(checks.cgroup, "cpu_quota", lambda: 1.5)
+    monkeypatch.setattr(checks.machine, "cpu_quota", lambda: 1.5)
     monkeypatch.setattr(checks.machine, "load_average", lambda: 900.0)
     rows = {row.name: row for row in checks.hygiene_checks()}
     assert (rows["load"].status, rows["control group"].status) == ("warning", "warning")

@@ -9,12 +9,11 @@ import pytest
 
 from rocattn_profiling.asv.launch import Request
 from rocattn_profiling.cli import main
-from rocattn_profiling.gate import learning, selftest, verdict
+from rocattn_profiling.gate import noise_record, selftest, verdict
 from rocattn_profiling.gate.formats import markdown, render, untrusted
 from rocattn_profiling.gate.measure import LaunchLine
+from rocattn_profiling.gate.noise_record import KnownNoise, NoiseSource
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.rule import noise_record
-from rocattn_profiling.gate.rule.noise_record import KnownNoise, NoiseSource
 from rocattn_profiling.measure.machine import this_machine
 
 LABEL = "bench_work.Exact.time_work(100)"
@@ -136,7 +135,8 @@ def test_what_contradicts_no_noise_is_refused(gate, extra):
 def compared(tmp_path, base="3.13.1", head="3.13.9", name=""):
     """A comparison of two sides as far as a record looks at it."""
     facts = {side: SimpleNamespace(python=python) for side, python in (("base", base), ("head", head))}
-    return learning.Record(SimpleNamespace(facts=facts, results=tmp_path), Options(noise_file=name), Request())
+    context = SimpleNamespace(facts=facts, results=tmp_path, options=Options(noise_file=name))
+    return noise_record.NoiseHistory(context, Request())
 
 
 def test_two_versions_of_python_have_no_common_past(tmp_path):
@@ -197,7 +197,7 @@ def test_a_comment_takes_no_word_of_where_noise_was_known_from(result_of, entry,
     stored = json.loads(path.read_text())
     stored["entries"][0]["noise"]["value"] = -1
     path.write_text(json.dumps(stored))
-    with pytest.raises(untrusted.UntrustedError, match="no measurement"):
+    with pytest.raises(untrusted.UntrustedError, match="is not a verdict"):
         untrusted.read(path)
 
 

@@ -13,9 +13,9 @@ import pytest
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import selftest, verdict
 from rocattn_profiling.gate.measure import LaunchStore
+from rocattn_profiling.gate.noise_record import EarlierNoise
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.constants import FULL_LOOKS, QUICK_LOOKS
-from rocattn_profiling.gate.rule.noise_record import Known
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.measure.machine import this_machine
 
@@ -127,7 +127,7 @@ def test_what_is_relabelled_is_counted(tmp_path, monkeypatch, result, make_pair,
     """One benchmark is not "1 benchmarks"."""
     pairs = [make_pair(np.random.default_rng(i), 3, name=str(i)) for i in range(count)]
     monkeypatch.setattr(selftest, "run_gate", lambda *_, also, **__: also(result, LaunchStore(tmp_path / "x", "key")))
-    monkeypatch.setattr(selftest, "stored_with", lambda _: ({}, Known()))
+    monkeypatch.setattr(selftest, "stored_with", lambda _: ({}, EarlierNoise()))
     monkeypatch.setattr(selftest, "pairs_of", lambda *_: pairs)
     told = []
     selftest.run_selftest(tmp_path, tmp_path, selftest.SelftestOptions(rounds=3), draws=3, say=told.append)

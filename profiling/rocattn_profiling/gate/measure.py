@@ -25,9 +25,9 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Case, Launcher, Outcome, Request
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import append_line
+from rocattn_profiling.gate.noise_record import EarlierNoise
 from rocattn_profiling.gate.rule.constants import SLOW
 from rocattn_profiling.gate.rule.launches import usual_canary
-from rocattn_profiling.gate.rule.noise_record import Known
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side, no_measurement
 from rocattn_profiling.gate.rule.suite import SuiteDecision, decide_suite
 
@@ -56,7 +56,7 @@ class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     round: int = 0
     repeat: int = 0
     outcome: Outcome | None = None
-    began_with: Known | None = None
+    began_with: EarlierNoise | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +118,9 @@ class LaunchStore:
         began_with: What is known of the noise; a session that is gone on with keeps what it began with.
     """
 
-    def __init__(self, path: Path, key: str, *, fresh: bool = False, began_with: Known | None = None) -> None:
+    def __init__(self, path: Path, key: str, *, fresh: bool = False, began_with: EarlierNoise | None = None) -> None:
         self._final, self.path = path, path.with_name(f"{path.stem}-{key}{path.suffix}")
-        self.began_with = began_with or Known()
+        self.began_with = began_with or EarlierNoise()
         self._known: dict[tuple[str, SideName, int, int], Outcome] = {}
         if not fresh and self._load(key):
             self.resumed = len(self._known)
@@ -137,7 +137,7 @@ class LaunchStore:
     def _load(self, key: str) -> bool:
         """Read an unfinished session with this key; False when there is none."""
         decoder = msgspec.json.Decoder(LaunchLine)
-        matches, began_with = False, Known()
+        matches, began_with = False, EarlierNoise()
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -151,7 +151,7 @@ class LaunchStore:
                 continue  # a kill cut it off
             if line.kind == "session":
                 matches = line.key == key
-                began_with = line.began_with or Known()
+                began_with = line.began_with or EarlierNoise()
             elif line.outcome is not None:
                 self._known[line.label, line.side, line.round, line.repeat] = line.outcome
         if matches:

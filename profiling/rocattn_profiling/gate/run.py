@@ -15,7 +15,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Request
 from rocattn_profiling.base.files import stamp
-from rocattn_profiling.gate import learning, result, verdict, waivers
+from rocattn_profiling.gate import noise_record, result, verdict, waivers
 from rocattn_profiling.gate.explain.causes import add_causes
 from rocattn_profiling.gate.formats import outputs
 from rocattn_profiling.gate.measure import SIDES, Design, LaunchStore, PairedSession
@@ -88,7 +88,7 @@ def run_gate(
             plugin = plugin_of(context)
             plugin.prepare([case.label for case in cases])
             design, key = _design(context, cases)
-            record = learning.Record(context, design.request)
+            record = noise_record.NoiseHistory(context, design.request)
             store = LaunchStore(out / "launches.jsonl", key, fresh=options.fresh, began_with=record.known(cases))
             if store.resumed:
                 say(f"resuming an interrupted run: {store.resumed} launches are there")

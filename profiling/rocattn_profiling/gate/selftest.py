@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn_profiling.gate.measure import SIDES, LaunchLine
+from rocattn_profiling.gate.noise_record import EarlierNoise, NoiseSource
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.interim import has_zero, identical
-from rocattn_profiling.gate.rule.noise_record import Known, NoiseSource
 from rocattn_profiling.gate.rule.pairs import Pair, Side
 from rocattn_profiling.gate.rule.policy import Policy  # noqa: TC001 - msgspec reads the annotations when it encodes
 from rocattn_profiling.gate.rule.sensitivity import Sensitivity, relabelled, sensitivity
@@ -129,23 +129,23 @@ def run_selftest(
     return found[0]
 
 
-def stored_with(launches: Path) -> tuple[dict[str, int], Known]:
+def stored_with(launches: Path) -> tuple[dict[str, int], EarlierNoise]:
     """Return how many calls a sample of each benchmark is, and what was known before, from the launches of a run."""
     decoder = msgspec.json.Decoder(LaunchLine)
-    found, known = {}, Known()
+    found, known = {}, EarlierNoise()
     for text in launches.read_bytes().splitlines():
         try:
             line = decoder.decode(text)
         except msgspec.DecodeError:
             continue  # a kill cut it off
         if line.kind == "session":
-            known = line.began_with or Known()
+            known = line.began_with or EarlierNoise()
         if line.outcome is not None and line.outcome.launch is not None:
             found[line.label] = line.outcome.launch.number
     return found, known
 
 
-def pairs_of(result: GateResult, numbers: dict[str, int], known: Known | None = None) -> list[Pair]:
+def pairs_of(result: GateResult, numbers: dict[str, int], known: EarlierNoise | None = None) -> list[Pair]:
     """Return the stored pairs of a verdict's judged times and values.
 
     Args:
@@ -161,7 +161,7 @@ def pairs_of(result: GateResult, numbers: dict[str, int], known: Known | None = 
             Side(unit=entry.unit, number=max(1, numbers.get(entry.label, 1)), launches=launches)
             for launches in (entry.base_launches, entry.head_launches)
         )
-        history = (known or Known()).history(entry.label, len(a.launches[0].samples))
+        history = (known or EarlierNoise()).history(entry.label, len(a.launches[0].samples))
         pairs.append(Pair(id=entry.label, a=msgspec.structs.replace(a, history=history), b=b))
     return pairs
 

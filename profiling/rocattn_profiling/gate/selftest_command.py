@@ -12,7 +12,7 @@ from rocattn_profiling.gate import options as gate_options
 if TYPE_CHECKING:
     import argparse
 
-    from rocattn_profiling.gate.rule.noise_record import NoiseSource
+    from rocattn_profiling.gate.noise_record import NoiseSource
     from rocattn_profiling.gate.rule.sensitivity import Sensitivity
     from rocattn_profiling.gate.selftest import Selftest
 

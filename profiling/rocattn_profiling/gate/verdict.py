@@ -11,7 +11,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import is_rate
 from rocattn_profiling.base.files import open_regular, write_text
 from rocattn_profiling.base.markup import plain, terminal
-from rocattn_profiling.gate.rule.noise_record import KnownNoise, NoiseSource, known_noise
+from rocattn_profiling.gate.noise_record import KnownNoise, NoiseSource, known_noise
 from rocattn_profiling.gate.rule.pairs import (  # noqa: TC001 - msgspec reads the annotations when it decodes
     Count,
     Decision,

@@ -182,9 +182,9 @@ def find_changes(
         lined.append(msgspec.structs.replace(stored, points=points))
         starts.append(_starts([point.sha for point in points], bounds[where], order))
     for line, begins, moves in zip(lined, starts, run(find, lined, starts), strict=True):
-        excuse = unsearched(line, begins)
-        changes.few += excuse == "few"
-        changes.zero += [(line.label, where_of(line))] if excuse == "zero" else []
+        code = unsearched(line, begins)
+        changes.few += code == "few"
+        changes.zero += [(line.label, where_of(line))] if code == "zero" else []
         lower = lower_is_better(line)
         dates = {point.sha: point.date_ms for point in line.points} if moves else {}
         for move in moves:

@@ -10,7 +10,7 @@ from rocattn_profiling.gate.verdict import EXACT, ORDER
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rocattn_profiling.gate.rule.noise_record import NoiseSource
+    from rocattn_profiling.gate.noise_record import NoiseSource
     from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
 
 _SCALES = {

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.gate.rule import noise, noise_record
+from rocattn_profiling.gate import noise_record
+from rocattn_profiling.gate.noise_record import FILE, BenchmarkKey, Measurement, NoiseError
+from rocattn_profiling.gate.rule import noise
 from rocattn_profiling.gate.rule.launches import locations
-from rocattn_profiling.gate.rule.noise_record import FILE, Key, Measurement, NoiseError
 from rocattn_profiling.gate.rule.pairs import PairLaunch
 from rocattn_profiling.gate.run import alone
 from rocattn_profiling.measure.records import Machine
 
 HERE = Machine(name="m", cpu="a CPU", cores=2, memory_bytes=1, os="o", python="3.13.1", numpy="2")
-KEY = Key(label="bench.time_x(1)", version="v1", python="3.13", sample_ns=3_000_000, budget_ns=60_000_000)
+KEY = BenchmarkKey(label="bench.time_x(1)", version="v1", python="3.13", sample_ns=3_000_000, budget_ns=60_000_000)
 DAY_US = 86_400e6
 
 

@@ -1,0 +1,380 @@
+"""The record of launch noise in earlier sessions on one machine: a file that the gate reads before it measures.
+
+A session is the launches of identical code, each by its location (a low quantile of its samples) alone. The decision
+uses the comparable ones: same machine, benchmark and version of its code, Python and sampling. A file that cannot be
+used costs one line and nothing else.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.asv.store import machine_folder
+from rocattn_profiling.base.files import locked, open_regular, write_bytes, write_text
+from rocattn_profiling.gate.rule.constants import LOW_QUANTILE, MIN_LAUNCHES, SESSIONS
+from rocattn_profiling.gate.rule.launches import cpu_bound, locations
+from rocattn_profiling.gate.rule.pairs import Count, Number, PairLaunch
+from rocattn_profiling.measure.machine import this_machine
+from rocattn_profiling.measure.stats import quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rocattn_profiling.asv.launch import Case, Request
+    from rocattn_profiling.gate.measure import SessionResult
+    from rocattn_profiling.gate.rule.pairs import Pair
+    from rocattn_profiling.gate.sides import Context
+    from rocattn_profiling.measure.records import Machine
+
+SCHEMA = 1
+FILE = "noise.json.rocattn"  # in the machine's folder of the asv store: a name that asv ignores
+MOST_LAUNCHES = 40  # of a session: both sides of twenty rounds
+_MOST_BYTES = 64 << 20
+_STALE_US = 180 * 86_400e6  # a benchmark that was not measured for so long is dropped
+_COMPARABLE = 3  # times as many samples are still comparable: a busy machine takes 4 where a quiet one takes 12
+_DIGITS = 6
+_SD_OF_MAD = 1.4826  # standard deviation of a normal distribution, in median absolute deviations
+
+
+class NoiseError(RocattnError):
+    """Raised when a file is no noise record of this machine; one line that names it."""
+
+
+class RecordedMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine of a record: the name of its results, and what determines its speed and noise."""
+
+    name: str
+    cpu: str
+    cores: int
+    gpu: str = ""
+
+    @property
+    def title(self) -> str:
+        """What a reader knows it by."""
+        gpu = f", {self.gpu}" if self.gpu else ""
+        return f"{self.name} ({self.cpu}, {self.cores} cores{gpu})"
+
+
+class BenchmarkKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What launches on one machine must have in common to be comparable.
+
+    Attributes:
+        label: The benchmark with its parameters.
+        version: Of its code, by asv; another version starts a new history.
+        python: Major and minor version of the interpreter.
+        sample_ns, budget_ns: The requested sampling, in which quick and full runs differ.
+    """
+
+    label: str
+    version: str
+    python: str
+    sample_ns: int
+    budget_ns: int
+
+
+class PastSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Launches of identical code, side by side in time.
+
+    Attributes:
+        start_us: Unix time of the first in microseconds, which identifies a session.
+        samples: How many samples a launch had.
+        wall: Location of each launch by wall time (or its value), in the benchmark's unit.
+        cpu: The same by CPU time; empty when unknown.
+        canary: Time of the canary in each launch, in ns; empty when unknown.
+    """
+
+    start_us: float
+    samples: int
+    wall: list[float]
+    cpu: list[float] = []
+    canary: list[float] = []
+
+    def launches(self) -> list[PairLaunch]:
+        """Return the launches in the form of a pair's history."""
+        columns = zip(self.wall, self.cpu or [0.0] * len(self.wall), self.canary or [0.0] * len(self.wall), strict=True)
+        return [
+            PairLaunch(round=index, samples=[wall], cpu=[cpu] if self.cpu else [], canary=canary)
+            for index, (wall, cpu, canary) in enumerate(columns)
+        ]
+
+
+class BenchmarkHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The sessions of one benchmark, the newest last."""
+
+    key: BenchmarkKey
+    sessions: list[PastSession]
+
+
+class NoiseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The file."""
+
+    schema: int = SCHEMA
+    machine: RecordedMachine
+    benchmarks: list[BenchmarkHistory] = []
+
+
+class NoiseSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run's history came from.
+
+    Attributes:
+        path: The record; "" when none was to be read.
+        why_not: Why there is no history, one line; "" when it was read.
+    """
+
+    path: str = ""
+    why_not: str = ""
+
+
+class KnownNoise(msgspec.Struct, frozen=True, kw_only=True):
+    """The history of one benchmark in numbers.
+
+    Attributes:
+        sessions, launches: How many.
+        value: Typical distance of a launch from the median of its session, as a standard deviation in logs.
+    """
+
+    sessions: Count
+    launches: Count
+    value: Number
+
+
+class EarlierNoise(msgspec.Struct, frozen=True, kw_only=True):
+    """The history that a run began with; stored with its launches, so that a resumed run decides the same."""
+
+    source: NoiseSource = NoiseSource()
+    benchmarks: list[BenchmarkHistory] = []
+
+    def history(self, label: str, samples: int) -> list[list[PairLaunch]]:
+        """Return the sessions of a benchmark whose launches had about as many samples, the newest last."""
+        sessions = (session for past in self.benchmarks if past.key.label == label for session in past.sessions)
+        return [s.launches() for s in sessions if max(s.samples, samples) <= _COMPARABLE * min(s.samples, samples)]
+
+
+class Measurement(NamedTuple):
+    """A benchmark's launches of identical code in the current session."""
+
+    key: BenchmarkKey
+    launches: Sequence[PairLaunch]
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseHistory:
+    """The record as one run uses it: what it starts from and, if asked to, adds.
+
+    Attributes:
+        context: What is compared, and the options of the run.
+        request: How launches sample.
+    """
+
+    context: Context
+    request: Request
+
+    @property
+    def path(self) -> Path:
+        """The file: the one that was named, else the machine's own next to its results."""
+        if self.context.options.noise_file:
+            return Path(self.context.options.noise_file).expanduser()
+        return self.context.results / machine_folder(this_machine()) / FILE
+
+    def known(self, cases: Sequence[Case]) -> EarlierNoise:
+        """Return the history of the cases; never raises for the contents of the file."""
+        path = None if self.context.options.no_noise else self.path
+        pythons = {_short(facts.python) for facts in self.context.facts.values()}
+        if path is not None and len(pythons) > 1:
+            return EarlierNoise(source=NoiseSource(why_not="not known beforehand for two versions of Python at once"))
+        return known(path, this_machine(), [self._key(case) for case in cases])
+
+    def learn(self, cases: Sequence[Case], measured: SessionResult) -> str:
+        """Add the session's launches of identical code; return one line that says what was added, or why nothing."""
+        if measured.decision.invalid:
+            return f"noise: nothing learned from a session that does not count: {measured.decision.invalid}"
+        path = self.path
+        try:
+            count = append(path, this_machine(), self._measurements(cases, measured))
+            if count and not self.context.options.noise_file:
+                _keep_out_of_git(path)
+        except RocattnError as error:
+            return f"noise: nothing learned: {error}"
+        if not count:
+            return "noise: nothing learned: no benchmark has launches that differ"
+        return f"noise: learned from {count} benchmark{'' if count == 1 else 's'}: {path}"
+
+    def _measurements(self, cases: Sequence[Case], measured: SessionResult) -> Iterator[Measurement]:
+        keys = {case.label: self._key(case) for case in cases}
+        for pair in measured.pairs:
+            sides = {"base": pair.a, "head": pair.b}
+            launches = [launch for side in self.context.options.unchanged_sides() for launch in sides[side].launches]
+            yield Measurement(keys[pair.id], launches)
+
+    def _key(self, case: Case) -> BenchmarkKey:
+        return BenchmarkKey(
+            label=case.label,
+            version=case.benchmark.version,
+            python=_short(self.context.facts["base"].python),
+            sample_ns=self.request.sample_ns,
+            budget_ns=self.request.budget_ns,
+        )
+
+
+def _keep_out_of_git(path: Path) -> None:
+    """Make a record next to results ignore itself, so that it does not make the project's tree dirty."""
+    ignore = path.with_name(".gitignore")
+    if not ignore.exists():
+        write_text(ignore, f"/{path.name}\n/{ignore.name}\n")
+
+
+def _short(version: str) -> str:
+    """Return major and minor version: a patch release of Python changes no noise."""
+    return ".".join(version.split(".")[:2])
+
+
+def recorded_machine(machine: Machine) -> RecordedMachine:
+    """Return the machine as a record stores it."""
+    return RecordedMachine(name=machine.name, cpu=machine.cpu, cores=machine.cores, gpu=machine.gpu)
+
+
+def read(path: Path, machine: Machine) -> NoiseRecord:
+    """Read the record of this machine.
+
+    Raises:
+        NoiseError: When it cannot be read, is no record of this schema, or another machine's.
+        FileNotFoundError: When there is none.
+    """
+    try:
+        with open_regular(path) as file:
+            record = msgspec.json.decode(file.read(_MOST_BYTES), type=NoiseRecord)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise NoiseError(f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise NoiseError(f"{path} is no noise record of rocattn gate") from error
+    if record.schema != SCHEMA:
+        raise NoiseError(f"{path} has schema {record.schema}; this rocattn reads {SCHEMA}")
+    if not all(past.sessions and all(map(_is_sound, past.sessions)) for past in record.benchmarks):
+        raise NoiseError(f"{path} holds numbers that are no times")
+    if record.machine != (here := recorded_machine(machine)):
+        raise NoiseError(f"{path} is of another machine, {record.machine.title}; this is {here.title}")
+    return record
+
+
+def known(path: Path | None, machine: Machine, keys: Iterable[BenchmarkKey]) -> EarlierNoise:
+    """Return the history of these benchmarks; never raises for the contents of the file.
+
+    Args:
+        path: The record; None to ignore it.
+        machine: This one.
+        keys: The benchmarks about to be measured.
+    """
+    if path is None:
+        return EarlierNoise(source=NoiseSource(why_not="left alone (--no-noise)"))
+    try:
+        record = read(path, machine)
+    except FileNotFoundError:
+        return EarlierNoise(source=NoiseSource(path=str(path), why_not=f"there is no record yet: {path}"))
+    except NoiseError as error:
+        return EarlierNoise(source=NoiseSource(path=str(path), why_not=str(error)))
+    wanted = set(keys)
+    return EarlierNoise(
+        source=NoiseSource(path=str(path)), benchmarks=[past for past in record.benchmarks if past.key in wanted]
+    )
+
+
+def append(path: Path, machine: Machine, measured: Iterable[Measurement]) -> int:
+    """Add a session to a record, creating it where there is none; return how many benchmarks it has launches of.
+
+    The file is read, changed and replaced under a lock. The same session again (of a run that was stopped right after
+    it) replaces itself. A file that is no record of this machine is not changed.
+
+    Args:
+        path: The record.
+        machine: This one.
+        measured: A benchmark's launches of identical code each; too few, or identical ones, are skipped.
+
+    Raises:
+        NoiseError: As `read`.
+        RocattnError: When the folder or disk does not take it.
+    """
+    new = {m.key: session for m in measured if (session := session_of(m.launches)) is not None}
+    if not new:
+        return 0
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(path.with_name(f"{path.name}.lock"), wait=True))
+        except OSError as error:
+            raise RocattnError(f"cannot write {path}: {error.strerror}") from error
+        try:
+            old = read(path, machine).benchmarks
+        except FileNotFoundError:
+            old = []
+        record = NoiseRecord(machine=recorded_machine(machine), benchmarks=list(_merged(old, new)))
+        write_bytes(path, msgspec.json.encode(record) + b"\n")
+    return len(new)
+
+
+def session_of(launches: Sequence[PairLaunch]) -> PastSession | None:
+    """Return launches of identical code as they are stored; None where they show no noise (few, or all equal)."""
+    launches = sorted(launches, key=lambda launch: launch.round)[:MOST_LAUNCHES]
+    wall = [_rounded(quantile(launch.samples, LOW_QUANTILE)) for launch in launches]
+    if len(launches) < MIN_LAUNCHES or min(wall) <= 0 or len(set(wall)) == 1:
+        return None
+    cpu = [_rounded(quantile(launch.cpu, LOW_QUANTILE)) for launch in launches if launch.cpu]
+    canary = [_rounded(launch.canary) for launch in launches if launch.canary > 0]
+    return PastSession(
+        start_us=min(launch.start_us for launch in launches),
+        samples=min(len(launch.samples) for launch in launches),
+        wall=wall,
+        cpu=cpu if len(cpu) == len(wall) and min(cpu) > 0 else [],
+        canary=canary if len(canary) == len(wall) else [],
+    )
+
+
+def known_noise(pair: Pair) -> KnownNoise | None:
+    """Return the noise of a pair's history, in the quantity that decides it; None without a history."""
+    sessions = pair.a.history
+    if not sessions:
+        return None
+    timed = cpu_bound(pair)[0] and all(launch.cpu for session in sessions for launch in session)
+    by_session = [locations(session, "cpu" if timed else "samples") for session in sessions]
+    deviations = np.concatenate([np.abs(x - np.median(x)) for x in by_session])
+    value = _SD_OF_MAD * float(np.median(deviations))
+    return KnownNoise(sessions=len(sessions), launches=len(deviations), value=value)
+
+
+def _merged(old: Sequence[BenchmarkHistory], new: dict[BenchmarkKey, PastSession]) -> Iterator[BenchmarkHistory]:
+    """Yield the old histories with the new session at their end; a new version of the code replaces its history."""
+    now = max(session.start_us for session in new.values())
+    for past in old:
+        if past.key in new:
+            session = new[past.key]
+            earlier = [other for other in past.sessions if other.start_us != session.start_us]
+            sessions = sorted([*earlier, session], key=lambda other: other.start_us)[-SESSIONS:]
+            yield BenchmarkHistory(key=past.key, sessions=sessions)
+        elif not any(_replaces(key, past.key) for key in new) and now - past.sessions[-1].start_us < _STALE_US:
+            yield past
+    before = {past.key for past in old}
+    yield from (BenchmarkHistory(key=key, sessions=[session]) for key, session in new.items() if key not in before)
+
+
+def _replaces(new: BenchmarkKey, old: BenchmarkKey) -> bool:
+    return msgspec.structs.replace(new, version=old.version) == old
+
+
+def _is_sound(session: PastSession) -> bool:
+    """Whether a session's numbers can be launches."""
+    columns = [column for column in (session.cpu, session.canary) if column]
+    numbers = [*session.wall, *(value for column in columns for value in column)]
+    alike = bool(session.wall) and all(len(column) == len(session.wall) for column in columns)
+    return alike and session.samples > 0 and all(0 < value < 1e30 for value in numbers)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

@@ -152,7 +152,7 @@ def test_a_gpu_without_kernels_is_a_warning(tmp_path):
     assert second.detail == "Radeon RX 7900 XT, gfx1100, 42 WGPs, 20 GiB, wave32"
 
 
-def test_compilers_keep_their_order_and_the_first_usable_is_chosen(own_cache):
+def test_the_first_usable_compiler_is_chosen(own_cache):
     """One row each; with none usable a row says what to install."""
     old = Compiler(
         "rocm", ("/opt/rocm/bin/clang",), version="clang version 15", reason="too old", host_reason="too old"
@@ -177,7 +177,7 @@ def test_compilers_keep_their_order_and_the_first_usable_is_chosen(own_cache):
     assert rows[2].remedy == "pip install 'rocattn[toolchain]'"
 
 
-def test_the_cpu_kernels_have_their_compiler_and_instruction_set(monkeypatch, host_compiler):
+def test_cpu_kernels_name_compiler_and_instruction_set(monkeypatch, host_compiler):
     """What cpu-flash is made with; where it cannot be made, why."""
     row = next(row for row in checks.compiler_checks([]) if row.name == "CPU kernels")
     assert row.status == "ok"

@@ -116,7 +116,7 @@ def test_a_warning_of_the_profiler_does_not_cost_the_pass(text, code):
 
 
 @pytest.mark.parametrize(("text", "_status", "code", "_stops"), TEXTS[10:11] + TEXTS[16:18])
-def test_an_alarming_text_does_not_cost_a_pass_that_has_everything(text, _status, code, _stops):
+def test_a_complete_pass_has_warnings_only(text, _status, code, _stops):
     """Another profiler's presence is a warning when the counters are there, and so is what the application prints."""
     assert [(found.code, found.level, found.stops) for found in findings(text)] == [(code, "warning", False)]
 
@@ -140,7 +140,7 @@ def test_unknown_counters_are_named_in_both_forms_of_the_text():
         assert found.what == "this profiler does not know all of the counters on gfx1201: B, C"
 
 
-def test_what_is_said_of_another_gpu_of_the_machine_is_no_finding():
+def test_messages_about_other_gpus_are_ignored():
     """rocprofv3 speaks of every GPU: of the one inside the processor, too, which the passes do not mean."""
     text = (
         "W metadata.cpp:330] rocprofiler_iterate_agent_supported_counters failed for agent 2 (gfx1036) :: Agent HW "
@@ -154,7 +154,7 @@ def test_what_is_said_of_another_gpu_of_the_machine_is_no_finding():
     assert findings(text + own)[0].what.endswith("on gfx1100: C")
 
 
-def test_unknown_counters_are_named_without_the_gpus_they_were_asked_for_on():
+def test_unknown_counters_are_named_without_device():
     """A counter that is asked for on two GPUs is printed twice, and found on the one that the line is about."""
     text = (
         "W tool.cpp:1176] Unable to find all counters for agent 2 (gpu-1, gfx1100) in [A:device=1, A:device=2, "
@@ -163,7 +163,7 @@ def test_unknown_counters_are_named_without_the_gpus_they_were_asked_for_on():
     assert findings(text)[0].what == "this profiler does not know all of the counters on gfx1100: B"
 
 
-def test_where_an_unknown_counter_ends_the_application_it_is_the_reason():
+def test_an_abort_for_unknown_counters_is_explained():
     """rocprofv3 of ROCm 6.2 and 6.3 aborts in the first dispatch; the application is not tried, and not blamed."""
     text = (
         "F20240806 12:00:04.1 9 tool.cpp:947] Unable to find all counters for agent 2 (gpu-0, gfx942) in "
@@ -248,7 +248,7 @@ def test_no_data_with_two_rocm_releases_points_at_them():
     assert findings(arrived=PassOutput(), torch_rocm="7.0")[0].code == "no_data"
 
 
-def test_missing_counters_are_named_and_sums_count_as_their_counter():
+def test_missing_counters_are_named():
     """TCC_HIT_sum that arrives as TCC_HIT is there; what is nowhere is named."""
     arrived = PassOutput(("f",), 6, 2, {"GRBM_GUI_ACTIVE": 6, "SQ_WAVES": 6, "TCC_HIT": 6})
     found = findings(
@@ -259,7 +259,7 @@ def test_missing_counters_are_named_and_sums_count_as_their_counter():
     assert "TCC_HIT_sum" not in found[0].what
 
 
-def test_whose_failure_it_is_is_decided_by_a_run_without_the_profiler():
+def test_a_control_run_tells_whose_failure_it_is():
     """The same ending means the application or the profiler, by how the application ends alone."""
     evidence = {"status": -11, "arrived": PassOutput()}
     ours = findings(**evidence, control=Ended(0, 1.0), text="rocprofv3 caught signal 11...")[0]
@@ -274,7 +274,7 @@ def test_whose_failure_it_is_is_decided_by_a_run_without_the_profiler():
     assert "Failed to resolve path" in untried.line
 
 
-def test_a_control_run_is_made_only_where_nothing_explains_the_ending():
+def test_a_control_run_is_only_for_unexplained_endings():
     """A known text needs no second run of the application; success needs none either."""
     facts = {
         "tool": Tool("rocprofv3", "x"),
@@ -327,7 +327,7 @@ def test_an_alarming_text_is_an_error_where_anything_is_missing(status, arrived,
     assert (first.code, first.level, first.stops) == ("second_profiler", "error", True)
 
 
-def test_it_is_not_worth_going_on_where_the_next_pass_would_end_alike():
+def test_stops_where_the_next_pass_would_fail_alike():
     """A timing pass asks for nothing, so what breaks it breaks all; a hang is tried alone before it ends the rest."""
     hang = Ended(None, 60.0)
     stops = {
@@ -375,7 +375,7 @@ def test_counters_of_which_none_arrived_cost_the_pass():
         ("gfx1100", {"FETCH_SIZE": 0, "SQ_WAVES": 1}, []),
     ],
 )
-def test_zeros_mean_something_where_all_are_or_the_counter_is_known_for_it(arch, counted, codes):
+def test_zeros_of_all_counters_are_reported(arch, counted, codes):
     """A kernel that reads nothing has FETCH_SIZE 0 on an RX 7900 XT."""
     of_pass, arrived = ProfilerPass("p", tuple(counted)), PassOutput(("f",), 6, 2, counted)
     found = findings(arrived=arrived, of_pass=of_pass, arch=arch, hardware=machine(arch=arch))

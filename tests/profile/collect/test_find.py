@@ -67,7 +67,7 @@ See: /opt/rocm/libexec/rocprofiler-compute/requirements.txt"""
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_rocprof_compute_without_its_python_packages_is_not_usable(machine, status):
+def test_rocprof_compute_needs_its_python_packages(machine, status):
     """As ROCm's packages install it: before 3.6 it answers everything with this list, and in 7.2 with status 0."""
     (machine.root / "rocm" / ".info").mkdir()
     (machine.root / "rocm" / ".info" / "version").write_text("7.2.4-1\n")
@@ -110,7 +110,7 @@ def test_what_does_not_work_is_found_and_not_chosen(machine):
         (("rocprof-compute",), "gfx942", "rocprof-compute"),
     ],
 )
-def test_the_best_profiler_of_the_architecture_is_chosen_with_a_reason(names, arch, chosen):
+def test_the_best_profiler_is_chosen_with_a_reason(names, arch, chosen):
     """Version 1 is for gfx9 only, rocprof-compute for Instinct only, and rocprofv3 for all."""
     tool, why = choose([Tool(name, f"/opt/rocm/bin/{name}") for name in names], arch)
     assert tool.name == chosen
@@ -136,7 +136,7 @@ def test_a_profiler_can_be_assumed_for_a_dry_run():
             assume(text)
 
 
-def test_the_rocm_that_torch_brings_is_seen_without_importing_it(machine, monkeypatch):
+def test_the_rocm_of_torch_is_read_without_importing_it(machine, monkeypatch):
     """Only a Python is asked, and only for the version of its torch."""
     program(machine.bin / "python3", "#!/bin/sh\necho '2.9.0+rocm6.4'\n")
     program(machine.bin / "trainer", "#!/bin/sh\necho '2.9.0+rocm6.4'\n")

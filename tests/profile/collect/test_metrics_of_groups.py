@@ -26,7 +26,7 @@ def test_the_default_groups_suffice_for_the_metrics_that_matter(arch):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_every_metric_with_counters_on_an_architecture_can_be_asked_for(arch):
+def test_every_countable_metric_can_be_requested(arch):
     """Its passes hold all counters of one of its formulas, within the hardware's limits."""
     counters = of_arch(arch)
     for key in definitions().counters(arch):
@@ -45,7 +45,7 @@ def test_a_group_has_no_counter_that_nothing_is_made_of(arch):
     assert {name: names for name, names in unused.items() if names} == {}
 
 
-def test_a_metric_that_an_architecture_cannot_count_is_named_as_left_out():
+def test_an_uncountable_metric_is_named_as_left_out():
     """Matrix units of RDNA have no counter; the rest is measured."""
     plan = plan_passes(["matrix_busy_pct", "l2_hit_pct"], "gfx1100")
     assert "matrix_busy_pct" in plan.left_out

@@ -135,7 +135,7 @@ def test_a_wrong_name_is_one_line_with_the_right_one(wanted, arch, message):
     assert "\n" not in str(told.value)
 
 
-def test_a_group_without_counters_here_is_left_out_with_the_reason():
+def test_a_group_without_counters_is_left_out():
     """The rest is still planned."""
     plan = plan_passes(["lds", "launch", "operations"], "gfx1100")
     assert set(plan.left_out) == {"launch", "operations"}
@@ -165,7 +165,7 @@ OLDER = [
 
 
 @pytest.mark.parametrize(("arch", "release", "tool", "unknown"), OLDER)
-def test_the_default_groups_ask_an_older_release_for_nothing_that_ends_the_application(arch, release, tool, unknown):
+def test_default_groups_avoid_counters_older_releases_lack(arch, release, tool, unknown):
     """One counter that rocprofv3 of ROCm 6.2, 6.3 or version 1 does not know costs its whole pass."""
     plan = plan_passes((), arch, release, tool)
     assert set(plan.left_out) == unknown

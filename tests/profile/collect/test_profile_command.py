@@ -78,7 +78,7 @@ def test_no_profiler_is_one_line_and_status_3(machine, capsys):
     assert "install rocprofiler-sdk" in err
 
 
-def test_a_partial_measurement_is_status_3_and_says_what_is_missing(machine, capsys):
+def test_a_partial_measurement_is_status_3(machine, capsys):
     """Some counters are there: what is not is in the table and in a line."""
     machine.set(unknown=["SQ_INSTS_LDS"])
     machine.install("rocprofv3")
@@ -88,7 +88,7 @@ def test_a_partial_measurement_is_status_3_and_says_what_is_missing(machine, cap
     assert "does not know all of the counters" in err
 
 
-def test_an_unfinished_collection_is_resumed_from_the_command_line(machine, capsys):
+def test_resume_runs_the_missing_passes(machine, capsys):
     """The first run stops at another profiler; --resume runs what is missing."""
     machine.set(says="An instance of rocprof is already running", fails="writes nothing")
     machine.install("rocprofv3")

@@ -101,7 +101,7 @@ def test_a_failing_application_is_not_blamed_on_the_profiler(machine, monkeypatc
     assert list(statuses(collection).values())[1:] == ["missing"] * (len(collection.passes) - 1)
 
 
-def test_zeros_on_a_radeon_are_explained_by_the_performance_level(machine):
+def test_zeros_on_a_radeon_name_the_performance_level(machine):
     """Under auto everything but SQ_WAVES is 0: that is no measurement, and the remedy is told."""
     machine.gpus("gfx1100", level="auto")
     machine.set(arch="gfx1100", zeros=True)
@@ -137,7 +137,7 @@ def test_a_counter_that_the_release_does_not_know_is_named(machine):
     assert [found.code for found in result.findings] == ["unknown_counter", "no_data"]
 
 
-def test_up_to_rocm_6_3_a_counter_that_is_not_known_costs_its_pass_alone(machine):
+def test_an_unknown_counter_costs_its_pass_only(machine):
     """The default groups ask for none; one that is named ends the application, and only that is said of it."""
     machine.set(release="6.2.0", unknown=["TCC_BUBBLE_sum", "SQ_INSTS_VALU_MFMA_MOPS_F8"])
     machine.install("rocprofv3")
@@ -165,7 +165,7 @@ def test_an_interrupted_collection_goes_on_at_the_missing_pass(machine):
     assert all("SQ_LDS_BANK_CONFLICT" in call["argv"] or "-o" in call["argv"] for call in new)
 
 
-def test_an_interrupt_keeps_the_finished_passes_and_ends_the_running_one(machine):
+def test_an_interrupt_keeps_the_finished_passes(machine):
     """Control-C in the second pass: profile.json and state.json are whole, the half pass is gone, resuming works."""
     machine.install("rocprofv3")
 
@@ -222,7 +222,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(machine):
         machine.root.chmod(0o700)
 
 
-def test_what_the_profiler_wrote_that_cannot_be_scrubbed_is_not_kept(machine):
+def test_a_file_that_cannot_be_scrubbed_is_removed(machine):
     """A database cut off by a kill may hold the environment: it is removed, and the line says so."""
     machine.install("rocprofv3")
     script = machine.root / "writes.sh"

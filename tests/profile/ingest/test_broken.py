@@ -140,7 +140,7 @@ def test_a_database_whose_writer_was_killed_is_said_to_be_one(tmp_path):
     assert (hot / "a.db").read_bytes() == before
 
 
-def test_a_database_with_compressed_columns_is_not_called_damaged(tmp_path):
+def test_compressed_columns_are_not_called_damage(tmp_path):
     """rocpd_views_lz4.sql of rocprofiler-sdk reads columns through a function that only ROCm has."""
     path = g.rocpd(tmp_path / "a.db", MADE)
     base = sqlite3.connect(path)
@@ -239,7 +239,7 @@ def test_launches_and_kernels_that_are_not_listed_are_counted(tmp_path):
     ]
 
 
-def test_what_could_not_be_read_uncompressed_either_is_not_to_be_decompressed(tmp_path):
+def test_no_advice_to_decompress_what_is_unreadable(tmp_path):
     """torch's profiler writes trace.json.gz: unpacking it helps nobody."""
     (tmp_path / "trace.json.gz").write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": []}'))
     (found,) = ingest.describe([tmp_path])

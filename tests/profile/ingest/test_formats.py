@@ -143,7 +143,7 @@ def test_no_environment_is_read(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["json", "db"])
-def test_gpus_of_results_and_databases_are_found_by_their_logical_number(tmp_path, kind):
+def test_gpus_are_matched_by_logical_number(tmp_path, kind):
     """The CPU is none of them; a CSV beside it that says "Agent 2" means the same GPU."""
     write = g.v3_json if kind == "json" else g.rocpd
     write(tmp_path / f"a.{kind}", g.launches(2, agent=2))
@@ -202,7 +202,7 @@ def test_processes_of_a_merged_database_are_kept_apart(tmp_path, schema):
     assert profile.problems == []
 
 
-def test_reading_a_database_with_a_write_ahead_log_leaves_nothing_beside_it(tmp_path):
+def test_reading_a_database_writes_no_log_files(tmp_path):
     """`rocpd merge` leaves that mode on: reading made two files there, and in a folder of others said "damaged"."""
     made = g.launches(3)
     path = g.rocpd(tmp_path / "a.db", made)
@@ -216,7 +216,7 @@ def test_reading_a_database_with_a_write_ahead_log_leaves_nothing_beside_it(tmp_
         assert ingest.read([path]).dispatches["lds_bytes"].tolist() == [1024] * 3
 
 
-def test_statistics_are_kept_and_an_impossible_deviation_is_said(tmp_path):
+def test_an_impossible_deviation_is_reported(tmp_path):
     """rocprofv3 1.1.0 writes standard deviations far beyond the range of the values."""
     path = g.v3_stats(tmp_path / "a_kernel_stats.csv", g.launches(2))
     row = '"odd",3,30,10.000000,1.0,5,15,4546838.000000\n'

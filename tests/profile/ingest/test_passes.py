@@ -289,7 +289,7 @@ def test_what_analyze_joins_gives_way_to_what_it_joined(tmp_path):
     assert passes(ingest.read([tmp_path])) == ["results_pmc_perf_0", "results_pmc_perf_1"]
 
 
-def test_the_files_of_rocprof_computes_own_tool_are_a_pass_for_each_set_of_counters(tmp_path):
+def test_each_counter_set_of_the_own_tool_is_a_pass(tmp_path):
     """Processes of one pass count together, and what analyze joined of them gives way."""
     older.sysinfo(tmp_path, "3")
     for process in (71, 72):

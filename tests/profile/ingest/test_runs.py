@@ -13,7 +13,7 @@ from .test_formats import held, truth
 from .test_passes import joined, passes
 
 
-def test_launches_of_several_processes_are_joined_process_by_process(tmp_path):
+def test_launches_are_joined_per_process(tmp_path):
     """By the dispatch's number in its process, whatever else that process ran and in which order the rows stand."""
     first = [
         g.Launch(n, "k", process=pid, counters={"X": x}) for pid, n, x in ((71, 1, 1.0), (71, 2, 2.0), (72, 3, 3.0))
@@ -27,7 +27,7 @@ def test_launches_of_several_processes_are_joined_process_by_process(tmp_path):
     assert table["X"].tolist() == table["Y"].tolist() == [1, 2, 3]
 
 
-def test_a_trace_without_numbers_goes_by_the_place_among_equal_launches(tmp_path):
+def test_an_unnumbered_trace_is_matched_by_order(tmp_path):
     """The counters' numbers begin where the range of a filter did: 11 is the trace's first."""
     made = [replace(launch, dispatch=launch.dispatch + 10) for launch in g.launches(4)]
     g.v3_counters(tmp_path / "r_counter_collection.csv", made, "6.2.0")
@@ -36,7 +36,7 @@ def test_a_trace_without_numbers_goes_by_the_place_among_equal_launches(tmp_path
     assert held(ingest.read([tmp_path]), columns) == truth(made, columns)
 
 
-def test_a_trace_that_numbers_two_launches_alike_completes_neither(tmp_path):
+def test_a_trace_with_repeated_numbers_is_not_used(tmp_path):
     """Two runs appended to one trace: which of the times is the counted launch's is not known."""
     made = g.launches(2)
     g.v3_counters(tmp_path / "r_counter_collection.csv", made, "6.2.4")
@@ -55,7 +55,7 @@ def test_digits_that_end_like_the_process_id_are_of_the_name(tmp_path):
     assert passes(ingest.read([tmp_path])) == ["size171"]
 
 
-def test_of_formats_without_counters_the_one_with_most_dispatches_is_kept(tmp_path):
+def test_the_format_with_most_dispatches_is_kept(tmp_path):
     """A database that was cut short does not hide the trace beside it."""
     made = g.launches(3, counters=())
     g.v3_trace(tmp_path / "r_kernel_trace.csv", made)

@@ -72,7 +72,7 @@ def test_a_kernel_of_a_path_of_several_is_not_the_whole_problem():
     assert np.isnan(found.work["work_flops"]).all()
 
 
-def test_processes_are_told_apart_by_number_whichever_logged_first(tmp_path):
+def test_processes_are_ordered_by_number(tmp_path):
     """Profiles number the launches of their processes by process id."""
     first, second = plan(config(128), "gfx1100"), plan(config(128, scale=0.5), "gfx1100")
     lines = [{"process": pid, "number": 1, "plan": one.as_dict()} for pid, one in ((9, second), (7, first))]
@@ -83,7 +83,7 @@ def test_processes_are_told_apart_by_number_whichever_logged_first(tmp_path):
 
 
 @pytest.mark.parametrize("bits", [32, 62])
-def test_a_grid_of_more_than_32_bits_is_found_whether_or_not_the_profiler_cut_it(bits):
+def test_a_grid_beyond_32_bits_is_matched(bits):
     """rocprofv3's counters wrap, its traces and databases do not."""
     made = plan(config(128), "gfx1100")
     launch = replace(made.launches[0], grid=(1 << 20, 1 << 12, 1))

@@ -15,7 +15,7 @@ def devices(*agents, gpu=None):
     return devices_of(Profile(agents=table), gpu)
 
 
-def test_a_launch_whose_gpu_is_not_told_is_of_the_one_kind_that_there_is():
+def test_a_launch_without_gpu_takes_the_only_kind():
     """Eight MI300X are one kind; an MI210 beside them, or a partition of another size, leaves it open."""
     assert devices(MI300X, MI300X | {"number": 1})[UNKNOWN_AGENT].constants["cus"] == 304
     assert UNKNOWN_AGENT not in devices(MI300X, MI210 | {"number": 1})
@@ -37,7 +37,7 @@ def test_zeros_and_features_are_not_facts():
     assert (found.constants["clock_mhz"], found.origin["clock_mhz"]) == (2100, "tables: Instinct MI300X")
 
 
-def test_what_the_files_lack_is_the_tables_and_what_they_say_is_theirs():
+def test_tables_complete_what_the_files_report():
     """An MI300X by its name and architecture alone, and one that reports another clock."""
     bare = {"number": 0, "arch": "gfx942", "product": "AMD Instinct MI300X"}
     found = devices(bare)[0].constants
@@ -50,7 +50,7 @@ def test_what_the_files_lack_is_the_tables_and_what_they_say_is_theirs():
     assert slow.constants["simds_per_cu"] == 4
 
 
-def test_the_peak_of_the_memory_follows_from_its_clock_on_instinct_only():
+def test_memory_peak_from_its_clock_on_instinct_only():
     """32 bytes a channel and clock are HBM's: 1638.4 GB/s of an MI210; of another memory that says nothing."""
     assert devices(MI210)[0].constants["peak_gbps"] == pytest.approx(1638.4)
     apu = {"arch": "gfx1151", "cus": 40, "simds": 80, "xccs": 1, "max_clock_mhz": 2900}

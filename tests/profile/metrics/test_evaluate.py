@@ -45,7 +45,7 @@ def value(made, metric, kernel="k"):
     return kernels(made)[kernel].values[metric].value
 
 
-def test_bandwidth_is_bytes_over_time_and_its_share_of_the_memory_clock():
+def test_bandwidth_is_bytes_over_time():
     """32-byte and 64-byte requests of gfx90a: (10 * 32 + 90 * 64) bytes in 1000 ns, of 1638.4 GB/s."""
     reads = {"TCC_EA_RDREQ_sum": 100, "TCC_EA_RDREQ_32B_sum": 10, "TCC_EA_WRREQ_sum": 0, "TCC_EA_WRREQ_64B_sum": 0}
     made = profile([[("k", 1000, reads)]])
@@ -74,7 +74,7 @@ def test_products_of_six_and_four_bits_are_flops_of_an_mi350(arch, f6f4, flops):
     assert ("without F6 and F4" in found.source) == (arch == "gfx950" and f6f4 is None)
 
 
-def test_sums_over_sums_and_the_mean_of_launches_differ_and_both_are_given():
+def test_ratio_of_sums_and_mean_of_ratios_are_given():
     """Hit rates of 50 % of 10 and 100 % of 90: 95 % of all, 75 % as a mean."""
     launches = [("k", 1000, {"TCC_HIT_sum": 5, "TCC_MISS_sum": 5}), ("k", 1000, {"TCC_HIT_sum": 90, "TCC_MISS_sum": 0})]
     found = kernels(profile([launches]))["k"].values["l2_hit_pct"]
@@ -156,7 +156,7 @@ def test_the_time_of_an_undisturbed_pass_is_preferred():
     assert (group.time_ns[50], group.total_ns) == (1000, 1000)
 
 
-def test_an_occupancy_above_the_wave_slots_is_left_out_with_its_reason():
+def test_an_occupancy_above_the_wave_slots_is_dropped():
     """Seen on real hardware: 17 172 waves on a compute unit."""
     made = profile([[("k", 1000, {"SQ_WAVE_CYCLES": 10_000, "GRBM_GUI_ACTIVE": 1})]])
     evaluation = evaluate(made, devices_of(made))
@@ -227,7 +227,7 @@ def test_waves_per_active_cu_of_rdna_are_half_of_what_a_wgp_has(counted):
     assert "waves_per_active_cu" not in kernels(engines)["k"].values  # SQ_BUSY_CYCLES has no instance for a WGP there
 
 
-def test_wave_counts_that_the_geometry_contradicts_discredit_the_launch():
+def test_launch_with_impossible_wave_count_is_dropped():
     """64 blocks of 256 threads are 256 waves of 64."""
     made = profile([[("k", 1000, {"SQ_WAVES": 87_812_120, "TCC_HIT_sum": 1, "TCC_MISS_sum": 1})]])
     evaluation = evaluate(made, devices_of(made))
@@ -247,7 +247,7 @@ def test_wave_counts_that_the_geometry_contradicts_discredit_the_launch():
         (256, 32, False),
     ],
 )
-def test_wave_counts_may_drift_and_are_judged_by_the_wave_size_where_it_is_known(waves, wave_size, stays):
+def test_wave_counts_may_drift_within_their_wave_size(waves, wave_size, stays):
     """256 waves of 64 or 512 of 32: 12 % above is drift, 17 % is not; where no size is told, either will do."""
     made = profile([[("k", 1000, {"SQ_WAVES": waves, "TCC_HIT_sum": 1, "TCC_MISS_sum": 1})]])
     made.dispatches["wave_size"] = pd.array([wave_size], dtype=made.dispatches["wave_size"].dtype)
@@ -255,14 +255,14 @@ def test_wave_counts_may_drift_and_are_judged_by_the_wave_size_where_it_is_known
     assert ("l2_hit_pct" in by_kernel(evaluation)[0].values, not evaluation.launches.problems) == (stays, stays)
 
 
-def test_of_two_formulas_a_kernel_takes_the_one_that_more_launches_have():
+def test_a_kernel_takes_the_formula_most_launches_have():
     """Sums over launches counted in two ways would be of neither; how many launches it is of is said."""
     counted = ("k", 1000, {"TCC_HIT_sum": 1, "TCC_MISS_sum": 1})
     found = kernels(profile([[counted, counted, ("k", 1000, {"L2CacheHit": 10})]]))["k"].values["l2_hit_pct"]
     assert (found.value, found.launches, found.flags) == (pytest.approx(50), 2, ("of 2 of 3 launches",))
 
 
-def test_a_counter_of_several_passes_is_that_of_the_file_of_many_passes():
+def test_files_of_many_passes_come_first():
     """rocprof-compute takes the parts of pmc_perf before a file of one pass; what they lack comes from there."""
     times = np.full(2, np.nan)
     alone = PassCounters("timing", {"A": np.array([1.0, 1.0]), "B": np.array([4.0, 4.0])}, times)
@@ -291,7 +291,7 @@ def test_kernels_shorter_than_the_counted_cycles_are_flagged():
     ],
     ids=lambda each: each["product"] if isinstance(each, dict) else "",
 )
-def test_a_card_that_boosts_past_the_clock_its_driver_reports_is_not_flagged(agent, is_flagged):
+def test_boosting_past_the_reported_clock_is_not_flagged(agent, is_flagged):
     """2900 cycles in 1000 ns: an RX 9070 XT that boosts, reported with its game clock; elsewhere the profiler's own."""
     counted = {"SQ_WAVE_CYCLES": 2_900_000, "GRBM_GUI_ACTIVE": 2_900}
     card = {"number": 0, "max_waves_per_cu": 32, "xccs": 1} | agent
@@ -320,7 +320,7 @@ def test_nothing_is_made_up_where_the_gpu_is_not_known():
     assert named[0].values["l2_hit_pct"].value == pytest.approx(50)
 
 
-def test_flops_that_could_have_been_counted_do_not_only_need_the_attention_problem():
+def test_countable_flops_are_reported_as_not_counted():
     """CDNA counts them; RDNA cannot, and there the problem is all that helps."""
     counted = {"SQ_WAVES": 256}
     mi210 = profile([[("k", 1000, counted)]])
@@ -338,7 +338,7 @@ def test_a_rate_of_no_accesses_is_no_value():
 
 
 @pytest.mark.parametrize(("arch", "is_told"), [("gfx1151", True), ("gfx1100", False), ("gfx1150", False)])
-def test_what_is_known_of_counters_stands_beside_all_that_is_made_of_them(arch, is_told):
+def test_cautions_reach_all_derived_metrics(arch, is_told):
     """Half of Strix Halo's L2 was counted until February 2026: bytes and bandwidths say so; a share is of any half."""
     sizes = dict.fromkeys(("GL2C_EA_RDREQ_32B_sum", "GL2C_EA_RDREQ_64B_sum", "GL2C_EA_RDREQ_96B_sum"), 0)
     counted = sizes | {"GL2C_EA_RDREQ_128B_sum": 1000, "GL2C_HIT_sum": 3, "GL2C_MISS_sum": 1}
@@ -350,7 +350,7 @@ def test_what_is_known_of_counters_stands_beside_all_that_is_made_of_them(arch, 
 
 
 @pytest.mark.parametrize(("arch", "is_told"), [("gfx950", True), ("gfx942", False), ("gfx90a", False)])
-def test_a_hit_rate_that_no_profiler_defines_on_the_gpu_is_told_of(arch, is_told):
+def test_an_undefined_hit_rate_has_a_caution(arch, is_told):
     """gfx950's L2CacheHit read 0 in every launch of real files; counted hits and misses need no remark."""
     by_name = kernels(profile([[("k", 1000, {"L2CacheHit": 0})]], MI300X | {"arch": arch}))["k"].values["l2_hit_pct"]
     assert by_name.value == 0
@@ -360,7 +360,7 @@ def test_a_hit_rate_that_no_profiler_defines_on_the_gpu_is_told_of(arch, is_told
 
 
 @pytest.mark.parametrize(("banks", "clock"), [(None, 2400), (32, 2400), (32, None)])
-def test_gfx950_has_64_banks_whether_or_not_rocprof_compute_wrote_its_constant(banks, clock):
+def test_gfx950_has_64_banks_whatever_sysinfo_says(banks, clock):
     """Its sysinfo.csv says 32 of every chip: conflicts of 40 cycles an access were impossible with it, and the rest."""
     counted = {"SQ_LDS_IDX_ACTIVE": 41_000, "SQ_LDS_BANK_CONFLICT": 40_000}
     mi350 = MI300X | {"arch": "gfx950", "cus": 256, "simds": 1024, "lds_banks": banks, "max_clock_mhz": clock}
@@ -370,7 +370,7 @@ def test_gfx950_has_64_banks_whether_or_not_rocprof_compute_wrote_its_constant(b
 
 
 @pytest.mark.parametrize(("cus", "is_told"), [(84, True), (96, False)])
-def test_a_chip_with_disabled_wgps_is_told_what_profilers_made_of_them(cus, is_told):
+def test_a_chip_with_disabled_wgps_has_a_caution(cus, is_told):
     """48 instances were read of an RX 7900 XT's 42 WGPs; a share of two counters so read is a mean of WGPs still."""
     counted = {"SQ_WAVE_CYCLES": 100, "SQ_WAIT_ANY": 50, "GRBM_GUI_ACTIVE": 10}
     navi = {"number": 0, "arch": "gfx1100", "cus": cus, "simds": 2 * cus, "max_waves_per_cu": 32, "xccs": 1}
@@ -392,7 +392,7 @@ def test_launches_one_by_one_are_in_the_order_of_dispatch():
     assert [group.name for group in by_launch(evaluate(made, devices_of(made)))] == ["a", "b", "b"]
 
 
-def test_the_problem_a_kernel_solved_gives_the_rate_that_rdna_cannot_count():
+def test_the_attention_problem_gives_flops_on_rdna():
     """work_flops from a plan: 2e9 FLOP in 1 ms are 2 TFLOP/s."""
     rdna = RX_9060_XT | {"arch": "gfx1100", "cus": 84, "simds": 168, "max_clock_mhz": 2400}
     made = profile([[("k", 1_000_000, {"SQ_BUSY_CYCLES": 5})]], rdna)

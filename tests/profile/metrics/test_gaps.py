@@ -5,7 +5,7 @@ from rocattn_profiling.profile.report.verdict import Gap, gap_of
 GPU = {"cus", "xcds", "clock_mhz", "duration_ns", "peak_gbps", "l2_channels"}
 
 
-def test_counters_that_were_not_collected_are_named_with_the_group_that_has_them():
+def test_missing_counters_are_named_with_their_group():
     """Those of the first formula; every pass has the anchors, so no group needs them."""
     gap = gap_of("lds_busy_pct", "gfx942", {"SQ_WAVES": 1}, GPU)
     assert gap == Gap(("GRBM_GUI_ACTIVE", "SQ_LDS_IDX_ACTIVE"), (), "lds")

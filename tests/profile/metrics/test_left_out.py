@@ -51,21 +51,21 @@ def test_the_first_wrong_launch_is_the_example():
 
 @pytest.mark.parametrize("name", ["GRBM_COUNT", "SQ_BUSY_CYCLES", "SQ_BUSY_CU_CYCLES", "SQ_CYCLES", "SQ_WAVE_CYCLES"])
 @pytest.mark.parametrize("executed", ["SQ_INSTS", "SQ_INSTS_VALU"])
-def test_a_counter_that_cannot_be_0_goes_alone_where_instructions_were_counted(name, executed):
+def test_a_silent_counter_is_dropped_alone(name, executed):
     """Whatever a kernel does, these count while it runs."""
     values, (problem,) = found(profile([[("k", 1000, HITS | {name: 0, executed: 5})]]))
     assert f"{name} left out: it reads 0 in 1 of 1 launches that executed" in problem
     assert values["l2_hit_pct"].value == 75
 
 
-def test_a_launch_of_which_one_such_counter_stands_is_left_out_where_none_tells_that_it_ran():
+def test_launch_with_contradictory_counters_is_dropped():
     """The busy cycles stand, though another counter moved."""
     values, (problem,) = found(profile([[("k", 1000, HITS | {"GRBM_GUI_ACTIVE": 0, "GRBM_COUNT": 9})]]))
     assert values == {}
     assert "GRBM_GUI_ACTIVE, GRBM_COUNT reads 0 in 1 of 1 launches" in problem
 
 
-def test_a_part_above_its_whole_costs_both_and_by_either_spelling():
+def test_a_part_above_its_whole_drops_both():
     """A conflict share of the GPU's time needs the part alone, DRAM's share of the reads the whole."""
     lds = {"SQ_LDS_BANK_CONFLICT": 50, "SQ_LDS_IDX_ACTIVE": 40, "GRBM_GUI_ACTIVE": 1000}
     assert "lds_conflict_time_pct" not in found(profile([[("k", 1000, lds)]]))[0]
@@ -74,7 +74,7 @@ def test_a_part_above_its_whole_costs_both_and_by_either_spelling():
     assert found(profile([[("k", 1000, reads | {"TCC_EA_RDREQ_32B": 40})]]))[0]["dram_read_pct"].value == 75
 
 
-def test_the_rules_of_one_gpu_touch_no_launch_of_another_in_the_same_pass():
+def test_rules_apply_to_their_gpu_only():
     """TCC_EA_… of the gfx90a stays where the gfx942's goes, and so does what is a contradiction there alone."""
     reads = {"TCC_EA_RDREQ_sum": 40, "TCC_EA_RDREQ_32B_sum": 10}
     made = profile([[("old", 1000, reads), ("new", 1000, reads | HITS)]])
@@ -85,7 +85,7 @@ def test_the_rules_of_one_gpu_touch_no_launch_of_another_in_the_same_pass():
     assert groups["new"].values.keys() & {"read_bytes", "l2_hit_pct"} == {"l2_hit_pct"}
 
 
-def test_instances_sums_have_two_spellings_and_the_one_asked_for_comes_first():
+def test_the_requested_spelling_of_a_sum_comes_first():
     """Files of rocprof-compute have TCC_HIT, those of rocprofv3 TCC_HIT_sum; a profile may have both."""
     short = {"TCC_HIT": 1, "TCC_MISS": 1}
     assert value(profile([[("k", 1000, short)]]), "l2_hit_pct") == 50
@@ -94,7 +94,7 @@ def test_instances_sums_have_two_spellings_and_the_one_asked_for_comes_first():
     assert value(profile([[("k", 1000, short | HITS)]]), "l2_hit_pct") == 75
 
 
-def test_the_numbering_of_launches_does_not_depend_on_the_order_of_the_passes():
+def test_launch_numbers_do_not_depend_on_pass_order():
     """Findings and comparisons go by it."""
     passes = [[("b", 1000, HITS), ("a", 1000, HITS)], [("a", 1000, {"X": 1}), ("b", 1000, {"X": 1})]]
     tables = [find_launches(profile(order)).table["kernel"].astype(str).tolist() for order in (passes, passes[::-1])]
@@ -135,7 +135,7 @@ def test_what_the_gpu_cannot_count_is_not_called_not_counted():
     assert (missing["matrix_busy_pct"], missing["l2_hit_pct"]) == ("this GPU cannot count it", "not counted")
 
 
-def test_what_lacks_the_gpu_s_clock_does_not_need_the_attention_problem():
+def test_each_missing_metric_has_its_own_reason():
     """Each reason is that metric's own."""
     made = profile([[("k", 1000, {"TCC_EA_RDREQ_sum": 5, "TCC_EA_RDREQ_32B_sum": 0})]])
     made.dispatches[["start_ns", "end_ns"]] = pd.NA

@@ -14,7 +14,7 @@ from .test_evaluate import MI300X, kernels, profile, value
 READS = {"TCC_EA_RDREQ_sum": 100, "TCC_EA_RDREQ_32B_sum": 0}  # 6400 bytes
 
 
-def test_times_are_those_of_all_launches_and_the_longest_kernel_is_first():
+def test_kernels_are_sorted_by_total_time():
     """Percentiles of 1 to 101 ns are the numbers themselves; "b" takes longer in one launch, "a" in all together."""
     launches = [("a", ns, {}) for ns in range(1, 102)] + [("b", 200, {})]
     made = profile([launches])
@@ -34,7 +34,7 @@ def test_rates_of_several_launches_are_all_bytes_over_all_time():
     assert (amount.value, amount.convention) == (6400, "mean")
 
 
-def test_a_share_made_of_another_ratio_takes_that_of_all_launches():
+def test_a_derived_share_uses_ratios_of_sums():
     """1000 waves for 10 cycles and 200 for 90 are 280 of 3328 slots; adding the launches' own waves gave 1200."""
     counted = [{"SQ_LEVEL_WAVES_ACCUM": waves * n, "GRBM_GUI_ACTIVE": n} for waves, n in ((1000, 10), (200, 90))]
     found = kernels(profile([[("k", 1000, each) for each in counted]]))["k"].values
@@ -42,7 +42,7 @@ def test_a_share_made_of_another_ratio_takes_that_of_all_launches():
     assert found["achieved_occupancy_pct"].value == pytest.approx(100 * 280 / 3328)
 
 
-def test_a_share_of_some_launches_takes_another_ratio_of_these_alone():
+def test_a_partial_share_uses_its_own_launches():
     """Of the launch whose writes were not counted the share says nothing, so its slower reads are not in it either."""
     writes = {"TCC_EA_WRREQ_sum": 100, "TCC_EA_WRREQ_64B_sum": 100}
     both, reads = (
@@ -54,7 +54,7 @@ def test_a_share_of_some_launches_takes_another_ratio_of_these_alone():
     assert reads["read_gbps"].value == pytest.approx(1.28)
 
 
-def test_kernels_that_have_a_metric_by_different_formulas_keep_their_own():
+def test_kernels_keep_their_own_formulas():
     """And what is made of it: "a" was counted, of "b" the profiler evaluated the waves itself."""
     launches = [
         ("a", 1000, {"SQ_LEVEL_WAVES_ACCUM": 2000, "GRBM_GUI_ACTIVE": 10}), ("b", 1000, {"MeanOccupancyPerCU": 8}),
@@ -93,7 +93,7 @@ def test_a_share_above_100_of_two_chips_together_is_left_out():
     assert any("3068.16 waves is above what is possible, 2880" in flag for flag in found.flags)
 
 
-def test_the_mean_over_several_passes_is_given_where_it_is_another_number():
+def test_a_differing_mean_over_passes_is_given():
     """rocprof-compute's: 2000 and 4000 wave-cycles over the 25 cycles of pmc_perf; their own pass has 10 and 40."""
     own = [("k", 1000, {"SQ_LEVEL_WAVES_ACCUM": n, "GRBM_GUI_ACTIVE": busy}) for n, busy in ((2000, 10), (4000, 40))]
     made = profile([[("k", 1000, {"GRBM_GUI_ACTIVE": 25, "TCC_HIT_sum": 1})] * 2, own])
@@ -122,7 +122,7 @@ def test_of_passes_that_all_have_a_metric_the_first_is_taken():
     assert (found.value, found.passes, found.launches) == (pytest.approx(6.4), ("pass_0",), 1)
 
 
-def test_launches_that_different_passes_measured_are_one_kernel_s():
+def test_launches_of_different_passes_are_one_kernel():
     """Two sizes in two runs: the bytes were those of the first run alone, beside the bandwidth of both."""
     made = profile([[("k", 1000, READS)], [("k", 3000, {name: 3 * count for name, count in READS.items()})]])
     made.dispatches["grid"] = [256 * 64, 256 * 128]
@@ -146,7 +146,7 @@ def test_a_pass_without_times_leaves_rates_to_one_that_has_them():
     assert found["l2_gbps"].flags == ()
 
 
-def test_of_two_timing_passes_the_first_that_has_the_launch_counts():
+def test_the_first_timing_pass_of_a_launch_counts():
     """The second fills in what the first lacks."""
     made = profile([[("k", 1000, {}), ("k", 1000, {})], [("k", 5000, {}), ("k", 7000, {})]])
     made.dispatches.loc[1, ["start_ns", "end_ns"]] = pd.NA

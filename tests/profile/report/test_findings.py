@@ -27,7 +27,7 @@ def keys(numbers, limiter=""):
     return [finding.key for finding in find(numbers, limiter)]
 
 
-def test_a_kernel_near_the_memory_roof_is_told_so_with_its_numbers():
+def test_a_memory_bound_kernel_is_named_with_its_numbers():
     """The share of the peak and the peak itself."""
     (found,) = find(BUSY | {"memory_pct": 78.0})
     assert found.sentence.startswith("memory bound at 78 % of 5.32 TB/s")
@@ -79,7 +79,7 @@ def test_a_block_of_rdna_has_a_pair_of_compute_units(blocks, found):
     assert keys(RX_7900_XT | {"blocks": blocks}) == found
 
 
-def test_traffic_above_the_dram_s_peak_is_not_called_memory_bound():
+def test_traffic_above_the_dram_peak_is_not_memory_bound():
     """Radeons with an Infinity Cache show it for K and V that fit there: the DRAM is then not what limits."""
     (found,) = find(RX_7900_XT | {"memory_pct": 140.0, "read_gbps": 1000.0, "write_gbps": 120.0})
     assert found.key == "infinity-cache-bound"
@@ -113,7 +113,7 @@ def test_a_gain_is_no_less_than_what_could_go(key, numbers, bound):
     assert gains[key] == pytest.approx(bound)
 
 
-def test_a_launch_of_few_rounds_is_not_taken_for_one_of_uneven_blocks():
+def test_few_rounds_are_not_taken_for_uneven_blocks():
     """2,048 blocks of which 1,216 fit: not their order leaves slots empty, but that there are no more of them."""
     numbers = BUSY | {"achieved_occupancy_pct": 46.0, "theoretical_occupancy_pct": 100.0, "blocks_that_fit": 1216.0}
     (few,) = find(numbers | {"blocks": 2048.0})
@@ -131,7 +131,7 @@ def test_numbers_that_are_too_low_are_not_told_as_facts():
     assert "too low" not in memory.sentence
 
 
-def test_a_number_that_only_decides_or_is_only_told_is_remarked_on_too():
+def test_numbers_too_low_are_remarked_on_wherever_used():
     """Neither may be taken for a fact: the condition may hold for a wrong reason, the sentence be wrong."""
     conflicts = BUSY | {"lds_conflict_time_pct": 5.0, "lds_conflict_pct": 20.0}
     (told,) = find(conflicts, "", {"lds_conflict_pct"})

@@ -70,7 +70,7 @@ def test_a_kernel_whose_lds_is_busy_is_bound_by_it():
     assert not any("latency" in each.key or "rounds" in each.key for each in others)
 
 
-def test_a_kernel_that_reads_lines_for_parts_of_them_is_bound_by_the_vector_l1():
+def test_partial_line_reads_are_bound_by_the_vector_l1():
     """48.5 TB/s of lines where 786,432 instructions of 64 lanes ask for 27.7 TB/s at most."""
     (kernel,) = report(BMM1).kernels
     assert [(each.key, round(each.pct, 1)) for each in kernel.bounds.known[:4]] == [
@@ -95,7 +95,7 @@ def test_what_lds_moved_is_no_more_than_its_instructions_can():
     assert without.values["lds_moved_gbps"].value == pytest.approx(524288 * 1024 / 37482, rel=0.001), "at most"
 
 
-def test_limits_that_were_not_counted_are_listed_and_not_taken_for_free():
+def test_uncounted_limits_are_listed():
     """Without LDS and L1 counters nothing is near, and nothing is said to be far."""
     few = {name: value for name, value in BMM2.items() if "LDS" not in name and "TCP" not in name}
     (kernel,) = report(few).kernels
@@ -104,7 +104,7 @@ def test_limits_that_were_not_counted_are_listed_and_not_taken_for_free():
     assert [finding.key for finding in kernel.findings] == ["few-rounds"]
 
 
-def test_what_a_gpu_cannot_count_is_told_from_what_was_not_counted():
+def test_uncountable_limits_differ_from_uncounted_ones():
     """RDNA has no counter of matrix units; without a GPU nothing is taken for either."""
     known = bounds({"memory_pct": 30.0}, "gfx1100")
     assert [limit.key for limit in known.uncounted] == ["vector"]

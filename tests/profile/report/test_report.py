@@ -111,7 +111,7 @@ def test_each_type_that_the_matrix_units_multiply_has_its_roof(agent, drawn, not
         assert f"matrix units, {roof}" not in page
 
 
-def test_measured_roofs_of_small_types_are_drawn_beside_the_peaks():
+def test_measured_roofs_of_small_types_are_drawn():
     """rocprof-compute's roofline.csv has them as MFMAF8Flops, MFMAF6Flops and MFMAF4Flops."""
     made = profile(("attention", 100_000))
     roof = {"device": 0, "roof": "MFMA F8", "unit": "GFLOP/s", "mean": 1.9e6, "file": "run/roofline.csv"}
@@ -176,7 +176,7 @@ def test_the_roofline_is_what_its_axes_say():
     assert [roof.label.split()[0] for roof in above.roofs][:3] == ["MALL", "memory", "HBM"], "the fastest first"
 
 
-def test_a_flagged_occupancy_is_marked_like_any_other_flagged_metric():
+def test_a_flagged_occupancy_is_marked():
     """With a star in both tables; one without remarks has none."""
     made = profile_report.build(profile(("attention", 100_000)))
     (kernel,) = made.kernels
@@ -206,7 +206,7 @@ def test_fifty_kernels_with_long_names_are_less_than_a_megabyte():
     assert len(profile_pages.profile_html(profile_report.build(profile(*names)), 0)) < 1_000_000
 
 
-def test_a_kernel_on_an_unknown_gpu_is_shown_with_the_reason_for_what_is_missing():
+def test_a_kernel_on_an_unknown_gpu_is_shown_with_a_reason():
     """Times are there, metrics are not."""
     made = profile(("attention", 100_000))
     made.agents = made.agents.iloc[:0]
@@ -298,7 +298,7 @@ def test_launches_of_two_runs_are_compared_as_their_kernels(tmp_path, monkeypatc
     assert [(pair["kernel"], pair["time_ratio"]) for pair in found["against"]] == [("a", 2.0)]
 
 
-def test_a_comparison_says_when_the_gpus_differ_and_what_is_wrong_in_the_earlier_files():
+def test_a_comparison_of_different_gpus_has_a_caution():
     """An MI300A's copy beside an MI300X's was "-50.1 %" with nothing else said."""
     before, after = profile(("a", 1000)), profile(("a", 500))
     before.agents = before.agents.assign(product="MI300A", cus=228, xccs=6)
@@ -322,7 +322,7 @@ def test_the_trace_has_each_dispatch_at_its_time():
     assert [(event["ts"], event["dur"], event["name"]) for event in slices] == [(0, 1.5, "x"), (10, 1.5, "a")]
 
 
-def test_a_trace_has_a_track_for_each_queue_of_each_process_and_gpu():
+def test_a_trace_has_a_track_per_queue():
     """All call their first queue 1: on one track, launches that ran at once would be taken for nested ones."""
     made = profile(("a", 15_000))
     made.agents = pd.concat([made.agents] * 2, ignore_index=True).assign(number=[4, 5])
@@ -335,7 +335,7 @@ def test_a_trace_has_a_track_for_each_queue_of_each_process_and_gpu():
     }  # fmt: skip
 
 
-def test_a_trace_has_each_pass_from_its_own_start_and_says_what_it_leaves_out(monkeypatch):
+def test_a_trace_starts_each_pass_at_0(monkeypatch):
     """Passes ran one after another; a launch without an end has no length, and is not counted as left out."""
     made = profile(("a", 1500))
     made.dispatches["pass"] = pd.Categorical(["run", "run", "again"])

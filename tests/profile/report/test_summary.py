@@ -62,7 +62,7 @@ def test_the_limit_that_bounds_a_kernel_is_its_verdict():
     ],
     ids=["not counted", "in part", "times only", "short", "stood still", "far"],
 )  # fmt: skip
-def test_each_kernel_has_a_verdict_or_the_command_that_leads_to_one(counted, code, said, command):
+def test_each_kernel_has_a_verdict_or_a_command(counted, code, said, command):
     """Six of eleven real inputs had no finding and no word why."""
     reason = verdict(counted)
     assert (reason.code, reason.remedy) == (code, command)
@@ -98,7 +98,7 @@ def test_without_times_the_limits_that_need_them_are_named():
     assert kernel.verdict.remedy == "rocattn profile -- COMMAND"
 
 
-def test_kernels_with_one_verdict_have_one_line_and_the_runtime_s_own_none():
+def test_kernels_with_the_same_verdict_share_a_line():
     """22 findings of one rule were 22 lines; copies are nobody's to make faster, but their time is said."""
     made = made_of({"ns": 40_000})
     row = made.dispatches
@@ -112,7 +112,7 @@ def test_kernels_with_one_verdict_have_one_line_and_the_runtime_s_own_none():
     assert summary.runtime == "copies and fills of the HIP runtime: 14 % of the time"
 
 
-def test_a_long_kernel_is_not_hidden_among_others_of_the_same_verdict():
+def test_a_long_kernel_has_a_line_of_its_own():
     """One block on 304 compute units, and nearly all of the time: its own numbers and gain."""
     made = made_of({"ns": 40_000})
     row = made.dispatches
@@ -131,7 +131,7 @@ def test_dispatches_have_no_verdict_and_a_line_that_says_so():
     assert summary.why_none
 
 
-def test_a_comparison_begins_with_the_change_and_the_limit_that_moved():
+def test_a_comparison_begins_with_the_change():
     """29 % slower, as LDS went from 23 to 79 %: the report listed 20 metrics and drew no conclusion."""
     before, after = report(BMM1), report(BMM2)
     pairs = profile_compare.compare(before, after)

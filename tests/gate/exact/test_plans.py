@@ -40,8 +40,8 @@ def test_what_is_as_in_base_passes_and_is_counted():
     """Of each problem a plan and a workspace an architecture, a choice, another backend, two workspaces here."""
     found = exact_plans.compare(answers(), answers(), ARCHS)
     assert [(one.metric, one.status, one.reason) for one in found] == [
-        ("plan", "pass", "8 plans and backend choices of 2 problems are those of base"),
-        ("workspace", "pass", "8 workspaces of 2 problems are those of base"),
+        ("plan", "pass", "8 plans and backend choices of 2 problems equal base's"),
+        ("workspace", "pass", "8 workspaces of 2 problems equal base's"),
     ]
 
 
@@ -126,7 +126,7 @@ def test_another_geometry_is_listed_and_not_judged(changed, says):
     entry = found["changed plans or choices", ""]
     assert says in entry.causes[0].text
     assert entry.causes[0].text.endswith(" (p)")  # one problem, on two architectures
-    assert entry.reason.startswith("2 plans or choices are others than base's")
+    assert entry.reason.startswith("2 plans or choices differ from base's")
 
 
 def test_a_workspace_that_grows_by_a_page_is_a_regression():

@@ -1,4 +1,4 @@
-"""What both sides plan, allocate and select: asked of each revision's own code, in its own environment."""
+"""What both sides plan, allocate and select, asked of each revision's own code in its own environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 300.0
 
 
 class ProbeError(RocattnError):
-    """Raised when a revision could not be asked; one line."""
+    """Raised when a revision does not answer; one line."""
 
 
 class PlannedLaunch(msgspec.Struct, frozen=True):
@@ -62,14 +62,14 @@ class PlanAnswer(msgspec.Struct, frozen=True):
 
 
 class BackendAnswer(msgspec.Struct, frozen=True):
-    """What a backend says to a problem.
+    """A backend's answer to a problem.
 
     Attributes:
         available, supports: Whether it works on this machine, and computes the problem.
-        priority: The highest of those able is selected.
-        stand_in: Whether it runs on something in place of its hardware.
-        why: Its reason, if it is not both.
-        workspace_bytes: What it allocates on the host; None where that is not known.
+        priority: The able backend with the highest one is selected.
+        stand_in: Whether it runs on a replacement of its hardware.
+        why: Its reason if it is not available or does not support the problem.
+        workspace_bytes: What it allocates on the host; None if unknown.
     """
 
     available: bool
@@ -86,7 +86,7 @@ class BackendAnswer(msgspec.Struct, frozen=True):
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """What one side says to one problem; ``unknown`` if its code has no such problem."""
+    """One side's answers to one problem; ``unknown`` if its code has no such problem."""
 
     selected: str = ""
     why: str = ""
@@ -101,36 +101,38 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 def usual_problems() -> dict[str, AttentionConfig]:
-    """Return the fixed list of problems by label: the quick grids, in the GPU's types, too, and each option once."""
-    found = [config for name in ("inference", "gemma", "decode") for config in GRIDS[name].configs(quick=True)]
-    found += [config.replace(dtype="float16") for config in found]
+    """Return the fixed list of problems by label: the quick grids, also in the GPU's dtypes, and each option once."""
+    problems = [config for name in ("inference", "gemma", "decode") for config in GRIDS[name].configs(quick=True)]
+    problems += [config.replace(dtype="float16") for config in problems]
     some = GRIDS["inference"].configs(quick=True)
-    found += [config.replace(direction="backward", dtype=dtype) for config in some for dtype in ("float32", "float16")]
+    problems += [
+        config.replace(direction="backward", dtype=dtype) for config in some for dtype in ("float32", "float16")
+    ]
     prompt = max(some, key=lambda config: (config.seq_q, config.causal)).replace(dtype="float16")
-    found += [prompt.replace(dtype="bfloat16"), prompt.replace(layout="BHSD"), prompt.replace(layout="BSE")]
+    problems += [prompt.replace(dtype="bfloat16"), prompt.replace(layout="BHSD"), prompt.replace(layout="BSE")]
     options: tuple[dict[str, Any], ...] = (
         {"mask": "bool", "mask_shape": (1, 1, prompt.seq_q, prompt.seq_k), "causal": False},
         {"mask": "additive", "mask_shape": prompt.scores_shape, "causal": False},
         {"window": (128, 0)}, {"softcap": 30.0}, {"alibi": True}, {"sinks": True}, {"return_lse": True},
         {"head_dim": 80, "head_dim_v": 80}, {"head_dim": 192, "head_dim_v": 128}, {"num_kv_heads": 2},
     )  # fmt: skip
-    found += [prompt.replace(**changed) for changed in options]
-    found += [prompt.replace(**changed, direction="backward") for changed in options[:3]]
-    return {config.label: config for config in found}
+    problems += [prompt.replace(**changed) for changed in options]
+    problems += [prompt.replace(**changed, direction="backward") for changed in options[:3]]
+    return {config.label: config for config in problems}
 
 
 def ready(context: Context, labels: Iterable[str]) -> None:
-    """Have both sides compile their CPU kernels, where a benchmark runs them: its own time is not for that.
+    """Compile both sides' CPU kernels if a benchmark runs them, so that its time limit does not include the compiler.
 
-    The compiler takes a minute and more on a busy machine. Base's kernels are mostly in the cache already, so that a
-    limit on the whole process would fail head for being new.
+    The compiler takes a minute and more on a busy machine. Base's kernels are usually in the cache already, so head
+    would fail by a time limit just for being new.
     """
     if not any("'cpu-flash'" in label for label in labels):
         return
     some = GRIDS["inference"].configs(quick=True)[0]
     context.say("compiling the CPU kernels of both sides, unless they are there")
     for side in SIDES:
-        # A side that cannot answer says why where it counts: its benchmarks fail.
+        # If a side cannot answer, its benchmarks fail and say why.
         with contextlib.suppress(ProbeError):
             ask(context, side, {some.label: some}, ())
 

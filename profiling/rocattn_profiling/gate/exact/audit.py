@@ -1,8 +1,8 @@
-"""The machine code of both sides' kernels, compared: only what can differ is compiled.
+"""Machine code of both sides' kernels, compared; only what can differ is compiled.
 
-The same source, macros and compiler give the same bytes. So a kernel whose files and macros are those of base is left
-out without a look, and a pull request that touches one kernel compiles that kernel. Both sides are compiled by this
-machine's compiler: a difference is one of the sources.
+The same source, macros and compiler give the same bytes. So a kernel whose files and macros equal base's is skipped,
+and a pull request that touches one kernel compiles that kernel. Both sides are compiled by this machine's compiler, so
+every difference comes from the sources.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ _ERROR = re.compile(r"(?:^|\s)(\S+?):(\d+):\d+: (?:fatal )?error:")
 
 
 class Kernels(NamedTuple):
-    """What one side ships: its checkout, and the compilations that it makes."""
+    """What one side ships: its checkout and its compilations."""
 
     tree: Path
     shipped: Sequence[Shipped]
 
     @property
     def root(self) -> Path:
-        """Where its sources are."""
+        """The folder of its sources."""
         return self.tree / KERNELS
 
 
 class Compared(NamedTuple):
-    """What came of comparing machine code.
+    """Result of `compare_kernels`.
 
     Attributes:
-        same: Kernels of each architecture that are not compiled, being base's byte for byte.
+        same: Architecture -> number of kernels that equal base's byte for byte, which are not compiled.
         comparison: Of the others.
         before, after: Their facts by (architecture, name).
-        broken: Why head's does not compile, of kernels that do not compile on either side.
+        broken: The compiler's error on head, for kernels that compile on neither side.
     """
 
     same: dict[str, int]
@@ -91,21 +91,21 @@ def compare_kernels(
     Args:
         base: Before.
         head: Now.
-        jobs: Processes at once; 0 for the cores available.
-        say: Told how many are compiled.
+        jobs: Number of processes; 0 for the cores available.
+        say: Prints how many are compiled.
 
     Raises:
         ToolchainError: When there is no compiler.
     """
-    old, new = ({_key(one): one for one in side.shipped} for side in (base, head))
+    old, new = ({(kernel.arch, kernel.name): kernel for kernel in side.shipped} for side in (base, head))
     same: dict[str, int] = {}
-    left: set[tuple[str, str]] = set()
+    equal: set[tuple[str, str]] = set()
     contents = [_Contents(side.root) for side in (base, head)]
     for key in old.keys() & new.keys():
         if contents[0].of(old[key]) == contents[1].of(new[key]):
             same[key[0]] = same.get(key[0], 0) + 1
-            left.add(key)
-    wanted = [[one for key, one in side.items() if key not in left] for side in (old, new)]
+            equal.add(key)
+    wanted = [[kernel for key, kernel in side.items() if key not in equal] for side in (old, new)]
     if count := len(wanted[0]) + len(wanted[1]):
         say(f"machine code: {count} of {len(old) + len(new)} compilations can differ")
     jobs = jobs or len(os.sched_getaffinity(0))
@@ -114,33 +114,29 @@ def compare_kernels(
         facts, problems = facts_of_all(kernels, side.root, jobs=jobs) if kernels else ([], [])
         audits.append(Audit(subject=name, rates=rates_version(), kernels=facts, problems=problems))
     before, after = ({(facts.arch, facts.name): facts for facts in audit.kernels} for audit in audits)
-    neither = sorted((old.keys() & new.keys()) - left - before.keys() - after.keys())
+    neither = sorted((old.keys() & new.keys()) - equal - before.keys() - after.keys())
     broken = {(arch, name): problem_of(audits[1], name, arch) for arch, name in neither}
     return Compared(same, compare(*audits), before, after, broken)
 
 
-def _key(one: Shipped) -> tuple[str, str]:
-    return one.arch, one.name
-
-
 class _Contents:
-    """Hashes of all that compilations of one side read; each source and its headers are read once."""
+    """Hashes of everything that compilations of one side read. Each source and its headers are read once."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._sources: dict[str, str] = {}
 
-    def of(self, one: Shipped) -> str:
+    def of(self, kernel: Shipped) -> str:
         """Return the hash of one compilation."""
-        if one.source not in self._sources:
-            read = inputs_of(self._root / "include", self._root / one.source)
-            self._sources[one.source] = content_key(part for entry in read for part in entry)
-        macros = [f"{name}={value}" for name, value in sorted(one.defines.items())]
-        return content_key([one.arch, one.source, one.symbol, *macros, self._sources[one.source]])
+        if kernel.source not in self._sources:
+            inputs = inputs_of(self._root / "include", self._root / kernel.source)
+            self._sources[kernel.source] = content_key(part for file in inputs for part in file)
+        macros = [f"{name}={value}" for name, value in sorted(kernel.defines.items())]
+        return content_key([kernel.arch, kernel.source, kernel.symbol, *macros, self._sources[kernel.source]])
 
 
 def error_at(text: str) -> Location | None:
-    """Return the place in the kernels' sources that a compiler's message names; None where it names none of them."""
+    """Return the location in the kernels' sources that a compiler's message names; None where it names none."""
     match = _ERROR.search(text)
     if match is None:
         return None
@@ -156,7 +152,7 @@ def error_at(text: str) -> Location | None:
 
 
 def cost_ratio(finding: Finding, before: KernelFacts, after: KernelFacts) -> float | None:
-    """Return by what factor the cost that a finding is about grew; None where it began at nothing."""
+    """Return the factor by which the cost of a finding grew; None where it was zero."""
     if finding.metric == "occupancy":
         return _ratio(_waves(after), _waves(before))
     if finding.metric in {"blocks", "global loads", "matrix"}:  # more of these is better
@@ -176,11 +172,11 @@ def _waves(facts: KernelFacts) -> float | None:
 
 
 class PinFiles:
-    """The pins of both checkouts: whether a change was accepted in the reviewed way, or crept in over many commits.
+    """The pins of both checkouts: they show what review accepted, and what crept in over many commits.
 
     Args:
         base, head: The checkouts.
-        note: Told why head's pins of an architecture do neither.
+        note: Takes the reason why head's pins of an architecture cannot be used.
     """
 
     def __init__(self, base: Path, head: Path, note: Callable[[str], None] = lambda _: None) -> None:
@@ -196,22 +192,22 @@ class PinFiles:
         return not _worse(new, after)
 
     def crept(self, before: KernelFacts, after: KernelFacts) -> list[Finding]:
-        """Return what is worse than the pin though not than base, which meets the pin."""
+        """Return what is worse than the pin, where base still meets it."""
         pin = self._pin("head", after)
         return [] if pin is None or _worse(pin, before) else _worse(pin, after)
 
     def outdone(self, after: KernelFacts) -> bool:
-        """Whether the kernel is better than its pin, which then wants to be renewed."""
+        """Whether the kernel is better than its pin, which should then be renewed."""
         pin = self._pin("head", after)
-        return pin is not None and any(one.severity == "better" for one in differences(pin, after))
+        return pin is not None and any(finding.severity == "better" for finding in differences(pin, after))
 
     def _pin(self, side: str, facts: KernelFacts) -> Pin | None:
-        """Return a kernel's pin; None where there is none, or it is of another compiler or table of rates."""
+        """Return a kernel's pin; None without one, or if another compiler or table of rates made it."""
         pins = self._pins(side, facts)
         return pins.kernels.get(facts.name) if pins else None
 
     def _pins(self, side: str, facts: KernelFacts) -> Pins | None:
-        """Return the pins of a kernel's architecture, if they can be compared with it."""
+        """Return the pins of a kernel's architecture, if they are comparable."""
         if (side, facts.arch) not in self._read:
             try:
                 self._read[side, facts.arch] = self._comparable(side, facts)
@@ -219,7 +215,7 @@ class PinFiles:
                 self._read[side, facts.arch] = None
                 if side == "head":
                     place = str(error).replace(f"{self._trees[side]}/", "")
-                    self._note(f"the pins of {facts.arch} neither accept nor remember anything: {place}")
+                    self._note(f"the pins of {facts.arch} cannot be used: {place}")
         return self._read[side, facts.arch]
 
     def _comparable(self, side: str, facts: KernelFacts) -> Pins | None:
@@ -240,38 +236,42 @@ class PinFiles:
 
 
 def _worse(pin: Pin, facts: KernelFacts) -> list[Finding]:
-    return [one for one in differences(pin, facts) if one.severity == "worse"]
+    return [finding for finding in differences(pin, facts) if finding.severity == "worse"]
 
 
 def audit_entries(
     compared: Compared, shipped: dict[tuple[str, str], Shipped], head: Kernels, pins: PinFiles
 ) -> list[Entry]:
-    """Return an entry for each kernel that got worse, better, came or went, and one an architecture for the rest.
+    """Return an entry for each kernel that got worse or better, came or went, and one per architecture for the rest.
 
     Args:
         compared: Both sides' machine code.
-        shipped: Head's compilations by (architecture, name): to find the lines of what got worse.
-        head: Where they are compiled from.
+        shipped: Head's compilations by (architecture, name), to find the source lines of what got worse.
+        head: Head's kernels.
         pins: Both sides' pins.
     """
     grouped: dict[tuple[str, str], list[Finding]] = {}
     for finding in compared.comparison.findings:
         grouped.setdefault((finding.arch, finding.kernel), []).append(finding)
-    made: list[Entry] = []
+    entries: list[Entry] = []
     quiet: dict[str, list[int]] = {arch: [count, 0] for arch, count in compared.same.items()}
     for key in dict.fromkeys([*compared.after, *grouped]):
         findings = grouped.get(key, [])
         before, after = compared.before.get(key), compared.after.get(key)
-        if before and after and all(one.severity == "note" for one in findings):
+        if before and after and _are_notes(findings):
             findings = [*pins.crept(before, after), *findings]
-        if all(one.severity == "note" for one in findings):
+        if _are_notes(findings):
             count = quiet.setdefault(key[0], [0, 0])
             count[0], count[1] = count[0] + 1, count[1] + bool(findings)
             continue
-        made.append(_kernel_entry(key, findings, before, after, pins))
-    made += [_neither(arch, name, why) for (arch, name), why in compared.broken.items()]
-    made.sort(key=lambda entry: (entry.status != "regression", entry.arch, entry.label))
-    return [*_with_lines(made, shipped, head), *(_rest(arch, *count) for arch, count in sorted(quiet.items()))]
+        entries.append(_kernel_entry(key, findings, before, after, pins))
+    entries += [_broken(arch, name, error) for (arch, name), error in compared.broken.items()]
+    entries.sort(key=lambda entry: (entry.status != "regression", entry.arch, entry.label))
+    return [*_with_lines(entries, shipped, head), *(_rest(arch, *count) for arch, count in sorted(quiet.items()))]
+
+
+def _are_notes(findings: Sequence[Finding]) -> bool:
+    return all(finding.severity == "note" for finding in findings)
 
 
 def _kernel_entry(
@@ -281,10 +281,10 @@ def _kernel_entry(
     after: KernelFacts | None,
     pins: PinFiles,
 ) -> Entry:
-    """Return the entry of a kernel by its gravest findings; its numbers are those of what grew most."""
+    """Return the entry of a kernel by its most severe findings; its numbers are those of what grew most."""
     arch, name = key
-    severity = next(one.severity for one in findings if one.severity != "note")
-    told = [one for one in findings if one.severity == severity]
+    severity = next(finding.severity for finding in findings if finding.severity != "note")
+    findings = [finding for finding in findings if finding.severity == severity]
     status: Status = {
         "worse": "regression",
         "better": "improvement",
@@ -292,75 +292,76 @@ def _kernel_entry(
         "missing": "removed",
         "new": "new",
     }[severity]  # type: ignore[assignment]  # all of them are statuses
-    reason = "; ".join(one.text for one in told)
-    sized = [(one, cost_ratio(one, before, after) if before and after else None) for one in told]
-    # A waiver's ceiling must hold for each of them, and nothing bounds what has no ratio.
+    reason = "; ".join(finding.text for finding in findings)
+    sized = [(finding, cost_ratio(finding, before, after) if before and after else None) for finding in findings]
+    # A waiver's ceiling must hold for each finding, and nothing bounds one without a ratio.
     first, ratio = max(sized, key=lambda item: item[1] or math.inf) if status == "regression" else sized[0]
-    waiver, base, worth = "", first.before, first.after
+    waiver, old, new = "", first.before, first.after
     if before and after:
         if first.metric == "occupancy" and before.occupancy and after.occupancy:
-            base, worth = before.occupancy.waves_per_simd, after.occupancy.waves_per_simd
+            old, new = before.occupancy.waves_per_simd, after.occupancy.waves_per_simd
         if status == "regression" and pins.accepts(after):
             status, waiver = "waived", f"this change renewed the kernel's pin in {PINS}/{arch}.json"
         if status == "improvement" and pins.outdone(after):
-            reason += (
-                "; renew its pin with `rocattn kernels audit --write-pins`, so that the gain cannot be lost unseen"
-            )
+            reason += "; renew its pin with `rocattn kernels audit --write-pins`, or the gain may be lost unnoticed"
     decided = decision_of(name, status, ratio, reason) if ratio and status in _RATIOS else None
     return Entry(
         label=name, name=name.partition(" ")[0], metric="audit", arch=arch, status=status,
-        waiver=waiver, unit=UNITS.get(first.metric, ""), base=base, head=worth, reason=reason, decision=decided,
-        causes=[Cause(kind="machine code", text=one.text, about=one.metric, location=_source(one)) for one in told],
+        waiver=waiver, unit=UNITS.get(first.metric, ""), base=old, head=new, reason=reason, decision=decided,
+        causes=[
+            Cause(kind="machine code", text=finding.text, about=finding.metric, location=_source(finding))
+            for finding in findings
+        ],
     )  # fmt: skip
 
 
-def _neither(arch: str, name: str, why: str) -> Entry:
-    """Return the entry of a kernel that compiles on neither side: nobody knows what became of it."""
-    reason = f"it does not compile on either side: {why}"
+def _broken(arch: str, name: str, error: str) -> Entry:
+    """Return the entry of a kernel that compiles on neither side."""
+    reason = f"it does not compile on either side: {error}"
     return Entry(
         label=name, name=name.partition(" ")[0], metric="audit", arch=arch, status="broken", reason=reason
     )  # fmt: skip
 
 
 def _source(finding: Finding) -> Location | None:
-    """Return a kernel's file, with the line of the compiler's error where that is what happened."""
+    """Return a kernel's file, with the line if the finding is a compiler's error."""
     return error_at(finding.text) or (Location(path=f"{KERNELS}/{finding.file}") if finding.file else None)
 
 
 def _rest(arch: str, kernels: int, noted: int) -> Entry:
-    what = f"{kernels} kernels"
-    changed = f"{noted} of them with changes without consequence" if noted else "without any difference that counts"
-    return Entry(label=what, name="kernels", metric="audit", arch=arch, status="pass", reason=f"{what}: {changed}")
+    name = f"{kernels} kernels"
+    changes = f"{noted} of them with changes without consequence" if noted else "without any difference that counts"
+    return Entry(label=name, name="kernels", metric="audit", arch=arch, status="pass", reason=f"{name}: {changes}")
 
 
-def _with_lines(made: list[Entry], shipped: dict[tuple[str, str], Shipped], head: Kernels) -> list[Entry]:
-    """Say of the first kernels that got worse which source lines cost most; each may take a compilation."""
-    found = []
+def _with_lines(entries: list[Entry], shipped: dict[tuple[str, str], Shipped], head: Kernels) -> list[Entry]:
+    """Locate the costliest source lines of the first kernels that got worse; each may take a compilation."""
+    located = []
     left = MOST
-    for entry in made:
-        one = shipped.get((entry.arch, entry.label))
-        if entry.status != "regression" or one is None or not left:
-            found.append(entry)
+    for entry in entries:
+        kernel = shipped.get((entry.arch, entry.label))
+        if entry.status != "regression" or kernel is None or not left:
+            located.append(entry)
             continue
         left -= 1
         try:
-            lines = lines_of_shipped(one, head.root)
-        except RocattnError:  # it does not compile: that is the finding itself
+            lines = lines_of_shipped(kernel, head.root)
+        except RocattnError:  # it does not compile, which is the finding itself
             lines = []
-        found.append(msgspec.structs.replace(entry, causes=_located(entry.causes, lines, one)))
-    return found
+        located.append(msgspec.structs.replace(entry, causes=_located(entry.causes, lines, kernel)))
+    return located
 
 
-def _located(causes: Sequence[Cause], lines: Sequence[SourceLine], one: Shipped) -> list[Cause]:
-    """Give each cause the line that it is likeliest about: of spills one that saves registers, else the costliest."""
-    made = []
+def _located(causes: Sequence[Cause], lines: Sequence[SourceLine], kernel: Shipped) -> list[Cause]:
+    """Give each cause its likeliest line: for spills one that saves registers, else the costliest."""
+    located = []
     for cause in causes:
-        # Of the fitting lines the first; without one, the first of the others.
+        # The first line that fits, else the first of the others.
         line = min(lines, key=lambda line: line.spills != (cause.about in _ABOUT_SPILLS), default=None)
         if line is None:
-            made.append(cause)
+            located.append(cause)
             continue
-        folder = KERNELS if line.file.startswith("include/") else f"{KERNELS}/{one.source.rpartition('/')[0]}"
+        folder = KERNELS if line.file.startswith("include/") else f"{KERNELS}/{kernel.source.rpartition('/')[0]}"
         where = Location(path=f"{folder}/{line.file}", line=line.number)
-        made.append(msgspec.structs.replace(cause, text=f"{cause.text} [{line}]", location=where))
-    return made
+        located.append(msgspec.structs.replace(cause, text=f"{cause.text} [{line}]", location=where))
+    return located

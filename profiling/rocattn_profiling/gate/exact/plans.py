@@ -1,8 +1,8 @@
-"""Plans, workspaces and the choice of a backend, compared: pure functions of what both sides answered.
+"""Plans, workspaces and the choice of a backend, compared: pure functions of both sides' answers.
 
-These numbers are exact, so any change is told. A change fails only by its consequence: a problem that loses the flash
-path, its plan or its backend, or that takes more memory. Another tile or grid is listed: whether it is faster is for
-the clock, or for the audit of the kernels, to say.
+These numbers are exact, so every change is reported. A change fails only by its consequence: a problem loses the flash
+path, its plan or its backend, or takes more memory. Another tile or grid is only listed: the clock, or the audit of the
+kernels, decides whether it is slower.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.verdict import Status
 
 PAGE_BYTES = 4096
-"""Memory is taken in pages: a workspace that grows by less costs nothing."""
-_NAMED = 8  # kinds of change that are written out
+"""Memory is allocated in pages, so a workspace that grows by less costs nothing."""
+_NAMED = 8  # causes listed for one entry
 
 
 FLASH_PATH = "flash path"
@@ -32,13 +32,13 @@ FLASH_PATH = "flash path"
 
 
 class _Change(NamedTuple):
-    """What became of one problem on one architecture (or on the host: "").
+    """The difference in one respect of one problem on one architecture (or on the host: "").
 
     Attributes:
-        status, metric: As in `Entry`; "pass" if nothing did.
-        group: What is judged as one, over all problems: "flash path", "select cpu-flash".
-        problem, arch: Which.
-        text: What happened, a clause.
+        status, metric: As in `Entry`; "pass" for no difference.
+        group: What is judged together over all problems: "flash path", "select cpu-flash".
+        problem, arch: Label of the problem, and the architecture.
+        text: The difference, as a clause.
         base, head: Bytes of a workspace.
     """
 
@@ -53,12 +53,12 @@ class _Change(NamedTuple):
 
 
 def compare(base: Mapping[str, Answers], head: Mapping[str, Answers], archs: Sequence[str]) -> list[Entry]:
-    """Return an entry for each kind of change that matters, one for all that is merely otherwise, and one for the rest.
+    """Return an entry for each group of changes that matter, one for all other changes, and one for what is equal.
 
     Args:
         base: Base's answers by the problem's label.
         head: Head's.
-        archs: For which plans were asked for.
+        archs: The architectures that plans were asked for.
     """
     asked = [key for key in head if not base[key].unknown]
     known = [key for key in asked if not head[key].unknown]
@@ -76,20 +76,20 @@ def compare(base: Mapping[str, Answers], head: Mapping[str, Answers], archs: Seq
     groups: dict[tuple[str, str, str], list[_Change]] = defaultdict(list)
     for change in changes:
         groups[change.metric, change.group, change.arch].append(change)
-    # A plan is lost or won among all of its architecture, those of the flash path and, of none, all problems.
-    beside = {
+    # Lost plans are counted among all plans of the architecture, those of the flash path included.
+    others = {
         (metric, group, arch): len(groups.get((metric, FLASH_PATH, arch), ()) if arch else known)
         for metric, group, arch in groups
         if group == "plans"
     }
-    judged = (_judged(of_group, beside.get(key, 0)) for key, of_group in groups.items())
+    judged = (_judged(of_group, others.get(key, 0)) for key, of_group in groups.items())
     entries = _merged([entry for entry in judged if entry], archs)
     for metric, what in (("plan", "plans and backend choices"), ("workspace", "workspaces")):
         of_metric = [change for change in changes if change.metric == metric]
-        entries += _listed(metric, [one for one in of_metric if one.status == "ungated"])
-        if same := sum(one.status == "pass" for one in of_metric):
-            text = f"{same} {what} of {len(known)} problems are those of base"
-            entries.append(Entry(label=f"{same} {what}", name=what, metric=metric, status="pass", reason=text))
+        entries += _listed(metric, [change for change in of_metric if change.status == "ungated"])
+        if equal := sum(change.status == "pass" for change in of_metric):
+            text = f"{equal} {what} of {len(known)} problems equal base's"
+            entries.append(Entry(label=f"{equal} {what}", name=what, metric=metric, status="pass", reason=text))
     return entries
 
 
@@ -109,10 +109,10 @@ def _plan(key: str, arch: str, old: PlanAnswer, new: PlanAnswer) -> Iterator[_Ch
     before, after = sum(old.workspaces.values()), sum(new.workspaces.values())
     if old.path != new.path:
         why = f": {new.reason}" if new.reason else ""
-        was, now = (f"the {one.path} path ({_names(one.launches)})" for one in (old, new))
+        was, now = (f"the {side.path} path ({_names(side.launches)})" for side in (old, new))
         text = f"{was} gives way to {now}{why}"
         yield _Change("regression" if old.path == "flash" else "improvement", "plan", FLASH_PATH, key, arch, text)
-        return  # what the other path allocates follows from it
+        return  # the other path's workspaces follow from it
     group = FLASH_PATH if old.path == "flash" else "plans"
     if old.hash == new.hash:
         yield _Change("pass", "plan", group, key, arch, "as in base")
@@ -163,7 +163,7 @@ def _selection(key: str, old: Answers, new: Answers) -> Iterator[_Change]:
         yield _Change("pass", "plan", group, key, "", "as in base")
     for name, answer in old.backends.items():
         now = new.backends.get(name)
-        # The one that is selected is told above; another one is lost to those who name it.
+        # The selected backend is compared above; another one is lost to those who name it.
         if name != old.selected and answer.supports:
             lost = "" if now and now.supports else f": {now.why}" if now else ", which is not there any more"
             text = f"{name} does not compute it any more{lost}" if lost else "as in base"
@@ -203,29 +203,35 @@ def _memory(backend: str, key: str, arch: str, before: int, after: int) -> _Chan
     return _Change(status, "workspace", f"workspace {backend}", key, arch, text, before, after)
 
 
-def _judged(changes: Sequence[_Change], beside: int) -> Entry | None:
-    """Return the entry of one group on one architecture, among so many more; None if nothing in it is to be judged."""
+def _judged(changes: Sequence[_Change], others: int) -> Entry | None:
+    """Return the entry of one group on one architecture; None if nothing in it is to be judged.
+
+    Args:
+        changes: Of the group.
+        others: Number of further plans that a loss is counted among.
+    """
     order: tuple[Status, ...] = ("regression", "improvement", "new")
-    status = next((one for one in order if any(change.status == one for change in changes)), None)
+    status = next((status for status in order if any(change.status == status for change in changes)), None)
     if status is None:
         return None
-    told = [change for change in changes if change.status == status]
-    first, count, kinds = told[0], len(changes) + beside, len({change.text for change in told})
-    causes = _causes(told, "launch" if first.metric == "workspace" else "backend")
+    alike = [change for change in changes if change.status == status]
+    first, count, kinds = alike[0], len(changes) + others, len({change.text for change in alike})
+    causes = _causes(alike, "launch" if first.metric == "workspace" else "backend")
     if first.group == FLASH_PATH and status == "regression":
         causes = [msgspec.structs.replace(cause, about=FLASH_PATH) for cause in causes]
     more = f"; {kinds - 1} more kinds of change" if kinds > 1 else ""
-    reason = f"{len(told)} of {count} problems: {causes[0].text}{more}"
+    reason = f"{len(alike)} of {count} problems: {causes[0].text}{more}"
     base: float | None
     head: float | None
     if first.metric == "workspace":
-        worst = max(told, key=lambda one: _growth(one) if status == "regression" else -_growth(one))
+        worst = max(alike, key=lambda change: _growth(change) if status == "regression" else -_growth(change))
         unit, base, head, ratio = "bytes", worst.base, worst.head, _ratio(worst.base, worst.head)
-        reason = f"{worst.text} of {worst.problem}{_others(told)}"
+        reason = f"{worst.text} of {worst.problem}{_more(alike)}"
     else:
-        lost, gained = (sum(one.status in some for one in changes) for some in ({"regression"}, {"improvement", "new"}))
+        lost = sum(change.status == "regression" for change in changes)
+        gained = sum(change.status in {"improvement", "new"} for change in changes)
         unit, base, head = "problems", count - gained, float(count - lost)
-        # What else was gained makes up for nothing: a regression's ratio is of the problems that base had.
+        # Gains do not offset losses: a regression's ratio is of the problems that base had.
         ratio = _ratio(base - lost, base) if status == "regression" else _ratio(head, base)
     decided = decision_of(first.group, status, ratio, reason) if ratio and status != "new" else None
     return Entry(
@@ -242,41 +248,41 @@ def _ratio(below: float | None, above: float | None) -> float | None:
     return above / below if below and above else None
 
 
-def _others(told: Sequence[_Change]) -> str:
-    return f", and {len(told) - 1} more problems that change alike" if len(told) > 1 else ""
+def _more(alike: Sequence[_Change]) -> str:
+    return f", and {len(alike) - 1} more problems that change alike" if len(alike) > 1 else ""
 
 
 def _causes(changes: Sequence[_Change], kind: Literal["backend", "launch"]) -> list[Cause]:
-    """Return each thing that happened once, the most frequent first, with a problem that it happened to."""
+    """Return each distinct difference once, the most frequent first, with an example of a problem."""
     groups: dict[str, list[_Change]] = defaultdict(list)
     for change in changes:
         groups[change.text].append(change)
     causes = []
     for text, of_text in sorted(groups.items(), key=lambda item: -len(item[1]))[:_NAMED]:
-        problems = list(dict.fromkeys(one.problem for one in of_text))
+        problems = list(dict.fromkeys(change.problem for change in of_text))
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
         causes.append(Cause(kind=kind, text=f"{text} ({problems[0]}{more})", location=error_at(text)))
     return causes
 
 
 def _merged(entries: Sequence[Entry], archs: Sequence[str]) -> list[Entry]:
-    """Return entries, but what happened alike on every architecture once, without naming one."""
-    alike: dict[bytes, list[Entry]] = defaultdict(list)
+    """Merge entries that are equal on every architecture into one without an architecture."""
+    equal: dict[bytes, list[Entry]] = defaultdict(list)
     for entry in entries:
-        alike[msgspec.json.encode(msgspec.structs.replace(entry, arch=""))].append(entry)
-    made: list[Entry] = []
-    for same in alike.values():
-        everywhere = len(same) == len(archs)
-        made += [msgspec.structs.replace(same[0], arch="")] if everywhere else same
-    return made
+        equal[msgspec.json.encode(msgspec.structs.replace(entry, arch=""))].append(entry)
+    merged: list[Entry] = []
+    for group in equal.values():
+        everywhere = len(group) == len(archs)
+        merged += [msgspec.structs.replace(group[0], arch="")] if everywhere else group
+    return merged
 
 
 def _listed(metric: str, changes: Sequence[_Change]) -> list[Entry]:
-    """Return one entry for all that is otherwise without being worse."""
+    """Return one entry for all changes that are neither worse nor better."""
     if not changes:
         return []
     what = "plans or choices" if metric == "plan" else "workspaces"
-    reason = f"{len(changes)} {what} are others than base's, none by a slower path: shown, not judged"
+    reason = f"{len(changes)} {what} differ from base's, none by a slower path: shown, not judged"
     return [
         Entry(
             label=f"changed {what}", name=f"changed {what}", metric=metric, status="ungated", reason=reason,

@@ -1,8 +1,8 @@
 """Runs inside the environment of one revision: what that revision plans, allocates and selects for a list of problems.
 
 A standalone script of the standard library and the revision's own rocattn, since only base's code makes base's plans.
-Called as ``python -s probe.py REQUEST`` (Python 3.10 and later), where REQUEST is the path of a JSON file; the
-answer goes to the file that it names. What an old revision does not have is left out of the answer, never an error.
+Called as ``python -s probe.py REQUEST`` (Python 3.10 and later), where REQUEST is the path of a JSON file that names
+the file for the answer. What an old revision lacks is left out of the answer and is never an error.
 """
 
 import hashlib
@@ -36,12 +36,12 @@ def main() -> None:
 
 
 def answer_to(config: Any, archs: list[str]) -> Answer:
-    """Say all that is known of one problem."""
+    """Return everything about one problem."""
     return {**selection(config), "plans": {arch: planned(config, arch) for arch in archs}}
 
 
 def selection(config: Any) -> Answer:
-    """Ask the registry: who is chosen, and what each backend answers."""
+    """Return the registry's choice, and each backend's answer."""
     try:
         from rocattn.backends import BACKENDS
     except ImportError as error:
@@ -69,23 +69,23 @@ def selection(config: Any) -> Answer:
 
 
 def planned(config: Any, arch: str) -> Answer:
-    """Plan a problem: what is launched how, without the names of code objects, which change with any source."""
+    """Return the plan of a problem, without the names of code objects, which change with every source."""
     try:
         from rocattn.gpu.plan import plan
     except ImportError as error:
         return {"absent": one_line(error)}
     try:
-        made = plan(config, arch).as_dict()
+        launch_plan = plan(config, arch).as_dict()
     except Exception as error:  # noqa: BLE001 - no plan is an answer, too
         return {"problem": one_line(error)}
     keys = ("kernel", "source", "symbol", "defines", "grid", "block", "dynamic_lds_bytes", "args")
-    launches = [{key: launch.get(key) for key in keys} for launch in made["launches"]]
-    told = json.dumps([made["path"], launches, made.get("workspaces", {})], sort_keys=True)
+    launches = [{key: launch.get(key) for key in keys} for launch in launch_plan["launches"]]
+    text = json.dumps([launch_plan["path"], launches, launch_plan.get("workspaces", {})], sort_keys=True)
     for launch in launches:
         del launch["args"]
     return {
-        "path": made["path"], "reason": made.get("reason", ""), "launches": launches,
-        "workspaces": made.get("workspaces", {}), "hash": hashlib.sha256(told.encode()).hexdigest()[:12],
+        "path": launch_plan["path"], "reason": launch_plan.get("reason", ""), "launches": launches,
+        "workspaces": launch_plan.get("workspaces", {}), "hash": hashlib.sha256(text.encode()).hexdigest()[:12],
     }  # fmt: skip
 
 

@@ -1,9 +1,8 @@
 """A verdict as JUnit XML: a test case for each benchmark and exact metric, and one for the verdict as a whole.
 
-A regression is a failure; what ran on base and not on head is an error; what is undecided, waived or not judged is
-skipped.
-A case's time is that of one call on head.
-The verdict's own case fails with it: a CI server that counts failures never takes an empty run for a good one.
+A regression is a failure; a benchmark that ran on base and not on head is an error; one that is undecided, waived or
+not judged is skipped. A case's time is that of one call on head. The verdict has a case of its own, so a CI server that
+counts failures never takes an empty run for a good one.
 """
 
 from __future__ import annotations
@@ -62,25 +61,25 @@ def _case(entry: Entry) -> ET.Element:
 
 
 def _traceback(text: str) -> list[str]:
-    """Return the last lines of a traceback as text: what failed stands at its end."""
+    """Return the last lines of a traceback, where the error is."""
     lines = text[-_TRACEBACK:].splitlines()[-_LINES:]
-    # The white space before a line is kept: Python's tracebacks are read by it.
+    # Indentation is kept: tracebacks are read by it.
     return [line[: len(line) - len(line.lstrip(" "))][:40] + terminal(line, 1000) for line in lines]
 
 
 def _element(group: str, name: str, tag: str, message: str, text: str) -> ET.Element:
-    # Some readers show a case without a time as "NaN": what is no time has 0.
+    # Some readers show a case without a time as "NaN".
     case = ET.Element("testcase", classname=_attribute(group), name=_attribute(name), time="0")
-    # What passes has its numbers as output; what does not has them in the element that says so.
-    told = ET.SubElement(case, tag, message=_attribute(message, 2000)) if tag else case
+    # Numbers are output of a case that passes, else in the element of its outcome.
+    outcome = ET.SubElement(case, tag, message=_attribute(message, 2000)) if tag else None
     if text:
-        place = told if tag else ET.SubElement(case, "system-out")
-        place.text = xml(f"\n{text}\n")
+        output = ET.SubElement(case, "system-out") if outcome is None else outcome
+        output.text = xml(f"\n{text}\n")
     return case
 
 
 def _seconds(value: float) -> str:
-    """Write seconds as XML's decimals, which have no exponent."""
+    """Return seconds as an XML decimal, which has no exponent."""
     return f"{value:.9f}".rstrip("0").rstrip(".")
 
 

@@ -1,7 +1,7 @@
 """A verdict as Markdown: the comment on a pull request, and the summary of a workflow's step.
 
-Worst first, what is undecided second, what is waived third. Everything that comes from the code under test is written
-as text (`rocattn_profiling.base.markup`), and the whole stays below a limit in bytes: what does not fit is counted.
+Regressions come first, undecided benchmarks second, waived ones third. Everything from the code under test is written
+as text (`rocattn_profiling.base.markup`). The whole stays below a limit in bytes, and what does not fit is counted.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _T = TypeVar("_T")
 MARKER = "<!-- rocattn-gate -->"
 COMMENT_BYTES = 63_000  # GitHub takes 65,536 characters, 64 kB in bytes, of which a workflow may want some
 SUMMARY_BYTES = 1_000_000  # of a step; GitHub drops the whole summary above 1 MiB
-# In the table, in this order; what passed, skipped itself or is not judged is counted above it.
+# Rows of the table in this order; entries of other statuses are only counted above it.
 _ROWS: tuple[Status, ...] = (
     "regression", "failed", "missing", "inconclusive", "waived", "broken", "improvement", "new", "removed",
 )  # fmt: skip
 _BAD = frozenset({"regression", "failed", "missing"})
-_OPEN = frozenset({"inconclusive", "broken"})  # many at once often have one reason
+_OPEN = frozenset({"inconclusive", "broken"})  # many at once often share a reason
 _EXPLAINED = _BAD | _OPEN | {"waived"}
-_ROWS_SHARE = 0.6  # of the room: the rest is for the reasons
+_ROWS_SHARE = 0.6  # of the room, the rest being for reasons
 _LIST_BYTES = 8000  # of a list of problems, packages or notes
 
 
 def comment(result: GateResult, *, run_url: str = "", remark: str = "", limit: int = COMMENT_BYTES) -> str:
-    """Return the comment on a pull request: its first line marks it, so that the next run can replace it.
+    """Return the comment on a pull request; its first line is a marker by which the next run can replace it.
 
     Args:
         result: The verdict.
         run_url: Address of the workflow's run, from the workflow itself.
-        remark: A sentence of our own that stands below the verdict.
+        remark: A sentence of our own below the verdict.
         limit: Most bytes.
     """
     return f"{MARKER}\n{summary(result, run_url=run_url, remark=remark, limit=limit - len(MARKER) - 1)}"
@@ -48,19 +48,19 @@ def comment(result: GateResult, *, run_url: str = "", remark: str = "", limit: i
 def unreadable(run_url: str = "") -> str:
     """Return the comment for a run that left no verdict."""
     run = f" [Its log]({run_url}) says why." if run_url else ""
-    said = "The run left no verdict that can be read: nothing was compared, so nothing is known to be fine."
-    return f"{MARKER}\n### rocattn gate: not measured\n\n{said}{run}\n"
+    text = "The run left no readable verdict: nothing was compared, so nothing is known to be fine."
+    return f"{MARKER}\n### rocattn gate: not measured\n\n{text}{run}\n"
 
 
 def summary(result: GateResult, *, run_url: str = "", remark: str = "", limit: int = SUMMARY_BYTES) -> str:
-    """Return the verdict as Markdown without the mark of a comment; arguments as for `comment`."""
+    """Return the verdict as Markdown without the marker of a comment; arguments as for `comment`."""
     head, foot = "\n".join(_head(result, run_url, remark)), "\n".join(_foot(result))
-    room = limit - len(head.encode()) - len(foot.encode()) - 1000  # the table's own lines, and what is said of the rest
+    room = limit - len(head.encode()) - len(foot.encode()) - 1000  # the table's header, and what did not fit
     rows = [entry for status in _ROWS for entry in result.entries if entry.status == status]
     table, shown = _fitting(rows, int(room * _ROWS_SHARE), _row)
     explained = _alike([entry for entry in rows if entry.status in _EXPLAINED and _has_words(entry)])
     room -= sum(len(line.encode()) + 1 for line in table)
-    details, told = _fitting(explained, room, _detail, _brief)
+    details, detailed = _fitting(explained, room, _detail, _brief)
     parts = [head]
     if table:
         parts += [
@@ -70,7 +70,7 @@ def summary(result: GateResult, *, run_url: str = "", remark: str = "", limit: i
         ]
         parts += table
     left = [f"{len(rows) - shown} more rows"] if shown < len(rows) else []
-    left += [f"the reasons of {sum(map(len, explained[told:]))} more"] if told < len(explained) else []
+    left += [f"the reasons of {sum(map(len, explained[detailed:]))} more"] if detailed < len(explained) else []
     if left:
         parts += ["", f"**Cut to size:** {' and '.join(left)} did not fit here; the verdict's file has everything."]
     parts += ["", *details] if details else []
@@ -78,17 +78,17 @@ def summary(result: GateResult, *, run_url: str = "", remark: str = "", limit: i
 
 
 def _fitting(items: Sequence[_T], room: int, *forms: Callable[[_T], str]) -> tuple[list[str], int]:
-    """Return what fits of the items, each in the first of its forms that does, and how many are in.
+    """Return the leading items that fit, each in the first of its forms that fits, and their number.
 
-    What comes first matters more: from the first that does not fit on, nothing is shown (nor worked out).
+    The first item that does not fit ends the list, and later ones are not formatted.
     """
     chosen: list[str] = []
     for item in items:
-        made = next((text for form in forms if len((text := form(item)).encode()) + 1 <= room), None)
-        if made is None:
+        text = next((text for form in forms if len((text := form(item)).encode()) + 1 <= room), None)
+        if text is None:
             break
-        chosen.append(made)
-        room -= len(made.encode()) + 1
+        chosen.append(text)
+        room -= len(text.encode()) + 1
     return chosen, len(chosen)
 
 
@@ -114,7 +114,7 @@ def _side(side: SideFacts) -> str:
 
 
 def _listed(lines: Sequence[str], most: int | None = None) -> list[str]:
-    """Return list items, as many as fit, and how many do not."""
+    """Return the list items that fit, and a line with the number of the others."""
     chosen, shown = _fitting(lines[:most], _LIST_BYTES, "- {}".format)
     return chosen if shown == len(lines) else [*chosen, f"- {len(lines) - shown} more"]
 
@@ -143,7 +143,7 @@ def _has_words(entry: Entry) -> bool:
 
 
 def _alike(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Return the entries in their order, those that are open for one and the same reason together."""
+    """Return the entries in their order, grouping open ones that share a reason."""
     groups: dict[object, list[Entry]] = {}
     for place, entry in enumerate(entries):
         same = (entry.status, *render.reasons(entry), entry.rule) if entry.status in _OPEN else place
@@ -152,7 +152,7 @@ def _alike(entries: Sequence[Entry]) -> list[list[Entry]]:
 
 
 def _detail(entries: Sequence[Entry], *, brief: bool = False) -> str:
-    """Return why, folded; with blank lines inside the element, so that Markdown is read there."""
+    """Return the reasons, folded. The blank lines inside the element make GitHub read Markdown there."""
     entry = entries[0]
     more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
     lines = [f"<details><summary>{code(render.title(entry))}{more} {entry.status}</summary>", ""]

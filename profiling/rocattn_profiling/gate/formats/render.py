@@ -1,4 +1,4 @@
-"""A verdict as text: one sentence, worst first, what is undecided openly second, and why."""
+"""A verdict as text, and the phrases that all formats share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BAD = {"regression", "failed", "missing"}
 _NAME = 160  # characters of a label, as in the comment; the JSON has it whole
 _SENTENCE = 600
 MOST_CAUSES = 8
-"""Of an entry, of which all are in the JSON."""
+"""Causes shown of one entry; the JSON has all."""
 
 
 def text(result: GateResult) -> str:
@@ -97,7 +97,7 @@ def _each(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _broken(entries: Sequence[Entry]) -> Iterator[str]:
-    """Give the lines of broken entries; one reason is said once, below everything that it is about."""
+    """Yield the lines of broken entries, those with the same reason in one group."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
         groups.setdefault(tuple(entry_lines(entry))[1:], []).append(entry)
@@ -107,7 +107,7 @@ def _broken(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def entry_lines(entry: Entry) -> Iterator[str]:
-    """Give the lines of one entry: its name, its numbers, the reason, the waiver, and what can have caused it."""
+    """Yield the lines of one entry: its name, numbers, reasons, waiver, and causes."""
     yield f"  {_name(entry)}"
     lines = [change(entry), *reasons(entry)]
     yield from (f"    {terminal(line)}" for line in lines if line)
@@ -129,15 +129,15 @@ def _name(entry: Entry) -> str:
 
 
 def title(entry: Entry) -> str:
-    """Return what an entry is about: its label, and of exact metrics which one, and the architecture."""
+    """Return the label of an entry; for exact metrics also the metric and the architecture."""
     about = [part for part in (entry.metric, entry.arch) if part] if entry.metric in EXACT else []
     return f"{entry.label} [{', '.join(about)}]" if about else entry.label
 
 
 def reasons(entry: Entry) -> list[str]:
-    """Return why the entry has its status, a sentence each: the decision's words, and what was done about them."""
-    found = [entry.decision.reason] if entry.decision is not None else []
-    return [reason for reason in dict.fromkeys([*found, entry.reason]) if reason]
+    """Return why an entry has its status: the decision's reason, and what waivers and thresholds made of it."""
+    decision = [entry.decision.reason] if entry.decision is not None else []
+    return [reason for reason in dict.fromkeys([*decision, entry.reason]) if reason]
 
 
 def why(entry: Entry) -> str:
@@ -147,7 +147,7 @@ def why(entry: Entry) -> str:
 
 
 def where(cause: Cause) -> str:
-    """Return the place in the code that a cause is about; empty where its text already names it."""
+    """Return a cause's location; empty where its text already names it."""
     if cause.location is None:
         return ""
     place = f"{cause.location.path}:{cause.location.line}"
@@ -163,7 +163,7 @@ def _short(entry: Entry) -> str:
 
 
 def change(entry: Entry) -> str:
-    """Return base -> head with the ratio and its interval, as far as they are known."""
+    """Return base -> head with the ratio and its interval, as far as known."""
     if entry.base is None or entry.head is None:
         return ""
     values = f"{quantity(entry.base, entry.unit)} -> {quantity(entry.head, entry.unit)}"

@@ -45,6 +45,7 @@ RULES = {
     "audit": _Rule("KernelResources", "A kernel's machine code became worse.", _EXACT),
     "workspace": _Rule("LargerWorkspace", "A plan needs a larger workspace.", _EXACT),
     "plan": _Rule("SlowerPath", "Other kernels or backends are selected.", _EXACT),
+    "exact": _Rule("ExactMetric", "A number that is read off became worse.", _EXACT),
     "not-measured": _Rule(
         "NotMeasured",
         "A benchmark that ran on base does not run on head.",
@@ -71,11 +72,11 @@ _IDS = list(RULES)
 
 def to_sarif(result: GateResult) -> str:
     """Return the verdict as a SARIF log with one run."""
-    results = [made for entry in result.entries if (made := _result(entry, result.suite)) is not None]
+    results = [finding for entry in result.entries if (finding := _result(entry, result.suite)) is not None]
     results += [_problem(problem) for problem in result.problems]
-    if any("suppressions" in made for made in results):
-        # All results of a run have them, or none has (3.27.23); an empty list is "not suppressed".
-        results = [made | {"suppressions": made.get("suppressions", [])} for made in results]
+    if any("suppressions" in finding for finding in results):
+        # Either all results of a run have them or none (3.27.23); an empty list means "not suppressed".
+        results = [finding | {"suppressions": finding.get("suppressions", [])} for finding in results]
     run: dict[str, Any] = {
         "tool": {
             "driver": {
@@ -88,7 +89,7 @@ def to_sarif(result: GateResult) -> str:
         "columnKind": "utf16CodeUnits",
         "invocations": [
             {
-                # The analysis itself worked; what it found is in the results.
+                # The analysis itself succeeded; the results have what it found.
                 "executionSuccessful": result.verdict != "not measured",
                 "exitCode": result.status,
                 "toolExecutionNotifications": _notifications(result, len(results)),
@@ -112,17 +113,18 @@ def _rule(id_: str, rule: _Rule) -> dict[str, Any]:
     }
 
 
-def _notifications(result: GateResult, found: int) -> list[dict[str, Any]]:
+def _notifications(result: GateResult, count: int) -> list[dict[str, Any]]:
     level = "error" if result.status else "note"
-    told = [{"level": level, "message": _message(result.sentence)}]
-    told += [{"level": "note", "message": _message(note)} for note in result.notes]
-    if found > _MOST_RESULTS:
-        told.append({"level": "warning", "message": _message(f"{found - _MOST_RESULTS} results are left out")})
-    return told
+    notifications = [{"level": level, "message": _message(result.sentence)}]
+    notifications += [{"level": "note", "message": _message(note)} for note in result.notes]
+    if count > _MOST_RESULTS:
+        text = f"{count - _MOST_RESULTS} results are left out"
+        notifications.append({"level": "warning", "message": _message(text)})
+    return notifications
 
 
 def _result(entry: Entry, suite: str) -> dict[str, Any] | None:
-    """Return a result for what a reader should look at; None for what is fine or not judged."""
+    """Return a result for an entry that needs attention; None for one that is fine or not judged."""
     if entry.status in {"failed", "missing"}:
         id_, level = "not-measured", "error"
     elif entry.status == "inconclusive":
@@ -135,23 +137,23 @@ def _result(entry: Entry, suite: str) -> dict[str, Any] | None:
         return None
     places = [cause.location for cause in entry.causes if cause.location is not None]
     places = list(dict.fromkeys(place for place in places if _is_inside(place.path))) or [_file_of(entry, suite)]
-    made: dict[str, Any] = {
+    finding: dict[str, Any] = {
         "ruleId": f"rocattn-gate/{id_}",
         "ruleIndex": _IDS.index(id_),
         "level": level,
         "message": _message(_words(entry)),
         "locations": [_location(places[0])],
-        # The name stays the same from run to run, so that a page shows one alert, not one a run.
+        # Equal from run to run, so that a page shows one alert, not one per run.
         "partialFingerprints": {"rocattnBenchmark/v1": _fingerprint(entry.label, entry.metric, entry.arch)},
         "properties": _numbers(entry),
     }
     if places[1:]:
-        made["relatedLocations"] = [{"id": n, **_location(place)} for n, place in enumerate(places[1:])]
+        finding["relatedLocations"] = [{"id": n, **_location(place)} for n, place in enumerate(places[1:])]
     if entry.status == "waived":
-        made["suppressions"] = [
+        finding["suppressions"] = [
             {"kind": "external", "status": "accepted", "justification": plain(entry.waiver, _MOST_CHARACTERS)}
         ]
-    return made
+    return finding
 
 
 def _problem(problem: str) -> dict[str, Any]:
@@ -177,7 +179,7 @@ def _causes(entry: Entry) -> list[str]:
 
 
 def _numbers(entry: Entry) -> dict[str, Any]:
-    """Return what a program may want to sort by."""
+    """Return the numbers that a program may sort by."""
     known: dict[str, Any] = {"status": entry.status, "metric": entry.metric, "unit": entry.unit}
     known |= {"base": entry.base, "head": entry.head} if entry.base is not None and entry.head is not None else {}
     if entry.decision is not None and entry.decision.has_ratio:
@@ -187,9 +189,9 @@ def _numbers(entry: Entry) -> dict[str, Any]:
 
 
 def _message(text: str) -> dict[str, str]:
-    """Return a message in which braces are no placeholders (3.11.5) and brackets no links (3.11.6)."""
+    """Return a message, with braces escaped against placeholders (3.11.5) and brackets against links (3.11.6)."""
     shown = plain(text, _MOST_CHARACTERS).replace("{", "{{").replace("}", "}}").replace("](", "] (")
-    return {"text": shown or "(nothing was said)"}
+    return {"text": shown or "(no message)"}
 
 
 def _fingerprint(*parts: str) -> str:
@@ -202,9 +204,9 @@ def _is_inside(path: str) -> bool:
 
 
 def _file_of(entry: Entry, suite: str) -> Location:
-    """Return the file of a benchmark by asv's naming, module.Class.function below the suite's folder, else the folder.
+    """Return the file of a benchmark by asv's naming (module.Class.function in the suite's folder), else the folder.
 
-    Code-scanning pages refuse a result without a place.
+    Code-scanning pages refuse a result without a location.
     """
     folder = [part for part in suite.split("/") if part not in {"", "."}]
     if suite.startswith("/") or ".." in folder:

@@ -9,9 +9,9 @@
 // additions, and so the bits, fixed. Items start in ascending order of key blocks, all heads first, so a predecessor
 // has always started and seldom is waited for; with causal the first blocks are the heavy ones.
 //
-// Beyond 2^14 the rounding of an fp32 LSE shows in P (at 1e10 it is off by 512, and P is 0 or inf). For query blocks with
-// such rows the items run twice: first they find each such row's largest score and sum of weights, from the same products
-// as later P = exp2(c (S - largest)) / sum, in the order in which dQ is added up.
+// Beyond 2^14 the rounding of an fp32 LSE shows in P (at 1e10 it is off by 512, and P is 0 or inf). For query blocks
+// with such rows the items run twice: first they find each such row's largest score and sum of weights, from the same
+// products as later P = exp2(c (S - largest)) / sum, in the order in which dQ is added up.
 //
 // Cache at D = 128: K^T, V^T, K, dK, dV 160 KiB, a query block 48 KiB + 24 KiB of scores.
 #include "backward_amx.h"
@@ -228,113 +228,168 @@ void fetch_queries(const Problem& p, int64_t b, int64_t kv, int64_t r, int64_t e
   }
 }
 
+// One block of keys of a head, and the blocks of queries that it goes over.
 template <class T>
-void run_item(void* context, int64_t item, int worker) {
-  const Backward& f = *(const Backward*)context;
-  const Problem& p = f.p;
-  const Args& a = *p.a;
-  const int64_t block = item / p.heads, head = item % p.heads, b = head / a.Hkv, kv = head % a.Hkv;
-  const int64_t k0 = block * KB, n = min2<int64_t>(KB, a.Sk - k0);
-  Scratch scratch = {f.scratch + worker * f.scratch_bytes};
-  const Buffers buffers = f.take(scratch);
-  float *K = buffers.K, *dK = buffers.dK, *dV = buffers.dV, *Q = buffers.Q, *dQ = buffers.dQ, *dO = buffers.dO;
-  float *Kt = buffers.Kt, *Vt = buffers.Vt, *S = buffers.S, *dP = buffers.dP, *damp = buffers.damp;
-  Row* rows = buffers.rows;
+struct Item {
+  using Unit = GradientUnit<T, QB, KB>;
+  // A block of queries: rows [first, first + count), of which some sees keys [lo, hi) and `seen` of this item's.
+  struct QueryBlock {
+    int64_t index, first, count, lo, hi, seen;
+    bool edge, may_hide;  // whether the band hides pairs of the two blocks; whether anything may
+  };
 
+  const Backward& f;
+  const Problem& p;
+  const Args& a;
+  const int64_t block, head, b, kv, k0, n;
+  Scratch scratch;
+  const Buffers buffers;
+  Unit unit;
+  const typename Unit::Registers registers;
   const char* k_rows[KB];
   const char* v_rows[KB];
-  for (int64_t j = 0; j < n; j++) {
-    k_rows[j] = at(a.k, a.ks, b, kv, k0 + j, T::bytes);
-    v_rows[j] = at(a.v, a.vs, b, kv, k0 + j, T::bytes);
-    convert_row<T>(k_rows[j], K + j * f.Dp, a.D, f.Dp);
-  }
-  bool packed = false;
-  const auto pack = [&] {  // what the vector path needs beside rows
-    if (packed) return;
-    packed = true;
-    pack_transposed<T>(k_rows, n, a.D, Kt, KB, KB, {1, 0}, buffers.staging);
-    pack_transposed<T>(v_rows, n, a.Dv, Vt, KB, KB, {1, 0}, buffers.staging);
-  };
-  GradientUnit<T, QB, KB> unit(f.amx, scratch, a);
-  const typename GradientUnit<T, QB, KB>::Registers registers(f.amx);
-  unit.cut_keys(k_rows, v_rows, K, n);
-  for (int64_t i = 0; i < KB * f.Dp; i++) dK[i] = 0;
-  for (int64_t i = 0; i < KB * f.Dvp; i++) dV[i] = 0;
-  const bool k_bad = any_nonfinite<F32>(K, 0, 1, n * f.Dp);
-  const int64_t columns = f.Dp / VL, columns_v = f.Dvp / VL;
+  bool k_bad, packed = false;
 
-  for (int64_t qb = 0; qb < f.query_blocks; qb++) {
-    int64_t lo, hi;
-    f.keys_of(qb, &lo, &hi);
-    if (lo >= hi || block < lo / KB || block > (hi - 1) / KB) continue;
-    if (f.survey && !f.large[head * f.query_blocks + qb]) continue;
-    const int64_t r0 = qb * QB, count = min2<int64_t>(QB, p.R - r0);
-    const int64_t seen = min2(n, hi - k0);  // keys that some row sees
+  Item(const Backward& f, int64_t item, int worker)
+      : f(f), p(f.p), a(*p.a), block(item / p.heads), head(item % p.heads), b(head / a.Hkv), kv(head % a.Hkv),
+        k0(block * KB), n(min2<int64_t>(KB, a.Sk - k0)), scratch{f.scratch + worker * f.scratch_bytes},
+        buffers(f.take(scratch)), unit(f.amx, scratch, a), registers(f.amx) {
+    for (int64_t j = 0; j < n; j++) {
+      k_rows[j] = at(a.k, a.ks, b, kv, k0 + j, T::bytes);
+      v_rows[j] = at(a.v, a.vs, b, kv, k0 + j, T::bytes);
+      convert_row<T>(k_rows[j], buffers.K + j * f.Dp, a.D, f.Dp);
+    }
+    unit.cut_keys(k_rows, v_rows, buffers.K, n);
+    for (int64_t i = 0; i < KB * f.Dp; i++) buffers.dK[i] = 0;
+    for (int64_t i = 0; i < KB * f.Dvp; i++) buffers.dV[i] = 0;
+    k_bad = any_nonfinite<F32>(buffers.K, 0, 1, n * f.Dp);
+  }
+
+  void run() {
+    for (int64_t index = 0; index < f.query_blocks; index++) {
+      int64_t lo, hi;
+      f.keys_of(index, &lo, &hi);
+      if (lo >= hi || block < lo / KB || block > (hi - 1) / KB) continue;
+      if (f.survey && !f.large[head * f.query_blocks + index]) continue;
+      const QueryBlock queries = prepare(index, lo, hi);
+      fetch_ahead(queries, 0);
+      const bool in_unit = multiply(queries);
+      if (f.survey) survey(queries);
+      else add_gradients(queries, in_unit);
+    }
+    if (!f.survey) finish();
+  }
+
+ private:
+  int32_t* turn(const QueryBlock& queries) const { return f.turn + head * f.query_blocks + queries.index; }
+  Reference* references(const QueryBlock& queries) const { return f.references + head * p.R + queries.first; }
+
+  // Rows of Q and dO as floats.
+  QueryBlock prepare(int64_t index, int64_t lo, int64_t hi) {
+    const int64_t first = index * QB, count = min2<int64_t>(QB, p.R - first), seen = min2(n, hi - k0);
     bool edge = false;
     for (int64_t i = 0; i < count; i++) {
-      rows[i].locate(p, b, kv, r0 + i);
-      edge |= k0 < rows[i].from || k0 + seen > rows[i].to;
-      convert_row<T>(at(a.q, a.qs, b, rows[i].head, rows[i].position, T::bytes), Q + i * f.Dp, a.D, f.Dp, p.query);
-      convert_row<T>(at(a.dout, a.dos, b, rows[i].head, rows[i].position, T::bytes), dO + i * f.Dvp, a.Dv, f.Dvp);
+      Row& row = buffers.rows[i];
+      row.locate(p, b, kv, first + i);
+      edge |= k0 < row.from || k0 + seen > row.to;
+      convert_row<T>(at(a.q, a.qs, b, row.head, row.position, T::bytes), buffers.Q + i * f.Dp, a.D, f.Dp, p.query);
+      convert_row<T>(at(a.dout, a.dos, b, row.head, row.position, T::bytes), buffers.dO + i * f.Dvp, a.Dv, f.Dvp);
     }
     if (p.sign == 0)
-      for (int64_t i = 0; i < count * f.Dp; i++) Q[i] = 0;
-    const bool may_hide = edge || a.mask_dtype != kNone;
-    // The next block's rows are fetched in three parts, between the products; then those of dq that this one adds to.
-    const auto fetch_ahead = [&](int part) {
-      const int64_t next = r0 + QB;
-      if (f.far) fetch_queries<T>(p, b, kv, next + part * QB / 3, min2(p.R, next + (part + 1) * QB / 3));
-    };
-    fetch_ahead(0);
-    unit.cut_rows(Q, dO, count);
-    bool in_unit = unit.keys && unit.rows;
+      for (int64_t i = 0; i < count * f.Dp; i++) buffers.Q[i] = 0;
+    return {index, first, count, lo, hi, seen, edge, edge || a.mask_dtype != kNone};
+  }
+
+  // The next block's rows are fetched in three parts, between the products.
+  void fetch_ahead(const QueryBlock& queries, int part) const {
+    const int64_t next = queries.first + QB;
+    if (f.far) fetch_queries<T>(p, b, kv, next + part * QB / 3, min2(p.R, next + (part + 1) * QB / 3));
+  }
+
+  // What the vector path needs beside rows, once an item.
+  void pack() {
+    if (packed) return;
+    packed = true;
+    pack_transposed<T>(k_rows, n, a.D, buffers.Kt, KB, KB, {1, 0}, buffers.staging);
+    pack_transposed<T>(v_rows, n, a.Dv, buffers.Vt, KB, KB, {1, 0}, buffers.staging);
+  }
+
+  // S = Q K^T and dP = dO V^T; says whether the matrix unit computed them.
+  bool multiply(const QueryBlock& queries) {
+    unit.cut_rows(buffers.Q, buffers.dO, queries.count);
+    const bool in_unit = unit.keys && unit.rows;
     if (in_unit) {
-      unit.scores(count, seen, S, dP);
+      unit.scores(queries.count, queries.seen, buffers.S, buffers.dP);
+      return true;
+    }
+    pack();
+    const int64_t columns = ceil_div(queries.seen, VL);
+    // Summed in the forward pass's order: a score that differs from the one in the LSE is an error of every gradient.
+    product_short<Fp32Op>(buffers.Q, f.Dp * 4, buffers.Kt, KB, buffers.S, KB, queries.count, columns, a.D,
+                          T::bytes == 4);
+    product<Fp32Op, false, false>(buffers.dO, f.Dvp * 4, 4, buffers.Vt, KB, buffers.dP, KB, queries.count, columns,
+                                  a.Dv);
+    return false;
+  }
+
+  void survey(const QueryBlock& queries) const {
+    await_turn(turn(queries), (int32_t)block);
+    for (int64_t i = 0; i < queries.count; i++)
+      if (Reference& reference = references(queries)[i]; reference.large)
+        survey_row(p, buffers.rows[i], k0, queries.seen, queries.edge || p.general, buffers.S + i * KB, reference);
+    // The last one leaves it as it found it, for the items' second run.
+    const int64_t next = block == (queries.hi - 1) / KB ? queries.lo / KB : block + 1;
+    __atomic_store_n(turn(queries), (int32_t)next, __ATOMIC_RELEASE);
+  }
+
+  void add_gradients(const QueryBlock& queries, bool in_unit) {
+    fetch_ahead(queries, 1);
+    for (int64_t i = 0; i < queries.count; i++)
+      row_gradients(p, buffers.rows[i], k0, queries.seen, references(queries)[i],
+                    f.delta[head * p.R + queries.first + i], T::bytes == 2 && f.key_blocks == 1,
+                    queries.edge || p.general, queries.may_hide, buffers.S + i * KB, buffers.dP + i * KB, buffers.damp);
+    fetch_ahead(queries, 2);
+    // The rows of dq that this block adds to.
+    for (int64_t i = 0; f.far && i < queries.count; i++)
+      fetch_row(dq_row<T>(f, head, queries.first + i, buffers.rows[i]), a.D * 4);
+    if (!in_unit || !unit.sums(queries.count, queries.seen, buffers.S, buffers.dP, buffers.dV, buffers.dK, buffers.dQ))
+      multiply_gradients(queries);
+    await_turn(turn(queries), (int32_t)block);
+    add_queries<T>(f, head, queries.first, queries.count, buffers.rows, buffers.dQ, block == queries.lo / KB,
+                   block == (queries.hi - 1) / KB);
+    __atomic_store_n(turn(queries), (int32_t)block + 1, __ATOMIC_RELEASE);
+  }
+
+  // dV += P^T dO, dK += dS^T Q, dQ = dS K, on vectors.
+  void multiply_gradients(const QueryBlock& queries) const {
+    float *P = buffers.S, *dS = buffers.dP, *K = buffers.K, *Q = buffers.Q, *dO = buffers.dO;
+    float *dK = buffers.dK, *dV = buffers.dV, *dQ = buffers.dQ;
+    const int64_t columns = f.Dp / VL, columns_v = f.Dvp / VL, count = queries.count, seen = queries.seen;
+    const bool bad = queries.may_hide && (k_bad || any_nonfinite<F32>(Q, 0, 1, count * f.Dp) ||
+                                          any_nonfinite<F32>(dO, 0, 1, count * f.Dvp));
+    if (bad) {
+      for (int64_t i = 0; i < count * f.Dp; i++) dQ[i] = 0;
+      product_hidden<true>(P, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, seen, columns_v, count);
+      product_hidden<true>(dS, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
+      product_hidden<false>(dS, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
     } else {
-      pack();
-      // Summed in the forward pass's order: a score that differs from the one in the LSE is an error of every gradient.
-      product_short<Fp32Op>(Q, f.Dp * 4, Kt, KB, S, KB, count, ceil_div(seen, VL), a.D, T::bytes == 4);
-      product<Fp32Op, false, false>(dO, f.Dvp * 4, 4, Vt, KB, dP, KB, count, ceil_div(seen, VL), a.Dv);
+      product<Fp32Op, true, true>(P, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, seen, columns_v, count);
+      product<Fp32Op, true, true>(dS, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
+      product<Fp32Op, false, false>(dS, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
     }
-    int32_t* turn = f.turn + head * f.query_blocks + qb;
-    Reference* references = f.references + head * p.R + r0;
-    if (f.survey) {
-      await_turn(turn, (int32_t)block);
-      for (int64_t i = 0; i < count; i++)
-        if (references[i].large)
-          survey_row(p, rows[i], k0, seen, edge || p.general, S + i * KB, references[i]);
-      // The last one leaves it as it found it, for the items' second run.
-      __atomic_store_n(turn, (int32_t)(block == (hi - 1) / KB ? lo / KB : block + 1), __ATOMIC_RELEASE);
-      continue;
-    }
-    fetch_ahead(1);
-    for (int64_t i = 0; i < count; i++)
-      row_gradients(p, rows[i], k0, seen, references[i], f.delta[head * p.R + r0 + i],
-                    T::bytes == 2 && f.key_blocks == 1, edge || p.general, may_hide, S + i * KB, dP + i * KB, damp);
-    fetch_ahead(2);
-    for (int64_t i = 0; f.far && i < count; i++) fetch_row(dq_row<T>(f, head, r0 + i, rows[i]), a.D * 4);
-    if (!in_unit || !unit.sums(count, seen, S, dP, dV, dK, dQ)) {
-      const bool bad = may_hide && (k_bad || any_nonfinite<F32>(Q, 0, 1, count * f.Dp) ||
-                                    any_nonfinite<F32>(dO, 0, 1, count * f.Dvp));
-      if (bad) {
-        for (int64_t i = 0; i < count * f.Dp; i++) dQ[i] = 0;
-        product_hidden<true>(S, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, seen, columns_v, count);
-        product_hidden<true>(dP, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
-        product_hidden<false>(dP, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
-      } else {
-        product<Fp32Op, true, true>(S, 4, KB * 4, dO, f.Dvp, dV, f.Dvp, seen, columns_v, count);
-        product<Fp32Op, true, true>(dP, 4, KB * 4, Q, f.Dp, dK, f.Dp, seen, columns, count);
-        product<Fp32Op, false, false>(dP, KB * 4, 4, K, f.Dp, dQ, f.Dp, count, columns, seen);
-      }
-    }
-    await_turn(turn, (int32_t)block);
-    add_queries<T>(f, head, r0, count, rows, dQ, block == lo / KB, block == (hi - 1) / KB);
-    __atomic_store_n(turn, (int32_t)block + 1, __ATOMIC_RELEASE);
   }
-  for (int64_t j = 0; !f.survey && j < n; j++) {
-    write_row<T>((void*)at(a.dk, a.dks, b, kv, k0 + j, T::bytes), dK + j * f.Dp, a.D, p.key_gradient);
-    write_row<T>((void*)at(a.dv, a.dvs, b, kv, k0 + j, T::bytes), dV + j * f.Dvp, a.Dv, 1.0f);
+
+  void finish() const {
+    for (int64_t j = 0; j < n; j++) {
+      write_row<T>((void*)at(a.dk, a.dks, b, kv, k0 + j, T::bytes), buffers.dK + j * f.Dp, a.D, p.key_gradient);
+      write_row<T>((void*)at(a.dv, a.dvs, b, kv, k0 + j, T::bytes), buffers.dV + j * f.Dvp, a.Dv, 1.0f);
+    }
   }
+};
+
+template <class T>
+void run_item(void* context, int64_t item, int worker) {
+  Item<T>(*(const Backward*)context, item, worker).run();
 }
 
 template <class T>

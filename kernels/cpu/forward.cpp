@@ -65,103 +65,139 @@ void interleave_keys(const char* source, int64_t row, int64_t n, int64_t Dv, flo
   }
 }
 
+// A tile of keys [first, first + n) on its way through an item's panels.
+struct KeyTile {
+  int64_t first, n;
+  const char *k, *v;      // its rows as the caller stores them
+  bool copied = false;    // whether the buffers hold the copies that vectors need
+  bool ordinary = false;  // whether the matrix unit's parts stand for it
+  int v_finite = -1;      // not looked at yet
+};
+
+// One item: its panels' queries against the keys of its split, tile by tile.
 template <class T, class Op>
-void run_item(void* context, int64_t item, int worker) {
-  const Forward& f = *(const Forward*)context;
-  const Problem& p = f.p;
-  const Args& a = *p.a;
-  const int64_t split = item % f.splits, head = item / f.splits % p.heads;
-  const int64_t block = f.blocks - 1 - item / f.splits / p.heads;  // the last rows see most keys: heavy first
-  const int64_t b = head / a.Hkv, kv = head % a.Hkv;
-  const int64_t k_first = split * f.split_keys, k_last = min2(a.Sk, k_first + f.split_keys);
-  Scratch scratch = {f.scratch + worker * f.scratch_bytes};
-  const Buffers buffers = f.take(scratch);
-  float *S = buffers.S, *M = buffers.M, *staging = buffers.staging, *K = buffers.K, *V = buffers.V;
-  const int64_t v_ld = round_up(a.Dv, VL);
+struct Item {
+  const Forward& f;
+  const Args& a;
+  const int64_t split, head, block, b, kv, k_first, k_last, k_row, v_row, v_ld;
+  Scratch scratch;
+  const Buffers buffers;
+  int64_t count = 0, lo, hi;  // its panels, and the keys that some of them sees
   Panel panels[kMaxPanels];
-  int64_t count = 0, lo = k_last, hi = k_first;
-  for (int64_t i = block * f.panel_count; i < min2(f.panels, (block + 1) * f.panel_count); i++, count++) {
-    start_panel<T>(f, panels[count], scratch, b, kv, i, split, k_first, k_last);
-    lo = min2(lo, panels[count].lo), hi = max2(hi, panels[count].hi);
-  }
-#if defined(__AMX_BF16__)
-  const amx::Tiles tiles(f.amx);
-  if (f.amx) __builtin_memset(buffers.zeros, 0, (unsigned long)a.Dv * 4);
-#endif
-  for (int64_t t = lo / f.keys * f.keys; t < hi; t += f.keys) {
-    // For the matrix unit keys are cut whole whatever this item's rows see: their elements decide which way they go.
-    const int64_t n = min2(f.keys, (f.amx ? k_last : hi) - t);
-    const char* raw_k = at(a.k, a.ks, b, kv, t, T::bytes);
-    const char* raw_v = at(a.v, a.vs, b, kv, t, T::bytes);
-    const int64_t raw_k_row = a.ks[2] * T::bytes, raw_v_row = a.vs[2] * T::bytes;
-    bool copied = false, ordinary = false;
-    auto copy = [&] {
-      if (copied) return;
-      copied = true;
-      if (f.copy_k) {
-        if (f.pairs) copy_pairs(raw_k, raw_k_row, n, a.D, K, f.Dr);
-        else
-          for (int64_t j = 0; j < n; j++) convert_row<T>(raw_k + j * raw_k_row, K + j * f.Dr, a.D, a.D);
-      }
-      if (f.copy_v) {
-        if (f.value_pairs) interleave_keys(raw_v, raw_v_row, n, a.Dv, V, v_ld);
-        else
-          for (int64_t j = 0; j < n; j++) convert_row<T>(raw_v + j * raw_v_row, V + j * v_ld, a.Dv, a.Dv);
-      }
-    };
-#if defined(__AMX_BF16__)
-    if (f.amx) ordinary = amx::cut_tile<T>(f, raw_k, raw_k_row, raw_v, raw_v_row, n, buffers);
-#endif
-    int tile_finite = -1;
-    const int64_t ahead = min2(f.keys, hi - (t + n));  // keys of the next tile
-    for (int64_t i = 0; i < count; i++) {
-      Panel& panel = panels[i];
-      // The next tile is fetched beside this one: other heads lie between two of its rows.
-      for (int64_t j = i * ahead / count; f.far && j < (i + 1) * ahead / count; j++) {
-        fetch_row(raw_k + (n + j) * raw_k_row, a.D * T::bytes);
-        fetch_row(raw_v + (n + j) * raw_v_row, a.Dv * T::bytes);
-      }
-      int64_t from = max2(t, panel.lo), to = min2(t + n, panel.hi);
-      if (from >= to) continue;
-      // Whole pairs, or steps of the matrix unit: the rest is hidden.
-      const int64_t step = f.amx ? 32 : f.value_pairs ? 2 : 1;
-      from = from / step * step, to = min2(t + n, round_up(to, step));
-      const bool vectors = !ordinary || !panel.ordinary;
-      if (vectors) copy(), ready_vectors<T>(f, panel, i + 1 < count ? &panel + 1 : nullptr, b, kv, staging);
-      while (from < to) {
-        // On the diagonal the first vectors of queries stop seeing keys before the last ones do: leave them out.
-        int64_t v = 0;
-        while (v < panel.vectors - 1 && panel.top[v] <= from) v++;
-        int64_t end = min2(to, max2(panel.top[v], from + kMinChunk));
-        end = min2(to, round_up(end, step));
-        const int64_t skip = from - t, keys = end - from;
-#if defined(__AMX_BF16__)
-        if (!vectors) {
-          if (v >= 2) clear_output(panel, a.Dv);
-          amx::panel_tile<T>(f, v < 2 ? panel : panel.without(v / 2 * 2), buffers, skip, from, keys);
-          panel.fresh = false;
-          from = end;
-          continue;
-        }
-#endif
-        const char* k_at = f.copy_k ? (const char*)(K + skip * f.Dr) : raw_k + skip * raw_k_row;
-        const float* v_at = (const float*)(raw_v + skip * raw_v_row);
-        if (f.copy_v) v_at = V + (f.value_pairs ? skip / 2 : skip) * v_ld;
-        int part_finite = -1;
-        int* finite = keys == n ? &tile_finite : &part_finite;
-        panel_dispatch<T, Op>(f, v == 0 ? panel : panel.without(v), k_at, f.copy_k ? f.Dr * 4 : raw_k_row, v_at,
-                              f.copy_v ? v_ld * 4 : raw_v_row, raw_v + skip * raw_v_row, raw_v_row, from, keys, S, M,
-                              finite);
-        from = end;
-      }
+
+  Item(const Forward& f, int64_t item, int worker)
+      : f(f), a(*f.p.a), split(item % f.splits), head(item / f.splits % f.p.heads),
+        block(f.blocks - 1 - item / f.splits / f.p.heads),  // the last rows see most keys: heavy first
+        b(head / a.Hkv), kv(head % a.Hkv), k_first(split * f.split_keys), k_last(min2(a.Sk, k_first + f.split_keys)),
+        k_row(a.ks[2] * T::bytes), v_row(a.vs[2] * T::bytes), v_ld(round_up(a.Dv, VL)),
+        scratch{f.scratch + worker * f.scratch_bytes}, buffers(f.take(scratch)), lo(k_last), hi(k_first) {
+    for (int64_t i = block * f.panel_count; i < min2(f.panels, (block + 1) * f.panel_count); i++, count++) {
+      start_panel<T>(f, panels[count], scratch, b, kv, i, split, k_first, k_last);
+      lo = min2(lo, panels[count].lo), hi = max2(hi, panels[count].hi);
     }
   }
-  for (int64_t i = 0; i < count; i++) {
+
+  void run() {
+#if defined(__AMX_BF16__)
+    const amx::Tiles tiles(f.amx);
+    if (f.amx) __builtin_memset(buffers.zeros, 0, (unsigned long)a.Dv * 4);
+#endif
+    for (int64_t first = lo / f.keys * f.keys; first < hi; first += f.keys) {
+      KeyTile tile = prepare(first);
+      for (int64_t i = 0; i < count; i++) {
+        fetch_next(tile, i);
+        multiply(tile, i);
+      }
+    }
+    for (int64_t i = 0; i < count; i++) finish(panels[i]);
+  }
+
+ private:
+  KeyTile prepare(int64_t first) {
+    // For the matrix unit keys are cut whole whatever this item's rows see: their elements decide which way they go.
+    const int64_t n = min2(f.keys, (f.amx ? k_last : hi) - first);
+    KeyTile tile{first, n, at(a.k, a.ks, b, kv, first, T::bytes), at(a.v, a.vs, b, kv, first, T::bytes)};
+#if defined(__AMX_BF16__)
+    if (f.amx) tile.ordinary = amx::cut_tile<T>(f, tile.k, k_row, tile.v, v_row, n, buffers);
+#endif
+    return tile;
+  }
+
+  // The i-th part of the next tile's rows, beside this one: other heads lie between two of them.
+  void fetch_next(const KeyTile& tile, int64_t i) const {
+    if (!f.far) return;
+    const int64_t ahead = min2(f.keys, hi - (tile.first + tile.n));
+    for (int64_t j = i * ahead / count; j < (i + 1) * ahead / count; j++) {
+      fetch_row(tile.k + (tile.n + j) * k_row, a.D * T::bytes);
+      fetch_row(tile.v + (tile.n + j) * v_row, a.Dv * T::bytes);
+    }
+  }
+
+  // What vectors cannot read in place, once a tile.
+  void copy(KeyTile& tile) const {
+    if (tile.copied) return;
+    tile.copied = true;
+    if (f.copy_k) {
+      if (f.pairs) copy_pairs(tile.k, k_row, tile.n, a.D, buffers.K, f.Dr);
+      else
+        for (int64_t j = 0; j < tile.n; j++) convert_row<T>(tile.k + j * k_row, buffers.K + j * f.Dr, a.D, a.D);
+    }
+    if (f.copy_v) {
+      if (f.value_pairs) interleave_keys(tile.v, v_row, tile.n, a.Dv, buffers.V, v_ld);
+      else
+        for (int64_t j = 0; j < tile.n; j++) convert_row<T>(tile.v + j * v_row, buffers.V + j * v_ld, a.Dv, a.Dv);
+    }
+  }
+
+  // Panel i against the keys of a tile that it sees.
+  void multiply(KeyTile& tile, int64_t i) {
     Panel& panel = panels[i];
+    int64_t from = max2(tile.first, panel.lo), to = min2(tile.first + tile.n, panel.hi);
+    if (from >= to) return;
+    // Whole pairs, or steps of the matrix unit: the rest is hidden.
+    const int64_t step = f.amx ? 32 : f.value_pairs ? 2 : 1;
+    from = from / step * step, to = min2(tile.first + tile.n, round_up(to, step));
+    const bool vectors = !tile.ordinary || !panel.ordinary;
+    if (vectors) copy(tile), ready_vectors<T>(f, panel, i + 1 < count ? &panel + 1 : nullptr, b, kv, buffers.staging);
+    while (from < to) {
+      // On the diagonal the first vectors of queries stop seeing keys before the last ones do: leave them out.
+      int64_t skipped = 0;
+      while (skipped < panel.vectors - 1 && panel.top[skipped] <= from) skipped++;
+      int64_t end = min2(to, max2(panel.top[skipped], from + kMinChunk));
+      end = min2(to, round_up(end, step));
+      if (vectors) multiply_vectors(tile, panel, skipped, from, end - from);
+      else multiply_matrix(tile, panel, skipped, from, end - from);
+      from = end;
+    }
+  }
+
+  void multiply_vectors(KeyTile& tile, const Panel& panel, int64_t skipped, int64_t from, int64_t keys) {
+    const int64_t offset = from - tile.first;
+    const char* raw_v = tile.v + offset * v_row;
+    const char* k = f.copy_k ? (const char*)(buffers.K + offset * f.Dr) : tile.k + offset * k_row;
+    const float* v = f.copy_v ? buffers.V + (f.value_pairs ? offset / 2 : offset) * v_ld : (const float*)raw_v;
+    int part_finite = -1;
+    panel_dispatch<T, Op>(f, skipped == 0 ? panel : panel.without(skipped), k, f.copy_k ? f.Dr * 4 : k_row, v,
+                          f.copy_v ? v_ld * 4 : v_row, raw_v, v_row, from, keys, buffers.S, buffers.M,
+                          keys == tile.n ? &tile.v_finite : &part_finite);
+  }
+
+  void multiply_matrix([[maybe_unused]] const KeyTile& tile, [[maybe_unused]] Panel& panel,
+                       [[maybe_unused]] int64_t skipped, [[maybe_unused]] int64_t from,
+                       [[maybe_unused]] int64_t keys) {
+#if defined(__AMX_BF16__)
+    if (skipped >= 2) clear_output(panel, a.Dv);
+    amx::panel_tile<T>(f, skipped < 2 ? panel : panel.without(skipped / 2 * 2), buffers, from - tile.first, from, keys);
+    panel.fresh = false;
+#endif
+  }
+
+  // Writes a panel's rows, or its part of them.
+  void finish(Panel& panel) {
     clear_output(panel, a.Dv);
     if (f.splits == 1) {
-      finish_panel<T>(p, b, kv, panel.first, panel.rows, panel.o, panel.m, panel.low, panel.l, panel.w);
-      continue;
+      finish_panel<T>(f.p, b, kv, panel.first, panel.rows, panel.o, panel.m, panel.low, panel.l, panel.w);
+      return;
     }
     float* to = f.partial + ((head * f.panels + panel.first / PW) * f.splits + split) * f.partial_floats();
     __builtin_memcpy(to, panel.m, PW * 4);
@@ -170,6 +206,11 @@ void run_item(void* context, int64_t item, int worker) {
     __builtin_memcpy(to + 3 * PW, panel.w, PW * 4);
     __builtin_memcpy(to + 4 * PW, panel.o, (unsigned long)(a.Dv * PW) * 4);
   }
+};
+
+template <class T, class Op>
+void run_item(void* context, int64_t item, int worker) {
+  Item<T, Op>(*(const Forward*)context, item, worker).run();
 }
 
 // Joins the partial results of one panel in the order of its key ranges.

@@ -1,6 +1,6 @@
 """``rocattn gate``: ``run`` measures and decides; ``show`` and ``comment`` print a stored verdict in another form.
 
-``judge`` and ``selftest`` have modules of their own.
+``judge`` has a module of its own, ``selftest`` one for what it measures.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.base.console import add_common, emit_json, print_utf8, say
-from rocattn_profiling.base.status import NOT_MEASURED, OK, USAGE, CommandError
-from rocattn_profiling.gate import judge_command, selftest_command
+from rocattn_profiling.base.console import add_common, emit_json, print_table, print_utf8, say
+from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, USAGE, CommandError
+from rocattn_profiling.gate import judge
 from rocattn_profiling.gate import options as gate_options
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from rocattn_profiling.gate.noise_record import NoiseSource
+    from rocattn_profiling.gate.selftest import Selftest, Sensitivity
     from rocattn_profiling.gate.verdict import GateResult
 
+_SELFTEST_EPILOG = """exit status: 0 identical code was called neither slower nor faster; 1 it was; 3 a benchmark could
+not be measured, or none was; 4 usage or environment error"""
 FORMATS = ("text", "markdown", "junit", "sarif", "summary", "annotations", "json")
 _RUN_URL = re.compile(r"https?://[A-Za-z0-9.-]+(:\d+)?/[A-Za-z0-9_./-]+")
 _REMARK = (
@@ -34,20 +38,20 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     text = "measure base and head in fresh, interleaved processes and decide"
     _prepare_run(verbs.add_parser("run", help=text, description=text.capitalize() + "."))
     text = "decide stored pairs without measuring"
-    judge_command.prepare(verbs.add_parser("judge", help=text))
+    judge.prepare(verbs.add_parser("judge", help=text))
     _prepare_show(verbs.add_parser("show", help="print a stored verdict in another form"))
     text = "make the comment for a pull request from an untrusted verdict"
     _prepare_comment(verbs.add_parser("comment", help=text))
-    text = "measure one commit against itself: what the gate sees on this machine, and how often it is wrong"
-    selftest_command.prepare(verbs.add_parser("selftest", help=text, description=text.capitalize() + "."))
+    text = "measure one commit against itself: which changes the gate finds on this machine, and how often it is wrong"
+    _prepare_selftest(verbs.add_parser("selftest", help=text, description=text.capitalize() + "."))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a subcommand; return its exit status."""
     subcommands: dict[str, Callable[[argparse.Namespace], int]] = {
         "run": _run,
-        "judge": judge_command.run,
-        "selftest": selftest_command.run,
+        "judge": judge.run,
+        "selftest": _selftest,
         "show": _show,
         "comment": _comment,
     }
@@ -195,3 +199,110 @@ def _print(text: str, out: str | None) -> None:
     from rocattn_profiling.base.files import write_text
 
     say(f"written: {write_text(Path(out), text)}")
+
+
+def _prepare_selftest(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``selftest``."""
+    parser.epilog = _SELFTEST_EPILOG
+    parser.add_argument("--rev", default="", help="the revision to measure against itself (default HEAD)")
+    parser.add_argument(
+        "--existing-python", dest="base_python", default="", metavar="PYTHON",
+        help="measure this existing environment instead of a revision",
+    )  # fmt: skip
+    gate_options.prepare(parser)
+    parser.add_argument("--quick", action="store_true", help="12 rounds, shorter launches, only Quick… classes if any")
+    parser.add_argument(
+        "--rounds", type=int, metavar="N", help="rounds for every benchmark (default 20; with --quick 12)"
+    )
+    parser.add_argument(
+        "--draws", type=int, default=60, metavar="N", help="relabelled runs behind each rate (default %(default)s)"
+    )
+    add_common(parser, out="out/selftest")
+
+
+def _selftest(arguments: argparse.Namespace) -> int:
+    """Measure, relabel, print; exit 1 if identical code was called a change, else 3 if something was not measured."""
+    selftest = _measured_selftest(arguments)
+    if arguments.json:
+        emit_json(selftest)
+    _print_selftest(selftest)
+    say(f"selftest: {Path(arguments.out) / 'selftest.json'}")
+    if selftest.wrong:
+        return FAILED
+    return NOT_MEASURED if selftest.unmeasured or not (selftest.benchmarks or selftest.exact) else OK
+
+
+def _measured_selftest(arguments: argparse.Namespace) -> Selftest:
+    settings = gate_options.chosen(arguments)
+    if arguments.rev and arguments.base_python:
+        raise CommandError("--rev measures a revision, --existing-python an environment: give one of them", USAGE)
+    if not 3 <= arguments.draws <= 10_000:
+        raise CommandError(f"--draws {arguments.draws}: give 3 to 10000", USAGE)
+    from rocattn_profiling.gate.selftest import SelftestOptions, run_selftest
+
+    revision = arguments.rev or ("" if arguments.base_python else "HEAD")
+    options = SelftestOptions(
+        base=revision,
+        head=revision,
+        base_python=arguments.base_python,
+        head_python=arguments.base_python,
+        exact=False,  # nothing differs between equal sides
+        learn=not arguments.no_noise,
+        **settings,
+    )
+    with gate_options.measuring("selftest") as on_step:
+        return run_selftest(
+            Path(arguments.repo), Path(arguments.out), options, draws=arguments.draws, on_step=on_step, say=say
+        )
+
+
+def _print_selftest(selftest: Selftest) -> None:
+    if selftest.benchmarks:
+        _print_sensitivities(selftest)
+    if selftest.exact:
+        say(f"the same in every launch, nothing to test: {', '.join(selftest.exact)}")
+    if selftest.noise is not None:
+        say(_known_noise(selftest, selftest.noise))
+    for label, why in selftest.unmeasured.items():
+        say(f"not measured: {label}: {why}")
+    for label in selftest.wrong:
+        say(f"WRONG: identical code was called a change: {label}")
+    if not selftest.benchmarks:
+        say("no benchmark has noise of its own: there are no rates")
+        return
+    tolerance = f"+{selftest.policy.tolerance * 100:g} %"
+    rounds = selftest.recommended_rounds
+    needed = f"{rounds} rounds show" if rounds else f"more than {selftest.rounds} rounds would be needed to show"
+    say(
+        f"false alarms {selftest.false_alarm_rate * 100:.2f} % a benchmark, {selftest.red_rate * 100:.1f} % of runs red"
+        f" ({selftest.draws} draws); {needed} {tolerance} in nine of ten benchmarks"
+    )
+
+
+def _print_sensitivities(selftest: Selftest) -> None:
+    looks = sorted({look for benchmark in selftest.benchmarks for look in benchmark.smallest_change})
+    finds = (f"finds in {look}" for look in looks)
+    print_table(
+        f"identical code, {selftest.rounds} rounds: what the gate finds here",
+        ["benchmark", "noise", "false alarms", *finds, "rounds for the tolerance"],
+        [_sensitivity_row(benchmark, looks, selftest.rounds) for benchmark in selftest.benchmarks],
+    )
+
+
+def _known_noise(selftest: Selftest, source: NoiseSource) -> str:
+    """Return in one line how much history there was before this session."""
+    if source.why_not:
+        return f"the noise of earlier sessions was not known: {source.why_not}"
+    known = sum(1 for benchmark in selftest.benchmarks if benchmark.sessions)
+    return f"earlier noise was known of {known} of {len(selftest.benchmarks)} benchmarks: {source.path}"
+
+
+def _sensitivity_row(benchmark: Sensitivity, looks: list[int], rounds: int) -> list[str]:
+    sizes = [benchmark.smallest_change.get(look) for look in looks]
+    return [
+        benchmark.id,
+        f"{benchmark.noise * 100:.1f} %",
+        f"{benchmark.false_alarm_rate * 100:.1f} %",
+        *("-" if size is None else f"+{size * 100:g} %" for size in sizes),
+        str(benchmark.rounds) if benchmark.rounds else f"> {rounds}",
+    ]

@@ -1,13 +1,14 @@
-"""A/A on this machine: one commit against itself, and what that says about the gate here.
+"""A/A on this machine: one commit against itself, and what that shows about the gate here.
 
-The machinery is that of ``rocattn gate run`` with base and head alike, but every benchmark gets every round. The
-launches say of each benchmark how noisy it is, how often the gate would have been wrong, and the smallest change it
-would have found (`rocattn_profiling.gate.rule.sensitivity`); and how often a whole run of unchanged benchmarks
-turns red.
+It runs ``rocattn gate run`` with base and head alike, but every benchmark gets every round. The launches show how noisy
+each benchmark is, how often the gate would have been wrong, and the smallest change that it would have found; and how
+often a whole run of unchanged benchmarks turns red. No noise model is assumed for that: recorded rounds are drawn and
+their sides swapped at random, a change of known size is applied to one side, and the rule itself decides.
 """
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,33 +16,35 @@ import msgspec
 from rocattn_profiling.gate.measure import SIDES, LaunchLine
 from rocattn_profiling.gate.noise_record import EarlierNoise, NoiseSource
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.rule.interim import has_zero, identical
+from rocattn_profiling.gate.rule.interim import has_zero, identical, launch_noise
 from rocattn_profiling.gate.rule.pairs import Pair, Side
 from rocattn_profiling.gate.rule.policy import Policy  # noqa: TC001 - msgspec reads the annotations when it encodes
-from rocattn_profiling.gate.rule.sensitivity import Sensitivity, relabelled, sensitivity
-from rocattn_profiling.gate.rule.suite import decide_suite
+from rocattn_profiling.gate.rule.suite import decide, decide_suite
 from rocattn_profiling.gate.run import run_gate
 from rocattn_profiling.gate.verdict import JUDGED
 from rocattn_profiling.measure.records import Machine  # noqa: TC001 - msgspec reads the annotations when it decodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from rocattn_profiling.base.console import Step
     from rocattn_profiling.gate.measure import LaunchStore, SideName
+    from rocattn_profiling.gate.rule.pairs import PairLaunch
     from rocattn_profiling.gate.verdict import GateResult
 
 SCHEMA = 1
 DRAWS = 60
-_MOST = 0.9  # of the benchmarks, for which the recommended rounds are enough
+CHANGES = (0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+POWER = 0.9
+"""Share of the draws, or of the benchmarks, in which a change must be found."""
 
 
 class SelftestOptions(Options, frozen=True, kw_only=True):
     """Options of `run_gate` for one revision on both sides; ``rounds`` are measured for every benchmark."""
 
     def policy(self) -> Policy:
-        """Return the rule, with one look at the end: nothing stops early."""
+        """Return the rule with a single look at the end: nothing stops early."""
         return msgspec.structs.replace(self.judging(), looks=(self.judging().looks[-1],))
 
     def judging(self) -> Policy:
@@ -51,6 +54,28 @@ class SelftestOptions(Options, frozen=True, kw_only=True):
     def unchanged_sides(self) -> tuple[SideName, ...]:
         """Return both: they are one commit."""
         return SIDES
+
+
+class Sensitivity(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gate can find in one benchmark.
+
+    Attributes:
+        id: The benchmark.
+        noise: Launch-to-launch noise, in logs.
+        sessions: Earlier sessions in its history.
+        draws: Relabelled pairs behind each rate.
+        false_alarm_rate: Share of them, without a change, that are called regressions within all rounds.
+        smallest_change: Rounds -> the smallest change of `CHANGES` found in 90 % of them; None when none is.
+        rounds: The fewest that find a slowdown as large as the tolerance in 90 %; None when more are needed.
+    """
+
+    id: str
+    noise: float
+    sessions: int = 0
+    draws: int
+    false_alarm_rate: float
+    smallest_change: dict[int, float | None]
+    rounds: int | None
 
 
 class Selftest(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,12 +92,12 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
         false_alarm_rate: Share of relabelled pairs, over all benchmarks, that are called regressions.
         red_rate: Share of relabelled runs of the whole suite with any regression.
         draws: Relabelled runs behind both rates.
-        recommended_rounds: The fewest that show a slowdown as large as the tolerance in nine of ten benchmarks;
+        recommended_rounds: The fewest that find a slowdown as large as the tolerance in nine of ten benchmarks;
             None when more are needed than were measured.
         benchmarks: Each benchmark, the noisiest first.
-        exact: Benchmarks whose value was the same in every launch: there is nothing to test.
+        exact: Benchmarks whose value was the same in every launch, or that hold zeros: there is nothing to test.
         unmeasured: Benchmark -> why it could not be measured.
-        noise: Where knowledge of the noise of earlier sessions came from; this one is no part of it.
+        noise: Where the history came from; this session is no part of it.
     """
 
     schema: int = SCHEMA
@@ -102,56 +127,56 @@ def run_selftest(
     on_step: Callable[[Step], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Selftest:
-    """Measure a revision against itself and judge the gate; writes ``selftest.json`` beside the files of the run.
+    """Measure a revision against itself and judge the gate; writes ``selftest.json`` to the folder of the run.
 
-    What a number of rounds would find is asked with the noise that was known before, as ``gate run`` knows it.
+    The sensitivity uses the history that was known before, as ``gate run`` does.
 
     Args:
         repo: A folder inside the repository.
-        out: Folder for the results; an unfinished run in it is gone on with.
+        out: Folder for the results; an unfinished run in it is resumed.
         options: What to measure; base and head are the same revision.
         draws: Relabelled runs for each rate.
-        on_step: Told after every launch.
-        say: Told one line about every longer stage.
+        on_step: Called after every launch.
+        say: Called with one line about every longer stage.
 
     Raises:
         RocattnError: As `run_gate`.
     """
-    found: list[Selftest] = []
+    selftests: list[Selftest] = []
 
-    def judged(result: GateResult, store: LaunchStore) -> dict[str, str]:
+    def tested(result: GateResult, store: LaunchStore) -> dict[str, str]:
         pairs = pairs_of(result, *stored_with(store.path))
         say(f"relabelling the launches of {len(pairs)} benchmark{'' if len(pairs) == 1 else 's'}")
-        found.append(judge_gate(result, pairs, options.judging(), draws))
-        return {"selftest.json": msgspec.json.format(msgspec.json.encode(found[0]), indent=1).decode() + "\n"}
+        selftests.append(judge_gate(result, pairs, options.judging(), draws))
+        return {"selftest.json": msgspec.json.format(msgspec.json.encode(selftests[0]), indent=1).decode() + "\n"}
 
-    run_gate(repo, out, options, on_step=on_step, say=say, also=judged)
-    return found[0]
+    run_gate(repo, out, options, on_step=on_step, say=say, also=tested)
+    return selftests[0]
 
 
 def stored_with(launches: Path) -> tuple[dict[str, int], EarlierNoise]:
-    """Return how many calls a sample of each benchmark is, and what was known before, from the launches of a run."""
+    """Return the calls in a sample of each benchmark, and the run's history, from the file of its launches."""
     decoder = msgspec.json.Decoder(LaunchLine)
-    found, known = {}, EarlierNoise()
+    numbers, earlier = {}, EarlierNoise()
     for text in launches.read_bytes().splitlines():
         try:
             line = decoder.decode(text)
         except msgspec.DecodeError:
-            continue  # a kill cut it off
+            continue  # cut off by a kill
         if line.kind == "session":
-            known = line.began_with or EarlierNoise()
+            earlier = line.began_with or EarlierNoise()
         if line.outcome is not None and line.outcome.launch is not None:
-            found[line.label] = line.outcome.launch.number
-    return found, known
+            numbers[line.label] = line.outcome.launch.number
+    return numbers, earlier
 
 
-def pairs_of(result: GateResult, numbers: dict[str, int], known: EarlierNoise | None = None) -> list[Pair]:
+def pairs_of(result: GateResult, numbers: dict[str, int], earlier: EarlierNoise | None = None) -> list[Pair]:
     """Return the stored pairs of a verdict's judged times and values.
 
     Args:
         result: The verdict.
         numbers: Benchmark -> calls of a sample.
-        known: What the run knew of earlier noise.
+        earlier: The run's history.
     """
     pairs = []
     for entry in result.entries:
@@ -161,13 +186,13 @@ def pairs_of(result: GateResult, numbers: dict[str, int], known: EarlierNoise | 
             Side(unit=entry.unit, number=max(1, numbers.get(entry.label, 1)), launches=launches)
             for launches in (entry.base_launches, entry.head_launches)
         )
-        history = (known or EarlierNoise()).history(entry.label, len(a.launches[0].samples))
+        history = (earlier or EarlierNoise()).history(entry.label, len(a.launches[0].samples))
         pairs.append(Pair(id=entry.label, a=msgspec.structs.replace(a, history=history), b=b))
     return pairs
 
 
 def judge_gate(result: GateResult, pairs: Sequence[Pair], policy: Policy, draws: int = DRAWS) -> Selftest:
-    """Return what the launches of identical code say about the gate.
+    """Return what the launches of identical code show about the gate.
 
     Args:
         result: The run of a revision against itself.
@@ -177,8 +202,8 @@ def judge_gate(result: GateResult, pairs: Sequence[Pair], policy: Policy, draws:
     """
     exact = [pair.id for pair in pairs if identical(pair) or has_zero(pair)]
     pairs = [pair for pair in pairs if pair.id not in exact]
-    seen = [sensitivity(pair, policy, draws=draws) for pair in pairs]
-    told = decide_suite(pairs, policy).decisions
+    benchmarks = [sensitivity(pair, policy, draws=draws) for pair in pairs]
+    decisions = decide_suite(pairs, policy).decisions
     return Selftest(
         created_ms=result.created_ms,
         revision=result.head.revision.sha if result.head.revision else result.head.interpreter,
@@ -186,12 +211,12 @@ def judge_gate(result: GateResult, pairs: Sequence[Pair], policy: Policy, draws:
         policy=policy,
         rounds=min((pair.rounds for pair in pairs), default=0),
         launches=result.launches,
-        wrong=[decision.id for decision in told if decision.verdict in {"regression", "improvement"}],
-        false_alarm_rate=sum(s.false_alarm_rate for s in seen) / len(seen) if seen else 0.0,
-        red_rate=_red(pairs, policy, draws),
+        wrong=[decision.id for decision in decisions if decision.verdict in {"regression", "improvement"}],
+        false_alarm_rate=sum(s.false_alarm_rate for s in benchmarks) / len(benchmarks) if benchmarks else 0.0,
+        red_rate=_red_rate(pairs, policy, draws),
         draws=draws,
-        recommended_rounds=_recommended(seen, policy),
-        benchmarks=sorted(seen, key=lambda s: -s.noise),
+        recommended_rounds=_recommended(benchmarks, policy),
+        benchmarks=sorted(benchmarks, key=lambda s: -s.noise),
         exact=exact,
         unmeasured={
             e.label: e.reason or e.status for e in result.entries if e.status in {"failed", "broken", "missing"}
@@ -200,17 +225,84 @@ def judge_gate(result: GateResult, pairs: Sequence[Pair], policy: Policy, draws:
     )
 
 
-def _red(pairs: Sequence[Pair], policy: Policy, draws: int) -> float:
-    """Return the share of relabelled runs of all benchmarks together that have a regression."""
+def sensitivity(pair: Pair, policy: Policy, *, draws: int = DRAWS, seed: int = 1) -> Sensitivity:
+    """Measure what the gate can find in one benchmark.
+
+    Args:
+        pair: Launches of identical code on both sides, as many rounds as the longest look to be judged; its history
+            counts as in a run.
+        policy: The rule.
+        draws: Relabelled pairs for each rate.
+        seed: Of the draws.
+    """
+    looks = [look for look in policy.looks if look <= pair.rounds]
+    most = looks[-1] if looks else pair.rounds
+    false_alarms = _regression_rate(pair, policy, most, 0.0, draws, seed)
+    smallest = {look: _smallest_change(pair, policy, look, draws, seed) for look in looks}
+    enough = (look for look, change in smallest.items() if change is not None and change <= policy.tolerance)
+    return Sensitivity(
+        id=pair.id,
+        noise=launch_noise(pair, policy),
+        sessions=len(pair.a.history),
+        draws=draws,
+        false_alarm_rate=false_alarms,
+        smallest_change=smallest,
+        rounds=next(enough, None),
+    )
+
+
+def relabelled(pair: Pair, rounds: int, change: float, draws: int, seed: int) -> Iterator[Pair]:
+    """Yield pairs of randomly drawn rounds with randomly swapped sides, head made slower by ``change``."""
+    source = random.Random(seed)  # noqa: S311 - resampling, not secrets; seeded so that a machine always reads the same
+    recorded = list(zip(pair.a.launches, pair.b.launches, strict=False))
+    for _ in range(draws):
+        sides: tuple[list[PairLaunch], list[PairLaunch]] = ([], [])
+        for round_, index in enumerate(sorted(source.sample(range(len(recorded)), rounds))):
+            order = recorded[index] if source.random() < 0.5 else recorded[index][::-1]
+            for side, launch in zip(sides, order, strict=True):
+                side.append(msgspec.structs.replace(launch, round=round_))
+        head = [_slower(launch, 1 + change) for launch in sides[1]]
+        a, b = (
+            msgspec.structs.replace(side, launches=launches) for side, launches in ((pair.a, sides[0]), (pair.b, head))
+        )
+        yield Pair(id=pair.id, a=a, b=b)
+
+
+def _slower(launch: PairLaunch, factor: float) -> PairLaunch:
+    samples, cpu = ([value * factor for value in column] for column in (launch.samples, launch.cpu))
+    return msgspec.structs.replace(launch, samples=samples, cpu=cpu)
+
+
+def _regression_rate(pair: Pair, policy: Policy, rounds: int, change: float, draws: int, seed: int) -> float:
+    """Return the share of relabelled pairs that are called a regression."""
+    drawn = relabelled(pair, rounds, change, draws, seed)
+    return sum(decide(pair_, policy).verdict == "regression" for pair_ in drawn) / draws
+
+
+def _smallest_change(pair: Pair, policy: Policy, rounds: int, draws: int, seed: int) -> float | None:
+    """Return the smallest change found often enough, by bisection: power grows with the change."""
+    low, high = 0, len(CHANGES)
+    while low < high:
+        middle = (low + high) // 2
+        if _regression_rate(pair, policy, rounds, CHANGES[middle], draws, seed) >= POWER:
+            high = middle
+        else:
+            low = middle + 1
+    return CHANGES[low] if low < len(CHANGES) else None
+
+
+def _red_rate(pairs: Sequence[Pair], policy: Policy, draws: int) -> float:
+    """Return the share of relabelled runs of the whole suite that have a regression."""
     drawn = [relabelled(pair, pair.rounds, 0.0, draws, seed) for seed, pair in enumerate(pairs, start=1)]
     runs = zip(*drawn, strict=True)
     red = [any(d.verdict == "regression" for d in decide_suite(list(run), policy).decisions) for run in runs]
     return sum(red) / draws
 
 
-def _recommended(seen: Sequence[Sensitivity], policy: Policy) -> int | None:
+def _recommended(benchmarks: Sequence[Sensitivity], policy: Policy) -> int | None:
+    """Return the fewest rounds that are enough for nine of ten benchmarks."""
     for look in policy.looks:
-        enough = sum(1 for s in seen if s.rounds is not None and s.rounds <= look)
-        if seen and enough >= _MOST * len(seen):
+        enough = sum(1 for s in benchmarks if s.rounds is not None and s.rounds <= look)
+        if benchmarks and enough >= POWER * len(benchmarks):
             return look
     return None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rocattn_profiling.gate.rule.policy import Policy
-from rocattn_profiling.gate.rule.sensitivity import relabelled, sensitivity
+from rocattn_profiling.gate.selftest import relabelled, sensitivity
 
 POLICY = Policy(looks=(5, 10))
 

@@ -237,7 +237,7 @@ def test_a_waiver_that_the_change_added_is_named(tmp_path, entry):
         (GOOD.replace("1.10", "1" + "0" * 5000), f"{FILE} cannot be read: a value in it is too long or too deep"),
         ("x = " + "[" * 100_000, f"{FILE} cannot be read: a value in it is too long or too deep"),
         (GOOD.replace('"time"', "3"), f"{FILE}:2: metric must be text"),
-        (GOOD.replace('"time"', '"tme"'), f"{FILE}:2: metric 'tme' is unknown; known are time, mem, .*plan$"),
+        (GOOD.replace('"time"', '"tme"'), f"{FILE}:2: metric 'tme' is unknown; known are time, mem, .*plan, exact$"),
         (GOOD.replace('"audit"', '"Audit"'), f"{FILE}:11: metric 'Audit' is unknown"),
         (GOOD.replace("gfx942", "gxf942"), f"{FILE}:11: arch: 'gxf942' is no GPU architecture"),
         (GOOD.replace("gfx942", "gfx9999"), f"{FILE}:11: arch: there are no kernels for gfx9999"),

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 SideName = Literal["base", "head"]
 SIDES: tuple[SideName, SideName] = ("base", "head")
-PROBE = -1  # the round in which each side is tried once and the sampling is chosen
-REPEATS = 2  # of one launch, at most
-_KNOWN = 6  # launches without which it is not known what is usual
+PROBE = -1  # the round that tries each side once and chooses the sampling
+REPEATS = 2  # at most, of one slow launch
+_KNOWN = 6  # launches that are needed to know the usual canary
 TIME_UNITS = {"seconds": "ns"}
 _GPU_MEDIANS = ("mclk_mhz", "power_w", "temperature_c")
 
@@ -106,16 +106,16 @@ class SessionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchStore:
-    """The launches of one session, in a file of its own until it is finished; other sessions' files stay.
+    """The launches of one session, in a file of its own until the session is finished; others' files stay.
 
     Attributes:
         path: The file of the unfinished session.
 
     Args:
-        path: ``launches.jsonl``, where the file goes in the end.
-        key: Identifies revisions and settings: only an unfinished session with the same key is gone on with.
-        fresh: Forget what is there of this session.
-        began_with: What is known of the noise; a session that is gone on with keeps what it began with.
+        path: ``launches.jsonl``, the name of the finished file.
+        key: Identifies revisions and settings: only an unfinished session with the same key is resumed.
+        fresh: Discard what is there of this session.
+        began_with: Prior knowledge of the noise; a resumed session keeps its own.
     """
 
     def __init__(self, path: Path, key: str, *, fresh: bool = False, began_with: EarlierNoise | None = None) -> None:
@@ -135,7 +135,7 @@ class LaunchStore:
         append_line(self.path, msgspec.json.encode(LaunchLine(kind="session", key=key, began_with=self.began_with)))
 
     def _load(self, key: str) -> bool:
-        """Read an unfinished session with this key; False when there is none."""
+        """Read an unfinished session with this key; return False without one."""
         decoder = msgspec.json.Decoder(LaunchLine)
         matches, began_with = False, EarlierNoise()
         try:
@@ -148,7 +148,7 @@ class LaunchStore:
             try:
                 line = decoder.decode(text)
             except msgspec.DecodeError:
-                continue  # a kill cut it off
+                continue  # cut off by a kill
             if line.kind == "session":
                 matches = line.key == key
                 began_with = line.began_with or EarlierNoise()
@@ -163,13 +163,13 @@ class LaunchStore:
         return self._known.get((case.label, side, round_, repeat))
 
     def put(self, case: Case, side: SideName, round_: int, outcome: Outcome, repeat: int = 0) -> None:
-        """Keep a finished launch, on disk first."""
+        """Store a finished launch, on disk first."""
         line = LaunchLine(kind="launch", label=case.label, side=side, round=round_, repeat=repeat, outcome=outcome)
         append_line(self.path, msgspec.json.encode(line))
         self._known[case.label, side, round_, repeat] = outcome
 
     def finish(self) -> None:
-        """Put the launches in the place of the last finished session's: the next run measures anew."""
+        """Replace the last finished session's launches by these; the next run then measures anew."""
         try:
             self.path.replace(self._final)
         except OSError as error:
@@ -235,7 +235,7 @@ class PairedSession:
         return look < own[-1] and (undecided if look in own else active)
 
     def _probe(self, case: Case) -> bool:
-        """Try both sides once, and let the first that runs choose the sampling for both; False if one does not run."""
+        """Try both sides once; the first that runs chooses the sampling for both. Return whether both ran."""
         sampling = self.design.request
         outcomes = {}
         for side in SIDES:
@@ -264,11 +264,11 @@ class PairedSession:
             self._total += len(to_do) if repeat < REPEATS else 0
 
     def _met_slow_spell(self, case: Case, side: SideName, round_: int) -> bool:
-        """Whether the machine was slow, by fixed work in the same process; values do not depend on its speed."""
+        """Whether the canary was slow. Values other than times do not depend on the machine's speed."""
         outcome = self._kept[case.label, side].get(round_)
         if outcome is None or self._failed(case) or case.benchmark.type != "time" or not outcome.canary_ns:
             return False
-        # Code may slow the fixed work beside it (wide vectors lower some clocks): that is usual for it, and no spell.
+        # A benchmark may slow the canary itself (wide vectors lower some clocks): that is usual for it.
         by_all, by_case = (self._canaries[outcome.canary_of, label] for label in ("", case.label))
         usual = max(usual_canary(by_all), usual_canary(by_case)) if len(by_all) >= _KNOWN else math.inf
         return outcome.canary_ns > SLOW * usual
@@ -302,7 +302,7 @@ class PairedSession:
         return outcome
 
     def _keep(self, case: Case, side: SideName, round_: int, outcome: Outcome) -> None:
-        """Let a launch count unless one before it in the same place met a faster machine."""
+        """Let a launch count unless an earlier one of the same round and side had a faster canary."""
         if outcome.launch is None:
             return
         if outcome.canary_ns > 0:
@@ -316,7 +316,7 @@ class PairedSession:
         sides = {}
         rounds = range(self.design.policy_of(case).looks[-1])
         kept = {side: {r: o for r, o in self._kept[case.label, side].items() if r in rounds} for side in SIDES}
-        # Two builds of Python take different times for the same work.
+        # Canaries of two builds of Python are not comparable.
         one_build = len({o.canary_of for outcomes in kept.values() for o in outcomes.values()}) <= 1
         for side, outcomes in kept.items():
             launches = [_pair_launch(r, o, case, comparable=one_build) for r, o in outcomes.items()]
@@ -348,12 +348,12 @@ def _pair_launch(round_: int, outcome: Outcome, case: Case, *, comparable: bool 
 
 
 def _median(values: Sequence[float]) -> float:
-    """Return the median of what was told; 0 when nothing was."""
+    """Return the median of the known values; 0 if none is known."""
     return statistics.median([value for value in values if value] or [0.0])
 
 
 def _with_ratio(outcome: Outcome) -> Outcome:
-    """Take a negative or absurd value (of a ``track_`` benchmark) for a failure: it is one that no ratio can judge."""
+    """Turn a negative or absurd value (of a ``track_`` benchmark) into a failure, since it has no ratio."""
     values = outcome.launch.samples_ns if outcome.launch is not None else []
     wrong = next((value for value in values if no_measurement(value)), None)
     if wrong is None:
@@ -364,7 +364,7 @@ def _with_ratio(outcome: Outcome) -> Outcome:
 
 
 def order_of(seed: int, label: str, round_: int) -> tuple[SideName, SideName]:
-    """Return which side runs first: random in even rounds and the reverse in the odd round that follows (ABBA)."""
+    """Return the order of the sides: random in even rounds, reversed in the odd round that follows (ABBA)."""
     flip = (_number(seed, "order", label, round_ // 2) ^ round_) & 1
     return ("head", "base") if flip else ("base", "head")
 

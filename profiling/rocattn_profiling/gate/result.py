@@ -1,4 +1,4 @@
-"""From launches to the GateResult: which cases are measured, what became of the others, and what a reader must know."""
+"""From launches to the GateResult: which cases are measured, entries for the others, and notes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chosen_cases(suite: Suite, options: Options) -> list[Case]:
 
 
 def nothing(suites: Mapping[SideName, Suite], options: Options) -> str:
-    """Say in one line why there is nothing to measure."""
+    """Return in one line why there is nothing to measure."""
     suite = suites["head"]
     if suite.broken:
         module, why = next(iter(suite.broken.items()))
@@ -42,18 +42,18 @@ def nothing(suites: Mapping[SideName, Suite], options: Options) -> str:
 
 
 def lost_modules(before: Suite | None, suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:
-    """Return entries for what head cannot even import, or discovers no more though base does."""
+    """Return entries for modules that head cannot import, and benchmarks that only base discovers."""
     broken = suites["head"].broken
     entries: list[Entry] = []
     offered = [case.label for case in before.cases(options.patterns)] if before else []
     for module, why in broken.items():
-        # Both sides run head's files: one that the change itself broke fails on both, and worked as base had it.
+        # Both sides run head's files, so a file that the change broke fails on both though base's version worked.
         lost = module not in suites["base"].broken or any(label.startswith(f"{module}.") for label in offered)
         status: verdict.Status = "failed" if lost else "broken"
         entries.append(Entry(label=module, name=module, status=status, reason=f"cannot be imported: {why}"))
     known = {case.label for case in suites["head"].cases()}
     for case in suites["base"].cases(options.patterns):
-        # Benchmarks of a module that head cannot import are told by the module's own entry.
+        # Benchmarks of a module that head cannot import are covered by the module's entry.
         if case.label not in known and not any(case.label.startswith(f"{module}.") for module in broken):
             reason = "base offers it and head does not, from the same benchmark files"
             entries.append(Entry(label=case.label, name=case.benchmark.name, status="missing", reason=reason))
@@ -61,10 +61,10 @@ def lost_modules(before: Suite | None, suites: Mapping[SideName, Suite], options
 
 
 def removed(before: Suite | None, suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:
-    """Return entries for benchmarks of base's own suite that head's no longer has."""
+    """Return entries for benchmarks of base's own suite that head's suite no longer has."""
     if before is None:
         return []
-    # What base still offers from head's files is missing on head (`lost_modules`), not removed from the suite.
+    # Benchmarks that base still discovers in head's files are missing on head (`lost_modules`), not removed.
     known = {benchmark.name for suite in suites.values() for benchmark in suite.benchmarks}
     lost = {case.benchmark.name for case in before.cases(options.patterns)} - known
     lost = {name for name in lost if not any(name.startswith(f"{module}.") for module in suites["head"].broken)}
@@ -72,9 +72,9 @@ def removed(before: Suite | None, suites: Mapping[SideName, Suite], options: Opt
 
 
 def idle_patterns(suites: Iterable[Suite | None], options: Options) -> list[str]:
-    """Return a line for each pattern that finds nothing in any of the suites: a typo beside one that finds something.
+    """Return a line for each pattern that matches nothing in any of the suites, which is probably a typo.
 
-    A module that cannot be imported counts by its name: what it would offer is not known.
+    A module that cannot be imported counts by its name, since its benchmarks are unknown.
     """
     labels = [label for suite in suites if suite for label in (*(case.label for case in suite.cases()), *suite.broken)]
     idle = [p for p in options.patterns if not any(re.search(p, label) for label in labels)]
@@ -82,7 +82,7 @@ def idle_patterns(suites: Iterable[Suite | None], options: Options) -> list[str]
 
 
 def worst_first(entry: Entry) -> tuple[int, bool, float, str, str]:
-    """Sort entries as a reader wants them."""
+    """Return a sort key with the worst entry first."""
     return verdict.ORDER.index(entry.status), not entry.suspect, -verdict.badness(entry), entry.label, entry.arch
 
 
@@ -127,7 +127,7 @@ def result_of(
 
 
 def _marked(entry: Entry, listed: Collection[str]) -> Entry:
-    """Mark what is undecided and looks slower all the same."""
+    """Mark an entry that is undecided but likely slower."""
     suspect = entry.status == "inconclusive" and entry.metric not in verdict.EXACT and entry.label in listed
     return msgspec.structs.replace(entry, suspect=True) if suspect else entry
 

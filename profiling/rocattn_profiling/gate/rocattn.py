@@ -341,8 +341,8 @@ def machine_code(context: Context, arch: str, old: PlanAnswer, new: PlanAnswer) 
     """
     base, head = (
         Kernels(context.trees[side], [
-            Shipped(kernel=one.kernel, source=one.source, symbol=one.symbol, defines=one.defines, arch=arch)
-            for one in plan.launches
+            Shipped(kernel=run.kernel, source=run.source, symbol=run.symbol, defines=run.defines, arch=arch)
+            for run in plan.launches
         ])
         for side, plan in zip(SIDES, (old, new), strict=True)
     )  # fmt: skip

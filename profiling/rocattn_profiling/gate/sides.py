@@ -257,7 +257,7 @@ def _command(start: Path, options: Options, chosen: Mapping[SideName, Revision])
     """Return the command that compares the same sides by the same rule, for the folder that the gate was started in."""
     words = ["rocattn", "gate", "run"]
     if chosen:
-        names = {side: revisions.WORKTREE if one.dirty else one.sha[:10] for side, one in chosen.items()}
+        names = {side: revisions.WORKTREE if rev.dirty else rev.sha[:10] for side, rev in chosen.items()}
         words += [] if start == Path() else ["--repo", os.fspath(start)]
         words += ["--base", names["base"], "--head", names["head"]]
     else:

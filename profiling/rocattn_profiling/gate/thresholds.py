@@ -35,18 +35,18 @@ _FLOOR = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>\S+)")
 
 
 class ThresholdError(RocattnError):
-    """Raised when the file of thresholds cannot be read as such; names file and line."""
+    """Raised when the file of thresholds is malformed; names file and line."""
 
 
 class Threshold(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for the benchmarks that a pattern matches.
+    """Settings for the benchmarks that a pattern matches.
 
     Attributes:
         benchmark: A label as it is, or a pattern with ``*`` and ``?`` for whole labels.
         metric: Only entries of this metric; empty for any.
         tolerance: Relative change that a pass of these benchmarks excludes; None for the run's.
         floor: Absolute change that is too small to matter, in ``unit``; 0 for none.
-        unit: Of the floor, as it was written: a time, a size, or the benchmark's own.
+        unit: Unit of the floor as written: a time, a size, or the benchmark's own.
         rounds: Most rounds, if fewer than the run's; 0 for the run's.
         gate: Whether it is judged, not only shown.
         source: File and line.
@@ -62,7 +62,7 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
     def text(self) -> str:
-        """Return what it sets, and where, on one line."""
+        """Return its settings and source on one line."""
         sets = []
         if self.tolerance is not None:
             tolerated, called = (f"{100 * part * self.tolerance:g} %" for part in (1, CALLED))
@@ -72,15 +72,15 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
         return f"{', '.join(sets) or 'as every other'} ({self.source})"
 
     def matches(self, label: str, metric: str) -> bool:
-        """Whether it is about this benchmark."""
+        """Whether it applies to this benchmark."""
         if self.metric not in {"", metric}:
             return False
-        # Labels hold brackets, which stand for themselves in a pattern, too; one with a star always matches itself.
+        # Brackets in a pattern are literal, because labels contain them; a label with a star matches itself.
         return label == self.benchmark or fnmatchcase(label, self.benchmark.replace("[", "[[]"))
 
 
 class ThresholdTable(msgspec.Struct, frozen=True, kw_only=True):
-    """All thresholds, in the file's order; ``changed`` tells whether base has others."""
+    """All thresholds in the file's order; ``changed`` is whether base's differ."""
 
     rows: list[Threshold] = []
     changed: bool = False
@@ -90,7 +90,7 @@ class ThresholdTable(msgspec.Struct, frozen=True, kw_only=True):
         return next((row for row in self.rows if row.matches(label, metric)), None)
 
     def policy_for(self, label: str, metric: str, policy: Policy, unit: str = "") -> Policy:
-        """Return the rule for one benchmark: the run's, with what its threshold says instead.
+        """Return the policy for one benchmark: the run's, with what its threshold sets.
 
         Args:
             label: With the parameters.
@@ -108,36 +108,36 @@ class ThresholdTable(msgspec.Struct, frozen=True, kw_only=True):
         if 0 < row.rounds < looks[-1]:
             looks = (*(look for look in looks if look < row.rounds), row.rounds)
         if not row.gate:
-            looks = looks[:1]  # enough to show it
+            looks = looks[:1]  # enough to show the numbers
         chosen = policy.tolerance if row.tolerance is None else row.tolerance
         floor = _converted(row, metric, unit, label)
         return msgspec.structs.replace(policy, looks=looks, tolerance=chosen, floor=max(policy.floor, floor))
 
     def apply(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries with the thresholds that were used for them; with ``gate = false``, shown, not judged."""
+        """Return the entries with the thresholds that were used; those with ``gate = false`` become "ungated"."""
         return [self._applied(entry) for entry in entries]
 
     def _applied(self, entry: Entry) -> Entry:
         row = self.find(entry.label, entry.metric)
         if row is None or entry.status not in JUDGED:
             return entry
-        if row.gate:  # of what is exact it sets nothing
+        if row.gate:  # of an exact metric it sets nothing
             return entry if entry.metric in EXACT else msgspec.structs.replace(entry, rule=row.text())
         return msgspec.structs.replace(
             entry, status="ungated", reason=f"shown, not judged: {row.source} has gate = false"
         )
 
     def notes(self, entries: Sequence[Entry], *, narrowed: bool = False) -> list[str]:
-        """Say what a reader must know: that the change moved its own thresholds, and patterns that match nothing.
+        """Return notes: that the change edits its own thresholds, and patterns that match nothing.
 
         Args:
             entries: Every benchmark and exact metric.
-            narrowed: Whether the run left out benchmarks, so that a pattern may well match one.
+            narrowed: Whether the run left out benchmarks, which a pattern may match.
         """
         notes = [f"this change edits {FILE}: the thresholds in it are head's"] if self.changed else []
         if not narrowed:
             used = {id(self.find(entry.label, entry.metric)) for entry in entries}
-            # Of exact metrics only what changed has an entry: the others may well match.
+            # Unchanged exact metrics have no entry that a pattern could match.
             idle = [row for row in self.rows if id(row) not in used and row.metric not in EXACT]
             notes += [f"{row.source}: {row.benchmark!r} is used by no benchmark" for row in idle]
         return notes
@@ -148,10 +148,10 @@ def load(tree: Path | None, base: Path | None = None) -> ThresholdTable:
 
     Args:
         tree: Head's files; None where there is no repository.
-        base: Base's files, to tell whether the change edits the thresholds.
+        base: Base's files, to see whether the change edits the thresholds.
 
     Raises:
-        ThresholdError: When the file is no list of thresholds.
+        ThresholdError: When the file is malformed.
     """
     if tree is None:
         return ThresholdTable()
@@ -214,7 +214,7 @@ def _floor(text: object, source: str) -> tuple[float, str]:
 
 
 def _converted(row: Threshold, metric: str, unit: str, label: str) -> float:
-    """Return a floor in ns for times, bytes for memory, else as it stands."""
+    """Return a floor in ns for times, in bytes for memory, else as written."""
     if not row.floor:
         return 0.0
     if metric == "time" or (metric == "track" and unit in TIMES):

@@ -1,4 +1,4 @@
-"""GateResult: the one verdict that JSON, text and pages are made from, and its exit status."""
+"""GateResult: the verdict that JSON, text and pages are made from, and its exit status."""
 
 from __future__ import annotations
 
@@ -37,33 +37,32 @@ Status = Literal[
     "regression", "improvement", "pass", "inconclusive", "new", "missing", "failed", "broken", "skipped", "removed",
     "ungated", "waived",
 ]  # fmt: skip
-# Worst first; what could not be told comes before what is fine.
+# Worst first; undecided comes before fine.
 ORDER: tuple[Status, ...] = (
     "regression", "failed", "missing", "inconclusive", "waived", "broken", "improvement", "ungated", "new", "removed",
     "skipped", "pass",
 )  # fmt: skip
 JUDGED: tuple[Status, ...] = ("regression", "improvement", "pass", "inconclusive")
 METRICS = ("time", "mem", "peakmem", "track", "audit", "workspace", "plan", "exact")
-_NAME = 200  # characters of a label in the sentence, which goes on after it
+_NAME = 200  # characters of a label in the sentence
 EXACT = frozenset({"audit", "workspace", "plan", "exact"})  # metrics of plug-ins: read off, not measured
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """Where in the repository a reader should look: a path relative to its top folder, and a line from 1."""
+    """A location in the repository: a path relative to its top folder, and a line from 1."""
 
     path: str
     line: int = 1
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that differs between base and head and can have moved a benchmark.
+    """A difference between base and head that may have changed a benchmark.
 
     Attributes:
         kind: "machine code", "launch", "backend", "counters", "environment" or "source".
-        text: What differs, one sentence with numbers.
-        about: A code for what it is about: the metric of a finding on machine code, or "flash path" where that was
-            lost; "" for others.
-        location: The source line it is about, if there is one.
+        text: The difference, one sentence with numbers.
+        about: The metric of a finding on machine code, "flash path" where that was lost, else "".
+        location: The source line, if there is one.
     """
 
     kind: Literal["machine code", "launch", "backend", "counters", "environment", "source"]
@@ -85,15 +84,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
             "waived" (a regression that a waiver accepts).
         metric: "time", "mem", "peakmem", "track", or for exact metrics "audit", "workspace" or "plan".
         arch: The gfx target of an exact metric; empty for others.
-        causes: What differs between base and head on this benchmark's path, the likeliest first.
-        waiver: The reason and issue of the waiver that accepts this; empty without one.
-        rule: What the repository's thresholds say of it, and where; empty for the run's own rule.
-        suspect: Whether it is undecided and still worth a look: at most one in ten of those is expected to be nothing.
-        noise: What was known of its noise before the run; None if nothing was.
+        causes: Differences on this benchmark's path, the likeliest first; empty unless it is worse.
+        waiver: Reason and issue of the waiver that accepts this; empty without one.
+        rule: What the repository's thresholds set for it, with file and line; empty for the run's own rule.
+        suspect: Whether it is undecided but likely slower: at most one in ten of these is expected to be unchanged.
+        noise: What was known about its noise before the run; None if nothing was.
         decision: Ratio, interval, p, rounds and reason; None without a verdict.
-        base, head: Low end of each side in ``unit``, in the quantity that decided; None if not measured.
+        base, head: Low end of each side in ``unit``, of the quantity that decided; None if not measured.
         base_launches, head_launches: Every launch behind the verdict.
-        reason: Why there is no verdict, one line; ``traceback`` has the rest.
+        reason: Why there is no verdict, one line; ``traceback`` has the details.
     """
 
     label: str
@@ -121,8 +120,8 @@ class SideFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One side: its revision, and the environment it ran in.
 
     Attributes:
-        revision: What was built; None for an environment that was there before.
-        interpreter: The Python of such an environment; "" for a revision.
+        revision: What was built; None for an existing environment.
+        interpreter: The Python of an existing environment; "" for a revision.
         python, packages: Version of Python, and name -> version of everything that can be imported.
         offline: Whether dependencies are the running interpreter's instead of the revision's own.
     """
@@ -140,14 +139,14 @@ class SideFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What a reader knows the side by: short hash and subject, or the interpreter."""
+        """Short hash and subject, or the interpreter."""
         if self.revision is None:
             return self.interpreter
         return f"{self.revision.short} {self.revision.subject}".rstrip()
 
 
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the gate found, and everything needed to see why.
+    """Everything the gate found, and everything needed to check it.
 
     Attributes:
         schema: Of this structure.
@@ -164,9 +163,9 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         canary_shift: Median ratio of fixed work in the same processes.
         invalid: Why the session as a whole does not count; empty if it does.
         again: The command that compares the same sides again; empty if their names do not say how.
-        notes: What a reader must know beside the verdicts.
-        problems: Why the gate fails beside its verdicts: waivers that are expired or unused.
-        noise: Where knowledge of the noise of earlier sessions came from; None if the run did not look for any.
+        notes: What a reader must know besides the verdicts.
+        problems: Why the gate fails besides its verdicts: waivers that are expired or unused.
+        noise: Where knowledge of earlier noise came from; None if the run did not look for any.
         counts: Status -> how many entries.
         entries: Every benchmark, worst first.
     """
@@ -202,7 +201,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remarks(self) -> list[str]:
-        """The notes, after a line about the packages that differ."""
+        """The notes, preceded by a line about packages that differ."""
         differing = self.environment_differences.items()
         listed = ", ".join(f"{name} {old or 'absent'} -> {new or 'absent'}" for name, (old, new) in differing)
         return [*([f"the environments differ: {listed}"] if listed else []), *self.notes]
@@ -258,7 +257,7 @@ def _judged(case: Case, pair: Pair, decision: Decision, levels: tuple[float, flo
 
 
 def larger_is_better(case: Case) -> bool:
-    """Whether a tracked value is a rate by its unit, which asv's smaller-is-better rule would judge the wrong way."""
+    """Whether a tracked value is a rate by its unit. asv's smaller-is-better rule would judge it the wrong way."""
     return case.benchmark.type == "track" and is_rate(case.benchmark.unit)
 
 
@@ -271,7 +270,7 @@ def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:
     elif base.status == "ok":
         status, shown = ("failed" if head.status in bad else "missing"), head
     elif head.status in bad:
-        # Where base skipped it by itself, only head shows the failure.
+        # If base skipped it, only head can show the failure.
         status, shown = ("failed" if base.status == "skipped" else "broken"), head
     else:
         status, shown = "skipped", head
@@ -289,16 +288,16 @@ def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:
 
 
 def conclude(entries: Sequence[Entry], invalid: str, problems: Sequence[str] = ()) -> tuple[Overall, str]:
-    """Return the overall verdict and its sentence; nothing measured is never a pass.
+    """Return the overall verdict and its sentence. A gate that measured nothing never passes.
 
     Args:
         entries: Every benchmark and exact metric, waivers applied.
         invalid: Why the session as a whole does not count; empty if it does.
-        problems: Why the gate fails beside its verdicts.
+        problems: Why the gate fails besides its verdicts.
     """
     count = {status: sum(entry.status == status for entry in entries) for status in ORDER}
     lost = [entry for entry in entries if entry.status in {"failed", "missing"}]
-    # A proven regression is the stronger statement; what could not be measured is named beside it.
+    # A proven regression is the stronger statement; its sentence also counts what could not be measured.
     if worse := [entry for entry in entries if entry.status == "regression"]:
         return "regression", _worse(worse, entries, lost, problems)
     if lost:
@@ -341,15 +340,15 @@ def _worse(worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], 
 
 
 def badness(entry: Entry) -> float:
-    """Return a key by which the worst comes last: the ratio, and infinity for a worsening that has none (0 to 43)."""
+    """Return a sort key with the worst last: the ratio, and infinity for a regression without one (0 to 43)."""
     if entry.decision is not None and entry.decision.has_ratio:
         return entry.decision.ratio
     return math.inf if entry.status == "regression" else 0.0
 
 
 def _nothing_judged(entries: Sequence[Entry], count: dict[Status, int]) -> str:
-    """Say that nothing was judged; empty when something was."""
-    # Machine code that did not change says nothing about benchmarks of which none ran.
+    """Return the sentence of a verdict that judged nothing; empty if something was judged."""
+    # Unchanged machine code does not stand in for benchmarks that did not run.
     timed = [entry for entry in entries if entry.metric not in EXACT and entry.status != "removed"]
     if any(entry.status in JUDGED for entry in timed or entries):
         return ""
@@ -376,7 +375,7 @@ def write(result: GateResult, path: Path) -> Path:
 
 
 def to_json(result: GateResult) -> str:
-    """Return the verdict as JSON: what `read` reads, and every other form is made from."""
+    """Return the verdict as JSON, which `read` reads and every other form is made from."""
     return msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n"
 
 
@@ -389,7 +388,7 @@ def read(path: Path) -> GateResult:
     try:
         with open_regular(path) as file:
             data = file.read()
-        # First, because a verdict of another schema may lack what this one has.
+        # Checked first, because a verdict of another schema may lack fields of this one.
         schema = msgspec.json.decode(data, type=_Schema).schema
         if schema != SCHEMA:
             raise RocattnError(f"{path} has schema {schema}; this rocattn reads {SCHEMA}")

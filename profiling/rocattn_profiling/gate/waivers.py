@@ -1,8 +1,8 @@
 """Waivers: which regressions are accepted, by whom, how large, and until when.
 
-They stand in the gated repository, ``.rocattn/waivers.toml``, or for one change in a commit's trailer. A waiver accepts
-one benchmark, metric and architecture, named exactly; it widens no threshold, moves no baseline, and what it accepts
-is shown. One that is expired, or that nothing needs any more, fails the gate: a list that rots hides the next one.
+They are in the gated repository's ``.rocattn/waivers.toml``, or for one change in a commit's trailer. A waiver accepts
+one benchmark, metric and architecture, named exactly. It widens no threshold and moves no baseline, and what it accepts
+is shown. A waiver that is expired or no longer needed fails the gate, since a rotting list hides the next regression.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TEXTS = ("benchmark", "metric", "arch", "issue", "reason", "author")
 _NEEDED = ("benchmark", "metric", "ceiling", "expires", "issue", "reason")
 _TRAILER = re.compile(r"^rocattn-accept[ \t]*:[ \t]*(.*(?:\n[ \t]+\S.*)*)$", re.IGNORECASE | re.MULTILINE)
 _INDENTED = re.compile(r"^[ \t>]+rocattn-accept[ \t]*:", re.IGNORECASE | re.MULTILINE)
-# A label may hold " | " itself: its end is the first place from which the rest reads as metric, ceiling and reason.
+# A label may contain " | " itself: it ends where the rest first reads as metric, ceiling and reason.
 _ACCEPTED = re.compile(
     rf"(?P<label>.+?) \| (?P<metric>{'|'.join(METRICS)})(?: (?P<arch>gfx\w+))? \| (?P<ceiling>[\d.]+|inf) \|"
     r" (?P<reason>.+)"
@@ -40,7 +40,7 @@ _ACCEPTED = re.compile(
 
 
 class WaiverError(RocattnError):
-    """Raised when the file of waivers cannot be read as such; names file and line."""
+    """Raised when the file of waivers is malformed; names file and line."""
 
 
 class Waiver(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,12 +49,12 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         benchmark: The label of the benchmark (with its parameters) or exact metric.
         metric: As in `Entry.metric`; ``arch`` likewise, empty for what has none.
-        ceiling: Largest ratio head / base that is accepted; infinity also accepts what has no ratio.
-        expires: The last day it holds; None for a trailer, which holds for its change.
-        issue: Where the regression is worked on; empty for a trailer.
+        ceiling: Largest accepted ratio head / base; infinity also accepts a regression without a ratio.
+        expires: The last day it is valid; None for a trailer, which is valid for its change.
+        issue: Where the regression is tracked; empty for a trailer.
         reason, author: For readers.
-        source: Where it stands: file and line, or commit.
-        added: Whether this change brought it.
+        source: File and line, or commit.
+        added: Whether this change added it.
     """
 
     benchmark: str
@@ -70,12 +70,12 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it is about."""
+        """Benchmark, metric and architecture."""
         return self.benchmark, self.metric, self.arch
 
     @property
     def title(self) -> str:
-        """What it is about, in words."""
+        """Benchmark, metric and architecture as text."""
         return f"{self.benchmark} {self.metric} {self.arch}".rstrip()
 
     def text(self) -> str:
@@ -95,14 +95,14 @@ class WaiverTable(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
     def waived(self, label: str, metric: str, arch: str = "", today: dt.date | None = None) -> str:
-        """Return reason and issue if such a regression is accepted at all; empty if not."""
+        """Return reason and issue if such a regression is accepted, whatever its size; empty if not."""
         today = today or utc_today()
         texts = [w.text() for w in self.rows if w.key == (label, metric, arch) and not _expired(w, today)]
         return texts[0] if texts else ""
 
 
 def utc_today() -> dt.date:
-    """Return the day by which waivers expire."""
+    """Return today's date, by which waivers expire."""
     return dt.datetime.now(dt.UTC).date()
 
 
@@ -112,10 +112,10 @@ def load(tree: Path | None, messages: Iterable[tuple[str, str]] = (), base: Path
     Args:
         tree: Head's files; None where there is no repository.
         messages: (Commit, message) of every commit of the change; see `commit_messages`.
-        base: Base's files: what is not there was added by this change.
+        base: Base's files; a waiver that is not in them was added by this change.
 
     Raises:
-        WaiverError: When the file is no list of waivers.
+        WaiverError: When the file is malformed.
     """
     own = _read(tree) if tree is not None else []
     if base is not None:
@@ -146,13 +146,13 @@ def commit_messages(repo: Path, base: Revision, head: Revision) -> list[tuple[st
 def apply(
     entries: Sequence[Entry], table: WaiverTable, today: dt.date, *, narrowed: bool = False
 ) -> tuple[list[Entry], list[str]]:
-    """Turn accepted regressions into "waived", and say what is wrong with the waivers.
+    """Turn accepted regressions into "waived", and check that the waivers are valid and needed.
 
     Args:
         entries: Every benchmark and exact metric of this run.
         table: The waivers.
         today: The day by which they expire.
-        narrowed: Whether the run left out benchmarks: what it did not measure may well exist.
+        narrowed: Whether the run left out benchmarks, which may exist although it did not measure them.
 
     Returns:
         The entries, and a line for each waiver that is expired or not needed.
@@ -167,7 +167,7 @@ def apply(
             after.append(_passed_over(entry, table.rows))
     problems = [f"{w.source}: the waiver of {w.title} expired on {w.expires}" for w in table.rows if _expired(w, today)]
     for waiver in table.rows:
-        # A trailer is gone with the next change: it cannot rot, and a fix in a later commit must not turn the gate red.
+        # A trailer lasts for one change: it cannot rot, and a fix in a later commit must not turn the gate red.
         if waiver.expires is None or _expired(waiver, today):
             continue
         if why := _unused(waiver, entries, narrowed=narrowed):
@@ -189,7 +189,7 @@ def _accept(entry: Entry, waivers: list[Waiver]) -> Entry:
 
 
 def _passed_over(entry: Entry, waivers: Sequence[Waiver]) -> Entry:
-    """Say of a regression which waiver was probably meant for it, and why it does not hold."""
+    """Add to a regression's reason which waiver was probably meant for it, and why it does not match."""
     meant = next((w for w in waivers if w.benchmark == entry.name or _alike(w.benchmark) == _alike(entry.label)), None)
     if meant is None:
         return entry
@@ -205,7 +205,7 @@ def _passed_over(entry: Entry, waivers: Sequence[Waiver]) -> Entry:
 
 
 def _alike(label: str) -> str:
-    """Return a label without what is easily written in another way."""
+    """Return a label without case, spaces and quotes, which are easily written differently."""
     return re.sub(r"[\s'\"]", "", label).casefold()
 
 
@@ -218,28 +218,31 @@ def _expired(waiver: Waiver, today: dt.date) -> bool:
 
 
 def _unused(waiver: Waiver, entries: Sequence[Entry], *, narrowed: bool) -> str:
-    """Say why nothing needs a waiver; empty when this run cannot tell."""
+    """Return why a waiver is not needed; empty if it is, or if this run cannot tell."""
     mine = [e for e in entries if (e.label, e.metric, e.arch) == waiver.key]
     if mine:
-        # What got worse needs it; what is undecided or could not be measured may.
+        # A regression needs it; an undecided or unmeasured entry may.
         return "it did not get worse" if mine[0].status in {"pass", "improvement"} else ""
     if any(e.status == "removed" and _belongs(waiver.benchmark, e.label) for e in entries):
         return "the suite no longer has it"
     if narrowed or any(e.status not in JUDGED and _belongs(waiver.benchmark, e.label) for e in entries):
         return ""
     if waiver.metric in EXACT:
-        # Only what changed has an entry of its own; what is alike on every architecture names none. A run without a
+        # Only changes have an entry of their own, without an architecture if they are equal on all. A run without a
         # compiler has no entries at all.
-        seen = [e for e in entries if e.metric == waiver.metric and (not waiver.arch or e.arch in {"", waiver.arch})]
-        # One that failed stands for all that it would have read; one of this label is about every architecture.
-        untold = any(e.status == "failed" or (e.label == waiver.benchmark and e.status == "regression") for e in seen)
-        return "it did not get worse" if seen and not untold else ""
+        related = [e for e in entries if e.metric == waiver.metric and (not waiver.arch or e.arch in {"", waiver.arch})]
+        # A failed entry stands for everything that it would have covered; one with this label is for all architectures.
+        unknown = any(
+            entry.status == "failed" or (entry.label == waiver.benchmark and entry.status == "regression")
+            for entry in related
+        )
+        return "it did not get worse" if related and not unknown else ""
     also = ", with an arch, which only exact metrics have" if waiver.arch else ""
     return f"no benchmark of the suite has this name, parameters and metric{also}"
 
 
 def _belongs(label: str, part: str) -> bool:
-    """Whether a label is of a benchmark, or of a module, that an entry as a whole is about."""
+    """Whether a label belongs to the benchmark or module of an entry."""
     return label == part or label.startswith((f"{part}(", f"{part}."))
 
 
@@ -274,7 +277,7 @@ def _waiver(row: dict[str, object], source: str) -> Waiver:
 
 
 def _bad_arch(arch: str) -> str:
-    """Say why no entry of a verdict can have this architecture; empty if one can."""
+    """Return why no entry of a verdict can have this architecture; empty if one can."""
     try:
         plain = processor(arch) if arch else ""
     except ArchError as error:
@@ -283,7 +286,7 @@ def _bad_arch(arch: str) -> str:
 
 
 def _trailers(messages: Iterable[tuple[str, str]]) -> tuple[list[Waiver], list[str]]:
-    """Return what commits accept, and a line for each trailer that cannot be read."""
+    """Return the waivers in commit messages, and a line for each trailer that cannot be parsed."""
     accepted, notes = [], []
     for sha, message in messages:
         if _INDENTED.search(message):

@@ -227,9 +227,9 @@ def differing_modules(base: Loaded, head: Loaded, packages: Mapping[str, object]
             yield FileChange(module.replace(".", "/") + end, before, after)
 
 
-def _equal(one: Path, other: Path) -> bool:
+def _equal(file: Path, other: Path) -> bool:
     """Whether both files can be read and have the same content."""
     try:
-        return one.stat().st_size == other.stat().st_size and one.read_bytes() == other.read_bytes()
+        return file.stat().st_size == other.stat().st_size and file.read_bytes() == other.read_bytes()
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""Everything that is written from one verdict: for people, for CI servers, for code-scanning pages."""
+"""All files that are written from one verdict: for people, CI servers and code-scanning pages."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ FILES: dict[str, Callable[[GateResult], str]] = {
     "gate.sarif": sarif.to_sarif,
 }
 _SUMMARY_LIMIT = 1 << 20  # GitHub drops a step's whole summary when its file is larger
-_MOST_ANNOTATIONS = 10  # of a kind that GitHub shows a step
+_MOST_ANNOTATIONS = 10  # GitHub shows so many of a kind per step
 
 
 def write_all(result: GateResult, out: Path, more: Mapping[str, str] | None = None) -> list[Path]:
-    """Write the verdict in every form into a folder; returns the files, ``verdict.json`` first.
+    """Write the verdict in every form into a folder; return the files, ``verdict.json`` first.
 
     Args:
         result: The verdict.
         out: The folder.
-        more: Further files by name, to be written with these.
+        more: Further files (name -> content) to write with these.
 
     Raises:
         RocattnError: When the folder does not take them; then all are as they were.
@@ -58,13 +58,13 @@ def step_summary(result: GateResult, environ: Mapping[str, str] = os.environ) ->
         with path.open("a", encoding="utf-8") as file:
             file.write("\n" + markdown.summary(result, limit=min(room, markdown.SUMMARY_BYTES)))
     except OSError as error:
-        # The verdict stands without it: a full disk of the runner's must not turn it into an environment error.
+        # The verdict is complete without it: a runner's full disk must not turn it into an environment error.
         return f"cannot write the step's summary {name}: {error.strerror}"
     return ""
 
 
 def workflow_commands(result: GateResult) -> str:
-    """Return workflow commands that put regressions beside the lines that caused them, and a last line of text."""
+    """Return workflow commands that annotate regressions at their likeliest causes, and a last line of text."""
     lines = [_annotation(kind, entry) for kind, entry in _worth(result)]
     lines += [_command("error", {}, problem) for problem in result.problems[:_MOST_ANNOTATIONS]]
     return "\n".join([*lines, f"{result.verdict}: {terminal(result.sentence, 600)}"]) + "\n"

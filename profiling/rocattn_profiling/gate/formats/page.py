@@ -1,4 +1,4 @@
-"""The gate's verdict as a view: worst first, every process launch a dot, the words of the verdict kept."""
+"""The gate's verdict as a page: worst first, with a dot for every process launch."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ WORDS = {
     "ungated": "shown, not judged",
     "waived": "slower or larger, accepted by a waiver",
 }
-"""What each status means, for people who see the word for the first time."""
+"""What each status means, for readers who are new to it."""
 
 
 class Piece(NamedTuple):
-    """A stretch of a sentence: words, or code that stood between backticks."""
+    """A part of a sentence: words, or code that was between backticks."""
 
     text: str
     is_code: bool
 
 
 def pieces(text: str) -> list[Piece]:
-    """Return a sentence's stretches of words and code; all of it as words if a backtick has no partner."""
+    """Split a sentence into words and code; an unpaired backtick makes all of it words."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return [Piece(text, is_code=False)]
@@ -54,7 +54,7 @@ def pieces(text: str) -> list[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class GateRow:
-    """One benchmark or exact metric: its word, numbers as text, why, and a dot for each launch of both sides."""
+    """One benchmark or exact metric: status, numbers as text, reasons, and a dot for each launch of both sides."""
 
     label: str
     metric: str
@@ -76,17 +76,17 @@ class GateRow:
 
     @property
     def has_why(self) -> bool:
-        """Whether there is more to say than a line."""
+        """Whether it has causes or a waiver to show."""
         return bool(self.causes or self.waiver)
 
 
 @dataclass(frozen=True, slots=True)
 class GateView:
-    """The verdict page: the result itself, its rows, and how many there are of each status.
+    """The verdict page: the result, its rows, and the number of each status.
 
     Attributes:
         rows: Every entry, worst first; ``timed`` are those that were measured.
-        exact: What was read off machine code and plans, by architecture; where nothing moved, in one group at the end.
+        exact: Exact metrics by architecture; architectures without changes form one group at the end.
     """
 
     result: GateResult
@@ -98,7 +98,7 @@ class GateView:
 
 
 def view(result: GateResult) -> GateView:
-    """Lay out a verdict; entries stay in the verdict's order, which is worst first."""
+    """Lay out a verdict, its entries in the verdict's order."""
     counts = [(status, n, TONES.get(status, ""), WORDS.get(status, "")) for status, n in result.counts.items() if n]
     rows = [_row(entry) for entry in result.entries]
     read = [row for row in rows if row.metric in EXACT]
@@ -129,7 +129,7 @@ def _row(entry: Entry) -> GateRow:
         base=_value(entry, entry.base),
         head=_value(entry, entry.head),
         ratio="" if decision is None else f"{digits(decision.ratio, 4)}x" if decision.has_ratio else "unknown",
-        # What was read off has no interval, and took no rounds.
+        # Exact metrics have no interval and take no rounds.
         interval=f"[{digits(decision.ratio_low, 4)}, {high}]"
         if decision and decision.has_ratio and decision.rounds_used
         else "",
@@ -145,7 +145,7 @@ def _row(entry: Entry) -> GateRow:
 
 
 def locations(launches: Iterable[PairLaunch]) -> list[float]:
-    """Return each launch's place: the low quantile of its samples that the decision uses too."""
+    """Return each launch's low quantile, which the decision uses too."""
     return [quantile(launch.samples, LOCATION_QUANTILE) for launch in launches if launch.samples]
 
 
@@ -154,5 +154,5 @@ def _value(entry: Entry, value: float | None) -> str:
         return ""
     if entry.unit == "ns":
         return quantity(value * 1e-9, "seconds")
-    # What was counted has no digits behind the point: 43 registers, not 43.0.
+    # Counts have no decimals: 43 registers, not 43.0.
     return quantity(value, entry.unit) if entry.unit == "bytes" or value % 1 else f"{value:.0f} {entry.unit}".rstrip()

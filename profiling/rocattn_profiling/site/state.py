@@ -126,7 +126,7 @@ class Standing:
 
     def page(self, title: str) -> str:
         """Return the path of an attached page by its title; "" if there is none."""
-        return next((one.path for one in self.attached if one.title == title), "")
+        return next((page.path for page in self.attached if page.title == title), "")
 
 
 def read_standing(results: Path, pins: Path, marker: str, note: Callable[[str], None]) -> Standing:

@@ -138,9 +138,9 @@ def cases(level: str = "full", backends: Sequence[Backend] = ()) -> list[VerifyC
         backends: For those whose limits the level's cases miss, more of the family "basics" follow at the end.
     """
     wanted = LEVELS[: LEVELS.index(level) + 1]
-    found = {case.label: case for name in wanted for case in _level(name)}
+    by_label = {case.label: case for name in wanted for case in _level(name)}
     narrow = (_basic(*pair) for backend in backends for pair in basics(backend))
-    return list((found | {case.label: case for case in narrow}).values())
+    return list((by_label | {case.label: case for case in narrow}).values())
 
 
 def find_case(label: str) -> VerifyCase:
@@ -158,8 +158,8 @@ def find_case(label: str) -> VerifyCase:
 @cache
 def _level(name: str) -> tuple[VerifyCase, ...]:
     """Return what a level adds to those below it."""
-    made = {"quick": _quick, "core": _core, "full": _full}[name]
-    return tuple(made())
+    generate = {"quick": _quick, "core": _core, "full": _full}[name]
+    return tuple(generate())
 
 
 def _basic(config: AttentionConfig, storage: str) -> VerifyCase:
@@ -366,7 +366,7 @@ def _covering(factors: dict[str, tuple[Any, ...]], rng: random.Random) -> list[V
     missing = dict.fromkeys(
         ((a, i), (b, j)) for a, b in itertools.combinations(names, 2) for i in sizes[a] for j in sizes[b]
     )
-    found: dict[str, VerifyCase] = {}
+    chosen_cases: dict[str, VerifyCase] = {}
     while missing:
         wanted = dict(next(iter(missing)))
         tries = [{name: wanted.get(name, rng.choice(sizes[name])) for name in names} for _ in range(_TRIES)]
@@ -374,8 +374,8 @@ def _covering(factors: dict[str, tuple[Any, ...]], rng: random.Random) -> list[V
         for pair in itertools.combinations(best.items(), 2):
             missing.pop(pair, None)
         case = _combined({name: factors[name][index] for name, index in best.items()})
-        found[case.label] = case
-    return list(found.values())
+        chosen_cases[case.label] = case
+    return list(chosen_cases.values())
 
 
 def _combined(values: dict[str, Any]) -> VerifyCase:

@@ -82,16 +82,16 @@ def visible_pairs(config: AttentionConfig, mask: Array | None, twist: Twist = RI
     """Return which (query, key) pairs are seen, bool [B, H, Sq, Sk]."""
     rows = np.arange(config.seq_q)[:, None] + (0 if twist.top_left else config.seq_k - config.seq_q)
     keys = np.arange(config.seq_k)
-    seen = np.broadcast_to(keys < config.seq_k - twist.dropped, (config.seq_q, config.seq_k))
+    visible = np.broadcast_to(keys < config.seq_k - twist.dropped, (config.seq_q, config.seq_k))
     if twist.band:
         left, right = config.window if config.window is not None else (-1, -1)
         if config.causal:
-            seen = seen & (keys <= rows + twist.shift[1])
+            visible = visible & (keys <= rows + twist.shift[1])
         if left != -1:
-            seen = seen & (keys >= rows - left - twist.shift[0])
+            visible = visible & (keys >= rows - left - twist.shift[0])
         if right != -1:
-            seen = seen & (keys <= rows + right + twist.shift[1])
-    every = np.broadcast_to(seen, config.scores_shape)
+            visible = visible & (keys <= rows + right + twist.shift[1])
+    every = np.broadcast_to(visible, config.scores_shape)
     if mask is None or twist.mask == "ignored":
         return every
     allowed = mask if mask.dtype == bool else mask.astype(np.float64) != -np.inf
@@ -114,10 +114,10 @@ def attend(config: AttentionConfig, inputs: Inputs, twist: Twist = RIGHT) -> tup
     if twist.flushed:
         q, k, v = (np.where(np.abs(x) < _SMALLEST[config.dtype], 0, x) for x in (q, k, v))
     k, v = k[:, shared], v[:, shared]
-    seen = visible_pairs(config, inputs.mask, twist)
+    visible = visible_pairs(config, inputs.mask, twist)
     with np.errstate(all="ignore"):
         scores = (q @ k.swapaxes(-1, -2)) * (config.softmax_scale * twist.scale)
-        scores = np.where(seen, _biased(config, inputs, scores, twist), twist.hidden)
+        scores = np.where(visible, _biased(config, inputs, scores, twist), twist.hidden)
         return _normalised(inputs, scores, v, twist)
 
 
@@ -207,15 +207,15 @@ def finite_differences(config: AttentionConfig, inputs: Inputs) -> dict[str, Arr
     }
     dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout").astype(np.float64)
     plain = config.replace(layout="BHSD", dtype="float64", direction="forward")
-    found = {}
+    gradients = {}
     for name, view in views.items():
         gradient = np.zeros(view.size)
         for start in range(0, view.size, _BATCH):
             moved = np.arange(start, min(start + _BATCH, view.size))
             ends = [_sums(plain, inputs, views, dout, (name, moved, sign * STEP)) for sign in (1, -1)]
             gradient[moved] = (ends[0] - ends[1]) / (2 * STEP)
-        found[f"d{name}"] = gradient.reshape(view.shape)
-    return found
+        gradients[f"d{name}"] = gradient.reshape(view.shape)
+    return gradients
 
 
 def _sums(

@@ -65,28 +65,28 @@ def compute(
     before = {name: array.copy() for name, array in given.items()}
     wants_lse = config.return_lse or config.direction == "backward"
     rooms = {"out": _room(config, "out", storage, fill)}
-    found = {"out": rooms["out"][1]}
+    outputs = {"out": rooms["out"][1]}
     lse = None
     if wants_lse:
-        found["lse"] = lse = np.full((config.batch, config.num_heads, config.seq_q), fill, np.float32)
-    out_view = heads_view(found["out"], config.layout, config.num_heads, "out")
+        outputs["lse"] = lse = np.full((config.batch, config.num_heads, config.seq_q), fill, np.float32)
+    out_view = heads_view(outputs["out"], config.layout, config.num_heads, "out")
     backend.forward(config.replace(direction="forward", return_lse=wants_lse), operands, out_view, lse)
     if config.direction == "backward":
         assert inputs.dout is not None
         assert lse is not None
         rooms |= {name: _room(config, name[1], storage, fill) for name in ("dq", "dk", "dv")}
-        found |= {name: rooms[name][1] for name in ("dq", "dk", "dv")}
+        outputs |= {name: rooms[name][1] for name in ("dq", "dk", "dv")}
         heads = {"dq": config.num_heads, "dk": config.num_kv_heads, "dv": config.num_kv_heads}
-        views = [heads_view(found[name], config.layout, count, name) for name, count in heads.items()]
+        views = [heads_view(outputs[name], config.layout, count, name) for name, count in heads.items()]
         dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
-        given |= {"out": found["out"], "lse": lse}  # of the backward pass they are inputs too
-        before |= {"out": found["out"].copy(), "lse": lse.copy()}
+        given |= {"out": outputs["out"], "lse": lse}  # of the backward pass they are inputs too
+        before |= {"out": outputs["out"].copy(), "lse": lse.copy()}
         backend.backward(config, operands, dout, out_view, lse, *views)
     _restore(given, before)
     for name, (buffer, inner) in rooms.items():
         if buffer is not inner and not _intact(buffer, inner, fill):
             raise Spilled(f"the backend wrote outside of {name}")
-    return found
+    return outputs
 
 
 def _restore(given: dict[str, Array], before: dict[str, Array]) -> None:
@@ -141,18 +141,18 @@ def differing(config: AttentionConfig, inputs: Inputs, backend: Backend) -> tupl
     """Return the first run's outputs, and a sentence on what differs from them in later runs; "" if nothing does."""
     first = compute(config, inputs, backend)
     for _ in range(_REPEATS):
-        if found := _difference(first, compute(config, inputs, backend, fill=_FILL)):
-            return first, f"{found} when it is run again"
+        if difference := _difference(first, compute(config, inputs, backend, fill=_FILL)):
+            return first, f"{difference} when it is run again"
     for count in THREADS:
         with _threads(count):
             again = compute(config, inputs, backend)
-        if found := _difference(first, again):
-            return first, f"{found} on {count} thread{'s' * (count > 1)}"
+        if difference := _difference(first, again):
+            return first, f"{difference} on {count} thread{'s' * (count > 1)}"
     with ThreadPoolExecutor(CONCURRENT) as pool:
         runs = list(pool.map(lambda _: compute(config, inputs, backend), range(2 * CONCURRENT)))
     for run in runs:
-        if found := _difference(first, run):
-            return first, f"{found} when {CONCURRENT} threads call it at once"
+        if difference := _difference(first, run):
+            return first, f"{difference} when {CONCURRENT} threads call it at once"
     return first, ""
 
 

@@ -202,12 +202,14 @@ def poisoned_keys(config: AttentionConfig, inputs: Inputs) -> Array:
 
     Where some are hidden from all rows, only such ones, fewer perhaps.
     """
-    seen = visible_pairs(config, inputs.mask).reshape(config.batch, config.num_kv_heads, -1, config.seq_k).sum(axis=2)
+    rows_seeing = (
+        visible_pairs(config, inputs.mask).reshape(config.batch, config.num_kv_heads, -1, config.seq_k).sum(axis=2)
+    )
     count = max(1, config.seq_k // 6)
-    chosen = np.argsort(seen, axis=-1, kind="stable")[..., :count]
-    marked = np.zeros(seen.shape, bool)
+    chosen = np.argsort(rows_seeing, axis=-1, kind="stable")[..., :count]
+    marked = np.zeros(rows_seeing.shape, bool)
     np.put_along_axis(marked, chosen, values=True, axis=-1)
-    unseen = seen == 0
+    unseen = rows_seeing == 0
     return np.asarray(marked & (unseen | ~unseen.any(axis=-1, keepdims=True)))
 
 

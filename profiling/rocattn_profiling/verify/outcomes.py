@@ -80,8 +80,8 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
                 parts.append(f"{c.what} has NaN or inf where float64 has none, or the other way round")
             else:
                 much = f"{c.ratio:.3g} times what is allowed" if c.ratio < _EXACT else "where it must be exact"
-                found = f"{c.max_abs_error:.2e} (naive {c.naive_max_abs_error:.2e})"
-                parts.append(f"{c.what} is off by {found}, {much}")
+                error = f"{c.max_abs_error:.2e} (naive {c.naive_max_abs_error:.2e})"
+                parts.append(f"{c.what} is off by {error}, {much}")
         return "; ".join(part for part in parts if part)
 
 
@@ -130,7 +130,7 @@ def symptoms(outcomes: Iterable[CaseOutcome]) -> dict[str, list[str]]:
 
     A backend wrong where scores rise along the keys, and right where they fall, does not rescale, whatever its tiles.
     """
-    found: dict[str, list[str]] = {}
+    sentences: dict[str, list[str]] = {}
     grouped: dict[str, list[CaseOutcome]] = {}
     for outcome in outcomes:
         grouped.setdefault(outcome.backend, []).append(outcome)
@@ -150,8 +150,8 @@ def symptoms(outcomes: Iterable[CaseOutcome]) -> dict[str, list[str]]:
             lines = ["wrong where scores rise along the keys, right where they fall: a missing rescale"]
         families = dict.fromkeys(o.family for o in failed)
         counted = ", ".join(f"{name} ({sum(o.family == name for o in failed)})" for name in families)
-        found[backend] = [*lines, f"failing families: {counted}"]
-    return found
+        sentences[backend] = [*lines, f"failing families: {counted}"]
+    return sentences
 
 
 def _distance(mine: Array, theirs: Array) -> tuple[float, float, float]:

@@ -108,24 +108,24 @@ class VerifyReport:
 
 
 def build(
-    found: Verification, *, cases: int, level: str, seed: int, unavailable: dict[str, str], stand_ins: list[str],
+    result: Verification, *, cases: int, level: str, seed: int, unavailable: dict[str, str], stand_ins: list[str],
     again: Callable[[CaseOutcome], str], started: float, seconds: float, named: Sequence[str] = (),
 ) -> VerifyReport:  # fmt: skip
     """Lay out what a run found; ``again`` gives the command that repeats an outcome."""
-    wrong = sorted((o for o in found.outcomes if not o.ok), key=lambda o: (not o.symptom, o.backend, _order(o.family)))
+    wrong = sorted((o for o in result.outcomes if not o.ok), key=lambda o: (not o.symptom, o.backend, _order(o.family)))
     failures = [
         FailedCase(
             case=o.case, backend=o.backend, family=o.family, fault=o.fault, symptom=o.symptom, command=again(o)
         )
         for o in wrong
     ]  # fmt: skip
-    backends = [name for name in dict.fromkeys(o.backend for o in found.outcomes) if name != YARDSTICK]
-    tensors = [(o, tensor) for o in found.outcomes for tensor in o.tensors]
+    backends = [name for name in dict.fromkeys(o.backend for o in result.outcomes) if name != YARDSTICK]
+    tensors = [(o, tensor) for o in result.outcomes for tensor in o.tensors]
     return VerifyReport(
-        level, seed, cases, found.outcomes, list(found.agreements.values()), unavailable,
-        _unchecked(found.outcomes, named, unavailable), stand_ins, failures,
-        symptoms(found.outcomes), started, seconds, backends, _families(found.outcomes, backends),
-        _histograms(found.outcomes), sorted(tensors, key=lambda pair: -pair[1].ratio)[:WORST],
+        level, seed, cases, result.outcomes, list(result.agreements.values()), unavailable,
+        _unchecked(result.outcomes, named, unavailable), stand_ins, failures,
+        symptoms(result.outcomes), started, seconds, backends, _families(result.outcomes, backends),
+        _histograms(result.outcomes), sorted(tensors, key=lambda pair: -pair[1].ratio)[:WORST],
     )  # fmt: skip
 
 
@@ -174,15 +174,15 @@ def _order(family: str) -> int:
 
 
 def _families(outcomes: Sequence[CaseOutcome], backends: Sequence[str]) -> dict[str, dict[str, PageCell]]:
-    found: dict[str, dict[str, PageCell]] = {}
+    by_family: dict[str, dict[str, PageCell]] = {}
     for family in FAMILIES:
         for name in backends:
             mine = [o for o in outcomes if o.family == family and o.backend == name and o.ran]
             if mine:
                 ratios = [o.check.ratio for o in mine if o.check is not None]
                 cell = PageCell(len(mine), sum(not o.ok for o in mine), max(ratios, default=None))
-                found.setdefault(family, {})[name] = cell
-    return found
+                by_family.setdefault(family, {})[name] = cell
+    return by_family
 
 
 def _histograms(outcomes: Sequence[CaseOutcome]) -> list[Histogram]:
@@ -202,13 +202,13 @@ def _histograms(outcomes: Sequence[CaseOutcome]) -> list[Histogram]:
             if (outcome.case, tensor.what) not in counted:
                 counted.add((outcome.case, tensor.what))
                 _add(group, "naive program", tensor.naive.ulps)
-    made = []
+    histograms = []
     for (dtype, kind), programs in sorted(sums.items()):
         for program, counts in sorted(programs.items(), key=lambda item: item[0] == "naive program"):
             total = sum(counts)
             if total:
-                made.append(Histogram(dtype, kind, program, total, [count / total for count in counts]))
-    return made
+                histograms.append(Histogram(dtype, kind, program, total, [count / total for count in counts]))
+    return histograms
 
 
 def _add(group: dict[str, list[int]], program: str, counts: Sequence[int]) -> None:

@@ -133,9 +133,9 @@ class _Runner:
         if not self.case.data.endswith("nan"):
             return ""
         group = config.num_heads // config.num_kv_heads
-        seen = visible_pairs(config, self.inputs.mask) & np.repeat(marked, group, axis=1)[:, :, None]
+        sees_poison = visible_pairs(config, self.inputs.mask) & np.repeat(marked, group, axis=1)[:, :, None]
         out = heads_view(arrays["out"], config.layout, config.num_heads, "out").astype(np.float64)
-        swallowed = seen.any(axis=-1) & np.isfinite(out).all(axis=-1)
+        swallowed = sees_poison.any(axis=-1) & np.isfinite(out).all(axis=-1)
         return f"{int(swallowed.sum())} rows that see a key of NaN are numbers all the same" if swallowed.any() else ""
 
     def _check_yardstick(self, judged: Judgement) -> None:
@@ -185,7 +185,7 @@ def analytic_gradients(config: AttentionConfig, inputs: Inputs) -> dict[str, Arr
     assert inputs.dout is not None
     dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
     with np.errstate(all="ignore"):
-        made = [
+        by_head = [
             exact_gradients(config, inputs.operands(config), dout, one_kv_head(config, 0, head))
             for head in range(config.num_kv_heads)
         ]
@@ -195,7 +195,7 @@ def analytic_gradients(config: AttentionConfig, inputs: Inputs) -> dict[str, Arr
         "dv": (config.num_kv_heads, config.seq_k, config.head_dim_v),
     }
     return {
-        name: np.concatenate([getattr(part, name).reshape(-1, shape[-1]) for part in made]).reshape(1, *shape)
+        name: np.concatenate([getattr(part, name).reshape(-1, shape[-1]) for part in by_head]).reshape(1, *shape)
         for name, shape in shapes.items()
     }
 

@@ -71,8 +71,8 @@ def symptom(config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | No
         if sentinel := _sentinel(lse, exact_lse):
             return sentinel
         wrong_lse = _lse_symptom(config, inputs, lse, exact_lse) if what == "lse" else ""
-        found = "" if right.all() else _explained(config, inputs, got, exact, tolerance, right)
-        return found or wrong_lse or (_precision(config, inputs, got, exact) if what == "out" else "")
+        explanation = "" if right.all() else _explained(config, inputs, got, exact, tolerance, right)
+        return explanation or wrong_lse or (_precision(config, inputs, got, exact) if what == "out" else "")
 
 
 def _unstable(got: Array, exact: Array, exact_lse: Array, wrong: Array) -> bool:
@@ -208,20 +208,20 @@ def _sentinel(lse: Array | None, exact_lse: Array) -> str:
     blank = np.isneginf(exact_lse)
     if lse is None or not blank.any() or not np.isfinite(lse[blank]).all():
         return ""
-    found = float(np.median(lse[blank].astype(np.float64)))
-    return f"{_FINITE} (about {found:.2g}, by their LSE)" if found < _FAR else ""
+    score = float(np.median(lse[blank].astype(np.float64)))
+    return f"{_FINITE} (about {score:.2g}, by their LSE)" if score < _FAR else ""
 
 
 def _precision(config: AttentionConfig, inputs: Inputs, got: Array, exact: Array) -> str:
     """Say which precision of the probabilities has errors of this size: half a decade around what is found."""
-    found = _mean_error(got, exact)
-    if not np.isfinite(found) or config.dtype == "float16":
+    error = _mean_error(got, exact)
+    if not np.isfinite(error) or config.dtype == "float16":
         return ""
     coarser = ("float16", "bfloat16") if config.dtype in {"float32", "float64"} else ("float16",)
     for name in coarser:
-        made = _rounded_probabilities(config, inputs, name)
-        expected = _mean_error(made, exact)
-        if expected > 0 and 1 / 3 < found / expected < 3:
+        rounded = _rounded_probabilities(config, inputs, name)
+        expected = _mean_error(rounded, exact)
+        if expected > 0 and 1 / 3 < error / expected < 3:
             return f"errors are as large as with probabilities kept in {name}"
     return ""
 
@@ -232,8 +232,8 @@ def _rounded_probabilities(config: AttentionConfig, inputs: Inputs, dtype: str) 
     v = heads_view(inputs.v, config.layout, config.num_kv_heads, "v").astype(np.float64)
     weights = probabilities(config, inputs)
     stored = weights.astype(numpy_dtype(dtype)).astype(np.float64)
-    made: Array = stored @ np.repeat(np.where(np.isfinite(v), v, 0), heads, axis=1)
-    return made
+    out: Array = stored @ np.repeat(np.where(np.isfinite(v), v, 0), heads, axis=1)
+    return out
 
 
 def probabilities(config: AttentionConfig, inputs: Inputs) -> Array:

@@ -104,7 +104,7 @@ def judge_output(
     if not rows_total:
         return Judgement([], 0, 0, OUTPUT_FACTOR)
     operands, view = inputs.operands(config), heads_view(out, config.layout, config.num_heads, "out")
-    found: dict[str, list[Array]] = {name: [] for name in ("out", "exact", "naive", "lse", "exact_lse", "naive_lse")}
+    compared: dict[str, list[Array]] = {name: [] for name in ("out", "exact", "naive", "lse", "exact_lse", "naive_lse")}
     with np.errstate(all="ignore"):
         for batch, kv_head, rows in sample_rows(config, max_flops, seed):
             heads = one_kv_head(config, batch, kv_head)
@@ -112,12 +112,12 @@ def judge_output(
             naive = fair_forward(config, operands, heads, rows, exact)
             got = view[batch, heads.query][:, rows].astype(np.float64).reshape(exact.out.shape)
             for name, part in (("out", got), ("exact", exact.out), ("naive", naive.out)):
-                found[name].append(part.astype(np.float64, copy=False))
+                compared[name].append(part.astype(np.float64, copy=False))
             if lse is not None:
                 logs = lse[batch, heads.query][:, rows].astype(np.float64).reshape(-1)
                 for name, part in (("lse", logs), ("exact_lse", exact.lse), ("naive_lse", naive.lse)):
-                    found[name].append(part.astype(np.float64, copy=False))
-        joined = {name: np.concatenate(parts) for name, parts in found.items() if parts}
+                    compared[name].append(part.astype(np.float64, copy=False))
+        joined = {name: np.concatenate(parts) for name, parts in compared.items() if parts}
         size = _largest(inputs.v)
         verdicts = [judge_rows("out", joined["out"], joined["exact"], joined["naive"], config, size)]
         if lse is not None:
@@ -140,10 +140,10 @@ def check_tensors(
     """
     verdicts = []
     for arrays in zip(got, exact, naive, strict=True):
-        made, right, other = (array.reshape(-1, array.shape[-1]).astype(np.float64) for array in arrays)
+        output, right, other = (array.reshape(-1, array.shape[-1]).astype(np.float64) for array in arrays)
         size = _largest(right)
-        finite = _all_finite(made)
-        judged = judge_rows("out", made, right, other, config, size) if finite else hopeless("out", OUTPUT_FACTOR)
+        finite = _all_finite(output)
+        judged = judge_rows("out", output, right, other, config, size) if finite else hopeless("out", OUTPUT_FACTOR)
         verdicts.append(judged)
     rows = sum(array.size // array.shape[-1] for array in exact)
     return as_check(verdicts, rows, rows, OUTPUT_FACTOR)
@@ -210,7 +210,7 @@ def judge_gradients(
     if not units or not config.seq_q:
         blank = all(not np.asarray(array, np.float64).any() for array in given.values())
         return Judgement([] if blank else [hopeless("dk", GRADIENT_FACTOR)], 0, rows_total, GRADIENT_FACTOR)
-    found: dict[str, list[list[Array]]] = {name: [[], [], []] for name in given}
+    compared: dict[str, list[list[Array]]] = {name: [[], [], []] for name in given}
     largest_lse = 0.0
     with np.errstate(all="ignore"):
         for batch, kv_head in units:
@@ -226,11 +226,12 @@ def judge_gradients(
                 if exact is not None:
                     right = exact[name][batch, own].reshape(shape)
                 triple = (part.reshape(shape), right, getattr(naive, name))
-                for parts, value in zip(found[name], triple, strict=True):
+                for parts, value in zip(compared[name], triple, strict=True):
                     parts.append(value.astype(np.float64, copy=False))
         sizes = _gradient_sizes(config, inputs, largest_lse)
         verdicts = [
-            judge_whole(name, [np.concatenate(parts) for parts in found[name]], config, sizes[name]) for name in given
+            judge_whole(name, [np.concatenate(parts) for parts in compared[name]], config, sizes[name])
+            for name in given
         ]
         bad = [name for name, array in given.items() if not _all_finite(array)]
         if bad and _finite(inputs):

@@ -202,16 +202,16 @@ class _Keys:
         """Return a key's value, or the one given for it, as a whole number; 0 for a key that is not there."""
         value = self.get(key, 0) if value is None else value
         if not isinstance(value, int) or not 0 <= value <= most:
-            found = f"{self.architecture}.{key} is {_shown(value)}"
-            raise RocattnError(f"{self.name}: {found}, not a whole number from 0 to {most}")
+            entry = f"{self.architecture}.{key} is {_shown(value)}"
+            raise RocattnError(f"{self.name}: {entry}, not a whole number from 0 to {most}")
         return value
 
     def size(self, key: str, default: float = 0.0) -> float:
         """Return a key's value as a finite number, 0 or more."""
         value = self.get(key, default)
         if not isinstance(value, int | float) or not 0 <= value < math.inf:
-            found = f"{self.architecture}.{key} is {_shown(value)}"
-            raise RocattnError(f"{self.name}: {found}, not a finite number, 0 or more")
+            entry = f"{self.architecture}.{key} is {_shown(value)}"
+            raise RocattnError(f"{self.name}: {entry}, not a finite number, 0 or more")
         return float(value)
 
     def of_layer(self, key: str, value: Any, layer: int, blocks: int) -> int:
@@ -244,12 +244,12 @@ def _layer(keys: _Keys, at: int, blocks: int, window: int) -> Layer | None:
         value = keys.get(f"attention.{of}_length") if own is None else own
         if value is None:
             keys.need(f"attention.{of}_length", "embedding_length")  # else the message names both
-            found = keys.whole("embedding_length") // heads
+            length = keys.whole("embedding_length") // heads
         else:
-            found = keys.whole(f"attention.{of}_length{'' if own is None else '_swa'}", value)
-        if not found:
+            length = keys.whole(f"attention.{of}_length{'' if own is None else '_swa'}", value)
+        if not length:
             raise RocattnError(f"{keys.name}: block {at} has heads without elements, by its {of}_length")
-        return found
+        return length
 
     return Layer(heads, kv_heads, width("key"), width("value"), window)
 

@@ -141,8 +141,8 @@ class MultiExpert:
 
     def __call__(self, tokens: Sequence[Array], attend: Attend) -> list[Array]:
         """Return [B, S_e, N_e] of each expert's tokens [B, S_e, N_e]."""
-        made = [expert.heads(x) for expert, x in zip(self.experts, tokens, strict=True)]
-        q, k, v = (np.concatenate(parts, axis=1) for parts in zip(*made, strict=True))
+        projected = [expert.heads(x) for expert, x in zip(self.experts, tokens, strict=True)]
+        q, k, v = (np.concatenate(parts, axis=1) for parts in zip(*projected, strict=True))
         mask = prefix_lm_mask(tokens[0].shape[1], q.shape[1])
         attended = attend(rotate(q, 0), rotate(k, 0), v, mask=mask)
         ends = np.cumsum([x.shape[1] for x in tokens])[:-1]
@@ -447,7 +447,7 @@ def _by_heads(forward: Callable[..., Forward], q: Array, k: Array, v: Array, **o
     group, rows = config.num_heads // config.num_kv_heads, np.arange(config.seq_q)
     for batch in range(config.batch):
         for head in range(config.num_kv_heads):
-            made = forward(config, operands, one_kv_head(config, batch, head), rows).out
-            by_head = made.reshape(group, config.seq_q, -1).swapaxes(0, 1)
+            rows_out = forward(config, operands, one_kv_head(config, batch, head), rows).out
+            by_head = rows_out.reshape(group, config.seq_q, -1).swapaxes(0, 1)
             out[batch, :, head * group : (head + 1) * group] = by_head
     return out

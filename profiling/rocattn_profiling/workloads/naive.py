@@ -82,13 +82,13 @@ def fair_forward(
     rng, inside = np.random.default_rng(config.head_dim), config
     if config.itemsize == 2:
         inside = config.replace(dtype="float32")
-    made = naive_forward(inside, operands, heads, rows)
+    naive = naive_forward(inside, operands, heads, rows)
     for _ in range(_ORDERS):
         order = rng.permutation(config.head_dim)
         moved = operands._replace(q=operands.q[..., order], k=operands.k[..., order])
         other = naive_forward(inside, moved, heads, rows)
-        made = Forward(_farthest(made.out, other.out, exact.out), _farthest(made.lse, other.lse, exact.lse))
-    return Forward(_rounded(made.out, numpy_dtype(config.dtype)), made.lse)
+        naive = Forward(_farthest(naive.out, other.out, exact.out), _farthest(naive.lse, other.lse, exact.lse))
+    return Forward(_rounded(naive.out, numpy_dtype(config.dtype)), naive.lse)
 
 
 def exact_gradients(config: AttentionConfig, operands: Operands, dout: Array, heads: Heads) -> Gradients:
@@ -121,9 +121,9 @@ def naive_gradients(
     return Gradients(dq, dk, dv, largest)
 
 
-def _farthest(one: Array, other: Array, exact: Array) -> Array:
+def _farthest(first: Array, other: Array, exact: Array) -> Array:
     """Return, element by element, what is farther from the exact result."""
-    return np.where(np.abs(other - exact) > np.abs(one - exact), other, one)
+    return np.where(np.abs(other - exact) > np.abs(first - exact), other, first)
 
 
 def _parts(config: AttentionConfig, rows: Array) -> Iterator[Array]:

@@ -74,7 +74,7 @@ _TRIES = 40
 _SIZES: dict[str, Any] = {"batch": 1, "num_heads": 4, "num_kv_heads": 2, "seq_q": 67, "seq_k": 131, "head_dim": 64}
 _HALVES = ("float16", "bfloat16")
 _DTYPES = ("float32", *_HALVES)
-TILE = 16  # the smallest tile that kernels have: no size beside its multiples is one of a larger tile's
+TILE = 16  # the smallest tile of a kernel: sizes that are not its multiples are no larger tile's either
 POINTS: dict[str, Callable[[AttentionConfig], bool]] = {
     "batches": lambda c: c.batch > 1,
     "more than two batches": lambda c: c.batch > 2,
@@ -87,7 +87,7 @@ POINTS: dict[str, Callable[[AttentionConfig], bool]] = {
     "Dv != D": lambda c: c.head_dim_v != c.head_dim,
     "a last tile of keys that is not full": lambda c: c.seq_k % TILE > 0,
 }
-"""What is looked at -> whether a config shows it. A layout needs two heads, which all configs here have."""
+"""Point -> whether a config tests it. A layout needs two heads, which all configs here have."""
 
 # Factor -> its values, the plainest first. Three KV heads for six heads: h % 3, h // 3 and h // 2 all differ.
 _PLAIN_FACTORS: dict[str, tuple[Any, ...]] = {
@@ -103,7 +103,7 @@ _PLAIN_FACTORS: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class VerifyCase:
-    """One problem to verify, with its data, how that lies in memory, and what is looked at."""
+    """One problem to verify: its config, data, memory layout and family."""
 
     config: AttentionConfig
     data: str = "normal"
@@ -112,14 +112,14 @@ class VerifyCase:
 
     @property
     def label(self) -> str:
-        """What ``rocattn verify --case`` takes."""
+        """The name that ``rocattn verify --case`` takes."""
         parts = [self.config.label, self.data, *([self.storage] if self.storage != "plain" else [])]
         text = "-".join(parts)
         return text if self.family == "accuracy" else f"{self.family}/{text}"
 
     @property
     def options(self) -> list[str]:
-        """Which options the case exercises: the groups that the summary counts it in."""
+        """The options that the case uses: its groups in the summary."""
         c = self.config
         used = {
             "causal": c.causal, "window": c.window is not None, "bool mask": c.mask == "bool",
@@ -134,8 +134,8 @@ def cases(level: str = "full", backends: Sequence[Backend] = ()) -> list[VerifyC
     """Return a level's cases, always in the same order; those of "quick" come first, then what "core" adds.
 
     Args:
-        level: Which.
-        backends: For those whose limits the level's cases miss, more of the family "basics" follow at the end.
+        level: The level.
+        backends: For backends that support few of these cases, more of the family "basics" follow at the end.
     """
     wanted = LEVELS[: LEVELS.index(level) + 1]
     by_label = {case.label: case for name in wanted for case in _level(name)}
@@ -157,7 +157,7 @@ def find_case(label: str) -> VerifyCase:
 
 @cache
 def _level(name: str) -> tuple[VerifyCase, ...]:
-    """Return what a level adds to those below it."""
+    """Return the cases that a level adds to those below it."""
     generate = {"quick": _quick, "core": _core, "full": _full}[name]
     return tuple(generate())
 
@@ -410,12 +410,12 @@ def basics(backend: Backend | None = None) -> Iterator[tuple[AttentionConfig, st
         able = _Able(dtype, direction, backend)
         for name, shows in POINTS.items():
             if (config := able.first(shows)) is not None:
-                # In the midst of NaN what is read of the last tile beyond the last key shows.
+                # Surrounded by NaN, so that reads of the last tile beyond the last key show.
                 yield config, "moat" if "tile" in name else "plain"
 
 
 def all_basics() -> Iterator[tuple[AttentionConfig, str]]:
-    """Yield what `basics` may yield for any backend."""
+    """Yield everything that `basics` can yield for some backend."""
     for dtype, direction in itertools.product(DTYPE_BYTES, ("forward", "backward")):
         yield from itertools.product(_configs(dtype, direction), ("plain", "moat"))
 
@@ -429,7 +429,7 @@ class _Able:
         self._known: list[AttentionConfig] = []
 
     def first(self, shows: Callable[[AttentionConfig], bool]) -> AttentionConfig | None:
-        """Return the plainest config that shows a point; None if there is none."""
+        """Return the plainest config that tests a point; None if there is none."""
         for config in self._known:
             if shows(config):
                 return config
@@ -443,7 +443,7 @@ class _Able:
 def _supports(backend: Backend, config: AttentionConfig) -> bool:
     try:
         return bool(backend.supports(config))
-    except Exception:  # noqa: BLE001 - the case that this makes is run, and says what is raised
+    except Exception:  # noqa: BLE001 - the case is then run and reports the exception
         return True
 
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 LEVELS = ("quick", "core", "full")
 INTERRUPTED = "interrupted"
-"""Folder in --out for what a run had checked when it was interrupted: a whole run's files stay as they are."""
+"""Folder in --out for the results of an interrupted run, so that those of a complete run are kept."""
 RUNNING = "running.txt"
-"""File in --out with the command of the case that is running: a backend that kills the process leaves it behind."""
+"""File in --out with the command of the running case; it stays behind if a backend kills the process."""
 _SHOWN = 20
-"""Failures that are printed, worst first; all are in the files."""
+"""Number of failures printed, worst first; the files have all."""
 
 _EPILOG = """\
 Levels: quick (seconds) has each first mistake of a kernel alone, in every dtype, all pairs of options, and each family
@@ -63,9 +63,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the cases, print tables and failures, write the files; returns the exit status."""
-    # Before numpy is imported: the cases are small, and on a busy machine OpenBLAS' threads wait for each other.
+    # Before numpy is imported: for small cases OpenBLAS' threads mostly wait for each other on a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("ROCATTN_GPU_POISON", "1")  # device memory may hold the right answer of an earlier case
+    os.environ.setdefault("ROCATTN_GPU_POISON", "1")  # device memory may hold the correct result of an earlier case
 
     from rocattn.backend import checked
     from rocattn.backends import BACKENDS
@@ -159,7 +159,7 @@ def _finish(
         started=started,
         seconds=time.time() - started,
     )
-    shown.print_tables(report)  # before the files: a full disk must not hide the result
+    shown.print_tables(report)  # first, so that a full disk does not hide the result
     shown.print_failures(report, _SHOWN)
     encoded = msgspec.json.format(msgspec.json.encode(shown.to_json(report)), indent=2).decode()
     path, page = out / "verify.json", out / "index.html"
@@ -178,7 +178,7 @@ def _finish(
 
 
 def _again(case: str, backend: str, arguments: argparse.Namespace) -> str:
-    """Return the command that runs a case on a backend again, with what of the environment decides how."""
+    """Return the command that repeats a case on a backend, with the environment variables that matter."""
     names = ["ROCATTN_NUM_THREADS", "ROCATTN_COMPILER"]
     if backend == "gpu":
         names += ["ROCM_PATH", "ROCATTN_HOSTGPU_ARCH", "ROCATTN_HOSTGPU_ORDER", "ROCATTN_USE_FLASH_ATTENTION"]

@@ -35,19 +35,19 @@ class Twist:
 
     Attributes:
         top_left: The diagonal of causal and window is key i of row i, not key i + Sk - Sq.
-        shift: How far the band's left and right ends are moved outwards, in keys.
-        dropped: Keys at the end that no row sees.
-        band: Whether causal and window count at all.
+        shift: Outward shift of the band's left and right ends, in keys.
+        dropped: Number of keys at the end that no row sees.
+        band: Whether causal and window are applied.
         mask: "kept", "ignored" or "inverted" (bool); of additive values: "only -inf" (finite ones up to -1e30 are not
             added), "scaled" (as the scores are), or the dtype to which they are rounded.
         hidden: The score of a hidden key.
-        softcap, sinks: Whether the option counts at all.
+        softcap, sinks: Whether the option is applied.
         alibi: Factor on the slopes.
         late_softcap: Softcap after ALiBi and mask.
-        scale: Factor on the scores beside the right one.
+        scale: Additional factor on the scores.
         interleaved: Query head h uses KV head h % Hkv, not h // (H / Hkv).
         tile: Keys a tile of an online softmax that does not rescale; 0 for none.
-        stale: What it does not rescale: "output", "sum" or "both".
+        stale: Which partial result it does not rescale: "output", "sum" or "both".
         value_stride: Elements between rows of V in memory, whatever they are; 0 for the right number.
         value_shift: Row j of the probabilities meets value j + this.
         flushed: Elements of q, k and v below the dtype's smallest normal number are 0.
@@ -79,7 +79,7 @@ _SMALLEST = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "
 
 
 def visible_pairs(config: AttentionConfig, mask: Array | None, twist: Twist = RIGHT) -> Array:
-    """Return which (query, key) pairs are seen, bool [B, H, Sq, Sk]."""
+    """Return which (query, key) pairs are visible, bool [B, H, Sq, Sk]."""
     rows = np.arange(config.seq_q)[:, None] + (0 if twist.top_left else config.seq_k - config.seq_q)
     keys = np.arange(config.seq_k)
     visible = np.broadcast_to(keys < config.seq_k - twist.dropped, (config.seq_q, config.seq_k))
@@ -178,7 +178,7 @@ def _normalised(inputs: Inputs, scores: Array, v: Array, twist: Twist) -> tuple[
 
 
 def _running_maximum(scores: Array, tile: int) -> Array:
-    """Return the largest score up to the end of each key's tile: what an online softmax subtracts there."""
+    """Return the largest score up to the end of each key's tile, which an online softmax subtracts there."""
     edges = np.minimum((np.arange(scores.shape[-1]) // tile + 1) * tile, scores.shape[-1]) - 1
     reached = np.maximum.accumulate(scores, axis=-1)[..., edges]
     return np.where(np.isneginf(reached), 0, reached)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.workloads.inputs import Inputs
 
 
-_MARGIN = 3  # elements of NaN before and behind an array, along each axis
+_MARGIN = 3  # elements of NaN before and after an array, along each axis
 THREADS = (1, 2, 3, 8)
 """Values of ``ROCATTN_NUM_THREADS`` to run with."""
 CONCURRENT = 4
@@ -33,12 +33,12 @@ _REPEATS = 3
 _FILL = 7.0  # later runs start from other garbage than NaN: elements not written, or added to, then differ
 
 
-class Spilled(Exception):  # noqa: N818 - it says what the backend did
+class Spilled(Exception):  # noqa: N818 - named by what the backend did
     """Raised when a backend wrote outside of an output or into an input; its text names the tensor."""
 
 
 def laid_out(inputs: Inputs, storage: str) -> Inputs:
-    """Return the same values in arrays that lie in memory as ``storage`` says (see `cases.STORAGES`)."""
+    """Return the same values in arrays with the memory layout of ``storage`` (see `cases.STORAGES`)."""
     if storage == "plain":
         return inputs
     given = {name: getattr(inputs, name) for name in ("q", "k", "v", "dout")}
@@ -48,17 +48,17 @@ def laid_out(inputs: Inputs, storage: str) -> Inputs:
 def compute(
     config: AttentionConfig, inputs: Inputs, backend: Backend, *, storage: str = "plain", fill: float = np.nan
 ) -> dict[str, Array]:  # fmt: skip
-    """Return what a backend computes: "out" and "lse", and "dq", "dk", "dv" if the direction is backward.
+    """Run a backend; returns "out" and "lse", and "dq", "dk", "dv" if the direction is backward.
 
     Args:
-        config: The problem. The LSE is asked for unless its direction is forward and ``return_lse`` is off.
+        config: The problem. The LSE is requested unless the direction is forward and ``return_lse`` is off.
         inputs: Its inputs.
-        backend: Who computes it.
-        storage: How outputs lie in memory.
-        fill: What outputs hold before.
+        backend: The backend.
+        storage: Memory layout of the outputs.
+        fill: Initial value of the outputs.
 
     Raises:
-        Spilled: When the backend wrote outside of an output, or into an input, which then is as it was.
+        Spilled: When the backend wrote outside of an output, or into an input, which is then restored.
     """
     operands = inputs.operands(config)
     given = {field.name: array for field in fields(inputs) if (array := getattr(inputs, field.name)) is not None}
@@ -79,7 +79,7 @@ def compute(
         heads = {"dq": config.num_heads, "dk": config.num_kv_heads, "dv": config.num_kv_heads}
         views = [heads_view(outputs[name], config.layout, count, name) for name, count in heads.items()]
         dout = heads_view(inputs.dout, config.layout, config.num_heads, "dout")
-        given |= {"out": outputs["out"], "lse": lse}  # of the backward pass they are inputs too
+        given |= {"out": outputs["out"], "lse": lse}  # inputs of the backward pass
         before |= {"out": outputs["out"].copy(), "lse": lse.copy()}
         backend.backward(config, operands, dout, out_view, lse, *views)
     _restore(given, before)
@@ -90,10 +90,10 @@ def compute(
 
 
 def _restore(given: dict[str, Array], before: dict[str, Array]) -> None:
-    """Put back what a backend wrote into its inputs, or the judge and the next backend would take it for the problem.
+    """Restore inputs that the backend changed, since the judge and the next backend use them too.
 
     Raises:
-        Spilled: When there was something.
+        Spilled: When it changed any.
     """
     written = [name for name, array in given.items() if _bits(array) != _bits(before[name])]
     for name in written:
@@ -107,7 +107,7 @@ def _bits(array: Array) -> bytes:
 
 
 def _room(config: AttentionConfig, tensor: str, storage: str, fill: float) -> tuple[Array, Array]:
-    """Return a buffer and the output inside it; the same array twice if nothing lies around it."""
+    """Return a buffer and the output inside it; the same array twice if there is no margin."""
     plain = np.full(stored_shape(config, tensor), fill, numpy_dtype(config.dtype))
     return _surrounded(plain, fill) if storage == "moat" else (plain, plain)
 
@@ -120,7 +120,7 @@ def _surrounded(array: Array, fill: float) -> tuple[Array, Array]:
 
 
 def _intact(buffer: Array, inner: Array, fill: float) -> bool:
-    """Whether everything around an output is still what it was (NaN is not equal to itself)."""
+    """Return whether the memory around an output is unchanged (NaN does not equal itself)."""
     outside = buffer.copy()
     outside[tuple(slice(_MARGIN, _MARGIN + n) for n in inner.shape)] = fill
     wide = outside.astype(np.float64)
@@ -138,7 +138,7 @@ def _placed(array: Array, storage: str) -> Array:
 
 
 def differing(config: AttentionConfig, inputs: Inputs, backend: Backend) -> tuple[dict[str, Array], str]:
-    """Return the first run's outputs, and a sentence on what differs from them in later runs; "" if nothing does."""
+    """Return the first run's outputs, and a sentence on how later runs differ from them; "" if none does."""
     first = compute(config, inputs, backend)
     for _ in range(_REPEATS):
         if difference := _difference(first, compute(config, inputs, backend, fill=_FILL)):
@@ -170,7 +170,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _difference(first: dict[str, Array], other: dict[str, Array]) -> str:
-    """Say in which tensor bits differ, in how many elements, and by how much."""
+    """Describe which tensor differs in its bits, in how many elements, and by how much; "" if none does."""
     for name, array in first.items():
         mine, theirs = (np.ascontiguousarray(x).view(f"u{x.itemsize}") for x in (array, other[name]))
         if (wrong := mine != theirs).any():

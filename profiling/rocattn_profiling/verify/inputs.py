@@ -1,4 +1,4 @@
-"""Inputs that stress one thing each: sizes of numbers, scores that grow or are huge, faint probabilities, poison.
+"""Inputs that each stress one property: magnitudes, rising or huge scores, tiny probabilities, NaN in hidden keys.
 
 Each kind changes seeded normal data (`rocattn_profiling.workloads.inputs`); a case names its kind, so that its inputs
 are the same in every process.
@@ -75,12 +75,12 @@ def _set_scores(config: AttentionConfig, inputs: Inputs, scores: Array) -> None:
 
 
 def _rising(config: AttentionConfig, inputs: Inputs) -> None:
-    """Scores rise by 40 from the first key to the last: the running maximum of an online softmax never rests."""
+    """Scores rise by 40 from the first key to the last: the running maximum of an online softmax keeps changing."""
     _set_scores(config, inputs, np.linspace(0, 40, config.seq_k))
 
 
 def _falling(config: AttentionConfig, inputs: Inputs) -> None:
-    """Scores fall by 40 from the first key to the last: the maximum is found at once."""
+    """Scores fall by 40 from the first key to the last: the first tile holds the maximum."""
     _set_scores(config, inputs, np.linspace(40, 0, config.seq_k))
 
 
@@ -105,7 +105,7 @@ def _uniform(config: AttentionConfig, inputs: Inputs) -> None:
 
 
 def _positions(config: AttentionConfig, inputs: Inputs) -> None:
-    """Each row attends to one key alone, and so returns one row of V: what it holds tells where it was read."""
+    """Each row attends to a single key and so returns one row of V, which shows where V was read."""
     rng = np.random.default_rng([config.seq_q, config.seq_k])
     codes = rng.choice([-1.0, 1.0], (config.seq_k, config.head_dim))
     wanted = rng.permutation(np.arange(config.seq_q) % max(config.seq_k, 1))
@@ -117,12 +117,12 @@ def _positions(config: AttentionConfig, inputs: Inputs) -> None:
 
 
 def _offset(_: AttentionConfig, inputs: Inputs) -> None:
-    """Values far from 0 beside their spread: a denominator that is a little off shows."""
+    """Values with a mean far above their spread, which reveal a small error in the denominator."""
     inputs.v[...] = inputs.v.astype(np.float64) + 100
 
 
 def _lowest(config: AttentionConfig, inputs: Inputs) -> None:
-    """An additive mask with the dtype's lowest finite number in place of -inf: such keys are seen, but barely."""
+    """An additive mask with the dtype's lowest finite number in place of -inf: such keys are barely visible."""
     if config.mask == "additive":
         assert inputs.mask is not None
         finite = np.asarray(_lowest_finite(numpy_dtype(config.dtype)), inputs.mask.dtype)
@@ -130,19 +130,19 @@ def _lowest(config: AttentionConfig, inputs: Inputs) -> None:
 
 
 def _blank(config: AttentionConfig, inputs: Inputs) -> None:
-    """Every second row sees nothing: its mask is -inf, or False, in every key."""
+    """Every second row has no visible key: its mask is -inf, or False, everywhere."""
     if inputs.mask is not None and config.mask_shape is not None and config.mask_shape[2] > 1:
         inputs.mask[:, :, ::2] = False if config.mask == "bool" else -np.inf
 
 
 def _no_sink(_: AttentionConfig, inputs: Inputs) -> None:
-    """Every second head has a sink of -inf, which is none: a program must not subtract it from itself."""
+    """Every second head has a sink of -inf, which has no effect: a program must not compute -inf - -inf."""
     if inputs.sinks is not None:
         inputs.sinks[::2] = -np.inf
 
 
 def _huge(pattern: str, size: float) -> Callable[[AttentionConfig, Inputs], None]:
-    """Scores of +-0.75 to 1.25 times a size, one number a row: every program that subtracts it first has no error.
+    """Scores of +-0.75 to 1.25 times a size, constant in a row: subtracting the maximum first leaves no error.
 
     "flat": equal for all keys; "stepped": those of every third key are larger by 2^-6, so that it and its like, or all
     the others, take everything. Both come from the first feature alone. "equal": all elements of q, and of k, are one
@@ -160,7 +160,7 @@ def _huge(pattern: str, size: float) -> Callable[[AttentionConfig, Inputs], None
             number = 2.0 ** round(np.log2(product / config.head_dim) / 2)
             q[...], k[...] = sign[..., None] * number, number
         else:
-            first = 2.0**15 if config.dtype == "float16" else 1.0  # what keeps q in its range
+            first = 2.0**15 if config.dtype == "float16" else 1.0  # keeps q in range
             q[...] = 0
             q[..., 0] = np.clip(product / first * sign * (0.75 + np.abs(random) % 0.5), *_finite_range(config))
             k[..., 0] = first
@@ -198,9 +198,9 @@ def _poisoned(kind: str) -> Callable[[AttentionConfig, Inputs], None]:
 
 
 def poisoned_keys(config: AttentionConfig, inputs: Inputs) -> Array:
-    """Return which keys to poison, bool [B, Hkv, Sk]: a sixth of them, those that the most rows do not see.
+    """Return which keys to poison, bool [B, Hkv, Sk]: the sixth of them that the fewest rows see.
 
-    Where some are hidden from all rows, only such ones, fewer perhaps.
+    If some keys are hidden from all rows, only those, which may be fewer.
     """
     rows_seeing = (
         visible_pairs(config, inputs.mask).reshape(config.batch, config.num_kv_heads, -1, config.seq_k).sum(axis=2)
@@ -231,4 +231,4 @@ STRESSES: dict[str, Callable[[AttentionConfig, Inputs], None]] = {
     **{f"stepped-1e{power}": _huge("stepped", 10.0**power) for power in (8, 20)},
     "equal-1e10": _huge("equal", 1e10),
 }
-"""Kind of data -> what it does to seeded normal inputs, in place."""
+"""Kind of data -> function that changes seeded normal inputs in place."""

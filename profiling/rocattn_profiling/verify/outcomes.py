@@ -32,18 +32,18 @@ _WORST = sys.float_info.max  # JSON has no inf
 
 
 class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to one case on one backend.
+    """The outcome of one case on one backend.
 
     Attributes:
         case, family, backend: Which.
         options: `VerifyCase.options`.
         check: The comparison with float64, of its worst tensor; None if there is nothing to compare.
-        tensors: The same for every tensor, with ULPs, and what the naive program would have had.
-        error: What the backend raised; empty if it did not.
-        problem: What is wrong beside numbers: bits that differ, a NaN that leaked; empty if nothing.
+        tensors: The same for every tensor, with ULPs, and the errors of the naive program.
+        error: The exception that the backend raised; empty if none.
+        problem: A fault that no error bound shows: bits that differ, a NaN that leaked; empty if none.
         symptom: The known mistake that the output looks like; empty if none.
         skipped: Why the backend does not support the case; empty if it ran.
-        seconds: How long the backend and its judge took.
+        seconds: Time of the backend and of the comparison.
     """
 
     case: str
@@ -60,17 +60,17 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ran(self) -> bool:
-        """Whether the backend was asked to compute it."""
+        """Whether the backend ran it."""
         return not self.skipped
 
     @property
     def ok(self) -> bool:
-        """Whether it was right, or was not asked."""
+        """Whether it was right, or did not run."""
         return bool(self.skipped) or (self.check is not None and self.check.ok and not self.problem)
 
     @property
     def fault(self) -> str:
-        """What is wrong, in words; empty if nothing is."""
+        """Description of the fault; empty if there is none."""
         if self.ok:
             return ""
         parts = [self.error, self.problem]
@@ -86,9 +86,9 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """How far two backends' outputs or LSEs of one dtype are apart, beside the largest number of the tensor.
+    """The largest distance between two backends' outputs or LSEs of one dtype, relative to the tensor's largest number.
 
-    ``max_rel`` is the largest such share, ``max_abs`` the distance there, ``max_ulps`` that in ULPs.
+    ``max_rel`` is that relative distance, ``max_abs`` and ``max_ulps`` the absolute one at the same element.
     """
 
     first: str
@@ -104,17 +104,17 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Verification:
-    """What a run found: an outcome for each case and backend, and how far each two backends are apart."""
+    """Result of a run: an outcome for each case and backend, and the distances between backends."""
 
     outcomes: list[CaseOutcome] = field(default_factory=list)
     agreements: dict[tuple[str, str, str], Agreement] = field(default_factory=dict)
 
     def compare(self, case: VerifyCase, outputs: Mapping[str, Mapping[str, Array]]) -> None:
-        """Keep the largest distance between each two backends in each dtype."""
+        """Update the largest distance between each two backends in each dtype."""
         dtype = case.config.dtype
         for (first, mine), (second, theirs) in itertools.combinations(outputs.items(), 2):
             worst = self.agreements.get((first, second, dtype)) or Agreement(first=first, second=second, dtype=dtype)
-            for name in ("out", "lse"):  # a gradient may be exactly 0, beside which any rounding is much
+            for name in ("out", "lse"):  # not gradients: relative to one that is exactly 0 any rounding is large
                 if name not in mine or name not in theirs:
                     continue
                 share, distance, ulps = _distance(mine[name], theirs[name])
@@ -126,9 +126,9 @@ class Verification:
 
 
 def symptoms(outcomes: Iterable[CaseOutcome]) -> dict[str, list[str]]:
-    """Return by backend the sentences on what its failures look like: the commonest symptom first, then families.
+    """Return sentences about each backend's failures: symptoms, the commonest first, then the failing families.
 
-    A backend wrong where scores rise along the keys, and right where they fall, does not rescale, whatever its tiles.
+    A backend that is wrong where scores rise along the keys and right where they fall lacks a rescale.
     """
     sentences: dict[str, list[str]] = {}
     grouped: dict[str, list[CaseOutcome]] = {}
@@ -155,7 +155,7 @@ def symptoms(outcomes: Iterable[CaseOutcome]) -> dict[str, list[str]]:
 
 
 def _distance(mine: Array, theirs: Array) -> tuple[float, float, float]:
-    """Return the largest distance of two tensors: over the largest number, itself, and in ULPs of the number there."""
+    """Return the largest distance of two tensors: relative to the largest number, absolute, and in ULPs."""
     if not mine.size:
         return 0.0, 0.0, 0.0
     a, b = (x.astype(np.float64) for x in (mine, theirs))
@@ -184,12 +184,12 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TensorErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """One tensor of one case: what the backend has, and what a naive program of the same dtype would have had.
+    """Errors of one tensor of one case: the backend's, and those of a naive program of the same dtype.
 
     Attributes:
         what: "out", "lse", "dq", "dk" or "dv".
         dtype: Of the tensor: the unit of its ULPs.
-        ratio: The error over what the rule allows.
+        ratio: The error over the allowed error.
     """
 
     what: str

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 WORST = 100
-"""Tensors listed on the page, worst first; all are in verify.json."""
+"""Number of tensors listed on the page, worst first; verify.json has all."""
 
 
 class FailedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One wrong outcome, with the command that shows it again."""
+    """One wrong outcome, with the command that repeats it."""
 
     case: str
     backend: str
@@ -38,7 +38,7 @@ class FailedCase(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class PageCell:
-    """One family on one backend: how many cases ran and failed, and the worst error over what is allowed."""
+    """One family on one backend: numbers of cases run and failed, and the worst ratio of error to allowed error."""
 
     ran: int
     wrong: int
@@ -84,21 +84,21 @@ class VerifyReport:
 
     @property
     def ran(self) -> int:
-        """How many outcomes are of cases that ran."""
+        """Number of outcomes of cases that ran."""
         return sum(outcome.ran for outcome in self.outcomes)
 
     @property
     def failed(self) -> int:
-        """How many are wrong."""
+        """Number of wrong outcomes."""
         return len(self.failures)
 
     @property
     def skipped(self) -> int:
-        """How many are of cases that a backend does not support."""
+        """Number of outcomes of cases that the backend does not support."""
         return len(self.outcomes) - self.ran
 
     def margin(self, backend: str) -> str:
-        """Return how many cases a backend ran, and how near it came to a limit."""
+        """Return how many cases a backend ran, and its worst share of the allowed error."""
         cells = [row[backend] for row in self.families.values() if backend in row]
         worst = max((cell.ratio for cell in cells if cell.ratio is not None), default=0.0)
         ran = sum(cell.ran for cell in cells)
@@ -111,7 +111,7 @@ def build(
     result: Verification, *, cases: int, level: str, seed: int, unavailable: dict[str, str], stand_ins: list[str],
     again: Callable[[CaseOutcome], str], started: float, seconds: float, named: Sequence[str] = (),
 ) -> VerifyReport:  # fmt: skip
-    """Lay out what a run found; ``again`` gives the command that repeats an outcome."""
+    """Lay out the result of a run; ``again`` returns the command that repeats an outcome."""
     wrong = sorted((o for o in result.outcomes if not o.ok), key=lambda o: (not o.symptom, o.backend, _order(o.family)))
     failures = [
         FailedCase(
@@ -188,7 +188,7 @@ def _families(outcomes: Sequence[CaseOutcome], backends: Sequence[str]) -> dict[
 def _histograms(outcomes: Sequence[CaseOutcome]) -> list[Histogram]:
     """Add up the ULPs of outputs, LSEs and gradients by dtype: the backends', then the naive program's, once a case.
 
-    Finite differences have errors of many ULPs of their own: what is compared with them is left out.
+    The family "gradients" is left out, since finite differences have errors of many ULPs of their own.
     """
     sums: dict[tuple[str, str], dict[str, list[int]]] = {}
     counted = set()
@@ -217,7 +217,7 @@ def _add(group: dict[str, list[int]], program: str, counts: Sequence[int]) -> No
 
 
 def print_tables(report: VerifyReport) -> None:
-    """Print the worst error over what is allowed, by family and by option."""
+    """Print the worst ratio of error to allowed error, by family and by option."""
     outcomes = [outcome for outcome in report.outcomes if outcome.backend in report.backends]
     families = list(dict.fromkeys(outcome.family for outcome in outcomes))
     _table(report, "family", families, lambda outcome: [outcome.family])
@@ -252,7 +252,7 @@ def worst(outcomes: list[CaseOutcome]) -> str:
 
 
 def print_failures(report: VerifyReport, limit: int) -> None:
-    """Print what was not checked, what failures look like, and a line with its command for each of the worst."""
+    """Print unchecked backends, symptoms of the failures, and for each of the worst a line with its command."""
     for name, reason in (report.unavailable | report.unchecked).items():
         asked = " (asked for with --backend: status 3)" if name in report.unchecked else ""
         console.say(f"not checked: {name}{asked}: {reason}")

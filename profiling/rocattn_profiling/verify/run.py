@@ -80,7 +80,7 @@ def _of(case: VerifyCase, backend: str, **more: Any) -> CaseOutcome:
 
 
 class _Runner:
-    """One case: what is computed once for all backends, and the judgement of each."""
+    """One case: results shared by all backends, and the judgement of each."""
 
     def __init__(self, case: VerifyCase, inputs: Inputs) -> None:
         self.case, self.inputs, self.yardstick = case, inputs, ""
@@ -88,7 +88,7 @@ class _Runner:
         self._checked = False
 
     def run(self, backend: Backend) -> tuple[CaseOutcome, dict[str, Array]]:
-        """Return what became of the case on a backend, and its outputs."""
+        """Return the outcome of the case on a backend, and its outputs."""
         case, arrays = self.case, dict[str, "Array"]()
         started, problem = time.perf_counter(), ""
         try:
@@ -100,7 +100,7 @@ class _Runner:
                 arrays = compute(case.config, self.inputs, backend, storage=case.storage)
             judged = self._judged(arrays)
             problem = problem or self._problem(arrays)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - what a backend raises is a finding, not the sweep's end
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an exception of a backend is a result, not the end of the run
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             return _of(case, backend.name, error=text, seconds=round(time.perf_counter() - started, 4)), arrays
         self._check_yardstick(judged)
@@ -119,7 +119,7 @@ class _Runner:
         return judge_gradients(config, self.inputs, *tensors, exact=self._differences, exact_scores=stable)
 
     def _problem(self, arrays: Mapping[str, Array]) -> str:
-        """Return what no error rule can say of the outputs of a case with poisoned keys."""
+        """Return a fault of a case with poisoned keys that no error rule can find; "" if none."""
         config = self.case.config
         if self.case.family != "containment":
             return ""
@@ -139,7 +139,7 @@ class _Runner:
         return f"{int(swallowed.sum())} rows that see a key of NaN are numbers all the same" if swallowed.any() else ""
 
     def _check_yardstick(self, judged: Judgement) -> None:
-        """Compare the float64 reference with what it should be, once a case."""
+        """Compare the float64 reference with the contract, once for each case."""
         if self._checked:
             return
         self._checked, config = True, self.case.config
@@ -156,9 +156,9 @@ def _symptom(case: VerifyCase, inputs: Inputs, arrays: Mapping[str, Array], outc
 
 
 def forward_problem(config: AttentionConfig, inputs: Inputs, judged: Judgement) -> str:
-    """Say where the reference that judged an output is not what the contract says; "" if nowhere.
+    """Return where the reference that judged an output departs from the contract; "" if nowhere.
 
-    A large output, of which rows were sampled, is not compared: the contract's scores would all be there at once.
+    A large output, of which rows were sampled, is not compared: the contract needs all scores in memory at once.
     """
     if judged.rows_checked < judged.rows:
         return ""
@@ -171,7 +171,7 @@ def forward_problem(config: AttentionConfig, inputs: Inputs, judged: Judgement) 
 
 
 def gradient_problem(config: AttentionConfig, inputs: Inputs, differences: Mapping[str, Array]) -> str:
-    """Say which analytic gradient of the reference is not what finite differences say; "" if none."""
+    """Return which analytic gradient of the reference departs from finite differences; "" if none."""
     exact = analytic_gradients(config, inputs)
     for name, wanted in differences.items():
         worst = _apart(exact[name], wanted)

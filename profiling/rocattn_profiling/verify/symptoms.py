@@ -1,7 +1,7 @@
-"""Naming a fault: which known mistake gives the wrong output that a backend gave?
+"""Names faults: which known mistake reproduces a backend's wrong output?
 
-Each hypothesis is a `Twist` of the contract. One that explains the wrong rows, and leaves the right ones right, is the
-symptom in words. What nothing explains stays a number.
+Each hypothesis is a `Twist` of the contract. The symptom is the hypothesis that explains the wrong rows and leaves the
+right ones right. An output that no hypothesis explains has no symptom.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from rocattn_profiling.workloads.inputs import Inputs
 
 LARGEST = 6e7
-"""Multiply-adds of one hypothesis, above which a case is too large to try them all."""
+"""Above this many multiply-adds for each hypothesis a case is too large to try them all."""
 _TILES = (8, 16, 32, 48, 64, 96, 128, 256)
 _UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-44}
-_EXPLAINED = 0.9  # of the wrong rows; a hypothesis about a tile meets rows that its tiles do not change
+_EXPLAINED = 0.9  # share of the wrong rows; tiles need not change every row
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ _HUGE = 2.0**20  # scores whose float32 rounding, in log2 units, begins to decid
 
 
 def symptom(config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | None, *, what: str = "out") -> str:
-    """Say which known mistake a wrong output looks like; "" if none, or if the case is too large to try them.
+    """Return the known mistake that a wrong output looks like; "" if none, or if the case is too large.
 
     Args:
-        config: The problem; its forward direction is what is looked at.
-        inputs: What the output was computed from.
+        config: The problem; only its forward direction is used.
+        inputs: The inputs of the output.
         out: In the config's layout.
         lse: [B, H, Sq], or None.
-        what: The tensor that was found wrong.
+        what: The wrong tensor.
     """
     work = config.batch * config.num_heads * config.seq_q * config.seq_k * (config.head_dim + config.head_dim_v)
     if not work or work > LARGEST:
@@ -76,7 +76,7 @@ def symptom(config: AttentionConfig, inputs: Inputs, out: Array, lse: Array | No
 
 
 def _unstable(got: Array, exact: Array, exact_lse: Array, wrong: Array) -> bool:
-    """Whether only rows of huge scores are wrong, and some are NaN, inf or 0 though their values are not."""
+    """Return whether only rows of huge scores are wrong, some of them NaN, inf or 0 where they should not be."""
     lost = ~np.isfinite(got).all(axis=-1) | ((got == 0).all(axis=-1) & (exact != 0).any(axis=-1))
     return bool((wrong & lost).any() and not (wrong & ~_huge(exact_lse)).any())
 
@@ -90,7 +90,7 @@ _FINITE = "hidden scores are a finite number, not -inf: rows that see nothing re
 
 
 def _hypotheses(config: AttentionConfig) -> Iterator[Hypothesis]:
-    """Go through the mistakes that could show in a config, the commonest first."""
+    """Yield the mistakes that could show in a config, the commonest first."""
     band, group = config.causal or config.window is not None, config.num_heads // config.num_kv_heads
     yield Hypothesis("the last key of a row is not seen", Twist(dropped=1))
     for count in dict.fromkeys([2, *(config.seq_k % tile for tile in (16, 32, 64, 128))]):
@@ -149,7 +149,7 @@ def _scaling(config: AttentionConfig) -> Iterator[Hypothesis]:
 
 
 def _strides(config: AttentionConfig) -> Iterator[Hypothesis]:
-    """Rows of V read at a distance that is not theirs: past the end of memory nobody knows what is read."""
+    """Yield wrong strides between rows of V; beyond the end of the array the values read are unknown."""
     right = config.head_dim_v if config.layout == "BHSD" else config.head_dim_v * config.num_kv_heads
     usual = {config.head_dim, config.head_dim_v, config.head_dim_v * config.num_heads, *range(8, 257, 8), 512, 1024}
     for stride in sorted(usual - {0, right}):
@@ -160,7 +160,7 @@ def _strides(config: AttentionConfig) -> Iterator[Hypothesis]:
 def _explained(
     config: AttentionConfig, inputs: Inputs, got: Array, exact: Array, tolerance: float, right: Array
 ) -> str:  # fmt: skip
-    """Return the words of the hypothesis that explains the most of the wrong rows; of two, the far nearer one."""
+    """Return the words of the hypothesis that explains most of the wrong rows; of equals, the clearly closer one."""
     best, least, words = 0.0, np.inf, ""
     for hypothesis in _hypotheses(config):
         other, _ = attend(config, inputs, hypothesis.twist)
@@ -178,7 +178,7 @@ def _explained(
 
 
 def _lse_symptom(config: AttentionConfig, inputs: Inputs, lse: Array | None, exact: Array) -> str:
-    """Say what an LSE looks like whose output may be right."""
+    """Return the mistake in an LSE, whose output may be right; "" if none fits."""
     if lse is None:
         return ""
     got, size = lse.astype(np.float64), 1 + np.abs(np.where(np.isfinite(exact), exact, 0))
@@ -204,7 +204,7 @@ def _lse_symptom(config: AttentionConfig, inputs: Inputs, lse: Array | None, exa
 
 
 def _sentinel(lse: Array | None, exact_lse: Array) -> str:
-    """Say which number rows without keys have for a score, where their LSE gives it away: none is so far below 0."""
+    """Return the finite score of rows without keys if their LSE reveals it, being far below any real one; else ""."""
     blank = np.isneginf(exact_lse)
     if lse is None or not blank.any() or not np.isfinite(lse[blank]).all():
         return ""
@@ -213,7 +213,7 @@ def _sentinel(lse: Array | None, exact_lse: Array) -> str:
 
 
 def _precision(config: AttentionConfig, inputs: Inputs, got: Array, exact: Array) -> str:
-    """Say which precision of the probabilities has errors of this size: half a decade around what is found."""
+    """Return which precision of the probabilities has errors of this size, within a factor of 3; "" if none."""
     error = _mean_error(got, exact)
     if not np.isfinite(error) or config.dtype == "float16":
         return ""
@@ -249,7 +249,7 @@ def probabilities(config: AttentionConfig, inputs: Inputs) -> Array:
 
 
 def _tolerance(config: AttentionConfig, inputs: Inputs, exact: Array) -> float:
-    """Return the error below which two outputs are taken for the same: a few units at the size of the values."""
+    """Return the error below which two outputs count as equal: a few units at the magnitude of the values."""
     size = float(np.max(np.abs(exact), initial=0, where=np.isfinite(exact)))
     largest = inputs.v.astype(np.float64)
     typical = float(np.sqrt(np.mean(np.square(largest, where=np.isfinite(largest), out=np.zeros(largest.shape)))))
@@ -261,7 +261,7 @@ def _finite(inputs: Inputs) -> bool:
 
 
 def _close(got: Array, other: Array, tolerance: float) -> Array:
-    """Return which rows [B, H, Sq] are the same in every feature."""
+    """Return which rows [B, H, Sq] are equal in every feature."""
     same = (got == other) | (np.abs(got - other) <= tolerance) | (np.isnan(got) & np.isnan(other))
     return np.asarray(same.all(axis=-1))
 

@@ -1,4 +1,4 @@
-"""Is an output right? It is compared with float64, and with the error a naive program of the same dtype makes.
+"""Judges an output: its error against float64, relative to the error of a naive program of the same dtype.
 
 The rule, for every tensor: the largest error and the root mean square error may be at most ``factor`` times those of
 the naive program (`rocattn_profiling.workloads.naive`), plus a floor. The factor is 2, and 3 for gradients. The floor
@@ -53,7 +53,7 @@ EDGE = 32
 OUTPUT_FACTOR = 2.0
 GRADIENT_FACTOR = 3.0
 GROUP_ELEMENTS = 256
-"""Fewer elements than this are no fair sample of the naive program's largest error: such a group joins the next."""
+"""A group of fewer elements joins the next: it is too small a sample of the naive program's largest error."""
 _UNITS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 # Below its smallest normal number a float32 result may be 0 (GPUs and fast CPU code flush it); float16 has a smallest
 # subnormal, which conversion from float32 gives right.
@@ -88,7 +88,7 @@ def judge_output(
 
     Args:
         config: The problem.
-        inputs: What the output was computed from.
+        inputs: The inputs of the output.
         out: In the config's layout and dtype, head dimension Dv.
         lse: float32 [B, H, Sq], natural log; None if there is none.
         max_flops: Above this, query rows are sampled: the first and last, rows at tile edges, and random ones.
@@ -130,7 +130,7 @@ def judge_output(
 def check_tensors(
     config: AttentionConfig, got: Sequence[Array], exact: Sequence[Array], naive: Sequence[Array]
 ) -> Check:
-    """Compare what a module around attention computed, [..., X] each, by the rule of outputs.
+    """Judge the outputs [..., X] of a module around attention by the rule for outputs.
 
     Args:
         config: The attention inside; its dtype is the outputs'.
@@ -182,7 +182,7 @@ def judge_gradients(
 
     Args:
         config: The problem, direction "backward".
-        inputs: What the gradients were computed from, ``dout`` included.
+        inputs: The inputs of the gradients, ``dout`` included.
         dq: In the layout, shape and dtype of q.
         dk: As k.
         dv: As v.
@@ -309,9 +309,9 @@ def _check_form(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyVerdict:
-    """How one tensor fared; ``ratio`` is the worst of error / limit over groups and over largest and mean error.
+    """The verdict on one tensor; ``ratio`` is the worst of error / limit over groups and over largest and mean error.
 
-    ``error``, ``naive_error`` and ``exact`` hold what was compared, element by element; empty where nothing was.
+    ``error``, ``naive_error`` and ``exact`` hold the compared elements; empty if none were.
     """
 
     what: str

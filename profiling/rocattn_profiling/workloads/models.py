@@ -1,7 +1,7 @@
 """A model's attention layers, from the metadata of its GGUF file. The one home of the package ``gguf``.
 
-Keys and their defaults are those of llama.cpp (``gguf-py/gguf/constants.py`` and ``src/models/*.cpp``): what a file
-does not say, its architecture does. Sizes are read; weights are not.
+Keys and their defaults are those of llama.cpp (``gguf-py/gguf/constants.py`` and ``src/models/*.cpp``): a key that
+a file omits has its architecture's default. Sizes are read; weights are not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DENSE_FIRST = {"cohere2moe": 4, "modern-bert": 3, "smallthinker": 4}
 WINDOWS = {"gemma2": 4096}
 SOFTCAPS = {"gemma2": 50.0, "grok": 30.0}
 MOST, MOST_BLOCKS = (1 << 32) - 1, 1 << 16
-"""What a whole number of a file is at most, and its number of blocks: each block is looked at."""
+"""Largest whole number of a file, and largest number of blocks, each of which is read."""
 WITHOUT_WINDOW = {"phi3": "llama.cpp runs phi3 without its window (its pull request 13676)"}
 WITH_SINKS = {"gpt-oss"}
 WITH_ALIBI = {"bloom", "jina-bert-v2", "refact"}
@@ -42,7 +42,7 @@ NOT_MEASURED = {
     "clip": "an encoder of images or sound (mmproj); name the file of its language model",
     "wavtokenizer-dec": "convolutions around a single layer of attention",
 }
-"""Those whose attention is not that of `Model.configs`, by what they are."""
+"""Architectures whose attention differs from that of `Model.configs`, with the difference."""
 CHUNKED = {"llama4": "layers that see chunks of 8192 tokens in llama.cpp are taken to see everything before them"}
 
 
@@ -64,7 +64,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a GGUF file says about attention.
+    """A GGUF file's metadata about attention.
 
     Attributes:
         name: The model's name, or the file's.
@@ -73,7 +73,7 @@ class Model:
         context_length: Tokens it was trained for.
         layers: Its attention layers, in order: a block without KV heads, or with linear attention, has none.
         softcap: c of c tanh(score / c); None for off.
-        final_softcap: The same of the logits, which is no attention: told, not measured.
+        final_softcap: The same for the logits, which are not attention: reported, not measured.
         scale: Factor on q.k; None is 1 / sqrt(D).
         causal, alibi, sinks: Of all layers.
         notes: What had to be assumed.

@@ -184,7 +184,7 @@ class CachedGemma:
         return self.weights.merge(attend(q, k, v, mask=prefix_lm_mask(prompt, tokens.shape[1])))
 
     def last(self, tokens: Array, attend: Attend) -> Array:
-        """Return [B, 1, N] of the last token alone, without a cache: what the step after the others has to give."""
+        """Return [B, 1, N] of the last token alone, without a cache: the expected result of the last step."""
         q, k, v = self._heads(tokens, 0)
         return self.weights.merge(attend(q[:, -1:], k, v))
 
@@ -295,7 +295,7 @@ def extra_work(suite: str, config: AttentionConfig) -> tuple[int, int]:
 
 
 class ModuleSubject(ABC):
-    """A module with its tokens: what each backend is timed on, and what the outputs are compared with."""
+    """A module with its tokens: the call that is timed, and the reference for its outputs."""
 
     @abstractmethod
     def call(self, **options: Any) -> Callable[[], Arrays]:

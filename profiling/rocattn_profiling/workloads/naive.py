@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BLOCK_SCORES = 1 << 21
 LARGE_SCORE = 64.0
-"""An LSE beyond it says that scores are so large that their own rounding decides the error."""
+"""Beyond this LSE scores are so large that their own rounding decides the error."""
 _ORDERS = 8
 
 
@@ -122,7 +122,7 @@ def naive_gradients(
 
 
 def _farthest(first: Array, other: Array, exact: Array) -> Array:
-    """Return, element by element, what is farther from the exact result."""
+    """Return, element by element, the value farther from the exact result."""
     return np.where(np.abs(other - exact) > np.abs(first - exact), other, first)
 
 

@@ -28,8 +28,7 @@ from record import ROUNDS, SIDES
 from scipy.special import logsumexp
 from table import rates
 
-from rocattn_profiling.gate.rule.constants import LOW_QUANTILE
-from rocattn_profiling.measure.stats import quantile
+from rocattn_profiling.measure.stats import low_quantile
 
 LOW_SHARE, PRIOR_NOISE, PRIOR_FREEDOM = 0.6, 0.02, 4  # of the moderated t
 FALSE_PCT, RED_PCT = 0.5, 2.0  # allowed, of unchanged pairs and of pull requests
@@ -79,7 +78,7 @@ def locations(recorded):
     found = defaultdict(dict)
     for (kind, block), sides in recorded.items():
         for side, launches in sides.items():
-            ends = np.log([quantile(launch["cpu"], LOW_QUANTILE) for launch in launches])
+            ends = np.log([low_quantile(launch["cpu"]) for launch in launches])
             found[kind][block, side] = ends, np.log([launch["canary"] for launch in launches])
     return found
 

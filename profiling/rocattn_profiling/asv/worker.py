@@ -309,7 +309,10 @@ def canary_ns() -> int:
 
 
 def low_end(canaries: list[int]) -> int:
-    """Return the low end of the fixed work's times: as for samples, other work only ever adds."""
+    """Return the low end of the fixed work's times: as for samples, other work only ever adds.
+
+    `measure.stats.low_quantile` is not here in the environments that this file runs in, and interpolates.
+    """
     return sorted(canaries)[len(canaries) // 10]
 
 

@@ -18,11 +18,11 @@ import numpy as np
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.store import machine_folder
 from rocattn_profiling.base.files import locked, open_regular, write_bytes, write_text
-from rocattn_profiling.gate.rule.constants import LOW_QUANTILE, MIN_LAUNCHES, SESSIONS
+from rocattn_profiling.gate.rule.constants import MIN_LAUNCHES, SESSIONS
 from rocattn_profiling.gate.rule.launches import cpu_bound, locations
 from rocattn_profiling.gate.rule.pairs import Count, Number, PairLaunch
 from rocattn_profiling.measure.machine import this_machine
-from rocattn_profiling.measure.stats import quantile
+from rocattn_profiling.measure.stats import low_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -323,10 +323,10 @@ def append(path: Path, machine: Machine, measured: Iterable[Measurement]) -> int
 def session_of(launches: Sequence[PairLaunch]) -> PastSession | None:
     """Return launches of identical code as they are stored; None where they show no noise (few, or all equal)."""
     launches = sorted(launches, key=lambda launch: launch.round)[:MOST_LAUNCHES]
-    wall = [_rounded(quantile(launch.samples, LOW_QUANTILE)) for launch in launches]
+    wall = [_rounded(low_quantile(launch.samples)) for launch in launches]
     if len(launches) < MIN_LAUNCHES or min(wall) <= 0 or len(set(wall)) == 1:
         return None
-    cpu = [_rounded(quantile(launch.cpu, LOW_QUANTILE)) for launch in launches if launch.cpu]
+    cpu = [_rounded(low_quantile(launch.cpu)) for launch in launches if launch.cpu]
     canary = [_rounded(launch.canary) for launch in launches if launch.canary > 0]
     return PastSession(
         start_us=min(launch.start_us for launch in launches),

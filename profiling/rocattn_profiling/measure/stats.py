@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.measure.records import Launch, Record
 
-LOCATION_QUANTILE = 0.1
+LOW_QUANTILE = 0.05
+"""Quantile of a launch's samples that is its location: of ten, about the mean of the lowest two. Higher quantiles and
+means gained nothing on the gate's recordings."""
 DISTURBED_SWITCHES_PER_S = 100.0
 """An idle machine takes the CPU from a process a few times a second; another busy process, hundreds of times."""
 ABOVE_CEILING = (
@@ -115,16 +117,22 @@ def quantile(values: Sequence[float], q: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
+def low_quantile(samples: Sequence[float]) -> float:
+    """Return the location of a launch with these samples, which neither preemption nor a fluke moves."""
+    return quantile(samples, LOW_QUANTILE)
+
+
 def location(launch: Launch) -> float:
-    """Return a launch's place, in ns: the 10 % quantile of its samples, which neither preemption nor a fluke moves."""
-    return quantile(launch.samples_ns, LOCATION_QUANTILE)
+    """Return a launch's location, in ns."""
+    return low_quantile(launch.samples_ns)
 
 
 def disturbed(launch: Launch) -> bool:
     """Whether most samples of a launch lost the CPU at more than `DISTURBED_SWITCHES_PER_S`.
 
     Judged by involuntary context switches, which say nothing about the times: leaving such launches out, or marking
-    them, does not prefer fast ones.
+    them, does not prefer fast ones. The gate's criterion, CPU share against that of uninterrupted samples, is for one
+    thread: with two, a busy machine left no uninterrupted samples to compare 64 of 75 such launches with.
     """
     spans_ns = [sample * launch.number for sample in launch.samples_ns]
     rates = [switches * 1e9 / span for switches, span in zip(launch.nivcsw, spans_ns, strict=False) if span]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocattn_profiling.gate.verdict import EXACT
-from rocattn_profiling.measure.stats import LOCATION_QUANTILE, quantile
+from rocattn_profiling.measure.stats import low_quantile
 from rocattn_profiling.pages.charts import Strip, strip
 from rocattn_profiling.pages.quantities import digits, quantity
 
@@ -145,8 +145,8 @@ def _row(entry: Entry) -> GateRow:
 
 
 def locations(launches: Iterable[PairLaunch]) -> list[float]:
-    """Return each launch's low quantile, which the decision uses too."""
-    return [quantile(launch.samples, LOCATION_QUANTILE) for launch in launches if launch.samples]
+    """Return each launch's location, which the decision uses too."""
+    return [low_quantile(launch.samples) for launch in launches if launch.samples]
 
 
 def _value(entry: Entry, value: float | None) -> str:

@@ -41,9 +41,6 @@ LISTED = 0.1
 # --- Choosing launches --------------------------------------------------------------------------------------------
 MIN_LAUNCHES = 3
 """Undisturbed launches a side without which nothing is decided."""
-LOW_QUANTILE = 0.05
-"""Quantile of a launch's samples that is its location: of ten, about the mean of the lowest two. Higher quantiles and
-means gained nothing on the recordings."""
 CPU_BOUND = (0.97, 1.05)
 """CPU over wall time of undisturbed samples within which code keeps its core busy; two clocks differ a little."""
 KEPT_CORE = 0.97

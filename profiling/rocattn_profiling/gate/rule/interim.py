@@ -17,13 +17,12 @@ from rocattn_profiling.gate.rule import covariates, guards, noise
 from rocattn_profiling.gate.rule.constants import (
     CONSIDERED,
     FULL_LOOKS,
-    LOW_QUANTILE,
     MIN_LAUNCHES,
     UNKNOWN_INTERRUPTIONS,
 )
 from rocattn_profiling.gate.rule.launches import choose
 from rocattn_profiling.gate.rule.pairs import TIMES
-from rocattn_profiling.measure.stats import quantile
+from rocattn_profiling.measure.stats import low_quantile
 
 if TYPE_CHECKING:
     from rocattn_profiling.gate.rule.covariates import Fit
@@ -121,7 +120,7 @@ def by_rank(pair: Pair, policy: Policy) -> Interim:
         pair: Finite samples, none below 0.
         policy: The rule.
     """
-    a, b = ([quantile(launch.samples, LOW_QUANTILE) for launch in side.launches] for side in (pair.a, pair.b))
+    a, b = ([low_quantile(launch.samples) for launch in side.launches] for side in (pair.a, pair.b))
     medians = (median(a), median(b))
     least = max(_floor(pair, policy), math.expm1(policy.log_called) * min(medians))
     p_value = 1 / math.comb(len(a) + len(b), len(a)) if abs(medians[1] - medians[0]) >= least else 1.0

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from rocattn_profiling.gate.rule import noise
-from rocattn_profiling.gate.rule.constants import CPU_BOUND, KEPT_CORE, LOW_QUANTILE, MIN_LAUNCHES, SLOW, VERY_SLOW
-from rocattn_profiling.measure.stats import quantile
+from rocattn_profiling.gate.rule.constants import CPU_BOUND, KEPT_CORE, MIN_LAUNCHES, SLOW, VERY_SLOW
+from rocattn_profiling.measure.stats import low_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,13 +76,13 @@ def _fewest(sides: Sequence[Sequence[PairLaunch]]) -> int:
 
 def location(launches: Sequence[PairLaunch]) -> float | None:
     """Return the value that a side is quoted as, in its unit: the mean of its low locations; None without launches."""
-    low = sorted(quantile(launch.samples, LOW_QUANTILE) for launch in launches)[: noise.low_count(len(launches))]
+    low = sorted(low_quantile(launch.samples) for launch in launches)[: noise.low_count(len(launches))]
     return sum(low) / len(low) if low else None
 
 
 def locations(launches: Sequence[PairLaunch], column: Column) -> Array:
     """Return the location of each launch, in logs."""
-    return np.log([quantile(getattr(launch, column), LOW_QUANTILE) for launch in launches])
+    return np.log([low_quantile(getattr(launch, column)) for launch in launches])
 
 
 def level(logs: Array) -> float:

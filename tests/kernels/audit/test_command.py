@@ -16,7 +16,7 @@ from rocattn.sources import kernel_root
 from rocattn.toolchain import choose_compiler, compile_hip
 from rocattn_profiling import cli
 from rocattn_profiling.asv.store import AsvStore
-from rocattn_profiling.kernels import shipped, track
+from rocattn_profiling.kernels import revision, shipped
 from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.read.disassembly import DisassemblyError
 
@@ -258,9 +258,9 @@ def test_the_history_is_put_into_the_asv_store(audit, repository):
     status, _, err = audit("--arch", "gfx1100", "--quick", "--history", "5")
     assert (status, "history: 2 commits added to the asv store, 0 had their numbers" in err) == (0, True)
     series = {one.benchmark: one for one in AsvStore(repository).read()}
-    assert set(series) == {f"{track.SUITE}.{metric}" for metric in track.UNITS}
+    assert set(series) == {f"{revision.SUITE}.{metric}" for metric in revision.UNITS}
     assert {one.unit for one in series.values()} == {"registers", "waves", "cycles", "bytes"}
-    vgprs, lost = (series[f"{track.SUITE}.track_{name}"] for name in ("vgprs", "lost_wave_slots"))
+    vgprs, lost = (series[f"{revision.SUITE}.track_{name}"] for name in ("vgprs", "lost_wave_slots"))
     assert vgprs.params == {"arch": "gfx1100", "kernel": "scale"}
     by_value = sorted(point.value for point in vgprs.points)
     assert (len(by_value), by_value[1]) == (2, 201)
@@ -272,7 +272,7 @@ def test_the_suite_tracks_the_same_numbers_in_the_same_units():
     """What asv runs and what --history stores are one series."""
     path = Path(__file__).parents[3] / "benchmarks/bench_audit.py"
     units = dict(re.findall(r'^    (track_\w+)\.unit = "([^"]+)"', path.read_text(), re.MULTILINE))
-    assert units == track.UNITS
+    assert units == revision.UNITS
 
 
 def test_an_audit_file_is_compared_with(audit, tmp_path):

@@ -79,7 +79,7 @@ def test_new_confirmed_and_recovered_are_told_apart():
 
 
 @pytest.mark.parametrize("second", [0.1, 0.3, 3.0])
-def test_a_step_that_a_later_one_takes_back_or_more_is_recovered(second):
+def test_a_step_undone_or_overshot_later_is_recovered(second):
     """Up by a quarter, then to or below the level before it: no regression is open in a line that got faster."""
     rng = np.random.default_rng(13)
     y = stepped(rng, 40, 60, 0.25, 0.01)

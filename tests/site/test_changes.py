@@ -66,7 +66,7 @@ def test_a_history_of_another_repository_is_not_called_quiet(series_of, long_his
     assert "of them on main" not in pages["index.html"]
 
 
-def test_a_history_that_is_too_short_is_not_called_free_of_regressions(series_of, long_history):
+def test_a_short_history_is_not_called_free_of_regressions(series_of, long_history):
     """The first site that anybody makes has a few commits: green would say what nobody looked at."""
     _, pages = site_of([series_of(STEP[:4])], long_history)
     assert '<div class="value">too short to search</div>' in pages["index.html"]
@@ -215,7 +215,7 @@ def test_a_boundary_is_of_one_machine_and_environment(series_of, long_history):
     assert "Not comparable across" not in pages["history/s-time-stayed.html"]
 
 
-def test_changes_and_boundaries_are_told_newest_first_and_by_one_name_each(series_of, long_history):
+def test_changes_are_newest_first_with_stable_ids(series_of, long_history):
     """In git's order, whatever dates the results have; two lines that moved with one commit are two changes."""
     twice = [*wobble(1.0, 10), *wobble(1.3, 9), *wobble(1.8, 10)]
     places = {f"{n:040x}": {"driver": str(n // 10)} for n in range(30)}
@@ -239,7 +239,7 @@ def test_changes_and_boundaries_are_told_newest_first_and_by_one_name_each(serie
         assert [int(b.sha, 16) for b in changes.boundaries] == [20, 10]
 
 
-def test_a_regression_is_open_from_its_first_points_on_until_a_level_comes_back(series_of, long_history):
+def test_a_regression_is_open_until_the_level_comes_back(series_of, long_history):
     """New with fewer than five points on the new level; recovered is no colour, and not waived by a reason either."""
     (new,) = find_changes([series_of(STEP[:15])], long_history, changes_of).listed
     assert (new.state, new.open, new.tone) == ("new", True, "bad")
@@ -306,7 +306,7 @@ def test_a_feed_s_entry_says_what_is_known_of_the_regression(series_of, long_his
     assert entry["updated"] == "2026-09-21T00:26:40Z"  # of the result: eleven days after the first
 
 
-def test_a_feed_names_every_commit_that_may_have_brought_a_regression_as_one_of_so_many(series_of, long_history):
+def test_a_feed_counts_the_commits_a_regression_may_come_from(series_of, long_history):
     """Commit 10 was not measured: it came with that one or with 11."""
     gap = series_of([*STEP[:10], None, *STEP[11:]])
     changes = find_changes([gap], long_history, changes_of)
@@ -316,7 +316,7 @@ def test_a_feed_names_every_commit_that_may_have_brought_a_regression_as_one_of_
     assert ", or another of 2 commits." in entry["summary"]
 
 
-def test_a_feed_holds_the_newest_regressions_that_stand_or_stood(series_of, long_history):
+def test_a_feed_holds_the_newest_regressions_open_or_not(series_of, long_history):
     """Fifty at most. Its identifier is of the oldest commit; an empty one is as old as the site."""
     back = [*wobble(1.0, 9), *wobble(1.4, 9), *wobble(1.0, 10)]
     late = [*wobble(1.0, 18), *wobble(1.4, 9)]
@@ -361,7 +361,7 @@ def test_hostile_text_stays_text_in_the_feed(series_of, long_history):
     assert "<script" not in "".join(pages.values())
 
 
-def test_lines_that_no_change_is_sought_in_are_counted_with_the_reason(series_of, long_history):
+def test_unsearched_lines_are_counted_by_reason(series_of, long_history):
     """A count that went from 0 to 3 and a line of three points: the front page says so beside its zero, and which."""
     series = [
         series_of([0.0] * 11 + [3.0] * 9, benchmark="suite.track_leaks", unit="leaks"),

@@ -29,7 +29,7 @@ def audited(series_of, metric, values, arch, **more):
     return series_of(values, benchmark=f"bench_audit.K.track_{metric}", params=params, unit="", spread=0.0, **more)
 
 
-def test_a_commit_of_another_branch_is_compared_with_nothing_and_nothing_with_it(series_of):
+def test_commits_of_other_branches_are_not_compared(series_of):
     """Commit 3 was an experiment of twice the time: it is not what became slower, and 4 did not become faster."""
     made = pages([series_of([1.0, 1.0, 1.0, 2.0, 1.0, 1.5])], log_of(6, aside={3}))
     assert list(made) == [5, 4, 3, 2, 1, 0]
@@ -38,7 +38,7 @@ def test_a_commit_of_another_branch_is_compared_with_nothing_and_nothing_with_it
     assert (made[3].previous, made[3].following) == ("", "")
 
 
-def test_a_change_is_on_the_page_of_its_likeliest_commit_and_perhaps_on_others(series_of):
+def test_a_change_is_on_the_pages_of_its_possible_commits(series_of):
     """Commit 10 was measured by another benchmark only: the step came with it or with 11."""
     step = [(1.3 if n > 10 else 1) * (1 + 0.001 * (n % 3)) for n in range(20)]
     gap = [*step[:10], None, *step[11:]]
@@ -55,7 +55,7 @@ def test_what_came_from_nothing_went_up(series_of):
     assert (gone.change, gone.rose, gone.tone) == ("-100 %", False, "good")
 
 
-def test_a_kernel_s_numbers_are_of_the_longest_history_and_stand_under_their_architecture(series_of):
+def test_a_kernels_numbers_come_from_the_longest_history(series_of):
     """Machine code does not depend on the machine. gfx90a has no hot loop here: its place stays empty."""
     log = log_of(12)
     series = [
@@ -70,7 +70,7 @@ def test_a_kernel_s_numbers_are_of_the_longest_history_and_stand_under_their_arc
     assert [cells for _, cells in page.rows] == [["90", "128"], ["", "5"]]
 
 
-def test_a_kernel_s_changes_are_newest_first_and_open_ones_counted(series_of):
+def test_a_kernels_changes_are_newest_first(series_of):
     """A rise of commit 11 that ended with 22 is not open."""
     values = [8.0 if 11 <= n < 22 else 4.0 for n in range(32)]
     one, log = audited(series_of, "spills", values, "gfx942"), log_of(32)

@@ -38,7 +38,7 @@ def said(values, unit="seconds", *, lower=True):
     return entry.latest, entry.previous, entry.first, entry.direction, entry.worse
 
 
-def test_the_newest_point_is_told_against_the_last_and_the_first_that_have_a_value():
+def test_the_newest_point_is_compared_with_previous_and_first():
     """What failed or is not available in between is passed over; a line of one point is against nothing."""
     assert said([1.0, 2.0, 3.0]) == ("3.00 s", "+50.0 %", "+200 %", "up", True)
     assert said([4.0, None, math.nan, 3.0]) == ("3.00 s", "-25.0 %", "-25.0 %", "down", False)
@@ -50,7 +50,7 @@ def test_the_newest_point_is_told_against_the_last_and_the_first_that_have_a_val
 
 
 @pytest.mark.parametrize(("newest", "word"), [(None, "failed"), (math.nan, "n/a")])
-def test_a_newest_point_without_a_value_is_not_replaced_by_an_older_one(newest, word):
+def test_a_missing_newest_value_is_not_replaced_by_an_older_one(newest, word):
     """What ran before and does not any more has neither a time nor a change."""
     assert said([1.0, 2.0, newest]) == (word, "", "", "", False)
     assert entry_of(HistoryLine("p", "n", "m", "seconds", []), 0).latest == "not measured"
@@ -93,7 +93,7 @@ def test_names_of_pages_are_unlike():
     assert names[0] == "a-time-x"
 
 
-def test_lines_with_an_open_change_are_drawn_and_the_others_counted(series_of, monkeypatch):
+def test_lines_with_open_changes_are_drawn_first(series_of, monkeypatch):
     """Of five lines three fit; the last one regressed. Lines stay in order."""
     monkeypatch.setattr(history, "LINES", 3)
     commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(20)}
@@ -138,7 +138,7 @@ def test_a_sketch_is_of_its_own_backend(series_of):
     assert heights["cpu-flash"] == sorted(set(heights["cpu-flash"]), reverse=True)  # y grows downwards
 
 
-def test_the_table_has_the_newest_commits_first_with_what_failed(series_of, monkeypatch):
+def test_the_table_lists_newest_commits_first_with_failures(series_of, monkeypatch):
     """Ten rows at least; of a commit that is not in the clone no subject is made up."""
     monkeypatch.setattr(history, "TABLE_ROWS", 3)
     values = [float(n + 1) for n in range(14)]
@@ -162,7 +162,7 @@ def test_environments_that_share_a_page_are_told_apart(series_of):
     assert len({panel.anchor for panel in page.panels}) == 3
 
 
-def test_a_change_is_drawn_from_the_last_commit_that_is_surely_old(series_of):
+def test_a_change_is_drawn_from_the_last_surely_old_commit(series_of):
     """The band reaches from before the first commit that it may have come with to the last; the tooltip names all."""
     commits = {f"{n:040x}": CommitInfo(f"{n:040x}", 1 + n, f"Commit {n}", n, on_branch=True) for n in range(20)}
     flat = [1 + 0.001 * (n % 3) for n in range(20)]

@@ -36,7 +36,7 @@ def points(project):
     }
 
 
-def test_the_newest_commits_get_results_and_unbuildable_ones_are_named(project, offline):
+def test_newest_commits_are_measured_unbuildable_ones_named(project, offline):
     """Values are exact per commit, skipped is NaN, failed is None, a broken commit is passed over with its reason."""
     first = project.commit("suite", **{"benchmarks/bench_work.py": SUITE})
     broken = project.commit("broken", **{"pyproject.toml": "[project\n"})

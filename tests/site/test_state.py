@@ -51,7 +51,7 @@ def test_a_commits_page_says_what_its_machine_code_did(series_of, history):
     assert page_of(first_spill, history, 3).machine_code[0].change == ""  # from nothing there is no percentage
 
 
-def test_a_commits_page_lists_failures_and_the_largest_differences_only(series_of, history):
+def test_a_commit_page_lists_failures_and_largest_differences(series_of, history):
     """What stopped running, and at most ten differences, largest first; small ones and overlaps are no rows."""
     series = [
         series_of([1.0] * 5 + [1.0 + 0.03 * (n + 1)] * 7, benchmark=f"s.time_{n}", spread=0.001) for n in range(14)
@@ -64,7 +64,7 @@ def test_a_commits_page_lists_failures_and_the_largest_differences_only(series_o
     assert page_of(series, history, 1).hints == []
 
 
-def test_commits_without_results_have_no_page_and_short_names_are_unlike(series_of, history):
+def test_only_measured_commits_have_pages_with_unique_names(series_of, history):
     """Five measured commits are five pages; equal first digits make the names whole hashes."""
     paths = commit_paths([series_of([1.0] * 5)], history.commits)
     assert len(paths) == len(set(paths.values())) == 5
@@ -80,7 +80,7 @@ def test_commit_pages_link_before_next_and_the_commit_itself(series_of, history)
     assert f'href="https://github.com/o/r/commit/{1:040x}"' in text
 
 
-def test_the_verdict_stands_on_the_page_of_the_commit_it_is_about(series_of, history, verdict):
+def test_the_verdict_is_on_the_page_of_its_commit(series_of, history, verdict):
     """The gate's word and a link on the head's page; not on others, nor for a tree with changes of its own."""
     sha = f"{1:040x}"
 
@@ -94,7 +94,7 @@ def test_the_verdict_stands_on_the_page_of_the_commit_it_is_about(series_of, his
     assert texts(dirty=True) == []
 
 
-def test_a_kernels_page_has_a_chart_a_number_and_a_line_an_architecture(series_of, history):
+def test_a_kernel_page_has_a_chart_for_each_number(series_of, history):
     """All tracked numbers of a kernel on one page: charts, the newest values as a table, changes marked."""
     series = [
         audited(series_of, metric, [value] * 6 + [value + step] * 6, arch, unit=unit)
@@ -289,7 +289,7 @@ def test_subjects_with_odd_ends_of_line_are_one_commit(repository):
     assert history.commits[history.head].subject == "Gr\ufffd\ufffde"
 
 
-def test_the_history_is_the_repository_s_own_whatever_git_is_told(repository, tmp_path_factory, monkeypatch):
+def test_the_history_does_not_depend_on_git_settings(repository, tmp_path_factory, monkeypatch):
     """Shown signatures and another encoding are a user's settings; GIT_DIR is what a hook of another repository has."""
     root, git = repository
     git("config", "log.showSignature", "true")

@@ -153,7 +153,7 @@ def test_a_third_batch_is_looked_at_in_decode_and_under_masks(family):
     assert {case.config.dtype for case in asked if case.label in wrong} == {"float32", "float16", "bfloat16"}
 
 
-def test_a_case_that_only_a_narrow_backend_needs_is_found_by_its_label():
+def test_a_case_for_a_narrow_backend_has_a_label():
     """Such cases follow the level's own, and their labels work like any other's."""
     backend = Narrow(NARROW["large heads of bfloat16"])
     usual, more = cases("quick"), cases("quick", [backend])

@@ -61,7 +61,7 @@ def test_a_program_without_a_mistake_passes(broken):
     assert symptoms(found.outcomes) == {}
 
 
-def test_a_failing_line_has_a_command_that_fails_again_and_passes_elsewhere(broken, capsys, tmp_path):
+def test_the_command_of_a_failing_line_reproduces_it(broken, capsys, tmp_path):
     """The printed command gives the same sentence; the same case on the reference is right; JUnit and HTML say so."""
     broken("stride")
     words = ["--family", "positions", "--quick", "--backend", "cpu", "broken-stride", "--seed", "3"]

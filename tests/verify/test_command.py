@@ -116,7 +116,7 @@ def test_wrong_backend_fails_with_a_command_to_see_it_again(capsys, tmp_path, fa
         ("exits", "SystemExit: 0"),
     ],
 )
-def test_a_backend_that_breaks_its_interface_does_not_end_the_sweep(capsys, tmp_path, faulty, fault, words):
+def test_a_backend_that_breaks_its_interface_does_not_end_runs(capsys, tmp_path, faulty, fault, words):
     """Whatever it does where an answer was due is a failure of the case, and no status 0."""
     faulty.fault = fault
     status, _, err = run(capsys, tmp_path, "--quick", "--family", "basics", "--backend", "faulty")
@@ -284,7 +284,7 @@ def test_families_are_listed_with_their_cases(capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_report_has_ulps_of_the_backend_and_of_the_naive_program(capsys, tmp_path):
+def test_the_report_has_ulps_of_backend_and_naive_program(capsys, tmp_path):
     """Each tensor of each case: largest, relative and RMS error and ULPs, beside what a naive program has."""
     status, out, _ = run(capsys, tmp_path, "--case", label(dtype="float16"), "--backend", "cpu", "--json")
     assert status == 0

@@ -94,7 +94,7 @@ def test_each_twist_is_named_for_what_it_is(words):
 
 
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
-def test_a_mask_in_fewer_bits_is_not_taken_for_coarse_probabilities(narrow):
+def test_a_rounded_mask_is_not_called_coarse_probabilities(narrow):
     """What is rounded is the mask: probabilities kept in as many bits give errors of the same size."""
     config = BASE.replace(dtype="float32", **MASKS)
     inputs = make_case_inputs(config, "normal")
@@ -105,7 +105,7 @@ def test_a_mask_in_fewer_bits_is_not_taken_for_coarse_probabilities(narrow):
 
 @pytest.mark.parametrize("scale", [None, 0.01])
 @pytest.mark.parametrize("mask", ["only -inf", "scaled"])
-def test_of_two_mistakes_within_the_tolerance_the_nearer_is_named(mask, scale):
+def test_of_two_mistakes_in_tolerance_the_nearer_is_named(mask, scale):
     """In bfloat16 a mask times a small scale is nearly one that is not added: both explain all rows."""
     config = BASE.replace(dtype="bfloat16", scale=scale, **MASKS)
     inputs = make_case_inputs(config, "uniform")
@@ -170,7 +170,7 @@ def test_a_mistake_that_would_spoil_right_rows_is_not_named():
     assert "causal and window are ignored" not in symptom(config, inputs, stored, lse)
 
 
-def test_a_mistake_within_rounding_of_the_right_output_is_not_named():
+def test_a_mistake_within_rounding_is_not_named():
     """A softcap far above the scores changes less than bfloat16 shows; what is as near to that is something else."""
     config = BASE.replace(dtype="bfloat16", softcap=40.0)
     inputs = make_case_inputs(config, "normal")

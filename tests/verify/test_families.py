@@ -73,7 +73,7 @@ def test_bits_that_change_are_a_fault(spoil, words):
     assert fault(case, Changed()) == ""
 
 
-def test_a_nan_in_a_row_that_sees_no_poison_is_a_fault_and_so_is_a_swallowed_one():
+def test_leaked_and_swallowed_nans_are_faults():
     """Rows that see a NaN are NaN, all others are numbers."""
     case = first("containment", data="hidden-nan", causal=True, dtype="float32")
     assert fault(case, Changed()) == ""
@@ -85,7 +85,7 @@ def test_a_nan_in_a_row_that_sees_no_poison_is_a_fault_and_so_is_a_swallowed_one
     assert "rows that see a key of NaN are numbers" in fault(case, Changed(after=swallow))
 
 
-def test_gradients_of_poisoned_keys_that_nobody_sees_must_be_zero():
+def test_gradients_of_hidden_poisoned_keys_must_be_zero():
     """Even a tiny one is named."""
     case = first("containment", direction="backward", dtype="float32")
     hidden = make_case_inputs(case.config, case.data).mask[0, 0, 0]
@@ -108,7 +108,7 @@ def test_a_wrong_gradient_is_off_finite_differences(name):
     assert fault(case, Changed(gradients=spoil)).startswith(f"{name} is off by")
 
 
-def test_finite_differences_are_the_gradients_of_a_problem_solved_by_hand():
+def test_finite_differences_match_gradients_solved_by_hand():
     """With one key the output is its value: dv is the sum of dout, and nothing else has a gradient."""
     case = first("gradients", dtype="float64")
     config = case.config.replace(seq_k=1)
@@ -191,7 +191,7 @@ def test_slopes_of_another_sequence_are_a_fault():
 
 
 @pytest.mark.parametrize("data", STRESSES)
-def test_stressing_inputs_are_the_same_every_time_and_right_on_the_reference(data):
+def test_stress_inputs_are_repeatable_and_right_on_cpu(data):
     """Each kind of data is reproducible, has no NaN but on purpose, and passes on both CPU backends at two seeds."""
     case = next(c for c in cases("core") if c.data == data)
     one, other = (make_case_inputs(case.config, data, seed=5) for _ in range(2))
@@ -292,7 +292,7 @@ def test_huge_equal_scores_have_a_sharp_limit_and_a_name(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("name", ["dq", "dk", "dv"])
-def test_a_large_lse_allows_no_larger_error_of_gradients_whose_scores_are_exact(name, dtype):
+def test_a_large_lse_allows_no_error_where_scores_are_exact(name, dtype):
     """A tenth too much of one gradient is wrong at scores of 1e8 and 1e10, and named.
 
     In float16 keys are so large that the rounding of dq's first feature is more than that: there it is NaN.

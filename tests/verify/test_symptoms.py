@@ -108,7 +108,7 @@ def test_a_mistake_is_told_from_rounding_in_each_dtype(dtype, rounding, effect, 
         (1.0, "not added", "not added"),  # the nearer one explains a row less
     ],
 )
-def test_of_two_mistakes_that_explain_rows_the_one_of_more_rows_or_far_nearer_is_named(nearness, row, words):
+def test_the_mistake_that_explains_more_rows_is_named(nearness, row, words):
     """A mask times a small scale is in bfloat16 nearly one that is not added, but for a row of large values."""
     config = CONFIG.replace(dtype="bfloat16", scale=0.01, mask="additive", mask_shape=(2, 1, 23, 37))
     inputs = make_case_inputs(config, "uniform")
@@ -123,7 +123,7 @@ def test_of_two_mistakes_that_explain_rows_the_one_of_more_rows_or_far_nearer_is
 
 
 @pytest.mark.parametrize(("spoilt", "words"), [(12, "rows of V are read 24 elements apart in memory"), (19, "")])
-def test_a_stride_past_the_end_of_memory_explains_a_third_of_the_rows(spoilt, words):
+def test_a_stride_past_the_end_explains_a_third_of_the_rows(spoilt, words):
     """Behind the memory of V nobody knows what is read."""
     config = CONFIG.replace(layout="BHSD")
     view, lse = attend(config, make_case_inputs(config, "normal"), Twist(value_stride=24))

@@ -141,7 +141,7 @@ def test_causal_faults_are_caught(fault, dtype):
     assert not check_output(config, inputs, fault(config, inputs)).ok
 
 
-def test_probabilities_kept_in_half_precision_are_caught_in_float32():
+def test_half_precision_probabilities_are_caught_in_float32():
     """A float32 kernel that rounds P to float16 is not a float32 kernel."""
     config = LONG.replace(causal=False)
     inputs = make_inputs(config)
@@ -195,7 +195,7 @@ def test_rows_without_keys_must_be_zero_and_minus_infinity():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_nan_or_inf_anywhere_is_caught_even_in_rows_not_compared(bad):
+def test_nan_or_inf_is_caught_even_in_rows_not_compared(bad):
     """One bad element in a row that sampling passes over fails the check; the record stays JSON."""
     config = LONG.replace(seq_q=700)
     inputs = make_inputs(config)
@@ -229,7 +229,7 @@ def test_wrong_gradients_are_caught_and_named(name, dtype):
 
 
 @pytest.mark.parametrize("head", [0, 1])
-def test_a_gradient_that_is_no_number_is_caught_also_where_nothing_is_sampled(head):
+def test_nan_gradients_are_caught_where_nothing_is_sampled(head):
     """Of two KV heads one is compared; a NaN in the other is an error all the same."""
     config = LONG.replace(direction="backward", return_lse=False, num_heads=2, num_kv_heads=2, seq_k=131, causal=False)
     inputs = make_inputs(config)
@@ -288,7 +288,7 @@ def test_sampling_keeps_to_its_budget_and_takes_the_edges(config):
     assert [r.tolist() for *_, r in plan] == [r.tolist() for *_, r in sample_rows(config, budget, seed=1)]
 
 
-def test_all_tile_edges_are_among_the_rows_where_the_budget_has_room():
+def test_all_tile_edges_are_sampled_if_the_budget_allows():
     """Half of a head's rows are kept for them: both sides of every multiple of the smallest tile."""
     config = LONG.replace(num_heads=1, num_kv_heads=1, seq_q=16 * EDGE)
     ((_, _, chosen),) = sample_rows(config, 80 * 2 * config.seq_k * (config.head_dim + config.head_dim_v), seed=1)

@@ -27,7 +27,7 @@ def test_square_is_one_head_of_n_tokens_and_n_dimensions():
     ]
 
 
-def test_gemma_has_both_head_groupings_at_every_length_and_batch():
+def test_gemma_has_both_head_groupings_at_all_sizes():
     """5 lengths x 4 batches x KV heads 32 and 8, D 256, causal."""
     configs = GRIDS["gemma"].configs()
     assert len(configs) == 40
@@ -36,7 +36,7 @@ def test_gemma_has_both_head_groupings_at_every_length_and_batch():
     assert {(c.num_heads, c.head_dim, c.causal) for c in configs} == {(32, 256, True)}
 
 
-def test_decode_is_one_query_token_against_caches_of_powers_of_two():
+def test_decode_is_one_query_against_power_of_two_caches():
     """Sq 1; Sk 128 to 16384; 32 heads sharing 8 KV heads; D 128."""
     configs = GRIDS["decode"].configs()
     assert [c.seq_k for c in configs] == [128, 256, 512, 1024, 2048, 4096, 8192, 16384]

@@ -124,7 +124,7 @@ def test_options_of_other_architectures():
 
 
 @pytest.mark.parametrize("architecture", ["bert", "nomic-bert", "gemma-embedding", "llada", "rnd1"])
-def test_an_encoder_is_not_causal_even_if_its_file_does_not_say_so(architecture):
+def test_an_encoder_is_not_causal_even_if_unstated(architecture):
     """llama.cpp runs these without a KV cache; EmbeddingGemma's files have no key for it."""
     model = model_of(metadata(architecture, block_count=6, attention__sliding_window=4), "m")
     assert not model.causal

@@ -82,7 +82,7 @@ def test_rope_depends_on_distance_alone():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("suite", "seq_q"), [(s, n) for s in WORKLOADS for n in (37, 1) if n > 1 or "fast" in s])
-def test_every_workload_is_right_on_cpu_and_a_wrong_output_is_seen(suite, seq_q, dtype):
+def test_workloads_are_right_on_cpu_and_wrong_outputs_caught(suite, seq_q, dtype):
     """Within the rule of outputs; a part of a thousandth of the largest value too much is not."""
     config = small(suite, seq_q, 37, dtype=dtype)
     calls, check = prepare(suite, config, ["cpu"], seed=3)
@@ -131,7 +131,7 @@ def test_projections_count_as_work():
     assert summarize(more).tflops == pytest.approx(summarize(plain).tflops + flops / 1e6 / 1e3)
 
 
-def test_the_bench_records_modules_and_the_report_names_the_command(monkeypatch, tmp_path, capsys):
+def test_module_records_and_the_reports_command(monkeypatch, tmp_path, capsys):
     """``bench --modules standard gemma gemma_fast --quick``: records of four suites, with their projections' work."""
     monkeypatch.setattr(harness, "measure_side_by_side", make_sides)
     monkeypatch.setattr(harness.limits, "measure_ceilings", lambda *_, **__: CEILINGS)

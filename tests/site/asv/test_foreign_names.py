@@ -22,7 +22,7 @@ def test_suites_that_asv_discovers_do_not_hide_bench_results(history, tmp_path):
     assert kept.keys() == {"version", "suite.time_x", "bench.inference.cpu", "bench.inference.cpu_flash"}
 
 
-def test_markup_in_names_and_interpreter_paths_stay_out_of_asvs_pages(history, tmp_path):
+def test_markup_and_interpreter_paths_stay_out_of_asvs_pages(history, tmp_path):
     """A hostile benchmark name is dropped from the copy; an interpreter's path is no selector value."""
     root, _ = history
     name = "<img src=x onerror=alert(1)>"

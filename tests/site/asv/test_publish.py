@@ -157,7 +157,7 @@ def test_asv_looks_for_steps_among_the_newest_points():
     assert done.stdout.strip() == "[(700, 1000), (1000, 1100)]"
 
 
-def test_scripts_that_cannot_be_had_leave_the_cdn_links_and_the_reason(history):
+def test_without_scripts_the_cdn_links_and_a_reason_stay(history):
     """Without a cache and a network asv's pages stay as asv makes them, and the reason is kept."""
     root, _ = history
     asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
@@ -285,7 +285,7 @@ def test_pages_of_gone_benchmarks_go_too(site, tmp_path):
     assert sorted(p.name for p in copy.glob("**/*.html") if "asv" not in p.parts) == ["index.html", "mine.html"]
 
 
-def test_the_command_lists_open_regressions_until_a_waiver_accepts_them(history, capsys):
+def test_open_regressions_are_listed_until_waived(history, capsys):
     """The planted step in JSON, at its commit; a waiver that allows as much closes it, with its reason."""
     root, commits = history
     asked = ["site", "--repo", str(root), "--out", str(root / "out/site"), "--offline", "--json"]
@@ -325,7 +325,7 @@ def test_a_folder_of_somebody_else_is_left_alone(history, tmp_path):
     assert (tmp_path / "asv/precious.py").read_text() == "x = 1"
 
 
-def test_a_store_without_its_list_of_benchmarks_is_shown_again_and_again(history):
+def test_a_store_without_benchmarks_json_is_republished(history):
     """Ours are made, asv's need the list and say so; asv's pages without a graph are asv's all the same."""
     root, _ = history
     for path in (root / ".asv/results").glob("benchmarks.json*"):

@@ -116,7 +116,7 @@ def test_what_a_line_says_reaches_the_terminal_as_text(tmp_path, capsys):
     assert len(told.splitlines()) == 2
 
 
-def test_a_file_of_something_else_is_not_told_line_by_line(line, tmp_path, capsys):
+def test_a_file_of_something_else_has_few_messages(line, tmp_path, capsys):
     """A thousand messages, and a count of the rest; the pair among them is judged."""
     path = written(tmp_path, ["x"] * 1500 + [line("one")])
     assert main(["gate", "judge", str(path), "--out", str(tmp_path / "o"), "--json"]) == 3
@@ -318,13 +318,13 @@ def test_a_session_shares_its_error(line):
     assert (alone["verdict"], together["verdict"]) == ("regression", "inconclusive")
 
 
-def test_a_stored_sequence_is_decided_at_the_first_look_that_can(line):
+def test_stored_rounds_are_decided_at_the_first_look(line):
     """Of twenty stored rounds a clear change uses five."""
     (row,) = judge([json.dumps(line("x", rounds=20, slowdown=0.4)).encode()]).lines
     assert json.loads(row)["rounds_used"] == 5
 
 
-def test_a_smaller_effect_can_be_asked_for(line, tmp_path):
+def test_the_tolerance_is_an_option(line, tmp_path):
     """--tolerance is the tolerance of a pass; outside of 0.5 to 100 % it is a usage error."""
     path = written(tmp_path, [line("x", noise=0.01, slowdown=0.01)])
     out = tmp_path / "o"

@@ -145,7 +145,7 @@ def test_two_versions_of_python_have_no_common_past(tmp_path):
     assert "no record yet" in compared(tmp_path).known([]).source.why_not
 
 
-def test_the_record_is_beside_the_machine_s_results_or_where_it_is_named(tmp_path, monkeypatch):
+def test_the_record_is_with_the_results_or_where_named(tmp_path, monkeypatch):
     """In the folder that asv has for the machine; ``~`` is the home folder."""
     monkeypatch.setenv("ROCATTN_MACHINE", "a machine")
     monkeypatch.setenv("HOME", "/home/x")
@@ -181,7 +181,7 @@ def test_how_much_was_known_is_one_line(entry):
     )
 
 
-def test_a_comment_takes_no_word_of_where_noise_was_known_from(result_of, entry, tmp_path):
+def test_a_comment_takes_no_word_of_the_noise_source(result_of, entry, tmp_path):
     """Numbers only, unless reasons are wanted; a number that is none makes the verdict unreadable."""
     known = KnownNoise(sessions=3, launches=30, value=0.01)
     path = tmp_path / "verdict.json"
@@ -201,6 +201,6 @@ def test_a_comment_takes_no_word_of_where_noise_was_known_from(result_of, entry,
         untrusted.read(path)
 
 
-def test_a_session_line_of_before_there_were_records_is_read():
+def test_a_session_line_without_a_record_is_read():
     """An interrupted run of an older version goes on, knowing nothing."""
     assert msgspec.json.decode(b'{"kind":"session","key":"k"}', type=LaunchLine).began_with is None

@@ -61,7 +61,7 @@ def test_a_history_is_as_the_launches_were(path):
     np.testing.assert_allclose(*learned, atol=0.2)
 
 
-def test_the_newest_sessions_are_kept_as_many_as_the_decision_hears(path):
+def test_as_many_sessions_are_kept_as_count(path):
     """In the order of time, however they came; the ninth pushes out the first."""
     for day in (2, 1, *range(3, 10)):
         append(path, day)
@@ -114,7 +114,7 @@ def test_what_was_not_measured_for_half_a_year_is_forgotten(path):
     assert {past.key.label for past in noise_record.read(path, HERE).benchmarks} == {"rare", KEY.label}
 
 
-def test_what_tells_nothing_of_noise_is_not_kept(path):
+def test_launches_without_noise_are_not_kept(path):
     """Two launches, launches that are all alike (a counter), values of zero: no file is made for them."""
     alike = [PairLaunch(round=i, samples=[96.0]) for i in range(5)]
     zeros = [PairLaunch(round=i, samples=[float(i)]) for i in range(5)]
@@ -213,14 +213,14 @@ def test_sessions_that_end_together_are_all_kept(path):
     assert [file.name for file in path.parent.iterdir()] == [FILE]
 
 
-def test_a_record_in_the_folder_of_a_run_is_written_while_it_runs(tmp_path):
+def test_a_record_is_written_in_a_running_run_s_folder(tmp_path):
     """``--noise out/gate/noise.json``: the run that has the folder for itself is the one that learns."""
     with alone(tmp_path / "out"):
         assert append(tmp_path / "out" / "noise.json") == 1
         assert {file.name for file in (tmp_path / "out").iterdir()} == {".gitignore", "noise.json"}
 
 
-def test_what_was_known_is_told_in_the_quantity_that_decides(make_pair):
+def test_known_noise_is_of_the_quantity_that_decides(make_pair):
     """Of a pair bound by the CPU the noise of CPU times, within a third of the truth; None without a history."""
     pair = make_pair(np.random.default_rng(1), 5, cpu=True)
     assert noise_record.known_noise(pair) is None

@@ -45,7 +45,7 @@ def result():
 
 
 @pytest.mark.slow
-def test_a_machine_is_told_what_the_gate_sees(varying, run):
+def test_the_table_shows_what_the_gate_finds(varying, run):
     """Times with little noise: nothing is wrong, small changes are seen, and every benchmark gets all rounds."""
     status, out, err = run("--rounds", "6", "--draws", "4", "--seed", "3", "--json")
     assert status == 0
@@ -114,7 +114,7 @@ def test_options_that_cannot_be_meant_are_refused(run, options, needed):
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_every_benchmark_is_measured_to_the_end_and_judged_by_the_usual_looks(quick):
+def test_every_benchmark_gets_all_rounds(quick):
     """The measuring looks once, after all rounds; the judging looks as often as the gate does."""
     options = selftest.SelftestOptions(quick=quick, tolerance=0.1)
     looks = QUICK_LOOKS if quick else FULL_LOOKS
@@ -135,7 +135,7 @@ def test_what_is_relabelled_is_counted(tmp_path, monkeypatch, result, make_pair,
 
 
 @pytest.mark.slow
-def test_a_pattern_that_finds_nothing_beside_others_is_said(project, run):
+def test_a_pattern_without_matches_is_reported(project, run):
     """A typo in one --bench of two must not look like a benchmark that was measured."""
     status, _, err = run("--rounds", "3", "--draws", "3", "--bench", "100", "--bench", "z z")
     assert status == 0
@@ -143,7 +143,7 @@ def test_a_pattern_that_finds_nothing_beside_others_is_said(project, run):
     assert "--bench 100" not in err
 
 
-def test_identical_code_that_is_called_slower_is_told(result, make_pair):
+def test_identical_code_that_is_called_slower_is_reported(result, make_pair):
     """A side that is slower throughout, as a biased machine makes it, is listed as wrong."""
     rng = np.random.default_rng(3)
     pairs = [make_pair(rng, 5, name="fine"), make_pair(rng, 5, slowdown=0.3, name="biased")]

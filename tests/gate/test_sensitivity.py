@@ -9,7 +9,7 @@ from rocattn_profiling.gate.selftest import relabelled, sensitivity
 POLICY = Policy(looks=(5, 10))
 
 
-def test_a_quiet_benchmark_shows_small_changes_and_a_noisy_one_only_large(make_pair):
+def test_small_changes_are_found_where_noise_is_low(make_pair):
     """Under 0.5 % launch noise five rounds find 5 % and no more are needed; under 8 % ten rounds do not find 10 %."""
     quiet = sensitivity(make_pair(np.random.default_rng(1), 10, noise=0.005), POLICY, draws=20)
     noisy = sensitivity(make_pair(np.random.default_rng(1), 10, noise=0.08), POLICY, draws=20)

@@ -1,4 +1,4 @@
-"""The machine's speed, told by fixed work, is taken out of launches as far as it explains them."""
+"""Covariate adjustment: the machine's speed, measured by the canary, and round effects are removed."""
 
 import math
 
@@ -16,16 +16,16 @@ from rocattn_profiling.gate.rule.suite import decide
 
 def launches(rng, clock, noise_of_code, noise_of_canary, *, slower=0.0, share=1.0):
     """Launches of 1 ms of CPU time whose code and fixed work share a clock (logs, one a launch)."""
-    made = []
+    rows = []
     for round_, slow in enumerate(clock):
         level = share * slow + rng.normal(0, noise_of_code) + math.log1p(slower)
         samples = (1e6 * np.exp(level + np.abs(rng.normal(0, 0.004, 10)))).tolist()
         canary = 1.5e5 * math.exp(slow + rng.normal(0, noise_of_canary))
         start_us = 1e6 * (2 * round_ + rng.random())
-        made.append(
+        rows.append(
             PairLaunch(round=round_, start_us=start_us, samples=samples, cpu=samples, nivcsw=[0] * 10, canary=canary)
         )
-    return made
+    return rows
 
 
 def pair_of(rng, rounds=5, *, clock=0.05, code=0.006, canary=0.004, slower=0.0, share=1.0):
@@ -50,31 +50,31 @@ def verdicts(count, seed, **kwargs):
     return [[decide(shown).verdict for shown in part] for part in (pairs, [without_canary(pair) for pair in pairs])]
 
 
-def test_a_wandering_clock_is_taken_out():
+def test_a_wandering_clock_is_adjusted_for():
     """Launches scatter by 5 % with the clock: +5 % is found in most pairs, without fixed work in next to none."""
-    told, untold = verdicts(30, 1, slower=0.05)
-    assert told.count("regression") >= 24
-    assert untold.count("regression") <= 3
+    adjusted, unadjusted = verdicts(30, 1, slower=0.05)
+    assert adjusted.count("regression") >= 24
+    assert unadjusted.count("regression") <= 3
 
 
 def test_unchanged_code_under_a_wandering_clock_passes():
     """And unchanged code is shown to be unchanged, where nothing could be said before."""
-    told, untold = verdicts(30, 2)
-    assert told.count("pass") >= 24
-    assert "regression" not in told
-    assert untold.count("pass") <= 3
+    adjusted, unadjusted = verdicts(30, 2)
+    assert adjusted.count("pass") >= 24
+    assert "regression" not in adjusted
+    assert unadjusted.count("pass") <= 3
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.8])
-def test_how_much_a_benchmark_shares_is_found(share):
-    """The way that explains the launches best is the one that they were made by, with a few launches more."""
+def test_the_likeliest_slope_is_the_true_one(share):
+    """With a dozen launches, the slope that explains them best is on average the one that they were made with."""
     rng = np.random.default_rng(3)
     chosen = []
     for _ in range(15):
         pair = pair_of(rng, 12, share=share)
-        ways = covariates.candidates_of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
-        best = int(noise.compare(ways).chances.argmax())
-        chosen.append(list(covariates.CANARY_SLOPES)[covariates.slope_index(ways, best)])
+        fits = covariates.candidates_of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
+        best = int(noise.compare(fits).chances.argmax())
+        chosen.append(list(covariates.CANARY_SLOPES)[covariates.slope_index(fits, best)])
     assert abs(np.mean(chosen) - share) < 0.12
 
 
@@ -82,14 +82,14 @@ def test_a_noisy_canary_does_no_harm():
     """Fixed work that scatters by 3 % on its own is not believed: launches of 0.6 % stay as sharp as they are."""
     rng = np.random.default_rng(4)
     pairs = [pair_of(rng, 8, clock=0.0, canary=0.03, slower=0.05) for _ in range(15)]
-    told = [examine(pair, Policy()).change for pair in pairs]
-    untold = [examine(without_canary(pair), Policy()).change for pair in pairs]
-    assert np.mean([x.high - x.low for x in told]) < 1.2 * np.mean([x.high - x.low for x in untold])
-    assert np.mean([x.shift for x in told]) == pytest.approx(math.log(1.05), abs=0.005)
+    adjusted = [examine(pair, Policy()).change for pair in pairs]
+    unadjusted = [examine(without_canary(pair), Policy()).change for pair in pairs]
+    assert np.mean([x.high - x.low for x in adjusted]) < 1.2 * np.mean([x.high - x.low for x in unadjusted])
+    assert np.mean([x.shift for x in adjusted]) == pytest.approx(math.log(1.05), abs=0.005)
 
 
-def test_averaging_over_one_way_is_that_way():
-    """A certain way counts alone; two equal ways with half the chance each say the same as one."""
+def test_averaging_over_one_candidate_is_that_candidate():
+    """Two equal candidates with half the probability each give the same posterior as one."""
     rng = np.random.default_rng(5)
     a, b = rng.normal(0, 0.01, 6), rng.normal(0.03, 0.01, 6)
     one = noise.compare(noise.candidates(a, b, 0.02, []))
@@ -99,8 +99,8 @@ def test_averaging_over_one_way_is_that_way():
     assert two.noise == pytest.approx(one.noise)
 
 
-def test_ways_read_together_are_what_they_are_alone():
-    """In a batch each way has the posterior that it has by itself, by its chance and how well it explains launches."""
+def test_candidates_in_a_batch_are_what_they_are_alone():
+    """In a batch each candidate has its own posterior, weighted by its prior and how well it explains the launches."""
     rng = np.random.default_rng(10)
     a, b, past = (rng.normal(0, 0.01, (2, count)) for count in (6, 5, 7))
     both = noise.compare(noise.candidates(a, b, 0.02, [past], (0.3, 0.7)), 0.6)
@@ -125,14 +125,14 @@ def test_only_cpu_time_is_adjusted():
 
 
 @pytest.mark.parametrize("canary", [0.0, 0.03])
-def test_fixed_work_that_tells_nothing_makes_nothing_lenient(canary):
+def test_a_useless_canary_makes_no_look_lenient(canary):
     """Where it stands still, or scatters on its own, the last look is no more lenient than without it."""
     rng = np.random.default_rng(9)
     looks = [examine(pair_of(rng, clock=0.0, code=0.03, canary=canary), Policy()) for _ in range(20)]
     assert sum(look.adjusted for look in looks) <= 3
 
 
-def test_what_was_taken_out_is_said():
+def test_the_reason_names_what_was_removed():
     """Head met a machine slower by 4 %: the reason says so, and no change is left."""
     rng = np.random.default_rng(7)
     a = launches(rng, rng.normal(0, 0.02, 8), 0.004, 0.003)
@@ -147,13 +147,13 @@ def test_history_is_adjusted_too():
     rng = np.random.default_rng(8)
     past = [launches(rng, rng.normal(0, 0.05, 5), 0.004, 0.003) for _ in range(6)]
     pair = pair_of(rng, clock=0.0, code=0.004)
-    told = msgspec.structs.replace(pair, a=msgspec.structs.replace(pair.a, history=past))
+    with_history = msgspec.structs.replace(pair, a=msgspec.structs.replace(pair.a, history=past))
     slopes = np.array([[1.0], [0.0]])
-    left, all_of_it = np.concatenate(covariates.history(told, "cpu", slopes), axis=1)
+    left, all_of_it = np.concatenate(covariates.history(with_history, "cpu", slopes), axis=1)
     assert 2 * np.std(left - np.median(left)) < np.std(all_of_it)
 
 
-def test_slow_spells_that_the_canary_missed_are_reckoned_with(monkeypatch):
+def test_slow_spells_that_the_canary_missed_raise_p_values(monkeypatch):
     """Identical code, recorded on a core that others shared: 10 % slower, if the canary were all there is to it."""
     recorded = [
         ([1914.5, 1384.1, 1958.6, 1191.0, 1241.4], [376.9, 301.4, 507.1, 239.3, 245.0]),
@@ -199,44 +199,44 @@ def of_rounds(rng, rounds, common, own, *, slower=0.0):
     return without_canary(Pair(id="x", a=Side(launches=a), b=Side(launches=b)))
 
 
-def found(pairs):
+def regressions(pairs):
     """How many of the pairs are called a regression."""
     return sum(decide(pair).verdict == "regression" for pair in pairs)
 
 
-def test_what_the_launches_of_a_round_share_is_taken_out(monkeypatch):
+def test_round_effects_are_removed(monkeypatch):
     """Rounds are 4 % apart, the launches of one 2 %: +5 % is found in 20 rounds, and unchanged code is never slower."""
     rng = np.random.default_rng(21)
     slower = [of_rounds(rng, 20, 0.04, 0.02, slower=0.05) for _ in range(15)]
-    assert found(slower) >= 14
-    assert found(of_rounds(rng, 5, 0.04, 0.02) for _ in range(60)) == 0
+    assert regressions(slower) >= 14
+    assert regressions(of_rounds(rng, 5, 0.04, 0.02) for _ in range(60)) == 0
     monkeypatch.setattr(covariates, "_round_effects", lambda *_: None)
-    assert found(slower) <= 13
+    assert regressions(slower) <= 13
 
 
-def test_launches_that_share_nothing_are_read_as_before():
-    """Without anything in common an interval is hardly narrower than that of launches read one by one."""
+def test_launches_without_round_effects_are_not_changed():
+    """Without round effects an interval is hardly narrower than without that candidate."""
     rng = np.random.default_rng(22)
     widths = []
     for _ in range(60):
         pair = of_rounds(rng, 5, 0.0, 0.03)
-        ways = covariates.candidates_of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
-        alone = noise.compare(noise.candidates(ways.base[0], ways.head[0], 0.02, []))
-        both = noise.compare(ways)
+        fits = covariates.candidates_of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
+        alone = noise.compare(noise.candidates(fits.base[0], fits.head[0], 0.02, []))
+        both = noise.compare(fits)
         widths.append((both.high - both.low) / (alone.high - alone.low))
     assert 0.9 < np.mean(widths) <= 1.0
 
 
-def test_a_way_makes_no_launches_probable_by_shrinking_them():
-    """Reading by rounds moves launches together, which is no evidence for it: only what they have in common is."""
+def test_shrinking_launches_is_no_evidence():
+    """Subtracting round effects moves launches closer, which is no evidence for them: only a common effect is."""
     rng = np.random.default_rng(23)
     odds = []
     for common in (0.0, 0.03):
         chances = []
         for _ in range(40):
             pair = of_rounds(rng, 10, common, 0.02)
-            ways = covariates.candidates_of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
-            chances.append(noise.compare(ways).chances[1] if len(ways.chances) > 1 else 0.0)
+            fits = covariates.candidates_of(pair, (pair.a.launches, pair.b.launches), "cpu", 0.02)
+            chances.append(noise.compare(fits).chances[1] if len(fits.chances) > 1 else 0.0)
         odds.append(np.mean(chances))
     assert odds[0] < covariates.ROUND_EFFECT / 2
     assert odds[1] > 2 * covariates.ROUND_EFFECT
@@ -248,13 +248,13 @@ def test_a_delayed_launch_does_not_move_the_other_of_its_round():
     pair = of_rounds(rng, 6, 0.02, 0.003)
     late = [value * 1.4 for value in pair.a.launches[2].samples]
     rows = [x if i != 2 else msgspec.structs.replace(x, samples=late, cpu=late) for i, x in enumerate(pair.a.launches)]
-    seen = examine(msgspec.structs.replace(pair, a=Side(launches=rows)), Policy()).change
+    after = examine(msgspec.structs.replace(pair, a=Side(launches=rows)), Policy()).change
     before = examine(pair, Policy()).change
-    assert abs(seen.shift - before.shift) < 0.006
+    assert abs(after.shift - before.shift) < 0.006
 
 
 @pytest.mark.parametrize("how", ["one after the other", "other rounds"])
-def test_only_launches_that_ran_side_by_side_are_taken_together(how):
+def test_only_launches_side_by_side_have_round_effects(how):
     """Rounds of the same number in sessions one after the other, or of other numbers, have nothing in common."""
     pair = of_rounds(np.random.default_rng(25), 8, 0.05, 0.002)
     late = [
@@ -263,16 +263,16 @@ def test_only_launches_that_ran_side_by_side_are_taken_together(how):
         else msgspec.structs.replace(x, round=x.round + 100)
         for x in pair.b.launches
     ]
-    for head, ways in ((pair.b.launches, 2), (late, 1)):
-        assert len(covariates.candidates_of(pair, (pair.a.launches, head), "cpu", 0.02).chances) == ways
+    for head, count in ((pair.b.launches, 2), (late, 1)):
+        assert len(covariates.candidates_of(pair, (pair.a.launches, head), "cpu", 0.02).chances) == count
 
 
-def test_history_of_launches_read_by_rounds_is_that_of_what_is_left():
-    """Earlier sessions, of which no pairs are known, tell the noise of both readings: less is left of one by rounds."""
+def test_history_without_round_effects_is_quieter():
+    """Earlier sessions, whose rounds are not known, inform both priors: without round effects there is less noise."""
     pair = of_rounds(np.random.default_rng(26), 8, 0.03, 0.01)
     past = of_rounds(np.random.default_rng(27), 8, 0.03, 0.01).a.launches
-    told = msgspec.structs.replace(pair, a=msgspec.structs.replace(pair.a, history=[past] * 6))
-    ways = covariates.candidates_of(told, (pair.a.launches, pair.b.launches), "cpu", 0.02)
-    taus = np.exp(ways.prior).sum(axis=2) @ np.log(noise._table().taus)
+    with_history = msgspec.structs.replace(pair, a=msgspec.structs.replace(pair.a, history=[past] * 6))
+    fits = covariates.candidates_of(with_history, (pair.a.launches, pair.b.launches), "cpu", 0.02)
+    taus = np.exp(fits.prior).sum(axis=2) @ np.log(noise._table().taus)
     assert len(taus) == 2
     assert math.exp(taus[1] - taus[0]) < 0.85

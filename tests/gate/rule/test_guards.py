@@ -42,7 +42,7 @@ def test_a_drift_from_one_side_to_the_other_is_no_regression(rounds):
     assert all("all launches of one side ran before the other's" in decision.reason for decision in found)
 
 
-def test_a_drift_is_the_trend_and_its_error_carried_to_the_other_side():
+def test_a_drift_is_the_extrapolated_trend_and_its_error():
     """Two straight lines carry their slope alone; what scatters around them adds two standard errors of it."""
     starts = [np.arange(5.0), np.arange(10.0, 15.0)]
     sides = [[PairLaunch(round=i, start_us=t, samples=[1.0]) for i, t in enumerate(side)] for side in starts]
@@ -63,7 +63,7 @@ def test_sides_in_sequence_are_judged_where_nothing_drifts():
 
 
 @pytest.mark.parametrize("rounds", [10, 20])
-def test_slow_states_of_a_side_are_seldom_taken_for_a_change(rounds):
+def test_slow_states_are_seldom_called_a_change(rounds):
     """Sides with noise of their own that lasts (AR(1), 0.7): of 150 unchanged pairs at most 9 are called slower."""
     rng = np.random.default_rng(42)
 
@@ -91,7 +91,7 @@ def with_clock(pair, base_mhz, head_mhz, *, scaled):
     return Pair(id=pair.id, a=sides[0], b=sides[1])
 
 
-def test_gpu_time_that_is_up_while_cycles_are_equal_is_the_clock(make_pair):
+def test_more_gpu_time_in_equal_cycles_is_the_clock(make_pair):
     """A clock lower by 12 % is no regression and says so; the same times at one clock are one, and more cycles are."""
     rng = np.random.default_rng(43)
     same, slower = make_pair(rng, 5, noise=0.004), make_pair(rng, 5, slowdown=0.15, noise=0.004)
@@ -155,7 +155,7 @@ def test_the_suite_has_the_mean_of_its_ratios(make_pair):
     assert decide_suite([], Policy()).shift == 1.0
 
 
-def test_a_spell_of_the_machine_that_fits_by_chance_is_no_change():
+def test_a_spell_that_fits_by_chance_is_no_change():
     """Both sides go through the same long spells and head misses the lowest: no change round by round, no verdict."""
     spells = [0.13, 0.23, 0.16, 0.25, 0.08, 0.06, 0.10, 0.03, 0.02, 0.01, 0.0, 0.06, 0.02, 0.08, 0.0, 0.04, 0.35, 0.25]
     head = [0.13, 0.14, 0.18, 0.13, 0.09, 0.09, 0.05, 0.05, 0.05, 0.05, 0.06, 0.05, 0.06, 0.06, 0.05, 0.06, 0.32, 0.36]

@@ -86,7 +86,7 @@ def test_noise_is_learned_from_history():
     assert widths[0] < widths[1] < widths[2]
 
 
-def test_only_the_newest_sessions_are_listened_to():
+def test_only_the_newest_sessions_count():
     """Sessions before the last eight change nothing."""
     rng = np.random.default_rng(5)
     new = [rng.normal(0, 0.01, 5) for _ in range(8)]
@@ -94,7 +94,7 @@ def test_only_the_newest_sessions_are_listened_to():
     np.testing.assert_array_equal(noise.prior_after(0.015, new), noise.prior_after(0.015, [*old, *new]))
 
 
-def test_the_noise_of_a_benchmark_is_told():
+def test_the_noise_of_a_benchmark_is_estimated():
     """The posterior mean of the launch noise is within a factor of 1.6 of the truth after twenty launches."""
     rng = np.random.default_rng(6)
     for tau in (0.005, 0.02, 0.08):
@@ -102,7 +102,7 @@ def test_the_noise_of_a_benchmark_is_told():
         assert tau / 1.6 < told < tau * 1.6
 
 
-def test_two_modes_are_told_from_a_change():
+def test_a_bimodal_benchmark_differs_from_a_change():
     """A base launch just where head is speaks for two modes; one that was disturbed far above does not."""
     low, high = np.array([0.0, 0.004, -0.003, 0.002]), 0.1 + np.array([0.002, -0.004, 0.0, 0.003, 0.001])
     factors = []
@@ -128,7 +128,7 @@ def slow_states(rng, count, coefficient=0.7):
 
 
 @pytest.mark.parametrize("count", [10, 20, 50])
-def test_slow_states_of_a_side_are_told_from_independent_launches(count):
+def test_slow_states_differ_from_independent_launches(count):
     """The median probability of slow states is above even odds where there are some, else below a third."""
     rng = np.random.default_rng(7)
     own = [guards.slow_states(slow_states(rng, count), slow_states(rng, count))[0] for _ in range(60)]
@@ -137,7 +137,7 @@ def test_slow_states_of_a_side_are_told_from_independent_launches(count):
     assert np.median(none) < 1 / 3
 
 
-def test_what_both_sides_share_is_no_slow_state_of_one():
+def test_a_drift_of_both_sides_is_no_slow_state():
     """A drift of the machine that head and base follow side by side leaves the odds where independent launches do."""
     rng = np.random.default_rng(8)
     held = []
@@ -164,7 +164,7 @@ def test_fewer_launches_make_a_wider_answer():
 
 
 @pytest.mark.parametrize("apart", [0.1, 0.3])
-def test_one_launch_in_the_other_mode_raises_the_doubt(apart):
+def test_one_launch_in_the_other_mode_suggests_two(apart):
     """However far the modes are apart; sides that are apart in every launch are hardly doubted."""
     core = np.array([0.0, 0.004, -0.003, 0.002, 0.001])
     low, high = core.copy(), apart + core[::-1]

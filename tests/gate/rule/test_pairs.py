@@ -32,7 +32,7 @@ def test_columns_of_unequal_length_are_refused():
         decide(Pair(id="p", a=Side(launches=[odd]), b=Side(launches=[odd])))
 
 
-def test_two_spellings_of_a_unit_are_one_and_two_units_are_refused():
+def test_two_units_are_refused_and_two_spellings_are_one():
     """`us` beside the micro sign's spelling is compared; ms beside ns is a mistake of whoever stored it."""
     a, b = (Side(launches=[PairLaunch(round=0, samples=[1.0, 1.0])], unit=unit) for unit in ("us", "\u00b5s"))
     assert decide(Pair(id="p", a=a, b=b)).rounds_used == 1

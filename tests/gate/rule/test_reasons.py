@@ -155,7 +155,7 @@ def test_every_form_of_a_verdict_says_why(entry, result_of):
     assert stored == {"code": "few_rounds", "text": reason.text, "remedy": reason.remedy}
 
 
-def test_the_sizes_are_told_as_the_rule_has_them(capsys, result_of):
+def test_help_and_reports_state_the_sizes_of_the_rule(capsys, result_of):
     """One default for both commands; help and Markdown name the tolerance and the size a change is called from."""
     assert Policy().tolerance == Options().tolerance == TOLERANCE
     assert (round(100 * TOLERANCE, 6), round(100 * math.expm1(Policy().log_called), 6)) == (5.0, 2.0)

@@ -54,7 +54,7 @@ def test_a_slowdown_is_found_in_five_rounds(make_pair, slowdown, least):
 
 
 @pytest.mark.parametrize("kind", ["skewed", "contaminated", "drift", "quantised"])
-def test_a_slowdown_is_found_under_ugly_noise_when_more_rounds_are_allowed(make_pair, kind):
+def test_more_rounds_find_a_slowdown_under_ugly_noise(make_pair, kind):
     """+25 % is found in at least 95 of 100 pairs of up to 12 rounds, and never called an improvement."""
     found = verdicts(make_pair, 14, 100, 12, slowdown=0.25, kind=kind)
     assert found["regression"] >= 95, found
@@ -121,7 +121,7 @@ def test_rounds_between_two_looks_are_used(make_pair):
     assert decide(pair).rounds_used == 7
 
 
-def test_a_count_is_larger_or_smaller_and_only_a_time_slower_or_faster():
+def test_only_a_time_is_called_slower_or_faster():
     """The reason speaks of what was measured."""
     few, many = (
         Side(launches=[PairLaunch(round=number, samples=[value]) for number in range(5)], unit="registers")
@@ -196,7 +196,7 @@ def test_code_that_waits_is_judged_by_wall_time(make_pair):
     assert "wall time" in found.reason
 
 
-def test_wall_time_that_is_sure_of_the_opposite_vetoes_cpu_time(make_pair):
+def test_contradicting_wall_time_vetoes_cpu_time(make_pair):
     """CPU time 7 % up while undisturbed wall time is the same: one of the clocks is wrong, nothing is claimed."""
     pair = make_pair(np.random.default_rng(34), 8, cpu=True, noise=0.003)
     fewer = [msgspec.structs.replace(x, cpu=[value * 0.975 for value in x.samples]) for x in pair.a.launches]
@@ -225,7 +225,7 @@ def test_a_canary_that_moves_along_vetoes(make_pair):
     assert (moved.verdict, still.verdict) == ("inconclusive", "regression")
 
 
-def test_launches_of_a_slow_spell_are_set_aside_by_the_canary(make_pair):
+def test_the_canary_drops_launches_of_a_slow_spell(make_pair):
     """Two launches a side in a spell of a machine at half speed, told by the canary, do not hide a pass."""
     pair = make_pair(np.random.default_rng(24), 8)
 
@@ -240,7 +240,7 @@ def test_launches_of_a_slow_spell_are_set_aside_by_the_canary(make_pair):
     assert decide(pair, Policy(looks=(8,))).verdict == "pass"
 
 
-def test_where_most_launches_are_of_a_slow_spell_the_canary_takes_it_out(make_pair):
+def test_the_canary_adjusts_a_spell_of_most_launches(make_pair):
     """One side met the machine at three quarters of its speed four times in five: +30 % is found, no change is not."""
 
     def slowed(side, places):
@@ -260,7 +260,7 @@ def test_where_most_launches_are_of_a_slow_spell_the_canary_takes_it_out(make_pa
     assert [judged(change, (most, one)) for change in (0.0, 0.3)] == ["inconclusive", "regression"]
 
 
-def test_a_session_in_which_everything_moved_with_the_machine_is_invalid(make_pair):
+def test_a_session_that_moved_with_the_machine_is_invalid(make_pair):
     """All benchmarks up by 12 % and the canary by 6 %: the regressions are withdrawn, and the reason says why."""
     rng = np.random.default_rng(25)
     pairs = []
@@ -277,7 +277,7 @@ def test_a_session_in_which_everything_moved_with_the_machine_is_invalid(make_pa
     assert {decision.verdict for decision in found.decisions} == {"inconclusive"}
 
 
-def test_the_whole_suite_being_slower_with_a_still_canary_is_a_regression(make_pair):
+def test_a_slower_suite_with_a_still_canary_is_a_regression(make_pair):
     """The same shift with fixed work unmoved is the code."""
     rng = np.random.default_rng(25)
     pairs = [make_pair(rng, 5, slowdown=0.12, name=str(i), noise=0.004) for i in range(6)]
@@ -338,7 +338,7 @@ def test_a_side_is_quoted_by_its_lowest_launches():
 
 
 @pytest.mark.parametrize("looks", [(5,), QUICK_LOOKS, FULL_LOOKS])
-def test_a_false_pass_is_paid_for_at_every_look(looks):
+def test_the_looks_share_the_alpha_of_a_pass(looks):
     """The planned looks spend no more than a pass's 2.5 % together, the first one half of it."""
     policy = Policy(looks=looks)
     assert sum(policy.pass_alpha(index) for index in range(len(looks))) <= 0.025 + 1e-12

@@ -52,7 +52,7 @@ def test_the_absolute_floor_holds_here_too(unit, a, b):
     assert decide(pair_of([a] * 5, [b * 1000] * 5, unit)).verdict == "regression"
 
 
-def test_one_launch_at_zero_does_not_make_a_small_change_count():
+def test_one_launch_at_zero_makes_no_small_change_count():
     """Where the middles of both sides have a ratio, the change must be as large as any other must."""
     a = [0, 100, 100, 100, 100]
     assert decide(pair_of(a, [101] * 5)).verdict == "inconclusive"
@@ -68,7 +68,7 @@ def test_a_large_suite_asks_for_more_rounds():
     assert decide_suite([*others, changed], Policy()).decisions[-1].verdict == "regression"
 
 
-def test_equal_counts_are_called_changed_as_rarely_as_the_order_says():
+def test_equal_counts_are_rarely_called_changed():
     """Of all ways to deal ten different launches, one in 252 is called up and one down, and no other."""
     values = np.arange(10)
     told = []

@@ -1,4 +1,4 @@
-"""Stored pairs: the launches of one benchmark on two sides, as the decision reads them and JSON Lines keep them."""
+"""Stored pairs: the launches of one benchmark on two sides, in the form of the rule and of JSON Lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PairError(RocattnError):
 
 
 def no_measurement(value: float) -> str:
-    """Say why a value cannot be compared by its ratio; empty if it can (or is 0, of which the decision says so)."""
+    """Return why a value cannot be compared by its ratio; empty if it can (or is 0, which the rule handles)."""
     if not math.isfinite(value) or value < 0:
         return f"{value:g}"
     if value == 0 or _SMALLEST <= value <= _LARGEST:
@@ -50,7 +50,7 @@ class PairLaunch(msgspec.Struct, frozen=True, kw_only=True):
         nivcsw: Involuntary context switches during each sample; empty when unknown.
         canary: Time of a fixed piece of work in the same process; 0 when there was none.
         load: Load average when it began.
-        steal_pct: Part of the processors' time that other machines took while it ran.
+        steal_pct: Percentage of the processors' time that other machines took while it ran.
         sclk_mhz: Core clock of the GPU during each sample; empty when unknown.
         mclk_mhz, power_w, temperature_c: Medians of the GPU's memory clock, power and temperature; 0 when unknown.
     """
@@ -101,8 +101,8 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
         return FLOOR_BYTES if self.a.unit == "bytes" else 0.0
 
     def first(self, rounds: int) -> Pair:
-        """Return the pair with only its first launches a side."""
-        a, b = (msgspec.structs.replace(s, launches=sorted(s.launches, key=_place)[:rounds]) for s in (self.a, self.b))
+        """Return the pair with only the first launches of each side, by round whatever order they are listed in."""
+        a, b = (msgspec.structs.replace(s, launches=sorted(s.launches, key=_order)[:rounds]) for s in (self.a, self.b))
         return Pair(id=self.id, a=a, b=b)
 
     def check(self) -> None:
@@ -110,7 +110,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises:
             PairError: For samples of no calls; for a launch without samples, with a negative count of switches, or
-                with a sample that is NaN, infinite, negative or beyond what any unit makes of a time or a size.
+                with a sample that is NaN, infinite, negative or beyond any time or size in any unit.
         """
         id_ = self.id if len(self.id) <= _NAME else f"{self.id[: _NAME - 1]}…"
         if TIMES.get(self.a.unit, self.a.unit) != TIMES.get(self.b.unit, self.b.unit):  # `us` and `µs` are one unit
@@ -123,30 +123,25 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
                     raise PairError(f"{id_}: round {launch.round} of side {name} has {why}")
 
 
-def _place(launch: PairLaunch) -> tuple[int, int, float]:
-    """Return where a launch stands among those of its side, however they are listed."""
+def _order(launch: PairLaunch) -> tuple[int, int, float]:
     return launch.round, launch.pos, launch.start_us
 
 
 def _malformed(launch: PairLaunch) -> str:
-    """Say what is wrong with a launch; empty if nothing is."""
+    """Return what is wrong with a launch; empty if nothing is."""
     if not launch.samples:
         return "no samples"
     values = (*launch.samples, *launch.cpu, *launch.sclk_mhz, launch.canary or 1.0)
-    # Most are sound, which is told at once; NaN hides from comparisons, but not from a sum.
+    # The fast path for sound launches. NaN hides from comparisons, but not from a sum.
     sound = math.isfinite(sum(values)) and min(values) >= _SMALLEST and max(values) <= _LARGEST
     if not sound and (wrong := next(filter(None, map(no_measurement, values)), "")):
         return f"a sample that is not a time: {wrong}"
-    if any(parts and len(parts) != len(launch.samples) for parts in _columns(launch)):
+    columns = (launch.cpu, launch.nivcsw, launch.sclk_mhz)  # one value a sample, where they are known
+    if any(column and len(column) != len(launch.samples) for column in columns):
         return "columns of unequal length"
     if launch.nivcsw and min(launch.nivcsw) < 0:
         return f"a count in nivcsw that is negative: {min(launch.nivcsw)}"
     return ""
-
-
-def _columns(launch: PairLaunch) -> tuple[list[float], list[int], list[float]]:
-    """Return what belongs to samples one by one, where it is known."""
-    return launch.cpu, launch.nivcsw, launch.sclk_mhz
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +152,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         verdict: "regression", "improvement", "pass" (the change is shown to be smaller than matters) or
             "inconclusive".
         ratio, ratio_low, ratio_high: Head over base, with a 95 % interval; 1, 0 and infinity (as null) when unknown.
-        p: Chance of such a regression (or improvement) without a change, paid for looking more than once.
+        p: P-value of the change in the direction of the estimate, the smallest of the looks and divided by the
+            leniency of its look.
         rounds_used: Launches a side that the verdict rests on.
         reason: Why, in plain words.
         undecided: Why an inconclusive pair is not decided, and what would decide it; None for any other.
@@ -175,5 +171,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_ratio(self) -> bool:
-        """Whether a ratio is known: of 0 against 5 there is none, and 1 would read as "no change"."""
+        """Whether a ratio is known: 0 against 5 has none, and 1 would read as "no change"."""
         return (self.ratio, self.ratio_low, self.ratio_high) != (1.0, 0.0, None)

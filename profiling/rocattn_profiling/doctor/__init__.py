@@ -1,1 +1,1 @@
-"""``rocattn doctor``: what this machine has, and what is missing."""
+"""``rocattn doctor``: what this machine has and lacks."""

@@ -1,6 +1,6 @@
-"""The checks of ``rocattn doctor`` and their report: what is installed, what the machine is, what makes times noisy.
+"""The checks of ``rocattn doctor`` and their report: software, hardware, and sources of measurement noise.
 
-Each check returns rows, and none raises for a thing that is missing.
+Each check returns rows; none raises because something is missing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Status = Literal["ok", "warning", "missing"]
 
 
 class DoctorCheck(msgspec.Struct, frozen=True):
-    """One row: a thing, whether it is there, what it is, and what to do if it is not right."""
+    """One row: an item, its status and details, and the remedy if something is wrong."""
 
     group: str
     name: str
@@ -52,9 +52,9 @@ class DoctorCheck(msgspec.Struct, frozen=True):
 
 
 class BackendCheck(msgspec.Struct, frozen=True):
-    """A backend's answers: whether it is available here and supports a plain float32 config, and its reason if not.
+    """A backend: whether it is available here and supports a plain float32 config, and its reason if not.
 
-    ``is_stand_in`` says that it runs on something in place of the hardware it is for.
+    ``is_stand_in`` means that it runs on a substitute for the hardware it is for.
     """
 
     name: str
@@ -66,7 +66,7 @@ class BackendCheck(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Everything that was found; ``ok`` says that attention works on the CPU."""
+    """The result of all checks; ``ok`` means that attention works on the CPU."""
 
     ok: bool
     checks: list[DoctorCheck]
@@ -90,7 +90,7 @@ def chosen_compilers(compilers: list[Compiler]) -> tuple[Compiler | None, Compil
 
 
 def examine() -> Report:
-    """Look at everything; what starts other programs goes on side by side."""
+    """Run all checks; those that start other programs run concurrently."""
     with ThreadPoolExecutor(max_workers=8) as pool:
         gpu = pool.submit(probe)
         compilers = pool.submit(find_compilers)
@@ -116,14 +116,14 @@ def gpu_problem(report: Report, arch: str, allow_stand_in: bool) -> str:
     """Return why this machine has no GPU to measure on; "" if it has one.
 
     Args:
-        report: What was found.
+        report: The result of `examine`.
         arch: The architecture that it must be, like "gfx942"; "" for any.
         allow_stand_in: Whether the stand-in counts.
     """
     devices = [device for device in report.gpu.devices if allow_stand_in or not device.is_stand_in]
     if not devices:
         return report.gpu.reason or "only the stand-in is there (unset ROCM_PATH), and its times mean nothing"
-    # Kernels run on the first device; features ("gfx942:sramecc+") are not part of what a runner is labelled with.
+    # Kernels run on the first device; a runner's label has no features ("gfx942:sramecc+").
     actual = devices[0].arch.partition(":")[0]
     if arch and actual != arch:
         return f"it is {actual}, not {arch}"
@@ -134,7 +134,7 @@ def gpu_problem(report: Report, arch: str, allow_stand_in: bool) -> str:
 
 
 def python_checks() -> list[DoctorCheck]:
-    """Return the interpreter and the packages that rocattn requires, by the installed metadata."""
+    """Return rows for the interpreter and the packages that rocattn requires, from the installed metadata."""
     group = "python"
     rows = [DoctorCheck(group, "python", "ok", f"{platform.python_version()} ({sys.executable})")]
     try:
@@ -160,7 +160,7 @@ def python_checks() -> list[DoctorCheck]:
 
 
 def backend_results() -> list[BackendCheck]:
-    """Ask every backend, and let those that say yes compute a small attention whose result is known."""
+    """Query every backend, and run a small attention with a known result on those that are available."""
     try:
         from rocattn.backends import BACKENDS
     except ImportError as error:
@@ -181,7 +181,7 @@ def backend_results() -> list[BackendCheck]:
 
 
 def _trial(name: str) -> str:
-    """Return what is wrong with a backend's answer to q = 0, which is the mean of v; empty if it is right."""
+    """Return the error of a backend on q = 0, for which attention is the mean of v; "" if it is correct."""
     import numpy as np
 
     v = np.arange(24, dtype=np.float32).reshape(1, 6, 1, 4)
@@ -193,7 +193,7 @@ def _trial(name: str) -> str:
 
 
 def backend_checks(backends: list[BackendCheck]) -> list[DoctorCheck]:
-    """Return a row a backend, and the BLAS behind numpy."""
+    """Return a row per backend, and the BLAS behind numpy."""
     group = "backends"
     rows = []
     for backend in backends:
@@ -212,7 +212,7 @@ def backend_checks(backends: list[BackendCheck]) -> list[DoctorCheck]:
 
 
 def compiler_checks(compilers: list[Compiler]) -> list[DoctorCheck]:
-    """Return the compilers in the order of choice, what the CPU kernels are made with, kernel sources and cache."""
+    """Return rows for the compilers in order of choice, the CPU kernels' compiler, kernel sources and cache."""
     group = "compilers, in the order of choice"
     gpu, host = chosen_compilers(compilers)
     rows = [_compiler_row(group, compiler, gpu, host) for compiler in compilers]
@@ -228,7 +228,7 @@ def compiler_checks(compilers: list[Compiler]) -> list[DoctorCheck]:
 
 
 def _cache(group: str) -> DoctorCheck:
-    """Return where compiled code and the gate's environments are kept, how much that is, and how much it may be."""
+    """Return the location of compiled code and of the gate's environments, their size and its limit."""
     folder = cache_folder()
     if problem := write_problem(folder):
         return DoctorCheck(
@@ -261,7 +261,7 @@ def _compiler_row(group: str, compiler: Compiler, gpu: Compiler | None, host: Co
 
 
 def _cpu_kernels(group: str) -> DoctorCheck:
-    """Return what the kernels of cpu-flash are compiled with here, and for which instruction set."""
+    """Return the compiler and the instruction set of cpu-flash's kernels."""
     try:
         compiler, isa = choose_host_compiler(), host_isa()
     except ToolchainError as error:
@@ -284,7 +284,7 @@ def _tool(group: str, name: str, names: tuple[str, ...], absent: Status, remedy:
 
 
 def profiler_checks() -> list[DoctorCheck]:
-    """Return AMD's profilers, newest first, as `rocattn profile` finds them."""
+    """Return rows for AMD's profilers, newest first, as `rocattn profile` finds them."""
     group = "profilers (only for profiling on a GPU)"
     wanted = {
         "rocprofv3": "install rocprofiler-sdk (ROCm 6.2 or later)",
@@ -307,7 +307,7 @@ def _profiler(group: str, tool: Tool) -> DoctorCheck:
 
 
 def tool_checks() -> list[DoctorCheck]:
-    """Return other programs that some commands start."""
+    """Return rows for other programs that some commands start."""
     group = "programs"
     wanted: dict[str, tuple[tuple[str, ...], Status, str]] = {
         "git": (("git",), "missing", "install git: gate and site need the history"),
@@ -340,7 +340,7 @@ def tool_checks() -> list[DoctorCheck]:
 
 
 def processor_checks() -> list[DoctorCheck]:
-    """Return CPU model, cores and affinity, instruction sets, and memory."""
+    """Return rows for CPU model, cores and affinity, instruction sets, and memory."""
     group = "processor and memory"
     total, usable = os.cpu_count() or 1, machine.available_cores()
     cores = f"{usable} usable of {total}"
@@ -371,7 +371,7 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def gpu_checks(probed: GpuProbe) -> list[DoctorCheck]:
-    """Return bindings, runtime and devices; without a device also what usually stands in the way."""
+    """Return rows for bindings, runtime and devices; without a device also the usual causes."""
     group = "gpu"
     bindings = DoctorCheck(group, "hip-python", "ok", probed.bindings)
     if not probed.bindings:
@@ -405,7 +405,7 @@ def gpu_checks(probed: GpuProbe) -> list[DoctorCheck]:
 
 
 def _access_checks(group: str) -> list[DoctorCheck]:
-    """Return whether the driver's device file is there and this user may open it."""
+    """Check that the driver's device file exists and this user may open it."""
     kfd = Path("/dev/kfd")
     if not kfd.exists():
         return [
@@ -432,7 +432,7 @@ def _has_name(group: int) -> bool:
 
 
 def hygiene_checks(cpu: Path = Path("/sys/devices/system/cpu")) -> list[DoctorCheck]:
-    """Return what makes times noisy: load, frequency governor, control-group quota, virtualisation."""
+    """Return sources of noise: load, frequency governor, control-group quota, virtualisation."""
     group = "measurement hygiene"
     load, cores = machine.load_average(), machine.available_cores()
     busy = load > 0.5 * cores

@@ -1,4 +1,4 @@
-"""``rocattn doctor``: what this machine has, what is missing, and what to do about each missing thing."""
+"""``rocattn doctor``: what this machine has and lacks, with a remedy for everything missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at everything and print it; returns 0 when the CPU path works, else 4."""
+    """Examine the machine and print the result; returns 0 if the CPU path works, else 4."""
     from rocattn_profiling.base.console import emit_json, say
     from rocattn_profiling.base.status import OK, USAGE, CommandError
 
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def lines(checks: Sequence[DoctorCheck]) -> list[str]:
-    """Lay checks out by group: status, name, detail, and below it the remedy; plain text that needs no colour."""
+    """Format checks by group as plain text: status, name and detail, with the remedy below."""
     width = max((len(check.name) for check in checks), default=0)
     out: list[str] = []
     group = ""
@@ -77,7 +77,7 @@ def lines(checks: Sequence[DoctorCheck]) -> list[str]:
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """Sum a report up in one line: the CPU path, the GPU path, kernels, and how much is missing."""
+    """Summarise a report in one line: the CPU path, the GPU path, kernels, and how much is missing."""
     chosen = next((compiler for compiler in report["compilers"] if compiler["chosen"]), None)
     count = {status: sum(check["status"] == status for check in report["checks"]) for status in ("missing", "warning")}
     parts = [

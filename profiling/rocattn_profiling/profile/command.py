@@ -105,7 +105,7 @@ def _collect(arguments: argparse.Namespace, job: Job) -> Collection:
 
 
 def _show(job: Job) -> None:
-    """Say what will be done and what is out of the ordinary."""
+    """Print the plan and anything unusual about it."""
     say(f"{job.tool.label} at {job.tool.path}: {job.why}")
     for name, why in job.plan.left_out.items():
         say(f"left out: {name} ({why})")
@@ -116,7 +116,7 @@ def _show(job: Job) -> None:
 
 
 def _dry(arguments: argparse.Namespace, job: Job) -> int:
-    """Print the passes as they would be run."""
+    """Print the passes and their command lines."""
     from rocattn_profiling.profile.collect.run import command_lines
 
     launches = command_lines(job, Path(arguments.out))
@@ -138,7 +138,7 @@ def _dry(arguments: argparse.Namespace, job: Job) -> int:
 
 
 def _list(arguments: argparse.Namespace, machine: Hardware) -> int:
-    """Print the groups and metrics that can be asked for, and their counters on an architecture."""
+    """Print the groups and metrics that can be requested, and their counters on an architecture."""
     from rocattn_profiling.profile.collect.counters import default_groups, group, group_names, of_arch
     from rocattn_profiling.profile.collect.passes import metric_names, of_metric
 

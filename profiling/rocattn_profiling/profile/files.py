@@ -1,4 +1,4 @@
-"""The listing of profiler files: for every file what wrote it, what it holds, and what is wrong in it."""
+"""The listing of profiler files: for each file, which tool wrote it, its contents, and its problems."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def list_files(paths: Sequence[str], *, as_json: bool) -> int:
-    """Print the listing of these files and folders, as a table on stderr or as JSON on stdout.
+    """List these files and folders, as a table on stderr or as JSON on stdout.
 
     Returns:
-        The exit status: 3 when none of them holds a measurement.
+        The exit status: 3 if none of them contains a measurement.
     """
     from rocattn_profiling.profile.ingest import describe
 

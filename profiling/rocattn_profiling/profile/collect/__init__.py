@@ -1,1 +1,1 @@
-"""Running profilers: finding them, counters in passes, what went wrong."""
+"""Running profilers: finding them, splitting counters into passes, and diagnosing failures."""

@@ -23,25 +23,24 @@ if TYPE_CHECKING:
 
 
 _CHOOSES_GPU = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-# Variables by which profilers pass orders to the application's process. An inherited one adds its own tool, its own
-# counters or its own output format (rocprofv3 appends to ROCPROF_OUTPUT_FORMAT) to ours. ROCPROF selects the collector
-# of rocprof-compute.
+# Variables by which profilers control the application's process. Inherited ones would add another tool, counters or
+# output format (rocprofv3 appends to ROCPROF_OUTPUT_FORMAT). ROCPROF selects the collector of rocprof-compute.
 _PROFILER = re.compile(r"(?:ROCPROF|ROCP|ROCPROFILER|ROCTRACER)(?:_\w+)?|HSA_TOOLS_\w+|AQLPROFILE_\w+|OMNIPERF_\w+")
 _LIBRARY = re.compile(r"rocprof|roctracer|roctx|rocprofiler|omnitrace|rocprof-sys", re.IGNORECASE)
 
 
 class CollectionRequest(msgspec.Struct, frozen=True):
-    """What the caller wants.
+    """The caller's request.
 
     Attributes:
         command: The application with its arguments.
-        wanted: Groups and counters; empty for the default groups.
+        wanted: Groups, metrics and counters; empty for the default groups.
         arch: The GPU's architecture, or "" for the machine's.
-        tool: A profiler's name, or "" for the best; for a dry run also NAME@ROCM of one that is not installed.
+        tool: A profiler's name, or "" for the best; in a dry run also NAME@ROCM of one that is not installed.
         output_format: csv or rocpd, or "" for the profiler's usual one.
         timeout_s: Limit of a pass.
-        keep_env: Variables that are passed on although they look like another profiler's.
-        dry: Nothing will be run: a profiler that is not installed is assumed.
+        keep_env: Variables to pass on although they look like another profiler's.
+        dry: Nothing is run, and a profiler that is not installed is assumed.
     """
 
     command: tuple[str, ...]
@@ -55,11 +54,11 @@ class CollectionRequest(msgspec.Struct, frozen=True):
 
 
 def assemble(request: CollectionRequest, hardware: Hardware) -> Job:
-    """Return the job that does what is requested on this machine.
+    """Return the job for a request on this machine.
 
     Raises:
         NoProfilerError: When there is no profiler for it.
-        RocattnError: When the request cannot be met; the text says what to change.
+        RocattnError: When the request cannot be met; the message names the remedy.
     """
     arch = of_arch(request.arch or _only_arch(hardware, dry=request.dry)).arch
     tool, why = _tool(request, arch)
@@ -113,7 +112,7 @@ def _only_arch(hardware: Hardware, *, dry: bool) -> str:
 
 
 def _tool(request: CollectionRequest, arch: str) -> tuple[Tool, str]:
-    """Return the profiler; for a dry run one that is not installed will do."""
+    """Return the profiler and the reason for it; a dry run may assume one."""
     if "@" in request.tool and not request.dry:
         raise RocattnError(f"--tool {request.tool}: NAME@ROCM only stands for a profiler in a --dry-run")
     tools = [] if "@" in request.tool else find_profilers()
@@ -127,20 +126,20 @@ def _tool(request: CollectionRequest, arch: str) -> tuple[Tool, str]:
 
 
 def _command(command: Sequence[str], *, dry: bool) -> tuple[str, ...]:
-    """Return the command, once it is sure that its program is there: a profiler's message for that is obscure."""
+    """Return the command if its program exists: profilers report a missing one obscurely."""
     if shutil.which(command[0]) is None and not dry:
         raise RocattnError(f"there is no program {command[0]!r} to profile")
     return tuple(command)
 
 
 def clean(environment: Mapping[str, str], keep: Collection[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the environment without profilers' variables, and the names of those that were taken out.
+    """Return the environment without profilers' variables, and the names of the removed ones.
 
-    Entries of LD_PRELOAD that are profilers' libraries are taken out one by one.
+    Profilers' libraries are removed from LD_PRELOAD entry by entry.
 
     Args:
         environment: The caller's.
-        keep: Names to leave as they are.
+        keep: Names to keep.
     """
     result, removed = dict(environment), []
     for name in sorted(environment):
@@ -161,5 +160,5 @@ def clean(environment: Mapping[str, str], keep: Collection[str] = ()) -> tuple[d
 
 
 def under_a_profiler(removed: Collection[str]) -> bool:
-    """Say whether the variables that were taken out mean that a profiler runs this very process."""
+    """Whether the removed variables mean that a profiler runs this very process."""
     return bool({"ROCP_TOOL_LIBRARIES", "HSA_TOOLS_LIB", "LD_PRELOAD"} & set(removed))

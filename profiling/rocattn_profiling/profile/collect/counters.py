@@ -1,4 +1,4 @@
-"""Which counters an architecture has and how many fit one pass: `counters.toml` as an object per architecture."""
+"""The counters of each architecture, and how many fit one pass: `counters.toml` as an object per architecture."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from rocattn.errors import RocattnError
 
 ACCUMULATOR = "SQ_ACCUM_PREV_HIRES"
-"""The register that integrates the level counter before it: a pass has one, so one accumulated counter fits a pass."""
+"""The register that integrates the preceding level counter: there is one, so a pass has one accumulated counter."""
 
 _TARGET = re.compile(r"(gfx[0-9a-f]{3,})(?::(?:sramecc|xnack)[+-])*")
 
 
 class CounterError(RocattnError, ValueError):
-    """Raised when an architecture, a counter or a group of counters is unknown; the text names what there is."""
+    """Raised for an unknown architecture, counter or group; the message lists the known ones."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class ArchCounters:
     """The counters of one architecture.
 
     Attributes:
-        arch: The architecture that was asked for.
-        table: The architecture whose table serves it.
+        arch: The requested architecture.
+        table: The architecture whose table is used for it.
         limits: Block -> counters of that block that fit one pass.
         blocks: Raw counter -> block.
-        expressions: Other counter -> the raw counters it needs.
-        later: Counter -> first ROCm release that has it, and the only profiler of which that is so ("" for all).
-        note: What is known to be wrong with this architecture's counters, or "".
+        expressions: Derived counter -> the raw counters it needs.
+        later: Counter -> first ROCm release that has it, and the profiler to which that applies ("" for all).
+        note: Known defects of this architecture's counters, or "".
         verified: Whether the profiler's own table names this architecture.
     """
 
@@ -46,20 +46,20 @@ class ArchCounters:
     verified: bool
 
     def has(self, counter: str) -> bool:
-        """Say whether the counter exists here."""
+        """Whether the counter exists on this architecture."""
         return counter in self.blocks or counter in self.expressions
 
     def in_release(self, counter: str, release: tuple[int, int], tool: str) -> bool:
-        """Say whether a profiler of a ROCm release has the counter here; a release of (0, 0) is not known, and may."""
+        """Whether a profiler of a ROCm release has the counter; true for an unknown release, (0, 0)."""
         first, only = self.later.get(counter, ((0, 0), ""))
         return release == (0, 0) or release >= first or only not in {"", tool}
 
     def needs(self, counter: str) -> tuple[str, ...]:
-        """Return the raw counters that a counter is made of: itself if it is one."""
+        """Return the raw counters that a counter is computed from; a raw one is its own."""
         return (counter,) if counter in self.blocks else self.expressions[counter]
 
     def registers(self, counters: tuple[str, ...]) -> dict[str, int]:
-        """Return how many counter registers of each block these counters take together."""
+        """Return how many counter registers of each block these counters take in total."""
         used: dict[str, int] = {}
         for raw in {raw for counter in counters for raw in self.needs(counter)}:
             block = "SQ" if raw == ACCUMULATOR else self.blocks[raw]  # RDNA's tables name it SQ_ACCUM_PREV
@@ -67,7 +67,7 @@ class ArchCounters:
         return used
 
     def over(self, counters: tuple[str, ...]) -> str:
-        """Return why these counters do not fit one pass, or "" if they do."""
+        """Return why these counters do not fit into one pass, or ""."""
         accumulated = [counter for counter in counters if ACCUMULATOR in self.needs(counter)]
         if len(accumulated) > 1:
             return f"{' and '.join(accumulated)} each need the one accumulator"
@@ -84,7 +84,7 @@ def _data() -> dict[str, Any]:
 
 
 def known_archs() -> tuple[str, ...]:
-    """Return the architectures that there is a table for, those served by another's table included."""
+    """Return the architectures with a table, including those that use another's."""
     data = _data()
     return (*data["arch"], *data["like"])
 
@@ -95,22 +95,22 @@ def anchors() -> tuple[str, ...]:
 
 
 def group_names() -> dict[str, str]:
-    """Return the groups that can be asked for by name, each with what it is about; the default ones first."""
+    """Return the groups by name, each with its description; the default ones first."""
     data = _data()
     order = [*data["default"], *(name for name in data["group"] if name not in data["default"])]
     return {name: data["group"][name]["about"] for name in order}
 
 
 def default_groups() -> tuple[str, ...]:
-    """Return the groups that are collected when nothing is named."""
+    """Return the groups that are collected by default."""
     return tuple(_data()["default"])
 
 
 def group(name: str, counters: ArchCounters) -> list[tuple[str, ...]]:
-    """Return a group's counters on an architecture: each tuple belongs in one pass; empty where it has none.
+    """Return a group's counters on an architecture; each tuple belongs in one pass.
 
     Raises:
-        CounterError: When there is no group of this name.
+        CounterError: When there is no such group.
     """
     data = _data()["group"]
     if name not in data:
@@ -126,7 +126,7 @@ def of_arch(arch: str) -> ArchCounters:
     """Return the counters of an architecture (gfx942, or gfx942:sramecc+:xnack-).
 
     Raises:
-        CounterError: When it is no architecture, or there is no table for it.
+        CounterError: When it is not an architecture, or has no table.
     """
     match = _TARGET.fullmatch(arch)
     if match is None:

@@ -1,7 +1,7 @@
-"""What went wrong in a pass, in one line with the remedy: from how it ended, what was printed, and what was written.
+"""Diagnose a pass from its exit status, its output and its files: one line per problem, with the remedy.
 
-Exit status 0 does not mean data, and a failure of the profiler looks like one of the application; so everything is
-looked at together; where that does not tell whose failure it is, the application is run once without the profiler.
+Exit status 0 does not imply data, and a failure of the profiler looks like one of the application, so all evidence is
+combined. If that does not tell whose failure it is, the application is run once without the profiler.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _LOW_DISK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that is known of a pass that was run.
+    """The evidence about a pass that was run.
 
     Attributes:
         tool: The profiler.
-        of_pass: What was asked for.
+        of_pass: The requested pass.
         arch: The GPU's architecture.
         ended: How the profiler ended.
-        text: What it printed, stdout and stderr.
-        arrived: What it wrote.
+        text: Its output, stdout and stderr.
+        arrived: The data in its files.
         hardware: The GPUs before the pass.
         torch_rocm: The ROCm release of the application's torch, or "".
-        free_bytes: Space left where it writes.
-        control: How the application ends without a profiler, if that was tried.
+        free_bytes: Free disk space.
+        control: How the application ended without a profiler, if that was tried.
     """
 
     tool: Tool
@@ -68,9 +68,9 @@ class Evidence:
 
 
 def diagnose(evidence: Evidence) -> list[PassFinding]:
-    """Return everything that is wrong with a pass, what explains most first; empty when nothing is."""
+    """Return the problems of a pass, the most informative first; empty if there are none."""
     printed = list(_symptoms(evidence))
-    if _whole(evidence):  # then an alarming line is a warning, or the application's own talk
+    if _whole(evidence):  # then an alarming line is a mere warning, or the application's own output
         printed = [msgspec.structs.replace(finding, level="warning", stops=False) for finding in printed]
     explained = any(finding.level == "error" for finding in printed)
     findings = [*printed, *_ending(evidence, explained=explained)]
@@ -87,20 +87,20 @@ def diagnose(evidence: Evidence) -> list[PassFinding]:
 
 
 def _whole(evidence: Evidence) -> bool:
-    """Say whether the pass ended well and wrote everything it was asked for."""
+    """Whether the pass succeeded and wrote all requested counters."""
     has_all = all(evidence.arrived.has(name) for name in evidence.of_pass.counters)
     return evidence.ended.status == 0 and evidence.arrived.dispatches > 0 and has_all
 
 
 def needs_control(evidence: Evidence) -> bool:
-    """Say whether only a run without the profiler can tell whose failure it is."""
+    """Whether only a run without the profiler can tell whose failure it is."""
     if evidence.ended.status == 0 or evidence.control is not None:
         return False
     return not any(finding.level == "error" for finding in _symptoms(evidence))
 
 
 def _symptoms(evidence: Evidence) -> Iterator[PassFinding]:
-    """Return what the printed text says, each situation once."""
+    """Return the findings from the output, one per code."""
     codes = set()
     for rule in SYMPTOMS:
         matches = re.finditer(rule.pattern, evidence.text)
@@ -116,12 +116,12 @@ def _symptoms(evidence: Evidence) -> Iterator[PassFinding]:
 
 
 def _counters_in(text: str) -> list[str]:
-    """Return the counters of a list that rocprofv3 printed, each once and without the GPU that it was asked for on."""
+    """Return the distinct counters of a list printed by rocprofv3, without their devices."""
     return list(dict.fromkeys(name.partition(":device=")[0] for name in text.split(", ")))
 
 
 def _ending(evidence: Evidence, *, explained: bool) -> Iterator[PassFinding]:
-    """Return what the way it ended means, given how the application ends by itself."""
+    """Return the findings from its exit status, given how the application ends on its own."""
     ended, control = evidence.ended, evidence.control
     if ended.status == 0:
         return
@@ -169,7 +169,7 @@ def _ending(evidence: Evidence, *, explained: bool) -> Iterator[PassFinding]:
 
 
 def _data(evidence: Evidence, *, unknown: bool) -> Iterator[PassFinding]:
-    """Return what the written files say: nothing, too little, or zeros; ``unknown`` counters were told of already."""
+    """Return the findings from its files: no data, too little, or zeros; ``unknown`` counters were reported already."""
     arrived, of_pass, hardware = evidence.arrived, evidence.of_pass, evidence.hardware
     if arrived.unread:
         yield PassFinding("unread", f"reading the files failed ({arrived.unread})", "they are kept: please report it")
@@ -210,7 +210,7 @@ def _data(evidence: Evidence, *, unknown: bool) -> Iterator[PassFinding]:
 
 
 def _zeros(evidence: Evidence) -> Iterator[PassFinding]:
-    """Return what it means that counters are 0 everywhere although the kernels ran."""
+    """Return the findings from counters that are 0 in all kernels."""
     arrived, hardware = evidence.arrived, evidence.hardware
     asked = [name for name in evidence.of_pass.counters if arrived.has(name)]
     live = [name for name in asked if _live(arrived, name)]
@@ -245,7 +245,7 @@ def _live(arrived: PassOutput, name: str) -> bool:
 
 
 def _release_clash(evidence: Evidence) -> str:
-    """Return the remedy when the profiler and the application's torch are of different ROCm releases, else ""."""
+    """Return the remedy if the profiler and the application's torch are of different ROCm releases, else ""."""
     ours = ".".join(evidence.tool.rocm.split(".")[:2])
     if not evidence.torch_rocm or not ours or ours == evidence.torch_rocm:
         return ""

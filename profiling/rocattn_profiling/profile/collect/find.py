@@ -1,4 +1,4 @@
-"""Which of AMD's profilers are installed, where, in which version, and which one to use and why."""
+"""Find AMD's installed profilers and their versions, and choose one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from rocattn.errors import RocattnError, complaint
 from rocattn_profiling.base.process import Answer, ask
 
-# Name -> programs that are it, in the order in which they are looked for.
+# Name -> its programs, in search order.
 PROGRAMS = {
     "rocprofv3": ("rocprofv3",),
     "rocprofv2": ("rocprofv2",),
@@ -27,13 +27,13 @@ _CDNA = re.compile(r"gfx(?:90[08a]|94\d|95\d)")
 _COMPUTE_RDNA = re.compile(
     r"gfx115[0-3]"
 )  # the only RDNA that released versions of rocprof-compute take (3.6 and later)
-# What rocprof-compute before 3.6 and Omniperf print, whatever they are asked (verify_deps in src/rocprof-compute); some
-# of them end with status 0 then.
+# Printed by rocprof-compute before 3.6 and Omniperf for any command (verify_deps in src/rocprof-compute); some versions
+# exit with status 0.
 _LACKING = re.compile(r"\[ERROR\] [Tt]he '([^']+)' (?:package was not found|distribution does not meet)")
 
 
 class NoProfilerError(RocattnError, RuntimeError):
-    """Raised when no profiler is installed that can be used."""
+    """Raised when no usable profiler is installed."""
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -42,11 +42,11 @@ class Tool(msgspec.Struct, frozen=True):
     Attributes:
         name: rocprofv3, rocprofv2, rocprof or rocprof-compute (omniperf included).
         path: The program.
-        version: The tool's own version, or "" if nothing tells it.
+        version: The tool's own version, or "" if unknown.
         rocm: The ROCm release it belongs to ("7.0.0"), or "".
-        told_by: What told the version.
+        told_by: The source of the version.
         problem: Why it cannot be used, or "".
-        assumed: It is not installed: only command lines are shown for it.
+        assumed: It is not installed; only its command lines are shown.
     """
 
     name: str
@@ -59,22 +59,22 @@ class Tool(msgspec.Struct, frozen=True):
 
     @property
     def release(self) -> tuple[int, int]:
-        """The ROCm release as numbers; (0, 0) if it is not known."""
+        """The ROCm release as numbers; (0, 0) if unknown."""
         match = re.match(r"(\d+)\.(\d+)", self.rocm)
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
     @property
     def label(self) -> str:
-        """The name with what is known of the version."""
+        """The name with the known versions."""
         parts = [self.version and f"{self.version}", self.rocm and f"ROCm {self.rocm}"]
         known = ", ".join(part for part in parts if part) or "version unknown"
         return f"{self.name} ({known})"
 
 
 def find_profilers(timeout_s: float = 20.0) -> list[Tool]:
-    """Return every profiler that is installed, newest kind first, each asked for its version.
+    """Return every installed profiler with its version, the newest kind first.
 
-    They are looked for on PATH, in ROCM_PATH, in the ROCm packages of this Python and in /opt/rocm*.
+    Searches PATH, ROCM_PATH, the ROCm packages of this Python and /opt/rocm*.
     """
     places = os.pathsep.join(_places())
     programs_here = [
@@ -89,15 +89,15 @@ def find_profilers(timeout_s: float = 20.0) -> list[Tool]:
 
 
 def choose(tools: list[Tool], arch: str, wanted: str = "") -> tuple[Tool, str]:
-    """Return the profiler to use, and why that one.
+    """Return the profiler to use and the reason.
 
     Args:
-        tools: What is installed (`find_profilers`).
+        tools: The installed ones (`find_profilers`).
         arch: The GPU's architecture.
-        wanted: The name of one to use, or "" for the best.
+        wanted: The name of the one to use, or "" for the best.
 
     Raises:
-        NoProfilerError: When none can be used; the text says for each why.
+        NoProfilerError: When none is usable; the message has the reason for each.
     """
     by_name = {tool.name: tool for tool in tools}
     refused = {tool.name: why for tool in tools if (why := tool.problem or _unfit(tool, arch))}
@@ -126,7 +126,7 @@ def choose(tools: list[Tool], arch: str, wanted: str = "") -> tuple[Tool, str]:
 
 
 def assume(text: str) -> Tool:
-    """Return a tool that is not installed, from NAME or NAME@ROCM, to show its command lines.
+    """Return an assumed tool from NAME or NAME@ROCM, to show its command lines.
 
     Raises:
         NoProfilerError: When there is no such profiler.
@@ -143,7 +143,7 @@ def assume(text: str) -> Tool:
 
 
 def identify(name: str, path: str, timeout_s: float = 20.0) -> Tool:
-    """Return a profiler with its version: by ``--version``, else by ROCm's version file, else by its ``--help``."""
+    """Return a profiler with its version: from ``--version``, else ROCm's version file, else its ``--help``."""
     answer = ask([path, "--version"], timeout_s=timeout_s)
     if answer is None:
         return Tool(name, path, problem="it does not start (is it for this processor, and executable?)")
@@ -167,10 +167,10 @@ def identify(name: str, path: str, timeout_s: float = 20.0) -> Tool:
 
 
 def bundled_rocm(program: str, timeout_s: float = 20.0) -> str:
-    """Return the ROCm release that a Python's torch brings along ("6.4"); "" if it is no Python or has no such torch.
+    """Return the ROCm release bundled with a Python's torch ("6.4"); "" if there is none.
 
-    A profiler of another release loads its own libraries into that process beside torch's, which ends in an abort, a
-    hang or empty files.
+    A profiler of another release loads its own libraries into that process in addition to torch's, which causes an
+    abort, a hang or empty files.
     """
     path = shutil.which(program)
     if path is None or re.match(r"python[\d.]*$", Path(program).name) is None:
@@ -199,7 +199,7 @@ def _identify_v3(path: str, answer: Answer, release: str, timeout_s: float) -> T
 
 
 def _places() -> list[str]:
-    """Return the folders to look in, in order."""
+    """Return the search path."""
     places = [os.environ.get("PATH", os.defpath)]
     if root := os.environ.get("ROCM_PATH"):
         places.append(str(Path(root) / "bin"))
@@ -216,7 +216,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _unfit(tool: Tool, arch: str) -> str:
-    """Return why a profiler is of no use on an architecture, or ""."""
+    """Return why a profiler cannot be used on an architecture, or ""."""
     if tool.name == "rocprof-compute" and arch and not _CDNA.match(arch) and not _COMPUTE_RDNA.match(arch):
         return f"rocprof-compute does not support {arch}"
     if tool.name == "rocprof" and arch and not _CDNA.match(arch):
@@ -233,7 +233,7 @@ def _how_to_get(name: str) -> str:
 
 
 def _release_file(path: str) -> str:
-    """Return what the version file of the ROCm that a program belongs to says: "6.2.4" of "6.2.4-139"."""
+    """Return the version in the version file of a program's ROCm: "6.2.4" of "6.2.4-139"."""
     for root in dict.fromkeys((Path(path).resolve().parent.parent, Path(path).parent.parent)):
         try:
             release = re.match(r"\d+\.\d+(?:\.\d+)?", (root / ".info" / "version").read_text())

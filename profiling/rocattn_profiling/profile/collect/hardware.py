@@ -1,7 +1,7 @@
-"""The GPUs as the kernel shows them: architecture, performance level, clocks, driver, and whether one may use them.
+"""The GPUs as shown by the kernel: architecture, performance level, clocks, driver and permissions.
 
-Read from sysfs; where that shows no GPU (some containers), amd-smi or rocm-smi are asked, and what they print is kept
-as it is. Nothing here needs a HIP runtime, and nothing is ever set.
+Read from sysfs; if that shows no GPU (some containers), from amd-smi or rocm-smi, whose output is kept as it is. Needs
+no HIP runtime, and never changes a setting.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rocattn_profiling.base.process import ask
 
 _AMD = "0x1002"
 _RDNA = re.compile(r"gfx1[0-2]\d\d")
-# Under these levels the driver gates the counters' clocks off on Radeon: everything but SQ_WAVES reads 0.
+# At these levels the driver of Radeon GPUs gates the counters' clocks: everything but SQ_WAVES reads 0.
 GATED_LEVELS = ("auto", "low", "high")
 
 
 class Gpu(msgspec.Struct, frozen=True):
     """One GPU, in the order in which ROCR numbers them.
 
-    ``performance_level`` and the clocks (MHz) are "" or 0 where the kernel does not show them.
+    ``performance_level`` and the clocks (MHz) are "" or 0 if the kernel does not show them.
     """
 
     arch: str
@@ -40,17 +40,17 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Hardware(msgspec.Struct, frozen=True):
-    """What was found at one moment, and in plain words what could not be found.
+    """A snapshot of the GPUs, and a list of the missing information.
 
     Attributes:
         gpus: The GPUs.
         kernel: Release of the running kernel.
-        driver: Version of the amdgpu module, where it has one of its own.
+        driver: Version of the amdgpu module, if it has its own.
         kfd: "ok", "missing" or "no permission": the device file that ROCm opens.
         paranoid: /proc/sys/kernel/perf_event_paranoid, or None.
         told_by: sysfs, amd-smi or rocm-smi, or "".
-        smi: What the smi tool printed (JSON), where sysfs shows no GPU.
-        absent: One line per thing that is not there.
+        smi: Output of the smi tool (JSON), if sysfs shows no GPU.
+        absent: One line per missing item.
     """
 
     gpus: tuple[Gpu, ...]
@@ -68,7 +68,7 @@ class Hardware(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys(gpu.arch for gpu in self.gpus if gpu.arch))
 
     def gated(self, arch: str) -> str:
-        """Return the performance level that keeps Radeon counters at 0 on a GPU of this architecture, or ""."""
+        """Return the performance level that keeps Radeon counters at 0 on GPUs of this architecture, or ""."""
         if _RDNA.match(arch) is None:
             return ""
         levels = [gpu.performance_level for gpu in self.gpus if gpu.arch == arch]
@@ -76,7 +76,7 @@ class Hardware(msgspec.Struct, frozen=True):
 
 
 def examine(root: Path = Path("/")) -> Hardware:
-    """Return the state of the GPUs now; ``root`` replaces the file system in tests."""
+    """Return the current state of the GPUs; ``root`` replaces the file system in tests."""
     gpus = tuple(_gpus(root))
     absent, smi, told_by = [], None, "sysfs" if gpus else ""
     if not gpus:
@@ -103,9 +103,9 @@ def examine(root: Path = Path("/")) -> Hardware:
 
 
 def visible(hardware: Hardware, arch: str) -> str:
-    """Return what ROCR_VISIBLE_DEVICES has to be for only the GPUs of an architecture to be seen; "" if all are.
+    """Return the ROCR_VISIBLE_DEVICES that hides GPUs of other architectures; "" if there are none.
 
-    An application takes the first GPU that it sees, which may be the processor's own.
+    Applications use the first visible GPU, which may be the processor's integrated one.
     """
     chosen = [str(number) for number, gpu in enumerate(hardware.gpus) if gpu.arch == arch]
     return ",".join(chosen) if chosen and len(chosen) < len(hardware.gpus) else ""
@@ -138,7 +138,7 @@ def _gpus(root: Path) -> list[Gpu]:
 
 
 def _clock(path: Path) -> int:
-    """Return the clock that the driver marks as the present one, in MHz; 0 if it marks none."""
+    """Return the clock that the driver marks as current, in MHz; 0 if none is."""
     match = re.search(r"(\d+)\s*M[Hh]z\s*\*", _text(path))
     return int(match[1]) if match else 0
 
@@ -150,7 +150,7 @@ def _access(path: Path) -> str:
 
 
 def _ask_smi() -> tuple[Any, str]:
-    """Return what amd-smi or rocm-smi print of clocks and performance level, and which of them did."""
+    """Return clocks and performance level as printed by amd-smi or rocm-smi, and the name of the tool."""
     for name, arguments in (
         ("amd-smi", ("metric", "--clock", "--perf-level", "--json")),
         ("rocm-smi", ("--showperflevel", "--showclocks", "--showdriverversion", "--json")),

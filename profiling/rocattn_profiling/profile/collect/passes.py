@@ -1,8 +1,8 @@
-"""From what is wanted to the runs that measure it: groups of counters that fit the hardware, and one run without any.
+"""Plan the passes that measure the requested counters: groups that fit the hardware, and one pass without counters.
 
-Profilers do not split counters over passes: too many of one block end the application (rocprofv3 aborts in the first
-dispatch). So they are grouped here by the blocks' registers. Every pass repeats the anchor counters, which lets each
-pass be normalised by its own cycles and the passes be checked against each other. Same input, same passes.
+Profilers do not split counters over passes: too many of one block abort the application (rocprofv3: in the first
+dispatch). So counters are grouped here by the blocks' registers. Every pass repeats the anchor counters, so that it can
+be normalised by its own cycles and checked against the other passes. The plan is deterministic.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _COUNTER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 class ProfilerPass(msgspec.Struct, frozen=True):
     """One run of the application: its counters, or none for the undisturbed timing run (a kernel trace).
 
-    ``opaque`` marks the single pass of a profiler that plans its own (rocprof-compute). ``devices`` are the numbers of
-    the GPUs that are counted, among all of the machine; empty for every one.
+    ``opaque`` marks the single pass of a profiler that plans its own (rocprof-compute). ``devices`` are the indices of
+    the GPUs to count on; empty for all.
     """
 
     name: str
@@ -45,12 +45,12 @@ class ProfilerPass(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The counters that this pass is there for: without the anchors."""
+        """The counters that this pass is for, without the anchors."""
         return tuple(name for name in self.counters if name not in anchors()) or self.counters
 
 
 class PassPlan(msgspec.Struct, frozen=True):
-    """The passes, and what was asked for but is not among them, with the reason."""
+    """The passes, and the requested names that are left out, with the reason."""
 
     arch: str
     wanted: tuple[str, ...]
@@ -67,12 +67,12 @@ def plan_passes(
     Args:
         wanted: Names of groups (`group_names`), metrics (`metric_names`) and counters; empty means the default groups.
         arch: Like gfx942.
-        release: The profiler's ROCm release: what a group or a metric has that it does not know is left out. A counter
-            that is named is asked for all the same. (0, 0) is not known.
+        release: The profiler's ROCm release; (0, 0) if unknown. Counters of groups and metrics that it does not have
+            are left out; counters named explicitly are requested anyway.
         tool: The profiler's name.
 
     Raises:
-        CounterError: When a name is no group, metric or counter here, or when nothing is left to count.
+        CounterError: When a name is not a group, metric or counter here, or nothing is left to count.
     """
     counters = of_arch(arch)
     names = tuple(dict.fromkeys(wanted)) or default_groups()
@@ -117,9 +117,9 @@ def plan_passes(
 
 
 def split(too_big: ProfilerPass) -> tuple[ProfilerPass, ProfilerPass] | None:
-    """Return two passes with half the counters each, or None when there is nothing to halve.
+    """Return two passes with half the counters each, or None if there is nothing to halve.
 
-    For hardware that takes less than its table says: the anchors are in both halves.
+    For hardware that takes fewer counters than its table says; both halves have the anchors.
     """
     wanted = too_big.wanted
     if len(wanted) < 2 or too_big.opaque:
@@ -133,7 +133,7 @@ def split(too_big: ProfilerPass) -> tuple[ProfilerPass, ProfilerPass] | None:
 
 
 def _known(name: str, counters: ArchCounters) -> str:
-    """Return the name if it is a counter of the architecture; raise with the nearest names otherwise."""
+    """Return the name if it is a counter of the architecture; otherwise raise with similar names."""
     if _COUNTER.fullmatch(name) is None:
         raise CounterError(f"{name!r} is no name of a counter or a group: it may have letters, digits and _ only")
     if counters.has(name):
@@ -147,14 +147,14 @@ def _known(name: str, counters: ArchCounters) -> str:
 
 
 def metric_names() -> tuple[str, ...]:
-    """Return the metrics that can be asked for by name."""
+    """Return the metrics that can be requested by name."""
     return tuple(metric.key for metric in definitions().metrics)
 
 
 def of_metric(
     key: str, counters: ArchCounters, release: tuple[int, int] = (0, 0), tool: str = "rocprofv3"
 ) -> tuple[str, ...]:
-    """Return the counters of the first of a metric's formulas for which the architecture has all; () if of none."""
+    """Return the counters of a metric's first formula that the architecture fully supports; () if there is none."""
     for names in definitions().counters(counters.arch).get(key, ()):
         if names and all(counters.has(name) and counters.in_release(name, release, tool) for name in names):
             return tuple(sorted(names))
@@ -164,7 +164,7 @@ def of_metric(
 def _splits(
     bundles: Iterable[tuple[str, ...]], anchor: tuple[str, ...], counters: ArchCounters
 ) -> list[tuple[str, ...]]:
-    """Return the bundles, those that fit no pass beside the anchors cut where they must be."""
+    """Return the bundles; those that do not fit into a pass with the anchors are split."""
     parts: list[tuple[str, ...]] = []
     for bundle in bundles:
         part: tuple[str, ...] = ()
@@ -178,7 +178,7 @@ def _splits(
 
 
 def _pack(bundles: Iterable[tuple[str, ...]], anchor: tuple[str, ...], counters: ArchCounters) -> list[tuple[str, ...]]:
-    """Put each bundle into the first pass that has it or has room for it, else into a new one."""
+    """Put each bundle into the first pass with room for it, else into a new one."""
     passes: list[tuple[str, ...]] = []
     for bundle in bundles:
         for index, taken in enumerate(passes):
@@ -187,7 +187,7 @@ def _pack(bundles: Iterable[tuple[str, ...]], anchor: tuple[str, ...], counters:
                 passes[index] = together
                 break
         else:
-            # A counter that needs an anchor's whole block goes without that anchor rather than not at all.
+            # A counter that needs an anchor's whole block is measured without that anchor.
             kept = tuple(name for name in anchor if not counters.over(tuple(dict.fromkeys((name, *bundle)))))
             passes.append(tuple(dict.fromkeys((*kept, *bundle))))
     return passes

@@ -1,4 +1,4 @@
-"""Running the passes of a collection one after the other, so that whatever happens is survived, recorded and told."""
+"""Run the passes of a collection; failures are survived, recorded and reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.profile.collect.hardware import Hardware
 
 PLANS = "plans.jsonl"
-"""The log of the launch plans that a pass's application ran, if it uses `rocattn` (its name is known to the report)."""
+"""The log of the launch plans of a pass, if its application uses `rocattn`; the report looks for this name."""
 _READ_BYTES = 1 << 20
 _GRACE_S = 10.0
 
@@ -39,10 +39,10 @@ class Session:
     Args:
         job: What to run.
         out: The collection's folder.
-        examine: Returns the state of the GPUs; asked before and after.
-        resume: Go on with the folder's collection.
+        examine: Returns the state of the GPUs; called before and after.
+        resume: Continue the folder's collection.
         on_step: Called before and after each pass.
-        grace_s: How long a profiler may take to write its files when its time is over.
+        grace_s: Time for a profiler to write its files after a timeout.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Session:
         self._stopped = ""
 
     def collect(self) -> store.Collection:
-        """Run what is left to run, and return what there is then; ``profile.json`` is written whatever happens.
+        """Run the remaining passes and return the collection; ``profile.json`` is written in any case.
 
         Raises:
             RocattnError: When the folder cannot be used, or another collection uses it.
@@ -91,7 +91,7 @@ class Session:
         return collection
 
     def _one(self, of_pass: ProfilerPass, left_after: int) -> tuple[ProfilerPass, ...]:
-        """Run one pass, record what became of it, and return its halves if the hardware does not take it whole."""
+        """Run one pass, record its result, and return its halves if it over-subscribes the hardware."""
         total = len(self._state.passes)
         self._on_step(Step(total - left_after - 1, total, of_pass.name))
         result = self._run(of_pass)
@@ -108,7 +108,7 @@ class Session:
         return halves or ()
 
     def _run(self, of_pass: ProfilerPass) -> store.PassResult:
-        """Run the profiler once and return what became of it."""
+        """Run the profiler once and return the result."""
         folder = store.fresh_folder(self.out / store.PASSES / of_pass.name)
         job = self.job
         launch = LAUNCHERS[job.tool.name].launch(job.tool, of_pass, job.command, folder.absolute(), job.output_format)
@@ -116,11 +116,11 @@ class Session:
         plans = {PLAN_LOG: str((folder / PLANS).absolute())}
         try:
             ended = self._start(launch.argv, folder, {**job.environment, **launch.env, **plans})
-            text = _said(folder)
+            text = _output(folder)
             shutil.rmtree(folder / "tmp", ignore_errors=True)
-            (folder / RUN_SCRIPT).unlink(missing_ok=True)  # it has the command line with all that is secret in it
+            (folder / RUN_SCRIPT).unlink(missing_ok=True)  # it contains the command line with its secrets
             problems = scrub.scrub_folder(folder, self._secrets)
-        except BaseException:  # interrupted: what is there is incomplete, and still has the secrets in it
+        except BaseException:  # interrupted: the files are incomplete and not scrubbed
             shutil.rmtree(folder, ignore_errors=True)
             raise
         evidence = diagnose.Evidence(
@@ -141,7 +141,7 @@ class Session:
             *(PassFinding("not_scrubbed", text, "keep the folder private", "warning") for text in problems),
         ]
         status = _status(findings)
-        if status == "failed":  # what ran of it says nothing of the passes that have data
+        if status == "failed":  # not representative of the passes with data
             (folder / PLANS).unlink(missing_ok=True)
         return store.PassResult(
             name=of_pass.name,
@@ -158,12 +158,12 @@ class Session:
         )
 
     def _control(self, folder: Path) -> Ended:
-        """Run the application without the profiler, to learn whose failure it is."""
+        """Run the application without the profiler, to tell whose failure it is."""
         inside = store.fresh_folder(folder / "without-profiler")
         try:
             ended = self._start(self.job.command, inside, self.job.environment)
         except StartError:
-            ended = Ended(127, 0.0)  # as a shell says that there is no such program
+            ended = Ended(127, 0.0)  # a shell's status for a missing program
         scrub.scrub_folder(inside, self._secrets)
         return ended
 
@@ -209,7 +209,7 @@ class Session:
 
 
 def command_lines(job: store.Job, out: Path) -> list[tuple[ProfilerPass, PassLaunch]]:
-    """Return how each pass will be started; nothing is written or run."""
+    """Return the command line of each pass; nothing is written or run."""
     collector = LAUNCHERS[job.tool.name]
     return [
         (
@@ -223,7 +223,7 @@ def command_lines(job: store.Job, out: Path) -> list[tuple[ProfilerPass, PassLau
 
 
 def _prepare(launch: PassLaunch, folder: Path) -> None:
-    """Make the folders and files that a launch needs."""
+    """Create the folders and files that a launch needs."""
     try:
         for name in launch.folders:
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -242,8 +242,8 @@ def _status(findings: list[PassFinding]) -> store.PassStatus:
     return "partial" if any(finding.code in lacking for finding in findings) else "done"
 
 
-def _said(folder: Path) -> str:
-    """Return what a pass printed: the beginning and the end of each stream, and of the profiler's own logs."""
+def _output(folder: Path) -> str:
+    """Return the output of a pass: the start and the end of each stream, and of the profiler's own logs."""
     logs = [folder / "stderr.txt", folder / "stdout.txt", *sorted(folder.rglob("log.txt"))]
     return "\n".join(_ends_of(log) for log in logs)
 
@@ -266,4 +266,4 @@ def _free_bytes(folder: Path) -> int:
     try:
         return shutil.disk_usage(folder).free
     except OSError:
-        return 1 << 62  # not known: nothing is said about it
+        return 1 << 62  # unknown

@@ -36,7 +36,7 @@ _SECRET = re.compile(
 )
 _ADDRESS = re.compile(r"\w://([^/\s]+)@")  # to the last @: a password may contain one, too
 _BETWEEN_WORDS = re.compile(r"[\s,;&?'\"]+")
-_LEAST_SECRET = 6  # shorter values would be found in places where they mean nothing
+_LEAST_SECRET = 6  # shorter values would match unrelated text
 _LONGEST_NAME = 60  # of a variable or an option, to its last character
 _LEAST_NAME, _SHARED_NAMES = 3, {"root", "localhost"}
 _ENVIRONMENTS = {"environment", "environ", "env"}
@@ -51,7 +51,7 @@ _LARGEST_TEXT_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class Secrets:
-    """What is to be removed.
+    """Everything to remove.
 
     Attributes:
         values: Of the caller's secret variables.
@@ -69,7 +69,7 @@ class Secrets:
 def secrets_of(environment: Mapping[str, str], command: Sequence[str] = ()) -> Secrets:
     """Return the secrets that an environment and a command line state, and who runs it where.
 
-    Values of fewer than six characters are not taken: they would be found where they mean nothing.
+    Values of fewer than six characters are left out, since they would match unrelated text.
     """
     addresses = {text for value in (*environment.values(), *command) for text in _ADDRESS.findall(value)}
     variables = {value for name, value in environment.items() if _is_secret(name)}
@@ -86,7 +86,7 @@ def secrets_of(environment: Mapping[str, str], command: Sequence[str] = ()) -> S
 
 
 def _is_secret(name: str) -> bool:
-    """Whether the name of a variable or an option is one that holds a secret."""
+    """Whether a variable or an option of this name has a secret value."""
     return _SECRET.search(name.replace("-", "_")) is not None
 
 
@@ -114,7 +114,7 @@ def _longest_first(values: frozenset[str]) -> list[str]:
 
 
 def scrub_folder(folder: Path, secrets: Secrets) -> list[str]:
-    """Scrub every file of a pass in place and return a line for each that had to be removed or still holds a secret.
+    """Scrub every file of a pass in place; return a line for each that was removed or still contains a secret.
 
     A database or JSON file that cannot be read cannot be scrubbed either: it is deleted, because it may hold the
     environment.
@@ -144,7 +144,7 @@ def scrub_folder(folder: Path, secrets: Secrets) -> list[str]:
 
 
 def _holds(path: Path, values: frozenset[str]) -> bool:
-    """Whether a file has one of these values anywhere in it."""
+    """Whether a file contains one of these values."""
     if not values or not path.exists():
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -158,14 +158,14 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _rewrite(path: Path, data: bytes, scrub: Callable[[str], str]) -> None:
-    """Write a file anew if scrubbing changes it; bytes that are no UTF-8 stay as they are."""
+    """Rewrite a file if scrubbing changes it; bytes that are not UTF-8 are kept."""
     scrubbed = scrub(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
     if scrubbed != data or len(data) != path.stat().st_size:
         write_bytes(path, scrubbed)
 
 
 def _log(path: Path) -> bytes:
-    """Return a text file; of one that is too large to hold, the start and the end, which matter in a log."""
+    """Return a text file; of a very large one only the start and the end."""
     size, half = path.stat().st_size, _LARGEST_TEXT_BYTES // 2
     with path.open("rb") as file:
         if size <= _LARGEST_TEXT_BYTES:

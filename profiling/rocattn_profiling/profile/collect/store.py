@@ -1,4 +1,4 @@
-"""The folder of a collection: what state it is in, so that it can go on where it stopped, and what is told of it."""
+"""The folder of a collection: its state, so that it can be resumed, and its result, ``profile.json``."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ PassStatus = Literal["done", "partial", "failed", "split", "missing"]
 
 
 class ResumeError(RocattnError, RuntimeError):
-    """Raised when a folder's collection cannot be continued with what is asked for now."""
+    """Raised when a folder's collection cannot be resumed with the present request."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One collection: what is run, with which profiler, in which passes.
+    """One collection: the application, the profiler and the passes.
 
     Attributes:
         tool: The profiler.
-        why: Why that one.
+        why: The reason for it.
         plan: The passes.
         command: The application with its arguments.
-        cwd: Folder it runs in.
+        cwd: Its working directory.
         output_format: The profiler's format.
         timeout_s: Limit of a pass.
         environment: The application's environment.
-        removed: Names that were taken out of the caller's environment.
+        removed: Names of variables removed from the caller's environment.
         torch_rocm: ROCm release of the torch that the command's Python has, or "".
     """
 
@@ -58,20 +58,20 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What must be the same for two collections' passes to belong together."""
+        """A hash of everything that must be equal for two collections' passes to be combined."""
         parts = (self.tool.path, self.tool.version, self.tool.rocm, self.plan.arch, self.plan.wanted, self.plan.passes)
         return hashlib.sha256(msgspec.json.encode((*parts, self.command, self.cwd, self.output_format))).hexdigest()
 
 
 class PassOutput(msgspec.Struct, frozen=True):
-    """What is in a pass's files.
+    """The contents of a pass's files.
 
     Attributes:
-        files: The files that hold measurements, below the pass's folder.
-        dispatches: Rows of dispatches.
-        kernels: Different kernels.
-        counters: Counter -> in how many dispatches it is not 0.
-        problems: What the readers say is wrong, a line each.
+        files: The files with measurements, below the pass's folder.
+        dispatches: Number of dispatches.
+        kernels: Number of different kernels.
+        counters: Counter -> number of dispatches in which it is not 0.
+        problems: The readers' problems, a line each.
         unread: Why the files could not be read at all, or "".
     """
 
@@ -83,24 +83,24 @@ class PassOutput(msgspec.Struct, frozen=True):
     unread: str = ""
 
     def has(self, counter: str) -> bool:
-        """Say whether a counter arrived, under its own name or that of its sum (files hold sums over instances)."""
+        """Whether a counter is present, under its own name or that of its sum over instances."""
         plain = counter.removesuffix("_sum")
         return bool({counter, plain, f"{plain}_sum"} & self.counters.keys())
 
 
 class PassResult(msgspec.Struct, frozen=True):
-    """What became of one pass.
+    """The result of one pass.
 
     Attributes:
-        name: Of the pass; also its folder below ``passes``.
-        status: done; partial (some counters are missing); failed; split (its halves are passes of their own); missing
-            (not run).
-        counters: What was asked for; none for the timing pass.
+        name: The pass's name, and that of its folder below ``passes``.
+        status: done; partial (some counters are missing); failed; split (its halves are separate passes); missing (not
+            run).
+        counters: The requested counters; none for the timing pass.
         line: The command line, without secrets.
         ended: How it ended, in words.
         seconds: How long it ran.
-        arrived: What it wrote.
-        findings: What is wrong.
+        arrived: The contents of its files.
+        findings: Its problems.
     """
 
     name: str
@@ -114,7 +114,7 @@ class PassResult(msgspec.Struct, frozen=True):
 
 
 class CollectionState(msgspec.Struct, frozen=True):
-    """Everything that is needed to go on: the passes as they stand (after splits), and those that were run."""
+    """Everything needed to resume: the passes (after splits), and the results of those that were run."""
 
     schema: int
     key: str
@@ -128,21 +128,21 @@ class CollectionState(msgspec.Struct, frozen=True):
 
 
 class Collection(msgspec.Struct, frozen=True):
-    """What ``profile.json`` says: what was asked for, what was done, what failed and why.
+    """The contents of ``profile.json``: the request, the results, and the failures with their reasons.
 
     Attributes:
-        schema: Version of this form.
+        schema: Version of this format.
         rocattn: Version of rocattn.
-        complete: Whether every pass has all it was asked for.
-        tool: The profiler, and in ``why`` the reason for it.
+        complete: Whether every pass has all requested counters.
+        tool: The profiler; ``why`` is the reason for it.
         arch: The GPU's architecture.
-        wanted: Groups and counters that were asked for.
-        left_out: Of those, what this GPU does not have, with the reason.
+        wanted: The requested groups, metrics and counters.
+        left_out: Those that this GPU does not have, with the reason.
         command: The application, without secrets.
-        passes: What became of each pass.
+        passes: The result of each pass.
         stopped: Why later passes were not run, or "".
-        notes: What the reader of the numbers should know.
-        removed: Names of variables that were taken out of the environment.
+        notes: Caveats about the numbers.
+        removed: Names of variables removed from the environment.
         before: The GPUs at the start.
         after: The GPUs at the end.
     """
@@ -167,17 +167,17 @@ class Collection(msgspec.Struct, frozen=True):
 
     @property
     def measured(self) -> int:
-        """How many passes have data."""
+        """Number of passes with data."""
         return sum(result.status in {"done", "partial"} for result in self.passes)
 
 
 def open_state(out: Path, job: Job, *, resume: bool) -> CollectionState:
-    """Return the state to start from: the folder's own when it is to be continued, else a fresh one.
+    """Return the initial state: the folder's own to resume it, else a fresh one.
 
-    An earlier collection in the folder that is not to be continued is moved aside to ``<folder>-earlier-N``.
+    Without ``resume``, an earlier collection in the folder is moved to ``<folder>-earlier-N``.
 
     Raises:
-        ResumeError: When there is nothing to continue, or it is of something else.
+        ResumeError: When there is nothing to resume, or it belongs to another request.
         RocattnError: When the folder cannot be used.
     """
     fresh = CollectionState(SCHEMA, job.key, job.plan.passes)
@@ -209,7 +209,7 @@ def save_state(out: Path, state: CollectionState) -> None:
 
 
 def save_profile(out: Path, collection: Collection) -> Path:
-    """Write ``profile.json`` atomically, readable by people."""
+    """Write ``profile.json`` atomically, indented."""
     encoded = msgspec.json.format(msgspec.json.encode(collection), indent=2)
     return write_bytes(out / PROFILE, encoded + b"\n")
 
@@ -218,7 +218,7 @@ def read_profile(path: Path) -> Collection:
     """Read a ``profile.json``.
 
     Raises:
-        RocattnError: When it cannot be read, or is of another version.
+        RocattnError: When it cannot be read, or has another schema.
     """
     try:
         collection = msgspec.json.decode(path.read_bytes(), type=Collection)
@@ -232,10 +232,10 @@ def read_profile(path: Path) -> Collection:
 
 
 def fresh_folder(folder: Path) -> Path:
-    """Make an empty folder, whatever was there before.
+    """Create an empty folder, replacing an existing one.
 
     Raises:
-        RocattnError: When the disk does not take it.
+        RocattnError: When it cannot be written.
     """
     try:
         if folder.exists():
@@ -247,7 +247,7 @@ def fresh_folder(folder: Path) -> Path:
 
 
 def _move_aside(out: Path) -> None:
-    """Move a collection into a new folder beside its own; whatever else is in its folder stays."""
+    """Move a collection into a new sibling folder; other files in its folder stay."""
     aside = next(
         folder
         for number in itertools.count(1)
@@ -255,7 +255,7 @@ def _move_aside(out: Path) -> None:
     )
     try:
         aside.mkdir()
-        for name in (PROFILE, PASSES, STATE):  # the state last: without it the rest is nobody's
+        for name in (PROFILE, PASSES, STATE):  # the state last: without it, the rest is not a collection
             if (out / name).exists():
                 (out / name).rename(aside / name)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Findings, and the texts of the profilers that lead to one.
+"""Findings, and the profilers' messages that lead to one.
 
-The texts are those of rocprofiler-sdk (source/bin/rocprofv3.py, source/lib), rocprofiler version 1 (bin/rpl_run.sh,
-src/core/context.h) and rocprofiler-compute (src/utils); those that only reports of users show name the report.
+The messages are from rocprofiler-sdk (source/bin/rocprofv3.py, source/lib), rocprofiler version 1 (bin/rpl_run.sh,
+src/core/context.h) and rocprofiler-compute (src/utils); those known only from users' reports cite the report.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ UNKNOWN, MIXED = "unknown_counter", "mixed_rocm"
 
 
 class PassFinding(msgspec.Struct, frozen=True):
-    """One thing that is wrong.
+    """One problem of a pass.
 
     Attributes:
-        code: A word for programs.
-        what: What is wrong.
+        code: For programs.
+        what: The problem.
         remedy: What to do.
-        level: An error costs the pass its data or its meaning.
-        stops: The passes after it would fail in the same way.
+        level: An error means that the pass has no usable data.
+        stops: Later passes would fail in the same way.
     """
 
     code: str
@@ -36,16 +36,16 @@ class PassFinding(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The one line for people."""
+        """The problem and the remedy in one line."""
         return f"{self.what}: {self.remedy}"
 
 
 @dataclass(frozen=True)
 class Symptom:
-    """A text that tells a situation; ``{1}`` in ``what`` is its first group.
+    """A message and its finding; ``{1}`` in ``what`` is the pattern's first group.
 
-    ``of_arch``: that group is an architecture, and only a text about the profiled one tells anything: rocprofv3 speaks
-    of every GPU of the machine.
+    ``of_arch``: that group is an architecture, and only messages about the profiled one count: rocprofv3 reports every
+    GPU of the machine.
     """
 
     code: str
@@ -57,9 +57,9 @@ class Symptom:
     of_arch: bool = False
 
 
-# Its groups: the architecture, what was asked for, what is known of it.
+# Its groups: the architecture, the requested counters, the known ones.
 _NOT_ALL = r"Unable to find all counters for agent \d+ \([^)]*?(gfx\w+)\) in \[([^\]]*)\]\. Found: \[([^\]]*)\]"
-# What rocprofv3 of ROCm 6.4 and later prints of every GPU without counter definitions, of hidden ones, too.
+# Printed by rocprofv3 of ROCm 6.4 and later for every GPU without counter definitions, hidden ones included.
 _NO_DEFINITIONS = r"for agent \d+ \((gfx\w+)\) :: Agent HW architecture is not supported"
 SYMPTOMS = (
     Symptom(
@@ -104,7 +104,7 @@ SYMPTOMS = (
     ),
     Symptom(
         "arch_without_counters",
-        # ROCm 6.2 and 6.3 look at every GPU, whatever ROCR_VISIBLE_DEVICES says.
+        # ROCm 6.2 and 6.3 examine every GPU, whatever ROCR_VISIBLE_DEVICES says.
         r"error code \d+: Agent HW architecture is not supported",
         "a GPU of this machine has no counter definitions, and rocprofv3 ends the application for it",
         "use rocprofv3 of ROCm 6.4 or later; a GPU that is not meant can be switched off in the firmware's settings",
@@ -220,7 +220,7 @@ SYMPTOMS = (
     ),
     Symptom(
         "tool_usage",
-        # The application may be a Python program with a parser of its own, so argparse's text counts by its program.
+        # The application may use argparse, too, so the message must name the profiler.
         r"(?m)(?:^(?:rocprof|omniperf)[\w .-]*: error: (?:unrecognized arguments|argument )"
         r"|Wrong option|Fatal error: Input file|conflicting value for)[^\n]*",
         "the profiler does not take our command line: its version is not what it seems",

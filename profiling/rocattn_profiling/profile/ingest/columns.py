@@ -1,7 +1,7 @@
-"""The names that the profilers' CSV files give to the same thing, over all tools and generations.
+"""The column names of the profilers' CSV files, over all tools and generations.
 
-Header names are compared in lower case with ``-`` as ``_``. Every generation of every tool is a subset of this list;
-what tells the generations apart is in `detect`.
+Header names are compared in lower case with ``-`` as ``_``. Every generation of every tool has a subset of these; see
+`detect` for how they are told apart.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAMES = {
 LABELS = frozenset({"kernel", "counter", "guid", "agent", "queue"})  # read as text; agent may be "Agent 4"
 FLOATS = frozenset({"value"})
 
-# Columns that describe a dispatch but that no table of ours holds: never counters.
+# Columns that describe a dispatch but are not read: never counters.
 IGNORED = frozenset({
     "category", "completens", "correlation_id", "dispatchns", "duration", "durationns", "fbar", "kernel_id", "kind",
     "node_id", "obj", "parent_stack_id", "queue_index", "region", "sig", "stack_id", "stream_id", "thread_id", "tid",
@@ -50,7 +50,7 @@ _REPEATED = re.compile(r"_(\d+)$")
 
 
 def plain(name: str) -> str:
-    """Return a header name as it is compared."""
+    """Return a header name in the form used for comparisons."""
     return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
@@ -60,7 +60,7 @@ def canonical(name: str) -> str | None:
 
 
 def positions(header: list[str]) -> dict[str, int]:
-    """Return where each of our columns stands; of a column that is repeated, the first."""
+    """Return the position of each of our columns; of a repeated column the first."""
     by_name: dict[str, int] = {}
     for position, name in enumerate(header):
         ours = canonical(name)
@@ -70,7 +70,7 @@ def positions(header: list[str]) -> dict[str, int]:
 
 
 def repeated_description(name: str) -> int | None:
-    """Return N of a column ``<description>_N`` that a merge of passes repeats (``Kernel_ID_3``), else None."""
+    """Return N if a column is a description repeated by a merge of passes (``Kernel_ID_3``), else None."""
     match = _REPEATED.search(name)
     if match is None:
         return None
@@ -79,5 +79,5 @@ def repeated_description(name: str) -> int | None:
 
 
 def is_description(name: str) -> bool:
-    """Return whether a column describes the dispatch (in contrast to a counter)."""
+    """Return whether a column describes the dispatch, as opposed to a counter."""
     return canonical(name) is not None or plain(name) in IGNORED or repeated_description(name) is not None

@@ -45,7 +45,7 @@ HEADER_BYTES = 1 << 20  # rocprof-compute's merged header has 2700 columns, 80 K
 _STRICT = {"int": "int64", "float": "float64", "label": "category"}
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _GZIP = b"\x1f\x8b"
-MOST_LINES = 64  # of one record; what is longer never ends, and joining it again and again would not either
+MOST_LINES = 64  # of one record; a longer one is taken as unterminated
 _LONGEST_NAME = 64
 _KEEP = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)  # the first bytes of a little-endian word
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -53,9 +53,9 @@ _EXACT = 9_000_000_000  # below it, value * 10^6 is exact in a float64
 
 
 class Utf8:
-    """Reads a file as UTF-8 bytes, whatever byte order mark it starts with; drops NUL bytes and counts them.
+    """Reads a file as UTF-8 bytes, whatever byte order mark it starts with; drops and counts NUL bytes.
 
-    What is compressed with gzip (tables of rocprof-compute 10.2) is decompressed.
+    Files compressed with gzip (tables of rocprof-compute 10.2) are decompressed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,9 +109,9 @@ class Header:
 
 
 def parse_header(start: bytes) -> Header | None:
-    """Return the header of a CSV file from its first bytes (UTF-8, no byte order mark), or None if it is no CSV.
+    """Return the header of a CSV file from its first bytes (UTF-8, no byte order mark), or None if it is not CSV.
 
-    A first line of one name is not taken for CSV.
+    A first line with a single name does not count as CSV.
     """
     end = start.find(b"\n")
     line = start if end < 0 else start[: end + 1]
@@ -135,10 +135,10 @@ class RecordBlock:
 
     Attributes:
         rows: How many records.
-        first_line: Line of the first one (a name that spans lines shifts what follows).
-        columns: Integers (`MISSING` where there is none), floats (NaN), and categoricals for text.
-        starts: Where runs of records of one dispatch start, if ``firsts`` is there.
-        firsts: The columns that are the same in all records of a run, once per run; None if they are in ``columns``.
+        first_line: Line of the first one (approximate after a name that spans lines).
+        columns: Integers (`MISSING` where absent), floats (NaN), and categoricals for text.
+        starts: Where runs of records of one dispatch start, if ``firsts`` is given.
+        firsts: The columns that are equal in all records of a run, once per run; None if they are in ``columns``.
     """
 
     rows: int
@@ -163,13 +163,13 @@ def blocks(
         path: The file.
         header: Its parsed first line.
         wanted: Column name -> (position, kind), the kind being "int", "float" or "label".
-        notes: Takes what is wrong.
-        by_dispatch: Whether consecutive records with one "dispatch" differ only in "counter" and "value", so that the
-            other columns need only be read once (in `RecordBlock.firsts`).
+        notes: Collects problems.
+        by_dispatch: Whether consecutive records with the same "dispatch" differ only in "counter" and "value", so that
+            the other columns are read once (in `RecordBlock.firsts`).
         block_bytes: Bytes per block.
 
     Raises:
-        UnreadableError: When a line is longer than any table's.
+        UnreadableError: When a line is too long for a table.
     """
     stream = Utf8(path)
     parser = _Parser(header, wanted, notes, by_dispatch=by_dispatch)
@@ -192,7 +192,7 @@ def blocks(
 
 
 def _chunks(stream: Utf8, header_bytes: int, size: int, notes: Notes) -> Iterator[bytes]:
-    """Yield pieces that end where a line ends."""
+    """Yield pieces that end at a line end."""
     held = last = b""
     skip = header_bytes
     while more := stream.read(size):
@@ -201,7 +201,7 @@ def _chunks(stream: Utf8, header_bytes: int, size: int, notes: Notes) -> Iterato
         cut = more.rfind(b"\n") + 1
         piece = b"".join([held, memoryview(more)[:cut]])
         held = more[cut:] if cut else held + more
-        more = b""  # blocks are large: no second one is kept while the first is read
+        more = b""  # blocks are large: do not keep a second one
         if cut:
             last = piece[-100:]
             yield piece
@@ -220,10 +220,10 @@ def _chunks(stream: Utf8, header_bytes: int, size: int, notes: Notes) -> Iterato
 
 
 def _as_long(line: bytes, before: bytes) -> bool:
-    """Return whether the last number of a line without an end has as many digits as that of the line before.
+    """Return whether the last number of an unterminated line has as many digits as that of the previous line.
 
-    The profilers end every line, so one that has none is cut, and its last number may have lost digits. Timestamps are
-    equally long, and values have the same number of decimals.
+    The profilers terminate every line, so this one is cut off and its last number may have lost digits. Timestamps have
+    equal lengths, and values the same number of decimals.
     """
     ours, theirs = (text.strip().rpartition(b",")[2].partition(b".") for text in (line, before))
     return len(ours[2]) == len(theirs[2]) and (bool(ours[1]) or len(ours[0]) == len(theirs[0]))
@@ -241,12 +241,12 @@ class _Parser:
         self._header, self._wanted, self._notes = header, wanted, notes
         self._by_dispatch = by_dispatch and {"dispatch", "kernel", "counter", "value"} <= set(wanted)
         self._name_at = wanted["kernel"][0] if "kernel" in wanted else None
-        self.unfinished = b""  # the begin of a record that the next block ends
+        self.unfinished = b""  # the start of a record that the next block completes
         self._edges = np.zeros(256, bool)
         self._edges[np.frombuffer(header.delimiter.encode() + b"\r\n", np.uint8)] = True
 
     def parse(self, data: bytes, line: int) -> RecordBlock:
-        """Return the records of a block, by the fastest way that reads them right."""
+        """Return the records of a block, read by the fastest method that is correct for them."""
         for attempt in (self._once_per_dispatch, self._whole) if self._by_dispatch else (self._whole,):
             try:
                 return attempt(data, line)
@@ -264,11 +264,11 @@ class _Parser:
         return RecordBlock(len(next(iter(columns.values()))), line, columns)
 
     def _once_per_dispatch(self, data: bytes, line: int) -> RecordBlock:
-        """Read the dispatch's number, the counter and the value of every line, and the rest of each first line.
+        """Read dispatch number, counter and value of every line, and the other columns of the first line per dispatch.
 
         Raises:
-            IrregularError: Where that does not pay or cannot be relied on: the first and the last line of a dispatch
-                must be of the same process and start time.
+            IrregularError: When this is not reliable: the first and the last line of a dispatch must have the same
+                process and start time.
         """
         width = len(self._header.names)
         lines = Lines(data, self._header.delimiter, width)
@@ -294,10 +294,10 @@ class _Parser:
         return RecordBlock(len(dispatch), line, columns, starts, firsts)
 
     def _check(self, data: bytes) -> None:
-        """Refuse what pandas would read without an error, but wrong.
+        """Refuse data that pandas would misread without an error.
 
-        That is the case for 8.1E+14, which it takes for an integer (the profilers write no capital E, spreadsheets do),
-        for quotes that do not pair, and for a quote with neither a delimiter nor a line end at its side.
+        That is 8.1E+14, which it takes for an integer (spreadsheets write a capital E, the profilers do not), unpaired
+        quotes, and a quote next to neither a delimiter nor a line end.
 
         Raises:
             IrregularError: When the data has any of these.
@@ -342,7 +342,7 @@ class _Parser:
         return columns
 
     def _convert(self, frame: pd.DataFrame, line: int) -> RecordBlock:
-        """Turn text into columns, noting what does not fit."""
+        """Convert text to columns, noting values that do not fit."""
         names = self._header.names
         label = next((position for position, kind in self._wanted.values() if kind == "label"), None)
         if label is not None:
@@ -387,14 +387,16 @@ class _Parser:
 
 
 class IrregularError(ValueError):
-    """Raised when a piece of CSV is not as regular as a fast way to read it needs; a slower way is tried."""
+    """Raised when a piece of CSV is too irregular for a fast method; a slower one is tried."""
 
 
 class Lines:
-    """The lines of a piece of CSV; every method takes and returns arrays over the lines.
+    """The fields of all lines of a piece of CSV, found by the positions of delimiters without splitting each line.
+
+    Every method takes and returns arrays over the lines.
 
     Raises:
-        IrregularError: When a line has less than so many fields, or the last line has no end.
+        IrregularError: When a line has fewer fields than that, or the last line is unterminated.
     """
 
     def __init__(self, data: bytes, delimiter: str, fields: int) -> None:
@@ -405,17 +407,17 @@ class Lines:
         self._commas = np.flatnonzero(self._text == ord(delimiter))
         self._after = np.searchsorted(self._commas, self.ends)  # delimiters up to the end of each line
         self._before = np.concatenate([[0], self._after[:-1]])
-        # A line may have more delimiters than fields: in a name.
+        # A line may have more delimiters than fields, in a name.
         if not data.endswith(b"\n") or (self._after - self._before < fields - 1).any():
             raise IrregularError("fields")
 
     def from_left(self, position: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return where the field at this position begins and ends, counted from the begins of the lines."""
+        """Return the start and end of the field at this position, counted from the left."""
         begin = self._commas[self._before + position - 1] + 1 if position else self.begins
         return begin, self._commas[self._before + position]
 
     def from_right(self, following: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return where the field that so many others follow begins and ends."""
+        """Return the start and end of the field that this many others follow."""
         end = self._commas[self._after - following] if following else self.ends
         return self._commas[self._after - following - 1] + 1, end
 
@@ -423,7 +425,7 @@ class Lines:
         """Return fields of digits as numbers.
 
         Raises:
-            IrregularError: When one of them is something else.
+            IrregularError: When one of them is not an integer.
         """
         width = end - begin
         if width.min() < 1 or width.max() > 18:
@@ -431,7 +433,7 @@ class Lines:
         shortest = int(width.min())
         value = np.zeros(len(begin), np.int64)
         for place in range(int(width.max())):
-            digit = self._text[begin + place] - np.uint8(ord("0"))  # what is below "0" becomes large
+            digit = self._text[begin + place] - np.uint8(ord("0"))  # characters below "0" wrap around
             if place < shortest:
                 if digit.max() > 9:
                     raise IrregularError("digit")
@@ -445,10 +447,10 @@ class Lines:
         return value
 
     def decimals(self, begin: NDArray[Any], end: NDArray[Any]) -> NDArray[np.float64]:
-        """Return fields as floats; those with six decimals, as rocprofv3 writes all from 1 on, are read together.
+        """Return fields as floats; those with six decimals, which rocprofv3 writes from 1 on, are vectorised.
 
         Raises:
-            ValueError: When a field is no finite number.
+            ValueError: When a field is not a finite number.
         """
         value = np.empty(len(begin), np.float64)
         usual = (end - begin >= 8) & (self._text[np.maximum(end - 7, 0)] == ord("."))
@@ -470,7 +472,7 @@ class Lines:
         """Return short fields of text without their quotes, as a categorical.
 
         Raises:
-            IrregularError: When one of them is long, or quoted in one line and not in another.
+            IrregularError: When one of them is too long, or quoted in one line and not in another.
         """
         length = end - begin
         if length.min() < 0 or length.max() > _LONGEST_NAME:
@@ -489,7 +491,7 @@ class Lines:
         codes, unique = pd.factorize(key)
         first = np.empty(len(unique), np.intp)
         first[codes[::-1]] = np.arange(len(codes))[::-1]
-        if not all((word == word[first][codes]).all() for word in held):  # two names with one key
+        if not all((word == word[first][codes]).all() for word in held):  # a hash collision
             raise IrregularError("name")
         pairs = zip(begin[first].tolist(), end[first].tolist(), strict=True)
         texts = [self._bytes[a:b].decode(errors="replace").strip('"') for a, b in pairs]
@@ -507,9 +509,9 @@ class Lines:
 def split_records(
     data: bytes, fields: int, delimiter: str, name_at: int | None, line: int, notes: Notes
 ) -> tuple[list[list[str]], bytes]:
-    """Return the fields of every record, and the begin of one that is not complete yet.
+    """Return the fields of every record, and the start of an incomplete one.
 
-    What cannot be split is dropped and noted.
+    Lines that cannot be split are dropped and noted.
 
     Args:
         data: Complete lines.
@@ -517,10 +519,10 @@ def split_records(
         delimiter: The character between them.
         name_at: Position of the kernel name, or None if the table has none.
         line: Line number of the first line.
-        notes: Takes what is wrong.
+        notes: Collects problems.
     """
     rows: list[list[str]] = []
-    held: list[str] = []  # lines of a record that has not ended yet
+    held: list[str] = []  # lines of an incomplete record
     began = line
     for number, raw in enumerate(data.decode(errors="replace").removesuffix("\n").split("\n"), line):
         text = raw.removesuffix("\r")
@@ -529,7 +531,7 @@ def split_records(
         record = _split(text, fields, delimiter, name_at)
         if record is None and held:
             record = _split("\n".join([*held, text]), fields, delimiter, name_at)
-        elif held:  # this line is a record of its own: what was held never ended
+        elif held:  # this line is a complete record, so the previous one never ended
             drop(notes, began, len(held))
             held = []
         if record is not None:
@@ -539,7 +541,7 @@ def split_records(
         if not held:
             began = number
         held.append(text)
-        if len(held) > MOST_LINES or '"' not in held[0]:  # only a quoted name goes on in the next line
+        if len(held) > MOST_LINES or '"' not in held[0]:  # only a quoted name may span lines
             drop(notes, began, len(held))
             held = []
     return rows, "".join(f"{text}\n" for text in held).encode()
@@ -554,7 +556,7 @@ def drop(notes: Notes, line: int, count: int) -> None:
 
 
 def _split(text: str, fields: int, delimiter: str, name_at: int | None) -> list[str] | None:
-    """Return the fields of one record, or None if the text is not one."""
+    """Return the fields of one record, or None if the text is not a record."""
     try:
         rows = list(csv.reader([text], delimiter=delimiter, strict=True))
     except csv.Error:
@@ -573,7 +575,7 @@ def _split(text: str, fields: int, delimiter: str, name_at: int | None) -> list[
 
 
 def _plain(pieces: Sequence[str]) -> list[str] | None:
-    """Return fields without their quotes, or None if one of them holds a quote or a line end."""
+    """Return fields without their quotes, or None if one of them contains a quote or a line end."""
     fields = [
         piece[1:-1] if len(piece) > 1 and piece[0] == piece[-1] == '"' else piece for piece in map(str.strip, pieces)
     ]

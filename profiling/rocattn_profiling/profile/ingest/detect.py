@@ -1,7 +1,7 @@
-"""What a file is, by its content: tool, generation, kind, and which reader takes it.
+"""Detect a file's tool, generation and kind from its content, and the reader for it.
 
-Names do not decide (people rename files), except where the content is the same for two things: a ``*_stats.csv`` of
-kernels and one of API calls differ only in the names they list.
+File names are ignored, since people rename files. A ``*_stats.csv`` of kernels and one of API calls differ only in the
+names they list.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 1 << 16
 
-# What a file tells: (tool, generation, kind, evidence) and how to read it.
+# What is detected: tool, generation, kind and evidence.
 Facts = tuple[str, str, str, str]
 
 V3, V2, V1, COMPUTE = "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute"
@@ -40,11 +40,11 @@ V3, V2, V1, COMPUTE = "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute"
 
 @dataclass(frozen=True)
 class DetectedFile:
-    """A file and what it is.
+    """A file with its detected format.
 
     Attributes:
         path: The file.
-        source: What is known of it before it is read; ``skipped`` says why there is nothing to read.
+        source: Everything known before it is read; ``skipped`` is the reason if there is nothing to read.
         reader: Reads it into a part, or None.
         family: "csv", "json", "rocpd" or "chrome": formats that one run may write side by side.
     """
@@ -55,16 +55,16 @@ class DetectedFile:
     family: str = "csv"
 
     def is_log_of_compute(self) -> bool:
-        """Return whether this is text that rocprof-compute wrote."""
+        """Return whether this is text written by rocprof-compute."""
         return self.source.kind == "other" and self.source.tool == COMPUTE
 
 
 def detect(path: Path, shown: str) -> DetectedFile:
-    """Return what a file is; never raises for its content.
+    """Return a file's format; never raises because of its content.
 
     Args:
         path: The file.
-        shown: How it is named in messages.
+        shown: Its name in messages.
 
     Raises:
         OSError: When it cannot be read at all.
@@ -110,7 +110,7 @@ def _by_content(path: Path, shown: str) -> DetectedFile:
 
 
 def _as_filled(header: Header, head: bytes) -> Header:
-    """Return a header without the two columns that rocprofv2 names and does not fill in rocprof v1's layout (6.1)."""
+    """Return a header without the two columns that rocprofv2 (6.1) names but does not fill in rocprof v1's layout."""
     names = [name for name in header.names if name not in {"sig", "obj"}]
     first = next((line for line in head[header.bytes :].splitlines() if line.strip()), b"")
     try:
@@ -159,7 +159,7 @@ def _json(path: Path, shown: str, head: bytes) -> DetectedFile:
 
 
 def _csv(path: Path, shown: str, header: Header, head: bytes) -> DetectedFile | None:
-    """Return what a CSV file is, or None if its header is no profiler's."""
+    """Return the format of a CSV file, or None if the header is not from a profiler."""
     names = {columns.plain(name) for name in header.names}
     ours = set(columns.positions(header.names))
     reader: Callable[[Path, Header, FilePart], FilePart]
@@ -188,7 +188,7 @@ def _read_trace(path: Path, header: Header, part: FilePart) -> FilePart:
     return read_long(path, header, part)
 
 
-# Columns of the other tables, what they are, and their reader.
+# The other tables: columns, facts, and reader.
 _SMALL: tuple[tuple[set[str], Facts, Callable[[Path, Header, FilePart], FilePart]], ...] = (
     (
         {"agent_type", "gfx_target_version", "cu_count"},
@@ -213,7 +213,7 @@ def _derived(path: Path, shown: str, names: set[str]) -> DetectedFile | None:
     return None
 
 
-# Tables of profilers that hold no dispatches: columns, tool, why they are not read.
+# Tables of profilers without dispatches: columns, tool, why they are not read.
 _DERIVED = (
     ({"sum(ns)", "count"}, COMPUTE, "its top kernels are computed from pmc_perf.csv, which is read"),
     ({"kernel_name", "dispatch_id", "gpu_id"}, COMPUTE, "a list of the dispatches of pmc_perf.csv, which is read"),
@@ -246,7 +246,7 @@ def _is_convert(header: Header, names: set[str]) -> bool:
     return "guid" in names or bool({"Lds_Block_Size", "Vgpr_Count", "Lds_Size"} & set(header.names))
 
 
-# What rocprofv3's counter file lacks, up to which version.
+# Columns missing in rocprofv3's counter file, up to which version.
 _LONG = (
     ("kernel_id", "6.2.0 to 6.2.2", "no Kernel_Id"),
     ("start_timestamp", "6.2.4", "no timestamps"),
@@ -296,7 +296,7 @@ def _wide(header: Header, names: set[str], head: bytes) -> Facts:
     return V2, "", kind, evidence
 
 
-# Names that only the statistics of API calls, copies and domains list.
+# Names that occur only in statistics of API calls, copies and domains.
 _API = re.compile(
     r"^(_*hip[A-Z_]\w*|hsa_\w+|roctx\w*|nccl\w*|Copy\w+To\w+|async-copy|MEMORY_COPY\w*|[A-Z_]+_API\w*|KERNEL_DISPATCH)$"
 )
@@ -315,7 +315,7 @@ def _statistics(path: Path, shown: str, header: Header, names: set[str], head: b
     return DetectedFile(path, source, lambda part: read_statistics(path, header, part))
 
 
-# What else lies beside profiles: pattern of the first bytes, tool, what it is.
+# Other files that accompany profiles: pattern of the first bytes, tool, description.
 _TEXTS = (
     (rb"(?m)^\s*pmc\s*:", "", "a profiler's input file (lists of counters)"),
     (rb"(?m)^(jobs|metrics)\s*:", V3, "a profiler's input file (jobs)"),
@@ -335,7 +335,7 @@ def _text_tool(head: bytes) -> str:
 
 
 def _other(head: bytes, nuls: int) -> str:
-    """Return why a file that is no table is not read."""
+    """Return why a file that is not a table is not read."""
     if nuls * 10 > len(head) or re.search(rb"[\x01-\x08\x0e-\x1a]", head[:4096]):
         return "a binary file of no layout that is read (rocpd, JSON and CSV are: rocprofv3 -f csv json rocpd)"
     for pattern, _, what in _TEXTS:
@@ -351,9 +351,9 @@ _OF_A_WORKLOAD = frozenset({
 
 
 def within_workload(file: DetectedFile, generation: str, version: str) -> DetectedFile:
-    """Return a file of a folder that has a sysinfo.csv: its tables are rocprof-compute's, of that generation.
+    """Return a file of a folder with a sysinfo.csv: its tables are rocprof-compute's, of that generation.
 
-    rocprof-compute keeps the files of the rocprof that it called, so their columns alone cannot tell.
+    rocprof-compute keeps the files of the rocprof that it called, so their columns are not sufficient.
     """
     if file.source.kind not in _OF_A_WORKLOAD:
         return file

@@ -1,4 +1,4 @@
-"""Counters that a file splits over hardware instances: summed, with the largest kept; and accumulators named.
+"""Combine counters that a file splits over hardware instances (sum and maximum), and name accumulators.
 
 ``TCC_HIT[0] ... TCC_HIT[15]`` are the channels of one counter, and rocpd and JSON have one record per instance. The
 CSV files of rocprofv3 are already summed.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_COUNTERS = 30_000  # the largest real file has 2700 columns; codes are 16 bits
 ACCUMULATOR = "SQ_ACCUM_PREV_HIRES"
-_AT_ONCE = 1 << 18  # values whose counters are compared at once
+_AT_ONCE = 1 << 18  # values compared per step
 _INSTANCE = re.compile(r"^(.+?)\[\d+\]$")
 _LEVEL = re.compile(r"^SQC?_\w*LEVEL")
 
@@ -34,7 +34,7 @@ def base_name(counter: str) -> str:
 
 
 def accumulator_names(counters: Sequence[str]) -> dict[str, str]:
-    """Return what to call the accumulator of a pass: after the level counter that it integrates.
+    """Return the name of a pass's accumulator: after the level counter that it integrates.
 
     The hardware accumulates the one level counter that is programmed beside it (``accumulate(X, HIGH_RES)``).
     """
@@ -54,7 +54,7 @@ def combine(
         code: Counter of each value, an index into ``names``.
         value: The values.
         names: Counter names as the file has them.
-        notes: Takes what is wrong.
+        notes: Collects problems.
 
     Raises:
         UnreadableError: When there are more counter names than any GPU has.

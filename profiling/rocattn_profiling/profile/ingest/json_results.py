@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 LARGEST_BYTES = 1 << 30  # decoding takes several times the file's size in memory
-# A text, which may hold anything, or one of the words outside of a text.
+# A string, or one of the words outside of a string.
 _WORDS = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?\b(?:NaN|Inf(?:inity)?)\b', re.DOTALL)
 
 
@@ -52,13 +52,13 @@ class Sizes(msgspec.Struct):
     z: int = 1
 
     def product(self) -> int:
-        """Return the work-items, or `MISSING` if they are no sizes."""
+        """Return the number of work-items, or `MISSING` if a size is invalid."""
         total = self.x * self.y * self.z
         return total if min(self.x, self.y, self.z) >= 0 and total < 2**62 else MISSING
 
 
 class DispatchInfo(msgspec.Struct):
-    """What was dispatched."""
+    """A kernel dispatch."""
 
     dispatch_id: int
     kernel_id: int
@@ -71,7 +71,7 @@ class DispatchInfo(msgspec.Struct):
 
 
 class Dispatch(msgspec.Struct):
-    """A kernel dispatch with its times."""
+    """A kernel dispatch and its times."""
 
     dispatch_info: DispatchInfo
     start_timestamp: int = MISSING
@@ -116,13 +116,13 @@ class Counter(msgspec.Struct):
 
 
 class Callbacks(msgspec.Struct):
-    """What was collected in callbacks."""
+    """Records collected in callbacks."""
 
     counter_collection: list[CounterCollection] = []
 
 
 class Buffers(msgspec.Struct):
-    """What was collected in buffers."""
+    """Records collected in buffers."""
 
     kernel_dispatch: list[Dispatch] = []
     counter_collection: list[CounterCollection] = []
@@ -153,10 +153,10 @@ class Document(msgspec.Struct, rename={"processes": "rocprofiler-sdk-tool"}):
 
 
 def decode(path: Path, kind: type[Any]) -> Any:
-    """Return a JSON file as this type.
+    """Decode a JSON file as this type.
 
     Raises:
-        UnreadableError: When it is too large, cut off, no JSON, or not of this type.
+        UnreadableError: When it is too large, cut off, not JSON, or not of this type.
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
@@ -178,7 +178,7 @@ def _decoded(data: mmap.mmap, kind: type[Any]) -> Any:
         return msgspec.json.decode(data, type=kind, strict=False)
     except msgspec.ValidationError:
         raise
-    except (msgspec.DecodeError, UnicodeDecodeError):  # names may have any bytes, as a code object has them
+    except (msgspec.DecodeError, UnicodeDecodeError):  # names may contain any bytes of the code object
         text = data[:].decode(errors="replace").encode()
         return msgspec.json.decode(with_null(text), type=kind, strict=False)
 
@@ -284,9 +284,9 @@ class _Table:
         if self._values:
             row, code, value = (np.array(column) for column in zip(*self._values, strict=True))
             names = list(self._counters.codes)
-            unread = Notes("")  # several records per counter are this format's rule, not a problem
+            unread = Notes("")  # several records per counter are normal in this format
             frames = combine(row.astype(np.int32), code, value.astype(np.float64), names, unread)
-            known = frames[0]["value"].notna()  # a sum of which an instance is not known is not, either
+            known = frames[0]["value"].notna()  # a sum with an unknown instance is unknown
             self._notes.add(
                 "{n} counter values are missing or no numbers", "treated as not measured", count=int((~known).sum()),
             )  # fmt: skip

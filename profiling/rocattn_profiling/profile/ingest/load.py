@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 MOST_FILES = 20_000
 _VERSION = re.compile(rb"(?mi)^(?:omniperf|rocprof(?:iler)?-compute) version:? +([\w.+-]{1,40})")
-# What rocprofv3 appends to the name of a run; what stands before is the run.
+# Suffixes that rocprofv3 appends to the name of a run.
 _SUFFIX = re.compile(
     r"_?(counter_collection(_trace)?|kernel_trace|kernel_stats|agent_info|results|domain_stats|[a-z]+_api_(trace|stats)|"
     r"memory_copy_(trace|stats))$"
 )
-_AT_ONCE = 1 << 16  # values that are looked at together
+_AT_ONCE = 1 << 16  # values per step
 _FEWEST_ROUNDED = 3
-_SEVEN_DIGITS = 1_000_000  # from here on, six significant digits leave a zero at the end
+_SEVEN_DIGITS = 1_000_000  # from here on, a value of six significant digits ends in a zero
 
 
 def read(paths: Sequence[str | os.PathLike[str]]) -> Profile:
@@ -57,7 +57,7 @@ def read(paths: Sequence[str | os.PathLike[str]]) -> Profile:
 
 
 def describe(paths: Sequence[str | os.PathLike[str]]) -> list[FileSummary]:
-    """Say of every file in these paths what wrote it, what it holds and what is wrong in it.
+    """Describe every file in these paths: its tool, its contents and its problems.
 
     Raises:
         RocattnError: When a path does not exist.
@@ -104,7 +104,7 @@ def _load(paths: Sequence[str | os.PathLike[str]]) -> list[FilePart]:
 
 
 def _root_names(roots: list[Path]) -> list[str]:
-    """Return a name for each root that tells it from the others; one root needs none."""
+    """Return a distinguishing name for each root; a single root needs none."""
     folders = [root if root.is_dir() else root.parent for root in roots]
     distinct = list(dict.fromkeys(map(os.path.realpath, folders)))
     if len(distinct) < 2:
@@ -114,7 +114,7 @@ def _root_names(roots: list[Path]) -> list[str]:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Yield the files below a path in natural order; hidden folders are left out, and no folder is visited twice."""
+    """Yield the files below a path in natural order, without hidden folders; no folder is visited twice."""
     if not root.exists():
         raise RocattnError(f"no such file or folder: {root}")
     if not root.is_dir():
@@ -124,7 +124,7 @@ def _files(root: Path) -> Iterator[Path]:
     count = 0
     for folder, folders, files in os.walk(root, followlinks=True):
         about = os.stat(folder)  # noqa: PTH116 - os.walk speaks strings
-        if (about.st_dev, about.st_ino) in visited:  # a link to a folder above would go round for ever
+        if (about.st_dev, about.st_ino) in visited:  # a link to a parent folder would recurse forever
             folders.clear()
             continue
         visited.add((about.st_dev, about.st_ino))
@@ -194,7 +194,7 @@ def _stated_version(log: Path) -> str:
 
 
 def _read_one(file: DetectedFile, folder: Path, label: str) -> FilePart:
-    """Read one file; whatever is wrong with it becomes a problem of this file alone."""
+    """Read one file; any error becomes a problem of this file only."""
     stem = file.path.stem.removesuffix(".csv")  # of a compressed table
     run = _SUFFIX.sub("", stem) if file.source.tool == "rocprofv3" else stem
     part = FilePart(file.source, scope=str(folder), family=file.family)
@@ -223,7 +223,7 @@ def _broken(source: Source, what: str, remedy: str, line: int | None = None) -> 
 
 
 def check(part: FilePart) -> None:
-    """Look through what was read from one file; impossible times are removed."""
+    """Note problems in the values of one file, and remove impossible times."""
     if not len(part.dispatches):
         return
     notes = Notes(part.source.file)
@@ -233,7 +233,7 @@ def check(part: FilePart) -> None:
 
 
 def _check_times(part: FilePart, notes: Notes) -> None:
-    """Remove times that are no duration: it must be positive."""
+    """Remove times whose duration is not positive."""
     times = part.dispatches[["start_ns", "end_ns"]]
     start, end = (times[name].to_numpy(np.int64, na_value=MISSING) for name in times)
     half = (start == MISSING) != (end == MISSING)
@@ -254,7 +254,7 @@ def _check_counters(part: FilePart, notes: Notes) -> None:
         return
     row = part.counters["row"].to_numpy()
     counts = np.zeros(len(part.dispatches), np.int64)
-    for begin in range(0, len(row), 16 * _AT_ONCE):  # bincount makes 64-bit copies of what it counts
+    for begin in range(0, len(row), 16 * _AT_ONCE):  # bincount makes 64-bit copies
         counts += np.bincount(row[begin : begin + 16 * _AT_ONCE], minlength=len(counts))
     passes = part.dispatches["pass"].cat.codes.to_numpy()
     most = np.zeros(passes.max() + 1, np.int64)
@@ -268,9 +268,9 @@ def _check_counters(part: FilePart, notes: Notes) -> None:
 
 
 def _rounded_to_six_digits(values: NDArray[np.float64]) -> bool:
-    """Return whether all large values, and at least three different, are rounded; one that is not ends the search.
+    """Return whether all large values are rounded, and at least three of them differ.
 
-    A count that every launch has alike (1228800 waves) is no sign of rounding.
+    A count that is equal in every launch (1228800 waves) does not indicate rounding.
     """
     distinct: set[float] = set()
     for begin in range(0, len(values), _AT_ONCE):

@@ -58,7 +58,7 @@ def number_in(text: str) -> int:
 
 
 def wanted_columns(header: Header) -> dict[str, tuple[int, str]]:
-    """Return which columns of a header to read, and as what."""
+    """Return the columns of a header to read: position and kind by name."""
     return {
         name: (position, "label" if name in columns.LABELS else "float" if name in columns.FLOATS else "int")
         for name, position in columns.positions(header.names).items()
@@ -70,7 +70,7 @@ def read_long(path: Path, header: Header, part: FilePart) -> FilePart:
     notes = Notes(part.source.file)
     wanted = wanted_columns(header)
     reader = _LongReader(wanted, notes)
-    by_dispatch = not {"guid", "replay"} & set(wanted)  # which also tell rows apart
+    by_dispatch = not {"guid", "replay"} & set(wanted)  # which also distinguish rows
     for block in blocks(path, header, wanted, notes, by_dispatch=by_dispatch):
         reader.take(block)
     reader.finish(part)
@@ -108,7 +108,7 @@ class _LongReader:
         if "counter" in coded:
             lengths = np.diff(np.append(starts, rows))
             if self._runs and all(self._runs[-1][name][-1] == values[0] for name, values in runs.items()):
-                runs = {name: values[1:] for name, values in runs.items()}  # a dispatch that began in the last block
+                runs = {name: values[1:] for name, values in runs.items()}  # a dispatch that started in the last block
                 self._seen -= 1
             numbers = np.arange(self._seen, self._seen + len(starts), dtype=np.int32)
             self._rows.append(np.repeat(numbers, lengths))
@@ -133,7 +133,7 @@ class _LongReader:
         return np.asarray(values)
 
     def _usable(self, coded: dict[str, NDArray[Any]], block: RecordBlock) -> NDArray[np.bool_]:
-        """Return which rows have what a row needs: a dispatch number where there are numbers, and a value."""
+        """Return the mask of rows that have a dispatch number (if the table has them) and a value."""
         keep = np.ones(block.rows, bool)
         if "dispatch" in coded:
             keep &= coded["dispatch"] != MISSING
@@ -152,7 +152,7 @@ class _LongReader:
 
     @staticmethod
     def _run_starts(coded: dict[str, NDArray[Any]], rows: int) -> NDArray[np.intp]:
-        """Return where the dispatch changes; in a trace every row is one."""
+        """Return where the dispatch changes; in a trace every row is a dispatch."""
         if "counter" not in coded:
             return np.arange(rows)
         changes = np.zeros(rows, bool)
@@ -163,7 +163,7 @@ class _LongReader:
         return np.flatnonzero(changes)
 
     def finish(self, part: FilePart) -> None:
-        """Fill the part with what was read."""
+        """Fill the part with the rows read."""
         if not self._runs:
             part.skip("it holds no rows: nothing was dispatched, or a filter excluded everything")
             return
@@ -184,7 +184,7 @@ class _LongReader:
         agents = self._numbers["agent"]
         part.by_node = part.source.tool == "rocprofv3" and bool(agents) and all(map(str.isdecimal, agents))
         part.dispatches = self._frame(runs, part.pass_label, passes)
-        del runs  # before the counters are joined, which takes twice their memory for a moment
+        del runs  # joining the counters briefly takes twice their memory
         if "counter" in self._wanted:
             rows = joined(self._rows)
             rows = rows if row_of_run is None else row_of_run[rows]
@@ -211,7 +211,7 @@ class _LongReader:
 
 
 def product(sizes: Mapping[str, NDArray[Any]], whole: str) -> NDArray[np.int64]:
-    """Return the work-items of a launch or group from its x, y and z; unknown where one of them is."""
+    """Return the number of work-items from its x, y and z; unknown if one of them is."""
     total = np.ones(len(sizes[f"{whole}_x"]), np.int64)
     unknown = np.zeros(len(total), bool)
     for axis in "xyz":
@@ -226,14 +226,14 @@ def product(sizes: Mapping[str, NDArray[Any]], whole: str) -> NDArray[np.int64]:
 def resolve(
     runs: Mapping[str, NDArray[Any]], notes: Notes
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]] | None:
-    """Tell which runs of rows are the same dispatch, and to which pass each dispatch belongs.
+    """Determine which runs of rows are the same dispatch, and the pass of each dispatch.
 
-    A dispatch number that comes again with the same kernel and grid but another start time is another pass of the
-    same application; with another kernel or grid the number was reused (several processes or devices).
+    A dispatch number that is repeated with the same kernel and grid but another start time is another pass of the
+    application; with another kernel or grid the number was reused (several processes or devices).
 
     Args:
-        runs: Columns of the runs of rows; those of `_IDENTITY` that the file has decide.
-        notes: Takes what is wrong.
+        runs: Columns of the runs of rows, compared by those of `_IDENTITY` that the file has.
+        notes: Collects problems.
 
     Returns:
         Index of the first run of each dispatch, each run's dispatch, and each dispatch's pass; None if every run is a
@@ -269,10 +269,10 @@ def resolve(
 
 
 def read_by_number(path: Path, header: Header, part: FilePart) -> FilePart:
-    """Read a file of counters with the launches and the kernels that stand beside it.
+    """Read a file of counters with the launches and the kernels next to it.
 
     Raises:
-        UnreadableError: When one of those is not there.
+        UnreadableError: When one of them is missing.
     """
     notes = Notes(part.source.file)
     symbols = _symbols(*_beside(path, "kernel_symbols"))
@@ -300,14 +300,14 @@ def read_by_number(path: Path, header: Header, part: FilePart) -> FilePart:
 
 
 def _looked_up(numbers: NDArray[np.int64], known: dict[int, int]) -> NDArray[np.int64]:
-    """Return what is known for each of these numbers."""
+    """Return the known value of each of these numbers."""
     distinct, at = np.unique(numbers, return_inverse=True)
     values: NDArray[np.int64] = np.array([known[int(number)] for number in distinct], np.int64)[at]
     return values
 
 
 def _symbols(path: Path, header: Header) -> dict[int, tuple[str, int, int, int]]:
-    """Return name and registers (`MISSING` where not stated) of each kernel's number."""
+    """Return name and registers (`MISSING` if not stated) by kernel number."""
     symbols = {}
     for row in rows_of(path, header):
         if row["kernel_id"].isdecimal():
@@ -318,7 +318,7 @@ def _symbols(path: Path, header: Header) -> dict[int, tuple[str, int, int, int]]
 
 
 def _beside(path: Path, kind: str) -> tuple[Path, Header]:
-    """Return the file of this kind that belongs to a file of counters, and its header."""
+    """Return the file of this kind for a file of counters, and its header."""
     known = _COUNTERS in path.name
     other = path.with_name(path.name.replace(_COUNTERS, kind, 1) if known else f"{kind}_….csv.gz")
     if not known or not other.is_file():
@@ -337,7 +337,7 @@ def _beside(path: Path, kind: str) -> tuple[Path, Header]:
 
 
 def _launches(path: Path, header: Header, symbols: Collection[int], notes: Notes) -> dict[str, NDArray[np.int64]]:
-    """Return the columns of the launches whose kernel is known, each launch once."""
+    """Return the columns of the launches with a known kernel, each launch once."""
     wanted = wanted_columns(header) | {"kernel_id": (header.names.index("kernel_id"), "int")}
     pieces: dict[str, list[NDArray[np.int64]]] = {name: [] for name in wanted}
     for block in blocks(path, header, wanted, notes):
@@ -357,7 +357,7 @@ def _launches(path: Path, header: Header, symbols: Collection[int], notes: Notes
 def _counters(
     path: Path, header: Header, launches: NDArray[np.int64], notes: Notes
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the counters' and the instances' frames; rows of launches that are not known are left out."""
+    """Return the counters' and the instances' frames, without rows of unknown launches."""
     wanted = {name: at for name, at in wanted_columns(header).items() if name in {"dispatch", "counter", "value"}}
     names = Vocabulary()
     index = pd.Index(launches)
@@ -374,5 +374,5 @@ def _counters(
         rows.append(row[keep].astype(np.int32))
         codes.append(names.encode(block.columns["counter"])[keep].astype(np.int16))
         values.append(value[keep])
-    several = Notes("")  # that a counter has a row per instance is how these files are
+    several = Notes("")  # several rows per counter are normal in these files
     return combine(joined(rows), joined(codes), joined(values), list(names.codes), several)

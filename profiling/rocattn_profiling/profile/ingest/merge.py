@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.profile.ingest.table import Source
 
 
-# Formats that one run may write side by side, the fullest first.
+# Formats that one run may write concurrently, in order of completeness.
 _FULLEST = ("rocpd", "json", "csv", "chrome")
 _MERGED = "counters (merged passes)"
 _OF_PASSES = {"counters (wide)", "counters (long)", "counters (by number)"}
@@ -52,9 +52,9 @@ def arrange(parts: Sequence[FilePart]) -> None:
 
 
 def _skip_merged_tables(parts: Sequence[FilePart]) -> None:
-    """Skip rocprof-compute's merged table where the files of its passes are all there: they are exact, it is not.
+    """Skip rocprof-compute's merged table if the files of all its passes are present: they are exact, it is not.
 
-    From 3.6 on its analyze writes that table, always under this name, in the layout of the passes' own files.
+    From 3.6 on ``analyze`` writes that table, always under this name, in the layout of the passes' own files.
     """
     folders: dict[str, list[FilePart]] = defaultdict(list)
     for part in parts:
@@ -80,7 +80,7 @@ def _empty(part: FilePart, why: str) -> None:
 
 
 def _skip_repeated_formats(run: Sequence[FilePart]) -> None:
-    """Keep one format of a run that wrote several: the one with the most counters, then dispatches."""
+    """Keep one format of a run that wrote several: one with counters, then the one with the most dispatches."""
     families = {part.family for part in run}
     if len(families) < 2:
         return
@@ -100,7 +100,7 @@ def _skip_repeated_formats(run: Sequence[FilePart]) -> None:
 
 
 def _complete_with_traces(run: Sequence[FilePart]) -> None:
-    """Fill times and queues of counters' rows from the kernel trace of the same run; other rows stay its own."""
+    """Fill in times and queues of counters' rows from the kernel trace of the same run, which keeps the other rows."""
     counters = [part for part in run if len(part.counters)]
     for trace in (part for part in run if part.timing):
         for part in counters:
@@ -128,7 +128,7 @@ def _complete(part: FilePart, trace: FilePart) -> None:
 
 
 def _keys(dispatches: pd.DataFrame, *, by_number: bool) -> pd.DataFrame:
-    """Return what identifies a dispatch in two files of one run: its number, or its place among equal launches."""
+    """Return the key of each dispatch in two files of one run: its number, or its rank among equal launches."""
     names = ["process", "kernel", "grid", "block"]
     keys = dispatches[names].copy()
     keys["kernel"] = keys["kernel"].astype("object")
@@ -145,7 +145,7 @@ def _unique(keys: pd.DataFrame) -> bool:
 
 
 def _name_pass(run: Sequence[FilePart], label: str) -> None:
-    """Take the process id out of the pass's name: ``NAME_%pid%`` gives each process of one pass a file."""
+    """Remove the process id from the pass's name: ``NAME_%pid%`` gives each process of a pass its own file."""
     pids = {int(pid) for part in run for pid in part.dispatches["process"].unique() if pid >= 0}
     folder, _, stem = label.rpartition("/")
     if not pids and stem.isdecimal() and len(stem) < 10:  # the default name of rocprofv3: <pid>_kernel_trace.csv
@@ -165,7 +165,7 @@ def _name_pass(run: Sequence[FilePart], label: str) -> None:
 
 
 def apart(parts: Iterable[FilePart]) -> None:
-    """Give processes of one pass that share a process id (two hosts, a reused id) numbers of their own."""
+    """Renumber processes of one pass that share a process id (two hosts, a reused id)."""
     passes: dict[str, list[FilePart]] = defaultdict(list)
     for part in parts:
         for label in part.dispatches["pass"].cat.categories if len(part.dispatches) else ():
@@ -192,7 +192,7 @@ def apart(parts: Iterable[FilePart]) -> None:
 
 
 def assemble(parts: list[FilePart]) -> Profile:
-    """Return the profile of all parts. The parts are used up."""
+    """Return the profile of all parts. Consumes the parts."""
     arrange(parts)
     apart(parts)
     profile = Profile(provenance=[part.source for part in parts])
@@ -213,7 +213,7 @@ def assemble(parts: list[FilePart]) -> Profile:
 
 
 def _stack(parts: Sequence[FilePart], name: str, dtypes: dict[str, str]) -> pd.DataFrame:
-    """Join one frame of every part, a column at a time, letting go of each part's column once it is copied."""
+    """Concatenate one frame of every part, column by column, freeing each part's column once it is copied."""
     frames = [getattr(part, name) for part in parts if len(getattr(part, name))]
     if not frames:
         return empty(dtypes)
@@ -232,7 +232,7 @@ def _stack(parts: Sequence[FilePart], name: str, dtypes: dict[str, str]) -> pd.D
 
 
 def _union(pieces: list[Any]) -> Any:
-    """Join categoricals whose categories differ."""
+    """Concatenate categoricals with different categories."""
     names: dict[str, int] = {}
     codes = []
     for piece in pieces:
@@ -242,11 +242,11 @@ def _union(pieces: list[Any]) -> Any:
 
 
 def _number_agents(profile: Profile, parts: Sequence[FilePart]) -> None:
-    """Make one table of the GPUs, and let every dispatch point into it.
+    """Build one table of the GPUs, and index it by dispatch.
 
-    A dispatch's GPU is looked for in its own file, then in its folder, then in the folders above; numbers of another
-    folder mean nothing, because that may be another machine. The files of every pass describe the same GPUs: equal
-    ones are one row.
+    A dispatch's GPU is looked up in its own file, then in its folder, then in the parent folders; numbers of another
+    folder are ignored, since that may be another machine. The files of every pass describe the same GPUs, so equal ones
+    become one row.
     """
     rows: list[dict[str, Any]] = []
     known: dict[tuple[Any, ...], int] = {}
@@ -271,14 +271,14 @@ def _number_agents(profile: Profile, parts: Sequence[FilePart]) -> None:
 
 
 def _by_node(number: Any) -> Any:
-    """Return the key of a GPU that a file calls by its node id: rocprofv3 did so up to 6.4, where later ones number."""
+    """Return the key of a GPU that a file identifies by node id, as rocprofv3 did up to 6.4 (later by number)."""
     return None if number is None else -1 - number
 
 
 def _places(
     part: FilePart, numbers: NDArray[np.int64], described: dict[str, dict[int | None, int]], rows: list[dict[str, Any]]
 ) -> NDArray[np.int64]:
-    """Return the row in the agents' table of each dispatch's number."""
+    """Return the row in the agents' table for each dispatch's number."""
     places = np.full(len(numbers), MISSING, np.int64)
     folders = [part.source.file, part.scope]
     while "/" in folders[-1]:

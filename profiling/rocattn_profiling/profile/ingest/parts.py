@@ -1,4 +1,4 @@
-"""What one reader returns for one file, and the small tools that all readers share."""
+"""The result of one reader for one file, and helpers shared by all readers."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class UnreadableError(RocattnError):
 
 
 class Notes:
-    """Collects problems of one file; the same thing found again only raises its count."""
+    """Collects the problems of one file; repeated ones are counted."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._found: dict[tuple[str, str], tuple[int, int | None]] = {}
 
     def add(self, what: str, remedy: str, *, count: int = 1, line: int | None = None) -> None:
-        """Note a problem; ``{n}`` in the text becomes the count, ``line`` is kept of the first case."""
+        """Note a problem; ``{n}`` in the text becomes the count, ``line`` is that of the first case."""
         if count:
             before, first = self._found.get((what, remedy), (0, line))
             self._found[what, remedy] = (before + count, first)
 
     def problems(self) -> list[FileProblem]:
-        """Return the problems in the order they were first met."""
+        """Return the problems in order of first occurrence."""
         return [
             FileProblem(self._file, line, what.format(n=count) if "{n}" in what else what, remedy)
             for (what, remedy), (count, line) in self._found.items()
@@ -63,7 +63,7 @@ class Notes:
 
 
 def kernel_name(text: str) -> str:
-    """Return a kernel's name without what rocprof v1 and v2 append to it, so that it is the same in every tool."""
+    """Return a kernel's name without the suffixes of rocprof v1 and v2, so that it is the same in every tool."""
     name = text.strip().replace("\r\n", "\n")
     for suffix in (" [clone .kd]", " (.kd)", ".kd"):
         name = name.removesuffix(suffix)
@@ -71,7 +71,7 @@ def kernel_name(text: str) -> str:
 
 
 class Vocabulary:
-    """Gives each distinct text a code, so that names are stored once however many rows carry them."""
+    """Codes for distinct texts, so that each name is stored once however many rows have it."""
 
     def __init__(self, clean: Callable[[str], str] = str) -> None:
         self._clean = clean
@@ -97,23 +97,23 @@ class Vocabulary:
 
 
 def categorical(codes: NDArray[Any], names: Sequence[str]) -> Any:
-    """Return a categorical of these names, without looking at each code's text."""
+    """Return a categorical of these names."""
     return pd.Categorical.from_codes(codes, categories=pd.Index(list(names), dtype="object"))
 
 
 @dataclass
 class FilePart:
-    """What was read from one file.
+    """The tables read from one file.
 
     Attributes:
-        source: The file and what wrote it.
-        scope: The folder of the run it belongs to: agents and traces are looked for there.
-        family: Format, of those that one run may write side by side: "csv", "json", "rocpd" or "chrome".
-        pass_label: Name of the pass that the rows belong to (a row may add a group to it).
-        dispatches: Columns of `DISPATCH_DTYPES`; ``agent`` still holds the profiler's own number.
-        numbered: False if the file does not number its dispatches (then they are counted by start time).
-        timing: True for a trace of undisturbed or companion times, which fills in the counters' rows.
-        by_node: True if ``agent`` holds node ids.
+        source: The file and the tool that wrote it.
+        scope: The folder of its run, where agents and traces are looked up.
+        family: Format, of those that one run may write concurrently: "csv", "json", "rocpd" or "chrome".
+        pass_label: Name of the rows' pass (a row may append a group).
+        dispatches: Columns of `DISPATCH_DTYPES`; ``agent`` is still the profiler's own number.
+        numbered: False if the file does not number its dispatches; they are then numbered by start time.
+        timing: True for a kernel trace, whose times complete the rows of counters.
+        by_node: True if ``agent`` is a node id.
         system: Facts about the run.
     """
 
@@ -134,13 +134,13 @@ class FilePart:
     by_node: bool = False
 
     def skip(self, why: str) -> FilePart:
-        """Return this part marked as holding nothing to read, with the reason."""
+        """Return this part, marked as empty for this reason."""
         self.source = replace(self.source, skipped=why)
         return self
 
 
 def nullable(values: NDArray[Any], dtype: str) -> Any:
-    """Return a nullable integer array; `MISSING` becomes <NA>, and so does what does not fit the type."""
+    """Return a nullable integer array; `MISSING` and values that do not fit the type become <NA>."""
     kind = _NUMPY[dtype]
     mask = values == MISSING
     if kind is np.int32 and values.dtype != np.int32:
@@ -152,7 +152,7 @@ def nullable(values: NDArray[Any], dtype: str) -> Any:
 
 
 def narrow(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy of integers, in 32 bits where all of them fit; what they were a part of can go."""
+    """Return a copy of integers, in 32 bits if all of them fit; the original can be freed."""
     limits = np.iinfo(np.int32)
     if not len(values) or (values.min() >= limits.min and values.max() <= limits.max):
         return values.astype(np.int32)
@@ -160,7 +160,7 @@ def narrow(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
-    """Join arrays, letting go of the pieces."""
+    """Concatenate arrays, freeing the pieces."""
     whole = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     pieces.clear()
     return whole
@@ -169,7 +169,7 @@ def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
 def dispatch_frame(columns: Mapping[str, Any], rows: int) -> pd.DataFrame:
     """Build the dispatches' frame from integer arrays (`MISSING` where unknown) and categoricals.
 
-    Columns that are not given are unknown.
+    Absent columns are unknown.
     """
     arrays: dict[str, Any] = {}
     for name, dtype in DISPATCH_DTYPES.items():
@@ -193,7 +193,7 @@ def _plain(values: NDArray[Any], dtype: str, unknown: int) -> NDArray[Any]:
 
 
 def one_pass(label: str, rows: int) -> Any:
-    """Return the pass column of a file that is one pass."""
+    """Return the pass column of a file with a single pass."""
     return categorical(np.zeros(rows, np.int8), [label])
 
 

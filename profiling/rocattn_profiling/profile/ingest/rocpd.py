@@ -1,8 +1,8 @@
 """Reader of rocpd databases (rocprofv3's default from ROCm 7.0), through their views.
 
-The tables carry a suffix per file and change with the schema; the views do not carry it and change less: schema 3
-(7.0 to 7.2) has ``kernels`` and ``pmc_events``, schema 4 renames some of their columns, counts ``grid_size_x`` in
-blocks, and leaves joining the two to its reader. The process's environment, which the file also holds, is never read.
+Table names have a suffix per file and change with the schema; views do not have it and change less. Schema 3 (7.0 to
+7.2) has ``kernels`` and ``pmc_events``; schema 4 renames some of their columns, counts ``grid_size_x`` in blocks, and
+leaves joining the two to the reader. The process's environment, which the file also contains, is never read.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 CHUNK_ROWS = 16_384
 _CHECK_EVERY = 100_000  # virtual machine steps between two looks at the clock
 _LEAST_SECONDS = 60.0
-_BYTES_PER_SECOND = 1e6  # a real file reads fifty times faster; a view made to run forever stops here
-_PER_GUID = 1 << 40  # counter ids are small: this keeps those of several processes' files apart
-_SMALLEST_ROW_BYTES = 16  # a dispatch takes over 60 bytes in the file: more rows than this are not stored ones
+_BYTES_PER_SECOND = 1e6  # real files read fifty times faster; stops a view that never ends
+_PER_GUID = 1 << 40  # counter ids are small: this separates those of several processes
+_SMALLEST_ROW_BYTES = 16  # a dispatch takes over 60 bytes in the file: more rows than this are not real
 
 # Our column -> expressions over the columns of the `kernels` view, the first that exists.
 _DISPATCH = {
@@ -65,8 +65,8 @@ _DISPATCH = {
 def open_database(path: Path) -> sqlite3.Connection:
     """Open a SQLite file for reading only, with limits on time and size.
 
-    `rocpd merge` leaves its file in the mode with a write-ahead log, in which readers too write files beside it, or
-    fail where they may not: a file whose log is empty or gone is taken as one that nobody changes.
+    `rocpd merge` leaves its file in write-ahead-log mode, in which even readers create files next to it, or fail
+    without write permission. A file whose log is empty or missing is opened as immutable.
 
     Raises:
         UnreadableError: When it cannot be opened.
@@ -210,7 +210,7 @@ class _Database:
         return _RowFinder(dispatches["dispatch"], dispatches.get("process"), dispatches.get("guid"), self._notes)
 
     def _add_kernels(self, dispatches: dict[str, Any], guid: NDArray[Any] | None) -> None:
-        """Replace kernel ids by names, and add the registers, which are the kernel's."""
+        """Replace kernel ids by names, and add the kernels' registers."""
         columns = self._columns_of("rocpd_info_kernel_symbol")
         registers = {"vgprs": "arch_vgpr_count", "agprs": "accum_vgpr_count", "sgprs": "sgpr_count"}
         fields = ["guid", "id", "display_name", *(column for column in registers.values() if column in columns)]
@@ -244,8 +244,8 @@ class _Database:
         if "counter_value" in columns:
             source, value = "pmc_events K", "counter_value"
         elif {"event_id", "value"} <= columns and "event_id" in self._columns_of("kernels"):
-            # As kernel_pmc_events, which joins by the event alone: in a file of several processes, whose events are
-            # numbered alike, it counts each value for every one of them.
+            # Not the view kernel_pmc_events, which joins by event only: in a file of several processes, whose event
+            # numbers coincide, it counts each value once per process.
             source, value = "kernels K JOIN pmc_events E ON E.event_id = K.event_id AND E.guid = K.guid", "value"
         else:
             return
@@ -284,12 +284,12 @@ class _Database:
         code = np.array([words.code(label) for label in labels], np.int32)[codes]
         frames = combine(
             joined(row_pieces), code, joined(values), list(words.codes), Notes("")
-        )  # several rows are the rule here
+        )  # several rows per counter are normal
         self._part.counters, self._part.instances = frames
 
 
 class _RowFinder:
-    """Finds the dispatch that a counter belongs to, by process and dispatch number."""
+    """Finds the dispatch of a counter by process and dispatch number."""
 
     def __init__(
         self, dispatch: NDArray[Any], process: NDArray[Any] | None, guid: NDArray[Any] | None, notes: Notes
@@ -315,7 +315,7 @@ class _RowFinder:
         return np.zeros(len(like), np.int64) if values is None else values.astype(np.int64)
 
     def find(self, dispatch: NDArray[Any], process: NDArray[Any], guid: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the row of each dispatch, -1 where there is none."""
+        """Return the row of each dispatch, -1 if there is none."""
         if self._index is None:
             row = dispatch - self._first
             return np.where((row >= 0) & (row < self._count), row, -1)

@@ -1,4 +1,4 @@
-"""Readers of the small tables beside the dispatches: agents, statistics, rocprof-compute's sysinfo and roofline."""
+"""Readers of small tables: agents, statistics, rocprof-compute's sysinfo and roofline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.profile.ingest.csv_text import Header
 
 LARGEST_BYTES = 64 << 20  # a statistics file has a line per kernel; the real ones have kilobytes
-# Facts about a run that are worth keeping; names and environment are not.
+# Facts about a run that are kept.
 _FACTS = (
     "workload_name", "command", "date", "timestamp", "version", "rocm_version", "host_rocmver", "hostname", "host_name",
     "gpu_model", "gpu_soc", "gpu_arch", "compute_partition", "memory_partition", "ip_blocks",
@@ -33,7 +33,7 @@ def rows_of(path: Path, header: Header) -> list[dict[str, str]]:
     """Return the rows of a small CSV file as mappings of header name to text.
 
     Raises:
-        UnreadableError: When the file is too large for what it says it is, or its quotes do not end.
+        UnreadableError: When the file is too large for its kind, or its quotes are unbalanced.
     """
     stream = Utf8(path)
     try:
@@ -51,7 +51,7 @@ def rows_of(path: Path, header: Header) -> list[dict[str, str]]:
 
 
 def number(text: str | None) -> float | None:
-    """Return a finite number, or None for an empty cell, "N/A", or no number."""
+    """Return a finite number, or None for an empty cell, "N/A", or other text."""
     try:
         value = float(text or "")
     except ValueError:
@@ -143,7 +143,7 @@ def read_sysinfo(path: Path, header: Header, part: FilePart) -> FilePart:
     waves_per_cu = whole(first["max_waves_per_cu"])
     channels, bandwidth = whole(first["memory_channels"]), number(row.get("hbm_bw") or row.get("hbmBW"))
     if bandwidth and memory_clock:
-        # A stated bandwidth goes first: files of an MI300A have the 96 channels of L2 beside the 5324.8 GB/s of 128.
+        # A stated bandwidth takes precedence: files of an MI300A state the 96 channels of L2, but 5324.8 GB/s, of 128.
         channels = round(bandwidth * 1000 / (32 * memory_clock))
     agent = {
         "arch": first["arch"] or "",

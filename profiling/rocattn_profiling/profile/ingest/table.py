@@ -1,4 +1,4 @@
-"""The table that every profiler's output becomes: dispatches, counters, agents, and what is known about them.
+"""The common table of all profilers' output: dispatches, counters, agents, and their provenance.
 
 Two frames hold the measurements. ``dispatches`` has one row per kernel dispatch and pass (a pass is one run of the
 application; a profiler runs it again for each group of counters). ``counters`` has one row per dispatch and counter and
@@ -62,7 +62,7 @@ AGENT_DTYPES = {
     "lds_banks": "Int32",
     "file": "object",
 }
-SUMMARY_DTYPES = {  # what the profiler itself says per kernel (its *_stats.csv): for checking, and when nothing else is
+SUMMARY_DTYPES = {  # the profiler's own statistics per kernel (*_stats.csv): for checks, and as a last resort
     "kernel": "object",
     "calls": "int64",
     "total_ns": "float64",
@@ -84,13 +84,13 @@ ROOF_DTYPES = {  # rocprof-compute's measured roofs: bandwidths in GB/s, rates i
 
 @dataclass(frozen=True)
 class FileProblem:
-    """One thing that is wrong in a file, in one line, and what to do about it.
+    """One problem of a file, in one line, with its remedy.
 
     Attributes:
         file: Path as it was found.
-        line: Line (1-based) where it starts, or None for the whole file.
-        what: What is wrong, with the count of cases.
-        remedy: What to do, or what was done about it.
+        line: First line (1-based), or None for the whole file.
+        what: The problem, with the number of cases.
+        remedy: What to do, or what was done.
     """
 
     file: str
@@ -106,17 +106,17 @@ class FileProblem:
 
 @dataclass(frozen=True)
 class Source:
-    """One file that was looked at: what wrote it and how that is known.
+    """One file that was examined: the tool that wrote it, and the evidence for that.
 
     Attributes:
         file: Path as it was found.
         tool: "rocprofv3", "rocprofv2", "rocprof", "rocprof-compute", or "" for a file of no profiler.
         generation: Which layout of that tool ("7.0+", "6.3", "Omniperf 2.x", "schema 3").
-        kind: What the file holds ("counters", "kernel trace", "agents", "kernel statistics", ...).
+        kind: Its contents ("counters", "kernel trace", "agents", "kernel statistics", ...).
         detected_by: The content that decided it.
-        version: The tool's own version where the file states it.
-        rocm: The ROCm version where the file states it.
-        skipped: Why nothing was taken from it, or "".
+        version: The tool's own version if stated.
+        rocm: The ROCm version if stated.
+        skipped: Why nothing was read from it, or "".
     """
 
     file: str
@@ -131,7 +131,7 @@ class Source:
 
 @dataclass(frozen=True)
 class FileSummary:
-    """What `describe` says of one file: its source, what it holds, and what is wrong in it."""
+    """The result of `describe` for one file: its source, its contents and its problems."""
 
     source: Source
     kernels: int
@@ -160,13 +160,13 @@ class Profile:
             Values are summed over hardware instances, so ``TCC_HIT`` of a file with ``TCC_HIT[0]...`` is their sum.
             An accumulator is named after the level counter it integrates, ``SQ_LEVEL_WAVES_ACCUM`` (files call
             every one of them ``SQ_ACCUM_PREV_HIRES``; where a pass has no single level counter it keeps that name).
-        instances: For counters that the file splits in instances: how many there are, and the largest one.
-        agents: The GPUs, columns `AGENT_DTYPES`; a GPU that no file describes has only its number.
+        instances: For counters split into instances: their number and the largest value.
+        agents: The GPUs, columns `AGENT_DTYPES`; a GPU not described by any file has only its number.
         summaries: The profiler's own per-kernel statistics, columns `SUMMARY_DTYPES`.
         roofs: Measured roofs, columns `ROOF_DTYPES`.
-        system: File -> what it says about the run (command, ROCm version, host, ...), never the environment.
+        system: File -> facts about the run (command, ROCm version, host, ...), never the environment.
         provenance: One entry per file.
-        problems: What is wrong, in the order of the files.
+        problems: In the order of the files.
     """
 
     dispatches: pd.DataFrame = field(default_factory=lambda: empty(DISPATCH_DTYPES))
@@ -195,10 +195,10 @@ class Profile:
     def ordinals(self) -> pd.Series:
         """Return, per dispatch, its running number among those of its pass with the same kernel, grid and block.
 
-        This is what joins the passes: each one ran the application again, so dispatch numbers and their order may
-        differ, but the third launch of a kernel on a grid is the third in every pass. Counted in the order of the
-        dispatch numbers, within the process and then over the processes of the pass. Where every dispatch's GPU is
-        known it goes first: how launches on several GPUs are interleaved differs from run to run.
+        This joins the passes: each one ran the application again, so dispatch numbers and their order may differ, but
+        the third launch of a kernel on a grid is the third in every pass. Counted in the order of dispatch numbers,
+        process by process. If every dispatch's GPU is known, counted per GPU: how launches on several GPUs interleave
+        differs between runs.
         """
         by_gpu = ["agent"] if self.dispatches["agent"].notna().all() else []
         order = self.dispatches.sort_values(["pass", *by_gpu, "process", "dispatch"], kind="stable")

@@ -1,8 +1,8 @@
 """Reader of CSV with one row per dispatch and one column per counter (rocprof v1 and v2, Omniperf, rocprof-compute).
 
 rocprof-compute merges the files of its passes into one ``pmc_perf.csv``: side by side, each pass's columns preceded
-by its repeated description columns (``wave_size_3``, ``Kernel_ID_3``). Those show which counters were measured
-together, so each such group becomes a pass of its own here: a ratio of counters from two groups mixes two runs.
+by its repeated description columns (``wave_size_3``, ``Kernel_ID_3``). Those show which counters were measured in the
+same run, so each group becomes its own pass: a ratio of counters from two groups mixes two runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CounterGroup:
     counters: dict[str, list[int]] = field(default_factory=dict)
 
     def named(self) -> list[str]:
-        """Return the counters' names, an accumulator's after what it accumulates."""
+        """Return the counters' names; an accumulator is named after its level counter."""
         names = accumulator_names(list(self.counters))
         return [names.get(counter, counter) for counter in self.counters]
 
@@ -66,7 +66,9 @@ def counter_groups(header: list[str], notes: Notes) -> list[CounterGroup]:
             continue
         group = groups.setdefault(current, CounterGroup())
         base = name.removesuffix(f"_{current}") if current else name
-        counter = base if base in taken else name  # the merge numbers a counter that an earlier pass has too
+        counter = (
+            base if base in taken else name
+        )  # the merge appends a number to a counter that an earlier pass has, too
         if counter in taken and counter == name:
             notes.add("{n} counter columns are repeated", "the first of each is read")
             continue
@@ -176,7 +178,7 @@ def _group_values(
 ) -> tuple[NDArray[Any], ...]:
     """Return row, code, sum, instances and largest of every value of a group that was measured, row by row.
 
-    A counter of which an instance is missing was not: the sum of the others is another number.
+    A counter with a missing instance counts as not measured.
     """
     sums, counts, largest = [], [], []
     for positions in group.counters.values():

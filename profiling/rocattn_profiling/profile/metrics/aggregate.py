@@ -1,4 +1,4 @@
-"""Metrics of kernels: what `evaluate` found of their launches, added up."""
+"""Metrics of kernels: the launches' values from `evaluate`, aggregated."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ class MetricValue:
 
     Attributes:
         key, title, unit: Of the metric.
-        value: By `convention`; None if every launch's was left out.
+        value: By `convention`; None if it was dropped.
         mean: Mean of the launches' own values, the convention of rocprof-compute up to 3.6.
-        across: The same mean over counters of several passes, as rocprof-compute takes them; None where that is
-            no other number.
-        convention: "SUM/SUM", or "mean" for an amount a launch and for a share that the profiler evaluated.
-        launches: How many it is of.
-        formula, source: What was evaluated, and where that is from.
+        across: The same mean over counters of several passes, rocprof-compute's convention; None if it is equal.
+        convention: "SUM/SUM", or "mean" for an amount per launch and for a share that the profiler evaluated.
+        launches: Number of launches.
+        formula, source: The formula and its reference.
         passes: Where the counters are from.
-        flags: What to know before believing it.
+        flags: Caveats.
     """
 
     key: str
@@ -57,14 +56,14 @@ class MetricValue:
 
 @dataclass(frozen=True)
 class LaunchGroup:
-    """Launches that belong together: of one kernel, or one launch.
+    """The launches of one kernel, or a single launch.
 
     Attributes:
         name: The kernel.
-        label: What it solved, where that is known; else "".
+        label: The attention problem that it solved; "" if unknown.
         rows: Their numbers in `Evaluation.launches`.
         time_ns: Percentile -> time of a launch; empty where no pass has times.
-        total_ns: All of them.
+        total_ns: Sum over all launches.
         values: Metric -> value.
     """
 
@@ -77,11 +76,11 @@ class LaunchGroup:
 
 
 def by_kernel(evaluation: Evaluation, labels: Sequence[str] | None = None) -> list[LaunchGroup]:
-    """Return the kernels, those that took longest first.
+    """Group launches by kernel, in descending order of total time.
 
     Args:
         evaluation: Of the launches.
-        labels: What each launch solved: a kernel that solved several problems is several groups.
+        labels: The problem of each launch: a kernel that solved several problems becomes several groups.
     """
     kernels = evaluation.launches.table["kernel"].astype(str).to_list()
     return _grouped(evaluation, list(zip(kernels, labels or [""] * len(kernels), strict=True)))
@@ -127,14 +126,14 @@ def _differ(value: float, other: float) -> bool:
 def _is_share(name: str) -> bool:
     """Whether a counter is a share or a mean that the profiler evaluated itself (OccupancyPercent): sums mean nothing.
 
-    Counters that can be added up are in capitals (FETCH_SIZE), apart from the suffix of their instances' sum.
+    Counters that can be added up have names in capitals (FETCH_SIZE), apart from the suffix for sums over instances.
     """
     stem = name.removesuffix("_sum")
     return not stem.isupper() and not stem.islower()
 
 
 class _Sums:
-    """Sums over groups of launches, metric by metric in their order, so that later ones can use earlier ones."""
+    """Sums over groups of launches, metric by metric in definition order, so that later ones can use earlier ones."""
 
     def __init__(self, evaluation: Evaluation, of_launch: Integers, groups: int) -> None:
         self._evaluation, self._of_launch, self._groups = evaluation, of_launch, groups
@@ -150,7 +149,7 @@ class _Sums:
         result = np.full(self._groups, np.nan)
         by_group: dict[int, MetricValue] = {}
         for number, use in enumerate(uses):
-            # Of several formulas the one that most of the group's launches have; sums over two would be of neither.
+            # Of several formulas, the one that most of the group's launches have: sums over two would mix them.
             best = np.argmax(np.vstack(launches), axis=0)
             mine = (best == number) & (launches[number] > 0)
             where = use.where & np.isfinite(own)
@@ -180,7 +179,7 @@ class _Sums:
                 if use.is_mixed:
                     flags.append(MIXED)
                 flags += use.cautions
-                # What is said of a metric holds for those that are made of it.
+                # Caveats of a metric apply to those that are computed from it.
                 for name in sorted(use.way.formula.names):
                     flags += self._flags.get((name, int(group)), ())
                 flags = list(dict.fromkeys(flags))
@@ -206,7 +205,7 @@ class _Sums:
             }
 
     def _ratio(self, use: Use, where: NDArray[np.bool_], launches: Floats) -> Floats:
-        """Evaluate a formula on sums: amounts, counters and times added up, constants and shares as they are."""
+        """Evaluate a formula on sums: amounts, counters and times are added up, constants and shares are averaged."""
         sums = {}
         for name in use.way.formula.names:
             if self._kinds.get(name):
@@ -218,7 +217,7 @@ class _Sums:
         return use.way.formula.evaluate(sums)
 
     def _inner(self, name: str, where: NDArray[np.bool_], launches: Floats) -> Floats:
-        """Return a ratio that another one is made of, over the launches of that one where it has them all."""
+        """Return a ratio used by another one, over that one's launches if it covers all of them."""
         for use in self._evaluation.uses.get(name, []):
             if not (where & ~use.where).any():
                 return self._ratio(use, where, launches)

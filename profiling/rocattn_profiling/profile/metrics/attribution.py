@@ -1,7 +1,7 @@
-"""Which attention problem a dispatch solved: launches of a profile matched with the plans that a process ran.
+"""Which attention problem each dispatch solved: launches of a profile matched with the plans that a process ran.
 
-A dispatch belongs to a plan's launch when kernel, work-items and block are the same; where several plans have such a
-launch, the order in which they ran decides (`rocattn.gpu.plan_log`), and without it the label names all of them.
+A dispatch matches a plan's launch if kernel, work-items and block are equal. If several plans have such a launch, the
+order in which they ran decides (`rocattn.gpu.plan_log`); without it the label names all of them.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 _DECORATION = re.compile(r"(?:\s*\[clone \.kd\]|\s*\(\.kd\)|\.kd)$")
 _GRIDS = 1 << 32  # rocprofv3's counters have a grid as work-items in 32 bits, its traces and databases in full
-# Kernels that do a forward problem's products: the share of its FLOPs, and of its compulsory traffic.
+# Kernels that do all of a forward problem's products, so that its FLOPs and compulsory traffic are theirs.
 _WHOLE = frozenset({"flash_attention", "flash_attention_causal", "flash_attention_nocausal", "flash_decode"})
 
 
 class PlanFileError(RocattnError):
-    """A file that holds no plans."""
+    """A file that contains no plans."""
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """What each launch of a profile solved.
+    """The attention problem of each launch of a profile.
 
     Attributes:
-        labels: The config's label; several with " or " where the plans do not decide; "" where no plan fits.
-        work: "work_flops" and "work_bytes" per launch; NaN where the launch is not the whole problem, or not known.
+        labels: The config's label; several joined by " or " if the plans are ambiguous; "" if no plan matches.
+        work: "work_flops" and "work_bytes" per launch; NaN if the launch is only a part of the problem, or unmatched.
     """
 
     labels: list[str]
@@ -92,7 +92,7 @@ def _read(text: str) -> list[tuple[LaunchPlan, int]]:
             own[-1] = (plan, own[-1][1] + 1)
         else:
             own.append((plan, 1))
-    # Profiles count the launches of their processes one after another, too: by number.
+    # As in profiles, launches are numbered process by process, in the order of process ids.
     return [run for process in sorted(runs) for run in runs[process]]
 
 
@@ -132,7 +132,7 @@ def attribute(table: pd.DataFrame, ran: Sequence[tuple[LaunchPlan, int]]) -> Att
 def _candidates(
     runs: Sequence[tuple[AttentionConfig, str, int]], ordinal: int, *, ordered: bool
 ) -> list[tuple[AttentionConfig, str]]:
-    """Return what the n-th launch of a key can be: the n-th run if the counts agree, else every plan that has it."""
+    """Return the candidates for the n-th launch of a key: the n-th run if the counts agree, else every such plan."""
     if not ordered:
         return [(config, kernel) for config, kernel, _ in runs]
     for config, kernel, times in runs:

@@ -1,4 +1,4 @@
-"""The metrics of ``definitions.toml``: what each means and how it follows from counters."""
+"""The metrics of ``definitions.toml``: their meaning and their formulas over counters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rocattn_profiling.profile.metrics.formula import Formula
 
 
 class DefinitionError(RocattnError):
-    """A metric that contradicts itself or names what there is not."""
+    """A metric that contradicts itself or refers to an unknown name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way to a metric.
+    """One formula for a metric.
 
     Attributes:
-        arch: The targets that it is for.
+        arch: The targets it applies to.
         formula: Over counters (capitals or the profilers' own derived names), metrics and constants.
         one_pass: Whether its counters must come from one run of the application.
         source: Where it is from.
@@ -49,19 +49,19 @@ class Metric:
     alternatives: tuple[Alternative, ...]
 
     def for_arch(self, arch: str) -> tuple[Alternative, ...]:
-        """Return the ways to it on one target, the preferred first."""
+        """Return its formulas on one target, in order of preference."""
         return tuple(each for each in self.alternatives if each.arch.fullmatch(arch))
 
 
 @dataclass(frozen=True, slots=True)
 class CounterRule:
-    """What counters must obey among themselves.
+    """A consistency rule for counters.
 
     Attributes:
-        arch: The targets that it is for.
-        part, whole: Counters of which the first cannot exceed the second; empty for a rule about names.
-        foreign: Names that mean nothing on these targets, or None.
-        why: The reason, for people.
+        arch: The targets it applies to.
+        part, whole: Counters of which the first cannot exceed the second; "" for a rule about names.
+        foreign: Names that are meaningless on these targets, or None.
+        why: The reason, for the report.
     """
 
     arch: re.Pattern[str]
@@ -73,14 +73,14 @@ class CounterRule:
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """What is to be known of counters that nothing in the files shows to be wrong.
+    """A known defect of counters that cannot be detected in the files.
 
     Attributes:
-        arch: The targets that it is for.
+        arch: The targets it applies to.
         counters: Their names.
-        metrics: Of which alone it is said; empty for all.
-        whole_cus: Compute units of chips, by target, that it does not concern.
-        why: What may be wrong, for people.
+        metrics: The metrics that it concerns; empty for all.
+        whole_cus: By target, the number of compute units of the chips that are not affected.
+        why: What may be wrong, for the report.
     """
 
     arch: re.Pattern[str]
@@ -90,7 +90,7 @@ class Caution:
     why: str
 
     def concerns(self, metric: str, way: Alternative, arch: str, cus: float) -> bool:
-        """Whether it is to be said of a metric by one formula, on a target with so many compute units (NaN: any)."""
+        """Whether it applies to a metric by one formula, on a target with this many compute units (NaN: any)."""
         if not self.arch.fullmatch(arch) or (self.metrics and metric not in self.metrics):
             return False
         return self.whole_cus.get(arch) != cus and any(map(self.counters.fullmatch, way.formula.names))
@@ -98,20 +98,20 @@ class Caution:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """All of ``definitions.toml``; metrics in an order in which each comes after those that it is made of."""
+    """All of ``definitions.toml``; each metric comes after those it is computed from."""
 
     metrics: tuple[Metric, ...]
     checks: tuple[CounterRule, ...]
     cautions: tuple[Caution, ...]
 
     def cautions_of(self, metric: str, way: Alternative, arch: str, cus: float) -> tuple[str, ...]:
-        """Return what to know of the counters that a metric's formula reads on a target with so many compute units."""
+        """Return the cautions for the counters in a metric's formula, on a target with this many compute units."""
         return tuple(each.why for each in self.cautions if each.concerns(metric, way, arch, cus))
 
     def counters(self, arch: str) -> dict[str, tuple[frozenset[str], ...]]:
-        """Return what each metric's ways on a target need of counters, other metrics resolved, by metric.
+        """Return by metric the counters of each of its formulas on a target, other metrics resolved.
 
-        Ways that need nothing from the GPU but its constants do not occur.
+        Metrics without a formula on the target are left out.
         """
         needs: dict[str, tuple[frozenset[str], ...]] = {}
         for metric in self.metrics:
@@ -140,8 +140,8 @@ def definitions() -> Definitions:
     """Read ``definitions.toml``.
 
     Raises:
-        DefinitionError: When a metric names what comes after it, or is there twice.
-        FormulaError: When a formula is no arithmetic.
+        DefinitionError: When a metric refers to a later one, or is defined twice.
+        FormulaError: When a formula is not arithmetic.
     """
     tables = tomllib.loads(files(__package__).joinpath("definitions.toml").read_text("utf-8"))
     named = {name: f"(?:{pattern})" for name, pattern in tables["archs"].items()}

@@ -1,4 +1,4 @@
-"""The GPUs of a profile as constants of formulas: what its own files report first, what the tables know else."""
+"""The GPUs of a profile as constants for formulas: as reported by its files, completed from the tables of products."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Device:
         arch: Its target, "gfx942".
         name: The product if it is known, else the target.
         constants: Values for the names in small letters of ``definitions.toml``, as far as known.
-        origin: Where each is from: "reported", or the tables' product or architecture.
+        origin: Where each is from: "reported", or the product or architecture of the tables.
         known: The product for the tables' further facts; None for an architecture that is not in them.
-        folder: Where the file lies that reports it: roofs measured beside it are its own; "" for none.
+        folder: Folder of the file that reports it: roofs measured in that folder are its own; "" for none.
     """
 
     arch: str
@@ -49,12 +49,12 @@ class Device:
 
 
 def devices_of(profile: Profile, gpu: str | None = None) -> dict[int, Device]:
-    """Return the GPUs of a profile by their row in ``agents``; the one with the key -1 stands for every other.
+    """Return the GPUs of a profile by their row in ``agents``; the key -1 stands for all others.
 
     Args:
         profile: Its ``agents`` say what the files report.
-        gpu: A product's name, or the target of a single one, for files that do not say what ran them; it does not
-            replace what files report.
+        gpu: A product's name, or the target of a single one, for files that do not name their GPU; it does not
+            override what files report.
 
     Raises:
         GpuFactsError: When `gpu` is no known product, or a target of several.
@@ -71,7 +71,7 @@ def devices_of(profile: Profile, gpu: str | None = None) -> dict[int, Device]:
 
 
 def _is_said(value: object) -> bool:
-    """Whether a report holds a value: drivers write 0 for what they do not know."""
+    """Whether a report states a value: drivers write 0 where they know none."""
     return value is not None and not pd.isna(value) and value not in {"", 0}  # type: ignore[call-overload]  # a scalar
 
 
@@ -93,14 +93,17 @@ def _device(row: dict[str, Any]) -> Device:
         said.pop("clock_mhz", None)
     device = _from_tables(known) if known else Device(arch, str(row.get("product", arch)), {}, {}, None)
     origin = device.origin | dict.fromkeys(said, "reported")
-    if arch in architectures():  # what a file says is a constant of rocprof-compute's own: 32 of gfx950, which has 64
+    if arch in architectures():  # rocprof-compute writes a constant, 32, also for gfx950, which has 64
         said["lds_banks"], origin["lds_banks"] = float(architecture(arch).lds_banks), f"tables: {arch}"
     if arch == "gfx908" and "xcds" not in said:
         said["xcds"], origin["xcds"] = 1.0, "an MI100 is one die"  # in no table: there are no kernels for it
     folder = str(Path(str(row.get("file", ""))).parent)
     constants = device.constants | said
     if known and known.name == arch and arch in LABELLED_CLOCK:
-        del constants["clock_mhz"], origin["clock_mhz"]  # of a card that is not in the tables the highest is not known
+        del (
+            constants["clock_mhz"],
+            origin["clock_mhz"],
+        )  # the highest clock of a card that is not in the tables is unknown
     return replace(device, constants=constants, origin=origin, folder=folder)
 
 

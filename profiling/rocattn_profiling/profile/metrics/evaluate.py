@@ -1,4 +1,4 @@
-"""Metrics of the launches of a profile: each value with its formula, and why one is missing or left out."""
+"""Evaluate the metrics of every launch of a profile, each with its formula, or the reason why there is no value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
-# Cycles counted per nanosecond of the kernel, over the highest clock: beyond this the profiler's own work is in them.
+# Counted cycles over those of the kernel's time at the highest clock: above this, the profiler's own are included.
 SHORT = 1.05
 MIXED = "counters of several passes, which ran the application anew each"
 TOO_SHORT = (
@@ -33,17 +33,17 @@ TOO_SHORT = (
 
 @dataclass(frozen=True)
 class Use:
-    """One way by which a metric was had for some launches.
+    """One formula for a metric, evaluated for some launches.
 
     Attributes:
         way: The formula.
-        where: The launches.
-        inputs: What went into it, per launch.
-        passes: Where the counters are from; of one launch, from one of them or, if mixed, from several.
+        where: Mask of the launches.
+        inputs: The value of each name, per launch.
+        passes: Where the counters are from; those of one launch are from one pass, or from several if mixed.
         is_mixed: Whether the counters of one launch are from several passes.
-        is_short: Launches whose cycles are the profiler's in part, for formulas over cycles.
-        duration_ns: The kernel's time beside the counters, per launch.
-        cautions: What to know of its counters on this GPU.
+        is_short: For formulas over cycles, launches whose cycles are partly the profiler's own.
+        duration_ns: The kernel's time that belongs to the counters, per launch.
+        cautions: Known defects of its counters on this GPU.
     """
 
     way: Alternative
@@ -65,12 +65,12 @@ class Evaluation:
         constants: Per launch, the names in small letters of ``definitions.toml``.
         archs: Target of each launch; "" where it is not known.
         values: Metric -> per launch; NaN where there is none.
-        across: Metric -> the same formula over counters of several passes, where `values` has one pass's: what
-            rocprof-compute prints.
-        uses: Metric -> by which formulas.
-        times: Metric -> the kernel's time beside its counters, per launch: undisturbed, else of the pass they are from.
-        left_out: Metric -> why values are not shown, one line each.
-        missing: Metric -> why there is none at all.
+        across: Metric -> the same formula over counters of several passes where `values` uses one pass:
+            rocprof-compute's convention.
+        uses: Metric -> the formulas used.
+        times: Metric -> the kernel's time that belongs to its counters, per launch: undisturbed, else of their pass.
+        left_out: Metric -> why values were dropped, one line each.
+        missing: Metric -> why no launch has a value.
     """
 
     launches: Launches
@@ -85,7 +85,7 @@ class Evaluation:
 
 
 def evaluate(profile: Profile, devices: Mapping[int, Device], work: Mapping[str, Floats] | None = None) -> Evaluation:
-    """Evaluate every metric that the profile's counters suffice for.
+    """Evaluate every metric for which the profile has the counters.
 
     Args:
         profile: What was read.
@@ -121,7 +121,7 @@ def _constants(launches: Launches, of_launch: Sequence[Device | None]) -> dict[s
 
 
 def _is_short(result: Evaluation, busy: Floats | None, duration_ns: Floats) -> Mask:
-    """Whether the busy cycles of one XCD are more than the clock allows in the kernel's time."""
+    """Whether the busy cycles of one XCD exceed what the highest clock allows in the kernel's time."""
     if busy is None:
         return np.zeros(len(result.launches), dtype=bool)
     xcds, clock = result.constants["xcds"], result.constants["clock_mhz"]
@@ -146,7 +146,7 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
                 times[use.where] = use.duration_ns[use.where]
                 _evaluate_across(result, metric, use)
                 result.uses.setdefault(metric.key, []).append(use)
-    # 0/0 is no value: nothing happened of which a share could be taken.
+    # 0 / 0 is not a value: there was nothing to take a share of.
     for keep, why in impossible(metric, values, result.constants):
         values = np.where(keep, values, np.nan)
         result.left_out.setdefault(metric.key, []).append(why)
@@ -166,7 +166,7 @@ def _evaluate_metric(result: Evaluation, metric: Metric, short: Mapping[str, Mas
 
 
 def _evaluate_across(result: Evaluation, metric: Metric, use: Use) -> None:
-    """Evaluate a use's formula on the counters of all passes together."""
+    """Evaluate a use's formula on the counters of all passes combined."""
     joined = result.launches.joined.counters
     inputs = {}
     for name, values in use.inputs.items():
@@ -180,7 +180,7 @@ def _evaluate_across(result: Evaluation, metric: Metric, use: Use) -> None:
 
 
 def impossible(metric: Metric, values: Floats, constants: Mapping[str, Floats]) -> list[tuple[Mask, str]]:
-    """Return what of a metric's values cannot be: (what stays, the reason) of each rule that is broken."""
+    """Check values against the metric's range; return (mask of values to keep, reason) per violated rule."""
     broken_rules: list[tuple[Mask, str]] = []
 
     def rule(broken: Mask, why: Callable[[int], str]) -> None:
@@ -213,7 +213,7 @@ def _uses(
     result: Evaluation, way: Alternative, open_: Mask, short: Mapping[str, Mask], wanting: set[str],
     cautions: tuple[str, ...],
 ) -> list[Use]:  # fmt: skip
-    """Return how a formula is had: from single passes, and, where it may be, from several together."""
+    """Find the counters of a formula: all from one pass if possible, else combined across passes if allowed."""
     names = way.formula.names
     metrics = {name for name in names if name in result.values}
     counters = sorted(names - metrics - CONSTANTS)
@@ -240,7 +240,7 @@ def _uses(
 
 
 def _merge_single_passes(uses: list[Use]) -> list[Use]:
-    """Return uses of one formula with those of single passes as one: which pass has a launch makes no difference."""
+    """Merge the uses of a formula over single passes into one: which pass has a launch makes no difference."""
     single = [use for use in uses if not use.is_mixed]
     if len(single) < 2:
         return uses
@@ -268,7 +268,7 @@ CONSTANT_NAMES = {
 
 
 def _time_of(result: Evaluation, metrics: Sequence[str]) -> Floats:
-    """Return the kernel's time beside the counters of these metrics; where that is not one, any."""
+    """Return the kernel's time that belongs to these metrics if they agree, else any."""
     every = result.launches.duration_ns
     if not metrics:
         return every
@@ -280,7 +280,7 @@ def _time_of(result: Evaluation, metrics: Sequence[str]) -> Floats:
 def _take(
     result: Evaluation, counters: Sequence[str], way: Alternative, open_: Mask, metrics: Sequence[str]
 ) -> list[_Taken]:
-    """Return the counters of the open launches: of each pass that has them all, then of several passes together."""
+    """Return the counters of the open launches: from each pass that has all of them, then combined across passes."""
     launches = result.launches
     if not counters:
         return [_Taken(open_, {}, _time_of(result, metrics), (), is_mixed=False)]

@@ -39,7 +39,7 @@ _PLACE = re.compile(r"\{(\w+)(?::([^{}]*))?\}")
 
 
 class FormulaError(RocattnError):
-    """A formula that is no arithmetic over names and numbers."""
+    """A formula that is not arithmetic over names and numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Formula:
 
     Attributes:
         text: As it was written.
-        names: What it needs, counters and constants alike.
+        names: Everything it refers to, counters and constants alike.
     """
 
     text: str
@@ -71,7 +71,7 @@ class Formula:
         return cls(text, frozenset(names), tree)
 
     def evaluate(self, values: Mapping[str, NDArray[np.float64] | float]) -> NDArray[np.float64]:
-        """Return its value, element by element; NaN where it divides nothing by nothing, inf where something.
+        """Return its value, element by element; 0 / 0 is NaN, x / 0 is inf.
 
         Raises:
             KeyError: When a name has no value.
@@ -81,7 +81,7 @@ class Formula:
 
 
 def _check(text: str, node: ast.expr, names: set[str]) -> None:
-    """Accept what `_value` evaluates, and collect the names."""
+    """Raise `FormulaError` for anything that `_value` cannot evaluate, and collect the names."""
     children: list[ast.expr]
     match node:
         case ast.BinOp(left, kind, right) if type(kind) in _OPERATORS:
@@ -134,7 +134,7 @@ class Condition:
         """Read a condition of the rule of this key.
 
         Raises:
-            RuleError: When it compares nothing.
+            RuleError: When it is not a comparison.
         """
         match = _CONDITION.fullmatch(text)
         if match is None:
@@ -143,11 +143,11 @@ class Condition:
 
     @property
     def names(self) -> frozenset[str]:
-        """What it needs."""
+        """Every name it refers to."""
         return self.left.names | self.right.names
 
     def holds(self, numbers: Mapping[str, float]) -> bool:
-        """Whether it holds; never where a name has no number."""
+        """Whether it is true; false if a name has no value."""
         if any(name not in numbers for name in self.names):
             return False
         return self.compare(float(self.left.evaluate(numbers)), float(self.right.evaluate(numbers)))
@@ -159,10 +159,10 @@ def places(text: str) -> set[str]:
 
 
 def fill(text: str, numbers: Mapping[str, float], words: Mapping[str, str] | None = None) -> str:
-    """Return a sentence with its numbers, and words where a name stands for such.
+    """Fill a sentence with numbers, or with words where ``words`` has the name.
 
     Raises:
-        KeyError: When a name has neither.
+        KeyError: When a name is in neither.
     """
     words = words or {}
     return _PLACE.sub(lambda m: words[m[1]] if m[1] in words else format(numbers[m[1]], m[2] or ".3g"), text)

@@ -1,6 +1,6 @@
-"""The launches of a profile: the dispatches of all passes over the application joined, each counter where it was read.
+"""The launches of a profile: the dispatches of all passes, joined, with each counter where it was measured.
 
-Counters that contradict themselves or each other are taken out here, with the reason, before anything is made of them.
+Counters that contradict themselves or each other are dropped here, with the reason, before metrics are computed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEYS = ["kernel", "grid", "block", "ordinal"]
 BUSY = "GRBM_GUI_ACTIVE"
 WAVES = "SQ_WAVES"
 _INSTRUCTIONS = ("SQ_INSTS", "SQ_INSTS_VALU")
-# Whatever a kernel does, while it runs these count.
+# These are above 0 for every kernel.
 _NEVER_0 = (
     BUSY, "GRBM_COUNT", "SQ_WAVE_CYCLES", "SQ_BUSY_CYCLES", "SQ_BUSY_CU_CYCLES", "SQ_CYCLES", *_INSTRUCTIONS,
 )  # fmt: skip
@@ -36,7 +36,7 @@ WAVE_DRIFT = 0.15
 
 
 def spelt(name: str, counters: Mapping[str, object]) -> str:
-    """Return a counter's name as it stands among these: with or without "_sum", which here says nothing.
+    """Return a counter's name as it is spelled among these: with or without "_sum", which carries no information here.
 
     Instances are always added up, by the profiler ("_sum") or when its file was read. As it is asked for comes first:
     a profile may have both, from different passes.
@@ -62,15 +62,15 @@ class PassCounters:
 
 @dataclass
 class Launches:
-    """All launches and what each pass measured of them.
+    """All launches and the counters of each pass.
 
     Attributes:
         table: One row per launch: `KEYS`, and of the first pass that has the launch its dispatch number, agent,
             resources and wave size.
         passes: Those that counted something, in the profile's order.
-        undisturbed_ns: Time from passes that counted nothing; NaN without.
+        undisturbed_ns: Time from passes without counters; NaN where there is none.
         problems: What was taken out, and why.
-        stood_still: Whether counters of some launch read 0 that never do.
+        stood_still: Whether counters that are never 0 read 0 in some launch.
     """
 
     table: pd.DataFrame
@@ -85,7 +85,7 @@ class Launches:
 
     @cached_property
     def joined(self) -> PassCounters:
-        """Every counter from one pass that has it: for what need not come from one pass, and for what others print.
+        """Every counter from one pass that has it: for metrics that may combine passes, and other conventions.
 
         The parts of a file of many passes ("pmc_perf[3]") come before files of fewer, as rocprof-compute takes them.
         """
@@ -109,7 +109,7 @@ class Launches:
 def find_launches(profile: Profile) -> Launches:
     """Join the passes of a profile by kernel, grid, block and the number of the launch among those.
 
-    Dispatch numbers do not join them: each pass ran the application anew, perhaps in another order.
+    Dispatch numbers cannot join them: each pass ran the application again, perhaps in another order.
     """
     rows = profile.dispatches
     keys = rows[["kernel", "grid", "block"]].assign(ordinal=profile.ordinals())
@@ -126,7 +126,7 @@ def find_launches(profile: Profile) -> Launches:
     counters = profile.counters
     at_row = counters["row"].to_numpy()
     column = counters["counter"].cat.codes.to_numpy()
-    # Sorted once into (pass, counter): profiles have millions of values, so no search for each of them.
+    # Sorted once by (pass, counter): profiles have millions of values.
     by_counter = np.lexsort((column, of_row[at_row]))
     starts = np.flatnonzero(np.diff(of_row[at_row][by_counter] * np.int64(1 << 32) + column[by_counter], prepend=-1))
     by_pass: dict[int, dict[str, Floats]] = {}
@@ -150,7 +150,7 @@ def find_launches(profile: Profile) -> Launches:
 
 
 def _repeated(alike: Iterable[Sequence[tuple[str, NDArray[np.int64]]]]) -> list[str]:
-    """Say where passes measured the same of the same launches, as several ranks and repeated runs do: one is reported.
+    """Report passes that measured the same counters of the same launches (several ranks, repeated runs): one is used.
 
     Args:
         alike: Passes with the same counters, each with the numbers of its launches.
@@ -170,10 +170,10 @@ def _repeated(alike: Iterable[Sequence[tuple[str, NDArray[np.int64]]]]) -> list[
 
 
 def take_out(launches: Launches, checks: Iterable[CounterRule], archs: Sequence[str]) -> None:
-    """Take out counters that cannot be right: all zero, parts above their whole, names of another architecture.
+    """Drop counters that cannot be right: all zero, a part above its whole, names of another architecture.
 
     Args:
-        launches: Changed in place; every removal is a line of ``problems``.
+        launches: Mutated; every removal adds a line to ``problems``.
         checks: The rules; those for none of the targets do nothing.
         archs: The target of each launch; "" if it is not known.
     """
@@ -209,10 +209,10 @@ def take_out(launches: Launches, checks: Iterable[CounterRule], archs: Sequence[
 
 
 def _take_out_silent(launches: Launches, each: PassCounters) -> None:
-    """Take out counters that stand still and cannot, and with them the launch if the hardware was not set up to count.
+    """Drop counters that read 0 but cannot be 0, and the whole launch if the hardware was not set up to count.
 
-    It was where instructions were counted: then the others stand (gfx1200's SQ_WAVE_CYCLES is always 0, issue 8523 of
-    ROCm/rocm-systems).
+    Where instructions were counted it was, so only the silent counter is dropped (gfx1200's SQ_WAVE_CYCLES is always 0:
+    issue 8523 of ROCm/rocm-systems).
     """
     always_counting = [name for name in _NEVER_0 if name in each.counters]
     if not always_counting:
@@ -242,7 +242,7 @@ def _take_out_silent(launches: Launches, each: PassCounters) -> None:
 
 
 def _take_out_waves(launches: Launches, each: PassCounters) -> None:
-    """Take out wave counts that the launch's own geometry contradicts."""
+    """Drop launches whose wave count contradicts their own geometry."""
     if WAVES not in each.counters:
         return
     counted, table = each.counters[WAVES], launches.table
@@ -254,7 +254,7 @@ def _take_out_waves(launches: Launches, each: PassCounters) -> None:
         needed = np.ceil(grid / np.where(block > 0, block, 1)) * np.ceil(block / size)
         possible = np.isnan(lanes) | (lanes == size)
         wrong &= ~(possible & (np.abs(counted - needed) <= WAVE_DRIFT * needed))
-    # Counters that hold a wrong number of waves hold other wrong numbers, too (gfx1030, rocprofv3 1.1.0).
+    # Where the number of waves is wrong, other counters are, too (gfx1030, rocprofv3 1.1.0).
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         launches.problems.append(

@@ -1,4 +1,4 @@
-"""``rocattn report PATH…``: what a profiler wrote, as HTML, Markdown, JSON and a trace."""
+"""``rocattn report PATH…``: report on a profiler's files, as HTML, Markdown, JSON and a trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = {"html": "profile.html", "md": "profile.md", "json": "profile.json", "tr
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what belongs to profiles; the rest of ``rocattn report`` is about records."""
+    """Add the options for profiles; the rest of ``rocattn report`` is about records."""
     group = parser.add_argument_group("of profiles")
     group.add_argument(
         "paths", nargs="*", metavar="PATH",
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the report in every format; status 3 when the files hold no dispatch."""
+    """Write the report in every format; exit status 3 if the files contain no dispatch."""
     from rocattn_profiling.base.files import write_together
     from rocattn_profiling.profile.report import compare as profile_compare
     from rocattn_profiling.profile.report import pages, summary
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     report = _report(arguments.paths, arguments, arguments.per)
     pairs = None
     if arguments.against:
-        # Launches of two runs have no partners: kernels are compared, whatever the other tables have rows of.
+        # Launches of two runs cannot be paired, so kernels are compared, whatever --per is.
         before = _report(arguments.against, arguments, "kernel")
         after = report if report.per == "kernel" else _report(arguments.paths, arguments, "kernel")
         pairs = profile_compare.compare(before, after)
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> ProfileReport:
-    """Read paths and compute their report; a path that is not there is an error before anything is read."""
+    """Read paths and compute their report; a missing path is an error before anything is read."""
     from rocattn_profiling.profile.ingest import read
     from rocattn_profiling.profile.metrics.attribution import read_plans
     from rocattn_profiling.profile.report.report import build
@@ -108,7 +108,7 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
 
 
 def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:
-    """Say what a collection lacks, what is wrong in the files, and why the first of the others are not read."""
+    """Print the gaps of a collection, the problems of the files, and why the first few other files were not read."""
     wrong = {problem.file for problem in profile.problems}
     others = [each for each in profile.provenance if each.skipped and each.file not in wrong]
     lines = [*lacking, *map(str, profile.problems), *(f"{each.file}: {each.skipped}" for each in others[:MOST_REASONS])]
@@ -119,7 +119,7 @@ def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:
 
 
 def _not_collected(folder: Path) -> list[str]:
-    """Return what a collection of `rocattn profile` lacks, a line for each pass, and why."""
+    """Return a line for each incomplete pass of a collection by `rocattn profile`, with the reason."""
     from rocattn_profiling.profile.collect.store import PROFILE, read_profile
 
     if not (folder / PROFILE).is_file():

@@ -1,4 +1,4 @@
-"""Two profiles side by side: which kernels changed their time, and what moved with it."""
+"""Two profiles side by side: which kernels changed in time, and which metrics changed with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
 
 MOVED = 0.05
-"""Relative change from which a metric is said to have moved; two runs of one program differ by less than this."""
+"""Relative change from which a metric is reported; two runs of one program differ by less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class KernelPair:
     """One kernel in both profiles.
 
     Attributes:
-        before, after: The profiles of it; None where it did not run.
-        ratio: Median time after over before; None without both.
-        moves: Metrics that moved, the largest change first.
-        not_comparable: Metrics that are from different formulas, so that their difference says nothing.
+        before, after: Its profiles; None if it did not run.
+        ratio: Median time after over before; None if either is missing.
+        moves: Metrics that changed, the largest change first.
+        not_comparable: Metrics computed by different formulas, whose difference is meaningless.
     """
 
     before: KernelProfile | None
@@ -47,13 +47,13 @@ class KernelPair:
 
     @property
     def label(self) -> str:
-        """What it solved, where known."""
+        """The attention problem that it solved; "" if unknown."""
         kernel = self.after or self.before
         return kernel.label if kernel else ""
 
 
 def compare(before: ProfileReport, after: ProfileReport) -> list[KernelPair]:
-    """Match kernels by name and problem; those whose time changed most (in all) come first."""
+    """Match kernels by name and problem, in descending order of the change of their total time."""
     old = {(kernel.name, kernel.label): kernel for kernel in before.kernels}
     new = {(kernel.name, kernel.label): kernel for kernel in after.kernels}
     pairs = [_pair(old.get(key), new.get(key)) for key in dict.fromkeys([*new, *old])]
@@ -66,7 +66,7 @@ def compare(before: ProfileReport, after: ProfileReport) -> list[KernelPair]:
 
 
 def cautions(before: ProfileReport, after: ProfileReport) -> list[str]:
-    """Return what to know before believing a comparison: other GPUs, and what is wrong in the earlier profile."""
+    """Return the caveats of a comparison: different GPUs, and problems of the earlier profile."""
     old, new = ({device.name for device in report.devices} for report in (before, after))
     lines = [f"earlier profile: {problem}" for problem in before.problems]
     if old and new and old != new:

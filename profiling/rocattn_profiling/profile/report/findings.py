@@ -1,4 +1,4 @@
-"""What to optimise: the limit that bounds a kernel and the rules of ``findings.toml``, the largest gain first."""
+"""Findings: the limit that bounds a kernel, and the rules of ``findings.toml``, the largest gain first."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ OF_KERNEL = frozenset(
         "uncountable",
     }
 )  # fmt: skip
-"""Names in rules beside metrics and constants of the GPU."""
+"""Names in rules, in addition to metrics and constants of the GPU."""
 WORDS = frozenset({"limiter", "bound"})
 TOO_LOW = " (shares of cycles are too low here: the profiler's own are among those of so short a kernel)"
-_NEXT = 0.5  # part of the nearest limit's share from which the one after it is worth a word
+_NEXT = 0.5  # share of the nearest limit's from which the second nearest is mentioned
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFinding:
-    """One thing to do.
+    """One suggested optimisation.
 
     Attributes:
         key: The rule, or the limit: "lds-bound".
-        sentence: With the numbers behind it.
-        gain: At most so much of all kernels' time, 0 to 1; None where no number bounds it, or no time is known.
-        rank: What orders findings: the gain where there is one.
-        numbers: What went into it, by name.
+        sentence: The suggestion with the numbers behind it.
+        gain: Upper bound, as a share of all kernels' time (0 to 1); None if unbounded or without times.
+        rank: Sort key: the gain if there is one.
+        numbers: Its inputs by name.
     """
 
     key: str
@@ -53,7 +53,7 @@ class KernelFinding:
 
     @property
     def gain_text(self) -> str:
-        """What it would gain at most, in words."""
+        """The upper bound of its gain in words."""
         if self.gain is None:
             return "gain not known"
         share = 100 * self.gain
@@ -87,7 +87,7 @@ class _Rule:
         sentence = fill(self.says, known, words)
         used = {name for each in self.when for name in each.names} | named
         sentence = f"{sentence.strip()}{TOO_LOW if used & too_low else ''}"
-        # The work that stays takes at least as long as the nearest limit on it needs.
+        # The remaining work takes at least as long as its nearest limit requires.
         most = 1 - bounds.without(self.eases) / 100
         gain = float(np.clip(self.gain.evaluate(known), 0, most)) if self.gain else None
         return _finding(self.key, sentence, gain, self.rank, numbers, {name: known[name] for name in sorted(used)})
@@ -96,7 +96,7 @@ class _Rule:
 def _finding(
     key: str, sentence: str, gain: float | None, rank: float, numbers: Mapping[str, float], used: dict[str, float]
 ) -> KernelFinding:
-    """Return a finding of a kernel, its gain or rank as a part of all kernels' time."""
+    """Return a finding of a kernel, with its gain or rank as a share of all kernels' time."""
     share = numbers.get("time_share")
     rank = (rank if gain is None else gain) * (1 if share is None else share)
     return KernelFinding(key, sentence, None if gain is None or share is None else rank, rank, used)
@@ -105,13 +105,13 @@ def _finding(
 def find(
     numbers: Mapping[str, float], bounds: Bounds, limiter: str = "", too_low: AbstractSet[str] = frozenset()
 ) -> list[KernelFinding]:
-    """Return what bounds one kernel and what the rules say of it, the largest gain first.
+    """Return the findings of one kernel: the limit that bounds it and the rules that apply, the largest gain first.
 
     Args:
-        numbers: Metrics by key, constants of the GPU, and of `OF_KERNEL` what is known apart from its limits.
+        numbers: Metrics by key, constants of the GPU, and the known names of `OF_KERNEL`, its limits left out.
         bounds: How near it is to its limits.
-        limiter: The occupancy calculator's sentence; "" if it was not asked.
-        too_low: Which of the numbers are, because they are per cycle and the profiler's own work is in the cycles.
+        limiter: The occupancy calculator's sentence; "" if there is none.
+        too_low: The numbers that are too low: per cycle, with the profiler's own cycles included.
     """
     nearest = bounds.nearest
     known = {**numbers, "uncounted": float(len(bounds.uncounted)), "uncountable": float(len(bounds.uncountable))}
@@ -129,7 +129,7 @@ def find(
 
 
 def bound_sentence(bounds: Bounds) -> str:
-    """Return what bounds a kernel that is near a limit, what counters say of it, and what comes next."""
+    """Return a sentence with the limit that bounds a kernel, the observations about it, and the next limit."""
     nearest, *others = bounds.known
     after = others[0] if others and others[0].pct >= _NEXT * nearest.pct else None
     parts = [nearest.notes, nearest.advice, f"next is {after.short}" if after else ""]
@@ -141,7 +141,7 @@ def _rules() -> tuple[_Rule, ...]:
     """Read ``findings.toml``.
 
     Raises:
-        RuleError: When a rule names what nothing gives, or a condition compares nothing.
+        RuleError: When a rule refers to an unknown name, or a condition is not a comparison.
     """
     text = files(__package__).joinpath("findings.toml").read_text("utf-8")
     known = {metric.key for metric in definitions().metrics} | CONSTANTS | OF_KERNEL

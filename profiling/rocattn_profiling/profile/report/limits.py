@@ -1,4 +1,4 @@
-"""What holds a kernel back: how near counters show it to be to each limit of ``limits.toml``, the nearest first."""
+"""How close each kernel is to the hardware limits of ``limits.toml``, the closest first."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 MEASURED = "measured_gbps"
-"""The one name that is neither a metric nor a constant: the memory's measured bandwidth in GB/s."""
+"""The one name that is neither a metric nor a constant: the measured memory bandwidth in GB/s."""
 NEAR = 50.0
-"""Percent of a limit from which it is said to bound a kernel: the same work can gain no more than what is left."""
+"""Percent of a limit from which it bounds a kernel: the same work can gain at most the rest."""
 _MOST = 100.5  # percent of a peak that rounding may show
 
 
@@ -59,10 +59,10 @@ class Bound:
         pct: Its share of the limit; 0 to 100.
         is_least: Whether it may be nearer than that.
         is_part: Whether only a part of the work was counted.
-        where: The share and what it is of, in words: "at 79 % of the time or more".
-        notes: What else counters say of it, in words; "" for nothing.
-        advice: What makes a kernel at this limit faster.
-        numbers: What the share is made of, and the numbers of the notes, by name.
+        where: The share in words: "at 79 % of the time or more".
+        notes: Further observations in words; "" for none.
+        advice: How to make a kernel at this limit faster.
+        numbers: The inputs of the share and the numbers of the notes, by name.
     """
 
     key: str
@@ -83,11 +83,11 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What counters say of all limits.
+    """How close a kernel is to all limits.
 
     Attributes:
-        known: The limits that they bound, the nearest first.
-        uncounted: Essential limits that the GPU can count, and of which nothing or only a part is known here.
+        known: The limits with a known share, the nearest first.
+        uncounted: Essential limits that the GPU can count, but whose share is unknown or known only in part.
         uncountable: Essential limits that it cannot count.
     """
 
@@ -109,9 +109,9 @@ def bounds(numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = 
     """Return how near one kernel is to each limit.
 
     Args:
-        numbers: Metrics by key, constants of the GPU, and `MEASURED`; what is not known is left out.
-        arch: The GPU's architecture; "" if it is not known, on which nothing is taken for uncountable.
-        too_low: Which of the numbers are, because they are per cycle and the profiler's own work is in the cycles.
+        numbers: Metrics by key, constants of the GPU, and `MEASURED`, as far as known.
+        arch: The GPU's architecture; "" if unknown; then nothing counts as uncountable.
+        too_low: The numbers that are too low: per cycle, with the profiler's own cycles included.
     """
     by_limit = {limit.key: bound for limit in limits() if (bound := _bound(limit, numbers, too_low))}
     known = {key for key, bound in by_limit.items() if not bound.is_part}
@@ -129,7 +129,7 @@ def _bound(limit: HardwareLimit, numbers: Mapping[str, float], too_low: Abstract
     for name, formula in limit.let.items():
         if formula.names <= known.keys():
             known[name] = float(formula.evaluate(known))
-    # The larger goes first, of equal ones the exact one.
+    # The largest share, and of equal ones an exact one.
     shares = [
         (float(way.evaluate(numbers)), not is_least, way)
         for is_least, ways in ((False, limit.exact), (True, (*limit.at_least, *limit.parts)))
@@ -140,7 +140,7 @@ def _bound(limit: HardwareLimit, numbers: Mapping[str, float], too_low: Abstract
         return None
     pct, is_exact, way = max(shares, key=lambda share: share[:2])
     if pct > _MOST:
-        return None  # another level answered a part (an Infinity Cache), so how near it is to this one is not known
+        return None  # another level (an Infinity Cache) served a part, so the share of this one is unknown
     is_least = not is_exact or bool(way.names & too_low)
     said = [clause.says for clause in limit.notes if _holds(clause, known)]
     advice = next((fill(clause.says, known) for clause in limit.advice if _holds(clause, known)), "")
@@ -163,7 +163,7 @@ def limits() -> tuple[HardwareLimit, ...]:
     """Read ``limits.toml``.
 
     Raises:
-        RuleError: When a limit names what nothing gives.
+        RuleError: When a limit refers to an unknown name.
     """
     text = files(__package__).joinpath("limits.toml").read_text("utf-8")
     return tuple(_limit(table) for table in tomllib.loads(text)["limit"])

@@ -33,12 +33,12 @@ GROUPS = {
     "compute": "Compute",
 }  # fmt: skip
 MOST_EVENTS = 200_000
-"""Dispatches written at most: browsers do not open more."""
+"""Limit on the dispatches written: browsers do not open more."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One kernel as the page shows it: its number, its name as tables have it, its metrics by group, all remarks."""
+    """One kernel on the page: its number, its shortened name, its metrics by group, all remarks."""
 
     number: int
     short: str
@@ -49,7 +49,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class UsedFormula:
-    """One formula that was used, with what it is for."""
+    """One formula that was used, and the metric it is for."""
 
     title: str
     text: str
@@ -107,7 +107,7 @@ def _rooflines(report: ProfileReport, shown: list[Shown]) -> list[tuple[Device, 
 
 
 def _columns(report: ProfileReport) -> list[tuple[str, str, str]]:
-    """Return (key, title, unit) of the table's columns: those that a kernel has a value for."""
+    """Return (key, title, unit) of the table's columns: metrics for which some kernel has a value."""
     titles = {metric.key: metric for metric in definitions().metrics}
     return [
         (key, titles[key].title, titles[key].unit)
@@ -117,7 +117,7 @@ def _columns(report: ProfileReport) -> list[tuple[str, str, str]]:
 
 
 def _missing(report: ProfileReport) -> list[tuple[str, str]]:
-    """Return (reason, the metrics' titles) of what no kernel has, by reason."""
+    """Return (reason, titles) of the metrics that no kernel has, grouped by reason."""
     titles = {metric.key: metric.title for metric in definitions().metrics}
     by_reason: dict[str, list[str]] = {}
     for key, why in report.missing.items():
@@ -136,15 +136,15 @@ def _formulas(report: ProfileReport) -> list[UsedFormula]:
 
 
 def trace_json(profile: Profile, labels: Sequence[str] | None = None) -> str:
-    """Return Chrome's trace format: one track a pass, process and queue, one slice a dispatch.
+    """Return Chrome's trace format: one track per pass, process and queue, one slice per dispatch.
 
-    Queues of two processes, or of two GPUs, have the same numbers: on one track, their slices would overlap. Times are
-    those of each pass, from its own first dispatch: passes ran one after another. Dispatches without times are left
-    out.
+    Queues of different processes or GPUs may have the same number, and their slices would overlap on one track. Times
+    are relative to the first dispatch of each pass, since passes ran one after another. Dispatches without times are
+    left out.
 
     Args:
         profile: What was read.
-        labels: What each row of ``profile.dispatches`` solved.
+        labels: The problem that each row of ``profile.dispatches`` solved.
     """
     rows = profile.dispatches
     timed = rows[rows["start_ns"].notna() & rows["end_ns"].notna()]

@@ -1,4 +1,4 @@
-"""The profile report: what a profiler wrote as kernels with metrics, findings and problems; a function of the files."""
+"""The profile report: kernels with metrics, findings and problems, as a pure function of a profiler's files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 RUNTIME_S_OWN = "__amd_rocclr_"
-"""How names of the HIP runtime's helper kernels (copies, fills) begin: nobody here can make them faster."""
+"""Prefix of the HIP runtime's helper kernels (copies, fills), which users cannot optimise."""
 RESOURCES = ("vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes", "wave_size")
 
 
@@ -47,19 +47,19 @@ class KernelProfile:
 
     Attributes:
         name: As the profiler has it.
-        label: The attention problem that it solved; "" where that is not known.
-        dispatch, process: Of a report per dispatch; None else.
-        device: The GPU; None where no file says which.
-        launches: How many.
+        label: The attention problem that it solved; "" if unknown.
+        dispatch, process: In a report per dispatch; otherwise None.
+        device: The GPU; None if no file names it.
+        launches: Number of launches.
         grids: The different (work-items, block) that it was launched with, the most frequent first.
-        resources: `RESOURCES` of its first launch, as allocated; None where the files do not say.
+        resources: `RESOURCES` of its first launch, as allocated; None if the files do not state them.
         time_ns: Percentile -> time of a launch; empty without times.
-        total_ns, time_share: All its launches, and their part of all kernels' time.
+        total_ns, time_share: Sum over its launches, and their share of all kernels' time.
         values: Metric -> value.
-        occupancy: What registers and LDS allow; None with the reason in `occupancy_unknown`.
-        bounds: How near it is to each limit; None of a single launch, and of the HIP runtime's own kernels.
-        findings: What to optimise, the largest gain first.
-        verdict: What bounds it, or why that is not known; None where `bounds` is.
+        occupancy: The occupancy that registers and LDS allow; None with the reason in `occupancy_unknown`.
+        bounds: How near it is to each limit; None for a single launch and for the HIP runtime's own kernels.
+        findings: Suggested optimisations, the largest gain first.
+        verdict: Which limit bounds it, or why that is unknown; None if `bounds` is.
     """
 
     name: str
@@ -83,15 +83,15 @@ class KernelProfile:
 
 @dataclass
 class ProfileReport:
-    """Everything that the templates and the JSON show.
+    """Everything shown by the templates and the JSON.
 
     Attributes:
         per: "kernel" or "dispatch".
-        kernels: Those that took longest first; launches in their order.
+        kernels: In descending order of total time; single launches in order of dispatch.
         devices: The GPUs that ran them.
         profile: What was read.
-        problems: What is wrong in the files or in their counters, in lines.
-        left_out: Metric -> values that are not shown, and why.
+        problems: Defects of the files or of their counters, one line each.
+        left_out: Metric -> why values were dropped.
         missing: Metric -> why no kernel has it.
     """
 
@@ -113,17 +113,17 @@ class ProfileReport:
 def build(
     profile: Profile, *, per: str = "kernel", gpu: str | None = None, ran: Sequence[tuple[LaunchPlan, int]] = ()
 ) -> ProfileReport:
-    """Compute the report of what a profiler wrote.
+    """Compute the report of a profile.
 
     Args:
         profile: What `rocattn_profiling.profile.ingest.read` returns.
-        per: "kernel", or "dispatch" for each launch by itself.
-        gpu: The product that ran it, for files that do not say.
+        per: "kernel", or "dispatch" for single launches.
+        gpu: The product that ran it, for files that do not name their GPU.
         ran: The plans that ran (`rocattn_profiling.profile.metrics.attribution.read_plans`).
 
     Raises:
         GpuFactsError: When `gpu` is no known product.
-        RocattnError: When the files hold no dispatch.
+        RocattnError: When the files contain no dispatch.
     """
     if not len(profile.dispatches):
         raise RocattnError("nothing to report: the files hold no kernel dispatch")
@@ -197,9 +197,10 @@ def _nothing(value: object) -> bool:
 def _lanes(
     group: LaunchGroup, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame
 ) -> int | None:
-    """Return the lanes of a wave: as the files say, else the size that the counted waves fit best.
+    """Return the lanes of a wave: as reported, else the size that fits the counted waves best.
 
-    rocprofv3 does not say which of RDNA's two a kernel was compiled for, and a wave of 64 has half the registers.
+    rocprofv3 does not report which of RDNA's two wave sizes a kernel was compiled for; a wave of 64 has half the
+    registers.
     """
     if resources["wave_size"] or device is None or device.known is None:
         return resources["wave_size"]
@@ -214,7 +215,7 @@ def _lanes(
 def _occupancy(
     device: Device | None, resources: Mapping[str, int | None], block: int, lanes: int | None
 ) -> tuple[Occupancy | None, str]:
-    """Return what the registers and LDS that the profiler reports allow, or why that cannot be said."""
+    """Return the occupancy that the reported registers and LDS allow, or why it is unknown."""
     if device is None:
         return None, "no file says which GPU it was"
     vgprs, lds = resources["vgprs"], resources["lds_bytes"]
@@ -235,7 +236,7 @@ def _occupancy(
 def _numbers(
     group: LaunchGroup, device: Device | None, resources: Mapping[str, int | None], table: pd.DataFrame
 ) -> dict[str, float]:
-    """Return what the rules of findings may name, as far as it is known and no time."""
+    """Return the known numbers that rules may refer to, times left out."""
     numbers = dict(device.constants) if device else {}
     numbers |= {key: value.value for key, value in group.values.items() if value.value is not None}
     numbers["launches"] = float(len(group.rows))
@@ -247,7 +248,7 @@ def _numbers(
 
 
 def to_json(report: ProfileReport) -> dict[str, Any]:
-    """Return the report as JSON-ready values: per kernel or dispatch each metric with all that belongs to it."""
+    """Return the report as JSON-ready values: all metrics of each kernel or dispatch, with their provenance."""
     titles = {metric.key: metric for metric in definitions().metrics}
     return {
         "schema": SCHEMA,

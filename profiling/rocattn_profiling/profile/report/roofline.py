@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 860.0, 430.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, WIDTH - 16.0, 14.0, HEIGHT - 48.0
-# Measured roofs that belong into this picture, by rocprof-compute's names: traffic here is that of the memory.
+# Measured roofs to draw, by rocprof-compute's names: the traffic here is that of the memory.
 _MEASURED_MEMORY = ("HBM", "MALL")
 _MEASURED_COMPUTE = ("FP32", "MFMA F16", "MFMA BF16", "MFMA F32", "MFMA F8", "MFMA F6", "MFMA F4")
 _PEAKS = {
@@ -31,7 +31,7 @@ _PEAKS = {
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """One line: what limits, whether that is the data sheet's or was measured, and the points of its polyline."""
+    """One roof: its label, whether it was measured or is the data sheet's, and the points of its polyline."""
 
     label: str
     colour: int
@@ -41,7 +41,7 @@ class Roof:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One kernel: its number in the table, its place and what it says when pointed at."""
+    """One kernel: its number in the table, its position and its tooltip."""
 
     number: int
     x: float
@@ -72,7 +72,7 @@ def roofline(device: Device, kernels: Sequence[tuple[int, KernelProfile]], roofs
     Args:
         device: The GPU, for the data sheet's roofs.
         kernels: With their numbers in the table.
-        roofs: Measured roofs (`Profile.roofs`), perhaps none; those from another folder are another machine's.
+        roofs: Measured roofs (`Profile.roofs`), possibly empty; those from another folder belong to another machine.
     """
     known = [(n, kernel, place) for n, kernel in kernels if (place := _place(kernel))]
     if not known:
@@ -115,7 +115,7 @@ def roofline(device: Device, kernels: Sequence[tuple[int, KernelProfile]], roofs
 
 
 def _place(kernel: KernelProfile) -> tuple[float, float] | None:
-    """Return FLOP/byte and TFLOP/s, if both are known and above 0."""
+    """Return FLOP/byte and TFLOP/s if both are known and positive."""
     coordinates = [
         kernel.values[key].value if key in kernel.values else None for key in ("arithmetic_intensity", "tflops")
     ]
@@ -144,7 +144,7 @@ def _limits(device: Device, roofs: pd.DataFrame) -> tuple[list[tuple[str, float,
 
 
 def _measured(device: Device, roofs: pd.DataFrame) -> list[dict[Hashable, Any]]:
-    """Return the roofs that were measured beside a device's own file, one of each name: its GPUs are equal."""
+    """Return the roofs measured in the folder of a device's own file, one of each name, since its GPUs are equal."""
     beside = [str(Path(str(file)).parent) == device.folder for file in roofs["file"]]
     return roofs[beside].drop_duplicates("roof").to_dict("records")
 

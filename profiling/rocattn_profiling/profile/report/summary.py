@@ -1,4 +1,4 @@
-"""The first lines of a profile report: what bounds its kernels, what would tell more, and what became slower."""
+"""The first lines of a profile report: what bounds its kernels, what to measure next, and what became slower."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 KERNELS = 5
-"""How many kernels, or groups of them with one verdict, have a line."""
+"""Number of lines for kernels, or groups of them with the same verdict."""
 ALSO = 2
-"""How many other findings have a line."""
+"""Number of lines for other findings."""
 CHANGES = 3
-"""How many kernels of a comparison have a line."""
+"""Number of lines for the kernels of a comparison."""
 MOVED = 5.0
-"""Points in percent from which the share of a limit is said to have moved."""
+"""Percentage points from which a limit's share counts as changed."""
 _RUNTIME = 0.1  # part of all time from which the runtime's own kernels have a line
 _LONG = 0.2  # part of all time from which a kernel has a line of its own
 _OF_MANY = {
@@ -36,10 +36,10 @@ class SummaryLine:
     """The verdict on one kernel, or on several that have the same.
 
     Attributes:
-        numbers: Of the kernels, as the tables have them.
-        who: Which they are, with their part of the time.
+        numbers: The kernels' numbers in the tables.
+        who: Which kernels, with their share of the time.
         text: The verdict.
-        gain: What it would gain at most, in words; "" where no gain belongs to a verdict.
+        gain: Upper bound of the gain in words; "" if the verdict has none.
     """
 
     numbers: tuple[int, ...]
@@ -55,10 +55,10 @@ class ReportSummary:
     Attributes:
         lines: The verdicts, those of the longest kernels first; never empty without `why_none`.
         why_none: Why there is no verdict, or "".
-        runtime: What the HIP runtime's own kernels take, or "".
-        more: How many kernels have no line here, or "".
-        also: What else is said of kernels, the largest gain first.
-        commands: What to run to know more.
+        runtime: The share of the HIP runtime's own kernels, or "".
+        more: How many more kernels there are, or "".
+        also: Other findings, the largest gain first.
+        commands: What to run next.
     """
 
     lines: list[SummaryLine]
@@ -70,7 +70,7 @@ class ReportSummary:
 
 
 def summarise(report: ProfileReport) -> ReportSummary:
-    """Return what bounds the kernels of a report, the longest first."""
+    """Summarise what bounds the kernels of a report, in descending order of time."""
     if report.per != "kernel":
         return ReportSummary([], "no verdict: those are of kernels, not of single dispatches", "", "", [], [])
     judged = [(number, each, each.verdict) for number, each in enumerate(report.kernels, 1) if each.verdict]
@@ -94,7 +94,7 @@ def summarise(report: ProfileReport) -> ReportSummary:
 
 
 def _others(report: ProfileReport) -> list[str]:
-    """Return the first findings that are no verdict of their kernel."""
+    """Return the first findings that are not their kernel's verdict."""
     number_of = {id(kernel): number for number, kernel in enumerate(report.kernels, 1)}
     lines = [
         f"kernel {number_of[id(kernel)]}: {finding.sentence}"
@@ -119,15 +119,15 @@ def _line(group: list[tuple[int, KernelProfile, Verdict]]) -> SummaryLine:
 
 
 def name(kernel: KernelProfile) -> str:
-    """Return the problem that a kernel solved, else the beginning of its name."""
+    """Return the attention problem that a kernel solved, else its shortened name."""
     return kernel.label or shorten(kernel.name)
 
 
 def changes(report: ProfileReport, pairs: list[KernelPair]) -> list[str]:
-    """Return what a comparison found, a line for each of the kernels whose time changed most, and who is in one only.
+    """Return a line for each kernel whose time changed most, and the number of kernels in one profile only.
 
     Args:
-        report: The later profile, whose kernels' numbers are said.
+        report: The later profile, whose numbering of kernels is used.
         pairs: The comparison.
     """
     number_of = {(kernel.name, kernel.label): number for number, kernel in enumerate(report.kernels, 1)}
@@ -148,7 +148,7 @@ def changes(report: ProfileReport, pairs: list[KernelPair]) -> list[str]:
 
 
 def _shift(pair: KernelPair) -> str:
-    """Say which limit's share moved most: "LDS 23 -> 79 %"."""
+    """Return the limit whose share changed most: "LDS 23 -> 79 %"."""
     before, after = (
         {bound.key: bound for bound in (kernel.bounds.known if kernel and kernel.bounds else ())}
         for kernel in (pair.before, pair.after)
@@ -163,10 +163,10 @@ def _shift(pair: KernelPair) -> str:
 
 
 def lines(report: ProfileReport, pairs: list[KernelPair] | None = None) -> list[str]:
-    """Return the lines of a report on the terminal; never none.
+    """Return the report's lines for the terminal; at least one.
 
     Args:
-        report: What was made of the files.
+        report: The report.
         pairs: The comparison with an earlier profile.
     """
     from rocattn_profiling.base.markup import terminal

@@ -1,4 +1,4 @@
-"""The verdict on one kernel: what bounds it, or why that is not known and which command would tell."""
+"""The verdict on one kernel: the limit that bounds it, or why that is unknown and which command would measure it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_GPU, TIMES_ONLY, STOOD_STILL, NOT_COUNTED, NOT_COUNTABLE = (
 SHORTEST_NS = 5000.0
 """Mean time in ns below which starting a kernel costs about as much as running it (`launch-bound` of the findings)."""
 WORTH_A_WORD = 10.0
-"""Percent of the nearest known limit from which it is named where others are not known."""
+"""Percent of the nearest known limit from which it is mentioned when others are unknown."""
 COLLECT = "rocattn profile -- COMMAND"
 _IDLE = frozenset({"few-blocks", "few-blocks-rdna", "few-waves"})
 _WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-below-theory")
@@ -37,12 +37,12 @@ _WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-bel
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What a metric lacks.
+    """The counters and constants that a metric is missing.
 
     Attributes:
-        counters: Counters of its first formula that were not collected; empty if one formula has all of its own.
-        constants: Facts that are not known, by their names in ``definitions.toml``.
-        ask: What `rocattn profile --metrics` collects these counters by: a group, else the metric; "" for none.
+        counters: Counters of its first formula that were not collected; empty if some formula has all of its counters.
+        constants: Unknown constants, by their names in ``definitions.toml``.
+        ask: The argument of `rocattn profile --metrics` that collects them: a group, else the metric; "" for none.
     """
 
     counters: tuple[str, ...]
@@ -51,10 +51,10 @@ class Gap:
 
 
 class Verdict(Reason, frozen=True):
-    """What bounds a kernel, or why that is not known; the remedy is the command to run next, "" where none tells more.
+    """The limit that bounds a kernel, or why it is unknown; the remedy is the command to run next, or "".
 
     Attributes:
-        finding: The key of the finding whose sentence it is; "" where it is none's.
+        finding: The key of the finding whose sentence it is; "" for none.
     """
 
     finding: str = ""
@@ -64,15 +64,15 @@ def verdict(
     bounds: Bounds, findings: Sequence[KernelFinding], device: Device | None, counted: Mapping[str, object],
     mean_ns: float | None, *, stood_still: bool,
 ) -> Verdict:  # fmt: skip
-    """Return what bounds a kernel, or why that is not known.
+    """Return the limit that bounds a kernel, or why it is unknown.
 
     Args:
         bounds: How near it is to its limits.
-        findings: What else is said of it, the largest gain first.
-        device: The GPU; None if no file says.
-        counted: The counters that have values of this kernel.
+        findings: Its findings, the largest gain first.
+        device: The GPU; None if no file names it.
+        counted: The counters that have values for this kernel.
         mean_ns: Its mean time in ns; None without times.
-        stood_still: Whether counters of this profile stood still, so that those that read 0 say nothing.
+        stood_still: Whether counters of this profile stood still, so that zeros are meaningless.
     """
     by_key = {finding.key: finding.sentence for finding in findings}
     nearest = bounds.nearest
@@ -95,7 +95,7 @@ def verdict(
 def _unmeasured(
     device: Device | None, counted: Mapping[str, object], mean_ns: float | None, *, stood_still: bool
 ) -> Verdict | None:
-    """Return why the files as a whole say nothing of limits; None if they may."""
+    """Return why the files as a whole cannot tell any limit; None if they may."""
     if not counted and not stood_still:
         return Verdict(
             TIMES_ONLY, "not known: the files hold times only" if mean_ns else "not known: no counters", COLLECT
@@ -113,7 +113,7 @@ def _unmeasured(
 def _unlimited(
     bounds: Bounds, device: Device | None, counted: Mapping[str, object], mean_ns: float | None
 ) -> Verdict | None:
-    """Return which limits are not known, and how they would be; None if all of them are."""
+    """Return which limits are unknown and how to measure them; None if all are known."""
     nearest = bounds.nearest
     others = f"; nearest of what was counted is {nearest.short}" if nearest and nearest.pct >= WORTH_A_WORD else ""
     if device and bounds.uncounted:
@@ -134,12 +134,12 @@ def _unlimited(
 
 
 def _of_launch(mean_ns: float | None) -> set[str]:
-    """Return the constants that are of launches, not of the GPU, as far as they are known."""
+    """Return the known constants of launches (not of the GPU)."""
     return {"grid_threads", "block_threads", "wave_size"} | ({"duration_ns"} if mean_ns is not None else set())
 
 
 def _lacking(gaps: Sequence[tuple[str, Gap]]) -> str:
-    """Say what is lacking of which limits."""
+    """Return a sentence on which limits miss which inputs."""
     uncounted = [name for name, gap in gaps if gap.counters]
     wanting: dict[str, list[str]] = {}
     for name, gap in gaps:
@@ -153,7 +153,7 @@ def _lacking(gaps: Sequence[tuple[str, Gap]]) -> str:
 
 
 def _next(gaps: Sequence[tuple[str, Gap]]) -> str:
-    """Return the command that would collect what is lacking; "" if none would."""
+    """Return the command that collects the missing inputs; "" if none does."""
     asked = dict.fromkeys(gap.ask for _, gap in gaps if gap.ask)
     if asked:
         return f"rocattn profile --metrics {' '.join(asked)} -- COMMAND"
@@ -161,7 +161,7 @@ def _next(gaps: Sequence[tuple[str, Gap]]) -> str:
 
 
 def gap_of(metric: str, arch: str, counted: Mapping[str, object], constants: AbstractSet[str]) -> Gap:
-    """Return what one metric lacks on an architecture that has a formula for it.
+    """Return the inputs that one metric is missing, on an architecture that has a formula for it.
 
     Args:
         metric: Its key.
@@ -179,7 +179,7 @@ def gap_of(metric: str, arch: str, counted: Mapping[str, object], constants: Abs
 
 @cache
 def _needs(arch: str) -> dict[str, tuple[frozenset[str], ...]]:
-    """Return the counters and constants of each metric's ways, other metrics resolved, by metric."""
+    """Return by metric the counters and constants of each of its formulas, other metrics resolved."""
     needs: dict[str, tuple[frozenset[str], ...]] = {}
     for metric in definitions().metrics:
         ways: list[frozenset[str]] = []
@@ -194,7 +194,7 @@ def _needs(arch: str) -> dict[str, tuple[frozenset[str], ...]]:
 
 
 def _ask(metric: str, needed: Collection[str], arch: str) -> str:
-    """Return the first group that has the counters, beside those that every pass has; else the metric itself."""
+    """Return the first group with these counters (anchors are in every pass); else the metric itself."""
     try:
         known = counters.of_arch(arch)
     except counters.CounterError:

@@ -85,20 +85,20 @@ class ContentCache:
 
     def get_or_make(self, key: str, make: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
         """Return the files of an entry, making them on first use; whatever ``make`` raises passes through."""
-        if (found := self._read(key)) is not None:
-            return found
+        if (kept := self._read(key)) is not None:
+            return kept
         with self._locked(key):
-            if (found := self._read(key)) is not None:
-                return found
-            made = make()
+            if (kept := self._read(key)) is not None:
+                return kept
+            files = make()
             try:
-                self._write(key, made)
+                self._write(key, files)
             except OSError as error:
                 self._use_temporary_folder(error)
-                self._write_if_possible(key, made)
+                self._write_if_possible(key, files)
         if not self._degraded:
             _prune(self._root)
-        return made
+        return files
 
     def _entry(self, key: str) -> Path:
         return self._root / key[:2] / key

@@ -71,26 +71,26 @@ def entries(folders: Iterable[Path], mark: str) -> Iterator[CacheEntry]:
         if PARTIAL in folder.name:
             continue
         try:
-            with os.scandir(folder) as found:  # raises for a file
-                size = sum(map(_disk_bytes, found))
+            with os.scandir(folder) as items:  # raises for a file
+                size = sum(map(_disk_bytes, items))
             # One that is being made has no mark yet, and is as old as its folder.
-            told = folder / mark if (folder / mark).exists() else folder
-            yield CacheEntry(folder, told, told.stat().st_mtime, size)
+            marker = folder / mark if (folder / mark).exists() else folder
+            yield CacheEntry(folder, marker, marker.stat().st_mtime, size)
         except OSError:
             continue
 
 
-def _disk_bytes(found: os.DirEntry[str]) -> float:
+def _disk_bytes(item: os.DirEntry[str]) -> float:
     """Return the bytes of a file's blocks, shared among its hard links, or of all files in a folder."""
-    if found.is_dir(follow_symlinks=False):
-        with contextlib.suppress(OSError), os.scandir(found) as inside:
+    if item.is_dir(follow_symlinks=False):
+        with contextlib.suppress(OSError), os.scandir(item) as inside:
             return sum(map(_disk_bytes, inside))
         return 0.0
     try:
-        told = found.stat(follow_symlinks=False)
+        status = item.stat(follow_symlinks=False)
     except OSError:
         return 0.0
-    return getattr(told, "st_blocks", -(-told.st_size // 512)) * 512 / max(told.st_nlink, 1)
+    return getattr(status, "st_blocks", -(-status.st_size // 512)) * 512 / max(status.st_nlink, 1)
 
 
 def used(mark: Path, after_s: float = 600.0) -> None:
@@ -100,15 +100,15 @@ def used(mark: Path, after_s: float = 600.0) -> None:
             os.utime(mark)
 
 
-def shrink(found: Iterable[CacheEntry], *, fresh_s: float, keep: int | None = None) -> float:
+def shrink(candidates: Iterable[CacheEntry], *, fresh_s: float, keep: int | None = None) -> float:
     """Remove the longest unused entries beyond the limit; returns the bytes that were freed.
 
     Args:
-        found: All entries.
+        candidates: All entries.
         fresh_s: One that was used within so many seconds stays: somebody may still be at it.
         keep: How many entries may stay at most; None for any number.
     """
-    oldest_first = sorted(found, key=lambda entry: entry.last_use_s)
+    oldest_first = sorted(candidates, key=lambda entry: entry.last_use_s)
     limit = limit_gib() * 2**30
     total = sum(entry.size_bytes for entry in oldest_first)
     goal = total if total <= limit else _AFTER * limit

@@ -77,10 +77,10 @@ def complaint(output: str, otherwise: str = "it printed nothing") -> str:
     lines = [line.rstrip() for line in output.splitlines() if line.strip()]
     if not lines:
         return otherwise
-    found = _raised(lines)
+    reason = _raised(lines)
     for shape in (_ERROR.search, _NAMED.match):
-        found = found or next((line for line in lines if shape(line.strip())), "")
-    return (found or lines[-1]).strip()
+        reason = reason or next((line for line in lines if shape(line.strip())), "")
+    return (reason or lines[-1]).strip()
 
 
 def _raised(lines: list[str]) -> str:

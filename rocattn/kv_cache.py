@@ -153,20 +153,20 @@ class PagedKVCache:
         """
         chosen = self._chosen(sequence)
         _check_tokens(k, v, self._k[None], self._v[None], len(chosen))
-        ends = [self.lengths[one] + k.shape[1] for one in chosen]
-        wanted = [-(-end // self.block_size) - len(self.tables[one]) for one, end in zip(chosen, ends, strict=True)]
+        ends = [self.lengths[index] + k.shape[1] for index in chosen]
+        wanted = [-(-end // self.block_size) - len(self.tables[index]) for index, end in zip(chosen, ends, strict=True)]
         if sum(wanted) > len(self._free):
             raise ConfigError(
                 f"{sum(wanted)} more blocks are needed and {len(self._free)} are free: make a larger pool"
             )
-        for row, (one, end, more) in enumerate(zip(chosen, ends, wanted, strict=True)):
-            self.tables[one] += [self._free.pop() for _ in range(more)]
+        for row, (index, end, more) in enumerate(zip(chosen, ends, wanted, strict=True)):
+            self.tables[index] += [self._free.pop() for _ in range(more)]
             at = 0
-            for place in self._stretches(one, self.lengths[one], end):
+            for place in self._stretches(index, self.lengths[index], end):
                 self._k[place] = k[row, at : at + place.stop - place.start]
                 self._v[place] = v[row, at : at + place.stop - place.start]
                 at += place.stop - place.start
-            self.lengths[one] = end
+            self.lengths[index] = end
 
     def truncate(self, length: int, *, sequence: int | None = None) -> None:
         """Forget the tokens from ``length`` on, of every sequence or of one; their blocks go back to the pool.
@@ -175,12 +175,14 @@ class PagedKVCache:
             ConfigError: When that many are not kept.
         """
         chosen = self._chosen(sequence)
-        length = min((_checked_length(length, self.lengths[one]) for one in chosen), default=0)  # checked before any
-        for one in chosen:
+        length = min(
+            (_checked_length(length, self.lengths[index]) for index in chosen), default=0
+        )  # checked before any
+        for index in chosen:
             kept = -(-length // self.block_size)
-            self._free += self.tables[one][kept:][::-1]
-            del self.tables[one][kept:]
-            self.lengths[one] = length
+            self._free += self.tables[index][kept:][::-1]
+            del self.tables[index][kept:]
+            self.lengths[index] = length
 
     def attend(
         self, q: Array, *, causal: bool = False, softcap: float | None = None, scale: float | None = None,
@@ -202,9 +204,9 @@ class PagedKVCache:
         if q.ndim != 4 or len(q) != len(self.lengths):
             raise ConfigError(f"q has shape {q.shape}: [B, Sq, H, D] with B = {len(self.lengths)} is needed")
         out = np.empty((*q.shape[:3], self._v.shape[-1]), q.dtype)
-        for one, length in enumerate(self.lengths):
+        for index, length in enumerate(self.lengths):
             parts, done = [], 0
-            places = self._stretches(one, 0, length) or [slice(0, 0)]  # q is checked where nothing is kept, too
+            places = self._stretches(index, 0, length) or [slice(0, 0)]  # q is checked where nothing is kept, too
             gather = q.dtype == np.float64 and len(places) > 1  # joining by a float32 LSE would lose half the digits
             for place in () if gather else places:
                 done += place.stop - place.start
@@ -212,19 +214,19 @@ class PagedKVCache:
                 window = (-1, length - done) if causal else None
                 parts.append(
                     attention(
-                        q[one : one + 1], self._k[None, place], self._v[None, place], window=window, softcap=softcap,
-                        scale=scale, return_lse=True, backend=backend,
+                        q[index : index + 1], self._k[None, place], self._v[None, place], window=window,
+                        softcap=softcap, scale=scale, return_lse=True, backend=backend,
                     )
                 )  # fmt: skip
             if len(parts) == 1:
-                out[one] = parts[0][0][0]
+                out[index] = parts[0][0][0]
             elif gather or not all(_tells_sums(lse) for _, lse in parts):
                 k, v = (np.concatenate([x[place] for place in places])[None] for x in (self._k, self._v))
-                out[one] = attention(
-                    q[one : one + 1], k, v, causal=causal, softcap=softcap, scale=scale, backend=backend
+                out[index] = attention(
+                    q[index : index + 1], k, v, causal=causal, softcap=softcap, scale=scale, backend=backend
                 )[0]
             else:
-                out[one] = _joined(parts)
+                out[index] = _joined(parts)
         return out
 
     def _chosen(self, sequence: int | None) -> Sequence[int]:
@@ -237,15 +239,15 @@ class PagedKVCache:
 
     def _stretches(self, sequence: int, first: int, end: int) -> list[slice]:
         """Return where the tokens ``first`` … ``end`` - 1 lie in the pool, adjacent blocks as one slice."""
-        found: list[slice] = []
+        stretches: list[slice] = []
         size, table = self.block_size, self.tables[sequence]
         while first < end:
             stop = min(end, (first // size + 1) * size)
             start = table[first // size] * size + first % size
             last = start + stop - first
-            found.append(slice(found.pop().start if found and found[-1].stop == start else start, last))
+            stretches.append(slice(stretches.pop().start if stretches and stretches[-1].stop == start else start, last))
             first = stop
-        return found
+        return stretches
 
 
 def _tells_sums(lse: Array) -> bool:
@@ -292,12 +294,12 @@ def _kept_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     import ml_dtypes
 
     try:
-        found = np.dtype(ml_dtypes.bfloat16 if isinstance(dtype, str) and dtype == "bfloat16" else dtype)
+        kept = np.dtype(ml_dtypes.bfloat16 if isinstance(dtype, str) and dtype == "bfloat16" else dtype)
     except TypeError:
         raise ConfigError(f"dtype is {dtype!r}: use one of {', '.join(DTYPE_BYTES)}") from None
-    if found.name not in DTYPE_BYTES or not found.isnative:
-        raise ConfigError(f"dtype is {found.str}: use one of {', '.join(DTYPE_BYTES)}, in this machine's byte order")
-    return found
+    if kept.name not in DTYPE_BYTES or not kept.isnative:
+        raise ConfigError(f"dtype is {kept.str}: use one of {', '.join(DTYPE_BYTES)}, in this machine's byte order")
+    return kept
 
 
 def _check_tokens(k: Array, v: Array, keys: Array, values: Array, batch: int) -> None:

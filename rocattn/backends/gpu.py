@@ -42,23 +42,23 @@ class GpuBackend(Backend):
     def __init__(self) -> None:
         self.use_flash_attention = os.environ.get(VARIABLE, "1").lower() not in {"0", "false", "no", "off"}
         self._lock = threading.Lock()
-        self._found: tuple[Runtime | None, str] | None = None
+        self._device: tuple[Runtime | None, str] | None = None
 
     @property
     def priority(self) -> int:  # type: ignore[override]  # a class attribute elsewhere; here it depends on the machine
         """Above the CPU with a real GPU; with the stand-in below everything, so that only its name chooses it."""
-        runtime, _ = self._look()
+        runtime, _ = self._first_device()
         return _PRIORITY_GPU if runtime is not None and not runtime.device.is_stand_in else _PRIORITY_STAND_IN
 
     @property
     def is_stand_in(self) -> bool:  # type: ignore[override]  # as priority
         """Whether the device is the stand-in GPU: not a GPU, its times mean nothing."""
-        runtime, _ = self._look()
+        runtime, _ = self._first_device()
         return runtime is not None and runtime.device.is_stand_in
 
     def available(self) -> Support:
         """Say whether there is a device with kernels for it; looked for once a process."""
-        runtime, reason = self._look()
+        runtime, reason = self._first_device()
         if runtime is None:
             return Support(ok=False, reason=reason)
         try:
@@ -163,18 +163,18 @@ class GpuBackend(Backend):
 
         return open_runtime(index)
 
-    def _look(self) -> tuple[Runtime | None, str]:
+    def _first_device(self) -> tuple[Runtime | None, str]:
         """Return the first device, or why there is none.
 
         Without a GPU driver on the machine and without the stand-in nothing is initialised or loaded: choosing a CPU
         backend stays cheap, and the process may fork.
         """
         with self._lock:
-            if self._found is None:
-                self._found = self._find()
-            return self._found
+            if self._device is None:
+                self._device = self._open_first()
+            return self._device
 
-    def _find(self) -> tuple[Runtime | None, str]:
+    def _open_first(self) -> tuple[Runtime | None, str]:
         from rocattn.gpu.driver import absence, open_hip, stand_in_at_hand
         from rocattn.gpu.reasons import driver_loaded
 

@@ -158,7 +158,7 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
         f32("scale", config.softmax_scale), f32("softcap", config.softcap or 0.0),
     ]  # fmt: skip
     blocks = min(MAX_BLOCKS, -(-rows // PREPROCESS_ROWS))
-    made = [
+    launches = [
         launch(
             _simple("preprocess", dtype), blocks, PREPROCESS_BLOCK,
             [pointer("dout", buffers), pointer("out", buffers), delta, *row_strides("dout", buffers),
@@ -177,7 +177,7 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
             args += row_strides(name, buffers)
         grid = (-(-count // shape.rows), over, batch)
         args += [*mask_strides(buffers), *problem]
-        made.append(
+        launches.append(
             launch(_variant(kernel, arch, dtype, head_dim, plain=plain), grid, shape.waves * wave_size(arch), args)
         )
     for kernel, results, options, grid in (
@@ -189,8 +189,8 @@ def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
         for name in ("q", "k", "v", "dout", *results):
             args += row_strides(name, buffers)
         args += [*mask_strides(buffers), *problem]
-        made.append(launch(_simple(kernel, dtype), grid, LARGE_BLOCK, args))
-    return tuple(made)
+        launches.append(launch(_simple(kernel, dtype), grid, LARGE_BLOCK, args))
+    return tuple(launches)
 
 
 def variants(arch: str) -> tuple[KernelVariant, ...]:

@@ -59,13 +59,13 @@ def _read(root: Path, source: str, stamp: object) -> list[str | bytes]:
 
 def _stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
     """Return names, sizes and times of all files that a kernel could be made from."""
-    found = []
+    stamps = []
     for folder in ("hip", "include/rocattn"):
         with suppress(OSError), os.scandir(root / folder) as entries:
             for entry in entries:
                 status = entry.stat()
-                found.append((entry.path, status.st_mtime_ns, status.st_size))
-    return tuple(sorted(found))
+                stamps.append((entry.path, status.st_mtime_ns, status.st_size))
+    return tuple(sorted(stamps))
 
 
 def compile_for_device(source: str, arch: str, defines: Mapping[str, str | int], *, stand_in: bool) -> bytes:
@@ -90,15 +90,15 @@ def arg_type(arg: Arg) -> str:
 
 def arg_layout(args: Sequence[Arg]) -> list[tuple[int, int]]:
     """Return each argument's (offset, size) in the argument block: in order, each aligned to its own size."""
-    found: list[tuple[int, int]] = []
+    layout: list[tuple[int, int]] = []
     end = 0
     for arg in args:
         size = _size(arg)
         align = min(8, size & -size) if arg_type(arg) == "bytes" else size
         start = (end + align - 1) // align * align
-        found.append((start, size))
+        layout.append((start, size))
         end = start + size
-    return found
+    return layout
 
 
 def _size(arg: Arg) -> int:
@@ -156,6 +156,8 @@ def argument_problem(kernel: KernelInfo, args: Sequence[Arg]) -> str:
         fits = kind in {"pointer", "u64"} if pointer else kind != "pointer"  # u64 0: a null pointer
         named = not have.name or kind in {"pointer", "u64"} or have.name == arg.name
         if (have.offset, have.size) != (offset, size) or not fits or not named:
-            found = f"{have.name or '(unnamed)'}: {have.kind} of {have.size} bytes at {have.offset}"
-            return f"{kernel.symbol} takes {found}, where the plan has {arg.name}: {kind} of {size} bytes at {offset}"
+            parameter = f"{have.name or '(unnamed)'}: {have.kind} of {have.size} bytes at {have.offset}"
+            return (
+                f"{kernel.symbol} takes {parameter}, where the plan has {arg.name}: {kind} of {size} bytes at {offset}"
+            )
     return ""

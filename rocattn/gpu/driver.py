@@ -273,8 +273,8 @@ class Hip:
 
     @functools.cached_property
     def _exchange_mode(self) -> Callable[[Any], int]:
-        found = getattr(ctypes.CDLL(str(library_path())), "hipThreadExchangeStreamCaptureMode", None)
-        return found or (lambda _: 0)  # a runtime without captures has nothing to relax
+        exchange = getattr(ctypes.CDLL(str(library_path())), "hipThreadExchangeStreamCaptureMode", None)
+        return exchange or (lambda _: 0)  # a runtime without captures has nothing to relax
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total bytes of the current device, (-1, -1) if it does not tell."""

@@ -38,8 +38,8 @@ class DeviceMemoryError(GpuError):
     """
 
     def __init__(self, what: str, requested_bytes: int, free_bytes: int, total_bytes: int) -> None:
-        told = f": {_size(free_bytes)} of {_size(total_bytes)} are free" if total_bytes >= 0 else ""
-        super().__init__(f"no {what} for {_size(requested_bytes)}{told}")
+        free = f": {_size(free_bytes)} of {_size(total_bytes)} are free" if total_bytes >= 0 else ""
+        super().__init__(f"no {what} for {_size(requested_bytes)}{free}")
         self.requested_bytes, self.free_bytes, self.total_bytes = requested_bytes, free_bytes, total_bytes
 
 

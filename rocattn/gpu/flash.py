@@ -131,7 +131,7 @@ def splits_of(config: AttentionConfig, keys_per_tile: int) -> tuple[int, int]:
 
 def variants(arch: str) -> tuple[KernelVariant, ...]:
     """Return the compilations of the build grid: all kernels, the dtypes, and D = Dv in `BUILT_HEAD_DIMS`."""
-    found = [
+    compilations = [
         KernelVariant("flash_decode_combine", "hip/flash_decode_combine.hip", "flash_decode_combine", {"DTYPE": dtype})
         for dtype in KERNEL_TYPES.values()
     ]
@@ -143,8 +143,8 @@ def variants(arch: str) -> tuple[KernelVariant, ...]:
                     if kernel == "flash_decode"
                     else flash_tile(arch, dim, dim, name, options=kernel == "flash_attention")
                 )
-                found.append(_compiled(kernel, dtype, (dim, dim), tile, 0))
-    return tuple(found)
+                compilations.append(_compiled(kernel, dtype, (dim, dim), tile, 0))
+    return tuple(compilations)
 
 
 def _decode(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[KernelLaunch, ...]:

@@ -55,9 +55,9 @@ def plan(
     if not answer:
         raise ConfigError(f"no GPU kernels for {config.label}: {answer.reason}")
     buffers = describe_buffers(config, strides or {}, mask_dtype)
-    path, reason, made = _launches(config, target, buffers, use_flash_attention=use_flash_attention)
+    path, reason, launches = _launches(config, target, buffers, use_flash_attention=use_flash_attention)
     # An empty grid is an error of HIP's; what it would write is empty, too.
-    launches = tuple(_named(launch, target) for launch in made if 0 not in launch.grid)
+    launches = tuple(_named(launch, target) for launch in launches if 0 not in launch.grid)
     for launch in launches:
         _check_size(launch, config)
     return LaunchPlan(target, config.to_dict(), path, reason, buffers, launches, _workspaces(launches))
@@ -110,7 +110,7 @@ def describe_buffers(
     Raises:
         ConfigError: When strides are of no buffer, or the last of one is not 1.
     """
-    found: dict[str, Buffer] = {}
+    buffers: dict[str, Buffer] = {}
     c, dtype = config, config.dtype
     q, out = (c.batch, c.num_heads, c.seq_q, c.head_dim), (c.batch, c.num_heads, c.seq_q, c.head_dim_v)
     k, v = (c.batch, c.num_kv_heads, c.seq_k, c.head_dim), (c.batch, c.num_kv_heads, c.seq_k, c.head_dim_v)
@@ -120,24 +120,24 @@ def describe_buffers(
     if backward:
         heads += [("dout", out, "input"), ("dq", q, "output"), ("dk", k, "output"), ("dv", v, "output")]
     for name, shape, role in heads:
-        found[name] = Buffer(shape, layout_strides(shape, c.layout), dtype, role)
+        buffers[name] = Buffer(shape, layout_strides(shape, c.layout), dtype, role)
     rows = (c.batch, c.num_heads, c.seq_q)
     if backward or c.return_lse:
-        found["lse"] = Buffer(rows, contiguous(rows), "float32", "input" if backward else "output")
+        buffers["lse"] = Buffer(rows, contiguous(rows), "float32", "input" if backward else "output")
     if c.mask_shape is not None:
         kind = "bool" if c.mask == "bool" else mask_dtype or dtype
         if kind not in {"bool", dtype, "float32"}:
             raise ConfigError(f"the mask's dtype is {kind}: use bool, {dtype} or float32")
-        found["mask"] = Buffer(c.mask_shape, broadcast_strides(c.mask_shape), kind, "input")
+        buffers["mask"] = Buffer(c.mask_shape, broadcast_strides(c.mask_shape), kind, "input")
     if c.alibi:
-        found["alibi_slopes"] = Buffer((c.batch, c.num_heads), (c.num_heads, 1), "float32", "input")
+        buffers["alibi_slopes"] = Buffer((c.batch, c.num_heads), (c.num_heads, 1), "float32", "input")
     if c.sinks:
-        found["sinks"] = Buffer((c.num_heads,), (1,), "float32", "input")
+        buffers["sinks"] = Buffer((c.num_heads,), (1,), "float32", "input")
     for name, given in strides.items():
-        if name not in found:
-            raise ConfigError(f"strides are given for {name!r}: this problem has {', '.join(found)}")
-        found[name] = replace(found[name], strides=_checked(name, found[name], tuple(given)))
-    return found
+        if name not in buffers:
+            raise ConfigError(f"strides are given for {name!r}: this problem has {', '.join(buffers)}")
+        buffers[name] = replace(buffers[name], strides=_checked(name, buffers[name], tuple(given)))
+    return buffers
 
 
 def layout_strides(shape: tuple[int, int, int, int], layout: str) -> tuple[int, int, int, int]:
@@ -170,9 +170,9 @@ def buffer_bytes(buffer: Buffer) -> int:
     return (last + 1) * (1 if buffer.dtype == "bool" else DTYPE_BYTES[buffer.dtype])
 
 
-def used_buffers(made: LaunchPlan) -> set[str]:
+def used_buffers(prepared: LaunchPlan) -> set[str]:
     """Return the names of the buffers that some launch takes."""
-    return {arg.name for launch in made.launches for arg in launch.args if isinstance(arg, BufferArg)}
+    return {arg.name for launch in prepared.launches for arg in launch.args if isinstance(arg, BufferArg)}
 
 
 def _checked(name: str, buffer: Buffer, strides: tuple[int, ...]) -> tuple[int, ...]:

@@ -47,8 +47,8 @@ def probe() -> GpuProbe:
         )  # fmt: skip
         if done.returncode:
             return GpuProbe(reason=_death(done.returncode, done.stderr.decode(errors="replace")))
-        found = json.loads(done.stdout.splitlines()[-1])
-        return GpuProbe(**found | {"devices": [GpuDevice(**device) for device in found["devices"]]})
+        answer = json.loads(done.stdout.splitlines()[-1])
+        return GpuProbe(**answer | {"devices": [GpuDevice(**device) for device in answer["devices"]]})
     except subprocess.TimeoutExpired:
         return GpuProbe(
             reason=f"the HIP runtime did not answer in {_PROBE_TIMEOUT_S:.0f} s: see `dmesg` for amdgpu errors"
@@ -65,7 +65,7 @@ def _death(status: int, output: str) -> str:
     return f"the HIP runtime crashed ({name}) while it was asked for devices; bindings and ROCm may not match: {last}"
 
 
-def _look() -> GpuProbe:
+def _probe_here() -> GpuProbe:
     """Ask the runtime in this process."""
     _, bindings = import_bindings()
     runtime = ""
@@ -82,4 +82,4 @@ def _look() -> GpuProbe:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(_look())))
+    print(json.dumps(asdict(_probe_here())))

@@ -42,17 +42,17 @@ def library_reason(path: Path) -> str:
 
 def no_device_reason(answer: str) -> str:
     """Say why a runtime sees no device: driver, permission, or an environment variable that hides them."""
-    found = f"a HIP runtime but no device ({answer})"
+    subject = f"a HIP runtime but no device ({answer})"
     kfd = _DRIVERS[0]
     if not driver_loaded():
         remedy = "load the amdgpu driver (in a container: --device=/dev/kfd --device=/dev/dri)"
-        return f"{found}: /dev/kfd is missing: {remedy}"
+        return f"{subject}: /dev/kfd is missing: {remedy}"
     if kfd.exists() and (refused := _refused(kfd)):
-        return f"{found}: {refused}"
+        return f"{subject}: {refused}"
     hiding = [f"{name}={os.environ[name]!r}" for name in _VISIBILITY if name in os.environ]
     if hiding:
-        return f"{found}: {', '.join(hiding)} may hide it"
-    return f"{found}: {kfd} is usable, so see `rocminfo` and `dmesg` for an unsupported GPU"
+        return f"{subject}: {', '.join(hiding)} may hide it"
+    return f"{subject}: {kfd} is usable, so see `rocminfo` and `dmesg` for an unsupported GPU"
 
 
 def _refused(kfd: Path) -> str:

@@ -80,8 +80,8 @@ class Runtime:
 
     def _others(self, count: int) -> str:
         """Name the devices that there are kernels for: an integrated GPU may come before the card that is meant."""
-        found = {index: self.hip.describe(index).arch for index in range(count)}
-        usable = [f"{index} ({arch})" for index, arch in found.items() if has_kernels(arch)]
+        archs = {index: self.hip.describe(index).arch for index in range(count)}
+        usable = [f"{index} ({arch})" for index, arch in archs.items() if has_kernels(arch)]
         return f"; set HIP_VISIBLE_DEVICES to choose device {' or '.join(usable)}" if usable else ""
 
     def enter(self) -> None:
@@ -104,13 +104,13 @@ class Runtime:
     def prepare(self, key: Hashable, make: Callable[[], LaunchPlan]) -> PreparedPlan:
         """Return the prepared plan of a key, making plan and code on first use."""
         with self._lock:
-            found = self._prepared.get(key)
-            if found is None:
-                found = self._prepared[key] = PreparedPlan(self, make())
+            prepared = self._prepared.get(key)
+            if prepared is None:
+                prepared = self._prepared[key] = PreparedPlan(self, make())
                 if len(self._prepared) > _MAX_PREPARED:
                     self._prepared.popitem(last=False)
             self._prepared.move_to_end(key)
-            return found
+            return prepared
 
     def load(self, launches: tuple[KernelLaunch, ...]) -> list[int]:
         """Return the function of each launch, compiling and loading what is not there yet.
@@ -147,8 +147,8 @@ class Runtime:
         except GpuError as error:
             if error.status in _UNFIT:
                 raise ArchError(f"the device is {self.device.arch}, which code for {self.arch} does not fit") from error
-            told = f" ({report})" if (report := self.hip.report()) else ""
-            raise GpuError(f"{launch.kernel} ({launch.code_object}) does not load: {error}{told}") from error
+            details = f" ({report})" if (report := self.hip.report()) else ""
+            raise GpuError(f"{launch.kernel} ({launch.code_object}) does not load: {error}{details}") from error
 
 
 class PreparedPlan:

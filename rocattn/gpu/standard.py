@@ -104,12 +104,12 @@ def standard_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buf
 
 def variants(arch: str) -> tuple[KernelVariant, ...]:  # noqa: ARG001 - the same for every target
     """Return every compilation that `standard_launches` can ask for on an architecture."""
-    found = {}
+    compilations = {}
     for dtype in KERNEL_TYPES.values():
         for block in SOFTMAX_BLOCKS:
             for each in _variants(dtype, block):
-                found[each.kernel, *sorted(each.defines.items())] = each
-    return tuple(found.values())
+                compilations[each.kernel, *sorted(each.defines.items())] = each
+    return tuple(compilations.values())
 
 
 def _softmax_block(seq_k: int) -> int:

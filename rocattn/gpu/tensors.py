@@ -193,10 +193,10 @@ def _check_one_runtime(torch_home: Path) -> None:
         maps = Path("/proc/self/maps").read_text()
     except OSError:
         return
-    found = sorted({line.split()[-1] for line in maps.splitlines() if "/libamdhip64" in line})
-    if len({Path(path).resolve() for path in found}) > 1:
+    runtimes = sorted({line.split()[-1] for line in maps.splitlines() if "/libamdhip64" in line})
+    if len({Path(path).resolve() for path in runtimes}) > 1:
         raise ConfigError(
-            f"two HIP runtimes are loaded ({' and '.join(found)}), which share no memory: start Python with "
+            f"two HIP runtimes are loaded ({' and '.join(runtimes)}), which share no memory: start Python with "
             f"ROCM_PATH={torch_home}, whose lib folder holds torch's"
         )
 
@@ -293,17 +293,17 @@ class DeviceCall:
         strides = {name: tuple(step // view.itemsize for step in view.strides) for name, view in views.items()}
         mask_dtype = views["mask"].dtype.name if "mask" in views else None
         addresses = {name: tensor.address for name, tensor in self._tensors.items()}
-        made = []
+        outputs = []
         with open_hip().keep_device():
             runtime = backend.runtime(self._q.device)
             prepared = backend.prepare(runtime, config, strides=strides, mask_dtype=mask_dtype)
             for name, shape in stored.items():
                 value, addresses[name] = self._empty(runtime, shape, "float32" if name == "lse" else config.dtype)
-                made.append(value)
+                outputs.append(value)
             # Of torch's allocator, which knows torch's graphs: workspaces of our pool would be used again under them.
             scratch = self._scratch(prepared.workspace_bytes) if _is_torch(self._q.source) else None
             prepared.run(addresses, self._q.stream, workspace=scratch and int(scratch.data_ptr()))
-        return [self._handed_out(value) for value in made]
+        return [self._handed_out(value) for value in outputs]
 
     def _empty(self, runtime: Runtime, shape: tuple[int, ...], dtype: str) -> tuple[Any, int]:
         source = self._q.source

@@ -128,10 +128,10 @@ def read_metadata(data: bytes) -> dict[str, Any]:
     Raises:
         ToolchainError: When the bytes are no code object, or it has no note.
     """
-    found = metadata_of(read_elf(data))
-    if found is None:
+    metadata = metadata_of(read_elf(data))
+    if metadata is None:
         raise ToolchainError("the code object has no metadata note")
-    return found
+    return metadata
 
 
 def kernels_of(data: bytes) -> tuple[KernelInfo, ...]:
@@ -143,14 +143,14 @@ def kernels_of(data: bytes) -> tuple[KernelInfo, ...]:
     elf = read_elf(data)
     metadata = read_metadata(data)
     descriptors = descriptors_of(elf, target_of(elf, metadata).partition(":")[0])
-    found = tuple(
+    kernels = tuple(
         kernel_of_metadata(entry, descriptors.get(descriptor_symbol(entry)), elf.symbols.get(entry[".name"]))
         for entry in kernel_entries(metadata)
     )
-    for kernel in found:
+    for kernel in kernels:
         if missing := [name for name in kernel.unknown if not name.endswith("_spills")]:
             raise ToolchainError(f"the metadata of {kernel.symbol} does not say its {', '.join(missing)}")
-    return found
+    return kernels
 
 
 def metadata_of(elf: Elf) -> dict[str, Any] | None:
@@ -189,8 +189,8 @@ def target_of_flags(elf: Elf) -> str:
 
 def target_of_triple(text: str) -> str:
     """Return the target of "amdgcn-amd-amdhsa--gfx90a:xnack-"; "" if it is another triple."""
-    found = _TRIPLE.fullmatch(text)
-    return found[1] if found else ""
+    match = _TRIPLE.fullmatch(text)
+    return match[1] if match else ""
 
 
 def target_of(elf: Elf, metadata: dict[str, Any] | None) -> str:
@@ -231,7 +231,9 @@ def descriptors_of(elf: Elf, processor: str) -> dict[str, KernelDescriptor]:
     """
     old = code_object_version(elf) == 2
     names = [
-        name for name, one in elf.symbols.items() if (one.type == _STT_OLD_KERNEL if old else name.endswith(".kd"))
+        name
+        for name, symbol in elf.symbols.items()
+        if (symbol.type == _STT_OLD_KERNEL if old else name.endswith(".kd"))
     ]
     if len(names) > MAX_KERNELS:
         raise ToolchainError(f"the file has {len(names)} kernel descriptors: that is none of a compiler's")

@@ -161,7 +161,7 @@ def _given() -> Iterator[Compiler]:
     elif Path(argv[0]).name == "zig":
         yield replace(_zig(Path(argv[0]).parent), given=True)
     else:
-        yield replace(_look("", argv, _linker_of(argv[0])), given=True)
+        yield replace(_identified("", argv, _linker_of(argv[0])), given=True)
 
 
 def _check_given(compiler: Compiler) -> None:
@@ -183,7 +183,7 @@ def _zig(home: Path) -> Compiler:
     zig = str(home / "zig")
     packages = sorted(path.name[: -len(".dist-info")] for path in home.parent.glob("ziglang-*.dist-info"))
     release = packages[0].partition("-")[2] if len(packages) == 1 else "unknown"
-    return _look("ziglang", (zig, "clang"), (zig, "ld.lld"), f" (ziglang {release})")
+    return _identified("ziglang", (zig, "clang"), (zig, "ld.lld"), f" (ziglang {release})")
 
 
 def _rocm() -> Compiler:
@@ -194,7 +194,7 @@ def _rocm() -> Compiler:
             if (driver := root / folder / name).exists():
                 linkers = [root / place / "ld.lld" for place in (folder, "lib/llvm/bin", "llvm/bin")]
                 linker = next((str(path) for path in linkers if path.exists()), "")
-                return _look("rocm", (str(driver),), (linker,) if linker else ())
+                return _identified("rocm", (str(driver),), (linker,) if linker else ())
     where = f"{root}, from ROCM_PATH" if os.environ.get("ROCM_PATH") else f"{root}; set ROCM_PATH if it is elsewhere"
     if (root / "bin" / "hipcc").exists():
         return _unusable("rocm", f"hipcc is there but the clang it wraps is not (looked in {where})")
@@ -206,7 +206,7 @@ def _clangs() -> Iterator[Compiler]:
     names = ("clang++", "clang", *(f"clang-{major}" for major in range(40, MIN_CLANG - 1, -1)))
     drivers = list(_on_path(names))
     for driver in drivers:
-        yield _look("clang", (driver,), _linker_of(driver))
+        yield _identified("clang", (driver,), _linker_of(driver))
     if not drivers:
         yield _unusable("clang", "no clang on PATH")
 
@@ -215,18 +215,18 @@ def _gccs() -> Iterator[Compiler]:
     """Look at each g++ on PATH: for this CPU only."""
     drivers = list(_on_path(("g++", *(f"g++-{major}" for major in range(30, MIN_GCC - 1, -1)))))
     for driver in drivers:
-        yield _look("gcc", (driver,), ())
+        yield _identified("gcc", (driver,), ())
     if not drivers:
         yield _unusable("gcc", "no g++ on PATH")
 
 
 def _on_path(names: Sequence[str]) -> Iterator[str]:
     """Find programs on PATH, each file once."""
-    seen: set[str] = set()
+    known: set[str] = set()
     for name in names:
         driver = shutil.which(name)
-        if driver is not None and (real := os.path.realpath(driver)) not in seen:
-            seen.add(real)
+        if driver is not None and (real := os.path.realpath(driver)) not in known:
+            known.add(real)
             yield driver
 
 
@@ -246,25 +246,25 @@ def _unusable(
     return Compiler(kind, argv, version=version, reason=reason, host_reason=reason, given=given)
 
 
-def _look(kind: str, argv: tuple[str, ...], linker: tuple[str, ...], suffix: str = "") -> Compiler:
+def _identified(kind: str, argv: tuple[str, ...], linker: tuple[str, ...], suffix: str = "") -> Compiler:
     """Ask a compiler for its version; without a ``kind`` the answer tells."""
     try:
         banner = _ask([*argv, "--version"])
     except ToolchainError as error:
         return _unusable(kind or "clang", str(error), argv=argv)
     if clang := re.search(r"^.*clang version (\d+).*$", banner, re.MULTILINE):
-        name, least, found = "clang", MIN_CLANG, clang
+        name, least, match = "clang", MIN_CLANG, clang
         kind = kind or "clang"
     elif "Free Software Foundation" in banner and (gcc := re.search(r"^.*\) (\d+)\.\d+.*$", banner, re.MULTILINE)):
-        name, least, found = "gcc", MIN_GCC, gcc
+        name, least, match = "gcc", MIN_GCC, gcc
         kind = kind or "gcc"
     else:
         return _unusable(kind or "clang", f"{argv[0]} is not a {kind or 'clang or gcc'}", argv=argv)
     if (name == "gcc") != (kind == "gcc"):
         return _unusable(kind, f"{argv[0]} is not a {kind}", argv=argv)
-    version = found[0].strip() + suffix
-    if int(found[1]) < least:
-        reason = f"{name} {found[1]} is too old: {least} or newer is needed"
+    version = match[0].strip() + suffix
+    if int(match[1]) < least:
+        reason = f"{name} {match[1]} is too old: {least} or newer is needed"
         return _unusable(kind, reason, argv=argv, version=version)
     return Compiler(kind, argv, linker, version)
 

@@ -58,8 +58,8 @@ def has_unified_registers(processor: str) -> bool:
 
 def gfx_major(processor: str) -> int:
     """Return 9 of "gfx90a" and "gfx9-4-generic", 11 of "gfx1100"; 0 if the name is no processor's."""
-    found = re.match(r"gfx(?:(\d+)-(?:\d+-)?generic|(\d+)[0-9a-f]{2}$)", processor)
-    return int(found[1] or found[2]) if found else 0
+    match = re.match(r"gfx(?:(\d+)-(?:\d+-)?generic|(\d+)[0-9a-f]{2}$)", processor)
+    return int(match[1] or match[2]) if match else 0
 
 
 def vgpr_encoding_granule(processor: str, wave_size: int) -> int:

@@ -122,7 +122,7 @@ class Elf:
         Raises:
             ToolchainError: When one does not lie within its section.
         """
-        found = []
+        notes = []
         for section in self._of_type(_SHT_NOTE):
             content, at = self.content(section), 0
             while at + _NOTE_BYTES <= len(content):
@@ -130,9 +130,9 @@ class Elf:
                 text = at + _NOTE_BYTES + _to_words(name)
                 if text + size > len(content):
                     raise _damaged(f"a note of section {section.index} is longer than the section")
-                found.append((content[at + _NOTE_BYTES : at + _NOTE_BYTES + name], kind, content[text : text + size]))
+                notes.append((content[at + _NOTE_BYTES : at + _NOTE_BYTES + name], kind, content[text : text + size]))
                 at = text + _to_words(size)
-        return tuple(found)
+        return tuple(notes)
 
     @cached_property
     def symbols(self) -> dict[str, Symbol]:
@@ -141,7 +141,7 @@ class Elf:
         Raises:
             ToolchainError: When a table or a name does not lie within the file.
         """
-        found: dict[str, Symbol] = {}
+        symbols: dict[str, Symbol] = {}
         spent = 0
         for table in (*self._of_type(_SHT_SYMTAB), *self._of_type(_SHT_DYNSYM)):
             if table.link >= len(self.sections):
@@ -158,8 +158,8 @@ class Elf:
                 if spent > 4 * len(self.data):  # else many symbols that share one long name take forever
                     raise _damaged("its symbols' names are longer than the file")
                 text = names[name:end].decode(errors="backslashreplace")
-                found[text] = Symbol(text, info & 0xF, section, value, size if size <= len(self.data) else 0)
-        return found
+                symbols[text] = Symbol(text, info & 0xF, section, value, size if size <= len(self.data) else 0)
+        return symbols
 
     def at_symbol(self, symbol: Symbol, size: int) -> bytes:
         """Return the bytes that begin at a symbol.
@@ -176,10 +176,10 @@ class Elf:
 
     def _of_type(self, kind: int) -> list[Section]:
         """Return the sections of a type, checked to be no more than the file: hostile ones overlap to cost time."""
-        found = [section for section in self.sections if section.type == kind]
-        if sum(section.bytes for section in found) > len(self.data):
+        sections = [section for section in self.sections if section.type == kind]
+        if sum(section.bytes for section in sections) > len(self.data):
             raise _damaged("its sections are larger than the file")
-        return found
+        return sections
 
 
 def shown(name: str, limit: int = 200) -> str:

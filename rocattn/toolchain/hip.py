@@ -91,10 +91,10 @@ def compile_hip(
     key = content_key(parts)
 
     def make() -> dict[str, bytes]:
-        made = _three_steps(compiler, path, headers, arch, options)
+        compiled = _three_steps(compiler, path, headers, arch, options)
         if inputs_of(headers, path) != inputs:  # else the cache would hold another version under this key
             raise ToolchainError(f"{path.name} or a header changed while it was compiled: run it again")
-        return made
+        return compiled
 
     files = _cache(cache_folder()).get_or_make(key, make)
     return CodeObject(files["code.hsaco"], files["code.s"].decode(), arch, compiler, key)

@@ -131,10 +131,10 @@ def compile_host(sources: Sequence[Path], *, isa: str | None = None, options: Se
         parts += [name, data]
 
     def make() -> dict[str, bytes]:
-        made = _build(compiler, files, chosen)
+        compiled = _build(compiler, files, chosen)
         if _inputs(files) != inputs:  # else the cache would hold another version under this key
             raise ToolchainError(f"{files[0].name} or what belongs to it changed while it was compiled: run it again")
-        return {"code.so": made}
+        return {"code.so": compiled}
 
     return ContentCache(cache_folder()).get_or_make(content_key(parts), make)["code.so"]
 

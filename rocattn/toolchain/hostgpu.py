@@ -100,10 +100,10 @@ def compile_hostgpu(
     parts += [part for name_and_data in inputs for part in name_and_data]
 
     def make() -> dict[str, bytes]:
-        made = _build(compiler, path, headers, options)
+        compiled = _build(compiler, path, headers, options)
         if inputs_of(headers, path) != inputs:  # else the cache would hold another version under this key
             raise ToolchainError(f"{path.name} or a header changed while it was compiled: run it again")
-        return {"code.so": made}
+        return {"code.so": compiled}
 
     return ContentCache(cache_folder()).get_or_make(content_key(parts), make)["code.so"]
 
@@ -112,11 +112,11 @@ def _build(compiler: Compiler, source: Path, headers: Path, options: Sequence[st
     """Compile and link; the source is named relatively, so that no path enters the result."""
     try:
         with tempfile.TemporaryDirectory(prefix="rocattn-build-") as folder:
-            made, linked = str(Path(folder, "code.o")), Path(folder, "code.so")
+            compiled, linked = str(Path(folder, "code.o")), Path(folder, "code.so")
             where = [f"-ffile-prefix-map={source.parent}=.", f"-ffile-prefix-map={headers}=include", f"-I{headers}"]
-            step = [*compiler.argv, *own_options(compiler), *options, *where, "-c", source.name, "-o", made]
+            step = [*compiler.argv, *own_options(compiler), *options, *where, "-c", source.name, "-o", compiled]
             run_step(step, source, "the stand-in GPU")
-            run_step([*compiler.linker, "-shared", made, "-o", str(linked)], source, "the stand-in GPU")
+            run_step([*compiler.linker, "-shared", compiled, "-o", str(linked)], source, "the stand-in GPU")
             return linked.read_bytes()
     except OSError as error:
         raise ToolchainError(f"cannot build {source.name} in a temporary folder: {error.strerror}") from error

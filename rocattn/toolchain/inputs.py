@@ -33,12 +33,12 @@ def inputs_of(headers: Path, *sources: Path) -> list[tuple[str, bytes]]:
     Conditions are not evaluated: a header inside ``#if 0`` counts too, which costs a rebuild at worst. A name that
     is found nowhere is listed empty, so that adding the file later changes the key; the compiler reports it.
     """
-    found: dict[Path, tuple[str, bytes]] = {}
+    inputs: dict[Path, tuple[str, bytes]] = {}
     spellings: set[tuple[Path | None, str]] = set()  # most headers are included by many: a path is made of each once
     waiting = list(sources)
     while waiting:
         path = waiting.pop(0)
-        if path in found:
+        if path in inputs:
             continue
         name = (
             f"include/{path.relative_to(headers)}"
@@ -51,7 +51,7 @@ def inputs_of(headers: Path, *sources: Path) -> list[tuple[str, bytes]]:
             if path in sources:
                 raise ToolchainError(f"cannot read the kernel source {path}: {error.strerror}") from error
             data = b""
-        found[path] = name, data
+        inputs[path] = name, data
         for quoted, angled, computed in _includes(data):
             if computed:
                 line = computed.decode(errors="replace").strip()
@@ -62,7 +62,7 @@ def inputs_of(headers: Path, *sources: Path) -> list[tuple[str, bytes]]:
             spellings.add(spelling)
             beside = absolute(path.parent / spelt)
             waiting.append(beside if quoted and beside.is_file() else absolute(headers / spelt))
-    return list(found.values())
+    return list(inputs.values())
 
 
 @functools.lru_cache(maxsize=256)

@@ -150,11 +150,11 @@ def find_libraries(name):
     raise FileNotFoundError(f"no {name}")
 sys.modules["rocm_sdk"] = types.SimpleNamespace(find_libraries=find_libraries)
 import numpy as np, rocattn
-from rocattn.gpu.probe import _look
+from rocattn.gpu.probe import _probe_here
 q = np.ones((1, 2, 1, 4), np.float32)
 assert (rocattn.attention(q, q, q) == 1).all()
 print(rocattn.BACKENDS.get("gpu").available().reason)
-print(_look().reason)
+print(_probe_here().reason)
 """
     done = run_python(code, ROCM_PATH=str(tmp_path))
     reason = "no HIP runtime: the package rocm_sdk is there, but not all of it: no amdhip64"

@@ -87,8 +87,8 @@ def audit_shipped(
     choose_compiler()  # without one, say so once
     wanted = shipped.shipped_kernels(archs, quick=quick) if kernels is None else list(kernels)
     on_total(len(wanted))
-    found, problems = shipped.facts_of_all(wanted, root or kernel_root(), jobs=jobs, on_step=on_step)
-    return Audit(subject=subject, rates=rates_version(), kernels=found, problems=problems)
+    facts, problems = shipped.facts_of_all(wanted, root or kernel_root(), jobs=jobs, on_step=on_step)
+    return Audit(subject=subject, rates=rates_version(), kernels=facts, problems=problems)
 
 
 def audit_files(files: Sequence[Path], *, archs: Sequence[str] = (), launch: LaunchConfig | None = None) -> Audit:
@@ -99,17 +99,17 @@ def audit_files(files: Sequence[Path], *, archs: Sequence[str] = (), launch: Lau
         archs: Only these architectures; without any, all.
         launch: How the kernels are launched, if it is known.
     """
-    found: list[KernelFacts] = []
+    kernels: list[KernelFacts] = []
     problems: list[shipped.Problem] = []
     files = list(dict.fromkeys(files))
     for path in files:
         facts, lines = facts_of_file(path, launch or LaunchConfig())
-        found += facts
+        kernels += facts
         problems += [shipped.Problem(line) for line in lines]
     wanted = {arch.partition(":")[0] for arch in archs}
-    kept = [facts for facts in found if not wanted or facts.arch in wanted]
-    if found and not kept:
-        there = ", ".join(sorted({facts.arch or "an unknown processor" for facts in found}))
+    kept = [facts for facts in kernels if not wanted or facts.arch in wanted]
+    if kernels and not kept:
+        there = ", ".join(sorted({facts.arch or "an unknown processor" for facts in kernels}))
         problems.append(shipped.Problem(f"no kernel is for {' or '.join(sorted(wanted))}: they are for {there}"))
     subject = ", ".join(map(name_of, files)) if len(files) <= _NAMED else f"{len(files)} files"
     return Audit(subject=subject, rates=rates_version(), kernels=kept, problems=problems)

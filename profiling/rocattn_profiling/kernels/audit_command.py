@@ -67,14 +67,14 @@ def run(arguments: argparse.Namespace) -> int:
         comparison = _with_lines(arguments, audit, comparison)
     pinned, out = arguments.check_pins, Path(arguments.out)
     files = bool(arguments.files) and len({facts.file for facts in audit.kernels}) > 1
-    named, told = view.for_people(audit, comparison)
-    view.write(out, audit, comparison, (named, told), pinned=pinned, files=files)
-    if told is not None and not arguments.json:
-        print(view.text(told, pinned=pinned, notes=arguments.notes), end="", flush=True)
-    if told is None or arguments.all:
+    named, readable = view.for_people(audit, comparison)
+    view.write(out, audit, comparison, (named, readable), pinned=pinned, files=files)
+    if readable is not None and not arguments.json:
+        print(view.text(readable, pinned=pinned, notes=arguments.notes), end="", flush=True)
+    if readable is None or arguments.all:
         view.show_table(named, lines=arguments.lines, files=files)
     else:
-        view.show_changes(named, told, lines=arguments.lines, files=files, notes=arguments.notes)
+        view.show_changes(named, readable, lines=arguments.lines, files=files, notes=arguments.notes)
     for problem in audit.problems:
         say(problem.line)
     if arguments.write_pins:
@@ -173,13 +173,13 @@ def _audit_of_revision(arguments: argparse.Namespace) -> Audit:
     from rocattn_profiling.kernels.revision import kernels_of_revision
 
     archs = arguments.arch or TESTED
-    with kernels_of_revision(Path.cwd(), arguments.against, archs, quick=arguments.quick) as found:
-        for problem in found.problems:
-            say(f"{found.revision.short}: {problem}")
-        with progress(f"audit of {found.revision.short}", len(found.kernels)) as shown:
+    with kernels_of_revision(Path.cwd(), arguments.against, archs, quick=arguments.quick) as shipped:
+        for problem in shipped.problems:
+            say(f"{shipped.revision.short}: {problem}")
+        with progress(f"audit of {shipped.revision.short}", len(shipped.kernels)) as shown:
             return audit_shipped(
-                archs, jobs=_jobs(arguments), root=found.root, kernels=found.kernels,
-                subject=f"{arguments.against} ({found.revision.short})", on_step=shown.step,
+                archs, jobs=_jobs(arguments), root=shipped.root, kernels=shipped.kernels,
+                subject=f"{arguments.against} ({shipped.revision.short})", on_step=shown.step,
             )  # fmt: skip
 
 
@@ -198,10 +198,10 @@ def _track(arguments: argparse.Namespace) -> None:
 
     archs = arguments.arch or TESTED
     with progress("history", arguments.history) as shown:
-        found = track_history(Path.cwd(), arguments.history, archs, jobs=_jobs(arguments), on_step=shown.step)
-    for commit, reason in found.passed_over.items():
+        tracked = track_history(Path.cwd(), arguments.history, archs, jobs=_jobs(arguments), on_step=shown.step)
+    for commit, reason in tracked.passed_over.items():
         say(f"passed over {commit}: {reason}")
-    say(f"history: {len(found.stored)} commits added to the asv store, {len(found.known)} had their numbers")
+    say(f"history: {len(tracked.stored)} commits added to the asv store, {len(tracked.known)} had their numbers")
 
 
 def pins_folder(given: Path | None) -> Path:

@@ -126,37 +126,39 @@ def all_variants(archs: Sequence[str]) -> list[Compilation]:
     """
     from rocattn.gpu import backward, flash, standard
 
-    found: dict[str, Compilation] = {}
+    compilations: dict[str, Compilation] = {}
     for arch in dict.fromkeys(processor(arch) for arch in archs):
         signatures = _signatures(arch)
         for family in (flash, standard, backward):
-            for made in family.variants(arch):
-                if (made.source, made.symbol) not in signatures:
-                    raise ConfigError(f"no plan launches {made.symbol} ({made.source}): its arguments are unknown")
-                args = signatures[made.source, made.symbol]
-                variant = Compilation(made.kernel, made.source, made.symbol, dict(made.defines), arch, args)
-                found[variant.code_object] = variant
-    return list(found.values())
+            for variant in family.variants(arch):
+                if (variant.source, variant.symbol) not in signatures:
+                    name = f"{variant.symbol} ({variant.source})"
+                    raise ConfigError(f"no plan launches {name}: its arguments are unknown")
+                args = signatures[variant.source, variant.symbol]
+                made_from = (variant.kernel, variant.source, variant.symbol, dict(variant.defines))
+                compilation = Compilation(*made_from, arch, args)
+                compilations[compilation.code_object] = compilation
+    return list(compilations.values())
 
 
-def variants_of(made: LaunchPlan) -> list[Compilation]:
+def variants_of(wanted: LaunchPlan) -> list[Compilation]:
     """Return what a plan needs."""
-    found = {launch.code_object: launch for launch in made.launches}
+    launches = {launch.code_object: launch for launch in wanted.launches}
     return [
-        Compilation(each.kernel, each.source, each.symbol, each.defines, made.arch, each.args, each.block)
-        for each in found.values()
+        Compilation(each.kernel, each.source, each.symbol, each.defines, wanted.arch, each.args, each.block)
+        for each in launches.values()
     ]
 
 
 @cache
 def _signatures(arch: str) -> dict[tuple[str, str], tuple[Arg, ...]]:
     """Return the arguments of each kernel, from plans that between them launch all."""
-    found: dict[tuple[str, str], tuple[Arg, ...]] = {}
+    signatures: dict[tuple[str, str], tuple[Arg, ...]] = {}
     for dtype, options, flash in product(("float16", "float32"), _COVERING, (True, False)):
         config = AttentionConfig(batch=1, num_heads=4, num_kv_heads=2, head_dim=64, dtype=dtype, **options)
         for launch in plan(config, arch, use_flash_attention=flash).launches:
-            found.setdefault((launch.source, launch.symbol), launch.args)
-    return found
+            signatures.setdefault((launch.source, launch.symbol), launch.args)
+    return signatures
 
 
 # Problems that between them launch each kernel: prompts, masks, one query against few and many keys, backward.

@@ -83,11 +83,11 @@ def _read_plan(path: Path) -> LaunchPlan:
         raise CommandError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise CommandError(f"{path} is no JSON: {error}") from error
-    made = LaunchPlan.from_dict(values)
-    for launch in made.launches:
-        name = code_object_name(launch.source, made.arch, launch.defines)
+    plan = LaunchPlan.from_dict(values)
+    for launch in plan.launches:
+        name = code_object_name(launch.source, plan.arch, launch.defines)
         if launch.code_object != name:
             raise CommandError(
                 f"{path} asks for {launch.code_object}, but these sources make {name}: print the plan again"
             )
-    return made
+    return plan

@@ -105,10 +105,10 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
     findings: list[Finding] = []
     unchanged = 0
     for before, facts in pairs.both:
-        made = list(differences(pin_of(before), facts, before))
-        unchanged += not made
+        differing = list(differences(pin_of(before), facts, before))
+        unchanged += not differing
         why = _incomparable(before.compiler, facts.compiler)
-        findings += [_put_aside(one, why) for one in made] if why else made
+        findings += [_put_aside(finding, why) for finding in differing] if why else differing
     for facts in pairs.new:
         problem = problem_of(base, facts.name, facts.arch)
         why = f"in {base.subject} it does not compile: {problem}" if problem else f"only {head.subject} has it"
@@ -118,7 +118,10 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
             _missing(facts.arch, facts.name, head, f"{head.subject} has it no more", file=facts.file)
             for facts in pairs.missing
         ]
-    findings = [msgspec.structs.replace(one, names_file=(one.arch, one.kernel) in pairs.several) for one in findings]
+    findings = [
+        msgspec.structs.replace(finding, names_file=(finding.arch, finding.kernel) in pairs.several)
+        for finding in findings
+    ]
     if base.rates != head.rates:
         findings = _without_cycles(findings)
     return _sorted(base.subject, head.subject, len(pairs.both), unchanged, findings)
@@ -146,46 +149,46 @@ def pairs_of(base: Audit, head: Audit) -> AuditPairs:
     are a pair whose paths agree in the most last parts, if no other agrees in as many: none is guessed, none left out.
     """
     before, after = _groups(base), _groups(head)
-    found = AuditPairs([], [], [], set())
+    pairs = AuditPairs([], [], [], set())
     for key in dict.fromkeys(chain(after, before)):
         olds, news = before.get(key, []), after.get(key, [])
         if max(len(olds), len(news)) > 1:
-            found.several.add(key)
-            made = _by_path(olds, news)
+            pairs.several.add(key)
+            paired_files = _by_path(olds, news)
         else:
-            made = list(zip(olds, news, strict=False))
-        found.both.extend(made)
-        paired = {id(one) for pair in made for one in pair}
-        found.new.extend(one for one in news if id(one) not in paired)
-        found.missing.extend(one for one in olds if id(one) not in paired)
-    return found
+            paired_files = list(zip(olds, news, strict=False))
+        pairs.both.extend(paired_files)
+        paired = {id(facts) for pair in paired_files for facts in pair}
+        pairs.new.extend(facts for facts in news if id(facts) not in paired)
+        pairs.missing.extend(facts for facts in olds if id(facts) not in paired)
+    return pairs
 
 
 def _groups(audit: Audit) -> _Groups:
-    found: _Groups = {}
+    groups: _Groups = {}
     for facts in audit.kernels:
-        found.setdefault((facts.arch, facts.name), []).append(facts)
-    return found
+        groups.setdefault((facts.arch, facts.name), []).append(facts)
+    return groups
 
 
 def _by_path(olds: list[KernelFacts], news: list[KernelFacts]) -> list[tuple[KernelFacts, KernelFacts]]:
     """Return pairs of files, those first that agree in the most last parts of their paths."""
-    made: list[tuple[KernelFacts, KernelFacts]] = []
-    for depth in range(max(len(_parts(one)) for one in chain(olds, news)), 0, -1):
+    pairs: list[tuple[KernelFacts, KernelFacts]] = []
+    for depth in range(max(len(_parts(facts)) for facts in chain(olds, news)), 0, -1):
         ends, others = _unique(olds, depth), _unique(news, depth)
-        made += [(ends[end], others[end]) for end in others if end in ends]
-        paired = {id(one) for pair in made for one in pair}
-        olds = [one for one in olds if id(one) not in paired]
-        news = [one for one in news if id(one) not in paired]
-    return made
+        pairs += [(ends[end], others[end]) for end in others if end in ends]
+        paired = {id(facts) for pair in pairs for facts in pair}
+        olds = [facts for facts in olds if id(facts) not in paired]
+        news = [facts for facts in news if id(facts) not in paired]
+    return pairs
 
 
 def _unique(kernels: Iterable[KernelFacts], depth: int) -> dict[tuple[str, ...], KernelFacts]:
     """Return the kernels by the ends of their paths, without those that share one."""
-    found: dict[tuple[str, ...], list[KernelFacts]] = {}
-    for one in kernels:
-        found.setdefault(_parts(one)[-depth:], []).append(one)
-    return {end: several[0] for end, several in found.items() if len(several) == 1}
+    by_end: dict[tuple[str, ...], list[KernelFacts]] = {}
+    for facts in kernels:
+        by_end.setdefault(_parts(facts)[-depth:], []).append(facts)
+    return {end: several[0] for end, several in by_end.items() if len(several) == 1}
 
 
 def _parts(facts: KernelFacts) -> tuple[str, ...]:
@@ -200,7 +203,7 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
         audit: Of this revision.
         partial: As in `compare`.
     """
-    by_arch = {one.arch: one for one in pins}
+    by_arch = {pinned.arch: pinned for pinned in pins}
     findings: list[Finding] = []
     unchanged = compared = 0
     for facts in audit.kernels:
@@ -211,19 +214,19 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
         compared += 1
         if lacking := lacking_in(pin, pin_of(facts)):
             findings.append(_lonely("new", facts, f"its pin does not have its {', '.join(lacking)}"))
-        made = list(differences(pin, facts))
-        unchanged += not made and not lacking
+        differing = list(differences(pin, facts))
+        unchanged += not differing and not lacking
         why = _incomparable(pinned.compiler, facts.compiler)
-        made = [_put_aside(one, why) for one in made] if why else made
-        findings += _without_cycles(made) if pinned.rates != audit.rates else made
+        differing = [_put_aside(finding, why) for finding in differing] if why else differing
+        findings += _without_cycles(differing) if pinned.rates != audit.rates else differing
     have = {(facts.arch, facts.name) for facts in audit.kernels}
-    for one in pins:
-        if not has_kernels(one.arch):
-            findings.append(_stale(one.arch))
+    for pinned_arch in pins:
+        if not has_kernels(pinned_arch.arch):
+            findings.append(_stale(pinned_arch.arch))
             continue
-        for name in one.kernels if not partial else ():
-            if (one.arch, name) not in have:
-                findings.append(_missing(one.arch, name, audit, "it is pinned, but not built any more"))
+        for name in pinned_arch.kernels if not partial else ():
+            if (pinned_arch.arch, name) not in have:
+                findings.append(_missing(pinned_arch.arch, name, audit, "it is pinned, but not built any more"))
     return _sorted("the pins", audit.subject, compared, unchanged, findings)
 
 
@@ -257,7 +260,7 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
     pin = _as_known(pin, now, [facts, *([before] if before else [])])
     words = sentences.Words(pin, now, facts, before)
 
-    def found(metric: str, change: float, numbers: tuple[float | None, float | None], text: str) -> Finding:
+    def finding(metric: str, change: float, numbers: tuple[float | None, float | None], text: str) -> Finding:
         severity: Severity = "worse" if change > 0 else "better" if change < 0 else "note"
         return Finding(
             severity=severity, metric=metric, arch=facts.arch, kernel=facts.name, before=numbers[0], after=numbers[1],
@@ -265,27 +268,27 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
         )  # fmt: skip
 
     if (spills := _spills(pin, now)) is not None:
-        yield found("spills", *spills, words.spills())
+        yield finding("spills", *spills, words.spills())
     spilled = now.vgpr_spills - pin.vgpr_spills
     scratch = now.scratch_bytes - pin.scratch_bytes
     if scratch and (not spilled or scratch > 0 > spilled):  # else the spills are what the scratch memory is for
-        yield found("scratch", scratch, (pin.scratch_bytes, now.scratch_bytes), words.scratch())
+        yield finding("scratch", scratch, (pin.scratch_bytes, now.scratch_bytes), words.scratch())
     lost = _change(pin.lost_wave_slots, now.lost_wave_slots)
     blocks = -_change(pin.blocks, now.blocks) if pin.block == now.block else 0.0
     if lost:
-        yield found("occupancy", lost, (pin.lost_wave_slots, now.lost_wave_slots), words.occupancy())
+        yield finding("occupancy", lost, (pin.lost_wave_slots, now.lost_wave_slots), words.occupancy())
     elif blocks:
-        yield found("blocks", blocks, (pin.blocks, now.blocks), words.blocks())
+        yield finding("blocks", blocks, (pin.blocks, now.blocks), words.blocks())
     else:
         if (pin.vgprs, pin.agprs, pin.sgprs) != (now.vgprs, now.agprs, now.sgprs):
-            yield found("registers", 0, (pin.vgprs, now.vgprs), words.registers())
+            yield finding("registers", 0, (pin.vgprs, now.vgprs), words.registers())
         if pin.lds_bytes != now.lds_bytes:
-            yield found("LDS", 0, (pin.lds_bytes, now.lds_bytes), words.lds())
+            yield finding("LDS", 0, (pin.lds_bytes, now.lds_bytes), words.lds())
     if pin.loop and now.loop:
         for metric, change, numbers, sentence in _in_loop(pin, now, facts, words):
-            yield found(metric, change, numbers, sentence)
+            yield finding(metric, change, numbers, sentence)
     if pin.code_bytes != now.code_bytes:
-        yield found("code", 0, (pin.code_bytes, now.code_bytes), words.code())
+        yield finding("code", 0, (pin.code_bytes, now.code_bytes), words.code())
 
 
 def _as_known(pin: Pin, now: Pin, sides: Sequence[KernelFacts]) -> Pin:
@@ -341,7 +344,7 @@ def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> 
 
 def _blown(pin: Pin, now: Pin) -> bool:
     """Whether the hot loop has much more code for the same division of the problem: unrolled or copied."""
-    before, after = (one.loop.bytes if one.loop else 0 for one in (pin, now))
+    before, after = (side.loop.bytes if side.loop else 0 for side in (pin, now))
     return pin.choices == now.choices and after > before * _BLOWN and after - before > _BLOWN_BYTES
 
 
@@ -415,7 +418,7 @@ def _stale(arch: str) -> Finding:
 
 def problem_of(audit: Audit, name: str, arch: str) -> str:
     """Return why an audit could not look at a kernel; "" if it says nothing of it."""
-    return next((one.text for one in audit.problems if (one.kernel, one.arch) == (name, arch)), "")
+    return next((problem.text for problem in audit.problems if (problem.kernel, problem.arch) == (name, arch)), "")
 
 
 def _incomparable(before: str, after: str) -> str:
@@ -435,7 +438,7 @@ def _put_aside(finding: Finding, why: str) -> Finding:
 def _without_cycles(findings: list[Finding]) -> list[Finding]:
     """Put aside what follows from a table of issue cycles that is not the same."""
     why = "not comparable, the table of issue cycles has changed"
-    return [_put_aside(one, why) if one.metric == "issue cycles" else one for one in findings]
+    return [_put_aside(finding, why) if finding.metric == "issue cycles" else finding for finding in findings]
 
 
 def _sorted(base: str, head: str, compared: int, unchanged: int, findings: list[Finding]) -> Comparison:

@@ -117,8 +117,8 @@ class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     def global_loads(self) -> dict[int, int]:
         """Instructions of an iteration that load global memory, by bytes that each lane gets."""
         kinds = self.loop.kinds if self.loop else {}
-        found = {kind: _LOAD.fullmatch(kind) for kind in kinds}
-        return {int(match[1]): kinds[kind].instructions for kind, match in found.items() if match}
+        matches = {kind: _LOAD.fullmatch(kind) for kind in kinds}
+        return {int(match[1]): kinds[kind].instructions for kind, match in matches.items() if match}
 
 
 def kernel_facts(
@@ -170,7 +170,7 @@ def kernel_facts(
         missing.append(f"scratch: its stack grows as it runs (recursion, calls through pointers), {least}")
     loop = instructions = loop_bytes = None
     if function is not None:
-        instructions = sum(one.counts.instructions for one in function.blocks)
+        instructions = sum(block.counts.instructions for block in function.blocks)
         try:
             loop = loop_cost(function, arch)
         except NoRatesError:

@@ -60,17 +60,17 @@ def facts_of_file(path: Path, launch: LaunchConfig) -> tuple[list[KernelFacts], 
     try:
         if path.suffix in _TEXT or _is_text(data):
             return reader.of_text(decoded(data))
-        found: list[KernelFacts] = []
+        kernels: list[KernelFacts] = []
         problems: list[str] = []
         for device in read_objects(data, name):
             problems += [f"{device.name}: {line}" for line in device.problems]
-            found += reader.of_device(device)
+            kernels += reader.of_device(device)
             if not device.kernels:
                 problems.append(f"{device.name}: there is no kernel in it")
     except RocattnError as error:
         text = str(error)
         return [], [text if name in text else f"{name}: {text}"]
-    return found, problems
+    return kernels, problems
 
 
 def name_of(path: Path) -> str:
@@ -120,7 +120,7 @@ class _Reader:
 
     def of_text(self, text: str) -> tuple[list[KernelFacts], list[str]]:
         """Return the facts of assembly text, which may be of several targets."""
-        found: list[KernelFacts] = []
+        kernels: list[KernelFacts] = []
         texts = list(texts_of(text))
         targets: Counter[str] = Counter()
         any_function = False
@@ -132,9 +132,9 @@ class _Reader:
             targets[target] += 1
             place = f"[{target}]" + (f"#{targets[target]}" if targets[target] > 1 else "") if len(texts) > 1 else ""
             for symbol, info in infos.items():
-                found.append(self._facts(info, target, functions[symbol], f"{name_of(self._path)}{place}", compiler))
-        if found:
-            return found, []
+                kernels.append(self._facts(info, target, functions[symbol], f"{name_of(self._path)}{place}", compiler))
+        if kernels:
+            return kernels, []
         what = "functions but no kernel" if any_function else "no AMD GPU assembly"
         return [], [f"{name_of(self._path)}: there is {what} in it"]
 
@@ -146,12 +146,12 @@ class _Reader:
         except DisassemblyError as error:
             functions, why = self._functions_beside(device), str(error)
         compiler = _compiler_of(device)
-        found = []
+        kernels = []
         for info in device.kernels:
             function = functions.get(info.symbol)
             unknown = [] if function else [f"no instructions: {why}"]
-            found.append(self._facts(info, device.target, function, device.name, compiler, unknown))
-        return found
+            kernels.append(self._facts(info, device.target, function, device.name, compiler, unknown))
+        return kernels
 
     def _functions_beside(self, device: DeviceObject) -> dict[str, AssemblyFunction]:
         """Return the functions of assembly text beside the file, if it says the same of its kernels."""
@@ -189,7 +189,7 @@ class _Reader:
         )  # fmt: skip
 
 
-def _same(one: KernelInfo, other: KernelInfo) -> bool:
+def _same(mine: KernelInfo, other: KernelInfo) -> bool:
     """Whether text and code object say the same of a kernel: else they are of different builds."""
     names = ("vgprs", "agprs", "sgprs", "vgpr_spills", "sgpr_spills", "lds_bytes", "scratch_bytes", "kernarg_bytes")
-    return all(getattr(one, name) == getattr(other, name) for name in names)
+    return all(getattr(mine, name) == getattr(other, name) for name in names)

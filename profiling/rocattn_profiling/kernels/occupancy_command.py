@@ -54,11 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
         return _answer_cases(arguments.cases, wgp_mode=not arguments.cu_mode, as_json=arguments.json)
     if missing := [f"--{name}" for name in _NEEDED if given[name] is None]:
         raise CommandError(f"say {' and '.join(missing)} of the kernel, or give a file of kernels with --cases")
-    found = _occupancy(given, wgp_mode=not arguments.cu_mode)
+    answer = _occupancy(given, wgp_mode=not arguments.cu_mode)
     if arguments.json:
-        emit_json(found)
+        emit_json(answer)
     else:
-        _print(found)
+        _print(answer)
     return OK
 
 
@@ -74,17 +74,17 @@ def _occupancy(given: dict[str, Any], *, wgp_mode: bool) -> Occupancy:
     )  # fmt: skip
 
 
-def _print(found: Occupancy) -> None:
+def _print(answer: Occupancy) -> None:
     """Print the limits as a table, then what follows from them."""
     columns = ["limit", "given", "of", "waves of a SIMD"]
-    title = f"{found.arch}, waves of {found.wave_size}"
-    if found.block is not None:
-        columns.insert(3, f"blocks of a {found.unit}")
-        title += f", blocks of {found.block}"
-    print_table(title, columns, [[limit.name, *_cells(limit, found.unit)] for limit in found.limits])
-    say(f"occupancy: {found.waves_per_simd:g} of {found.max_waves_per_simd} waves ({found.occupancy_pct:g} %)")
-    say(found.sentence)
-    if grow := ", ".join(f"{by} {_noun(name)}" for name, by in found.slack.items()):
+    title = f"{answer.arch}, waves of {answer.wave_size}"
+    if answer.block is not None:
+        columns.insert(3, f"blocks of a {answer.unit}")
+        title += f", blocks of {answer.block}"
+    print_table(title, columns, [[limit.name, *_cells(limit, answer.unit)] for limit in answer.limits])
+    say(f"occupancy: {answer.waves_per_simd:g} of {answer.max_waves_per_simd} waves ({answer.occupancy_pct:g} %)")
+    say(answer.sentence)
+    if grow := ", ".join(f"{by} {_noun(name)}" for name, by in answer.slack.items()):
         say(f"may grow without a loss by: {grow}")
 
 
@@ -105,11 +105,11 @@ def _answer_cases(path: Path, *, wgp_mode: bool, as_json: bool) -> int:
     columns, rows = _read(path)
     for line, cells in rows:
         try:
-            found = _occupancy(_parse(columns, cells), wgp_mode=wgp_mode)
+            result = _occupancy(_parse(columns, cells), wgp_mode=wgp_mode)
         except RocattnError as error:
             problems.append(f"{path}:{line}: {error}")
             continue
-        answers.append(dict(zip(columns, cells, strict=True)) | {"line": line, "occupancy": found})
+        answers.append(dict(zip(columns, cells, strict=True)) | {"line": line, "occupancy": result})
     for problem in problems:
         say(problem)
     if as_json:
@@ -124,9 +124,9 @@ def _answer_cases(path: Path, *, wgp_mode: bool, as_json: bool) -> int:
     return NOT_MEASURED if problems or not answers else OK
 
 
-def _answer_cells(found: Occupancy) -> list[object]:
-    cells = {name: getattr(found, name) for name in _ANSWERS}
-    cells["bound_by"] = " and ".join(found.bound_by)
+def _answer_cells(answer: Occupancy) -> list[object]:
+    cells = {name: getattr(answer, name) for name in _ANSWERS}
+    cells["bound_by"] = " and ".join(answer.bound_by)
     return ["" if cell is None else cell for cell in cells.values()]
 
 

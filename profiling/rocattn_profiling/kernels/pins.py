@@ -117,15 +117,15 @@ def pins_of(audit: Audit) -> list[Pins]:
     Raises:
         PinError: When the kernels of one architecture were compiled by different compilers.
     """
-    made = []
+    by_arch = []
     for arch in audit.archs:
         kernels = [facts for facts in audit.kernels if facts.arch == arch]
         compilers = sorted({facts.compiler for facts in kernels})
         if len(compilers) != 1:
             raise PinError(f"the kernels for {arch} come from several compilers: {', '.join(compilers)}")
         pins = {facts.name: pin_of(facts) for facts in kernels}
-        made.append(Pins(arch=arch, compiler=compilers[0], rates=audit.rates, kernels=pins))
-    return made
+        by_arch.append(Pins(arch=arch, compiler=compilers[0], rates=audit.rates, kernels=pins))
+    return by_arch
 
 
 def write_pins(folder: Path, pins: Iterable[Pins]) -> list[Path]:
@@ -134,7 +134,7 @@ def write_pins(folder: Path, pins: Iterable[Pins]) -> list[Path]:
     Raises:
         RocattnError: When the folder does not take it.
     """
-    return write_together({folder / f"{one.arch}.json": _text(one) for one in pins})
+    return write_together({folder / f"{pin.arch}.json": _text(pin) for pin in pins})
 
 
 def _text(pins: Pins) -> str:

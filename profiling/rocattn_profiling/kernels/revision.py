@@ -108,7 +108,7 @@ def kernels_of_revision(
     revisions.prune_checkouts(scratch)
     with revisions.checkout(repo, revision, scratch) as tree:
         listed = list_kernels(tree, revision.short, archs)
-        chosen = [one for one in listed.kernels if not quick or is_quick(one)]
+        chosen = [kernel for kernel in listed.kernels if not quick or is_quick(kernel)]
         problems = [f"{arch}: {why}" for arch, why in listed.problems.items()]
         if not chosen:
             why = "; ".join(problems) or "none is in its build grid"
@@ -189,8 +189,8 @@ def track_history(
             on_step(f"{revision.short} is known")
             continue
         try:
-            with kernels_of_revision(repo, revision.sha, archs, quick=True) as found:
-                audit = audit_shipped(archs, jobs=jobs, root=found.root, kernels=found.kernels)
+            with kernels_of_revision(repo, revision.sha, archs, quick=True) as shipped:
+                audit = audit_shipped(archs, jobs=jobs, root=shipped.root, kernels=shipped.kernels)
         except RocattnError as error:
             result.passed_over[revision.short] = str(error)
             on_step(f"{revision.short} is passed over")
@@ -203,11 +203,11 @@ def track_history(
 
 def _with_all_numbers(store: AsvStore) -> set[str]:
     """Return the commits whose every number is known: older versions tracked fewer."""
-    found: dict[str, set[str]] = {f"{SUITE}.{metric}": set() for metric in UNITS}
+    known: dict[str, set[str]] = {f"{SUITE}.{metric}": set() for metric in UNITS}
     for series in store.read():
-        if series.benchmark in found:
-            found[series.benchmark] |= {point.sha for point in series.points}
-    return set.intersection(*found.values())
+        if series.benchmark in known:
+            known[series.benchmark] |= {point.sha for point in series.points}
+    return set.intersection(*known.values())
 
 
 def store_facts(store: AsvStore, commit: Commit, kernels: Sequence[KernelFacts]) -> None:

@@ -54,7 +54,7 @@ class Words:
     def scratch(self) -> str:
         """Private memory that is not for spills."""
         change = f"{_arrow(self.old.scratch_bytes, self.new.scratch_bytes)} bytes of scratch a lane"
-        if not all(one.says("vgpr_spills") for one in (self.facts, self.before) if one):
+        if not all(side.says("vgpr_spills") for side in (self.facts, self.before) if side):
             return f"{change}, nothing says whether for spills"
         change += " without new spills"
         if self.new.scratch_bytes > self.old.scratch_bytes:

@@ -96,17 +96,14 @@ def shipped_kernels(archs: Sequence[str], *, quick: bool = False) -> list[Shippe
     Raises:
         ArchError: When there are no kernels for an architecture.
     """
-    found = [
-        Shipped(kernel=one.kernel, source=one.source, symbol=one.symbol, defines=dict(one.defines), arch=one.arch)
-        for one in all_variants(archs)
-    ]
-    return [one for one in found if not quick or is_quick(one)]
+    kernels = [msgspec.convert(compilation, Shipped, from_attributes=True) for compilation in all_variants(archs)]
+    return [kernel for kernel in kernels if not quick or is_quick(kernel)]
 
 
-def is_quick(one: Shipped) -> bool:
+def is_quick(kernel: Shipped) -> bool:
     """Whether a kernel is among the few that stand for all."""
-    dtype = one.defines.get("DTYPE", one.defines.get("OUT_DTYPE", "f16"))
-    return dtype == "f16" and one.defines.get("HEAD_DIM", 128) == 128
+    dtype = kernel.defines.get("DTYPE", kernel.defines.get("OUT_DTYPE", "f16"))
+    return dtype == "f16" and kernel.defines.get("HEAD_DIM", 128) == 128
 
 
 def facts_of_all(
@@ -127,32 +124,32 @@ def facts_of_all(
     Raises:
         ToolchainError: When there is no compiler.
     """
-    found: list[KernelFacts] = []
+    facts: list[KernelFacts] = []
     problems: list[Problem] = []
 
-    def take(one: Shipped, made: KernelFacts | str) -> None:
-        if isinstance(made, str):
-            problems.append(Problem(made, one.name, one.arch))
+    def take(kernel: Shipped, result: KernelFacts | str) -> None:
+        if isinstance(result, str):
+            problems.append(Problem(result, kernel.name, kernel.arch))
         else:
-            found.append(made)
-        on_step(f"{one.name} {one.arch}")
+            facts.append(result)
+        on_step(f"{kernel.name} {kernel.arch}")
 
     if jobs == 1 or len(kernels) < _FEW:
-        for one in kernels:
-            take(one, facts_or_problem(one, root))
+        for kernel in kernels:
+            take(kernel, facts_or_problem(kernel, root))
     else:
         # Fresh processes, not forks: this one may have threads.
         pool = ProcessPoolExecutor(min(jobs, len(kernels)), mp_context=get_context("spawn"), initializer=_leave_alone)
         try:
-            work = {pool.submit(facts_or_problem, one, root): one for one in kernels}
+            work = {pool.submit(facts_or_problem, kernel, root): kernel for kernel in kernels}
             for done in as_completed(work):
                 take(work[done], done.result())
         except BrokenProcessPool as error:
             raise RocattnError("a helper process was killed (out of memory?): try again with --jobs 1") from error
         finally:
             pool.shutdown(cancel_futures=True)
-    found.sort(key=lambda facts: (facts.arch, facts.kernel, natural(facts.variant)))
-    return found, sorted(problems, key=lambda problem: problem.line)
+    facts.sort(key=lambda facts: (facts.arch, facts.kernel, natural(facts.variant)))
+    return facts, sorted(problems, key=lambda problem: problem.line)
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:
@@ -161,53 +158,57 @@ def natural(text: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(word), "") if word.isdecimal() else (-1, word) for word in words)
 
 
-def facts_or_problem(one: Shipped, root: Path) -> KernelFacts | str:
+def facts_or_problem(kernel: Shipped, root: Path) -> KernelFacts | str:
     """Return a kernel's facts, or in one line why there are none: what travels between processes."""
     try:
-        return shipped_facts(one, root)
+        return shipped_facts(kernel, root)
     except RocattnError as error:
         return str(error)
 
 
-def shipped_facts(one: Shipped, root: Path) -> KernelFacts:
+def shipped_facts(kernel: Shipped, root: Path) -> KernelFacts:
     """Return the facts of one kernel, from the cache where this code object was looked at before by this code.
 
     Raises:
         ToolchainError: When it does not compile.
     """
-    code = compile_kernel(one, root)
-    about = msgspec.json.encode([one, code.compiler.version])
+    code = compile_kernel(kernel, root)
+    about = msgspec.json.encode([kernel, code.compiler.version])
     key = content_key(["facts-1", own_version(), about, code.data, code.assembly])
-    made = ContentCache(cache_folder()).get_or_make(
-        key, lambda: {"facts.json": msgspec.json.encode(facts_of_code(one, code))}
+    files = ContentCache(cache_folder()).get_or_make(
+        key, lambda: {"facts.json": msgspec.json.encode(facts_of_code(kernel, code))}
     )
-    return msgspec.json.decode(made["facts.json"], type=KernelFacts)
+    return msgspec.json.decode(files["facts.json"], type=KernelFacts)
 
 
-def compile_kernel(one: Shipped, root: Path, *, line_tables: bool = False) -> CodeObject:
+def compile_kernel(kernel: Shipped, root: Path, *, line_tables: bool = False) -> CodeObject:
     """Compile a kernel from the sources in a folder, or take it from the cache.
 
     Raises:
         ToolchainError: When it does not compile.
     """
     return compile_hip(
-        root / one.source, one.arch, defines=one.defines, include_root=root / "include", line_tables=line_tables
+        root / kernel.source,
+        kernel.arch,
+        defines=kernel.defines,
+        include_root=root / "include",
+        line_tables=line_tables,
     )
 
 
-def facts_of_code(one: Shipped, code: CodeObject) -> KernelFacts:
+def facts_of_code(kernel: Shipped, code: CodeObject) -> KernelFacts:
     """Return the facts of a compiled kernel.
 
     Raises:
         ToolchainError: When its code object is not what was asked for.
     """
-    info = next((info for info in kernels_of(code.data) if info.symbol == one.symbol), None)
-    function = next((function for function in parse_assembly(code.assembly) if function.name == one.symbol), None)
+    info = next((info for info in kernels_of(code.data) if info.symbol == kernel.symbol), None)
+    function = next((function for function in parse_assembly(code.assembly) if function.name == kernel.symbol), None)
     if info is None or function is None:
-        raise RocattnError(f"{one.source} has no kernel {one.symbol}")
+        raise RocattnError(f"{kernel.source} has no kernel {kernel.symbol}")
     return kernel_facts(
-        info, code.arch, function, file=one.source, kernel=one.kernel, variant=one.variant, choices=one.choices,
-        compiler=code.compiler.version,
+        info, code.arch, function, file=kernel.source, kernel=kernel.kernel, variant=kernel.variant,
+        choices=kernel.choices, compiler=code.compiler.version,
     )  # fmt: skip
 
 

@@ -74,35 +74,35 @@ def lines_of_loop(loop: LoopCost | None) -> list[SourceLine]:
     if loop is None:
         return []
     return [
-        SourceLine(one.line, f"{one.cycles:g} of {loop.issue_cycles:g} cycles, {one.instructions} instructions")
-        for one in loop.lines[:SHOWN]
-        if one.line
+        SourceLine(line.line, f"{line.cycles:g} of {loop.issue_cycles:g} cycles, {line.instructions} instructions")
+        for line in loop.lines[:SHOWN]
+        if line.line
     ]
 
 
-def lines_of_shipped(one: Shipped, root: Path) -> list[SourceLine]:
+def lines_of_shipped(kernel: Shipped, root: Path) -> list[SourceLine]:
     """Return the same for a shipped kernel, with the source text, and the lines that its spills are on.
 
     Raises:
         ToolchainError: When it does not compile.
     """
-    plain, with_tables = compile_kernel(one, root), compile_kernel(one, root, line_tables=True)
+    plain, with_tables = compile_kernel(kernel, root), compile_kernel(kernel, root, line_tables=True)
     if _machine_code(plain.data) != _machine_code(with_tables.data):
         return []  # then these are the lines of another program
-    function = next((each for each in parse_assembly(with_tables.assembly) if each.name == one.symbol), None)
+    function = next((each for each in parse_assembly(with_tables.assembly) if each.name == kernel.symbol), None)
     if function is None:
         return []
     function = _at_callers(function, _chains(with_tables.assembly))
-    sources = _Sources(root, root / one.source)
+    sources = _Sources(root, root / kernel.source)
     spills = Counter(
         each.source for block in function.blocks for each in block.instructions if each.spill and each.source
     )
-    found = lines_of_loop(loop_cost(function, one.arch))
-    found += [
+    lines = lines_of_loop(loop_cost(function, kernel.arch))
+    lines += [
         SourceLine(line, f"{_saving(count)} spilled registers", spills=True)
         for line, count in spills.most_common(SHOWN)
     ]
-    return [line._replace(text=f"{line.text}{sources.text(line)}") for line in found]
+    return [line._replace(text=f"{line.text}{sources.text(line)}") for line in lines]
 
 
 def _saving(count: int) -> str:
@@ -111,13 +111,13 @@ def _saving(count: int) -> str:
 
 def _chains(assembly: str) -> list[tuple[Frame, ...]]:
     """Return for each line of a text the chain of calls that the last location before it names."""
-    found: list[tuple[Frame, ...]] = [()]
+    chains: list[tuple[Frame, ...]] = [()]
     current: tuple[Frame, ...] = ()
     for line in assembly.splitlines():
         if ".loc" in line and (match := _LOCATION.match(line)):
             current = tuple((file, number) for file, number in _FRAME.findall(match[1]))
-        found.append(current)
-    return found
+        chains.append(current)
+    return chains
 
 
 def _at_callers(function: AssemblyFunction, chains: Sequence[tuple[Frame, ...]]) -> AssemblyFunction:
@@ -132,7 +132,12 @@ def _at_callers(function: AssemblyFunction, chains: Sequence[tuple[Frame, ...]])
         return ":".join((inside or frames or [("", "")])[0]).removeprefix(":")
 
     blocks = [
-        replace(block, instructions=tuple(replace(one, source=source(one.line)) for one in block.instructions))
+        replace(
+            block,
+            instructions=tuple(
+                replace(instruction, source=source(instruction.line)) for instruction in block.instructions
+            ),
+        )
         for block in function.blocks
     ]
     return replace(function, blocks=tuple(blocks))
@@ -169,10 +174,12 @@ def with_lines(comparison: Comparison, audit: Audit, root: Path | None) -> Compa
         audit: Of what got worse.
         root: Where the sources of shipped kernels are; None for files, whose own line tables are taken.
     """
-    facts = {(one.arch, one.name, one.file): one for one in audit.kernels}
-    worse = list(dict.fromkeys((one.arch, one.kernel, one.file) for one in comparison.of("worse")))[:MOST]
+    facts = {(facts.arch, facts.name, facts.file): facts for facts in audit.kernels}
+    worse = list(dict.fromkeys((finding.arch, finding.kernel, finding.file) for finding in comparison.of("worse")))[
+        :MOST
+    ]
     lines = {}
-    shipped = {} if root is None else {(one.arch, one.name): one for one in shipped_kernels(audit.archs)}
+    shipped = {} if root is None else {(kernel.arch, kernel.name): kernel for kernel in shipped_kernels(audit.archs)}
     for key in worse:
         if root is None:
             lines[key] = lines_of_loop(facts[key].loop)
@@ -180,9 +187,11 @@ def with_lines(comparison: Comparison, audit: Audit, root: Path | None) -> Compa
             lines[key] = lines_of_shipped(shipped[key[:2]], root)
     findings = [
         # Once for each kernel: its first finding takes them.
-        msgspec.structs.replace(one, lines=[str(line) for line in lines.pop((one.arch, one.kernel, one.file), [])])
-        if one.severity == "worse"
-        else one
-        for one in comparison.findings
+        msgspec.structs.replace(
+            finding, lines=[str(line) for line in lines.pop((finding.arch, finding.kernel, finding.file), [])]
+        )
+        if finding.severity == "worse"
+        else finding
+        for finding in comparison.findings
     ]
     return msgspec.structs.replace(comparison, findings=findings)

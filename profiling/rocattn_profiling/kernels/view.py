@@ -64,7 +64,7 @@ def for_people(audit: Audit, comparison: Comparison | None) -> tuple[Audit, Comp
     kernels = [msgspec.structs.replace(facts, kernel=names.get(facts.kernel, facts.kernel)) for facts in audit.kernels]
     audit = msgspec.structs.replace(audit, kernels=kernels)
     if comparison is not None:
-        comparison = msgspec.structs.replace(comparison, findings=[_renamed(one, names) for one in findings])
+        comparison = msgspec.structs.replace(comparison, findings=[_renamed(finding, names) for finding in findings])
     return audit, comparison
 
 
@@ -102,7 +102,7 @@ def show_changes(audit: Audit, comparison: Comparison, *, lines: bool, files: bo
     changes: dict[tuple[str, ...], list[Finding]] = {}
     for finding in comparison.findings:
         changes.setdefault((finding.kernel, finding.arch, finding.file)[: _KEYS + files], []).append(finding)
-    shown = {key: of for key, of in changes.items() if notes or any(one.severity != "note" for one in of)}
+    shown = {key: of for key, of in changes.items() if notes or any(finding.severity != "note" for finding in of)}
     rows = {key: cells for key, of in shown.items() if (cells := _change_cells(of))}
     columns = [name for name in dict.fromkeys(_CHANGES.values()) if any(name in cells for cells in rows.values())]
     if rows:
@@ -118,9 +118,9 @@ def show_changes(audit: Audit, comparison: Comparison, *, lines: bool, files: bo
 def _change_cells(findings: Iterable[Finding]) -> dict[str, str]:
     """Return the numbers of one kernel's findings, by column."""
     return {
-        _CHANGES[one.metric]: f"{_cell(one.before, 7) or '?'} -> {_cell(one.after, 7) or '?'}"
-        for one in findings
-        if one.metric in _CHANGES and one.before != one.after
+        _CHANGES[finding.metric]: f"{_cell(finding.before, 7) or '?'} -> {_cell(finding.after, 7) or '?'}"
+        for finding in findings
+        if finding.metric in _CHANGES and finding.before != finding.after
     }
 
 
@@ -192,30 +192,30 @@ def _summary_rows(kernels: Iterable[KernelFacts]) -> Iterator[list[str]]:
         groups.setdefault((facts.kernel, facts.arch), []).append(facts)
     for (kernel, arch), of_kernel in sorted(groups.items()):
         waves = [facts.occupancy for facts in of_kernel if facts.occupancy]
-        bound = Counter(name for one in waves for name in _binding(one))
+        bound = Counter(name for occupancy in waves for name in _binding(occupancy))
         yield [
             kernel, arch, str(len(of_kernel)), _span(facts.vgprs for facts in of_kernel),
             str(sum(facts.spills.vgprs > 0 for facts in of_kernel)),
             str(sum(facts.scratch_bytes > 0 for facts in of_kernel)), _span(facts.lds_bytes for facts in of_kernel),
-            _span(one.waves_per_simd for one in waves), ", ".join(name for name, _ in bound.most_common()),
+            _span(occupancy.waves_per_simd for occupancy in waves), ", ".join(name for name, _ in bound.most_common()),
             _span(facts.code_bytes for facts in of_kernel),
         ]  # fmt: skip
 
 
 def _span(values: Iterable[float]) -> str:
-    found = sorted(set(values))
-    if not found:
+    distinct = sorted(set(values))
+    if not distinct:
         return "?"
-    return f"{found[0]:g}" if len(found) == 1 else f"{found[0]:g}-{found[-1]:g}"
+    return f"{distinct[0]:g}" if len(distinct) == 1 else f"{distinct[0]:g}-{distinct[-1]:g}"
 
 
 def _loop_lines(facts: KernelFacts, *, named: bool) -> Iterator[str]:
     from rocattn_profiling.kernels.source_lines import lines_of_loop
 
-    found = lines_of_loop(facts.loop)
-    if found:
+    lines = lines_of_loop(facts.loop)
+    if lines:
         yield f"{facts.name} {facts.arch}{f' ({facts.file})' if named else ''}:"
-        yield from (f"  {line}" for line in found)
+        yield from (f"  {line}" for line in lines)
 
 
 def text(comparison: Comparison, *, pinned: bool, notes: bool = False) -> str:
@@ -263,10 +263,10 @@ def _title(severity: str, *, pinned: bool) -> str:
 
 
 def write(
-    out: Path, audit: Audit, comparison: Comparison | None, told: tuple[Audit, Comparison | None],
+    out: Path, audit: Audit, comparison: Comparison | None, readable: tuple[Audit, Comparison | None],
     *, pinned: bool, files: bool,
 ) -> None:  # fmt: skip
-    """Write the audit and the comparison for programs, and both, as they are told people, as Markdown.
+    """Write the audit and the comparison for programs, and both, with readable names, as Markdown.
 
     Raises:
         RocattnError: When the folder does not take it.
@@ -279,7 +279,7 @@ def write(
     texts = {out / AUDIT: as_json(audit)}
     if comparison is not None:
         texts[out / COMPARISON] = as_json(comparison)
-    write_together(texts | {out / MARKDOWN: _markdown(*told, pinned=pinned, files=files)})
+    write_together(texts | {out / MARKDOWN: _markdown(*readable, pinned=pinned, files=files)})
 
 
 def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, files: bool) -> str:

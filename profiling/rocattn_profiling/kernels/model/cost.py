@@ -146,12 +146,12 @@ def loop_cost(function: AssemblyFunction, arch: str) -> LoopCost | None:
     loops = find_loops(function)
     loop = hottest(function, loops)
     path = _path(function, loop)
-    body = [one for block in path for one in function.blocks[block].instructions]
+    body = [instruction for block in path for instruction in function.blocks[block].instructions]
     if not body:
         return None
-    costs = [table.cost(one) for one in body]
-    notes = _notes(function, table, loops, loop, path, [one for one, cost in zip(body, costs, strict=True)
-                                                        if not cost.known])  # fmt: skip
+    costs = [table.cost(instruction) for instruction in body]
+    unrated = [instruction for instruction, cost in zip(body, costs, strict=True) if not cost.known]
+    notes = _notes(function, table, loops, loop, path, unrated)
     return _summary(table, chip, body, costs, function.blocks[path[0]].label if loop else "", loop is not None, notes)
 
 
@@ -171,11 +171,11 @@ def _summary(
     flops = {"matrix": 0, "vector": 0}
     moved = dict.fromkeys(("lds", "global", "scratch"), 0)
     shared_issue = peak = beside = dual = 0.0
-    for one, cost in zip(body, costs, strict=True):
+    for instruction, cost in zip(body, costs, strict=True):
         part = _PARTS[cost.unit]
         spent = cost.issue if part == "memory" else cost.cycles
         busy[part] += spent  # type: ignore[assignment]  # a Counter of floats
-        kind, line = kinds[cost.kind], lines[one.source]
+        kind, line = kinds[cost.kind], lines[instruction.source]
         kind[0] += 1
         kind[1] += cost.cycles
         line[0] += 1
@@ -199,7 +199,7 @@ def _summary(
     done = sum(flops.values())
     return LoopCost(
         arch=chip, wave_size=wave, loop=label, has_loop=has_loop, line=body[0].line,
-        source=next((one.source for one in body if one.source), ""), instructions=len(body),
+        source=next((instruction.source for instruction in body if instruction.source), ""), instructions=len(body),
         kinds={kind: Work(int(n), cycles) for kind, (n, cycles) in sorted(kinds.items())},
         issue_cycles=issue, matrix_cycles=busy["matrix"], vector_cycles=busy["vector"], scalar_cycles=busy["scalar"],
         memory_cycles=busy["memory"], other_cycles=busy["other"], vector_issue_cycles=shared_issue,
@@ -211,7 +211,7 @@ def _summary(
         lds_bytes=moved["lds"], scratch_bytes=moved["scratch"],
         flops_per_global_byte=done / moved["global"] if moved["global"] else None,
         flops_per_lds_byte=done / moved["lds"] if moved["lds"] else None,
-        dual=int(dual), barriers=sum(waits_for_waves(one.mnemonic) for one in body),
+        dual=int(dual), barriers=sum(waits_for_waves(instruction.mnemonic) for instruction in body),
         lines=tuple(sorted((LineCost(name, int(n), cycles) for name, (n, cycles) in lines.items()),
                            key=lambda each: (-each.cycles, each.line))),
         notes=notes, gaps=tuple(note for note in notes if note not in {_NO_LOOP, _OVERLAP}),
@@ -253,12 +253,14 @@ def _notes(
         inner = {each.header for each in loops if each.header != loop.header and each.header in loop.blocks}
         if met := inner.intersection(path):
             notes.append(f"inner loops on the way ({len(met)}) are counted as run through once")
-    units = {classify(one.mnemonic).unit for block in path for one in function.blocks[block].instructions}
+    units = {
+        classify(instruction.mnemonic).unit for block in path for instruction in function.blocks[block].instructions
+    }
     if table.family.startswith("cdna") and {Pipe.MATRIX, Pipe.VECTOR} <= units:
         notes.append(_OVERLAP)
     if irregular_blocks(function, loops):
         notes.append("some cycles of branches can be entered at several places: they are no loops here")
-    if any(is_indirect(one.mnemonic) for block in path for one in function.blocks[block].instructions):
+    if any(is_indirect(instruction.mnemonic) for block in path for instruction in function.blocks[block].instructions):
         notes.append("it calls or jumps to addresses in registers: what runs there is not counted")
     if gone := function.unknown_targets:
         notes.append(
@@ -266,6 +268,6 @@ def _notes(
         )
     if not function.is_kernel and table.family.startswith("rdna"):
         notes.append(f"the text does not say the wave size: {function.wave_size} is assumed")
-    if unrated := sorted({one.mnemonic for one in unknown}):
+    if unrated := sorted({instruction.mnemonic for instruction in unknown}):
         notes.append(f"no rates for {', '.join(unrated[:5])}: counted as plain instructions of their unit")
     return tuple(notes)

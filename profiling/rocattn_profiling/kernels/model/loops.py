@@ -42,17 +42,17 @@ class Loop:
     @cached_property
     def blocks(self) -> frozenset[int]:
         """All of it, inner loops included: made when asked for, since of all loops of a deep nest it is too much."""
-        found, waiting = set(self.own), list(self.inner)
+        blocks, waiting = set(self.own), list(self.inner)
         while waiting:
             loop = waiting.pop()
-            found |= loop.own
+            blocks |= loop.own
             waiting += loop.inner
-        return frozenset(found)
+        return frozenset(blocks)
 
 
 def counts_of(function: AssemblyFunction, blocks: Iterable[int]) -> Counts:
     """Add up what blocks hold."""
-    return Counts.of(one for block in blocks for one in function.blocks[block].instructions)
+    return Counts.of(instruction for block in blocks for instruction in function.blocks[block].instructions)
 
 
 def find_loops(function: AssemblyFunction) -> tuple[Loop, ...]:
@@ -80,15 +80,15 @@ def find_loops(function: AssemblyFunction) -> tuple[Loop, ...]:
     for header in headers:
         depth[header] = depth[around[header]] + 1
     inner: dict[int | None, list[Loop]] = {}
-    made: dict[int, Loop] = {}
+    loops: dict[int, Loop] = {}
     for header in reversed(headers):
         outer = around[header]
-        made[header] = Loop(
+        loops[header] = Loop(
             header, frozenset(latches[header]), frozenset(own[header]), None if outer is None else index[outer],
             depth[header], tuple(reversed(inner.get(header, ()))),
         )  # fmt: skip
-        inner.setdefault(outer, []).append(made[header])
-    return tuple(made[header] for header in sorted(headers))
+        inner.setdefault(outer, []).append(loops[header])
+    return tuple(loops[header] for header in sorted(headers))
 
 
 def _nest(
@@ -161,7 +161,7 @@ def hottest(function: AssemblyFunction, loops: Iterable[Loop]) -> Loop | None:
 
     def heat(loop: Loop) -> tuple[int, int, int]:
         bodies = [function.blocks[block].instructions for block in loop.own]
-        units = Counter(classify(one.mnemonic).unit for body in bodies for one in body)
+        units = Counter(classify(instruction.mnemonic).unit for body in bodies for instruction in body)
         if matrix := units[Pipe.MATRIX]:
             return matrix, 0, 0
         return 0, sum(_flops(body, lane_flops) for body in bodies), units[Pipe.VECTOR]
@@ -174,17 +174,21 @@ def _is_over_tiles(function: AssemblyFunction, loop: Loop) -> bool:
 
     def stores(loop: Loop) -> bool:
         blocks = [function.blocks[block].counts for block in loop.own]
-        return any(one.accesses(Pipe.GLOBAL, access) for one in blocks for access in (Access.STORE, Access.ATOMIC))
+        return any(
+            counts.accesses(Pipe.GLOBAL, access) for counts in blocks for access in (Access.STORE, Access.ATOMIC)
+        )
 
     def has_products(loop: Loop) -> bool:
         return any(function.blocks[block].counts.matrix for block in loop.own)
 
-    return bool(loop.inner) and stores(loop) and any(has_products(one) and not stores(one) for one in loop.inner)
+    return (
+        bool(loop.inner) and stores(loop) and any(has_products(within) and not stores(within) for within in loop.inner)
+    )
 
 
 def _flops(body: Iterable[Instruction], flops: Callable[[str], int]) -> int:
     """Add up the FLOPs of vector instructions in a block; one that divides has none: it is rarely taken."""
-    names = [name for one in body for name in one.mnemonics]
+    names = [name for instruction in body for name in instruction.mnemonics]
     return 0 if any(map(_DIVISION.match, names)) else sum(map(flops, names))
 
 
@@ -202,7 +206,9 @@ def usual_path(function: AssemblyFunction, loop: Loop) -> tuple[int, ...]:
     way leads past them, else run through once; what they load does not attract the path.
     """
     body = {block: function.blocks[block].instructions for block in loop.blocks}
-    products = {block: sum(classify(one.mnemonic).flops for one in each) for block, each in body.items()}
+    products = {
+        block: sum(classify(instruction.mnemonic).flops for instruction in each) for block, each in body.items()
+    }
     if not any(products.values()):
         products = {block: _flops(each, lane_product_flops) for block, each in body.items()}
     fetched = {block: _widest_load(body[block]) for block in loop.own}
@@ -235,20 +241,20 @@ def _masked_loads(function: AssemblyFunction, loop: Loop) -> dict[int, tuple[int
         if _behind_jump(function, block) == block:
             for to in after[block]:
                 choices.setdefault(to, set()).add(after[block])
-    found: dict[int, tuple[int]] = {}
+    masks: dict[int, tuple[int]] = {}
     for block in loop.blocks:
         ways = [way for way in blocks[block].successors if way in loop.blocks]
         for way, other in (ways, ways[::-1]) if len(ways) == 2 else ():
             past = after[way] == {_behind_jump(function, other)} and choices.get(way) == {after[block]}
             instead = after[way] == after[other] and not blocks[other].counts.memory
             if way in loop.own and (past or instead) and _only_loads(blocks[way].instructions):
-                found[block] = (way,)
-    return found
+                masks[block] = (way,)
+    return masks
 
 
 def _behind_jump(function: AssemblyFunction, block: int) -> int:
     """Return where a block leads that only jumps; else itself."""
-    jumps = [one.mnemonic for one in function.blocks[block].instructions] == ["s_branch"]
+    jumps = [instruction.mnemonic for instruction in function.blocks[block].instructions] == ["s_branch"]
     return next(iter(function.blocks[block].successors), block) if jumps else block
 
 
@@ -258,14 +264,16 @@ def _only_loads(body: Sequence[Instruction]) -> bool:
     Code that waits for what it loads uses it. Code that sets a flag is one of several ways to do something: LLVM asks
     the flag before the next of them. A mask has no next way.
     """
-    operations = [one.operations[0] for one in body]
-    first = next((i for i, one in enumerate(operations) if one.unit is Pipe.GLOBAL), len(body))
-    uses = any(_WAIT.match(one.mnemonic) and not _ALU_WAIT.match(one.mnemonic) for one in body[first:])
-    flags = any(_FLAG.match(f"{one.mnemonic} {one.operands}") for one in body)
+    operations = [instruction.operations[0] for instruction in body]
+    first = next((i for i, operation in enumerate(operations) if operation.unit is Pipe.GLOBAL), len(body))
+    uses = any(
+        _WAIT.match(instruction.mnemonic) and not _ALU_WAIT.match(instruction.mnemonic) for instruction in body[first:]
+    )
+    flags = any(_FLAG.match(f"{instruction.mnemonic} {instruction.operands}") for instruction in body)
     others = {
-        (one.unit, one.access)
-        for one, instruction in zip(operations, body, strict=True)
-        if one.unit not in _ADDRESSES and not _WAIT.match(instruction.mnemonic)
+        (operation.unit, operation.access)
+        for operation, instruction in zip(operations, body, strict=True)
+        if operation.unit not in _ADDRESSES and not _WAIT.match(instruction.mnemonic)
     }
     return others == {(Pipe.GLOBAL, Access.LOAD)} and not uses and not flags
 
@@ -277,7 +285,7 @@ _FLAG = re.compile(r"s_mov_b(?:32|64) [^,]+, (?:0|-1)$")
 
 def _widest_load(body: Iterable[Instruction]) -> int:
     """Return the bytes that a lane gets from the widest load of global memory; 1 if the width is not known."""
-    loads = (one.operations[0] for one in body if classify(one.mnemonic).access is Access.LOAD)
+    loads = (instruction.operations[0] for instruction in body if classify(instruction.mnemonic).access is Access.LOAD)
     return max((load.width or 1 for load in loads if load.unit is Pipe.GLOBAL), default=0)
 
 
@@ -342,13 +350,13 @@ def reverse_postorder(successors: Graph, entry: int, within: Collection[int]) ->
     """Return the nodes reachable from one inside a set, each before those it leads to (but for back edges)."""
     if not within:
         return []
-    seen, order = {entry}, []
+    visited, order = {entry}, []
     stack = [(entry, iter(successors[entry]))]
     while stack:
         node, followers = stack[-1]
         for follower in followers:
-            if follower in within and follower not in seen:
-                seen.add(follower)
+            if follower in within and follower not in visited:
+                visited.add(follower)
                 stack.append((follower, iter(successors[follower])))
                 break
         else:
@@ -461,12 +469,12 @@ def cyclic_nodes(successors: Graph, without: Collection[tuple[int, int]] = ()) -
             finished = reverse_postorder(kept, root, unseen)
             unseen.difference_update(finished)
             order.append(finished)
-    found: set[int] = set()
+    cyclic: set[int] = set()
     unseen = set(everything)
     for root in (node for finished in reversed(order) for node in finished):
         if root in unseen:
             component = reverse_postorder(before, root, unseen)
             unseen.difference_update(component)
             if len(component) > 1 or root in kept[root]:
-                found.update(component)
-    return found
+                cyclic.update(component)
+    return cyclic

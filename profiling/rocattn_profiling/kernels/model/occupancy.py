@@ -214,20 +214,20 @@ def _limits(kernel: _Kernel) -> tuple[Limit, ...]:
         waves = min(blocks * kernel.waves / kernel.simds, arch.waves_per_simd)
         return Limit(name, _plain(waves), blocks, used, available)
 
-    found = [per_wave(_SLOTS, 1, arch.waves_per_simd)]
+    limits = [per_wave(_SLOTS, 1, arch.waves_per_simd)]
     vgprs = max(_up(kernel.vgprs, kernel.vgpr_granule), kernel.vgpr_granule)
-    found.append(per_wave(_VGPRS, vgprs, arch.vgprs[kernel.wave_size]))
+    limits.append(per_wave(_VGPRS, vgprs, arch.vgprs[kernel.wave_size]))
     if arch.sgprs:
         sgprs = max(_up(kernel.sgprs, arch.sgpr_granule), arch.sgpr_granule) + arch.trap_sgprs
-        found.append(per_wave(_SGPRS, sgprs, arch.sgprs))
+        limits.append(per_wave(_SGPRS, sgprs, arch.sgprs))
     if kernel.lds_bytes:
         lds, available = _up(kernel.lds_bytes, arch.lds_granule_bytes), kernel.cus * arch.lds_bytes
         fits = kernel.lds_bytes <= arch.lds_block_bytes
-        found.append(per_block(_LDS, lds, available, available // lds if fits else 0))
+        limits.append(per_block(_LDS, lds, available, available // lds if fits else 0))
     if kernel.block is not None and kernel.waves > 1:
         barriers = kernel.cus * arch.blocks_per_cu
-        found.append(per_block(_BARRIERS, 1, barriers, barriers))
-    return tuple(found)
+        limits.append(per_block(_BARRIERS, 1, barriers, barriers))
+    return tuple(limits)
 
 
 def _most(kernel: _Kernel, blocks: int | None, waves: int) -> dict[str, int]:

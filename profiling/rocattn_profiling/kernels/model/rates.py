@@ -124,10 +124,10 @@ class Rates:
         """Return what an instruction takes."""
         traits = _traits(instruction.mnemonic, instruction.operands)
         key = (instruction.mnemonic, traits, instruction.mnemonics[1:], instruction.on_stack)
-        found = self._costs.get(key)
-        if found is None:
-            found = self._costs[key] = self._cost(instruction)
-        return found
+        cost = self._costs.get(key)
+        if cost is None:
+            cost = self._costs[key] = self._cost(instruction)
+        return cost
 
     def _cost(self, instruction: Instruction) -> Cost:
         mnemonic, operations = instruction.mnemonic, instruction.operations
@@ -207,14 +207,14 @@ def rates(arch: str, wave_size: int) -> Rates:
     peak: dict[str, float] = {}
     for entry in _of(family, data["matrix"]):
         own = entry["cycles"]
-        made = MatrixProduct(
+        product = MatrixProduct(
             own, entry.get("issue", own), entry.get("sparse", False), entry.get("half_if_narrow", False)
         )
         for name in _expand(entry["names"]):
             key = product_key(f"v_{name}")
-            products[key] = made
-            if not made.sparse:
-                element = "f8" if made.half_if_narrow else _element(key)  # the rate with 8-bit elements
+            products[key] = product
+            if not product.sparse:
+                element = "f8" if product.half_if_narrow else _element(key)  # the rate with 8-bit elements
                 peak[element] = max(peak.get(element, 0), classify(f"v_{name}").flops / own)
     fast = data["wave64_in_one_cycle"]
     pattern = fast["pattern"] if family in fast["families"] and wave_size == _WAVE64 else r"(?!)"
@@ -269,10 +269,10 @@ def product_key(mnemonic: str) -> tuple[str, ...]:
 
     gfx90a writes ``v_mfma_f32_32x32x4bf16_1k`` for what gfx942 calls ``v_mfma_f32_32x32x4_2b_bf16``.
     """
-    found = _PRODUCT.match(mnemonic)
-    if not found:
+    match = _PRODUCT.match(mnemonic)
+    if not match:
         return (mnemonic,)
-    family, result, m, n, k, _, element = found.groups()
+    family, result, m, n, k, _, element = match.groups()
     flops = classify(mnemonic).flops
     several = flops // (2 * int(m) * int(n) * int(k))
     # The bf16 products without "_1k" are others, half as deep.
@@ -301,8 +301,8 @@ def _element(key: tuple[str, ...]) -> str:
 
 
 def _format(operands: str, name: str) -> int:
-    found = re.search(rf"\b{name}:(\d+)", operands)
-    return int(found[1]) if found else 0
+    match = re.search(rf"\b{name}:(\d+)", operands)
+    return int(match[1]) if match else 0
 
 
 def _number(operands: str) -> int:

@@ -70,12 +70,12 @@ class Instruction:
         """What it does: two operations where two are issued as one (v_dual_*), else one."""
         if self.mnemonic.startswith("v_dual_"):
             return tuple(map(classify, self.mnemonics))
-        found = classify(self.mnemonic)
-        if found.unit is Pipe.VECTOR and found.role is not Role.CROSS_LANE and has_lane_exchange(self.operands):
+        operation = classify(self.mnemonic)
+        if operation.unit is Pipe.VECTOR and operation.role is not Role.CROSS_LANE and has_lane_exchange(self.operands):
             return (Operation(Pipe.VECTOR, Role.CROSS_LANE),)
-        if found.unit is Pipe.GLOBAL and self.on_stack:
-            return (Operation(Pipe.SCRATCH, access=found.access, width=found.width),)
-        return (found,)
+        if operation.unit is Pipe.GLOBAL and self.on_stack:
+            return (Operation(Pipe.SCRATCH, access=operation.access, width=operation.width),)
+        return (operation,)
 
     @property
     def unit(self) -> Pipe:
@@ -184,12 +184,12 @@ class Counts:
         memory: Counter[tuple[Pipe, Access, int]] = Counter()
         matrix: Counter[str] = Counter()
         vector_operations = dual = barriers = flops = spills = 0
-        for one in instructions:
-            operations = one.operations
+        for instruction in instructions:
+            operations = instruction.operations
             units[operations[0].unit] += 1
             dual += len(operations) - 1
-            spills += one.spill
-            barriers += waits_for_waves(one.mnemonic)
+            spills += instruction.spill
+            barriers += waits_for_waves(instruction.mnemonic)
             for operation in operations:
                 if operation.unit is Pipe.VECTOR:
                     vector_operations += 1
@@ -199,7 +199,7 @@ class Counts:
                     memory[operation.unit, operation.access, operation.width] += 1
                 if operation.unit is Pipe.MATRIX:
                     flops += operation.flops
-                    matrix[one.mnemonic] += 1
+                    matrix[instruction.mnemonic] += 1
         return cls(units, roles, vector_operations, dual, barriers, memory, flops, matrix, spills)
 
     def __add__(self, other: Counts) -> Counts:
@@ -246,7 +246,7 @@ def parse_assembly(text: str, first_line: int = 1) -> tuple[AssemblyFunction, ..
         text: The text.
         first_line: The number of its first line, where it is a part of a file.
     """
-    reader = _Reader({one or other for one, other in _FUNCTION.findall(text)})
+    reader = _Reader({symbol or other for symbol, other in _FUNCTION.findall(text)})
     reader.read(text, first_line)
     return reader.functions()
 
@@ -267,8 +267,8 @@ class _Reader:
         """Take in all of the text."""
         usual = _USUAL.match
         for number, line in enumerate(text.splitlines(), first_line):
-            if self._body is not None and (found := usual(line)):
-                mnemonic, operands, comment = found.groups("")
+            if self._body is not None and (match := usual(line)):
+                mnemonic, operands, comment = match.groups("")
                 spill = bool(comment) and _SPILL.search(comment) is not None
                 self._body.append(Instruction(intern(mnemonic), operands, number, self._source, spill))
             else:
@@ -285,9 +285,9 @@ class _Reader:
             stripped = code[label.end() :].strip()
         if stripped.startswith("."):
             self._directive(stripped)
-        elif self._body is not None and (found := _INSTRUCTION.match(stripped)):
+        elif self._body is not None and (match := _INSTRUCTION.match(stripped)):
             spill = bool(semicolon) and bool(_SPILL.search(comment))
-            self._body.append(Instruction(intern(found[1]), found[2] or "", number, self._source, spill))
+            self._body.append(Instruction(intern(match[1]), match[2] or "", number, self._source, spill))
 
     def _label(self, name: str) -> None:
         if name in self._names:
@@ -300,10 +300,10 @@ class _Reader:
 
     def _directive(self, text: str) -> None:
         if text.startswith(".loc"):
-            found = _LOCATION.match(text)
-            if found:
-                name = self._files.get(found[1], found[1])
-                self._source = f"{name}:{found[2]}" if found[2] != "0" else ""
+            match = _LOCATION.match(text)
+            if match:
+                name = self._files.get(match[1], match[1])
+                self._source = f"{name}:{match[2]}" if match[2] != "0" else ""
         elif text.startswith(".amdhsa_kernel"):
             self._descriptor = self._descriptors.setdefault(text.rpartition(" ")[2], {})
         elif text.startswith(".end_amdhsa_kernel"):
@@ -315,65 +315,65 @@ class _Reader:
             target = _TARGET.search(text)
             self._target = target[0] if target else ""
         elif text.startswith(".file"):
-            if found := _FILE.match(text):
-                self._files[found[1]] = found[2].rpartition("/")[2]
+            if match := _FILE.match(text):
+                self._files[match[1]] = match[2].rpartition("/")[2]
         elif text.startswith(".size"):
             self._body = None
 
     def functions(self) -> tuple[AssemblyFunction, ...]:
         """Return what was read."""
-        made = []
+        functions = []
         for name, body in self._bodies.items():
             descriptor = self._descriptors.get(name, {})
             through_buffer = (
                 _BUFFER_STACK.match(self._target) and descriptor.get("private_segment_fixed_size", "0") != "0"
             )
             blocks, unknown = _basic_blocks(_with_stack(body) if through_buffer else body)
-            made.append(AssemblyFunction(name, self._target, blocks, descriptor, unknown))
-        return tuple(made)
+            functions.append(AssemblyFunction(name, self._target, blocks, descriptor, unknown))
+        return tuple(functions)
 
 
 def _with_stack(body: list[str | Instruction]) -> list[str | Instruction]:
     """Return the body of a kernel that has scratch memory, with the accesses to it marked."""
     copies, started = {"0"}, set()
-    for one in body:
-        if isinstance(one, str):
+    for item in body:
+        if isinstance(item, str):
             continue
-        if one.mnemonic == "s_mov_b64" and (found := _BUFFER_COPY.match(one.operands)):
-            copies.add(found[1])
-        elif one.mnemonic == "s_add_u32" and (found := _BUFFER_START.match(one.operands)) and found[1] in copies:
-            started.add(int(found[1]))
+        if item.mnemonic == "s_mov_b64" and (match := _BUFFER_COPY.match(item.operands)):
+            copies.add(match[1])
+        elif item.mnemonic == "s_add_u32" and (match := _BUFFER_START.match(item.operands)) and match[1] in copies:
+            started.add(int(match[1]))
         elif (
-            one.mnemonic == "s_addc_u32"
-            and (found := _BUFFER_CARRY.match(one.operands))
-            and (first := int(found[1]) - 1) in started
+            item.mnemonic == "s_addc_u32"
+            and (match := _BUFFER_CARRY.match(item.operands))
+            and (first := int(match[1]) - 1) in started
         ):
             return [_marked(each, f" s[{first}:{first + 3}],") for each in body]
     return body
 
 
-def _marked(one: str | Instruction, stack: str) -> str | Instruction:
+def _marked(item: str | Instruction, stack: str) -> str | Instruction:
     """Return an instruction that knows whether its buffer is the stack's."""
-    if isinstance(one, str) or not one.mnemonic.startswith("buffer_") or stack not in one.operands:
-        return one
-    return replace(one, stack=True)
+    if isinstance(item, str) or not item.mnemonic.startswith("buffer_") or stack not in item.operands:
+        return item
+    return replace(item, stack=True)
 
 
 def _basic_blocks(body: list[str | Instruction]) -> tuple[tuple[BasicBlock, ...], tuple[str, ...]]:
     """Return the blocks of a function, and the labels that its branches name in vain."""
-    targets = {one.target for one in body if isinstance(one, Instruction) and is_branch(one.mnemonic)}
+    targets = {item.target for item in body if isinstance(item, Instruction) and is_branch(item.mnemonic)}
     parts: list[tuple[str, list[Instruction]]] = [("", [])]
     at: dict[str, int] = {}
-    for one in body:
-        if isinstance(one, str):
-            if one in targets:
+    for item in body:
+        if isinstance(item, str):
+            if item in targets:
                 if parts[-1][1]:
-                    parts.append((one, []))
-                at[one] = len(parts) - 1
-                parts[-1] = (one, parts[-1][1])
+                    parts.append((item, []))
+                at[item] = len(parts) - 1
+                parts[-1] = (item, parts[-1][1])
             continue
-        parts[-1][1].append(one)
-        if is_branch(one.mnemonic) or ends_flow(one.mnemonic):
+        parts[-1][1].append(item)
+        if is_branch(item.mnemonic) or ends_flow(item.mnemonic):
             parts.append(("", []))
     if not any(parts[-1]):
         parts.pop()  # nothing follows the last branch

@@ -181,8 +181,8 @@ def _offload_binary(data: memoryview, where: str) -> tuple[int, list[EmbeddedObj
 
 def _part(entry: str, data: bytes, where: str) -> EmbeddedObject:
     """Return a part by its entry's name: "hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-"."""
-    found = _TARGET.search(entry)
-    target = found[0] if found else ""
+    match = _TARGET.search(entry)
+    target = match[0] if match else ""
     return EmbeddedObject(f"{where}[{target or shown(entry, 80)}]", target, data, _no_code_object(data))
 
 

@@ -80,23 +80,23 @@ def read_objects(data: bytes, name: str) -> tuple[DeviceObject, ...]:
     Raises:
         CodeObjectError: When it holds none, or none that can be read.
     """
-    found: list[DeviceObject] = []
+    devices: list[DeviceObject] = []
     counts: dict[str, int] = {}
     try:
         for part in parts_of(data):
             counts[part.where] = counts.get(part.where, 0) + 1
             suffix = f"#{counts[part.where]}" if counts[part.where] > 1 else ""
-            found.append(_read(part, f"{name}{part.where}{suffix}"))
+            devices.append(_read(part, f"{name}{part.where}{suffix}"))
     except ToolchainError as error:
-        if not found:
+        if not devices:
             raise CodeObjectError(f"{name}: {error}") from error
-        found.append(DeviceObject(name, "", 0, (), b"", (f"the rest of the file is left out: {error}",)))
-    if not found:
+        devices.append(DeviceObject(name, "", 0, (), b"", (f"the rest of the file is left out: {error}",)))
+    if not devices:
         raise CodeObjectError(f"{name}: it holds no code for AMD GPUs")
-    if all(each.problems and not each.kernels for each in found):
-        more = f" (and {len(found) - 1} more code objects that cannot be read)" if len(found) > 1 else ""
-        raise CodeObjectError(f"{found[0].name}: {found[0].problems[0]}{more}")
-    return tuple(found)
+    if all(each.problems and not each.kernels for each in devices):
+        more = f" (and {len(devices) - 1} more code objects that cannot be read)" if len(devices) > 1 else ""
+        raise CodeObjectError(f"{devices[0].name}: {devices[0].problems[0]}{more}")
+    return tuple(devices)
 
 
 def _read(part: EmbeddedObject, name: str) -> DeviceObject:
@@ -142,7 +142,7 @@ class _Reading:
             descriptors = descriptors_of(self._elf, self._processor)
         except ToolchainError as error:
             self.problems.append(str(error))
-        found, described = [], set()
+        kernels, described = [], set()
         for entry in self._entries():
             symbol = descriptor_symbol(entry)
             described.add(symbol)
@@ -152,18 +152,18 @@ class _Reading:
             except ToolchainError as error:
                 self.problems.append(str(error))
                 if descriptor is not None:
-                    found.append(kernel_of_descriptor(entry[".name"], descriptor, self._processor, function))
+                    kernels.append(kernel_of_descriptor(entry[".name"], descriptor, self._processor, function))
                 continue
-            found.append(kernel)
+            kernels.append(kernel)
             self.problems += _kernel_contradictions(self._elf.type, symbols, entry, kernel, self._processor)
         for symbol in sorted(set(descriptors) - described):
             name = symbol.removesuffix(".kd")
-            found.append(kernel_of_descriptor(shown(name), descriptors[symbol], self._processor, symbols.get(name)))
+            kernels.append(kernel_of_descriptor(shown(name), descriptors[symbol], self._processor, symbols.get(name)))
             if self.metadata is not None:
                 self.problems.append(f"{shown(name)}: it has a descriptor, but the metadata does not name it")
-        if found and self.metadata is None and not self.problems:
+        if kernels and self.metadata is None and not self.problems:
             self.problems.append(_OLD if code_object_version(self._elf) == _OLD_VERSION else _NO_METADATA)
-        return found
+        return kernels
 
     def _entries(self) -> list[dict[str, Any]]:
         try:
@@ -195,28 +195,28 @@ def _object_contradictions(elf: Elf, metadata: dict[str, Any] | None, container_
         metadata: Its metadata, if any.
         container_target: What an offload bundle says that it is for; "" if nothing does.
     """
-    found = []
+    problems = []
     target, version = target_of_flags(elf), code_object_version(elf)
     named = metadata.get("amdhsa.target") if metadata else None
     if isinstance(named, str) and target and target_of_triple(named) != target:
-        found.append(f"its ELF header says {target}, its metadata {shown(named, 80)}")
+        problems.append(f"its ELF header says {target}, its metadata {shown(named, 80)}")
     if not target:
-        found.append(f"its ELF header has processor number {elf.flags & 0xFF:#x}, which is not known here")
+        problems.append(f"its ELF header has processor number {elf.flags & 0xFF:#x}, which is not known here")
     if container_target and target and not _fits(container_target, target):
-        found.append(f"its bundle says that it is for {container_target}, its ELF header says {target}")
+        problems.append(f"its bundle says that it is for {container_target}, its ELF header says {target}")
     said = metadata.get("amdhsa.version") if metadata else None
     # Hand-written metadata often says an older version than the file has: nothing hangs on that.
     fine = [[1, minor] for minor in range(_METADATA_MINORS.get(version, -1) + 1)]
     if said is not None and fine and said not in fine:
-        found.append(f"its ELF header says code object version {version}, its metadata {shown(repr(said), 40)}")
-    return found
+        problems.append(f"its ELF header says code object version {version}, its metadata {shown(repr(said), 40)}")
+    return problems
 
 
 def _fits(container: str, target: str) -> bool:
     """Whether both name the same processor, and no feature is on in one and off in the other."""
-    one, other = container.split(":"), target.split(":")
-    opposite = {feature[:-1] + ("-" if feature[-1] == "+" else "+") for feature in one[1:]}
-    return one[0] == other[0] and not opposite & set(other[1:])
+    mine, other = container.split(":"), target.split(":")
+    opposite = {feature[:-1] + ("-" if feature[-1] == "+" else "+") for feature in mine[1:]}
+    return mine[0] == other[0] and not opposite & set(other[1:])
 
 
 def _kernel_contradictions(
@@ -234,27 +234,27 @@ def _kernel_contradictions(
     name, descriptor = shown(kernel.symbol), kernel.descriptor
     if descriptor is None:
         return [f"{name}: the metadata names it, but there is no descriptor {shown(descriptor_symbol(entry))}"]
-    found = []
+    problems = []
     for attribute, (key, what) in _EXACT.items():
         said, has = entry.get(key), getattr(descriptor, attribute)
         # Hand-written kernels leave the size of the arguments out of the descriptor: nothing reads it there.
         unsaid = attribute == "kernarg_bytes" and has == 0
         decodable = attribute != "wave_size" or gfx_major(processor)
         if said is not None and said != has and not unsaid and decodable:
-            found.append(f"{name}: the metadata says {said} {what}, the descriptor {has}")
+            problems.append(f"{name}: the metadata says {said} {what}, the descriptor {has}")
     if gfx_major(processor):
-        found += [f"{name}: {text}" for text in _registers(kernel)]
+        problems += [f"{name}: {text}" for text in _registers(kernel)]
     mode = entry.get(".workgroup_processor_mode")
     if mode is not None and descriptor.wgp_mode is not None and bool(mode) != descriptor.wgp_mode:
-        found.append(f"{name}: metadata and descriptor do not agree on WGP mode")
+        problems.append(f"{name}: metadata and descriptor do not agree on WGP mode")
     if file_type != RELOCATABLE:
-        found += _entry_point(symbols, entry, descriptor, name)
-    return found
+        problems += _entry_point(symbols, entry, descriptor, name)
+    return problems
 
 
 def _registers(kernel: KernelInfo) -> list[str]:
     """Return how the registers that a launch allocates are too few; more than are used is fine (to limit the waves)."""
-    descriptor, found = kernel.descriptor, []
+    descriptor, problems = kernel.descriptor, []
     assert descriptor is not None
     for said, has, what in (
         (kernel.vgprs, descriptor.vgprs, "VGPRs"),
@@ -266,8 +266,8 @@ def _registers(kernel: KernelInfo) -> list[str]:
         ),
     ):
         if said > has:
-            found.append(f"it uses {said} {what}, and its descriptor allocates {has}")
-    return found
+            problems.append(f"it uses {said} {what}, and its descriptor allocates {has}")
+    return problems
 
 
 def _entry_point(

@@ -28,14 +28,14 @@ _LONGEST = 1 << 14  # characters of a name; Composable Kernel's have thousands
 def readable(symbols: Iterable[str]) -> dict[str, str]:
     """Return the names of C++ symbols; those that no program here can read are left out."""
     left = [symbol for symbol in dict.fromkeys(symbols) if _SYMBOL.fullmatch(symbol)]
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     end = time.monotonic() + _TIMEOUT_S
     for tool in _tools() if left else ():
-        found |= _ask(tool, left, end - time.monotonic())  # an older one does not know bfloat16, say
-        left = [symbol for symbol in left if symbol not in found]
+        names |= _ask(tool, left, end - time.monotonic())  # an older one does not know bfloat16, say
+        left = [symbol for symbol in left if symbol not in names]
         if not left:
             break
-    return found
+    return names
 
 
 def _tools() -> list[str]:

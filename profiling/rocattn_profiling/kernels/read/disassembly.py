@@ -87,8 +87,8 @@ def find_objdumps() -> list[str]:
 def find_tools(name: str) -> list[str]:
     """Return every program of LLVM with this name: ROCm's, then those on PATH by version, the newest first."""
     root = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
-    found = [root / folder / name for folder in ("lib/llvm/bin", "llvm/bin")]
-    tools = [str(path) for path in found if os.access(path, os.X_OK)]
+    paths = [root / folder / name for folder in ("lib/llvm/bin", "llvm/bin")]
+    tools = [str(path) for path in paths if os.access(path, os.X_OK)]
     names = (*(f"{name}-{version}" for version in range(_NEWEST, _OLDEST - 1, -1)), name)
     tools += [path for each in names if (path := shutil.which(each))]
     files: dict[str, str] = {}
@@ -196,7 +196,7 @@ def _by_function(lines: Iterable[str], functions: list[_Span]) -> Iterator[tuple
     spans = iter(functions)
     span = next(spans, None)
     source: tuple[str, str] | None = None
-    found: list[_Line] = []
+    body: list[_Line] = []
     starts = {each.start for each in functions}
     for line in lines:
         if line.startswith("; "):
@@ -210,14 +210,14 @@ def _by_function(lines: Iterable[str], functions: list[_Span]) -> Iterator[tuple
             continue
         address = int(match[3], 16)
         while span is not None and address >= span.end:
-            yield span, found
-            span, found = next(spans, None), []
+            yield span, body
+            span, body = next(spans, None), []
         if span is None:
             return
         if address >= span.start:
-            found.append(_Line(address, match[1], match[2], _target(match, address), source))
+            body.append(_Line(address, match[1], match[2], _target(match, address), source))
     if span is not None:
-        yield span, found
+        yield span, body
 
 
 def _target(match: re.Match[str], address: int) -> int | None:
@@ -249,33 +249,33 @@ class _Writer:
         """Write a function, and its descriptor if it is a kernel."""
         number = len(self.lines)
         self.lines += [f"\t.type\t{span.name},@function", f"{span.name}:"]
-        targets = {one.target for one in instructions}
+        targets = {line.target for line in instructions}
         source, reachable = None, True
-        for one in instructions:
-            if one.address in targets:
-                self.lines.append(f"{_label(one.address)}:")
+        for line in instructions:
+            if line.address in targets:
+                self.lines.append(f"{_label(line.address)}:")
                 reachable = True
-            if not reachable and one.mnemonic == "s_nop":
+            if not reachable and line.mnemonic == "s_nop":
                 continue  # the assembler's, to align the loop behind it
-            reachable = not ends_flow(one.mnemonic)
-            if one.source and one.source != source:
-                self._location(*one.source)
-            source = one.source
-            self._instruction(one)
+            reachable = not ends_flow(line.mnemonic)
+            if line.source and line.source != source:
+                self._location(*line.source)
+            source = line.source
+            self._instruction(line)
         self.lines += [f".Lfunc_end{number}:", f"\t.size\t{span.name}, .Lfunc_end{number}-{span.name}"]
         if span.name in self._kernels:
             self._descriptor(self._kernels[span.name])
 
-    def _instruction(self, one: _Line) -> None:
+    def _instruction(self, line: _Line) -> None:
         self.instructions += 1
-        if one.mnemonic.startswith((".", "<")):  # ".long 0x7fb01514": newer than the tool
+        if line.mnemonic.startswith((".", "<")):  # ".long 0x7fb01514": newer than the tool
             self.unreadable += 1
-            self.lines.append(f"\t{UNREADABLE} {one.operands}".rstrip())
+            self.lines.append(f"\t{UNREADABLE} {line.operands}".rstrip())
             return
-        operands = one.operands
-        if one.target is not None:
-            operands = f"{operands[: operands.rfind(',') + 1]} {_label(one.target)}".lstrip()
-        self.lines.append(f"\t{one.mnemonic} {operands}".rstrip())
+        operands = line.operands
+        if line.target is not None:
+            operands = f"{operands[: operands.rfind(',') + 1]} {_label(line.target)}".lstrip()
+        self.lines.append(f"\t{line.mnemonic} {operands}".rstrip())
 
     def _location(self, path: str, line: str) -> None:
         if path not in self._files:

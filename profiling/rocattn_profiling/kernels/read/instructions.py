@@ -84,18 +84,18 @@ def lane_flops(mnemonic: str) -> int:
     dot product of n pairs 2 n. Comparisons, minima, maxima and conversions count nothing (ROCm Compute Profiler's VALU
     FLOPs count the same: ADD, MUL, FMA, TRANS).
     """
-    if found := _DOT.match(mnemonic):
-        return 2 * int(found[1])
-    if found := _ARITHMETIC.match(mnemonic):
-        return (2 if found[1] else 1) * (2 if _FUSED.match(found[2]) else 1)
+    if match := _DOT.match(mnemonic):
+        return 2 * int(match[1])
+    if match := _ARITHMETIC.match(mnemonic):
+        return (2 if match[1] else 1) * (2 if _FUSED.match(match[2]) else 1)
     return 0
 
 
 @lru_cache(maxsize=1 << 14)
 def lane_product_flops(mnemonic: str) -> int:
     """Return those of `lane_flops` that are products added to a sum, as matrix products are made of."""
-    found = _ARITHMETIC.match(mnemonic)
-    return lane_flops(mnemonic) if _DOT.match(mnemonic) or (found and _FUSED.match(found[2])) else 0
+    match = _ARITHMETIC.match(mnemonic)
+    return lane_flops(mnemonic) if _DOT.match(mnemonic) or (match and _FUSED.match(match[2])) else 0
 
 
 @lru_cache(maxsize=1 << 14)
@@ -205,9 +205,9 @@ def _lane_bytes(mnemonic: str) -> int:
         return 4 * int(dwords[1] or 1)
     if form := _FORMAT.search(mnemonic):
         return len(form[2]) * (2 if form[1] or "_d16_" in mnemonic else 4)
-    if found := _TYPE.search(mnemonic):
+    if bits := _TYPE.search(mnemonic):
         elements = 2 if _TWO.search(mnemonic) else 1
-        return elements * max(int(found[1]) // 8, 4 if "_pk_" in mnemonic else 1)
+        return elements * max(int(bits[1]) // 8, 4 if "_pk_" in mnemonic else 1)
     if "byte" in mnemonic or "short" in mnemonic:
         return 1 if "byte" in mnemonic else 2
     return 8 if mnemonic.endswith("_x2") else 4 if "atomic" in mnemonic else 0

@@ -40,7 +40,7 @@ def decoded(data: bytes) -> str:
 
 def texts_of(text: str) -> Iterator[tuple[int, str]]:
     """Yield the assembly text of each target, and its first line's number: a driver bundles several in one file."""
-    starts = [found.start() for found in _TARGET.finditer(text)]
+    starts = [match.start() for match in _TARGET.finditer(text)]
     line, at = 1, 0
     for start in starts[1:]:
         yield line, text[at:start]
@@ -50,8 +50,8 @@ def texts_of(text: str) -> Iterator[tuple[int, str]]:
 
 def compiler_of(text: str) -> str:
     """Return what compiled an assembly text by its own word; "" if it does not say."""
-    found = _COMPILER.search(text)
-    return found[1] if found else ""
+    match = _COMPILER.search(text)
+    return match[1] if match else ""
 
 
 def kernels_of_text(text: str, functions: tuple[AssemblyFunction, ...]) -> dict[str, KernelInfo]:
@@ -64,29 +64,33 @@ def kernels_of_text(text: str, functions: tuple[AssemblyFunction, ...]) -> dict[
         functions: As `parse_assembly` reads them.
     """
     said, sizes = _metadata(text), _code_bytes(text)
-    return {one.name: _info(one, said.get(one.name, {}), sizes.get(one.name, 0)) for one in functions if one.is_kernel}
+    return {
+        function.name: _info(function, said.get(function.name, {}), sizes.get(function.name, 0))
+        for function in functions
+        if function.is_kernel
+    }
 
 
 def _code_bytes(text: str) -> dict[str, int]:
     """Return the size of each kernel's code, which LLVM notes behind its descriptor."""
-    found, name = {}, ""
+    sizes, name = {}, ""
     for kernel, size in _CODE_BYTES.findall(text):
         name = kernel or name
         if size and name:
-            found[name] = int(size)
-    return found
+            sizes[name] = int(size)
+    return sizes
 
 
 def _metadata(text: str) -> dict[str, dict[str, str]]:
     """Return the scalar fields of each kernel in the metadata, by the kernel's name."""
-    found: dict[str, dict[str, str]] = {}
+    kernels: dict[str, dict[str, str]] = {}
     for rest in text.split(".amdgpu_metadata")[1:]:
         block = rest.partition(".end_amdgpu_metadata")[0]
         for part in _KERNEL.split(block)[1:]:
             fields = {name[1:]: value.strip("'\"") for name, value in _FIELD.findall(f"  - {part}")}
             if "name" in fields:
-                found[fields["name"]] = fields
-    return found
+                kernels[fields["name"]] = fields
+    return kernels
 
 
 def _info(function: AssemblyFunction, fields: dict[str, str], code_bytes: int) -> KernelInfo:

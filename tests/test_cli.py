@@ -45,7 +45,7 @@ def test_a_usage_error_is_one_line_and_status_4(arguments):
     ],
     ids=" ".join,
 )
-def test_a_wrong_option_points_to_the_help_that_has_the_right_ones(command, capsys):
+def test_a_wrong_option_points_to_the_right_help(command, capsys):
     """A subcommand's wrong option is answered with the subcommand's --help: the command's lacks its options."""
     needed = {"plan": ["--arch", "gfx942"], "judge": ["x"], "show": ["x"], "comment": ["x"]}.get(command[-1], [])
     with pytest.raises(SystemExit) as ended:

@@ -155,7 +155,7 @@ def test_discovery_lists_names_types_units_and_params(listed):
     assert found["bench.Cached.time_cached"].setup_cache_key == found["bench.Cached.track_cached"].setup_cache_key
 
 
-def test_a_module_that_does_not_import_is_named_and_the_rest_is_listed(listed):
+def test_a_broken_module_is_named_and_the_rest_is_listed(listed):
     """One broken file does not take the suite with it, and is not silent."""
     assert list(listed.broken) == ["broken"]
     assert "no_such_library" in listed.broken["broken"]
@@ -264,7 +264,7 @@ def test_the_runner_is_ours_in_every_environment(suite, tmp_path):
     assert launcher.run(case, Request()).launch.samples_ns == [7.0]
 
 
-def test_metadata_of_packages_is_read_only_where_one_may_add_types_of_benchmarks(suite, tmp_path):
+def test_package_metadata_is_read_only_for_asv_plugins(suite, tmp_path):
     """asv_runner reads that of every package, at every launch; a plugin shows in the name of its folder."""
     site = tmp_path / "site"
     other, plugin = site / "unrelated-1.0.dist-info", site / "asv_bench_colours-1.0.dist-info"
@@ -336,7 +336,7 @@ def test_threads_are_one_unless_the_suite_says_otherwise(run):
 
 
 @pytest.mark.parametrize("given", [None, "g++"])
-def test_every_environment_compiles_with_the_compiler_of_this_one(suite, listed, tmp_path, monkeypatch, given):
+def test_every_environment_uses_this_one_s_compiler(suite, listed, tmp_path, monkeypatch, given):
     """An environment of a revision has no compiler of its own: the launch names ours, or what the user named."""
     if given:
         monkeypatch.setenv("ROCATTN_COMPILER", given)

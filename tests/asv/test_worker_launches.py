@@ -33,7 +33,7 @@ class Data:
     assert sizes == [[3.0], [70.0]]
 
 
-def test_both_sides_of_a_round_have_an_environment_of_one_size_and_the_next_round_of_another(tmp_path):
+def test_the_environment_s_size_changes_from_round_to_round(tmp_path):
     """Where heap and stack begin follows from it: with one size for all a chance of the layout would be the build's."""
     text = """\
 import os
@@ -80,7 +80,7 @@ class Unordered:
     assert {launcher.run(case, Request(), seed=seed).launch.samples_ns[0] for seed in range(6)} == {4.0}
 
 
-def test_a_long_call_is_sampled_as_often_as_its_time_limit_allows(tmp_path):
+def test_a_long_call_is_sampled_within_its_time_limit(tmp_path):
     """asv samples it once or twice; four and a warm-up would end at the limit, and nothing would be measured."""
     text = """\
 import time

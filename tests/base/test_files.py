@@ -35,7 +35,7 @@ def test_a_device_is_written_to_and_stays_one():
     assert Path("/dev/full").is_char_device()
 
 
-def test_a_line_that_the_disk_takes_half_of_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+def test_half_a_written_line_is_taken_back(tmp_path, monkeypatch):
     """What was measured before is kept whole, and each line is on the disk before the next thing is measured."""
     path, forced = tmp_path / "lines", []
     monkeypatch.setattr(os, "fsync", lambda descriptor: forced.append(os.fstat(descriptor).st_size))

@@ -103,7 +103,7 @@ def test_a_peak_that_the_hardware_lacks_is_none():
 
 
 @pytest.mark.parametrize("name", ["AMD Instinct MI300X", "instinct mi300x", "MI300X", "Instinct MI300X"])
-def test_products_are_found_by_the_names_that_people_and_drivers_use(name):
+def test_products_are_found_by_any_common_name(name):
     """With and without the brand, in any case."""
     assert product(name).name == "Instinct MI300X"
 
@@ -114,7 +114,7 @@ def test_a_target_of_one_product_is_a_name_of_it(name):
     assert product(name).name == "Radeon 8060S"
 
 
-def test_a_target_of_several_products_is_refused_with_their_names():
+def test_an_ambiguous_target_is_refused_with_its_products():
     """One line, with the names of that target's products alone."""
     with pytest.raises(GpuFactsError) as caught:
         product("gfx942")
@@ -148,7 +148,7 @@ RX9070XT = {
 
 
 @pytest.mark.parametrize("row", [MI355X, RX9070XT])
-def test_real_machines_report_what_the_tables_say_of_their_architecture(row):
+def test_real_machines_agree_with_the_tables(row):
     """SIMDs, wave slots and LDS of two agents are those of the tables."""
     assert with_reported(row).arch == architecture(row["Name"])
 
@@ -177,7 +177,7 @@ def test_a_partition_is_what_it_reports_and_claims_no_bandwidth():
     assert (found.name, found.cus, found.xcds, found.bandwidth_gbps) == ("Instinct MI300X", 38, 1, None)
 
 
-def test_hip_counts_wgps_and_rocminfo_writes_hexadecimals_beside():
+def test_wgps_are_counted_as_cus_and_hexadecimals_read():
     """48 multiprocessors of an RX 7900 XTX are 96 CUs; "32(0x20)" is 32."""
     hip = {"name": "AMD Radeon RX 7900 XTX", "gcnArchName": "gfx1100", "multiProcessorCount": 48, "clockRate": 2482000}
     assert (with_reported(hip).cus, with_reported(hip).clock_mhz) == (96, 2500)
@@ -189,7 +189,7 @@ def test_hip_counts_wgps_and_rocminfo_writes_hexadecimals_beside():
     assert with_reported(rocminfo).cus == 96
 
 
-def test_an_unknown_product_of_a_known_architecture_is_what_it_reports():
+def test_an_unknown_product_is_what_it_reports():
     """It has a name, CUs and a clock, and no bandwidth."""
     found = with_reported(MI355X)
     assert (found.name, found.cus, found.bandwidth_gbps) == ("gfx950", 256, None)

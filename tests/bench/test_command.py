@@ -109,7 +109,7 @@ def test_a_named_backend_that_is_not_measured_is_status_3(run_bench, others):
     assert "not measured: odd-large in custom, asked for with --backend (status 3): needs 137400.0 GB" in err
 
 
-def test_a_module_of_ones_own_adds_its_backends_to_the_measured_ones(tmp_path, monkeypatch):
+def test_a_backend_module_adds_its_backends(tmp_path, monkeypatch):
     """Without --backend: the grid's, and those that importing the module registered."""
     (tmp_path / "my_backends.py").write_text(
         "from rocattn.backends import BACKENDS, CpuBackend\n"

@@ -186,7 +186,7 @@ def test_the_tensors_counted_are_at_least_those_that_exist(direction):
     assert least < limits.tensor_bytes(config, 2) < 2 * least + 8 * (q + kv + out)
 
 
-def test_the_estimated_time_grows_with_the_work_and_shrinks_with_the_machine():
+def test_the_estimate_follows_the_work_and_the_machine():
     """Twice the length is four times the pairs; a machine twice as fast takes half the time."""
     longer = CONFIG.replace(seq_q=18, seq_k=26)
     one = limits.estimate_call_s(CONFIG, CEILINGS)
@@ -198,13 +198,13 @@ def test_the_estimated_time_grows_with_the_work_and_shrinks_with_the_machine():
     assert limits.estimate_call_s(longer, CEILINGS, 10**9, on_gpu=True) == pytest.approx(0.02)
 
 
-def test_what_is_not_supported_is_skipped_with_the_backends_reason(tmp_path):
+def test_an_unsupported_config_is_skipped_with_its_reason(tmp_path):
     """And no process is started for it."""
     (record,) = bench(tmp_path, ["odd-unable"])
     assert record.skipped == "not supported: needs a moon"
 
 
-def test_what_takes_too_long_is_skipped_and_says_how_to_allow_it(tmp_path):
+def test_a_config_that_takes_too_long_is_skipped(tmp_path):
     """The estimate and the limit are named."""
     huge = CONFIG.replace(seq_q=20_000, seq_k=20_000)
     (record,) = bench(tmp_path, ["odd-good"], [huge], time_limit_s=1.0)
@@ -240,7 +240,7 @@ def test_a_pair_is_measured_anew_when_one_side_is_missing(tmp_path):
     assert both[0].pair == both[1].pair != alone.pair
 
 
-def test_skipped_again_adds_no_line_and_a_failure_is_tried_again(tmp_path):
+def test_a_restart_repeats_failures_and_no_skipped_lines(tmp_path):
     """A restart lists what does not fit without measuring its partner anew, and gives what crashed another chance."""
     for _ in range(2):
         bench(tmp_path / "large", ["odd-good", "odd-large"])

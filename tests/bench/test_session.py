@@ -65,7 +65,7 @@ def test_without_a_number_of_threads_all_cores_are_used(tmp_path, asked, monkeyp
 
 
 @pytest.mark.parametrize(("load", "said"), [(2.0, False), (2.1, True)])
-def test_a_machine_with_half_of_its_cores_at_work_is_called_busy(tmp_path, monkeypatch, load, said):
+def test_more_than_half_of_the_cores_at_work_is_busy(tmp_path, monkeypatch, load, said):
     """Half of four is not yet more than half."""
     monkeypatch.setattr(harness.machine, "load_average", lambda: load)
     real = harness.machine.this_machine()
@@ -104,7 +104,7 @@ def test_what_is_kept_is_said_and_counted(tmp_path, asked):
         assert len(session.path.read_bytes().splitlines()) == 4
 
 
-def test_backends_measured_apart_are_measured_again_and_then_kept(tmp_path, asked):
+def test_backends_measured_apart_are_measured_again(tmp_path, asked):
     """Also within one session; every launch is a step, of a whole run as well."""
     steps = []
     with BenchSession(tmp_path, SETTINGS) as session:
@@ -115,7 +115,7 @@ def test_backends_measured_apart_are_measured_again_and_then_kept(tmp_path, aske
     assert steps == [(CONFIG.label, 2)]
 
 
-def test_what_is_skipped_now_is_said_once_after_what_was_measured(tmp_path):
+def test_a_skipped_record_is_appended_once(tmp_path):
     """Measured apart, both need less time than together: that they do not have it is a line of each."""
     shorter = harness.msgspec.structs.replace(SETTINGS, time_limit_s=NEEDED_S / 2)
     for name in ("cpu", "cpu-flash"):
@@ -137,7 +137,7 @@ def test_other_layers_or_another_suite_are_not_what_is_there(tmp_path, asked):
     assert session.kept_configs == 0
 
 
-def test_what_fails_is_kept_with_its_log_and_what_raises_is_named(tmp_path, asked, monkeypatch):
+def test_a_failure_is_recorded_with_its_log(tmp_path, asked, monkeypatch):
     """A backend that crashed, one that cannot even be asked, and one whose times mean nothing."""
     asked["failing"] = {"cpu-flash": BackendLaunches(failed="it crashed", log="the last words")}
     (good, bad) = run_bench([CONFIG], ["cpu", "cpu-flash"], tmp_path, SETTINGS)

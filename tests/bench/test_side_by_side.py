@@ -62,7 +62,7 @@ def test_every_launch_is_a_process_of_its_own_with_its_number(measure):
         assert (side.check, side.peak_rss_bytes, side.failed) == (RIGHT, 100, "")
 
 
-def test_a_backend_that_takes_the_process_down_is_left_out_and_its_launch_repeated(measure):
+def test_a_crashing_backend_is_dropped_and_its_launch_repeated(measure):
     """Only it; what the process had said is kept with it, and launches of the others are complete."""
 
     def answer(job):
@@ -102,7 +102,7 @@ def test_a_backend_that_raises_does_not_repeat_the_launch(measure):
 @pytest.mark.parametrize(
     "outcome", [Crash("", "it ended with status 3", "words"), Result(failed="no module named x", log="words")]
 )
-def test_a_process_that_ends_outside_of_any_backend_is_nobody_s_alone(measure, outcome):
+def test_a_crash_outside_of_any_backend_fails_all_of_them(measure, outcome):
     """All that were to run have failed then, and say that it was outside; nothing is tried for ever."""
     sides, asked = measure(lambda _: outcome)
     assert len(asked) == 1

@@ -124,7 +124,7 @@ def test_a_shallow_clone_does_not_skip_the_gate(repository, tmp_path_factory, mo
     assert ci.gate_arguments(None) == ([], "")
 
 
-def test_without_a_compiler_the_audit_is_skipped_with_the_reason(repository, fake_commands, monkeypatch, capsys):
+def test_without_a_compiler_the_audit_is_skipped(repository, fake_commands, monkeypatch, capsys):
     """Machine code needs a compiler; without one the step says so, and the rest runs."""
     from rocattn.errors import ToolchainError
 
@@ -210,7 +210,7 @@ def test_an_older_verdict_stays_and_is_not_used(repository, gated, capsys):
         assert command[command.index("--gate") + 1] == os.devnull
 
 
-def test_an_older_verdict_is_not_in_the_report_of_a_job_without_a_gate(repository, fake_commands):
+def test_a_job_without_a_gate_reports_no_older_verdict(repository, fake_commands):
     """Asked for or not: it would read as this job's. The older job's own file stays."""
     ran, _ = fake_commands
     for count, arguments in enumerate(([], ["--skip", "gate"])):  # the first commit has nothing to gate, then not asked
@@ -224,7 +224,7 @@ def test_an_older_verdict_is_not_in_the_report_of_a_job_without_a_gate(repositor
     assert "--gate" in [command for command in ran if command[0] == "report"][-1]
 
 
-def test_older_records_and_pages_are_not_those_of_a_job_without_a_bench(repository, fake_commands, capsys):
+def test_a_job_without_a_bench_reports_no_older_records(repository, fake_commands, capsys):
     """The gate alone is reported; with neither there is no report, and an older one is not named as this job's."""
     commit("two")
     ran, _ = fake_commands
@@ -269,9 +269,7 @@ def test_what_the_gate_has_counters_of_is_not_profiled_again(repository, gated, 
         (REGRESSED, [find.Tool("rocprof", "/x", problem="broken")], "no profiler is installed"),
     ],
 )
-def test_without_regression_or_profiler_nothing_is_profiled_and_it_says_so(
-    repository, gated, monkeypatch, capsys, entries, tools, why
-):
+def test_without_a_regression_nothing_is_profiled(repository, gated, monkeypatch, capsys, entries, tools, why):
     """Skipped loudly."""
     commit("two")
 
@@ -382,7 +380,7 @@ def test_a_job_that_is_ended_ends_its_step(tmp_path, how, status):
     assert json.loads(summary.read_text())["status"] == 3
 
 
-def test_a_folder_that_takes_no_files_is_said_before_anything_is_measured(repository, fake_commands, capsys):
+def test_an_unwritable_folder_ends_the_job_before_measuring(repository, fake_commands, capsys):
     """One line, and no step was run for nothing."""
     ran, _ = fake_commands
     assert cli.main(["ci", "--out", "file/o"]) == 4

@@ -75,7 +75,7 @@ def test_cgroup_2_without_limits_is_no_limit(version_2):
     assert machine.memory_left_bytes(version_2) is None
 
 
-def test_cgroup_1_takes_the_tightest_limit_of_the_group_and_its_parents(version_1):
+def test_cgroup_1_takes_the_tightest_limit_of_its_parents(version_1):
     """The group has no memory limit of its own, its parent has; the CPU quota is the group's."""
     memory, cpu = version_1 / "sys/fs/cgroup/memory/jobs", version_1 / "sys/fs/cgroup/cpu,cpuacct/jobs/7"
     (memory / "7").mkdir(parents=True)
@@ -144,7 +144,7 @@ def test_the_machines_facts_are_filled_in():
     assert found.blas
 
 
-def test_the_machines_name_is_of_its_hardware_or_what_the_user_says(monkeypatch):
+def test_the_machine_is_named_for_its_hardware(monkeypatch):
     """Two containers of one type share a name, whatever their host names; ROCATTN_MACHINE overrides it."""
     monkeypatch.delenv("ROCATTN_MACHINE", raising=False)
     name = machine.machine_name("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", 4, 16 * GIB - 5_000_000)
@@ -196,7 +196,7 @@ def test_the_commit_is_named_with_its_date_and_dirtiness(repository):
     assert machine.this_commit(root).dirty
 
 
-def test_the_commit_is_the_repository_s_own_whatever_git_is_told(repository, tmp_path_factory, monkeypatch):
+def test_git_s_settings_do_not_change_the_commit(repository, tmp_path_factory, monkeypatch):
     """Shown signatures and another encoding are a user's settings; GIT_DIR is what a hook of another repository has."""
     root, git = repository
     git("commit", "--quiet", "--allow-empty", "--message", "Größe in µs")
@@ -210,7 +210,7 @@ def test_the_commit_is_the_repository_s_own_whatever_git_is_told(repository, tmp
     assert (commit.sha, commit.subject) == (sha, "Größe in µs")
 
 
-def test_there_is_no_commit_outside_a_repository_or_before_the_first_one(tmp_path, monkeypatch):
+def test_without_a_repository_there_is_no_commit(tmp_path, monkeypatch):
     """None, not an error: results can still be measured, only not stored by commit."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert machine.this_commit(tmp_path) is None
@@ -268,7 +268,7 @@ def test_a_product_of_the_ceiling_is_short(quick, monkeypatch):
     }  # fmt: skip
 
 
-def test_ceilings_are_of_as_many_threads_as_asked_for_and_a_failure_is_one_line(monkeypatch):
+def test_ceilings_use_the_threads_and_fail_in_one_line(monkeypatch):
     """The process has the environment that holds every thread pool; its last words are quoted."""
     asked = []
 

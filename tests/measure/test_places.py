@@ -58,7 +58,7 @@ def test_a_repetition_replaces_only_at_its_own_place():
     assert {place_of(record).host for record in kept} == {"n1", "n2"}
 
 
-def test_records_of_two_places_have_no_speedup_even_if_their_pair_says_so():
+def test_records_of_two_places_have_no_speedup():
     """Two jobs that were given one pair by mistake are still not side by side."""
     a, b = (make_record([[MS]], backend=name, host=host) for name, host in (("cpu", "n1"), ("cpu-flash", "n2")))
     with pytest.raises(RocattnError, match="not measured side by side"):

@@ -88,7 +88,7 @@ def test_float64_is_judged_by_the_float64_ceiling():
     assert double.gemm_pct == pytest.approx(2 * single.gemm_pct)
 
 
-def test_percentages_are_absent_without_ceilings_and_cpu_use_without_cpu_time():
+def test_what_was_not_measured_is_none_in_a_summary():
     """What was not measured is None, not zero."""
     summary = stats.summarize(make_record([[2000.0]], ceilings={}))
     assert summary.gemm_pct is None
@@ -112,7 +112,7 @@ def test_a_skipped_record_has_no_summary():
         stats.summarize(make_record([], status="skipped", skipped="needs 9 GB"))
 
 
-def test_a_constant_ratio_is_found_exactly_with_an_interval_of_no_width():
+def test_a_constant_ratio_has_an_interval_of_no_width():
     """b takes half the time of a in every launch, whatever the launches have in common."""
     slow = [[1000.0, 1001.0], [2000.0, 2002.0], [1500.0, 1700.0]]
     fast = [[x / 2 for x in launch] for launch in slow]
@@ -121,7 +121,7 @@ def test_a_constant_ratio_is_found_exactly_with_an_interval_of_no_width():
     assert (found.ratio, found.low, found.high) == pytest.approx((2, 2, 2))
 
 
-def test_the_speedup_interval_is_that_of_the_launches_log_ratios():
+def test_a_speedup_has_the_t_interval_of_log_ratios():
     """A t interval with launches - 1 degrees of freedom, as scipy computes it."""
     slow, fast = [[110.0], [100.0], [130.0], [90.0]], [[50.0], [51.0], [49.0], [52.0]]
     logs = np.log(np.ravel(slow) / np.ravel(fast))
@@ -156,7 +156,7 @@ def test_one_launch_gives_an_interval_over_samples_and_says_so():
     assert found == stats.speedup(make_record([slow]), make_record([fast]))
 
 
-def test_one_launch_s_interval_is_the_bootstrap_s_of_the_median_at_95_percent():
+def test_one_launch_has_the_bootstrap_interval_of_its_median():
     """Of 31 ratios in order: 2.5 % of resamples have a median below the 11th, 2.5 % above the 21st (the binomial's)."""
     ratios = [2 + 0.01 * n for n in range(31)]
     below = [scipy_stats.binom.sf(15, 31, k / 31) for k in range(32)]

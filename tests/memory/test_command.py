@@ -84,7 +84,7 @@ def test_another_length_keeps_what_a_mask_broadcasts():
     [({}, 1), ({"direction": "backward"}, 2), ({"direction": "backward", "softcap": 3.0}, 3)],
     ids=["forward", "backward", "softcap"],
 )
-def test_standard_attention_says_how_much_of_its_memory_is_scores(options, scores):
+def test_standard_attention_reports_its_score_bytes(options, scores):
     """One chunk's scores in float32: once, twice, three times; flash attention holds none."""
     config = CONFIG.replace(dtype="bfloat16", return_lse=False, **options)
     assert BACKENDS.get("cpu").score_bytes(config) == scores * 4 * 2 * 4 * 200 * 200
@@ -105,7 +105,7 @@ def test_the_fit_recovers_a_power_and_what_is_fixed(power, factor, fixed):
     assert growth.lengths == len(LENGTHS)
 
 
-def test_the_interval_of_an_exponent_covers_it_as_often_as_it_says():
+def test_the_interval_of_an_exponent_has_its_coverage():
     """Sizes with 2 % of noise: the true exponent is inside in about 95 of 100 fits, and the interval is not wide."""
     import numpy as np
 
@@ -369,7 +369,7 @@ def test_a_usage_error_is_one_line(run_memory, words, message):
     assert message in err.splitlines()[-1]
 
 
-def test_a_folder_that_takes_nothing_is_told_before_the_measuring(run_memory, monkeypatch, tmp_path):
+def test_an_unwritable_folder_ends_it_before_measuring(run_memory, monkeypatch, tmp_path):
     """What would be lost at its end is not begun."""
     monkeypatch.setattr(memory_measure, "run_worker", lambda *_: pytest.fail("it measured"))
     (tmp_path / "out").write_text("a file")

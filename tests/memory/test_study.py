@@ -49,7 +49,7 @@ def test_a_difference_is_of_the_theory_over_what_was_counted():
     assert point(skipped="no").difference_pct == point(skipped="no").scores_pct == 0
 
 
-def test_a_backend_is_beside_the_standard_one_at_lengths_that_both_have():
+def test_reductions_are_at_lengths_that_both_backends_have():
     """Half of the whole, but a quarter of the workspace: tensors are nobody's to save. The GPU is beside its own."""
     points = [
         point(counted=1000), point("cpu-flash", counted=550), point("cpu-flash", length=128),
@@ -68,7 +68,7 @@ def test_a_backend_is_beside_the_standard_one_at_lengths_that_both_have():
     assert tensors_only.workspace_pct == 0
 
 
-def test_a_theory_is_wrong_in_either_direction_beyond_five_percent_and_small_objects():
+def test_a_theory_may_be_off_by_5_percent_and_64_kib():
     """One byte more than 5 % and 64 KiB is."""
     of = 1 << 26
     allowed = of * 5 // 100 + (1 << 16)
@@ -80,7 +80,7 @@ def test_a_theory_is_wrong_in_either_direction_beyond_five_percent_and_small_obj
     assert [one.backend for one in memory_measure.disagreements(study(points))] == ["1", "3"]
 
 
-def test_the_attention_matrix_is_of_all_heads_in_the_scores_dtype(monkeypatch):
+def test_the_attention_matrix_has_all_heads(monkeypatch):
     """B * H * Sq * Sk numbers of 4 bytes; 8 of float64. What the process says of a failure is the point's reason."""
     answers = iter([MemoryResult(allocated_bytes=7, rss_bytes=9), MemoryResult(failed="MemoryError: no")])
     asked = []
@@ -119,7 +119,7 @@ def test_the_worst_difference_counts_in_either_direction():
     assert (fit.longest, fit.longest_theory_bytes, fit.longest_measured_bytes) == (0, 0, None)
 
 
-def test_standard_attention_comes_first_and_the_stand_in_is_no_gpu(monkeypatch):
+def test_usable_backends_begin_with_standard_attention(monkeypatch):
     """Both paths of a GPU, and what is able here; colours of the charts follow that order."""
 
     class Some:

@@ -76,7 +76,7 @@ def test_an_environment_is_built_once(project, own_cache, monkeypatch):
     assert environments.build(project.root, revisions.resolve(project.root, "HEAD")) == built
 
 
-def test_commands_that_are_told_the_commit_get_an_environment_of_their_own(project):
+def test_build_commands_get_an_environment_for_each_commit(project):
     """One serves two commits with the same files, unless the project has build commands: those may name the commit."""
     first = revisions.resolve(project.root, "HEAD")
     project.commit("no change")

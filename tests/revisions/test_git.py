@@ -115,7 +115,7 @@ def test_what_became_of_git_is_told_by_type(tmp_path, monkeypatch, kind, told):
         revisions.find_repository(tmp_path)
 
 
-def test_a_snapshot_holds_changes_and_untracked_files_and_touches_nothing(repo):
+def test_a_snapshot_holds_all_changes_and_touches_nothing(repo):
     """Edited, deleted, staged and new files are in it, ignored ones are not; the user's state stays byte for byte."""
     repo.commit("first", **{"kept.txt": "1", "edited.txt": "1", "gone.txt": "1", ".gitignore": "*.log\n"})
     repo.put("edited.txt", "2")
@@ -199,7 +199,7 @@ def test_in_a_hook_of_git_s_the_user_s_branch_stays(repo, tmp_path, monkeypatch)
     assert ((own / "HEAD").read_bytes(), (own / "index").read_bytes()) == before
 
 
-def test_a_shallow_clone_s_fetched_base_and_changes_can_be_checked_out(repo, tmp_path):
+def test_a_shallow_clone_s_base_and_changes_are_checked_out(repo, tmp_path):
     """As a runner has them: one commit of head, one of base without a branch, and changes that no commit holds."""
     first = repo.commit("first", **{"a.txt": "1"})
     repo.commit("second", **{"a.txt": "2"})

@@ -51,7 +51,7 @@ def test_only_what_is_missing_is_submitted(tmp_path, inline):
         assert list(found) == of
 
 
-def test_backends_that_were_never_measured_together_are_not_finished(tmp_path, inline):
+def test_backends_measured_apart_are_not_finished(tmp_path, inline):
     """Each was measured alone on the same machine: together they are a job. What was once together stays comparable."""
     pairs = {}
     for names, jobs in (
@@ -72,7 +72,7 @@ def test_backends_that_were_never_measured_together_are_not_finished(tmp_path, i
     assert pairs["cpu", "odd-good"][0] == pairs["cpu", "odd-good"][1]
 
 
-def test_a_job_that_dies_is_named_and_the_same_command_submits_it_alone(tmp_path):
+def test_a_dead_job_is_named_and_submitted_again_alone(tmp_path):
     """The other job's records stay; the failure quotes what there is, and its log is kept."""
     (tmp_path / "flag").touch()
     of = units("cpu", "fleet-dies-once")
@@ -98,7 +98,7 @@ def test_a_job_that_takes_too_long_is_ended_and_says_so(tmp_path):
     assert not (tmp_path / "out" / "records.jsonl").exists()
 
 
-def test_a_backend_that_fails_is_tried_again_and_a_skipped_one_is_not(tmp_path, inline):
+def test_a_failed_backend_is_tried_again_a_skipped_one_not(tmp_path, inline):
     """What was left out on purpose is finished; what crashed is missing. More time asks again."""
     crashing, unable = units("cpu", "odd-crash", configs=CONFIGS[:1]), units("cpu", "odd-unable", configs=CONFIGS[1:])
     for expected in (2, 1):
@@ -178,7 +178,7 @@ def descendants():
     return found
 
 
-def test_a_job_that_starts_again_on_another_node_measures_everything_there(tmp_path, monkeypatch, inline):
+def test_a_job_requeued_to_another_node_starts_over(tmp_path, monkeypatch, inline):
     """Half of a model's pass was measured on n1 before it was preempted: its sum on n2 has all layers of n2."""
     unit = FleetUnit("model-x", tuple(CONFIGS), ("cpu",), (SuiteFacts(layers=2),) * 2)
     with session(tmp_path, **inline) as made:

@@ -63,7 +63,7 @@ def test_what_a_node_wrote_may_arrive_late(tmp_path, inline, monkeypatch, here, 
     assert (found and found.host) == (None if here else "n1")
 
 
-def test_a_job_is_over_where_slurm_says_so_and_as_its_accounts_say(tmp_path, slurm):
+def test_a_job_is_over_when_slurm_or_its_accounting_says_so(tmp_path, slurm):
     """Held, suspended, being cleaned up or queued again is not over; who cancelled a job is no part of its state."""
     live = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", "STOPPED", "SPECIAL_EXIT")
     over = ("COMPLETED", "FAILED", "NODE_FAIL", "DEADLINE", "BOOT_FAIL", "PREEMPTED")
@@ -120,7 +120,7 @@ def test_a_refused_job_is_one_line(tmp_path, slurm, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_jobs_of_another_state_of_the_code_are_ended_and_their_records_put_aside(tmp_path, slurm):
+def test_jobs_of_another_source_are_cancelled(tmp_path, slurm):
     """A new session of other settings has nothing of the old one, and its job is cancelled."""
     (slurm / "plan.json").write_text(json.dumps({"2": "RUNNING|None"}))
     of = units("cpu")

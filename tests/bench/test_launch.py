@@ -91,7 +91,7 @@ def test_sampling_ends_with_the_budget_within_its_bounds(clock):
         assert len(sampler.series["a"].launch.samples_ns) == len(sampler.series["b"].launch.samples_ns) == expected
 
 
-def test_every_round_has_each_backend_once_in_an_order_that_varies(clock):
+def test_each_round_samples_every_backend_in_random_order(clock):
     """Drift hits all alike; the order is set by seed and launch, so that a launch can be repeated."""
     sampler, order = make_sampler(clock, {"a": 2_000_000, "b": 2_000_000, "c": 2_000_000}, min_samples=8)
     sampler.warm_up()
@@ -107,7 +107,7 @@ def test_every_round_has_each_backend_once_in_an_order_that_varies(clock):
     assert order_again == order
 
 
-def test_a_rest_separates_two_backends_and_is_no_part_of_a_sample(clock):
+def test_a_rest_separates_the_samples_of_two_backends(clock):
     """Threads that one backend leaves spinning do not take the core of the next; a backend alone is not held up."""
     sampler, order = make_sampler(clock, {"a": 2_000_000, "b": 3_000_000}, min_samples=6)
     sampler.warm_up()
@@ -164,7 +164,7 @@ def _sampled(monkeypatch):
 
 
 @pytest.mark.usefixtures("_sampled")
-def test_an_error_outside_of_the_sampled_rows_is_found_by_comparing_backends(outputs):
+def test_comparing_backends_finds_errors_in_unsampled_rows(outputs):
     """One wrong row of a sampled problem: the other backend reveals it, float64 says whose it is."""
     inputs, out, lse = outputs
     wrong = out.copy()

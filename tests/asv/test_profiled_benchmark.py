@@ -53,7 +53,7 @@ def once(tmp_path):
     return call
 
 
-def test_the_benchmark_of_the_label_runs_and_the_process_ends_by_itself(once):
+def test_the_named_benchmark_runs_in_a_process_that_exits(once):
     """The named parameters, the cache of setup_cache, the calls asked for; atexit hooks run, where profilers write."""
     done, noted = once("bench_x.Cached.time_it('gpu', 2)", "--calls", "3")
     assert done.returncode == 0, done.stderr

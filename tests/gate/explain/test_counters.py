@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rocattn_profiling.asv.launch import Launcher
-from rocattn_profiling.gate.explain import counters as explain_counters
+from rocattn_profiling.gate.explain import causes as explain_causes
 from rocattn_profiling.gate.explain.causes import add_causes
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.plugin import Plugin
@@ -71,7 +71,7 @@ REPORT = {
 
 def test_counters_name_slower_kernels_what_moved_and_what_to_do():
     """Kernels that are not slower, and those that base alone ran, are no causes."""
-    found = [one.text for one in explain_counters.causes_of(REPORT)]
+    found = [one.text for one in explain_causes.causes_of(REPORT)]
     assert found == [
         "the kernel p takes 1.50 times as long: lds_bank_conflict 1 -> 9.25 %; LDS bank conflicts cost 40 %",
         "the kernel extra runs on head only",
@@ -82,7 +82,7 @@ def test_no_more_than_three_metrics_of_a_kernel_are_told():
     """The report has them in order, what moved most first."""
     moves = [{"metric": name, "before": 1.0, "after": 2.0, "unit": ""} for name in "abcd"]
     pair = {"kernel": "attn", "label": "", "only_in": None, "time_ratio": 1.021, "moved": moves}
-    (cause,) = explain_counters.causes_of({"kernels": [], "against": [pair, pair | {"time_ratio": 1.02}]})
+    (cause,) = explain_causes.causes_of({"kernels": [], "against": [pair, pair | {"time_ratio": 1.02}]})
     assert cause.text == "the kernel attn takes 1.02 times as long: a 1 -> 2, b 1 -> 2, c 1 -> 2"
 
 
@@ -98,7 +98,7 @@ def test_the_three_worst_that_may_use_the_gpu_are_profiled(project, machine):
         slower("first", 3.0, backend="gpu"), slower("second", 2.0, config="'x'"), slower("fine", 9.0, "pass"),
         slower("exact", None),
     ]  # fmt: skip
-    assert explain_counters.Counters(project, entries)._chosen == ["first", "second", "third"]
+    assert explain_causes.Counters(project, entries)._chosen == ["first", "second", "third"]
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_just_the_regressed_benchmark_is_profiled_on_both_sides(project, machine
     """By each side's interpreter and with its variables; a kernel that takes longer is a cause with its metrics."""
     seen = []
     monkeypatch.setattr(
-        explain_counters,
+        explain_causes,
         "_compared",
         lambda folder: seen.append(sorted(one.name for one in folder.iterdir())) or REPORT,
     )
@@ -140,7 +140,7 @@ def test_just_the_regressed_benchmark_is_profiled_on_both_sides(project, machine
 @pytest.mark.parametrize("factor", [1, 2])
 def test_kernels_are_compared_by_the_real_report(project, machine, monkeypatch, factor):
     """Equal profiles accuse nobody; where head's kernels take twice as long, each is named with that ratio."""
-    real = explain_counters.Counters._profile
+    real = explain_causes.Counters._profile
 
     def slowed(counters, entry, side, out):
         real(counters, entry, side, out)
@@ -150,7 +150,7 @@ def test_kernels_are_compared_by_the_real_report(project, machine, monkeypatch, 
             assert (longer != path.read_text()) == (factor != 1)
             path.write_text(longer)
 
-    monkeypatch.setattr(explain_counters.Counters, "_profile", slowed)
+    monkeypatch.setattr(explain_causes.Counters, "_profile", slowed)
     found = explained(project)
     told = [one.text for one in found.causes if one.kind == "counters"]
     assert bool(told) == (factor == 2)

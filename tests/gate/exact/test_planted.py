@@ -115,8 +115,6 @@ def test_the_slower_loop_is_found_by_the_clock_and_named_by_its_line(gated):
     assert entry.decision.ratio > 1.2
     assert places(entry, "source")[0] == (LOOP, lines[LOOP])
     assert entry.causes[0].text.endswith(f"line {lines[LOOP]}: `for (int again = 0; again < 4; again++)`")
-    assert (
-    )
     assert KERNEL not in {path for path, _ in places(entry, "source")}
     assert not [cause for cause in entry.causes if cause.kind in {"machine code", "backend"}]
 

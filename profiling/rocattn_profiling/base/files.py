@@ -48,6 +48,14 @@ def stamp(path: Path) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
+def system_text(path: Path) -> str:
+    """Return a file of /proc or /sys, stripped; "" if it cannot be read (a sleeping GPU's sensor, an offline core)."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def write_text(path: Path, text: str) -> Path:
     """Write a file atomically (temporary file, then rename), making its folder.
 

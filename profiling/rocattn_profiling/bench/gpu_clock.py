@@ -22,6 +22,7 @@ from rocattn.errors import RocattnError
 from rocattn.gpu.backlog import SCRATCH_BYTES, Backlog
 from rocattn.gpu.errors import GpuError
 from rocattn.gpu.plan import buffer_bytes, used_buffers
+from rocattn_profiling.base.files import system_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from rocattn.gpu.driver import Hip
     from rocattn.gpu.runtime import PreparedPlan, Runtime
     from rocattn_profiling.workloads.inputs import Inputs
-
 
 RAMP_VARIABLE = "ROCATTN_GPU_RAMP_S"
 RAMP_S = 1.0  # clocks of an idle GPU take up to a second to rise (ROCm composable_kernel issue 1241, MI300)
@@ -231,8 +231,8 @@ class Sensors:
     def __init__(self, device: Path) -> None:
         self.device = device
         monitor = next(iter(sorted(device.glob("hwmon/hwmon*"))), None)
-        self._clocks = {_text(label): _input(label) for label in _labels(monitor, "freq")}
-        self._temperatures = {_text(label): _input(label) for label in _labels(monitor, "temp")}
+        self._clocks = {system_text(label): _input(label) for label in _labels(monitor, "freq")}
+        self._temperatures = {system_text(label): _input(label) for label in _labels(monitor, "temp")}
         powers = [monitor / name for name in ("power1_average", "power1_input")] if monitor else []
         self._power = next((path for path in powers if path.is_file()), None)
 
@@ -250,7 +250,7 @@ class Sensors:
         # The monitor tells what the clock is; the table of levels only which one was asked for.
         if exact := _number(self._clocks.get(name)) / 1e6:
             return exact
-        marked = _CURRENT.search(_text(self.device / f"pp_dpm_{name}"))
+        marked = _CURRENT.search(system_text(self.device / f"pp_dpm_{name}"))
         return float(marked.group(1)) if marked else 0.0
 
 
@@ -265,7 +265,7 @@ def find_sensors(bus_id: str = "", drm: Path = DRM) -> Sensors | None:
         None where there is no such GPU, or more than one and it is not known which: no clock is better than another's.
     """
     cards = [path for path in sorted(drm.glob("card*")) if re.fullmatch(r"card\d+", path.name)]
-    devices = [card / "device" for card in cards if _text(card / "device" / "vendor") == AMD]
+    devices = [card / "device" for card in cards if system_text(card / "device" / "vendor") == AMD]
     if bus_id:
         devices = [device for device in devices if device.resolve().name.lower() == bus_id.lower()]
     return Sensors(devices[0]) if len(devices) == 1 else None
@@ -279,15 +279,8 @@ def _input(label: Path) -> Path:
     return label.with_name(label.name.replace("_label", "_input"))
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""  # a sensor of a sleeping or older GPU refuses to be read
-
-
 def _number(path: Path | None) -> float:
-    text = _text(path) if path is not None else ""
+    text = system_text(path) if path is not None else ""
     try:
         return float(text)
     except ValueError:

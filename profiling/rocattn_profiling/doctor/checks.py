@@ -26,6 +26,7 @@ from rocattn.gpu.probe import GpuProbe, probe
 from rocattn.sources import kernel_root
 from rocattn.threads import count_problem, thread_count
 from rocattn.toolchain import Compiler, choose_host_compiler, find_compilers, host_isa
+from rocattn_profiling.base.files import system_text
 from rocattn_profiling.base.process import BrokenToolError, find_tool, tool_version
 from rocattn_profiling.measure import machine
 from rocattn_profiling.measure.machine import cpu_model
@@ -438,7 +439,7 @@ def hygiene_checks(cpu: Path = Path("/sys/devices/system/cpu")) -> list[DoctorCh
     busy = load > 0.5 * cores
     remedy = "end other programs before measuring" if busy else ""
     rows = [DoctorCheck(group, "load", "warning" if busy else "ok", f"{load:.2f} on {cores} cores", remedy)]
-    governors = sorted({_first_line(path) for path in cpu.glob("cpu*/cpufreq/scaling_governor")} - {""})
+    governors = sorted({system_text(path) for path in cpu.glob("cpu*/cpufreq/scaling_governor")} - {""})
     if not governors:
         rows.append(DoctorCheck(group, "governor", "ok", "not exposed (usual in virtual machines)"))
     elif governors == ["performance"]:
@@ -458,11 +459,3 @@ def hygiene_checks(cpu: Path = Path("/sys/devices/system/cpu")) -> list[DoctorCh
         note = "times depend on its neighbours: compare within one run only, as the gate does"
         rows.append(DoctorCheck(group, "virtual machine", "warning", "yes", note))
     return rows
-
-
-def _first_line(path: Path) -> str:
-    """Return a file's first line; empty when it cannot be read (a core that is switched off)."""
-    try:
-        return path.read_text().partition("\n")[0]
-    except OSError:
-        return ""

@@ -15,6 +15,7 @@ import rocattn
 from rocattn.errors import ToolchainError
 from rocattn.gpu.probe import probe
 from rocattn.toolchain import choose_host_compiler, host_isa
+from rocattn_profiling.base.files import system_text
 from rocattn_profiling.measure.records import Commit, Machine
 from rocattn_profiling.revisions.git import RevisionError, git
 
@@ -29,7 +30,7 @@ def _folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
     the path and its parents are tried, and folders that are not there are left out.
     """
     mounts: dict[str, Path] = {}
-    for line in _text(root / "proc/self/mountinfo").splitlines():
+    for line in system_text(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = [*after.split(" ", 2), "", ""][:3]
         target = before.split(" ")[4] if kind.startswith("cgroup") else ""
@@ -37,7 +38,7 @@ def _folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
             mounts[""] = root / target.lstrip("/")
         elif kind == "cgroup":
             mounts |= {name: root / target.lstrip("/") for name in options.split(",")}
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in system_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
@@ -50,16 +51,9 @@ def _folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
                 yield (1 if controllers else 2), mount / part
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
 def _number(path: Path) -> int | None:
     """Return the whole number in a file; None when there is none, or the word "max"."""
-    text = _text(path).strip()
+    text = system_text(path)
     return int(text) if text.lstrip("-").isdigit() else None
 
 
@@ -72,9 +66,9 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
     limits = []
     for version, folder in _folders("cpu", root):
         if version == 2:
-            quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+            quota, _, period = system_text(folder / "cpu.max").partition(" ")
         else:
-            quota, period = _text(folder / "cpu.cfs_quota_us").strip(), _text(folder / "cpu.cfs_period_us").strip()
+            quota, period = system_text(folder / "cpu.cfs_quota_us"), system_text(folder / "cpu.cfs_period_us")
         if quota.isdigit() and period.isdigit() and int(period):
             limits.append(int(quota) / int(period))
     return min(limits, default=None)
@@ -103,7 +97,7 @@ def memory_left_bytes(root: Path = Path("/")) -> int | None:
         limit, used = _number(folder / names[0]), _number(folder / names[1])
         if limit is None or used is None or limit >= 1 << 60:
             continue
-        stat = _text(folder / "memory.stat").splitlines()
+        stat = system_text(folder / "memory.stat").splitlines()
         cache = sum(int(line.split()[1]) for line in stat if line.startswith(names[2]))
         left.append(max(0, limit - max(0, used - cache)))
     return min(left, default=None)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from rocattn_profiling.base.files import system_text
 from rocattn_profiling.base.process import ask
 
 _AMD = "0x1002"
@@ -89,11 +90,11 @@ def examine(root: Path = Path("/")) -> Hardware:
     kfd = _access(root / "dev/kfd")
     if kfd == "missing":
         absent.append("/dev/kfd: the amdgpu driver is not loaded, or the container was started without it")
-    paranoid = _text(root / "proc/sys/kernel/perf_event_paranoid")
+    paranoid = system_text(root / "proc/sys/kernel/perf_event_paranoid")
     return Hardware(
         gpus=gpus,
         kernel=platform.release(),
-        driver=_text(root / "sys/module/amdgpu/version"),
+        driver=system_text(root / "sys/module/amdgpu/version"),
         kfd=kfd,
         paranoid=int(paranoid) if re.fullmatch(r"-?\d+", paranoid) else None,
         told_by=told_by,
@@ -115,7 +116,7 @@ def _gpus(root: Path) -> list[Gpu]:
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
     gpus = []
     for folder in sorted(nodes.glob("*"), key=lambda path: int(path.name) if path.name.isdigit() else -1):
-        facts = dict(re.findall(r"^(\w+) (\d+)$", _text(folder / "properties"), re.MULTILINE))
+        facts = dict(re.findall(r"^(\w+) (\d+)$", system_text(folder / "properties"), re.MULTILINE))
         version = int(facts.get("gfx_target_version", "0"))
         if not version:
             continue  # a CPU
@@ -128,10 +129,10 @@ def _gpus(root: Path) -> list[Gpu]:
                 node=int(folder.name),
                 render_minor=minor,
                 compute_units=simds // per_cu if per_cu else 0,
-                performance_level=_text(device / "power_dpm_force_performance_level"),
+                performance_level=system_text(device / "power_dpm_force_performance_level"),
                 core_mhz=_clock(device / "pp_dpm_sclk"),
                 memory_mhz=_clock(device / "pp_dpm_mclk"),
-                partition=_text(device / "current_compute_partition"),
+                partition=system_text(device / "current_compute_partition"),
             )
         )
     return gpus
@@ -139,7 +140,7 @@ def _gpus(root: Path) -> list[Gpu]:
 
 def _clock(path: Path) -> int:
     """Return the clock that the driver marks as current, in MHz; 0 if none is."""
-    match = re.search(r"(\d+)\s*M[Hh]z\s*\*", _text(path))
+    match = re.search(r"(\d+)\s*M[Hh]z\s*\*", system_text(path))
     return int(match[1]) if match else 0
 
 
@@ -165,10 +166,3 @@ def _ask_smi() -> tuple[Any, str]:
         except msgspec.DecodeError:
             continue
     return None, ""
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

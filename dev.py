@@ -87,7 +87,8 @@ def prepare(uv: Path) -> None:
     python = ["--python", sys.executable]
     for step in (
         ["venv", "--quiet", "--clear", *python, ".venv"],
-        ["pip", "sync", "--quiet", "requirements.lock"],
+        # Compiled once, by all CPUs, not by the first of each program that imports a module.
+        ["pip", "sync", "--quiet", "--compile-bytecode", "requirements.lock"],
         # hatchling is in the lock, so the editable build needs no environment of its own.
         ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", "."],
     ):
@@ -103,13 +104,13 @@ def prepare(uv: Path) -> None:
 
 
 def sharing() -> list[str]:
-    """Return pytest's options for all tests: files shared out among the CPUs that this process may use, at most four.
+    """Return pytest's options for all tests: files shared out among processes, one more than CPUs but at most four.
 
-    More would only wait for memory and for each other's compilers. A part of the tests, so whatever has arguments of
-    its own, runs in one process: there a debugger and ``--benchmark-only`` work.
+    The one more works while others wait for a program or a timer; yet more would only wait for memory. A part of the
+    tests, so whatever has arguments of its own, runs in one process: there a debugger and ``--benchmark-only`` work.
     """
-    workers = min(4, len(os.sched_getaffinity(0)))
-    return ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"] if workers > 1 else []
+    workers = min(4, len(os.sched_getaffinity(0)) + 1)
+    return ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def main() -> None:

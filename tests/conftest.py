@@ -7,6 +7,8 @@ import os
 
 # On a busy machine OpenBLAS' helpers wait for each other, and small products gain nothing. Read when numpy is loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# The stand-in GPU's problems are small: compiling hundreds of kernels for it takes longer than running them.
+os.environ.setdefault("ROCATTN_HOSTGPU_OPTIMIZE", "0")
 
 import sys
 import tempfile

@@ -86,16 +86,16 @@ def test_the_checkout_is_found_by_a_path_that_every_locale_can_read(checkout, na
     assert not any(Path(line).is_absolute() for line in lines)
 
 
-@pytest.mark.parametrize(("cpus", "processes"), [(1, 0), (2, 2), (64, 4)])
-def test_all_tests_are_shared_out_among_the_cpus_and_a_part_is_not(checkout, cpus, processes):
-    """Without arguments as many processes as CPUs, four at most, each with whole files; one CPU needs one process."""
+@pytest.mark.parametrize(("cpus", "processes"), [(1, 2), (2, 3), (64, 4)])
+def test_all_tests_are_shared_out_and_a_part_is_not(checkout, cpus, processes):
+    """Without arguments one process more than CPUs, four at most, each with whole files."""
     code = f"import os, runpy; os.sched_getaffinity = lambda _: set(range({cpus})); "
     command = [sys.executable, "-c", f"{code}runpy.run_path('dev.py', run_name='__main__')", "test"]
     ran = [
         subprocess.run([*command, *part], cwd=checkout, capture_output=True, text=True, check=False).stdout.split()
         for part in ([], ["tests/attention"])
     ]
-    shared = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"] if processes else []
+    shared = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
     assert ran == [["ran", *shared], ["ran", "tests/attention"]]
 
 

@@ -35,7 +35,7 @@ _TARGET_MACROS = {
 }
 HOSTGPU_ARCHS = tuple(_TARGET_MACROS)
 _OPTIONS = (
-    *("-x", "c++", "-std=c++20", "-O2", "-fPIC", "-ffreestanding", "-nostdinc", "-nostdinc++"),
+    *("-x", "c++", "-std=c++20", "-fPIC", "-ffreestanding", "-nostdinc", "-nostdinc++"),
     *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"),
     *("-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-pass-failed"),
     "-fstack-clash-protection",  # a large frame meets the guard page before it reaches the stack of another thread
@@ -86,15 +86,25 @@ def compile_hostgpu(
         A shared object that the stand-in's ``hipModuleLoadData`` takes in the place of a code object.
 
     Raises:
-        ToolchainError: When there is no compiler, the stand-in has no such GPU, or the kernel does not compile.
+        ToolchainError: When there is no compiler, the stand-in has no such GPU, ROCATTN_HOSTGPU_OPTIMIZE is no level,
+            or the kernel does not compile.
     """
+    level = os.environ.get("ROCATTN_HOSTGPU_OPTIMIZE", "2")
+    if level not in {"0", "1", "2"}:
+        raise ToolchainError(f"ROCATTN_HOSTGPU_OPTIMIZE is {level!r}: it can be 0, 1 or 2")
     path = absolute(source if Path(source).is_absolute() else kernel_root() / source)
     headers = absolute(include_root if include_root is not None else kernel_root() / "include")
     if arch not in _TARGET_MACROS:
         raise ToolchainError(f"the stand-in GPU has no {arch!r}: it has {', '.join(HOSTGPU_ARCHS)}")
     compiler = choose_compiler()
     macros = (f"ROCATTN_HOSTGPU={arch}", *_TARGET_MACROS[arch])
-    options = [*_OPTIONS, *ISA_OPTIONS[host_isa()], *(f"-D{name}" for name in macros), *define_options(defines or {})]
+    options = [
+        f"-O{level}",
+        *_OPTIONS,
+        *ISA_OPTIONS[host_isa()],
+        *(f"-D{name}" for name in macros),
+        *define_options(defines or {}),
+    ]
     inputs = inputs_of(headers, path)
     parts: list[str | bytes] = ["hostgpu-1", compiler.version, platform.machine(), path.name, *options]
     parts += [part for name_and_data in inputs for part in name_and_data]

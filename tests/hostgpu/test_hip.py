@@ -281,3 +281,10 @@ def test_the_toolchain_refuses_other_architectures():
     """Before any compiler starts."""
     with pytest.raises(ToolchainError, match="the stand-in GPU has no 'gfx906': it has gfx1030"):
         compile_hostgpu(KERNELS / "copy.hip", "gfx906")
+
+
+def test_the_toolchain_refuses_other_levels_of_optimization(monkeypatch):
+    """A mistyped setting is not taken for the default."""
+    monkeypatch.setenv("ROCATTN_HOSTGPU_OPTIMIZE", "fast")
+    with pytest.raises(ToolchainError, match="ROCATTN_HOSTGPU_OPTIMIZE is 'fast': it can be 0, 1 or 2"):
+        compile_hostgpu(KERNELS / "copy.hip", "gfx942")

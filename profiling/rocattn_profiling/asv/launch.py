@@ -1,7 +1,7 @@
 """The parent's side of asv benchmarks: list a suite, and run one benchmark once in a fresh process of a revision.
 
 The process itself is `rocattn_profiling.asv.worker`, a copy of which is started by path in the environment of
-the side, beside a copy of this environment's asv_runner: so every side is run by the same one, also those that have
+the side, with a copy of this environment's asv_runner: every side is run by the same one, even a side that has
 none.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 WORKER = Path(__file__).with_name("worker.py")
 LIST_TIMEOUT_S = 120.0
 _PAGE_BYTES, _LINE_BYTES, _ALIGNED_BYTES = 4096, 64, 16
-_OWN_BYTES = 512  # Python keeps shorter strings apart from what malloc lays out
+_OWN_BYTES = 512  # Python allocates shorter strings itself, not by malloc
 Status = Literal["ok", "skipped", "failed", "timeout"]
 
 
@@ -60,7 +60,7 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metric(self) -> str:
-        """What it measures, as names of benchmarks begin: "time", "mem", "peakmem" or "track"."""
+        """The metric, as the prefix of benchmark names: "time", "mem", "peakmem" or "track"."""
         return {"memory": "mem", "peakmemory": "peakmem"}.get(self.type, self.type)
 
     def cases(self) -> list[Case]:
@@ -75,7 +75,7 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A benchmark with one parameter combination: what is measured, compared and named.
+    """A benchmark with one parameter combination: the unit that is measured, compared and named.
 
     Attributes:
         param: Index into the product of the params; None without params.
@@ -88,7 +88,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
-    """What a benchmark folder holds in one environment: benchmarks, and modules that do not import there."""
+    """A benchmark folder in one environment: its benchmarks, and the modules that do not import there."""
 
     benchmarks: list[Benchmark]
     broken: dict[str, str] = {}
@@ -105,7 +105,7 @@ def quick_cases(cases: list[Case]) -> list[Case]:
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a GPU was doing during one sample; 0 is what it does not tell."""
+    """The state of a GPU during one sample; 0 for what it does not report."""
 
     sclk_mhz: float = 0.0
     mclk_mhz: float = 0.0
@@ -114,15 +114,15 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process said.
+    """The outcome of one process.
 
     Attributes:
         status: "ok", "skipped" (by the benchmark itself), "failed" or "timeout".
         launch: The samples; None if there are none. A benchmark with a single value has it as its one sample.
         thread_ns: CPU time of the main thread for the same samples; ``launch.cpu_ns`` is the whole process.
-        canary_ns: Low end of the CPU times of a fixed piece of work in the same process; 0 beside a timer of the
-            benchmark's own.
-        canary_of: The interpreter's version and build: what the fixed work of two launches can be compared by.
+        canary_ns: Low end of the CPU times of the canary, a fixed piece of work in the same process; 0 where the
+            benchmark has its own timer.
+        canary_of: The interpreter's version and build; canaries of different ones are not comparable.
         steal_pct: Share of the machine's CPU time that the hypervisor gave to others while the launch ran.
         gpu: The GPU's state at each sample, from a timer that watches it; empty for others.
         peak_rss_bytes: Largest resident set of the process.
@@ -142,7 +142,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What is loaded in a process that ran a benchmark: files by module, and the distributions they belong to."""
+    """The modules loaded in a process that ran a benchmark, with their files, and their distributions."""
 
     modules: dict[str, str] = {}
     packages: list[str] = []
@@ -205,10 +205,10 @@ class Launcher:
         return msgspec.convert(answer, Suite)
 
     def run(self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0) -> Outcome:
-        """Measure a case once in a fresh process; never raises for what the benchmark does.
+        """Measure a case once in a fresh process; never raises for a benchmark's failure.
 
         Args:
-            case: What to measure.
+            case: The case.
             request: How to sample.
             pos: Position among the launches of the same measurement, stored with the samples.
             seed: The process's PYTHONHASHSEED: equal on both sides of a pair, another in every round.
@@ -253,7 +253,7 @@ class Launcher:
         Args:
             name: The benchmark.
             label: The same with its parameters.
-            answer: Where the process writes what it has loaded; None for nowhere.
+            answer: File for the modules that the process has loaded; None for none.
         """
         request = {
             "do": "call",
@@ -266,7 +266,7 @@ class Launcher:
         return self.python, str(self._worker), msgspec.json.encode(request).decode()
 
     def loaded(self, name: str, label: str) -> Loaded | None:
-        """Call a benchmark, unmeasured, and return what its process has loaded then; None where it does not run.
+        """Call a benchmark, unmeasured, and return the modules that its process has loaded; None if it does not run.
 
         Args:
             name: The benchmark.
@@ -285,7 +285,7 @@ class Launcher:
                 return None
 
     def _cache(self, benchmark: Benchmark) -> tuple[Path, Outcome | None]:
-        """Run setup_cache once a side; return its folder, or what went wrong."""
+        """Run setup_cache once per side; return its folder, and the outcome if it failed."""
         folder = self.scratch / worker.cache_name(benchmark.setup_cache_key or "")
         done = folder / "outcome.json"
         if done.exists():
@@ -303,7 +303,7 @@ class Launcher:
     def _start(
         self, message: dict[str, Any], timeout_s: float, cwd: Path | None, *, seed: int, layout: int = 0
     ) -> tuple[dict[str, Any], Outcome]:
-        """Start a worker, by default in an empty folder, as asv does: no benchmark finds what another one wrote."""
+        """Start a worker, by default in an empty folder, as asv does: no benchmark finds another one's files."""
         with tempfile.TemporaryDirectory(prefix="launch-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
             answer, log, own = Path(folder, "answer.json"), Path(folder, "log"), Path(folder, "work")
             own.mkdir()
@@ -335,8 +335,8 @@ def layout_bytes(number: int) -> int:
 
     Where a process's stack and heap begin follows from its environment's size, and with it how arrays lie in cache
     lines: a build may lie well for one size (Mytkowicz et al. 2009, ASPLOS). Four numbers in a row give lengths with
-    all four remainders that malloc's 16 bytes leave in a cache line, anywhere in a page; what is freed before an array
-    is made moves some arrays on.
+    all four remainders that malloc's 16 bytes leave in a cache line, anywhere in a page; memory freed before an array
+    is made shifts some arrays further.
     """
     line = random.Random(number).randrange((_PAGE_BYTES - _OWN_BYTES) // _LINE_BYTES)  # noqa: S311 - a place, no secret
     return _OWN_BYTES + line * _LINE_BYTES + number % (_LINE_BYTES // _ALIGNED_BYTES) * _ALIGNED_BYTES
@@ -351,9 +351,9 @@ def _package(name: str) -> Path:
 
 
 def _lay_out_runner(folder: Path) -> Path:
-    """Copy the worker, as ``asv_worker.py``, and what it needs into a folder; returns its path.
+    """Copy the worker, as ``asv_worker.py``, and its dependencies into a folder; returns its path.
 
-    asv_runner lies beside the worker, where it goes before an environment's own: both sides are run by the same one.
+    asv_runner is in the worker's folder, which precedes an environment's own: both sides are run by the same one.
     pympler, which sizes objects for ``mem_`` benchmarks, is for environments without it.
     """
     source = _package("asv_runner")
@@ -375,7 +375,7 @@ def _tail(log: Path) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one benchmark of a suite a few times and end as programs do: what a profiler is started on.
+    """Run one benchmark of a suite a few times and exit as programs do; for profilers.
 
     ``python -m rocattn_profiling.asv.launch benchmarks "bench_x.Class.time_y('gpu', 'B1 …')"``. The measuring worker
     leaves by ``os._exit``, and what a profiler writes at the end of its application would be lost. The status is 3 when

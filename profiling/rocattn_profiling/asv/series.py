@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 PLACE_KEYS = ("cpu", "num_cpu", "os", "gpu", "gfx", "driver", "compiler")
-"""What a benchmark ran on and with: where one of them changes, levels before and after are not compared."""
+"""Keys of the machine and software that a benchmark ran on; levels are not compared across a change of one."""
 
 _RATE = re.compile(r"(?:/ ?s(?:ecs?|econds?)?|flops|\b[kmgtpe]?i?(?:b|bit|f|i|io|o|q|r|t)ps)$|\bper sec(?:ond)?\b")
 LARGEST = 1e300
@@ -96,7 +96,7 @@ def points_of(results: Results, name: str, names: list[str]) -> Iterator[tuple[t
 
 
 def place_of(results: Results) -> dict[str, str]:
-    """Return what a result file says of `PLACE_KEYS`; older files lack what only newer tools write down."""
+    """Return the `PLACE_KEYS` of a result file; older files lack those that only newer tools write."""
     required = results._requirements  # noqa: SLF001 - asv reads and writes them, and gives no other way to them
     known = {**results.params, **(required if isinstance(required, dict) else {})}
     return {key: str(known[key]) for key in PLACE_KEYS if known.get(key)}
@@ -108,7 +108,7 @@ def readable(value: str) -> str:
 
 
 def _number(value: object) -> float | None:
-    """Return a result as it is, NaN for one beyond all measure, None for None; ValueError for what is no number."""
+    """Return a result as it is, NaN for an absurdly large one, None for None; ValueError for anything but a number."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -141,13 +141,13 @@ def is_rate(unit: str) -> bool:
 
 
 class PassedOver:
-    """Files that cannot be read, told in one line for each reason: a store of an old asv holds thousands of them."""
+    """Unreadable files, reported in one line per reason: a store of an old asv holds thousands of them."""
 
     def __init__(self) -> None:
         self._paths: dict[str, list[Path]] = {}
 
     def add(self, path: Path, error: Exception) -> None:
-        """Remember a file; its own path is no part of the reason."""
+        """Remember a file; its path is removed from the reason."""
         why = " ".join(str(error).split()).replace(str(path.absolute()), "it")
         self._paths.setdefault(why, []).append(path)
 

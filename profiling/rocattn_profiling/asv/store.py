@@ -82,10 +82,10 @@ class AsvStore:
         *,
         machine: Machine | None = None,
     ) -> None:
-        """Store results of one benchmark for one commit, beside what is there for the same commit and environment.
+        """Store results of one benchmark for one commit, keeping those of the same commit and environment.
 
         Args:
-            commit: What was measured; a dirty tree is refused.
+            commit: The measured commit; a dirty tree is refused.
             benchmark: asv's dotted name ("bench_forward.Forward.time_attention").
             params: The values of each parameter as asv stores them: their ``repr``.
             param_names: One a parameter.
@@ -144,7 +144,7 @@ class AsvStore:
         on_problem: Callable[[str], None] = lambda _: None,
         on_file: Callable[[int, str], None] = lambda _, __: None,
     ) -> list[Series]:
-        """Return every series of the store, asv's own results included; what cannot be read is passed over.
+        """Return every series of the store, asv's own results included; unreadable files are skipped.
 
         Args:
             on_problem: Called with one line for each file passed over, and for each benchmark whose results are no
@@ -205,7 +205,7 @@ class AsvStore:
             yield from files
 
     def machines(self) -> dict[str, dict[str, str]]:
-        """Return what each machine.json says, by machine name; unreadable ones are left out."""
+        """Return the facts of each machine.json, by machine name; unreadable ones are left out."""
         machines: dict[str, dict[str, str]] = {}
         for path in sorted(self.results_dir.glob("*/machine.json")):
             facts = _load_json(path)
@@ -251,7 +251,7 @@ class AsvStore:
             _write_asv_json(self.results_dir / "benchmarks.json", asvs, version=2)
 
     def _machine_facts(self, machine: Machine) -> dict[str, str]:
-        """All six of asv's keys, the GPU's where there is one; what asv has written about the machine stays."""
+        """All six of asv's keys, the GPU's where there is one; what asv has written about the machine is kept."""
         name = machine_folder(machine)
         facts = {
             "machine": name,

@@ -40,7 +40,7 @@ CALLS = 4
 
 
 def main() -> None:
-    """Do what the request says and leave the answer, or the traceback, in its file."""
+    """Perform the request and write the answer, or the traceback, to its file."""
     end_with_parent()
     sys.path.append(str(Path(__file__).with_name("fallback")))
     request = json.loads(sys.argv[1])
@@ -120,7 +120,7 @@ def list_suite(request: Answer) -> Answer:
 
 @contextlib.contextmanager
 def no_search_for_plugins() -> Iterator[None]:
-    """Keep asv_runner from reading every package's metadata for its name where folders' names tell: 40 ms a launch."""
+    """Keep asv_runner from reading every package's metadata for its name where folder names show it: 40 ms a launch."""
     name = "importlib.metadata"
     if name in sys.modules or has_plugins():
         yield
@@ -198,7 +198,7 @@ def run_benchmark(request: Answer) -> Answer:
 
 
 def call(request: Answer) -> None:
-    """Call one benchmark a few times without measuring it, and name what is loaded then.
+    """Call one benchmark a few times without measuring it, and list the modules that it loaded.
 
     A GPU's profiler is started on this, so the process ends as programs do: profilers write their files at exit. An
     exception, or a benchmark that skips itself, is a failed program, and leaves no answer.
@@ -260,7 +260,7 @@ def measure(benchmark: Any, request: Answer) -> Answer:
         timed = hasattr(benchmark, "timer")
         answer = samples(benchmark, request, canaries) if timed else raw_samples(benchmark, request)
         canaries += [canary_ns() for _ in range(4)]
-        # A timer of its own counts what the processor's speed says nothing of: a GPU's events, cycles, calls.
+        # A timer of its own counts what does not depend on the CPU's speed: a GPU's events, cycles, calls.
         own_timer = timed and benchmark.timer is not time.perf_counter
         answer.update(canary_ns=0 if own_timer else low_end(canaries), canary_of=sys.version)
     steal = steal_pct(ticks, cpu_ticks())
@@ -285,7 +285,7 @@ def steal_pct(before: list[int], after: list[int]) -> float:
 
 
 def number_of(value: Any) -> float:
-    """Return a benchmark's value as a float; an error says what else it is."""
+    """Return a benchmark's value as a float; raise for anything else."""
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise TypeError(f"the benchmark returned {type(value).__name__}, not a number")
     number = float(value)
@@ -345,7 +345,7 @@ class Sampler:
         self.timer = None if benchmark.timer is time.perf_counter else benchmark.timer
 
     def gpu_state(self) -> list[dict[str, float]]:
-        """Return what a timer that watches a GPU saw since the last call, as a list of one; empty for other timers."""
+        """Return a GPU timer's readings since the last call, as a list of one; empty for other timers."""
         take = getattr(self.timer, "take_state", None)
         return [] if take is None else [take()]
 
@@ -447,7 +447,7 @@ def choose_number(sampler: Sampler, benchmark: Any, call_ns: int, whole: int, sa
 
 def choose_count(sampler: Sampler, cost: int, number: int, request: Answer) -> int:
     """Return how many samples fit in the budget of a launch: 4 to 12, fewer where half of the time limit ends first."""
-    if 4 * cost < request["budget_ns"]:  # a sample more costs nothing then, and tells better
+    if 4 * cost < request["budget_ns"]:  # one more sample costs nothing then, and is a better estimate
         start = time.perf_counter_ns()
         sampler.sample(number)
         cost = max(time.perf_counter_ns() - start, cost, 1)

@@ -40,9 +40,9 @@ _BUS_ID_BYTES = 32
 
 
 class EventClock:
-    """The GPU's time in seconds, as asv's ``timer`` attribute wants it: called before and after what is timed.
+    """The GPU's time in seconds, as asv's ``timer`` attribute wants it: called before and after the timed calls.
 
-    Only what lies between two such calls counts, so the clock stands still elsewhere.
+    Only the time between two such calls counts: the clock stands still elsewhere.
 
     Args:
         runtime: The device; the stand-in GPU, whose times mean nothing, has no such clock.
@@ -69,7 +69,7 @@ class EventClock:
         self._calls = 0
 
     def call(self) -> None:
-        """Queue what is timed."""
+        """Queue the timed calls."""
         self._calls += 1
         self._call()
 
@@ -101,7 +101,7 @@ class EventClock:
         self._hip.event_record(self._events[1], self._stream)
 
     def take_state(self) -> dict[str, float]:
-        """Return the means of what the sensors said since the last call; rocattn's worker asks after each sample."""
+        """Return the mean sensor readings since the last call; rocattn's worker calls this after each sample."""
         states, self._seen = self._seen, []
         return {name: statistics.mean(state[name] for state in states) for name in (states[0] if states else {})}
 
@@ -154,7 +154,7 @@ def _ramp_seconds() -> float:
     """Return how long the GPU is kept busy first: ``ROCATTN_GPU_RAMP_S`` or a second.
 
     Raises:
-        RocattnError: When that is no time.
+        RocattnError: When that is not a time.
     """
     text = os.environ.get(RAMP_VARIABLE) or str(RAMP_S)
     try:
@@ -203,7 +203,7 @@ def _upload(prepared: PreparedPlan, config: AttentionConfig, inputs: Inputs) -> 
 
 
 def _bus_id(hip: Hip, index: int = 0) -> str:
-    """Return the device's place on the PCI bus; empty when the runtime does not tell."""
+    """Return the device's PCI bus id; empty when the runtime does not report it."""
     try:
         try:
             bus_id = hip.call("hipDeviceGetPCIBusId", _BUS_ID_BYTES, index)
@@ -222,7 +222,7 @@ _HOTTEST = ("junction", "edge", "mem")  # temp*_label, the one to quote first
 
 
 class Sensors:
-    """What one device tells.
+    """The sensors of one device.
 
     Args:
         device: Its folder in sysfs, ``…/card0/device``.
@@ -237,7 +237,7 @@ class Sensors:
         self._power = next((path for path in powers if path.is_file()), None)
 
     def read(self) -> dict[str, float]:
-        """Return sclk_mhz, mclk_mhz, power_w and temperature_c; 0 for what the device does not tell."""
+        """Return sclk_mhz, mclk_mhz, power_w and temperature_c; 0 for what the device does not report."""
         hottest = next((self._temperatures[name] for name in _HOTTEST if name in self._temperatures), None)
         return {
             "sclk_mhz": self._clock("sclk"),
@@ -247,7 +247,7 @@ class Sensors:
         }
 
     def _clock(self, name: str) -> float:
-        # The monitor tells what the clock is; the table of levels only which one was asked for.
+        # The monitor reports the actual clock; the table of levels only the requested one.
         if exact := _number(self._clocks.get(name)) / 1e6:
             return exact
         marked = _CURRENT.search(system_text(self.device / f"pp_dpm_{name}"))
@@ -262,7 +262,7 @@ def find_sensors(bus_id: str = "", drm: Path = DRM) -> Sensors | None:
         drm: Where the kernel lists its cards.
 
     Returns:
-        None where there is no such GPU, or more than one and it is not known which: no clock is better than another's.
+        None where there is no such GPU, or it is not clear which of several: no clock is better than the wrong one.
     """
     cards = [path for path in sorted(drm.glob("card*")) if re.fullmatch(r"card\d+", path.name)]
     devices = [card / "device" for card in cards if system_text(card / "device" / "vendor") == AMD]

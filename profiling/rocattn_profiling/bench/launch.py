@@ -1,7 +1,7 @@
-"""Backends on one config side by side, in fresh processes: what starts them, and what each of them does.
+"""Backends on one config side by side in fresh processes: the parent's part, and that of the process.
 
 A process samples the backends in turns, compares their outputs with float64, reports and exits. One that a backend
-takes down is repeated without it. How it talks to its parent is in `rocattn_profiling.measure.worker`.
+takes down is repeated without it. The protocol is that of `rocattn_profiling.measure.worker`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _RESOLUTIONS = 1000  # a sample is at least this many ticks of the clock
 
 
 class LaunchJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What a launch measures.
+    """The input of a launch.
 
     Attributes:
         config: `AttentionConfig.to_dict`.
@@ -90,7 +90,7 @@ class LaunchJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendSamples(msgspec.Struct, kw_only=True):
-    """What a process has of one backend: its launch, or in ``failed`` why there is none."""
+    """One backend's part of a report: its launch, or in ``failed`` why there is none."""
 
     backend: str
     launch: Launch | None = None
@@ -100,12 +100,12 @@ class BackendSamples(msgspec.Struct, kw_only=True):
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """What a process reports.
+    """The report of a process.
 
     Attributes:
         series: One a backend.
         failed: Why the launch could not even begin; empty if it did.
-        log: What the process printed, filled in by the parent.
+        log: The process's output, filled in by the parent.
     """
 
     series: list[BackendSamples] = []
@@ -130,9 +130,9 @@ class TurnSampler:
     """Takes samples of several calls in random turns; a call that raises is dropped with its reason.
 
     Args:
-        calls: What each backend does, returning its output arrays.
+        calls: One call of each backend, returning its output arrays.
         job: The limits.
-        mark: Told the name of the backend that is about to run.
+        mark: Called with the name of the backend that is about to run.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class TurnSampler:
 def calls_of(
     backends: Sequence[str], config: AttentionConfig, inputs: Inputs
 ) -> dict[str, Callable[[], tuple[Any, ...]]]:
-    """Return what each backend does for one call, through the public API."""
+    """Return a function for each backend that makes one call through the public API."""
 
     def forward(name: str) -> Callable[[], tuple[Any, ...]]:
         options = inputs.options(config)
@@ -262,7 +262,7 @@ def check_outputs(
 
     Of a large problem only a sample of rows is compared with float64. All of each output is compared with that of the
     first backend, and if they differ by more than their errors explain, every row of both is compared with float64:
-    that says which one is wrong, by the same rule.
+    that shows which one is wrong, by the same rule.
 
     Args:
         config: The problem.
@@ -282,7 +282,7 @@ def check_outputs(
 
 
 def _differ(a: tuple[NDArray[Any], ...], b: tuple[NDArray[Any], ...], check_a: Check, check_b: Check) -> bool:
-    """Whether two backends' outputs differ by more than their errors in the sampled rows let expect."""
+    """Whether two backends' outputs differ by more than their errors in the sampled rows explain."""
     if check_a.rows_checked == check_a.rows or not (check_a.ok and check_b.ok):
         return False
     allowed = _DOUBT * (check_a.max_rel_error + check_b.max_rel_error)
@@ -306,7 +306,7 @@ def _relative_difference(a: NDArray[Any], b: NDArray[Any]) -> float:
 def _prepare(
     job: LaunchJob, config: AttentionConfig
 ) -> tuple[dict[str, _Call], Callable[[_Outputs], dict[str, Check]]]:
-    """Return what each backend does for one call, and what checks their outputs."""
+    """Return a function for each backend that makes one call, and one that checks the outputs."""
     if job.module:
         from rocattn_profiling.workloads import modules
 
@@ -343,7 +343,7 @@ def perform(job: LaunchJob, mark: Callable[[str], None]) -> Result:
 
 @dataclass
 class BackendLaunches:
-    """What was measured of one backend; ``failed`` says why it is not whole, ``log`` what the process printed then."""
+    """The measurement of one backend; ``failed`` says why it is incomplete, ``log`` is the output of that process."""
 
     launches: list[Launch] = field(default_factory=list)
     check: Check | None = None
@@ -352,7 +352,7 @@ class BackendLaunches:
     log: str = ""
 
     def add(self, samples: BackendSamples, log: str) -> None:
-        """Take over what a process has of the backend, or its failure."""
+        """Add a process's launch of the backend, or its failure."""
         if samples.launch is None:
             self.failed, self.log = samples.failed, log
             return
@@ -391,7 +391,7 @@ def measure_side_by_side(
 
 
 def launch(job: LaunchJob, env: dict[str, str], timeout_s: float) -> Result | Crash:
-    """Do a sampling job in a fresh process and return what it reports; see `run_worker`."""
+    """Do a sampling job in a fresh process and return its report; see `run_worker`."""
     reply = run_worker(__name__, msgspec.json.encode(job), env, timeout_s)
     if isinstance(reply, Crash):
         return reply

@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured, and whether a measurement fits in its memory and in the time given.
+"""Measured ceilings of this machine, and whether a measurement fits in its memory and in the time limit.
 
 Ceilings judge attention. Each is the best of several tries at the thread count of the run, taken in a fresh process:
 
@@ -8,7 +8,7 @@ Ceilings judge attention. Each is the best of several tries at the thread count 
   matrix-vector product, the access of a decode step).
 - ``memory_copy_gbps``: bytes read plus bytes written by a copy of that array, all threads copying a slice.
 
-``memory_gbps`` is the larger of the last two. They are what was reached, not what the data sheet promises: on a busy
+``memory_gbps`` is the larger of the last two. They are what was reached, not the data sheet's: on a busy
 machine attention may exceed them a little. They are measured anew in every run and never taken from an earlier one.
 """
 
@@ -163,7 +163,7 @@ def tensor_bytes(config: AttentionConfig, backends: int) -> int:
 
 
 def _call_bytes(config: AttentionConfig) -> tuple[int, int]:
-    """Return the bytes of what a call reads and of what it writes."""
+    """Return the bytes that a call reads and those that it writes."""
     inputs, outputs = config.q_bytes + config.kv_bytes + config.mask_bytes, config.out_bytes
     if config.direction == "backward":
         return inputs + config.out_bytes, outputs + config.q_bytes + config.kv_bytes
@@ -173,7 +173,7 @@ def _call_bytes(config: AttentionConfig) -> tuple[int, int]:
 def memory_problem(config: AttentionConfig, backend: Backend, backends: int, available_bytes: int) -> str:
     """Return why a backend does not fit in memory, or "".
 
-    On a GPU the workspace is in the device's memory, beside a copy of the tensors, and another is pinned here.
+    On a GPU the workspace and a copy of the tensors are in the device's memory, and another copy is pinned here.
     """
     workspace, kind = backend.workspace_bytes(config), "workspace"
     tensors = tensor_bytes(config, backends)

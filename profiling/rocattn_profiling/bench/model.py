@@ -124,11 +124,11 @@ def print_passes(records: Sequence[Record]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """What the page shows of one model.
+    """One model on the page.
 
     Attributes:
         layers: Its attention layers.
-        note: What the numbers leave out.
+        note: What the numbers do not include.
         rows: (tokens, passes of a prompt by backend, decode steps by backend), by length.
         charts: Of time to first token, and of decoding, where there are two lengths or more.
     """

@@ -1,4 +1,4 @@
-"""What a bench goes through: parts of one suite each, from grids, one shape, attention modules or a model's file."""
+"""The parts of a bench, one suite each: grids, one shape, attention modules or a model's file."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ LENGTHS, QUICK_LENGTHS = (128, 512, 2048), (128, 512)
 
 @dataclass(frozen=True)
 class SuitePart:
-    """One grid, module, model, or the shape of the command line, with what of it is measured on which backends.
+    """One grid, module or model, or the shape of the command line, with its configs and backends.
 
     Attributes:
         suite: Of the records.
-        configs: What to measure.
-        backends: Their names.
-        facts_of: What the records of a config say besides; None for nothing.
+        configs: The problems to measure.
+        backends: Names of backends.
+        facts_of: Further facts for the records of a config; None for none.
     """
 
     suite: str
@@ -50,7 +50,7 @@ class SuitePart:
 
 
 def parts_of(arguments: argparse.Namespace) -> list[SuitePart]:
-    """Return what the command line asks for, with each grid's own backends.
+    """Return the parts that the command line selects, with each grid's own backends.
 
     Raises:
         CommandError: When options do not fit.
@@ -108,7 +108,7 @@ def _module_parts(arguments: argparse.Namespace) -> list[SuitePart]:
 
 
 def _model_parts(arguments: argparse.Namespace) -> list[SuitePart]:
-    """Read the file, say what it holds, and return what to measure.
+    """Read the file, print a summary of it, and return its part.
 
     Raises:
         RocattnError: When the file cannot be read or lacks a key.
@@ -153,7 +153,7 @@ def _lengths(arguments: argparse.Namespace, model: Model) -> list[int]:
 
 
 def _say_what_it_is(model: Model) -> None:
-    """Print what was read, in a line or two."""
+    """Print a summary of the model in a few lines."""
     kinds: dict[str, int] = {}
     for layer in model.layers:
         dims = f"{layer.head_dim}" if layer.head_dim == layer.head_dim_v else f"{layer.head_dim}/{layer.head_dim_v}"

@@ -29,7 +29,7 @@ BASELINE = "cpu"
 UNDECIDED = 3.0
 """Ratio of an interval's ends from which tables say "undecided"; the numbers stay in tooltips and JSON."""
 CHARTS = 6
-"""Charts a grid at most; the ones with the most points are kept, and the page says how many were not drawn."""
+"""Most charts per grid; those with the most points are kept, and the page says how many were left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ def _against(base: Record | None, record: Record) -> Speedup | None:
 
 
 def speedup_text(value: Speedup | None) -> str:
-    """Return a speed-up with its interval ("1.42x [1.38, 1.46]"), or "undecided" where that says next to nothing."""
+    """Return a speed-up with its interval ("1.42x [1.38, 1.46]"), or "undecided" where that means next to nothing."""
     if value is None:
         return ""
     return "undecided" if value.high > UNDECIDED * value.low else interval_text(value)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SuiteFacts:
-    """What records of a suite that is no grid say besides; as in `Record`.
+    """Further facts for records of a suite that is not a grid; as in `Record`.
 
     ``module``: whether the suite names a module workload, which is timed in attention's place.
     """
@@ -94,7 +94,7 @@ class ResultsFolder:
         self._lock.release()
 
     def identity(self) -> Identity:
-        """Return what a run that starts now is."""
+        """Return the identity of a run that starts now."""
         raise NotImplementedError
 
     def keep(self, records: list[Record]) -> None:
@@ -139,7 +139,7 @@ class ResultsFolder:
         append_record(self.path, record)
 
     def _keep_log(self, what: str, text: str) -> None:
-        """Append what a failed process printed (its traceback) to ``failures.log``."""
+        """Append a failed process's output (its traceback) to ``failures.log``."""
         path = self.out / "failures.log"
         try:
             with path.open("a") as file:
@@ -149,13 +149,13 @@ class ResultsFolder:
 
 
 class BenchSession(ResultsFolder):
-    """An open results folder: aware of what is finished there, ready to measure more into it.
+    """An open results folder, which knows its finished records and measures more.
 
     Attributes:
         added_backends: Names that the backend module registered.
-        machine, commit, repo, settings, path: What is measured, how, and the records file.
+        machine, commit, repo, settings, path: As in the records, and their file.
         kept_configs: How many configs were found finished on all backends that are able.
-        failures: None here: what fails is in the records.
+        failures: Always empty: failures are in the records.
         host: The node that records say they are of; "" for this machine: see `places`.
 
     Args:
@@ -163,7 +163,7 @@ class BenchSession(ResultsFolder):
         settings: How to measure.
         fresh: Put finished records aside even if they could be kept.
         on_step: Called as launches finish, with the config's label and their number.
-        on_note: Called with a line for people: what was put aside, and that the machine is busy.
+        on_note: Called with a line for people: records put aside, a busy machine.
 
     Raises:
         RocattnError: On entering: another run writes to the folder, or it cannot be written.
@@ -193,7 +193,7 @@ class BenchSession(ResultsFolder):
         self.kept_configs = 0
 
     def identity(self) -> Identity:
-        """Return what a run that starts now is; a busy machine is announced here, where its records begin."""
+        """Return the identity of a run that starts now; also announce a busy machine, as its records begin here."""
         load = machine.load_average()
         if load > self.machine.cores / 2:
             self._on_note(f"the machine is busy (load {load:.1f} on {self.machine.cores} cores): times are disturbed")
@@ -226,9 +226,9 @@ class BenchSession(ResultsFolder):
 
         Args:
             suite: The suite of the records.
-            config: What to measure.
+            config: The problem.
             backends: Names.
-            facts: What the records say besides.
+            facts: Further facts for the records.
 
         Raises:
             RocattnError: When a record cannot be written; a backend's own failure is a record of status "failed".

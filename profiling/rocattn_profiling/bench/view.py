@@ -1,4 +1,4 @@
-"""How ``rocattn bench`` shows what it measured: tables for people, one JSON value for programs."""
+"""The output of ``rocattn bench``: tables for people, one JSON value for programs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def list_grids(*, as_json: bool) -> int:
 
 
 def speedups(records: Iterable[Record]) -> list[tuple[Record, stats.Speedup]]:
-    """Return, for every backend measured beside another, its speed-up over the first one of its pair."""
+    """Return, for every backend measured side by side with others, its speed-up over the first of them."""
     first: dict[tuple[str, str], Record] = {}
     ratios = []
     for record in records:
@@ -59,7 +59,7 @@ def speedups(records: Iterable[Record]) -> list[tuple[Record, stats.Speedup]]:
 def as_json(session: BenchSession | FleetSession, records: list[Record]) -> dict[str, Any]:
     """Return everything that was measured as JSON-ready values; see docs of the record and summary classes.
 
-    Of a fleet, ``machine`` is None and ``machines`` are listed, each with its ceilings; what is compared in
+    Of a fleet, ``machine`` is None and ``machines`` are listed, each with its ceilings; each of the
     ``speedups`` is of one of them.
     """
     measured = [record for record in records if record.launches]
@@ -140,7 +140,7 @@ def _digits(value: float) -> str:
 
 
 def _ceiling(summary: stats.Summary) -> str:
-    """Return the percentage of the ceiling that is nearer, and which one that is."""
+    """Return the percentage of the nearer ceiling, and its name."""
     shares = {"GEMM": summary.gemm_pct or 0.0, "memory": summary.memory_pct or 0.0}
     name = max(shares, key=lambda key: shares[key])
     mark = " ?" if summary.above_ceiling else ""
@@ -212,7 +212,7 @@ def _fault(check: Check) -> str:
 
 
 def print_summary(session: BenchSession | FleetSession, records: list[Record]) -> None:
-    """Print what the percentages refer to, what was skipped or wrong, and where the records are."""
+    """Print the ceilings, what was skipped or wrong, and where the records are."""
     if disturbance := _disturbance(records):
         say(disturbance)
     places = by_place(records)

@@ -1,4 +1,4 @@
-"""What machine and which commit a measurement belongs to, and what the machine or the container has left right now."""
+"""The machine and commit that a measurement belongs to, and the resources that machine or container has left now."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def thread_environment(threads: int) -> dict[str, str]:
 
     glibc's allocator gives freed memory back, or not, by where it happens to lie: the same code then pays for page
     faults in each call, or never (1.84 times the time was seen, the same in every process of an environment). It is
-    told to keep up to 1 GiB.
+    configured to keep up to 1 GiB.
     """
     names = [f"{name}_NUM_THREADS" for name in ("BLIS", "MKL", "OMP", "OPENBLAS", "ROCATTN")]
     counts = dict.fromkeys([*names, "VECLIB_MAXIMUM_THREADS"], str(threads))
@@ -185,7 +185,7 @@ def _slug(text: str) -> str:
 def gpu_facts() -> dict[str, str]:
     """Return the name, target and drivers of the first GPU that this process may use; empty without one.
 
-    Asked in another process, once: a broken driver must not take the measuring one with it. The stand-in is no GPU.
+    Queried once, in another process: a broken driver must not crash the measuring one. The stand-in does not count.
     """
     answer = probe()
     if not answer.devices or answer.devices[0].is_stand_in:
@@ -211,7 +211,7 @@ def blas_name() -> str:
 
 
 def kernel_compiler() -> str:
-    """Return what the kernels of cpu-flash are compiled with and for, or "" where they cannot be."""
+    """Return the compiler and instruction set of cpu-flash's kernels, or "" where they cannot be compiled."""
     try:
         return f"{choose_host_compiler().version}, {host_isa()}"
     except ToolchainError:
@@ -238,7 +238,7 @@ def this_machine() -> Machine:
 
 
 def _git(repo: Path, *arguments: str) -> str:
-    """Return what git prints of a repository, or "" when it is missing or fails."""
+    """Return the output of a git command in a repository, or "" when git is missing or fails."""
     try:
         return git(repo, *arguments)
     except RevisionError:

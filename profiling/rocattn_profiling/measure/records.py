@@ -24,7 +24,7 @@ SCHEMA = 1
 Status = Literal["measured", "skipped", "failed"]
 """Measured; left out on purpose; or the backend crashed or raised."""
 _LONGEST_NS = 1e18  # 31 years; nothing takes 0, either: rates are work over time
-_LARGEST = 1e300  # JSON has no inf: what stands for it is the largest number
+_LARGEST = 1e300  # JSON has no inf: the largest number stands for it
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         factor: The factor of the rule (2 for outputs, 3 for gradients).
         rows_checked, rows: Query rows compared, of how many; large outputs are sampled.
         what: The tensor with the worst error: "out", "lse", "dq", "dk" or "dv".
-        ratio: That error over what the rule allows, at its worst; ``ok`` is ratio <= 1.
+        ratio: That error over the allowed one, at its worst; ``ok`` is ratio <= 1.
     """
 
     ok: bool
@@ -75,7 +75,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def not_finite(self) -> bool:
-        """Whether there is NaN or inf where float64 has none, or the other way round: then the error is no number."""
+        """Whether there is NaN or inf where float64 has none, or vice versa: then the error is not a number."""
         return self.max_abs_error > _LARGEST
 
 
@@ -122,9 +122,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         ceilings: Measured limits of this machine in the same run: ``gemm_tflops``, ``memory_gbps``.
         skipped: Why it was skipped or failed, with the size that did not fit; empty if it was measured.
         pair: Identifies records measured interleaved in the same launches; they may be compared sample by sample.
-        option: What of the command line selects it, for a suite that is no grid: ``--modules gemma``.
-        extra_flops, extra_bytes: What is timed beside the config's attention: a module's projections.
-        layers: Layers of the model that are like this one, for a suite that is a model; else 0.
+        option: The option that selects it, for a suite that is not a grid: ``--modules gemma``.
+        extra_flops, extra_bytes: Work timed in addition to the config's attention: a module's projections.
+        layers: How many layers of the model have this config, for a suite that is a model; else 0.
         host: The node's name, where a job of a fleet measured it; see `Place`.
     """
 
@@ -162,14 +162,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def why_not(self) -> str:
-        """Why there are no samples, for people; empty where there are some."""
+        """Why there are no samples, for people; empty if there are."""
         if self.status == "failed":
             return f"failed: {self.skipped}"
         return self.skipped or ("" if self.launches else "nothing was measured")
 
     @property
     def id(self) -> str:
-        """What makes a record the same measurement: suite, backend and config."""
+        """Identifies the measurement: suite, backend and config."""
         return f"{self.suite}/{self.backend}/{self.label}"
 
 
@@ -253,7 +253,7 @@ def by_place(records: Iterable[Record]) -> dict[Place, list[Record]]:
 
 
 def place_names(places: Iterable[Place]) -> dict[Place, str]:
-    """Return a name of each place that no other one has: what tells two of the same name apart is added to it."""
+    """Return a unique name for each place: to equal names, the facts that differ are added."""
     places = list(dict.fromkeys(places))
     alike: dict[str, list[Place]] = {}
     for place in places:

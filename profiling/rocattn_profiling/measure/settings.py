@@ -1,4 +1,4 @@
-"""How a bench measures, and what makes two runs the same measurement."""
+"""How a bench measures, and when two runs are the same measurement."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What all records of one file share.
+    """What all records of one file have in common.
 
     Attributes:
         commit, machine: As in the records; no machine for a fleet's, whose records are of many.
-        code: Hash of the measured source text, which tells two states of a dirty tree apart.
-        settings: What of `Settings` decides what a sample means.
+        code: Hash of the measured source text, which distinguishes two states of a dirty tree.
+        settings: The part of `Settings` that determines the meaning of a sample.
     """
 
     commit: Commit | None
@@ -68,7 +68,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, commit: Commit | None, machine: Machine | None, settings: Settings) -> Identity:
         """Return the identity of a run that starts now."""
         values = msgspec.to_builtins(settings)
-        for name in ("time_limit_s", "quick"):  # they decide what is measured, not what a sample means
+        for name in ("time_limit_s", "quick"):  # they select what is measured, not the meaning of a sample
             del values[name]
         return cls(commit=commit, code=code_hash(settings.backend_module), machine=machine, settings=values)
 
@@ -81,7 +81,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             return None
 
     def difference(self, old: Identity | None) -> str:
-        """Say in what the records of an older run differ from this run; "" when they do not."""
+        """Return how the records of an older run differ from this run; "" when they do not."""
         if old is None:
             return "an unknown commit and machine"
         if self.machine != old.machine:
@@ -115,7 +115,7 @@ def import_backends(module: str) -> list[str]:
             sys.path.append(here)
         try:
             import_module(module)
-        except (Exception, SystemExit) as error:  # a script ends where it is imported, with a status that is not ours
+        except (Exception, SystemExit) as error:  # a script may exit when it is imported, with its own status
             text = " ".join(str(error).split())
             raise RocattnError(
                 f"cannot import the backend module {module!r}: {type(error).__name__}: {text}"
@@ -128,7 +128,7 @@ def code_hash(module: str = "") -> str:
     files = [Path(file)] if module and (file := import_module(module).__file__) else []
     files.append(Path(__file__).parents[1] / "workloads/modules.py")  # timed, as the library is
     roots = [Path(str(rocattn.__file__)).parent]
-    with suppress(ToolchainError):  # an installation without kernel sources can still bench what needs none
+    with suppress(ToolchainError):  # without kernel sources, backends that need none can still be benched
         roots.append(kernel_root())
     for root in roots:
         files += [path for path in sorted(root.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]

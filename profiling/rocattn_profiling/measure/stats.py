@@ -1,7 +1,7 @@
 """Numbers computed from records: summaries, rates against this machine's ceilings, and speed-ups with intervals.
 
 Pure functions, without numpy. Percentiles are those of all samples of all launches together; rates use the median,
-because contention only ever adds time and a mean carries it. Whatever is said with an interval takes the process
+because contention only ever adds time and a mean carries it. Every interval takes the process
 launch as its unit: samples of one launch share its memory layout and its disturbances and are not independent
 (research behind the gate: pooled samples turned up to 28 % of identical pairs into "differences").
 """
@@ -39,7 +39,7 @@ _WHOLE_PCT = 100
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a record says, in numbers.
+    """A record in numbers.
 
     Attributes:
         launches, samples: How many of each.
@@ -77,7 +77,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def above_ceiling(self) -> bool:
-        """Whether a share of a ceiling is no share (`ABOVE_CEILING` says how that comes)."""
+        """Whether the record exceeds a ceiling (`ABOVE_CEILING` explains how)."""
         return max(self.gemm_pct or 0, self.memory_pct or 0) > _WHOLE_PCT
 
 

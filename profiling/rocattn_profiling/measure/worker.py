@@ -47,7 +47,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 def run_worker(module: str, job: bytes, env: dict[str, str], timeout_s: float) -> Reply | Crash:
-    """Do a job in a fresh process and return what it reports; nothing of the process is left then.
+    """Do a job in a fresh process, of which nothing is left afterwards, and return its report.
 
     (A signal that lands while the process is being made leaves it to end by itself: its input closes, its parent is not
     there.)
@@ -83,7 +83,7 @@ def _converse(process: Popen[bytes], pipe: IO[bytes], job: bytes, deadline: floa
         process.stdin.write(job)
         process.stdin.close()
     except BrokenPipeError:
-        pass  # it died before reading: the empty answer below says so
+        pass  # it died before reading: the empty reply below shows that
     received = b""
     # Not until the end of the file: a process that the backend left behind may hold the pipe open.
     while not received.endswith(b"\n"):
@@ -94,7 +94,7 @@ def _converse(process: Popen[bytes], pipe: IO[bytes], job: bytes, deadline: floa
         if not chunk:
             break
         received += chunk
-    with suppress(TimeoutExpired):  # it has reported: what still runs at its exit is not waited for
+    with suppress(TimeoutExpired):  # it has reported: its exit handlers are not waited for any longer
         process.wait(max(0.0, min(_EXIT_S, deadline - time.monotonic())))
     return received
 
@@ -137,7 +137,7 @@ def serve(perform: Callable[[bytes, Callable[[str], None]], Any], failed: Callab
     """Read the job from stdin, do it, write the result: a line of JSON on the pipe that the command line names.
 
     Args:
-        perform: Does the encoded job and returns what to report; told a function that notes the backend at work.
+        perform: Does the encoded job and returns its report; its second argument records the backend at work.
         failed: Makes a report of why that raised.
     """
     result_fd, state_fd = (int(word) for word in sys.argv[1:3])

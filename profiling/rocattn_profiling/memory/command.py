@@ -29,7 +29,7 @@ one KV head: then cpu holds all scores at once. With more KV heads it works thro
 Lengths are keys, and query tokens too unless --seq-q fixes those.
 
 exit status: 0 measured, and the theory is right
-             1 the allocators count something else than the theory says (by 5 % and 64 KiB)
+             1 the allocators' count contradicts the theory (by more than 5 % and 64 KiB)
              3 a backend failed; nothing was measured, or nothing of a backend that --backend names
              4 usage or environment error"""
 

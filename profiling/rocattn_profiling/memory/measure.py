@@ -1,4 +1,4 @@
-"""Measuring memory: one fresh process a length and backend, and what all of them show together.
+"""Measure memory: one fresh process per length and backend, and fits over all of them.
 
 A process measures the peak memory of one call, as the allocators count it and as the kernel sees it. On the CPU the
 allocators are numpy's, which reports every array to tracemalloc, and that of the CPU kernels, which counts for itself;
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 GPU_STANDARD = "gpu-standard"
 """How the standard path of the gpu backend is called here: a configuration of it, not a backend."""
 STANDARD = {"gpu": GPU_STANDARD, GPU_STANDARD: "", "cpu": ""}
-"""What a backend's memory is compared with; "cpu" for those that are not listed, nothing for standard attention."""
+"""The backend that a backend's memory is compared with; "cpu" unless listed, none for standard attention."""
 ALLOWED_PCT, ALLOWED_BYTES = 5.0, 1 << 16
 _GIVE_BACK = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
-"""glibc then returns what is freed, and the resident set is what is in use (not so where times are measured)."""
+"""With these, glibc returns freed memory, so the resident set is the memory in use. (Not where times are measured.)"""
 _TIMEOUT_S = 600.0
 
 
@@ -69,7 +69,7 @@ class MemoryPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def difference_pct(self) -> float:
-        """Theory over what the allocators counted, as a change in percent."""
+        """Theory over the allocators' count, as a change in percent."""
         return 100 * (self.theory.total / self.allocated_bytes - 1) if self.allocated_bytes else 0.0
 
     @property
@@ -79,14 +79,14 @@ class MemoryPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryFit(msgspec.Struct, frozen=True, kw_only=True):
-    """What the points of one backend say together.
+    """A fit through the points of one backend.
 
     Attributes:
         backend: As in `MemoryPoint`.
         growth: Of the allocators' peak; None with too few lengths.
         longest: Tokens that fit in the budget by theory.
-        longest_theory_bytes: What they take by theory.
-        longest_measured_bytes: What the measured sizes let expect there; None with too few lengths.
+        longest_theory_bytes: Their memory by theory.
+        longest_measured_bytes: Their memory extrapolated from the measured sizes; None with too few lengths.
         worst_difference_pct: The largest |theory over measured - 1|, in percent; None if nothing was measured.
     """
 
@@ -103,7 +103,7 @@ class Reduction(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         total_pct: Of the whole peak.
-        workspace_pct: Of what is allocated beside inputs and outputs.
+        workspace_pct: Of everything allocated but inputs and outputs.
     """
 
     backend: str
@@ -114,7 +114,7 @@ class Reduction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryStudy(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything `rocattn memory` says.
+    """The result of `rocattn memory`.
 
     Attributes:
         config: The first config (`AttentionConfig.to_dict`); only its length varies.
@@ -135,7 +135,7 @@ class MemoryStudy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure: `AttentionConfig.to_dict`, a backend, and the rest as in `bench.launch.LaunchJob`."""
+    """The input of a process: `AttentionConfig.to_dict`, a backend, and the rest as in `bench.launch.LaunchJob`."""
 
     config: dict[str, Any]
     backend: str
@@ -144,7 +144,7 @@ class MemoryJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryResult(msgspec.Struct, kw_only=True):
-    """What one call took, in bytes.
+    """The memory of one call, in bytes.
 
     Attributes:
         allocated_bytes: The allocators' peak: inputs, outputs and workspace. Of the GPU's memory for the gpu backend.
@@ -158,7 +158,7 @@ class MemoryResult(msgspec.Struct, kw_only=True):
 
 
 def allocator_peak(backend: Backend, call: Callable[[], object]) -> int:
-    """Return the most bytes that the allocators behind a backend held during a call, what was there before included.
+    """Return the most bytes that a backend's allocators held during a call, including those held before.
 
     tracemalloc must be tracing. The native kernels allocate once, while all arrays of a call are there, so that the
     two peaks add up.
@@ -215,12 +215,12 @@ def _perform(encoded: bytes, mark: Callable[[str], None]) -> MemoryResult:
 
 
 class MeasuredBackend:
-    """A backend, or the standard path of the gpu backend, as its memory is asked for.
+    """A backend, or the standard path of the gpu backend.
 
     Attributes:
         name: Its name here.
         backend: The backend of this process.
-        environment: What else the measuring process must be told.
+        environment: Further variables for the measuring process.
     """
 
     def __init__(self, name: str) -> None:
@@ -260,10 +260,10 @@ def measure_memory(
         budget_bytes: For which the longest sequence is sought.
         keep_queries: Leave query tokens as they are.
         backend_module: Module that registers further backends, imported by each process.
-        on_step: Called after each measurement, with what it was.
+        on_step: Called after each measurement, with its name.
 
     Raises:
-        NoBackendError: For a name that is no backend's.
+        NoBackendError: For an unknown name.
     """
     subjects = [MeasuredBackend(name) for name in names]
     configs = {length: memory_model.at_length(config, length, keep_queries=keep_queries) for length in lengths}
@@ -348,7 +348,7 @@ def _fit(
 
 
 def reductions(points: Sequence[MemoryPoint]) -> list[Reduction]:
-    """Return what each backend saves against standard attention, at the lengths that both were measured at."""
+    """Return each backend's savings against standard attention, at the lengths that both were measured at."""
     measured = {(point.backend, point.length): point for point in points if point.status == "measured"}
     savings = []
     for (name, length), point in measured.items():
@@ -371,9 +371,9 @@ def reductions(points: Sequence[MemoryPoint]) -> list[Reduction]:
 
 
 def disagreements(study: MemoryStudy) -> list[MemoryPoint]:
-    """Return the points whose allocators counted something else than the theory says.
+    """Return the points whose allocators' count contradicts the theory.
 
-    Small Python objects are counted too: they may be `ALLOWED_BYTES` beside `ALLOWED_PCT`.
+    Small Python objects are counted too, so `ALLOWED_BYTES` are tolerated in addition to `ALLOWED_PCT`.
     """
     measured = [point for point in study.points if point.status == "measured"]
     return [
@@ -384,7 +384,7 @@ def disagreements(study: MemoryStudy) -> list[MemoryPoint]:
 
 
 def usable_backends() -> list[str]:
-    """Return what is measured unless backends are named: all that work here, and both paths of a real GPU."""
+    """Return the default backends: all that work here, and both paths of a real GPU."""
     names = []
     for backend in BACKENDS:
         if backend.is_stand_in or not backend.available():

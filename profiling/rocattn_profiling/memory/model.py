@@ -1,4 +1,4 @@
-"""What memory attention needs by theory, how measured memory grows with the sequence, and how long a sequence fits.
+"""Attention's memory by theory, its measured growth with the sequence, and the longest sequence that fits.
 
 Pure functions of configs and numbers. Everything is in bytes asked for from an allocator; a process needs more (the
 interpreter, libraries, pages that are only partly used).
@@ -40,8 +40,8 @@ class Theory(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         inputs: q, k, v and options; backward: dout, out and LSE too.
         outputs: out (and LSE if returned); backward: dq, dk, dv.
-        workspace: What the backend allocates beside them at its peak (`Backend.workspace_bytes`).
-        scores: What of the workspace are scores or weights of [.., Sq, Sk] (`Backend.score_bytes`).
+        workspace: The backend's own peak allocation (`Backend.workspace_bytes`).
+        scores: The part of the workspace for scores or weights of [.., Sq, Sk] (`Backend.score_bytes`).
     """
 
     inputs: int
@@ -61,7 +61,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         exponent, low, high: The exponent and its 95 % interval: the exponents whose best fit is not worse than the
             best of all by more than the F distribution allows (a profile of the sum of squares). The numbers are
-            exact, so the interval says how far the growth is from a pure power, not how noisy it was.
+            exact, so the interval shows how far the growth is from a pure power, not its noise.
         fixed_bytes, factor: As in the formula.
         misfit_pct: Root mean square of the relative residuals, in percent.
         lengths: How many.
@@ -77,7 +77,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def theory(config: AttentionConfig, backend: Backend) -> Theory:
-    """Return what one call of a backend on a config needs by its formulas."""
+    """Return the memory of one call of a backend on a config by its formulas."""
     wide = 8 if config.dtype == "float64" else 4
     options = config.mask_bytes + wide * config.num_heads * (config.alibi + config.sinks)
     lse = 4 * config.batch * config.num_heads * config.seq_q
@@ -151,7 +151,7 @@ def _fit_power(x: Numbers, y: Numbers, power: float) -> tuple[float, float, floa
 
 
 def extrapolate(lengths: Sequence[int], sizes: Sequence[float], length: int) -> float | None:
-    """Return what measured sizes let expect at another length; None if they are too few, or lie on no such curve.
+    """Extrapolate measured sizes to another length; None with too few points or a poor fit.
 
     A straight line in S if that is within `LINEAR_PCT` of every size, else a parabola, by relative least squares. A
     power law bends where a linear and a quadratic part meet, a polynomial does not; but a parabola through what is

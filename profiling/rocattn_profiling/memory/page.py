@@ -1,4 +1,4 @@
-"""The memory report: what `rocattn memory` measured as a page, as Markdown and as JSON; pure functions of the study."""
+"""The memory report: a study as a page, as Markdown and as JSON; pure functions of the study."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ WIDEST = 1.0
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """What the templates show.
+    """The input of the templates.
 
     Attributes:
-        study: What was measured.
+        study: The measurements.
         made_ms: When.
         charts: Peak memory against length by `CHART_SIZES`; empty where nothing was measured.
     """
@@ -72,7 +72,7 @@ def markdown(report: MemoryReport) -> str:
 
 
 def to_json(report: MemoryReport) -> dict[str, Any]:
-    """Return the study as JSON-ready values, with what tables compute from it."""
+    """Return the study as JSON-ready values, with the numbers that tables compute from it."""
     content: dict[str, Any] = msgspec.to_builtins(report.study)
     for values, point in zip(content["points"], report.study.points, strict=True):
         values |= {"theory_bytes": point.theory.total, "difference_pct": point.difference_pct}
@@ -81,7 +81,7 @@ def to_json(report: MemoryReport) -> dict[str, Any]:
 
 
 def describe(study: MemoryStudy) -> str:
-    """Return what was measured in a few words."""
+    """Describe the measured problem in a few words."""
     config = AttentionConfig.from_dict(study.config)
     parts = [f"batch {config.batch}"]
     parts.append(f"{count(config.num_heads, 'head')} with {count(config.num_kv_heads, 'KV head')}")
@@ -103,7 +103,7 @@ def exponent_text(growth: Growth | None) -> str:
 
 
 def model_text(fit: MemoryFit) -> str:
-    """Return what measured sizes let expect at the longest sequence, against the theory."""
+    """Return the memory extrapolated to the longest sequence, against the theory."""
     if fit.longest_measured_bytes is None or not fit.longest_theory_bytes:
         return "" if fit.growth is None or not fit.longest else "no such curve"
     change = 100 * (fit.longest_measured_bytes / fit.longest_theory_bytes - 1)
@@ -111,7 +111,7 @@ def model_text(fit: MemoryFit) -> str:
 
 
 def reduction_of(study: MemoryStudy, backend: str) -> Reduction | None:
-    """Return what a backend saves at the longest length that standard attention was measured at, too."""
+    """Return a backend's savings at the longest length at which standard attention was measured, too."""
     return max((r for r in study.reductions if r.backend == backend), key=lambda r: r.length, default=None)
 
 

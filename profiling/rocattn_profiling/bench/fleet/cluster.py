@@ -2,7 +2,7 @@
 
 submitit writes the job scripts, carries the call to the node and keeps the logs. Its own watch over jobs is not used:
 it asks only ``sacct``, which clusters without an accounting database do not have, every ten minutes, and takes a
-preempted job for one that will run again. Here one ``squeue`` tells of all jobs, and ``sacct`` only how one ended.
+preempted job for one that will run again. Here one ``squeue`` lists all jobs, and ``sacct`` only says how one ended.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _PATIENCE_S = 1800.0
 
 
 class ClusterError(RocattnError):
-    """A cluster that is not there, or does not take a job; one line that says what to do."""
+    """Raised when there is no cluster, or it rejects a job; one line that says what to do."""
 
 
 class Wanted(NamedTuple):
-    """What each job asks for.
+    """The resources that each job requests.
 
     Attributes:
         minutes: After which it is ended.
@@ -77,7 +77,7 @@ class Cluster:
 
     Args:
         logs: Folder for scripts, calls and logs; on Slurm one that all nodes see.
-        wanted: What each job asks for.
+        wanted: The resources that each job requests.
     """
 
     pause_s: float
@@ -100,7 +100,7 @@ class Cluster:
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # what sbatch said is in the error too
+            with contextlib.redirect_stderr(io.StringIO()):  # the error contains the output of sbatch
                 job = self._executor.submit(function, argument)
         except (FailedJobError, FailedSubmissionError, OSError) as error:
             raise ClusterError(f"the cluster does not take the job: {_one_line(error)}") from error
@@ -120,7 +120,7 @@ class Cluster:
             return ""
 
     def log(self, job_id: str) -> str:
-        """Return what a job wrote to its log of errors."""
+        """Return a job's error log."""
         path = self._job(job_id).paths.stderr
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -178,7 +178,7 @@ class LocalCluster(Cluster):
         return None
 
     def cancel(self, job_id: str) -> None:
-        """Interrupt what minds the job, which ends it; end what is left of both."""
+        """Interrupt the job's supervisor, which ends the job; then kill whatever is left of both."""
         process = self._controller(job_id)
         if process is None:
             return
@@ -190,11 +190,11 @@ class LocalCluster(Cluster):
                 with contextlib.suppress(psutil.Error):
                     each.kill()
             psutil.wait_procs(left, timeout=_ENDING_S)
-        self.poll([job_id])  # Popen is told, which otherwise takes it for running
+        self.poll([job_id])  # so that Popen does not take it for running
 
 
 class SlurmCluster(Cluster):
-    """Jobs of Slurm: ``sbatch`` takes them, ``squeue`` and ``sacct`` tell of them, ``scancel`` ends them."""
+    """Slurm jobs: submitted by ``sbatch``, listed by ``squeue`` and ``sacct``, cancelled by ``scancel``."""
 
     pause_s = 5.0
     same_machine = False
@@ -257,7 +257,7 @@ class SlurmCluster(Cluster):
         """Return the state in which a job ended that squeue no longer lists."""
         said = _ask(["sacct", "--noheader", "--allocations", "--parsable2", "--format=State", f"--jobs={job_id}"])
         words = (said or "").split()
-        return words[0] if words else ENDED  # no accounting database: what the job left tells
+        return words[0] if words else ENDED  # no accounting database: the job's files show how it ended
 
     def cancel(self, job_id: str) -> None:
         """Have Slurm end a job."""
@@ -291,7 +291,7 @@ def _python() -> str:
 
 
 def _ask(command: list[str]) -> str | None:
-    """Return what a command of Slurm prints; None if it fails or does not answer."""
+    """Return the output of a Slurm command; None if it fails or times out."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

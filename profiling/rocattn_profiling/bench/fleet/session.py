@@ -1,11 +1,11 @@
-"""Benching on many machines: one job a unit, each into a folder of its own; what is finished is taken over here.
+"""Benching on many machines: one job per unit, each in its own folder; finished results are merged here.
 
 A unit is what must be measured side by side (a config on its backends) or is added up (the layers of a model's pass).
 ``records.jsonl`` and ``session.json`` are as `rocattn bench` writes them, but records are of many machines and say so.
-Beside them, ``jobs/<unit>/`` holds what one job was given, measured and printed.
+``jobs/<unit>/`` holds the input, the records and the output of one job.
 
-The submitter keeps no state that is not in these files. Killed, it is started again: it takes over what was finished
-meanwhile, waits for the jobs that still run, and submits what is missing.
+The submitter keeps all its state in these files. When it is restarted after a kill, it merges what was finished
+meanwhile, waits for the jobs that still run, and submits the rest.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 _JOB = "job.json"
 _LOGS = "logs"
 _TAKEN = {"BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "PREEMPTED", "REVOKED", "TIMEOUT"}
-"""States in which what a job wrote last is what its end did to it, not why it came."""
+"""States in which a job's last output is a consequence of its end, not the cause."""
 _ARRIVAL_S = 30.0
 """How long a file that a node wrote may take to be seen here: network file systems keep old folder listings."""
 
@@ -107,7 +107,7 @@ class FleetSession(ResultsFolder):
     Args:
         out: The folder, as in `ResultsFolder`; on Slurm one that all nodes see.
         settings: How to measure.
-        cluster: Makes the cluster, told the folder of its logs and whether only to look at old jobs.
+        cluster: Opens the cluster, given the folder of its logs.
         kind: The cluster's kind, which jobs are remembered with.
         max_jobs: At most so many are submitted and not over.
         gpus: How many each job has to itself; on one machine they are dealt out here.
@@ -154,7 +154,7 @@ class FleetSession(ResultsFolder):
         self._told = ""
 
     def identity(self) -> Identity:
-        """Return what a run that starts now is: of no one machine."""
+        """Return the identity of a run that starts now, which has no single machine."""
         return Identity.of(self.commit, None, self.settings)
 
     def keep(self, records: list[Record]) -> None:
@@ -162,7 +162,7 @@ class FleetSession(ResultsFolder):
         self._known = records
 
     def _put_aside(self, why: str) -> None:
-        """Move the records of another run to ``older/``, and end its jobs: they measure what is no longer asked for."""
+        """Move the records of another run to ``older/``, and end its jobs: nobody wants their results any more."""
         super()._put_aside(why)
         jobs = [submitted for path in self._folder.glob(f"*/{_JOB}") if (submitted := _read(path, Submitted))]
         mine = {submitted.job for submitted in jobs if submitted.cluster == self._kind}
@@ -172,7 +172,7 @@ class FleetSession(ResultsFolder):
         if running:
             self._on_note(f"cancelled {len(running)} jobs of the older run")
         for folder in (path.parent for path in self._folder.glob(f"*/{TASK}")):
-            shutil.rmtree(folder, ignore_errors=True)  # what they finished has been moved aside
+            shutil.rmtree(folder, ignore_errors=True)  # their finished records have been moved aside
 
     def measure(self, units: Sequence[FleetUnit]) -> dict[FleetUnit, list[Record]]:
         """Return the records of each unit, in order of configs and backends; none of those in `failures`.
@@ -249,7 +249,7 @@ class FleetSession(ResultsFolder):
         return task is not None and task.settings.time_limit_s < self.settings.time_limit_s
 
     def _take_left_behind(self, unit: FleetUnit) -> None:
-        """Take over what a job left whose submitter was gone."""
+        """Merge the results of a job whose submitter was gone."""
         folder = self._folder / unit.name
         if _read(folder / DONE, Done) is not None:
             self._merge(unit, folder)
@@ -299,7 +299,7 @@ class FleetSession(ResultsFolder):
         return ",".join(free[: self._gpus])
 
     def _collect(self, unit: FleetUnit, job: str, state: State) -> None:
-        """Take over what a job that is over has measured, or why it has not."""
+        """Merge the records of a job that is over, or note why it left none."""
         folder = self._folder / unit.name
         done = self._arrived(folder) if state.word in {"COMPLETED", ENDED} else _read(folder / DONE, Done)
         if done is not None:
@@ -346,7 +346,7 @@ def _side_by_side(unit: FleetUnit, label: str, records: Sequence[Record]) -> lis
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:
-    """Return what a file of JSON says; None if it is not there or not whole."""
+    """Decode a JSON file; None if it is missing or incomplete."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError):
@@ -359,7 +359,7 @@ _OTHER_FILTERS = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORD
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A unit: what is compared or added up, and is therefore measured by one job.
+    """A unit as a job reads it: compared or added up, and therefore measured by one job.
 
     Attributes:
         suite, backends: As in the records.
@@ -367,7 +367,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         settings, commit: As the submitter's.
         code: Hash of the source text that is to be measured.
         library: Folder that rocattn must be imported from.
-        gpus: What the job is to see of its machine's GPUs, as ROCR_VISIBLE_DEVICES; "" where the cluster says it.
+        gpus: The GPUs that the job may see, as ROCR_VISIBLE_DEVICES; "" where the cluster sets it.
         named: Whether records say which node they are of.
     """
 
@@ -384,14 +384,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job that came to its end leaves: the node, and how many lines of records there are."""
+    """What a job leaves on completion: the node, and the number of record lines."""
 
     host: str
     records: int
 
 
 class UnitSession(BenchSession):
-    """A session in a unit's folder, which says of its records what the task says."""
+    """A session in a unit's folder, whose records have the task's commit and host."""
 
     file = "measured.jsonl"  # reports look for records.jsonl, and these are not all of them
 
@@ -425,19 +425,19 @@ def perform(folder: str) -> None:
 
 
 def _ended(number: int, _frame: FrameType | None) -> None:
-    """End the job as its cluster asks, at once: the sampling processes got the signal too, and their backend none."""
+    """End the job at once, as its cluster asks: a sampling process got the signal too, so no backend is to blame."""
     sys.exit(f"the job got {signal.Signals(number).name}: its time was over, or it was cancelled")
 
 
 def node_name() -> str:
-    """Return the node's name, as the cluster knows it where it says so."""
+    """Return the node's name, by preference the cluster's."""
     return os.environ.get("SLURMD_NODENAME") or platform.node()
 
 
 def see_own_gpus(gpus: str) -> None:
     """Leave one filter of GPUs in the environment of this process and its children.
 
-    ROCR_VISIBLE_DEVICES renumbers what is left from 0, and HIP then applies its own three filters to the new numbers.
+    ROCR_VISIBLE_DEVICES renumbers the remaining ones from 0; HIP then applies its own three filters to the new numbers.
     Slurm (without a GPU type in its configuration) and submitit set several of them to the same old number, which
     hides every GPU but the first.
     """

@@ -90,7 +90,7 @@ def test_contradictions_are_refused_in_words(changes, said):
     assert said in str(caught.value)
 
 
-def test_the_largest_factors_are_taken_and_what_is_left_out_follows_from_the_rest():
+def test_bounds_are_inside_and_omitted_sizes_have_defaults():
     """The bounds themselves are inside; KV heads are the query heads, V's head dimension is D."""
     config = AttentionConfig(batch=1, num_heads=6, seq_q=5, seq_k=7, head_dim=8, softcap=1e30, scale=-1e30)
     assert (config.num_kv_heads, config.head_dim_v) == (6, 8)

@@ -295,7 +295,7 @@ def three(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [1e-39, 2.0**-101, 2.0**127, 3.3e38, -np.inf, np.nan])
 @pytest.mark.parametrize("where", [0, 1, 2])
-def test_an_element_that_has_no_exact_parts_touches_only_what_it_must(where, value, dtype):
+def test_inexact_element_affects_only_its_row_head_or_feature(where, value, dtype):
     """In Q its row, in K its head, in V its feature: the rest is as if it were 1, whatever unit computes it."""
     clean = three(dtype)
     clean[where][0, 1, 33, 7] = 1
@@ -317,7 +317,7 @@ def test_an_element_that_has_no_exact_parts_touches_only_what_it_must(where, val
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [2.0**-101, 2.0**127, np.nan])
 @pytest.mark.parametrize("where", ["dout", "lse"])
-def test_a_row_of_the_backward_pass_that_has_no_exact_parts_leaves_the_others(where, value, dtype):
+def test_inexact_row_leaves_other_gradients_unchanged(where, value, dtype):
     """Its own dq is what it must be, and so are dk and dv, in which it takes part; the rest is that of a clean row."""
     q, k, v = three(dtype)
     out, lse = rocattn.attention(q, k, v, layout="BHSD", return_lse=True, backend="cpu-flash")
@@ -355,7 +355,7 @@ def test_far_exponents_are_as_exact_as_near_ones(powers, dtype):
 
 @pytest.mark.skipif(host_isa() != "amx", reason="this CPU has no matrix unit")
 @pytest.mark.parametrize("stack", [0, 8192])
-def test_a_kernel_that_refuses_the_matrix_unit_leaves_the_vectors(stack):
+def test_vectors_are_used_when_linux_refuses_amx(stack):
     """As Linux does where a signal stack is too small for its registers: the results keep the rule."""
     script = f"""
 import ctypes, sys

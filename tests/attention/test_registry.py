@@ -153,7 +153,7 @@ def test_no_backend_error_lists_every_reason(registry):
 
 
 @pytest.mark.parametrize("answer", [False, None, "no"])
-def test_an_answer_without_a_reason_is_refused_by_the_backends_name(registry, answer, monkeypatch):
+def test_answer_without_a_reason_is_refused(registry, answer, monkeypatch):
     """A bare False would end in an AttributeError where its reason is wanted."""
     monkeypatch.setattr(registry.get("slow"), "supports", lambda _config: answer)
     with pytest.raises(ConfigError, match=f"backend 'slow' answers {answer!r}: it must answer a rocattn.Support"):

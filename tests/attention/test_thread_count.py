@@ -71,7 +71,7 @@ def test_a_cgroup_quota_is_read(tmp_path):
         (None, {"cpu.max": "100000 100000"}, 1 << 20),
     ],
 )
-def test_the_quota_of_the_own_group_and_of_those_around_it_counts(monkeypatch, tmp_path, groups, files, cpus):
+def test_quotas_of_all_enclosing_cgroups_count(monkeypatch, tmp_path, groups, files, cpus):
     """Control groups 2 with every ancestor's limit, 1 of a host and of a container, and none."""
     written = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     for name, text in (written if groups is None else {**written, "proc/self/cgroup": groups}).items():

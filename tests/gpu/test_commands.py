@@ -161,7 +161,7 @@ def test_a_kernel_that_does_not_compile_is_status_1_and_named(tmp_path, capsys, 
 
 
 @pytest.mark.usefixtures("kernel_cache")
-def test_an_interrupted_build_keeps_what_is_finished_and_goes_on(tmp_path, capsys, monkeypatch):
+def test_interrupted_build_resumes(tmp_path, capsys, monkeypatch):
     """Ctrl-C leaves whole files and no manifest; the next run makes the rest."""
     path, out = plan_file(tmp_path, capsys, "--standard"), tmp_path / "out"
     command = ["kernels", "build", "--plan", str(path), "--out", str(out), "--jobs", "1"]

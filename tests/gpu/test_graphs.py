@@ -50,7 +50,7 @@ arrays = Arrays()
 """
 
 
-def test_a_graph_computes_what_is_in_the_arrays_when_it_is_launched(hostgpu):
+def test_graph_computes_from_the_arrays_at_launch(hostgpu):
     """Captured with an empty pool; on any stream; its memory is its own until it is closed, then the device's again."""
     code = """
 with capture(runtime, mine) as graph:
@@ -84,7 +84,7 @@ print(json.dumps(found))
     }  # fmt: skip
 
 
-def test_what_cannot_be_captured_is_refused_and_loses_nothing_else(hostgpu):
+def test_refused_capture_loses_nothing_else(hostgpu):
     """Before HIP is asked where that is known, else with HIP's reason; the next capture works, no memory is lost."""
     code = """
 def attempt(action, on=mine):
@@ -126,7 +126,7 @@ print(json.dumps(found))
     }  # fmt: skip
 
 
-def test_in_somebody_else_s_capture_a_plan_takes_the_caller_s_workspace(hostgpu):
+def test_foreign_capture_needs_the_callers_workspace(hostgpu):
     """The pool would not know how long the graph lives: without one the run is refused, and the capture goes on."""
     code = """
 room = hip.malloc(prepared.workspace_bytes)

@@ -125,7 +125,7 @@ show(reason=BACKENDS.get("gpu").available().reason)
     assert reason.endswith(ends)
 
 
-def test_without_a_gpu_driver_choosing_a_backend_leaves_hip_alone(tmp_path):
+def test_choosing_a_backend_without_a_driver_loads_no_hip(tmp_path):
     """Nothing of HIP is loaded, so the process may fork, and the CPU's first call does not wait for it."""
     if driver_loaded():
         pytest.skip("this machine has a GPU driver")
@@ -141,7 +141,7 @@ print("amdhip" in open("/proc/self/maps").read())
     assert done.stdout.split("\n")[:2] == ["[]", "False"], done.stderr
 
 
-def test_broken_rocm_packages_are_a_reason_and_leave_the_cpu_alone(tmp_path):
+def test_broken_rocm_packages_leave_the_cpu_backends(tmp_path):
     """hip-python asks the package rocm_sdk for the library first, and hands on what that raises."""
     pytest.importorskip("rocm.bindings.util.paths")
     code = """
@@ -301,7 +301,7 @@ print("the parent goes on")
     assert parent == "the parent goes on"
 
 
-def test_a_real_device_comes_before_the_cpu_and_in_a_fork_says_why_not(stub):
+def test_real_device_comes_first_but_not_in_a_fork(stub):
     """With a GPU that has a driver the gpu backend is chosen first; a forked child falls back with the reason."""
     code = """
 import rocattn.gpu.reasons

@@ -294,7 +294,7 @@ class OnRocm:
         return np.zeros((1, 2, 1, 8), np.float32).__dlpack__()
 
 
-def test_without_a_gpu_a_device_tensor_is_refused_with_the_reason():
+def test_device_tensor_without_a_gpu_is_refused():
     """The error is that of the gpu backend: why there is no device."""
     if rocattn.BACKENDS.get("gpu").available():
         pytest.skip("there is a GPU here")

@@ -158,7 +158,7 @@ def test_what_waits_is_refused_in_a_capture(graphs):
     assert graphs.end(stream)[0] == INVALIDATED
 
 
-def test_the_default_stream_is_not_captured_nor_used_beside_a_capture_that_it_waits_for(graphs):
+def test_default_stream_is_never_captured(graphs):
     """A stream that the default stream does not wait for leaves it alone."""
     lib, x, y = graphs.lib, graphs.floats(1), graphs.floats(2)
     assert lib.hipStreamBeginCapture(None, GLOBAL) == UNSUPPORTED
@@ -192,7 +192,7 @@ def fork(graphs, join):
     return status, graph, first, z
 
 
-def test_a_second_stream_takes_part_from_the_event_on_that_it_waits_for(graphs):
+def test_second_stream_joins_a_capture_by_its_event(graphs):
     """Its work is in the graph, and must come before the end."""
     status, graph, stream, z = fork(graphs, join=True)
     assert status == SUCCESS
@@ -225,7 +225,7 @@ def test_a_graph_whose_memory_is_gone_is_told(graphs):
     assert report.count("\n") == 1
 
 
-def test_a_graph_s_branches_work_beside_each_other_on_the_made_up_clock(standin):
+def test_branches_of_a_graph_overlap_in_time(standin):
     """The host launches it in one call; the branches' kernels overlap, what waits for both does not."""
     graphs = Graphs(standin("gfx1100", time="call=8000 copy=5000 memset=3000"))
     lib, stream, other = graphs.lib, graphs.stream(), graphs.stream()

@@ -69,7 +69,7 @@ def test_behind_other_work_a_launch_takes_its_own_time(clocked):
     assert [lib.hipEventQuery(start), lib.hipEventQuery(stop), lib.hipStreamQuery(stream)] == [SUCCESS] * 3
 
 
-def test_streams_work_beside_each_other_unless_something_orders_them(clocked):
+def test_streams_overlap_unless_ordered(clocked):
     """The default stream waits for blocking streams and they for it; an event makes one wait; others go on."""
     device, make = clocked
     lib, pointer, size = device.lib, device.empty(16), ctypes.c_size_t(16)

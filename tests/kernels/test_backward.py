@@ -102,7 +102,7 @@ def test_head_dimensions_up_to_256_agree_with_float64(standin, arch, dtype, fiel
 
 
 @pytest.mark.parametrize(("tiny", "head_dim"), [(True, 64), (False, 64), (False, 192)])
-def test_f16_loses_nothing_where_the_matrix_unit_takes_subnormals_for_0(standin, tiny, head_dim):
+def test_f16_survives_a_matrix_unit_without_subnormals(standin, tiny, head_dim):
     """CDNA 2: probabilities below 2^-14 count, and the factor that saves them makes no dS too large for f16."""
     config = AttentionConfig(**SIZES | {"batch": 1, "head_dim": head_dim}, dtype="float16", sinks=tiny)
     inputs = make_inputs(config)
@@ -169,7 +169,7 @@ def test_a_row_without_a_visible_key_has_no_gradient(standin):
 @pytest.mark.parametrize(
     ("arch", "dtype"), [("gfx90a", "float16"), ("gfx942", "bfloat16"), ("gfx1100", "float16"), ("gfx1201", "float32")]
 )
-def test_a_row_pushed_far_everywhere_has_the_gradients_of_equal_scores(standin, arch, dtype, value):
+def test_row_with_a_huge_mask_has_gradients_of_equal_scores(standin, arch, dtype, value):
     """Its scores and its LSE are the mask's value: beside it float32 holds neither the scores nor their number."""
     config = AttentionConfig(
         batch=1, num_heads=1, seq_q=37, seq_k=83, head_dim=32, dtype=dtype, direction="backward", layout="BHSD",
@@ -203,7 +203,7 @@ FLAT = {
 
 @pytest.mark.parametrize("case", FLAT)
 @pytest.mark.parametrize(("arch", "dtype"), TARGETS)
-def test_rows_whose_lse_is_large_have_the_gradients_of_their_softmax(standin, arch, dtype, case):
+def test_rows_of_large_lse_have_their_softmax_gradients(standin, arch, dtype, case):
     """Every third row's scores are equal and 1e6 (float16) to 1e10: their probabilities are not in the LSE any more."""
     fields = dict(FLAT[case])
     sign, sink = fields.pop("sign", 1), fields.pop("sink", None)

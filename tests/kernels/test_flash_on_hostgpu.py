@@ -162,7 +162,7 @@ def test_a_hidden_key_never_leaks(standin, arch, changes, value):
 
 
 @pytest.mark.parametrize("arch", ["gfx1100", "gfx1201", "gfx942", "gfx1030"])
-def test_an_infinite_value_reaches_only_the_rows_that_see_its_key(standin, arch):
+def test_infinite_value_reaches_only_rows_that_see_its_key(standin, arch):
     """V alone is infinite at one feature: rows that see the key become that infinity there and nowhere else."""
     config, inputs = problem("float16", causal=True)
     key = config.seq_k - 20
@@ -190,7 +190,7 @@ def visible_rows(config, inputs, key):
 
 
 @pytest.mark.parametrize("softcap", [None, 50.0])
-def test_small_weights_count_where_the_matrix_unit_drops_subnormals(standin, softcap):
+def test_small_weights_count_without_subnormals(standin, softcap):
     """gfx90a: 20000 keys that weigh 2^-15 of the first one's weight, together more than half of the output."""
     config, inputs = problem(
         "float16", batch=1, num_heads=1, num_kv_heads=1, seq_q=33, seq_k=20000, head_dim=8, head_dim_v=8, scale=1.0,

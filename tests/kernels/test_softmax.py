@@ -143,7 +143,7 @@ def test_several_waves_combine_through_lds(run, columns, wave):
     agree(run(scores, out="f32", block=256, wave=wave, blocks=1), scores, "f32")
 
 
-def test_a_row_without_a_visible_key_gives_zeros_and_minus_infinity(run):
+def test_row_without_a_visible_key_is_zero(run):
     """All -inf is 0 and LSE -inf, not NaN; so is a row of no columns."""
     probs, lse = run(np.full((ROWS, 33), -np.inf, np.float16), gap=7)
     assert (probs == 0).all()
@@ -154,7 +154,7 @@ def test_a_row_without_a_visible_key_gives_zeros_and_minus_infinity(run):
 
 @pytest.mark.parametrize("out", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("columns", [37, 1061])
-def test_a_hidden_score_gives_minus_zero_and_an_improbable_one_zero(run, columns, out):
+def test_hidden_score_is_minus_zero_improbable_one_zero(run, columns, out):
     """pv_matmul leaves out the V rows of hidden keys by that sign, in every path and dtype."""
     scores = draw(columns, np.float32)
     scores[5] = -200.0

@@ -93,7 +93,7 @@ def test_a_damaged_entry_is_made_again(tmp_path, damage):
     assert ContentCache(tmp_path).get_or_make(KEY, fail) == FILES
 
 
-def test_an_unusable_folder_is_replaced_with_one_line_of_warning(tmp_path, caplog):
+def test_unusable_folder_is_replaced_with_a_warning(tmp_path, caplog):
     """A folder that cannot be made is no failure: a temporary one serves this process, and is said once."""
     (tmp_path / "file").touch()
     root = tmp_path / "file" / "cache"

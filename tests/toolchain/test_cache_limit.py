@@ -122,7 +122,7 @@ def test_within_the_limit_nothing_goes_and_0_is_no_limit(tmp_path, monkeypatch):
     assert all(folder.exists() for folder in folders)
 
 
-def test_parallel_users_of_a_cache_that_shrinks_all_the_time_get_whole_entries(tmp_path, monkeypatch):
+def test_readers_of_a_shrinking_cache_get_whole_entries(tmp_path, monkeypatch):
     """Three processes read while this one removes everything again and again: some is made anew, nothing is wrong."""
     keys = [key(number) for number in range(6)]
     command = [sys.executable, "-c", READER, str(tmp_path), " ".join(keys)]

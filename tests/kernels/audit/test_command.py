@@ -155,7 +155,7 @@ def test_pins_of_an_architecture_without_kernels_are_asked_away(audit, tmp_path)
     assert "gfx9999.json holds the marks of a merge conflict" in audit("--check-pins", "--pins", pins)[2]
 
 
-def test_an_architecture_of_which_nothing_compiles_any_more_is_worse(audit, tmp_path, monkeypatch):
+def test_architecture_that_no_longer_compiles_is_worse(audit, tmp_path, monkeypatch):
     """Its pins are compared, too."""
     pins, all_facts = tmp_path / "pins", shipped.facts_of_all
 
@@ -183,7 +183,7 @@ def test_pins_of_another_compiler_are_not_measured(audit, tmp_path):
     assert "worse:" not in out
 
 
-def test_pins_that_cannot_be_read_are_told_before_anything_is_compiled(audit, tmp_path, monkeypatch):
+def test_unreadable_pins_fail_before_compilation(audit, tmp_path, monkeypatch):
     """A conflict in one file ends it at once, in one line; the kernels of other architectures would take minutes."""
     pins = tmp_path / "pins"
     audit("--write-pins", "--pins", pins)
@@ -390,7 +390,7 @@ def test_the_launch_of_a_file_can_be_said(audit, code):
     assert "not known" not in err
 
 
-def test_a_choice_of_architectures_that_leaves_nothing_says_what_there_is(audit, code):
+def test_empty_choice_of_architectures_lists_the_others(audit, code):
     """A file for another processor is not an empty one."""
     status, _, err = audit(*code, "--arch", "gfx942", "gfx950")
     assert status == 3

@@ -26,7 +26,7 @@ def test_equal_audits_have_no_difference():
     assert (found.findings, found.compared, found.unchanged) == ([], 1, 1)
 
 
-def test_a_new_spill_is_worse_and_its_scratch_is_not_counted_twice():
+def test_new_spill_and_its_scratch_are_one_finding():
     """Spilled VGPRs and the memory they go to are one thing; the sentence has the numbers and the place."""
     after = facts(vgpr_spills=12, scratch=52, cost=loop(scratch=6), vgprs=190)
     kinds, text = findings(facts(), msgspec.structs.replace(after, spills=spilled(after, 6)))
@@ -170,7 +170,7 @@ def test_products_computed_twice_are_no_more_work():
 
 
 @pytest.mark.parametrize(("factor", "kinds"), [(2, []), (2.2, ["issue cycles"])])
-def test_another_tile_of_a_kernel_of_others_is_compared_for_the_same_work(factor, kinds):
+def test_foreign_kernel_with_another_tile_is_normalised_by_work(factor, kinds):
     """Triton's BLOCK_M: twice the products for the same K and V; nothing but the FLOPs says that the tile is larger."""
     changes = {"variant": "", "choices": ""}
     larger = loop(plain=round(300 * factor), matrix=round(64 * factor), flops=524288)
@@ -259,7 +259,7 @@ def test_kernels_of_one_side_only_are_said():
     assert compare(audit(facts(), facts(variant="f16 D=64")), audit(facts()), partial=True).findings == []
 
 
-def test_a_kernel_that_no_longer_compiles_is_worse_with_the_reason():
+def test_kernel_that_no_longer_compiles_is_worse():
     """It is missing, but not because it was taken away."""
     after = msgspec.structs.replace(audit(), problems=[Problem("too much LDS", "flash_attention f16 D=128", "gfx1100")])
     (one,) = compare(audit(facts()), after).findings
@@ -307,7 +307,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders():
     assert found.findings[0].sentence.startswith("flash_attention f16 D=128 on gfx1100 (new/h1/k.hsaco): 6 -> 5")
 
 
-def test_the_one_of_several_that_has_another_path_is_still_found():
+def test_kernel_with_a_new_path_is_still_paired():
     """A changed kernel of Triton has another folder; it is the one that is left."""
     before = audit(facts(file="c/h1/k.hsaco"), facts(file="c/h2/k.hsaco"))
     after = audit(facts(file="c/h3/k.hsaco", vgprs=241), facts(file="c/h2/k.hsaco"))
@@ -315,7 +315,7 @@ def test_the_one_of_several_that_has_another_path_is_still_found():
     assert [(one.severity, one.metric, one.file) for one in found.findings] == [("worse", "occupancy", "c/h3/k.hsaco")]
 
 
-def test_a_kernel_that_more_files_have_now_is_compared_with_its_own():
+def test_kernel_in_a_second_file_is_paired_with_the_first():
     """The file that was there is compared; the one that has come is new."""
     before = audit(facts(file="x/a.hsaco"), subject="base")
     found = compare(before, audit(facts(file="y/b.hsaco"), facts(file="y/a.hsaco", vgprs=241)))

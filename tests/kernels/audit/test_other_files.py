@@ -80,7 +80,7 @@ def test_kernels_of_one_name_are_told_apart_by_their_files(audit, tmp_path):
         assert f"matmul.amdgcn\\[gfx90a:xnack{sign}\\]" in text
 
 
-def test_scratch_that_grows_as_the_kernel_runs_is_said_to_be_a_lower_bound(audit, tmp_path):
+def test_growing_stack_makes_scratch_a_lower_bound(audit, tmp_path):
     """Recursion and calls through pointers: the number is what the compiler could see."""
     said = "scratch: its stack grows as it runs (recursion, calls through pointers), 0 bytes at least"
     path = kernel(tmp_path / "k.s", "k", "gfx1100")
@@ -150,7 +150,7 @@ def test_people_read_names_of_cxx_and_programs_symbols(audit, tools, tmp_path):
         "import sys\nwhile True: print('x' * 4096)\n",
     ],
 )
-def test_a_program_that_fails_leaves_the_symbol_and_the_next_one_is_asked(tools, monkeypatch, code):
+def test_failing_demangler_leaves_the_symbol_to_the_next(tools, monkeypatch, code):
     """Symbols are anybody's: some unfold to more than there is memory."""
     if "sleep" in code:
         monkeypatch.setattr(cxx_names, "_TIMEOUT_S", 0.5)

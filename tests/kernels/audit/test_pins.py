@@ -90,7 +90,7 @@ def test_an_improvement_is_found_too(pinned):
     assert severities(found)[0] == ("better", "occupancy", "flash_attention f16 D=128")
 
 
-def test_missing_and_new_kernels_are_said_and_a_subset_is_not_missing(pinned):
+def test_missing_and_new_kernels_but_not_of_a_quick_audit(pinned):
     """A quick audit has few of the kernels: then none is missing."""
     some = audit(facts(), facts(kernel="mask", variant=""))
     assert severities(check_pins([pinned], some)) == [
@@ -212,7 +212,7 @@ def test_every_shipped_kernel_is_pinned_and_nothing_else():
     assert pinned == {(one.arch, one.name) for one in shipped_kernels(TESTED)}
 
 
-def test_names_of_shipped_kernels_are_the_problems_not_the_tiles():
+def test_shipped_kernels_are_named_by_problem_not_tile():
     """Each is another problem: no two variants of an architecture share a name."""
     kernels = shipped_kernels(TESTED)
     assert len({(one.arch, one.name) for one in kernels}) == len(kernels)

@@ -209,7 +209,7 @@ class TestLoopsWithoutMatrixProducts:
             one.mnemonic for block in path for one in function.blocks[block].instructions if one.mnemonic[0] == "v"
         ] == ["v_fmac_f32_e32"]
 
-    def test_of_ways_that_load_the_one_with_the_widest_loads_is_usual(self):
+    def test_usual_path_has_the_widest_loads(self):
         """The next tile is fetched, not only what stands beside it."""
         function = read([
             ".LBB0_1:", WMMA, "s_cbranch_scc0 .LBB0_3", "global_load_b32 v1, v9, s[0:1]", "s_branch .LBB0_4",
@@ -307,7 +307,7 @@ class TestMasksOfAllLanes:
         ("s_nop 0", ".LBB0_1"),
     ],
 )
-def test_the_loop_over_tiles_of_a_persistent_kernel_is_not_the_hot_one(stored, hot):
+def test_persistent_kernels_tile_loop_is_not_hot(stored, hot):
     """Though the ends of the inner loop's pipeline give it more products of its own: it stores what those sum up."""
     function = read([
         ".LBB0_1:", WMMA, ".LBB0_2:", WMMA, WMMA, "s_cbranch_scc1 .LBB0_2",

@@ -165,7 +165,7 @@ class TestWhatIsNotKnown:
         (function,) = parse_assembly("\t.type\tf,@function\nf:\n.Lfunc_end0:\n")
         assert loop_cost(function, "gfx942") is None
 
-    def test_the_target_of_the_text_is_the_default_and_features_are_passed_over(self):
+    def test_texts_target_is_the_default_without_features(self):
         """An architecture that is named goes before it."""
         function = function_of("gfx1100", WMMA)
         assert (loop_cost(function, "").arch, loop_cost(function, "").matrix_cycles) == ("gfx1100", 32)
@@ -207,7 +207,7 @@ class TestWhatIsNotKnown:
         assert (cost.lds_bytes, len(cost.notes)) == (128, 1)
         assert "inner loops on the way (1)" in cost.notes[0]
 
-    def test_a_function_that_is_no_kernel_does_not_say_its_wave_size(self):
+    def test_device_function_has_no_wave_size(self):
         """On GPUs that have two."""
         (function,) = parse_assembly("\t.type\tf,@function\nf:\n\tv_mov_b32 v0, 0\n\ts_setpc_b64 s[30:31]\n")
         assert "wave size: 64 is assumed" in " ".join(loop_cost(function, "gfx1100").notes)
@@ -258,7 +258,7 @@ def test_our_kernels_spend_on_products_what_the_peak_allows(compiled, arch):
 
 
 @pytest.mark.parametrize(("head_dim", "budget_pct"), [(64, 76), (128, 86)])
-def test_the_budget_of_gfx1100_is_about_what_was_estimated_by_hand(compiled, head_dim, budget_pct):
+def test_gfx1100_matches_the_budget_made_by_hand(compiled, head_dim, budget_pct):
     """Matrix cycles of matrix and vector cycles: 256 of 336 and 512 of 592, 80 vector cycles a tile."""
     cost = kernel_cost(*compiled("gfx1100", head_dim))
     assert cost.serial_pct == pytest.approx(budget_pct, abs=4)

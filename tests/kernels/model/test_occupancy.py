@@ -53,7 +53,7 @@ def test_llvms_tests_are_answered_as_llvm_does():
     assert {case["arch"] for case in cases} >= {"gfx90a", "gfx950", "gfx1030", "gfx1100", "gfx1150", "gfx1200"}
 
 
-def test_the_hardware_differs_from_llvm_only_in_what_is_documented(monkeypatch):
+def test_hardware_differs_from_llvm_only_as_documented(monkeypatch):
     """With LLVM's granule of LDS, its trap handler and its rounding up, our rules give its number in all but one case.
 
     That one has more LDS than a block can have: it runs nowhere, and LLVM calls that one wave.

@@ -53,7 +53,7 @@ def test_a_buffer_that_is_not_the_stack_stays_global_memory(start, arch, scratch
     assert counts.units[Pipe.SCRATCH] == 0
 
 
-def test_what_is_counted_does_not_depend_on_what_was_read_before():
+def test_counts_do_not_depend_on_earlier_texts():
     """The same text of an instruction is the stack in one kernel and a buffer in another."""
     plain = read("", ACCESSES.format("s[24:27]"))
     stack = read(MOVED, ACCESSES.format("s[24:27]"))

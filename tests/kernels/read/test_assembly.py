@@ -58,11 +58,11 @@ class TestCounts:
         "modifiers",
         ["quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf", "row_shr:1", "row_half_mirror", "dpp8:[7,6,5,4,3,2,1,0]"],
     )
-    def test_a_dpp_modifier_makes_a_vector_instruction_read_other_lanes(self, modifiers):
+    def test_dpp_modifier_makes_an_instruction_cross_lane(self, modifiers):
         """Whether or not the mnemonic says so."""
         assert counted(f"\tv_add_f32 v1, v2, v3 {modifiers}").roles == {Role.CROSS_LANE: 1}
 
-    def test_spills_count_as_scratch_whatever_instruction_makes_them(self):
+    def test_spills_count_as_scratch_by_any_instruction(self):
         """Targets without scratch instructions reach the stack through the buffer of the first four scalars."""
         counts = counted(
             "\tbuffer_store_dword v40, off, s[0:3], 0 offset:4    ; 4-byte Folded Spill",

@@ -182,7 +182,7 @@ def test_an_architecture_that_is_not_known_is_said_shortly(said, of, tmp_path):
     assert max(len(occupancy), len(cycles)) < 90
 
 
-def test_a_block_that_the_kernel_is_not_compiled_for_has_no_occupancy(tmp_path):
+def test_block_beyond_the_kernels_limit_has_no_occupancy(tmp_path):
     """The launch would fail."""
     (one,) = facts(tmp_path, WHOLE.format(8, 8), block=512)
     assert one.occupancy is None
@@ -213,7 +213,7 @@ def test_what_a_text_does_not_say_is_neither_gone_nor_new(tmp_path):
     assert changes(none, whole)[0] == [("worse", "spills")]
 
 
-def test_scratch_of_a_text_without_metadata_is_not_said_to_be_for_no_spill(tmp_path):
+def test_scratch_without_metadata_may_be_for_spills(tmp_path):
     """A descriptor says how much private memory there is, not what it is for."""
     private = "\t\t.amdhsa_private_segment_fixed_size {}\n"
     texts = [
@@ -231,7 +231,7 @@ def test_scratch_of_a_text_without_metadata_is_not_said_to_be_for_no_spill(tmp_p
     assert row(rounded)[2] == "24"
 
 
-def test_what_registers_and_lds_cost_is_not_said_where_the_waves_are_not_known(tmp_path):
+def test_register_changes_without_occupancy_are_notes(tmp_path):
     """Without a block there is no occupancy, so nobody knows whether a wave is lost."""
     lds = "\t\t.amdhsa_group_segment_fixed_size {}\n"
     texts = [

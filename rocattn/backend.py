@@ -1,4 +1,4 @@
-"""What a backend is: what it is given, what it computes, and how it answers whether it can."""
+"""The interface of a backend: its operands, the methods it implements, and its answers to "can you compute this?"."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def length_problem(config: AttentionConfig) -> str:
 
 
 class Operands(NamedTuple):
-    """What a backend reads: views of the caller's arrays, and the options that carry data.
+    """The inputs of a backend: views of the caller's arrays, and the options that carry data.
 
     Attributes:
         q: [B, H, Sq, D].
@@ -82,14 +82,14 @@ class Backend(ABC):
 
     @abstractmethod
     def workspace_bytes(self, config: AttentionConfig) -> int:
-        """Return the memory the backend allocates at its peak beside inputs and outputs, in bytes."""
+        """Return the backend's peak allocation in bytes, inputs and outputs excluded."""
 
     def score_bytes(self, config: AttentionConfig) -> int:  # noqa: ARG002 - of a backend that never holds scores
-        """Return what of the workspace are attention scores or weights [.., Sq, Sk], in bytes; 0 unless overridden."""
+        """Return the bytes of the workspace that hold scores or weights [.., Sq, Sk]; 0 unless overridden."""
         return 0
 
     def expect(self, kv_bytes: int) -> None:  # noqa: B027 - most have nothing to get ready
-        """Get ready for a forward call that is still being checked: it may follow at once, or not at all.
+        """Prepare for a forward call whose arguments are still being checked; it may follow at once or not at all.
 
         Args:
             kv_bytes: The size of K in bytes, unchecked.
@@ -115,7 +115,7 @@ class Backend(ABC):
 
 
 def checked(backend: Backend, answer: Any) -> Support:
-    """Return a backend's answer, or raise ConfigError if it is none: a bare False has no reason to show."""
+    """Return a backend's answer, or raise ConfigError if it is not a `Support`: a bare False carries no reason."""
     if not isinstance(answer, Support):
         raise ConfigError(f"backend {backend.name!r} answers {answer!r}: it must answer a rocattn.Support")
     return answer

@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 _SUMS = "SHA256SUMS"
 FRESH_S = 3600.0
 """An entry that was used within so many seconds stays, whatever the limit."""
-_PRUNED = "pruned"  # its time is the last look at all entries, of which there are tens of thousands
+_PRUNED = "pruned"  # modified at the last scan over all entries, of which there are tens of thousands
 
 
 def cache_folder() -> Path:

@@ -1,4 +1,4 @@
-"""Keeping a cache folder small: what was not used for longest goes first, once there is more than a limit.
+"""Bound the size of a cache folder by evicting the least recently used entries.
 
 Any number of processes may use the folder meanwhile. An entry is a folder with a file whose modification time is its
 last use, and a lock file beside it. It is removed only while nobody holds that lock and nobody used it lately; a
@@ -24,12 +24,12 @@ DEFAULT_GIB = 4.0
 PARTIAL = ".partial-"
 """In the name of a folder that is being written or removed; one that is this old was left by a killed process."""
 STALE_S = 24 * 3600.0
-_AFTER = 0.9  # of the limit is left, so that the next entry does not cost another look at all of them
+_AFTER = 0.9  # of the limit is left, so that the next entry does not trigger another scan
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One entry of a cache: its folder, the file that tells its last use, and the bytes that it takes on the disk."""
+    """A cache entry: its folder, the file whose modification time is its last use, and its size on disk."""
 
     folder: Path
     mark: Path
@@ -61,11 +61,11 @@ def _given_gib(text: str) -> float | None:
 
 
 def entries(folders: Iterable[Path], mark: str) -> Iterator[CacheEntry]:
-    """Yield the entries among folders; what others remove meanwhile is left out.
+    """Yield the entries among folders; skip those that other processes remove meanwhile.
 
     Args:
         folders: Where entries may be; files, and folders half-made, are none.
-        mark: The name of the file that tells the last use.
+        mark: The name of the file whose modification time is the last use.
     """
     for folder in folders:
         if PARTIAL in folder.name:
@@ -94,7 +94,7 @@ def _disk_bytes(item: os.DirEntry[str]) -> float:
 
 
 def used(mark: Path, after_s: float = 600.0) -> None:
-    """Note that an entry was used just now; nothing to do if that is noted, or where nothing can be written."""
+    """Record that an entry was used just now, unless that was recorded lately or the folder is read-only."""
     with contextlib.suppress(OSError):
         if time.time() - mark.stat().st_mtime > after_s:
             os.utime(mark)
@@ -124,7 +124,7 @@ def shrink(candidates: Iterable[CacheEntry], *, fresh_s: float, keep: int | None
 
 
 def _remove(entry: CacheEntry) -> bool:
-    """Remove an entry that is still what it was when it was looked at; says whether it did."""
+    """Remove an entry unless it was used since it was listed; return whether it was removed."""
     away = entry.folder.with_name(f"{entry.folder.name}{PARTIAL}removed-{os.getpid()}")
     with _lock(entry.folder.with_suffix(".lock")) as held:
         try:
@@ -138,7 +138,7 @@ def _remove(entry: CacheEntry) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what is left over in a folder of entries: folders half-made or half-removed, locks of nothing."""
+    """Remove leftovers from a folder of entries: partial folders, and locks whose entry is gone."""
     for path in folder.iterdir():
         try:
             if time.time() - path.stat().st_mtime < STALE_S:
@@ -155,7 +155,7 @@ def sweep(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[bool]:
-    """Try to hold a lock, without waiting; says whether it is held."""
+    """Try to take a lock without waiting; yield whether it was acquired."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=0)

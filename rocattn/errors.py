@@ -1,4 +1,4 @@
-"""What can go wrong, as types that also derive from the builtin a caller would catch anyway; why a program failed."""
+"""Exception types, which also derive from the builtin a caller would catch, and the reasons of failed programs."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def signal_name(number: int) -> str:
 
 
 def complaint(output: str, otherwise: str = "it printed nothing") -> str:
-    """Return the line that says why a program failed, by the shape of what it printed.
+    """Return the line of a program's output that explains its failure.
 
     After a Python traceback that is the exception's line. Other programs name the error first and may go on with
     advice: the first line with ``error:``, or else of the shape ``program: what is wrong``. Without these it is the
     last line.
 
     Args:
-        output: What the program printed, standard error last where both are there.
-        otherwise: Returned when that is nothing.
+        output: The program's output, standard error last if both are given.
+        otherwise: Returned for empty output.
     """
     lines = [line.rstrip() for line in output.splitlines() if line.strip()]
     if not lines:

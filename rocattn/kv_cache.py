@@ -1,4 +1,4 @@
-"""KV caches that grow without copying: what decoding keeps of the tokens before, in reserved memory or in blocks.
+"""KV caches that grow without copying: keys and values of past tokens, in reserved memory or in blocks.
 
 Both hold numpy arrays; their sizes are fixed when they are made.
 

@@ -1,4 +1,4 @@
-"""The backend registry: who can run a config, who cannot and why, and who is chosen."""
+"""The backend registry: which backends can run a config, why others cannot, and which one is selected."""
 
 from __future__ import annotations
 

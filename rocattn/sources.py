@@ -1,4 +1,4 @@
-"""Where the kernel sources are: inside the installed package, or at the top level of a checkout."""
+"""Locate the kernel sources: inside the installed package, or at the top level of a checkout."""
 
 from __future__ import annotations
 

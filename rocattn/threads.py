@@ -1,4 +1,4 @@
-"""How many threads the CPU kernels use: what the user says, else what the machine grants this process."""
+"""The number of threads of the CPU kernels: set by the user, else by affinity and cgroup quota."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def thread_count() -> int:
 
 
 def count_problem() -> str:
-    """Return what is wrong with ``ROCATTN_NUM_THREADS``, or an empty string: calls pass over what is no count."""
+    """Return the problem with ``ROCATTN_NUM_THREADS``, or an empty string; calls ignore an invalid value."""
     text = os.environ.get(VARIABLE, "")
     if not text or _first_number(text):
         return ""

@@ -1,4 +1,4 @@
-"""The backends; importing this package registers all of them: "cpu", "cpu-flash" and "gpu"; each says if it works."""
+"""The backends. Importing this package registers all three: "cpu", "cpu-flash" and "gpu"; each reports if it works."""
 
 from rocattn.backends.cpu import CpuBackend
 from rocattn.backends.cpu_flash import CpuFlashBackend

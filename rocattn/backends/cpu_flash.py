@@ -1,7 +1,7 @@
 """The "cpu-flash" backend: native tiled attention, compiled for this CPU on first use (kernels/cpu).
 
-What is here is the call: views become pointers and strides, the library runs without the GIL. Arrays are used in place
-unless their last axis is strided or their data is not aligned; then they are copied first.
+This module makes the call: it turns views into pointers and strides and runs the library without the GIL. Arrays are
+used in place unless their last axis is strided or their data is misaligned; those are copied first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The "gpu" backend: HIP kernels through hip-python, flash attention where it can, the standard path elsewhere.
 
-What is computed how is the plan's business (`rocattn.gpu.plan`); here is who is asked, when, and with which arrays.
+The plan (`rocattn.gpu.plan`) decides which kernels run; this module finds the device and hands arrays to the plan.
 """
 
 from __future__ import annotations

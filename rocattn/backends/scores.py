@@ -1,4 +1,4 @@
-"""What numpy does to a block of scores: softcap, ALiBi, mask, causal and window, in that order.
+"""Score modifiers on a block of scores in numpy: softcap, ALiBi, mask, causal and window, in that order.
 
 The meanings fixed by the contract of `rocattn.attention` live here once for `cpu` and for the evaluation. A block is
 scores[nb, nh, R, C] for a range of batches, query heads, query rows and keys; `cpu` uses chunks of whole heads, the

@@ -1,4 +1,4 @@
-"""How a problem's options become kernel arguments, the same for every family of kernels.
+"""Kernel arguments from a problem's options, shared by all families of kernels.
 
 Shapes and strides come from the plan's buffers; an array that a problem does not have is a null pointer (u64 0).
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rocattn.gpu.launch import Arg, Buffer
 
 KERNEL_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
-"""What kernels call the dtypes they are compiled for."""
+"""The kernels' names of dtypes."""
 MASK_KINDS = {"bool": 1, "float32": 2, "float16": 3, "bfloat16": 4}
 """The value of ``mask_kind`` by the mask's dtype; 0 is no mask."""
 MAX_GRID_YZ = 65535

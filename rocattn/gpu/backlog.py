@@ -1,9 +1,9 @@
-"""Untimed work in front of what is timed, so that the GPU is still busy with it when the last timed launch is queued.
+"""Untimed work ahead of timed launches, so that the GPU is still busy when the last of them is queued.
 
-An idle GPU begins each launch when the host has queued it: the time between two events then holds the host's launching,
-which for the two short kernels of a decode step is more than the kernels take. How much work is enough depends on the
-GPU and the host, so it is not guessed: after the last timed launch the first event is asked whether the GPU has got
-there, and if it has, the same is done again behind twice the work.
+An idle GPU starts each launch as soon as the host has queued it, so the time between two events includes the host's
+launch overhead, which for the two short kernels of a decode step exceeds their own time. The right amount of work
+depends on GPU and host, so it is found by doubling: if the GPU has already reached the first event when the last timed
+launch is queued, the measurement is repeated behind twice the work.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from rocattn.gpu.runtime import Runtime
 
 SCRATCH_BYTES = 256 << 20
-"""What is filled at a time: 50 us at 5 TB/s, several times what the host takes to queue it."""
+"""Bytes of one fill: 50 us at 5 TB/s, several times the host's time to queue it."""
 MOST_FILLS = 1024
 
 
 class Backlog:
-    """Fills of scratch memory, of which as many are queued as were needed so far.
+    """Fills of scratch memory; queues as many as proved necessary so far.
 
     Used as a context manager, it gives the scratch memory back at the end.
 
@@ -66,7 +66,7 @@ class Backlog:
         self._hip.event_record(start, self._stream)
 
     def was_enough(self, start: int) -> bool:
-        """Say, right after the last timed launch, whether the GPU has not got to the first event; if it has, grow.
+        """Return, right after the last timed launch, whether the GPU has yet to reach the first event; double if not.
 
         Raises:
             GpuError: When no amount of work is enough.
@@ -83,7 +83,7 @@ class Backlog:
         return False
 
     def ahead_of(self, start: int, timed: Callable[[], None]) -> None:
-        """Queue what is timed behind enough untimed work: again until it was enough.
+        """Queue the timed launches behind untimed work, repeating until there was enough of it.
 
         Args:
             start: The event at which the time begins.

@@ -1,4 +1,4 @@
-"""What can go wrong on the way to a GPU, as types; each text says what to do."""
+"""Exception types of the GPU backend; every message names a remedy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Launches of the flash kernels: which kernel, which tiles, how many splits, and the arguments in order.
 
-A forward pass is one prefill kernel, or, where few query rows meet many keys, ``flash_decode`` on pieces of the keys
-and ``flash_decode_combine``. Nothing here was measured on a GPU yet.
+A forward pass is one prefill kernel or, for few query rows and many keys, ``flash_decode`` on splits of the keys
+followed by ``flash_decode_combine``. Nothing here was measured on a GPU yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a launch plan is made of: pure data, with the JSON form that tools outside this project read too.
+"""Launch plans: pure data, with a JSON form that external tools read too.
 
 A plan names every kernel to run in order, with its grid, block and arguments; nothing in it depends on a device's
 memory. The runtime executes plans; dry runs, audits and emulators read the same ones.

@@ -1,6 +1,6 @@
-"""A file that says which plans a process ran, in order: how a profiler's dispatches find their attention problem.
+"""A log of the plans a process ran, in order, which maps a profiler's dispatches to attention problems.
 
-Each line is JSON. The first time that a plan runs it is there whole: ``{"process": pid, "plan": {…}, "number": n}``
+Each line is JSON. A plan's first run writes the whole plan: ``{"process": pid, "plan": {…}, "number": n}``
 (as `rocattn plan --json` has it); every run is a line ``{"process": pid, "ran": n}``. `rocattn profile` asks for it by
 the environment, so that the profiled command need not know of it.
 """

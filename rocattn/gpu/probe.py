@@ -1,4 +1,4 @@
-"""Looking for GPUs in a process of its own, for `rocattn doctor` and whoever must not initialise HIP itself."""
+"""Detect GPUs in a subprocess, for `rocattn doctor` and other callers that must not initialise HIP themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROBE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class GpuProbe:
-    """What was found: devices, or the reason there are none and what to do about it.
+    """The usable devices, or the reason why there are none with its remedy.
 
     Attributes:
         devices: Usable GPUs (or the stand-in) in HIP's order.

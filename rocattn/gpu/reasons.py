@@ -1,4 +1,4 @@
-"""Why there is no HIP runtime or no device, and what to do about it: texts found by looking at the machine."""
+"""Diagnose a missing HIP runtime or device: the reason and its remedy, from the state of the machine."""
 
 from __future__ import annotations
 

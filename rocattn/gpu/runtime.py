@@ -282,7 +282,7 @@ def _is_dense_output(buffer: Buffer) -> bool:
 
 
 class _Call:
-    """One launch with its argument block and what HIP wants to be told about it."""
+    """One launch with its argument block and the structure that passes it to HIP."""
 
     def __init__(self, launch: KernelLaunch, function: int) -> None:
         self._kernel = launch.kernel

@@ -1,4 +1,4 @@
-"""The one table of tile and wave choices of the flash kernels, with what each choice weighs.
+"""The table of tile sizes and wave counts of the flash kernels, with the reason for each choice.
 
 Nothing here was measured on a GPU yet: the choices follow from registers, LDS and instruction counts of the compiled
 kernels (`tests/kernels/test_flash_code_objects.py` holds them to their budgets) and from what peers settled on.

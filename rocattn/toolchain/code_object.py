@@ -1,7 +1,7 @@
-"""What an AMD code object says about its kernels: the metadata note and the kernel descriptors.
+"""The kernels of an AMD code object, from its metadata note and kernel descriptors.
 
-Both are described in LLVM's "User Guide for AMDGPU Backend". The files may be anybody's: what does not fit is one
-`ToolchainError`, and nothing in a file decides how much time or memory reading it takes.
+Both are described in LLVM's "User Guide for AMDGPU Backend". Files are untrusted: damage raises a
+`ToolchainError`, and time and memory are bounded whatever a file claims.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _UNHERMETIC = {"CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CCC_OVERRIDE_OP
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A compiler that was looked at: usable, or not with its reason.
+    """A candidate compiler: usable, or not for a reason.
 
     Attributes:
         kind: "ziglang" (the pinned one), "rocm", "clang" or "gcc".
@@ -61,7 +61,7 @@ class Compiler:
 
 
 def find_compilers() -> list[Compiler]:
-    """Return every compiler looked at, in the order of choice, with its GPU targets."""
+    """Return all candidate compilers in order of preference, with their GPU targets."""
     return [_with_targets(compiler) for compiler in _candidates()]
 
 
@@ -231,7 +231,7 @@ def _on_path(names: Sequence[str]) -> Iterator[str]:
 
 
 def _linker_of(driver: str) -> tuple[str, ...]:
-    """Return ld.lld beside a clang, or the one of its version, or any on PATH."""
+    """Return the ld.lld next to a clang, else that of its version, else any on PATH."""
     real = os.path.realpath(driver)
     suffix = re.search(r"-\d+$", real)
     beside = Path(real).parent / "ld.lld"
@@ -247,7 +247,7 @@ def _unusable(
 
 
 def _identified(kind: str, argv: tuple[str, ...], linker: tuple[str, ...], suffix: str = "") -> Compiler:
-    """Ask a compiler for its version; without a ``kind`` the answer tells."""
+    """Ask a compiler for its version; without a ``kind``, derive that from the answer."""
     try:
         banner = _ask([*argv, "--version"])
     except ToolchainError as error:

@@ -1,4 +1,4 @@
-"""The parts of a 64-bit little-endian ELF file that reading code objects takes; every offset and size is checked."""
+"""Read the parts of a 64-bit little-endian ELF file that code objects need; every offset and size is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compilation reads: the source and all it includes, found without a compiler, and the hash of such things."""
+"""The inputs of a compilation: a source and everything it includes, found without a compiler, and their hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audits: the facts of many kernels, of what a revision ships or of any files, as one record."""
+"""Audits: the facts of many kernels, shipped by a revision or read from files, in one record."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         schema: Of this record.
         rocattn: Version of the tool.
-        subject: What was looked at: "this checkout", a revision, or the files.
+        subject: "this checkout", a revision, or the files.
         rates: Which table of issue cycles was used: numbers from another one are not comparable.
         kernels: By architecture and name.
-        problems: What could not be looked at.
+        problems: Kernels and files that could not be audited.
     """
 
     schema: int = SCHEMA

@@ -1,4 +1,4 @@
-"""``rocattn kernels audit``: what the machine code says, of our kernels or of any file, and what changed."""
+"""``rocattn kernels audit``: analyse the machine code of our kernels or of any file, and compare it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ numbers, and asks for new pins after an improvement, too. What another compiler 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = _AUDIT
-    what = parser.add_argument_group("what to look at")
+    what = parser.add_argument_group("what to audit")
     what.add_argument("files", nargs="*", type=Path, metavar="FILE", help="other people's kernels, instead of ours")
     what.add_argument("--arch", nargs="+", default=[], metavar="GFX", help="only these architectures (default: all)")
     what.add_argument("--quick", action="store_true", help="of ours, only float16 at D = 128: one of each kernel")
@@ -230,7 +230,7 @@ def _write_pins(arguments: argparse.Namespace, audit: Audit) -> None:
 
 
 def _status(audit: Audit, comparison: Comparison | None, *, pinned: bool) -> int:
-    """Return 1 for what got worse (or pins that are not the truth), 3 for what could not be looked at or compared."""
+    """Return 1 for a regression (or outdated pins), 3 if kernels could not be audited or compared."""
     if comparison is not None:
         failing = ("worse", "better", "new", "missing") if pinned else ("worse",)
         if any(finding.severity in failing for finding in comparison.findings):

@@ -1,4 +1,4 @@
-"""Building kernels into a folder: code objects, assembly, and a manifest checked against the code itself."""
+"""Build kernels into a folder: code objects, assembly, and a manifest checked against the code."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Compilation:
 
     @property
     def label(self) -> str:
-        """What it is, for people."""
+        """A readable name."""
         defines = " ".join(f"{name}={value}" for name, value in self.defines.items())
         return f"{self.kernel} {self.arch} {defines}".rstrip()
 
@@ -108,7 +108,7 @@ class KernelEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What one build wrote: the content of ``manifest.json``."""
+    """The content of ``manifest.json``."""
 
     schema: int
     rocattn: str
@@ -142,7 +142,7 @@ def all_variants(archs: Sequence[str]) -> list[Compilation]:
 
 
 def variants_of(wanted: LaunchPlan) -> list[Compilation]:
-    """Return what a plan needs."""
+    """Return the compilations that a plan needs."""
     launches = {launch.code_object: launch for launch in wanted.launches}
     return [
         Compilation(each.kernel, each.source, each.symbol, each.defines, wanted.arch, each.args, each.block)
@@ -180,7 +180,7 @@ def build(
     """Compile variants (or take them from the cache) into a folder.
 
     Files appear once all are compiled. If one failed, or on Ctrl-C, there is no new manifest and no file is replaced,
-    as the earlier manifest describes those; what is new is there to be looked at.
+    as the earlier manifest describes those; new files are left for inspection.
 
     Args:
         variants: What to build.

@@ -1,8 +1,8 @@
-"""Two audits, kernel by kernel: what got worse by its consequence, what got better, and what does not matter.
+"""Compare two audits kernel by kernel: regressions, improvements, and changes without consequence.
 
-Numbers of machine code are exact, so there are no statistics: any change is reported, and how grave it is follows from
-what it does on the GPU. There is one finding for each physical quantity: registers and LDS are judged by the waves that
-they cost, instructions by the issue cycles of the hot loop.
+Machine code has exact numbers, so there are no statistics: every change is reported, with a severity that follows from
+its effect on the GPU. Each physical quantity has one finding: registers and LDS are judged by the waves that they cost,
+instructions by the issue cycles of the hot loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree 
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that differs.
+    """One difference.
 
     Attributes:
         severity: What it means.
@@ -46,7 +46,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             such kernel.
         arch, kernel: Where.
         before, after: The numbers, if there are any.
-        text: What happened and what it costs, as a kernel engineer would say it.
+        text: The change and its cost, in a kernel engineer's words.
         file: The kernel's source, or the file that it was read from.
         names_file: Whether the kernel's name alone does not say which it is.
         lines: Source lines of the hot loop that cost most, worst first; empty where there is no line table.
@@ -65,13 +65,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """What happened, and to which kernel."""
+        """The change, with the kernel's name."""
         where = f"{self.kernel} on {self.arch}" if self.kernel else self.arch
         return f"{where}{f' ({self.file})' if self.names_file else ''}: {self.text}"
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What two audits, or pins and an audit, differ in.
+    """The differences of two audits, or of pins and an audit.
 
     Attributes:
         base, head: What was compared.
@@ -99,7 +99,7 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
     Args:
         base: Before.
         head: Now.
-        partial: Whether the second looked at some kernels only, so that none counts as missing.
+        partial: Whether the second covers some kernels only, so that none counts as missing.
     """
     pairs = pairs_of(base, head)
     findings: list[Finding] = []
@@ -351,8 +351,8 @@ def _blown(pin: Pin, now: Pin) -> bool:
 def work_factor(pin: Pin, now: Pin, *, division_known: bool = True) -> float:
     """Return how much more work an iteration does than before, so that cycles are compared for the same work.
 
-    Where a kernel divides its problem in another way, FLOPs tell. Where it does not, more FLOPs alone are no more work
-    but waste; only if they and the bytes loaded grew alike is the loop taken as unrolled.
+    If a kernel divides its problem differently, the ratio of FLOPs is the factor. If not, extra FLOPs are waste rather
+    than work, unless the bytes loaded grew by the same factor: then the loop was unrolled.
 
     Args:
         pin: Before.
@@ -417,7 +417,7 @@ def _stale(arch: str) -> Finding:
 
 
 def problem_of(audit: Audit, name: str, arch: str) -> str:
-    """Return why an audit could not look at a kernel; "" if it says nothing of it."""
+    """Return why an audit failed for a kernel; "" if it did not."""
     return next((problem.text for problem in audit.problems if (problem.kernel, problem.arch) == (name, arch)), "")
 
 

@@ -1,4 +1,4 @@
-"""What the machine code of one kernel says: registers, spills, LDS, occupancy, and what its hot loop costs."""
+"""The facts of one kernel's machine code: registers, spills, LDS, occupancy, and the cost of its hot loop."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def kernel_facts(
     dynamic_lds_bytes: int = 0,
     unknown: tuple[str, ...] = (),
 ) -> KernelFacts:
-    """Put together what is known of a kernel.
+    """Assemble the facts of a kernel.
 
     Args:
         info: What its code object says.

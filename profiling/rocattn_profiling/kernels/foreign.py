@@ -1,8 +1,7 @@
-"""Facts of any file with AMD GPU kernels in it: what a compiler, Triton or a build system left behind.
+"""Facts of any file with AMD GPU kernels: the output of a compiler, Triton or a build system.
 
-What lies beside a file is used, too: Triton's JSON says which version compiled a kernel, and which block and how much
-LDS it is launched with; the assembly of the same build (``.s``, ``.amdgcn``) has the instructions where no disassembler
-is here.
+Neighbouring files are used, too: Triton's JSON has the compiler's version and the block and LDS of the launch; the
+assembly of the same build (``.s``, ``.amdgcn``) has the instructions if no disassembler is installed.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def facts_of_file(path: Path, launch: LaunchConfig) -> tuple[list[KernelFacts], 
 
     Args:
         path: A code object, a bundle, a program or library with kernels in it, or assembly text.
-        launch: As it was said; what was not may be beside the file.
+        launch: The launch as given; unknown parts may be in a neighbouring file.
     """
     name = name_of(path)
     try:
@@ -93,7 +92,7 @@ class _Triton(msgspec.Struct, frozen=True):
 
 
 def _triton_beside(path: Path) -> _Triton | None:
-    """Return what Triton's JSON beside a file says."""
+    """Return the content of Triton's JSON next to a file."""
     try:
         return msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=_Triton)
     except (OSError, ValueError):  # none, or another tool's; msgspec's errors are ValueErrors
@@ -139,7 +138,7 @@ class _Reader:
         return [], [f"{name_of(self._path)}: there is {what} in it"]
 
     def of_device(self, device: DeviceObject) -> list[KernelFacts]:
-        """Return the facts of a code object, with its code where a disassembler is here or assembly is beside it."""
+        """Return the facts of a code object, with its code if there is a disassembler or neighbouring assembly."""
         why = "the disassembly does not show this kernel"
         try:
             functions = {function.name: function for function in parse_assembly(disassemble(device))}
@@ -154,7 +153,7 @@ class _Reader:
         return kernels
 
     def _functions_beside(self, device: DeviceObject) -> dict[str, AssemblyFunction]:
-        """Return the functions of assembly text beside the file, if it says the same of its kernels."""
+        """Return the functions of a neighbouring assembly text, if its kernels have the same numbers."""
         for suffix in _TEXT:
             try:
                 texts = texts_of(decoded(self._path.with_suffix(suffix).read_bytes()))
@@ -190,6 +189,6 @@ class _Reader:
 
 
 def _same(mine: KernelInfo, other: KernelInfo) -> bool:
-    """Whether text and code object say the same of a kernel: else they are of different builds."""
+    """Whether text and code object agree on a kernel; else they are from different builds."""
     names = ("vgprs", "agprs", "sgprs", "vgpr_spills", "sgpr_spills", "lds_bytes", "scratch_bytes", "kernarg_bytes")
     return all(getattr(mine, name) == getattr(other, name) for name in names)

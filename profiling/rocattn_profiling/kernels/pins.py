@@ -1,4 +1,4 @@
-"""Pinned numbers: what each kernel cost when someone last looked, one line a kernel in a file of the repository."""
+"""Pins: each kernel's numbers as last accepted in review, a few lines per kernel in a file per architecture."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.kernels.facts import KernelFacts
     from rocattn_profiling.revisions.git import Revision
 
-# Which kernels a revision ships, and with which macros, is said by its own code, run in a process of its own.
+# A revision's own code lists the kernels that it ships and their macros, in a process of its own.
 _LIST = """
 import json, sys
 try:
@@ -64,7 +64,7 @@ UNITS = {
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """What a checkout compiles, and of each architecture that it has no kernels for why."""
+    """The kernels that a checkout compiles, and why it has none for an architecture."""
 
     kernels: list[Shipped]
     problems: dict[str, str]

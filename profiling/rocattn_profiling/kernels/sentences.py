@@ -1,4 +1,4 @@
-"""What a difference means, in the words of someone who writes kernels."""
+"""Findings in a kernel engineer's words: the change, and what it costs on the GPU."""
 
 from __future__ import annotations
 

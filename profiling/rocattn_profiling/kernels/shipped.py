@@ -1,4 +1,4 @@
-"""The kernels that rocattn ships: which there are, compiling each or taking it from the cache, and its facts."""
+"""The kernels that rocattn ships: list them, compile each or take it from the cache, and derive its facts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Shipped(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def variant(self) -> str:
-        """The problem that it is compiled for: "f16 D=128"."""
+        """The problem it is compiled for: "f16 D=128"."""
         rest = {name: value for name, value in self.defines.items() if name not in _CHOICES}
         words = [str(rest.pop("DTYPE"))] if "DTYPE" in rest else []
         if "IN_DTYPE" in rest and "OUT_DTYPE" in rest:
@@ -64,17 +64,17 @@ class Shipped(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def choices(self) -> str:
-        """How it is compiled for it."""
+        """The macros that divide the problem."""
         return " ".join(f"{name}={value}" for name, value in self.defines.items() if name in _CHOICES)
 
     @property
     def name(self) -> str:
-        """What it is called in audits, but for the architecture."""
+        """Its name in audits, without the architecture."""
         return f"{self.kernel} {self.variant}".rstrip()
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What could not be looked at, and why; ``kernel`` and ``arch`` are "" where it is about something else."""
+    """A kernel or file that could not be audited, and why; ``kernel`` and ``arch`` are "" for files."""
 
     text: str
     kernel: str = ""
@@ -116,7 +116,7 @@ def facts_of_all(
     """Return the facts of kernels, from the cache or compiled now, and a problem for each that cannot be had.
 
     Args:
-        kernels: What to look at.
+        kernels: The kernels to analyse.
         root: Where the sources are: ``hip/`` and ``include/``.
         jobs: Processes at once.
         on_step: Called with a line after each.
@@ -167,7 +167,7 @@ def facts_or_problem(kernel: Shipped, root: Path) -> KernelFacts | str:
 
 
 def shipped_facts(kernel: Shipped, root: Path) -> KernelFacts:
-    """Return the facts of one kernel, from the cache where this code object was looked at before by this code.
+    """Return the facts of one kernel, from the cache if this code object was analysed before by this code.
 
     Raises:
         ToolchainError: When it does not compile.

@@ -1,7 +1,7 @@
-"""Where in the source the cycles of a hot loop, and its spills, come from.
+"""The source lines that a hot loop's cycles and spills come from.
 
-The shipped kernels are compiled without line tables. Those that a finding names are compiled once more with them
-(``-gline-tables-only``), and the tables are believed only if the machine code is byte for byte the same. Most
+The shipped kernels are compiled without line tables. Kernels that a finding names are compiled once more with them
+(``-gline-tables-only``), and the tables are used only if the machine code is identical. Most
 instructions come from small functions that everything else calls (a matrix product, a load); they are counted where the
 file that has the loop calls them, as the chain of inlined calls beside each ``.loc`` says.
 """
@@ -121,7 +121,7 @@ def _chains(assembly: str) -> list[tuple[Frame, ...]]:
 
 
 def _at_callers(function: AssemblyFunction, chains: Sequence[tuple[Frame, ...]]) -> AssemblyFunction:
-    """Return a function whose instructions are said to be from the file that has its hot loop."""
+    """Return a function with its instructions attributed to the file that has its hot loop."""
     loop = hot_loop(function)
     ends = [function.blocks[block].instructions[-1:] for block in loop.latches] if loop else []
     files = {chains[last[0].line][0][0] for last in ends if last and chains[last[0].line]}

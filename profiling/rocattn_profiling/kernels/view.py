@@ -1,4 +1,4 @@
-"""How audits look: the table on a terminal, findings as text, and both as Markdown and JSON files."""
+"""Present audits: a table on the terminal, findings as text, and both as Markdown and JSON files."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _change_cells(findings: Iterable[Finding]) -> dict[str, str]:
 
 
 def _show_remarks(audit: Audit, *, lines: bool, files: bool) -> None:
-    """Print the source lines of hot loops if asked for, then what could not be known, each line once."""
+    """Print the source lines of hot loops if requested, then the unknown facts, each line once."""
     if lines:
         for facts in audit.kernels:
             for line in _loop_lines(facts, named=files):
@@ -140,7 +140,7 @@ def _show_remarks(audit: Audit, *, lines: bool, files: bool) -> None:
 
 
 def _unsaid(facts: KernelFacts) -> Iterator[str]:
-    """Return what is not known of a kernel, and what its cycles leave out."""
+    """Yield the unknown facts of a kernel, and what its cycles leave out."""
     yield from facts.gaps
     if facts.loop:
         yield from (f"cycles: {note}" for note in facts.loop.gaps)
@@ -178,7 +178,7 @@ def _said(facts: KernelFacts, name: str, value: int) -> str:
 
 
 def _binding(waves: Occupancy) -> tuple[str, ...]:
-    """Return what binds; where all wave slots are filled nothing else does."""
+    """Return the binding limits: only the wave slots if all are filled."""
     return ("wave slots",) if waves.binding.name == "wave slots" else waves.bound_by
 
 

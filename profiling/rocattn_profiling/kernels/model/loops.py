@@ -1,4 +1,4 @@
-"""The loops of a function, the hot one of them, and the way an iteration usually takes through it."""
+"""The loops of a function, its hot loop, and the usual path of an iteration."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def _nest(
 ) -> tuple[dict[int, set[int]], dict[int, int | None]]:
     """Return the blocks of each loop that are in no inner one, and the header of the loop around each.
 
-    The innermost loops come first, and one that is found is passed over as a whole: each block is visited once.
+    Innermost loops come first, and a finished loop is skipped as a whole, so each block is visited once.
     """
     loop_of: dict[int, int] = {}
     own: dict[int, set[int]] = {header: set() for header in headers}
     around: dict[int, int | None] = dict.fromkeys(headers)
-    outermost = {header: header for header in headers}  # so far; ways up are shortened on use
+    outermost = {header: header for header in headers}  # so far; paths up are shortened on use
 
     def top(header: int) -> int:
         way = []

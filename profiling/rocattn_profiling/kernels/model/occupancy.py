@@ -26,14 +26,14 @@ class OccupancyError(RocattnError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What one resource allows.
+    """The limit that one resource sets.
 
     Attributes:
         name: "wave slots", "VGPRs", "SGPRs", "LDS" or "barriers".
         waves: Waves on a SIMD that it alone allows, in whole blocks; at most the wave slots.
         blocks: Blocks of a CU or WGP that it alone allows; None if the block is not known.
-        used: What a wave (of LDS and barriers: a block) is given of it, rounded up to the granule.
-        available: What a SIMD (of LDS and barriers: the CU or WGP) has.
+        used: Allocation of a wave (of LDS and barriers: a block), rounded up to the granule.
+        available: Capacity of a SIMD (of LDS and barriers: of the CU or WGP).
     """
 
     name: str
@@ -79,7 +79,7 @@ class Occupancy:
         bound_by: The names of all that allow no more.
         next_step: What to shrink, and for how many waves; None if only another block could give more.
         slack: By how much each resource may grow before a wave or block is lost.
-        sentence: The result as a kernel engineer would say it.
+        sentence: The result in a kernel engineer's words.
     """
 
     arch: str

@@ -1,7 +1,7 @@
-"""How many cycles an instruction takes: the numbers of ``rates.toml``, found by mnemonic, GPU and wave size.
+"""Cycles of instructions from ``rates.toml``, by mnemonic, GPU and wave size.
 
-They are throughputs: what an instruction keeps from others. What a wave waits for (latency, full queues, misses, bank
-conflicts, clocks) is not in them.
+They are throughputs: the cycles for which an instruction blocks others. Stalls of a wave (latency, full queues, misses,
+bank conflicts, clocks) are not included.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _vector_kind(mnemonic: str, operation: Operation, *, exchanges: bool) -> str
 
 
 def product_key(mnemonic: str) -> tuple[str, ...]:
-    """Return what tells matrix instructions apart: family, result, shape, products, elements; the same for both names.
+    """Return the identity of a matrix instruction: family, result, shape, products, elements; equal for both names.
 
     gfx90a writes ``v_mfma_f32_32x32x4bf16_1k`` for what gfx942 calls ``v_mfma_f32_32x32x4_2b_bf16``.
     """

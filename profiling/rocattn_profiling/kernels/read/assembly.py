@@ -224,7 +224,7 @@ class Counts:
         return sum(n * width for (u, a, width), n in self.memory.items() if u is unit and access in {None, a})
 
 
-# The lines that there are most of: an instruction, its operands, a comment behind ";". All others take the long way.
+# The most frequent lines: an instruction, its operands, a comment behind ";". All others take the slow path.
 _USUAL = re.compile(r"\t([a-z][a-z0-9]*_\w+)(?:[ \t]+([^;/]*[^;/\s]))?\s*(;.*)?$")
 _FUNCTION = re.compile(
     r"^[ \t]*\.type[ \t]+([^\s,]+)[ \t]*,[ \t]*@function|^[ \t]*\.amdhsa_kernel[ \t]+(\S+)", re.MULTILINE
@@ -240,7 +240,7 @@ _SPILL = re.compile(r"Folded (?:Spill|Reload)")
 def parse_assembly(text: str, first_line: int = 1) -> tuple[AssemblyFunction, ...]:
     """Split assembly text of one target into its functions, in their order.
 
-    Lines that are no AMDGPU assembly are passed over: text of any other kind has no functions.
+    Other lines are skipped: text that is no AMDGPU assembly has no functions.
 
     Args:
         text: The text.

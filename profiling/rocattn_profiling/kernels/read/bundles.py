@@ -1,8 +1,8 @@
-"""Taking files apart that hold code objects: offload bundles, programs and libraries with fat binaries, archives.
+"""Extract code objects from files: offload bundles, programs and libraries with fat binaries, archives.
 
 The formats: "Clang Offload Bundler" in clang's documentation (compressed bundles: llvm/Object/OffloadBundle.h, versions
 1 to 3, zlib and zstd), llvm/Object/OffloadBinary.h (``.llvm.offloading``), ar.
-What a file says decides neither time nor memory: nothing may overlap, and all that is unpacked is bounded.
+Files are untrusted: nothing may overlap, and the size of unpacked data is bounded.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _fat_sections(data: bytes, where: str, budget: Budget) -> Iterator[EmbeddedO
 
 
 def _archive(data: bytes, budget: Budget) -> Iterator[EmbeddedObject]:
-    """Yield the device code of an archive's members; those without any are passed over, as most are."""
+    """Yield the device code of an archive's members; most have none."""
     names, at = b"", len(_ARCHIVE)
     while at < len(data):
         header = data[at : at + 60]

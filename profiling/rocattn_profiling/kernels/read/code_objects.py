@@ -1,8 +1,8 @@
-"""Reading the AMDGPU code objects of any file that holds some, and checking each against itself.
+"""Read the AMDGPU code objects of any file, and check each for consistency.
 
 A code object says the same things up to three times: in the metadata note, in the kernel descriptors (which the
-hardware's packet processor goes by) and in its symbols. Where they contradict each other, somebody patched or
-miscompiled it, and what a tool prints of it may not be what runs.
+hardware's packet processor goes by) and in its symbols. Contradictions mean a patched or miscompiled file,
+for which a tool's output may differ from what runs.
 """
 
 from __future__ import annotations

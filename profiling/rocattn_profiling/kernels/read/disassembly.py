@@ -1,4 +1,4 @@
-"""Turning a code object into assembly text that `parse_assembly` reads, by LLVM's llvm-objdump where there is one.
+"""Disassemble a code object with LLVM's llvm-objdump into text that `parse_assembly` reads.
 
 What llvm-objdump prints of AMDGPU code ends in a comment with the instruction's address and encoding. Branch targets
 are computed from that: versions differ in how they print them, and none names a function's own first instruction.

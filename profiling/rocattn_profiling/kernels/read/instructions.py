@@ -1,4 +1,4 @@
-"""What AMDGPU instructions are, by their mnemonics: gfx9 to gfx12, as LLVM writes them."""
+"""Classify AMDGPU instructions by mnemonic: gfx9 to gfx12, in LLVM's spelling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 
 class Pipe(Enum):
-    """Where an instruction goes. `HINT` costs an issue slot and computes nothing: s_delay_alu, s_nop, s_clause."""
+    """The pipe that an instruction is issued to; a `HINT` takes an issue slot only: s_delay_alu, s_nop, s_clause."""
 
     MATRIX = "matrix"
     VECTOR = "vector"
@@ -26,7 +26,7 @@ class Pipe(Enum):
 
 
 class Role(Enum):
-    """What a vector or LDS instruction is for; each has one role, the first that fits."""
+    """The purpose of a vector or LDS instruction: the first role that fits."""
 
     CROSS_LANE = "cross_lane"
     TRANSCENDENTAL = "transcendental"
@@ -37,7 +37,7 @@ class Role(Enum):
 
 
 class Access(Enum):
-    """Which way a memory instruction goes; direct-to-LDS loads are loads of global memory."""
+    """The direction of a memory instruction; direct-to-LDS loads are loads of global memory."""
 
     LOAD = "load"
     STORE = "store"

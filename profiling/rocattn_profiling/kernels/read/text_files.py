@@ -1,4 +1,4 @@
-"""What assembly text says of its kernels beside their code: the metadata that compilers append, and descriptors."""
+"""The metadata of kernels in assembly text: the YAML that compilers append, and the descriptors."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def slower(project, offline, monkeypatch):
     return commit_and_gate
 
 
-def test_a_waiver_of_the_same_change_holds_and_is_named_everywhere(slower, project, monkeypatch, tmp_path, capsys):
+def test_a_waiver_of_the_same_change_is_shown_everywhere(slower, project, monkeypatch, tmp_path, capsys):
     """The gate is green, the regression is shown as waived in every output, and who added it can be seen."""
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -69,7 +69,7 @@ def test_a_trailer_holds_for_its_commit_and_an_old_waiver_fails(slower):
     assert "for once (up to x2.5, for this change, added by this change, commit " in result.entries[0].waiver
 
 
-def test_a_waiver_of_what_is_gone_fails_a_quick_run_that_leaves_nothing_out(slower):
+def test_a_waiver_of_a_removed_benchmark_fails_a_quick_run(slower):
     """Its suite has no quick classes, so that all of it was measured; many projects run the gate in no other way."""
     gone = WAIVER.replace(SLOW, "bench_work.Gone.time_work")
     status, result = slower(**{waivers.FILE: WAIVER + gone})

@@ -118,7 +118,7 @@ def test_load_and_steal_are_kept_beside_every_launch(place, unfinish):
     assert any("hypervisor gave up to 33 %" in note for note in gate("a", "a", "--bench", "100")[1].notes)
 
 
-def test_an_interrupted_run_starts_over_when_the_environment_changed(place, capsys, unfinish):
+def test_a_run_starts_over_if_the_environment_changed(place, capsys, unfinish):
     """Launches are kept for the same files only: an edit of an editable install in between is not mixed in."""
     shutil.copytree("a", "edited", symlinks=True)
     (site,) = Path("edited").glob("lib/python3*/site-packages")
@@ -202,7 +202,7 @@ def test_a_configuration_beside_the_suite_is_followed(place):
     assert [entry.label for entry in result.entries] == ["bench.track_wanted"]
 
 
-def test_settings_above_the_suite_count_and_its_files_make_the_session(place):
+def test_settings_above_the_suite_are_used(place):
     """The nearest ``.rocattn`` above the suite is the repository's own; an edited suite is another session's."""
     options = Options(base_python="a", head_python="b", suite="suite")
 

@@ -63,7 +63,7 @@ def hatchling(name, package):
     )
 
 
-def test_a_suite_in_a_folder_of_its_own_with_all_that_asv_offers(repo, offline):
+def test_a_separate_suite_with_all_features_of_asv(repo, offline):
     """Src layout, configuration in a subfolder, sibling imports, setup_cache, params, and every kind of benchmark."""
     repo.put("pyproject.toml", hatchling("srclib", "src/srclib"))
     repo.put("src/srclib/__init__.py", LIBRARY)

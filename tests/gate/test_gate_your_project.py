@@ -76,7 +76,7 @@ def theirs(repo, offline):
     return repo
 
 
-def test_one_command_is_green_for_no_change_and_red_for_a_slowdown(theirs):
+def test_one_command_tells_a_slowdown_from_no_change(theirs):
     """The page's first block, twice: a comment changes nothing; three times the work is named with file and size."""
     theirs.commit("comment", **{"src/wordcount/__init__.py": "# counts words\n" + LIBRARY})
     status, result = follow(block("--base main --quick\n"), theirs.root)

@@ -93,7 +93,7 @@ def test_a_real_clock_sees_a_doubled_loop(project, offline):
     assert 1.5 < result.entries[0].decision.ratio < 3
 
 
-def test_what_is_new_skipped_broken_failed_missing_and_removed_is_told_apart(project, offline):
+def test_benchmarks_without_a_verdict_have_their_status(project, offline):
     """Each reason for having no verdict has its own name, and what head lost exits 3."""
     suite = """
 import tinylib
@@ -304,7 +304,7 @@ def test_a_failing_run_leaves_the_earlier_verdict(project, offline, capsys, argu
     )
 
 
-def test_a_pattern_that_finds_nothing_beside_others_is_said_and_noted(project, offline):
+def test_a_pattern_without_a_match_is_noted(project, offline):
     """Before anything is measured, and in the verdict; one that finds only what head removed is no typo."""
     suite = (project.root / "benchmarks/bench_work.py").read_text()
     more = suite + "    def time_gone(self, n):\n        self.work(n)\n"

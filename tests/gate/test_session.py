@@ -106,7 +106,7 @@ def measured(folder, head, kind="time", labels=("b",), base=None):
     return PairedSession(launchers, design(cases, Options(quick=True)), store, lambda _: None).run()
 
 
-def test_both_sides_of_a_round_get_one_hash_seed_and_one_layout_which_count_up(tmp_path):
+def test_sides_of_a_round_share_hash_seed_and_layout(tmp_path):
     """A repeat, too; another round or benchmark has another."""
     seen = {"base": [], "head": []}
 
@@ -137,7 +137,7 @@ def test_a_launch_that_met_a_slow_spell_is_repeated(tmp_path):
     assert [d.verdict for d in spelt.decision.decisions] == ["pass"]
 
 
-def test_a_spell_that_lasts_ends_the_repeats_and_the_fastest_counts(tmp_path):
+def test_a_lasting_slow_spell_ends_the_repeats(tmp_path):
     """Three processes in one place, no more; where all were slow, the one of least fixed work is kept."""
 
     class Easing(Spells):
@@ -156,7 +156,7 @@ def test_what_the_machine_does_not_slow_is_not_repeated(tmp_path, kind, labels):
     assert measured(tmp_path, Spells((4, 5, 6)), kind, labels).repeated == 0
 
 
-def test_timers_of_their_own_stand_beside_benchmarks_with_fixed_work(tmp_path):
+def test_benchmarks_with_own_timers_have_no_canary(tmp_path):
     """Only the launch of the one that has it is repeated."""
     seen = []
 
@@ -172,7 +172,7 @@ def test_timers_of_their_own_stand_beside_benchmarks_with_fixed_work(tmp_path):
     assert [seen.count(label) for label in ("a", "own timer", "b", "c")] == [6, 6, 7, 6]
 
 
-def test_code_that_slows_the_fixed_work_beside_it_is_not_repeated_for_ever(tmp_path):
+def test_code_that_slows_its_canary_is_not_repeated(tmp_path):
     """One benchmark of three has slower fixed work in all of its launches, on both sides: that is no spell."""
 
     class Wide(Spells):

@@ -91,7 +91,7 @@ def test_the_ceiling_holds(entry, ratio, status):
      {"arch": "gfx942"}, {"benchmark": LABEL.upper()}],
     ids=["prefix", "name", "glob", "metric", "arch", "case"],
 )  # fmt: skip
-def test_only_the_exact_benchmark_metric_and_architecture_is_waived(entry, other):
+def test_only_the_named_benchmark_and_metric_is_waived(entry, other):
     """No patterns, no prefixes: a waiver for one thing accepts nothing else."""
     (after,), _ = applied([entry(LABEL, "regression", 1.05)], waiver(**other))
     assert (after.status, after.waiver) == ("regression", "")
@@ -131,7 +131,7 @@ def test_unused_is_only_what_was_shown_not_to_be_needed(entry, status, unused):
         assert "is not needed: it did not get worse; take it out" in problems[0]
 
 
-def test_a_waiver_of_what_does_not_exist_fails_unless_the_run_was_narrowed(entry):
+def test_a_waiver_without_a_benchmark_fails_unless_narrowed(entry):
     """A typo must not wait for the day it was meant for; --bench and --quick leave out what may exist."""
     _, problems = applied([entry("other", "pass")], waiver())
     assert "no benchmark of the suite has this name" in problems[0]
@@ -183,7 +183,7 @@ def test_exact_metrics_that_were_not_read_are_not_unused(entry):
     assert "it did not get worse" in problems[0]
 
 
-def test_exact_metrics_that_failed_or_got_worse_everywhere_are_not_unused(entry):
+def test_waivers_of_failed_exact_metrics_are_not_unused(entry):
     """One failed entry stands for all that was not read; a regression alike on every architecture names none."""
     beside = entry("b", "pass")
     for metric, label, failed in (

@@ -58,7 +58,7 @@ def test_a_waiver_that_was_probably_meant_is_named(entry, regressed, written, sa
     assert applied([passed], mine)[0] == [passed]
 
 
-def test_a_waiver_that_names_no_architecture_is_not_told_that_nothing_got_worse(entry):
+def test_a_waiver_without_an_architecture_is_not_unused(entry):
     """Where its kernel did, the regression says what is missing; where nothing did, it is not needed like any other."""
     mine = waiver(benchmark=KERNEL, metric="audit")
     beside = [entry("b", "pass"), entry("37 kernels", "pass", metric="audit", arch="gfx942")]
@@ -80,7 +80,7 @@ def test_an_indented_trailer_is_told(indent):
     assert waivers.load(None, [("abc1234", "S\n\n    rocattn-accept is documented\n")]) == WaiverTable()
 
 
-def test_a_trailer_is_read_whatever_encoding_git_is_set_to_write(repo):
+def test_a_trailer_is_read_in_any_encoding_of_git(repo):
     """Its letters must be those of the label; a merge brings the trailers of what it merges."""
     repo.commit("one", a="1")
     base = revisions.resolve(repo.root, "HEAD")

@@ -71,7 +71,7 @@ def entries_of(sides):
     return {(one.label, one.arch): one for one in made}, compared
 
 
-def test_scratch_memory_is_a_regression_with_the_line_of_the_kernel(sides):
+def test_scratch_memory_is_a_regression_with_its_line(sides):
     """Of the planted architecture only; numbers, unit, reason and a place for SARIF are there."""
     plant(sides[1], SCRATCH)
     found, _ = entries_of(sides)
@@ -133,7 +133,7 @@ def test_an_improvement_asks_for_its_pin(sides):
     assert "renew its pin" in better.reason
 
 
-def test_what_crept_in_over_many_commits_is_held_against_the_pin(sides):
+def test_creeping_regressions_are_compared_with_the_pin(sides):
     """A step of under 2 % is a note; with the steps before it, which only the pin remembers, it is a regression."""
     source = sides[1].root / "hip" / "softmax.hip"
     text = source.read_text()
@@ -237,7 +237,7 @@ def test_pins_that_cannot_be_compared_are_noted_once(tmp_path):
     assert not PinFiles(tmp_path / "base", tmp_path / "head").accepts(after)
 
 
-def test_what_does_not_compile_any_more_is_placed_at_the_compilers_error(sides):
+def test_a_compile_error_is_located(sides):
     """In the kernel's own file, or in the header that it includes: the page beside the change opens there."""
     plant(sides[1], "    not_declared();")
     line = 1 + (sides[1].root / "hip/scale.hip").read_text().split("not_declared")[0].count("\n")

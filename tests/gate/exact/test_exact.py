@@ -77,7 +77,7 @@ def test_equal_checkouts_are_told_by_their_bytes(tmp_path, checkout, monkeypatch
     assert [(one.metric, one.status) for one in found] == [("plan", "pass"), ("workspace", "pass"), ("audit", "pass")]
 
 
-def test_other_projects_and_existing_environments_have_no_exact_metrics(tmp_path):
+def test_other_projects_have_no_exact_metrics(tmp_path):
     """A tree without our kernels gives nothing; two environments without trees give nothing, and that is said."""
     (tmp_path / "base").mkdir()
     (tmp_path / "head").mkdir()
@@ -90,7 +90,7 @@ def test_other_projects_and_existing_environments_have_no_exact_metrics(tmp_path
     assert "no sources" in said[0]
 
 
-def test_a_base_without_kernels_is_said_and_a_head_without_them_fails(tmp_path):
+def test_a_head_without_kernels_fails(tmp_path):
     """There is nothing to compare with an old base; what head threw away is not passed."""
     for name in ("rocattn/gpu/plan.py", "kernels/hip/x.hip"):
         (tmp_path / "new" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def break_listing(tree, arch):
     grid.write_text(text.replace(line, f'        if arch == "{arch}":\n            raise KeyError("planted")\n{line}'))
 
 
-def test_an_architecture_whose_kernels_head_does_not_list_is_not_passed(tmp_path, checkout, monkeypatch):
+def test_unlisted_kernels_of_an_architecture_do_not_pass(tmp_path, checkout, monkeypatch):
     """They are not removed: nobody knows. Of a base that does not list them it is noted, also in the verdict."""
     monkeypatch.setattr(rocattn, "TESTED", ("gfx1100", "gfx942"))
     monkeypatch.setattr(rocattn, "is_quick", lambda one: one.kernel == "scale")
@@ -174,7 +174,7 @@ def test_an_architecture_whose_kernels_head_does_not_list_is_not_passed(tmp_path
     assert set(turned.notes) <= set(said)
 
 
-def test_other_compiler_options_are_not_compared_and_that_is_said(tmp_path, checkout, monkeypatch):
+def test_other_compiler_options_are_noted(tmp_path, checkout, monkeypatch):
     """Both sides are compiled with those of the rocattn that runs: only the pins tell."""
     monkeypatch.setattr(rocattn, "TESTED", ("gfx1100",))
     base, head = checkout("base"), checkout("head")
@@ -223,7 +223,7 @@ def worse(label, params, metric="time"):
     )  # fmt: skip
 
 
-def test_a_slower_gpu_benchmark_is_explained_by_its_launches_and_its_machine_code(tmp_path, checkout, monkeypatch):
+def test_a_gpu_benchmark_has_launches_and_machine_code(tmp_path, checkout, monkeypatch):
     """On the machine's own architecture: the kernel that its plan launches there, compiled from both sides' sources."""
     monkeypatch.setattr(rocattn, "gpu_archs", lambda: ["gfx1100"])
     base, head = checkout("base"), checkout("head")
@@ -246,7 +246,7 @@ def test_a_slower_gpu_benchmark_is_explained_by_its_launches_and_its_machine_cod
     assert kinds["machine code"].location.path == "kernels/hip/flash_decode_combine.hip"
 
 
-def test_a_tracked_number_of_a_kernel_takes_the_causes_of_its_audit(tmp_path, checkout, monkeypatch):
+def test_a_tracked_kernel_takes_the_causes_of_its_audit(tmp_path, checkout, monkeypatch):
     """`bench_audit` names architecture and kernel: what the audit says of them is why."""
     cause = Cause(kind="machine code", about="spills", text="43 VGPRs are spilled")
     audit = Entry(

@@ -163,7 +163,7 @@ def test_a_backend_that_stops_being_selected_is_a_regression():
     assert "no backend is selected" in nobody["select cpu-flash", ""].reason
 
 
-def test_another_backend_that_base_does_not_hold_for_slower_is_listed():
+def test_another_backend_of_equal_priority_is_listed():
     """A backend that base does not know may be the faster one: the clock decides."""
     newer = {"cpu": CPU, "cpu-flash": TILED, "npu": msgspec.structs.replace(TILED, priority=5)}
     assert judged(compared(selected="npu", backends=newer)) == {("changed plans or choices", ""): "ungated"}
@@ -182,14 +182,14 @@ def test_another_backend_that_base_does_not_hold_for_slower_is_listed():
         ("no message, exit status 1", None),
     ],
 )
-def test_a_backend_that_does_not_compile_is_placed_at_the_compilers_error(message, place):
+def test_a_backend_that_does_not_compile_is_located(message, place):
     """It is that line that a reader must mend: the backend's own file has not changed."""
     away = {"cpu": CPU, "cpu-flash": msgspec.structs.replace(TILED, available=False, why=f"x does not: {message}")}
     (cause,) = compared(selected="cpu", backends=away)["select cpu-flash", ""].causes
     assert (cause.location and (cause.location.path, cause.location.line)) == place
 
 
-def test_a_backend_that_is_not_selected_must_go_on_computing_a_problem():
+def test_an_unselected_backend_must_still_support_a_problem():
     """Who names it in a call needs it, selected or not; that it does not run on this machine is no loss."""
     unable = msgspec.structs.replace(CPU, supports=False, why="no windows")
     assert judged(compared(backends={"cpu": unable, "cpu-flash": TILED})) == {("support cpu", ""): "regression"}
@@ -280,7 +280,7 @@ def test_a_workspace_is_told_by_the_problem_that_changed_most(before, after, sta
     assert (f"and {alike - 1} more problems" in entry.reason) == (alike > 1)
 
 
-def test_what_some_architectures_lose_is_theirs_and_the_most_frequent_cause_comes_first():
+def test_losses_of_some_architectures_are_theirs():
     """Two of three are two entries; of three problems the cause of two is named before that of one."""
     archs = ("gfx1030", *ARCHS)
     base = {key: Answers(plans=dict.fromkeys(archs, TAKEN)) for key in "abc"}

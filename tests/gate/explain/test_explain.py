@@ -151,7 +151,7 @@ def test_a_failure_on_head_is_located_by_its_traceback(project):
         assert places(entry) == [("tinylib/parts.py", 3), ("tinylib/parts.py", 2)]
 
 
-def test_a_benchmark_that_head_lacks_has_the_files_that_base_loads(project):
+def test_a_benchmark_that_head_lacks_has_base_s_files(project):
     """Those of them that changed, and no others."""
     gone = LIBRARY["tinylib/__init__.py"]
     context = project({"tinylib/__init__.py": gone, "tinylib/apart.py": "def apart():\n    return 4\n"})

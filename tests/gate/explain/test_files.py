@@ -43,7 +43,7 @@ def test_comments_and_brackets_are_no_code(tmp_path):
     assert python.cause().location.line == 4
 
 
-def test_changes_without_text_and_files_that_came_or_went_are_told(tmp_path):
+def test_binary_new_and_deleted_files_are_causes(tmp_path):
     """Bytes are said to differ; a deleted line is placed where it was."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -37,7 +37,7 @@ def test_the_comment_is_worst_first_and_says_why(rich):
     assert "Cut to size" not in text
 
 
-def test_what_is_likely_slower_is_marked_and_rules_of_its_own_are_shown(entry, result_of):
+def test_likely_slower_entries_and_own_rules_are_marked(entry, result_of):
     """Undecided is not unsuspicious; and whoever reads why must see what was asked."""
     likely = entry("a", "inconclusive", 1.05, suspect=True)
     result = result_of(
@@ -54,7 +54,7 @@ def test_what_is_likely_slower_is_marked_and_rules_of_its_own_are_shown(entry, r
     assert "    rule: a change counts from 9 % (t.toml:3)\n" in shown
 
 
-def test_what_is_open_has_its_reason_and_one_reason_is_said_once(entry, result_of):
+def test_undecided_entries_share_a_reason(entry, result_of):
     """A row that says "broken" and nothing else sends everyone to the log."""
     broken = [entry(f"b.track_nan({i})", "broken", reason="nan is no value") for i in range(41)]
     noisy = entry("n", "inconclusive")
@@ -106,7 +106,7 @@ def test_a_name_cannot_forge_the_mark(hostile):
     ],
     ids=["long", "mentions", "emoji", "references", "hostile", "many"],
 )
-def test_the_comment_stays_below_its_limit_and_counts_what_is_left_out(hostile, text, entries):
+def test_the_comment_stays_below_its_limit(hostile, text, entries):
     """In bytes, whatever the names are; never cut in the middle of an element."""
     result = hostile(text=text, entries=entries)
     made = markdown.comment(result)
@@ -121,7 +121,7 @@ def test_the_comment_stays_below_its_limit_and_counts_what_is_left_out(hostile, 
     assert "How it was measured" in made
 
 
-def test_an_ordinary_verdict_of_500_benchmarks_is_shown_as_far_as_it_fits(entry, result_of):
+def test_a_verdict_of_500_benchmarks_is_cut_to_size(entry, result_of):
     """Every regression's row comes before anything else; passes take no room."""
     names = [f"bench_suite.QuickDecode.time_decode({n}, 'cpu-flash')" for n in range(500)]
     result = result_of([entry(name, "regression" if n < 30 else "pass", 1.1 + n / 100) for n, name in enumerate(names)])

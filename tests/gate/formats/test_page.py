@@ -52,7 +52,7 @@ def test_what_was_read_off_stands_by_architecture(whole):
     assert "flash f16</span> on" not in text
 
 
-def test_numbers_that_were_counted_have_no_interval_and_no_digits(whole):
+def test_counts_have_no_interval_and_no_decimals(whole):
     """43 registers, not 43.0; a ratio without an interval that would be its own ends."""
     row = dict(gate_view.view(whole).exact)["gfx942"][0]
     assert (row.base, row.head, row.ratio, row.interval, row.rounds) == (
@@ -69,8 +69,8 @@ def test_base_stands_beside_head_in_numbers_and_dots(verdict):
     base, head = slow.strip.rows
     assert (base.name, head.name) == ("base", "head")
     assert base.middle < head.middle
-    assert base.places[0][1] == "base: 2.020 ms"  # a tenth of the way from 2.0 to 2.2
-    assert (slow.strip.low, slow.strip.high) == ("2.02 ms", "2.64 ms")
+    assert base.places[0][1] == "base: 2.010 ms"  # a twentieth of the way from 2.0 to 2.2
+    assert (slow.strip.low, slow.strip.high) == ("2.01 ms", "2.62 ms")
 
 
 def test_a_ratio_that_is_not_known_is_none_of_1(verdict):
@@ -106,7 +106,7 @@ def test_sizes_and_fractions_have_digits_and_reasons_stand_once(verdict):
     assert {row.rule for row in shown} == {"t.toml:3"}
 
 
-def test_an_architecture_with_any_news_is_not_among_those_where_nothing_moved(verdict):
+def test_an_architecture_with_changes_has_its_own_group(verdict):
     """An improvement, a waived regression, a kernel that base has not: all of them moved."""
     statuses = ("improvement", "waived", "new", "removed", "pass")
     entries = [exact("k", f"gfx{n}", status, 9.0, 9.0) for n, status in enumerate(statuses)]
@@ -114,7 +114,7 @@ def test_an_architecture_with_any_news_is_not_among_those_where_nothing_moved(ve
     assert [arch for arch, _ in view.exact] == ["gfx0", "gfx1", "gfx2", "gfx3", "nothing moved"]
 
 
-def test_only_what_is_proven_fine_is_green_and_what_fails_the_gate_is_red(verdict):
+def test_tones_are_green_if_proven_and_red_if_failing(verdict):
     """Undecided, not measured, broken before and accepted are neither: somebody has to look."""
     tones = {"good": {"pass", "improvement"}, "bad": {"regression", "failed", "missing", "problem"}}
     for status, tone in gate_view.TONES.items():
@@ -165,7 +165,7 @@ def test_hostile_causes_and_paths_stay_text(whole):
     assert "&lt;script&gt;" in text
 
 
-def test_existing_environments_have_their_interpreter_for_a_name(whole):
+def test_existing_environments_are_named_by_interpreter(whole):
     """No revision, no subject, no command that would name one."""
     sides = {
         name: msgspec.structs.replace(whole.base, revision=None, interpreter=f"/env/{name}/bin/python")

@@ -208,7 +208,7 @@ def test_the_command_makes_a_comment_of_what_it_can_trust(stored, tmp_path, caps
         assert main(["gate", "comment", str(path), "--run-url", url]) == 4
 
 
-def test_without_a_verdict_the_comment_says_that_nothing_was_measured(tmp_path, capsys):
+def test_without_a_verdict_the_comment_says_not_measured(tmp_path, capsys):
     """A crash is not green: there is a comment, and the status is 3."""
     assert main(["gate", "comment", str(tmp_path / "verdict.json"), "--run-url", "https://h/r/1"]) == 3
     printed = capsys.readouterr()

@@ -1,1 +1,1 @@
-"""Exact comparisons: machine code and kernel launch plans."""
+"""Machine code, plans and backend choices of rocattn, compared for its plug-in."""

@@ -1,1 +1,1 @@
-"""Why a benchmark became slower: what changed that it runs."""
+"""Causes of what got worse: what changed on its path."""

@@ -1,6 +1,6 @@
-// What the compiler must be told to keep values in the registers and branches in the form that the attention kernels
-// are written for: empty assembly statements, nothing on the stand-in GPU. Each was put in for instructions or spills
-// counted in the code objects; tests/kernels/test_flash_code_objects.py holds the counts.
+// Hints that make the compiler keep values in the registers and branches in the form that the attention kernels are
+// written for: empty assembly statements, no-ops on the stand-in GPU. Each one saves instructions or spills counted in
+// the code objects; tests/kernels/test_flash_code_objects.py holds the counts.
 #pragma once
 
 #include <rocattn/device.h>

@@ -15,7 +15,7 @@ import ctypes, json, os, sys
 from rocattn.gpu.build import code_object_name
 from rocattn.gpu.driver import library_path
 from rocattn.gpu.errors import GpuError
-from rocattn.gpu.launch import Buffer, BufferArg, Launch, LaunchPlan, ScalarArg, WorkspaceArg
+from rocattn.gpu.launch import Buffer, BufferArg, KernelLaunch, LaunchPlan, ScalarArg, WorkspaceArg
 from rocattn.gpu.runtime import PreparedPlan, open_runtime
 
 KERNEL = os.environ["STUB_KERNEL"]
@@ -29,7 +29,7 @@ def make(scalars=SCALARS, launches=2, workspace=4096, arch="gfx1100", **changes)
                   block=(64, 1, 1), args=args, dynamic_lds_bytes=16,
                   code_object=code_object_name(KERNEL, arch, {})) | changes
     buffers = {name: Buffer((15,), (1,), "float32", "input") for name in ("in", "factors")}
-    return LaunchPlan(arch, {}, "standard", "", buffers, (Launch(**fields),) * launches, {"out": workspace})
+    return LaunchPlan(arch, {}, "standard", "", buffers, (KernelLaunch(**fields),) * launches, {"out": workspace})
 
 stub = ctypes.CDLL(str(library_path()))
 stub.stub_log.restype = ctypes.c_char_p

@@ -28,7 +28,6 @@ HOMES = {
         "profiling/rocattn_profiling/asv/store.py",
         "profiling/rocattn_profiling/revisions/asv_config.py",
         "profiling/rocattn_profiling/revisions/build.py",
-        "profiling/rocattn_profiling/site/asv/publish.py",
     },
     "asv_runner": {f"profiling/rocattn_profiling/asv/{name}.py" for name in ("worker", "series")},
 }

@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.cli import main
 from rocattn_profiling.measure.records import Commit
 from rocattn_profiling.site.asv import vendor
-from rocattn_profiling.site.asv.pages import AsvPages, stage
+from rocattn_profiling.site.asv.pages import AsvPages
 from rocattn_profiling.site.commits import read_history
 from rocattn_profiling.site.site import Site, write_site
 
@@ -124,37 +123,6 @@ def test_commits_this_clone_lacks_are_counted_not_fatal(history, record_of):
     asv = publish(AsvStore(root), read_history(root), root / "out/asv", offline=True, cache=root / "none")
     assert asv.published
     assert any("1 measured commits are not in this clone" in note for note in asv.notes)
-
-
-def test_publishing_fast_gives_the_pages_of_asv_itself(history, tmp_path):
-    """What is kept instead of computed again changes no byte of any page or graph, but for the time it was made."""
-    root, _ = history
-    trees = []
-    for program in (["rocattn_profiling.site.asv.publish"], ["asv", "publish", "--no-pull", "--config"]):
-        scratch = tmp_path / program[0]
-        stage(AsvStore(root), scratch / "results", read_history(root).commits)
-        config = {
-            "version": 1, "project": "p", "repo": str(root), "branches": ["trunk"], "results_dir": "results",
-            "html_dir": "html", "benchmark_dir": str(root), "env_dir": "env",
-        }  # fmt: skip
-        (scratch / "asv.conf.json").write_text(json.dumps(config))
-        command = [sys.executable, "-m", *program, "asv.conf.json", *(["400"] if len(program) == 1 else [])]
-        subprocess.run(command, cwd=scratch, check=True, capture_output=True)
-        files = {p.relative_to(scratch): p.read_bytes() for p in (scratch / "html").rglob("*") if p.is_file()}
-        trees.append({path: data for path, data in files.items() if path.name not in {"info.json", "regressions.xml"}})
-    assert len(trees[0]) > 20
-    assert trees[0] == trees[1]
-
-
-def test_asv_looks_for_steps_among_the_newest_points():
-    """In a subprocess, for it changes asv: an old step is not looked for, one among the newest is found where it is."""
-    code = (
-        "from asv import graph; from rocattn_profiling.site.asv.publish import hasten; hasten(400)\n"
-        "line = [(n, 1.0 + (n >= 50) + (n >= 1000), None) for n in range(1100)]\n"
-        "print([(a, b) for a, b, *_ in graph._compute_graph_steps(line)])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "[(700, 1000), (1000, 1100)]"
 
 
 def test_without_scripts_the_cdn_links_and_a_reason_stay(history):

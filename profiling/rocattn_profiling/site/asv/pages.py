@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.asv.store import AsvStore
     from rocattn_profiling.site.commits import History
 
-PUBLISH_TIMEOUT_S = 300.0
+PUBLISH_TIMEOUT_S = 900.0
 DATA_LIMIT_BYTES = 24 << 20
 MADE = "graphdisplay.js"
 """A file that every site of asv has, even one without graphs."""
@@ -34,8 +34,6 @@ COLUMNS = {"result", "params", "version", "started_at", "duration", "samples", "
 """Columns of asv's result files, besides those of statistics."""
 SHOWN = {"result", "params", "version", "stats_ci_99_a", "stats_ci_99_b"}
 """Columns that ``asv publish`` uses; it reads every file more than once, so the copy has no others."""
-STEP_POINTS = 400
-"""asv searches this many of a line's newest points for steps: its lists of regressions cover only these."""
 _PLAIN_NAME = re.compile(r"[\w.][\w.+/-]*")
 _HEAD_END = "</head>"
 _NAV_START = '<ul class="nav navbar-nav navbar-left">'
@@ -130,8 +128,6 @@ def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) 
         return
     if off_branch := sum(not history.commits[sha].on_branch for sha in staged.commits):
         pages.notes.append(f"{off_branch} measured commits are not on {history.branch}: asv's graphs leave them out")
-    if len(staged.commits) > STEP_POINTS:
-        pages.notes.append(f"asv's own lists of regressions are about the newest {STEP_POINTS} results of each line")
     # A branch whose name could be read as markup or as an option is published as HEAD.
     branch = history.branch if _PLAIN_NAME.fullmatch(history.branch) else "HEAD"
     pages.reason = _run_publish(_config(store, branch, scratch), scratch)
@@ -174,7 +170,7 @@ def _run_publish(config: Path, scratch: Path) -> str:
 
     It runs in a process of its own because asv's step detection, in C++, never ends on some input.
     """
-    command = [sys.executable, "-m", "rocattn_profiling.site.asv.publish", str(config), str(STEP_POINTS)]
+    command = [sys.executable, "-m", "asv", "publish", "--no-pull", "--config", str(config)]
     try:
         done = subprocess.run(
             command, cwd=scratch, capture_output=True, text=True, errors="replace",

@@ -10,6 +10,7 @@ from rocattn_profiling.gate import verdict, waivers
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ".rocattn/gate.py"
+BASE = "from rocattn_profiling.gate.plugin import Plugin as Base\nclass Plugin(Base):\n"
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def test_the_plugin_of_the_documentation_is_run(gated, project):
         ("this is no Python\n", f"{FILE} cannot be used: SyntaxError: "),
         ("x = 1\n", f"{FILE} cannot be used: AttributeError: "),
         ("class Plugin:\n    def __init__(self, context):\n        pass\n", "must be derived from"),
+        (f"{BASE}    def entries(self):\n        raise KeyError('x')\n", f"{FILE} cannot be used: KeyError: 'x'"),
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_one_line(gated, capsys, text, said):

@@ -8,6 +8,7 @@ one of ten lines.
 from __future__ import annotations
 
 import importlib.util
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError
@@ -15,17 +16,18 @@ from rocattn_profiling.gate.rule.pairs import Decision
 from rocattn_profiling.gate.verdict import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from rocattn_profiling.gate.sides import Context
     from rocattn_profiling.gate.verdict import Cause, Status
 
 FILE = ".rocattn/gate.py"
+_MODULE = "rocattn_gate_plugin"
 
 
 class PluginError(RocattnError):
-    """Raised when a project's plug-in cannot be loaded; one line."""
+    """Raised when a project's plug-in cannot be loaded or fails; one line."""
 
 
 class Plugin:
@@ -65,18 +67,38 @@ def plugin_of(context: Context) -> Plugin:
 
 
 def _own_plugin(tree: Path, context: Context) -> Plugin:
-    spec = importlib.util.spec_from_file_location("rocattn_gate_plugin", tree / FILE)
+    spec = importlib.util.spec_from_file_location(_MODULE, tree / FILE)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    try:
+    with _one_line():
         spec.loader.exec_module(module)
         plugin = module.Plugin(context)
-    except Exception as error:
-        raise PluginError(f"{FILE} cannot be used: {type(error).__name__}: {error}") from error
     if not isinstance(plugin, Plugin):
         raise PluginError(f"{FILE}: its class Plugin must be derived from rocattn_profiling.gate.plugin.Plugin")
     return plugin
+
+
+@contextmanager
+def plugin_errors(plugin: Plugin) -> Iterator[None]:
+    """Turn whatever a project's own plug-in raises into one line.
+
+    Raises:
+        PluginError: Names the file and the exception.
+    """
+    if type(plugin).__module__ != _MODULE:
+        yield
+        return
+    with _one_line():
+        yield
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise PluginError(f"{FILE} cannot be used: {type(error).__name__}: {error}") from error
 
 
 def exact_entry(

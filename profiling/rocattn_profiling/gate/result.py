@@ -121,7 +121,7 @@ def result_of(
         again=_again(context),
         notes=[*_notes(context, session), *context.notes],
         problems=list(problems),
-        counts={s: n for s in verdict.ORDER if (n := sum(entry.status == s for entry in entries))},
+        counts=verdict.counts_of(entries),
         entries=entries,
     )
 

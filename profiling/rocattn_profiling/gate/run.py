@@ -20,7 +20,7 @@ from rocattn_profiling.gate.explain.causes import add_causes
 from rocattn_profiling.gate.formats import outputs
 from rocattn_profiling.gate.measure import SIDES, Design, LaunchStore, PairedSession
 from rocattn_profiling.gate.options import Options
-from rocattn_profiling.gate.plugin import plugin_of
+from rocattn_profiling.gate.plugin import plugin_errors, plugin_of
 from rocattn_profiling.gate.sides import open_sides, out_errors
 from rocattn_profiling.revisions.asv_config import SuiteError
 
@@ -86,7 +86,8 @@ def run_gate(
             for line in result.idle_patterns([*suites.values(), before], options):
                 context.note(line)
             plugin = plugin_of(context)
-            plugin.prepare([case.label for case in cases])
+            with plugin_errors(plugin):
+                plugin.prepare([case.label for case in cases])
             design, key = _design(context, cases)
             record = noise_record.NoiseHistory(context, design.request)
             store = LaunchStore(out / "launches.jsonl", key, fresh=options.fresh, began_with=record.known(cases))
@@ -153,7 +154,8 @@ def _concluded(
     """Add exact metrics and causes, and apply the repository's own thresholds and waivers."""
     options, limits = context.options, context.thresholds
     if options.exact and context.trees:
-        entries = [*entries, *plugin.entries()]
+        with plugin_errors(plugin):
+            entries = [*entries, *plugin.entries()]
     # A quick run may read off a selection only, whichever benchmarks it measures: rocattn's looks at some kernels.
     narrowed = narrowed or (options.quick and any(entry.metric in verdict.EXACT for entry in entries))
     entries = limits.apply(entries)

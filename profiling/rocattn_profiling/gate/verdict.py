@@ -287,6 +287,11 @@ def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:
     )
 
 
+def counts_of(entries: Sequence[Entry]) -> dict[str, int]:
+    """Return the number of entries of each status that occurs, worst first."""
+    return {status: n for status in ORDER if (n := sum(entry.status == status for entry in entries))}
+
+
 def conclude(entries: Sequence[Entry], invalid: str, problems: Sequence[str] = ()) -> tuple[Overall, str]:
     """Return the overall verdict and its sentence. A gate that measured nothing never passes.
 

@@ -18,6 +18,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate.explain.files import differing_modules, loaded_changes
 from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.plugin import plugin_errors
 from rocattn_profiling.gate.verdict import EXACT, Cause, Entry, Location, badness
 from rocattn_profiling.profile.collect import find, hardware
 from rocattn_profiling.profile.collect.assemble import CollectionRequest, assemble
@@ -82,7 +83,8 @@ class _Finder:
 
     def causes(self, entry: Entry) -> list[Cause]:
         """Return what the plug-in knows, then counters, then what raised an error, then changed files and packages."""
-        causes = self._plugin.causes(entry)
+        with plugin_errors(self._plugin):
+            causes = self._plugin.causes(entry)
         if entry.metric in EXACT:
             return causes
         named = {cause.location.path for cause in causes if cause.kind == "source" and cause.location}

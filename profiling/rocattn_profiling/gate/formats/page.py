@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from rocattn_profiling.gate.formats.render import reasons
 from rocattn_profiling.gate.verdict import EXACT
 from rocattn_profiling.measure.stats import low_quantile
 from rocattn_profiling.pages.charts import Strip, strip
@@ -118,7 +119,6 @@ def _row(entry: Entry) -> GateRow:
     unit, factor = ("seconds", 1e-9) if entry.unit == "ns" else (entry.unit, 1.0)
     decision = entry.decision
     high = "" if decision is None else "∞" if decision.ratio_high is None else digits(decision.ratio_high, 4)
-    words = [decision.reason if decision is not None else "", entry.reason]
     sides = [("base", entry.base_launches), ("head", entry.head_launches)]
     return GateRow(
         label=entry.label,
@@ -134,7 +134,7 @@ def _row(entry: Entry) -> GateRow:
         if decision and decision.has_ratio and decision.rounds_used
         else "",
         rounds=decision.rounds_used if decision else 0,
-        reasons=[word for word in dict.fromkeys(words) if word],
+        reasons=reasons(entry),
         traceback=entry.traceback,
         causes=[(cause, pieces(cause.text)) for cause in entry.causes],
         waiver=entry.waiver,

@@ -67,7 +67,7 @@ def _concluded(result: GateResult) -> GateResult:
     shas = [revision.sha[:12] for revision in sides if revision is not None and not revision.dirty]
     quick = " --quick" if result.quick else ""
     again = f"rocattn gate run --base {shas[0]} --head {shas[1]}{quick}" if len(shas) == len(sides) else ""
-    counts = {status: n for status in verdict.ORDER if (n := sum(entry.status == status for entry in entries))}
+    counts = verdict.counts_of(entries)
     return msgspec.structs.replace(
         result, verdict=overall, sentence=sentence, invalid=invalid, again=again, counts=counts, entries=entries
     )

@@ -86,7 +86,7 @@ def test_a_profile_of_nothing_says_why_of_each_file(tmp_path, capsys):
     *notes, last = capsys.readouterr().err.splitlines()
     assert len(notes) == 6
     assert f"note: {tmp_path}/0_results.pftrace: a binary file of no layout that is read" in notes[0]
-    assert notes[5] == "note: 2 more files hold nothing to read; --files names them all"
+    assert notes[5] == "note: 2 more files contain nothing to read; --files names them all"
     assert "no kernel dispatch" in last
 
 

@@ -64,7 +64,7 @@ def _print(summaries: Sequence[FileSummary]) -> None:
         for problem in summary.problems:
             say(str(problem))
     if skipped:
-        say(f"{len(skipped)} files hold nothing to read:")
+        say(f"{len(skipped)} files contain nothing to read:")
     for summary in skipped:
         if not summary.problems:
             file = os.path.relpath(summary.source.file, root) if root else summary.source.file

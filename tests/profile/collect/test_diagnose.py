@@ -236,8 +236,8 @@ def test_a_signal_without_a_name_is_told_by_its_number():
 
 def test_no_data_because_of_a_file_that_is_not_read_says_so():
     """The command did launch kernels; what became of them is what the reader says."""
-    (found,) = findings(arrived=PassOutput(problems=("x.csv: a line longer than 4 MiB; this is no table",)))
-    assert (found.code, found.remedy) == ("no_data", "x.csv: a line longer than 4 MiB; this is no table")
+    (found,) = findings(arrived=PassOutput(problems=("x.csv: a line longer than 4 MiB; this is not a table",)))
+    assert (found.code, found.remedy) == ("no_data", "x.csv: a line longer than 4 MiB; this is not a table")
 
 
 def test_no_data_with_two_rocm_releases_points_at_them():

@@ -132,7 +132,7 @@ def test_a_profiler_can_be_assumed_for_a_dry_run():
     assert assume("rocprofv3@6.2").release == (6, 2)
     assert assume("omniperf").name == "rocprof-compute"
     for text in ("nsys", "rocprofv3@new"):
-        with pytest.raises(NoProfilerError, match=r"there is no profiler|is no ROCm release"):
+        with pytest.raises(NoProfilerError, match=r"there is no profiler|is not a ROCm release"):
             assume(text)
 
 

@@ -107,7 +107,7 @@ def test_resume_runs_the_missing_passes(machine, capsys):
         (["--", "./not-there"], "there is no program './not-there'"),
         (["--metrics", "l3", "--", "true"], "no counter, metric or group 'l3'"),
         (["--arch", "sm_90", "--", "true"], "write it like gfx942"),
-        (["--timeout", "0", "--", "true"], "no number of seconds above 0"),
+        (["--timeout", "0", "--", "true"], "not a positive number of seconds"),
         (["--format", "xml", "--", "true"], "invalid choice"),
         (["--resume", "--", "true"], "nothing to resume"),
     ],

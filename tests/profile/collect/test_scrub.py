@@ -209,8 +209,8 @@ def test_a_secret_in_any_other_place_is_reported(tmp_path, secrets):
     (tmp_path / "trace.csv").write_text("kernel\nhf_abcdefgh\n")
     (tmp_path / "empty.csv").touch()
     assert scrub_folder(tmp_path, secrets) == [
-        "other.json holds the value of a secret variable: do not publish it",
-        "trace.csv holds the value of a secret variable: do not publish it",
+        "other.json contains the value of a secret variable: do not publish it",
+        "trace.csv contains the value of a secret variable: do not publish it",
     ]
 
 
@@ -220,7 +220,7 @@ def test_a_secret_need_not_be_utf8(tmp_path):
     (tmp_path / "log.txt").write_bytes(b"is hf_\xff\xfe_token\n")
     (tmp_path / "trace.csv").write_bytes(b"kernel\nhf_\xff\xfe_token\n")
     (line,) = scrub_folder(tmp_path, secrets_of({"A_TOKEN": secret}))
-    assert line == "trace.csv holds the value of a secret variable: do not publish it"
+    assert line == "trace.csv contains the value of a secret variable: do not publish it"
     assert (tmp_path / "log.txt").read_text() == "is <scrubbed>\n"
 
 

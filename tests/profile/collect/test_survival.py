@@ -223,7 +223,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(machine):
 
 
 def test_a_file_that_cannot_be_scrubbed_is_removed(machine):
-    """A database cut off by a kill may hold the environment: it is removed, and the line says so."""
+    """A database cut off by a kill may contain the environment: it is removed, and the line says so."""
     machine.install("rocprofv3")
     script = machine.root / "writes.sh"
     cut = machine.out / "passes/timing/raw/cut.db"

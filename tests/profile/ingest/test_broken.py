@@ -95,7 +95,7 @@ def test_text_in_a_number_of_a_database(tmp_path):
     assert profile.dispatches["lds_bytes"].isna().tolist() == [False, True, False]
     assert len(profile.counters) == 8
     assert whats(profile)[:2] == [
-        "1 values are no integers where integers belong", "1 counter values are missing or no numbers"
+        "1 values are not integers where integers are expected", "1 counter values are missing or not numbers"
     ]  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def test_other_files_of_rocprofv3_are_called_what_they_are(tmp_path):
         'CodeObj,Vaddr,Instruction,Hitcount,Latency,Stall,Idle,Source\n1,2,"s_nop 0",1,4,0,0,a.cpp:3\n'
     )
     assert [one.source.tool for one in ingest.describe([tmp_path])] == ["rocprofv3", "rocprofv3"]
-    assert all("it holds no counters" in one.source.skipped for one in ingest.describe([tmp_path]))
+    assert all("it contains no counters" in one.source.skipped for one in ingest.describe([tmp_path]))
 
 
 @pytest.mark.parametrize("kind", ["dispatch", "kernel_symbols"])
@@ -216,7 +216,7 @@ def test_counters_without_the_file_that_names_their_kernels(tmp_path, kind):
     (tmp_path / f"{kind}_pmc_perf_0_4711.csv.gz").unlink()
     profile = ingest.read([tmp_path])
     (problem,) = profile.problems
-    assert f"are not in {kind}_pmc_perf_0_4711.csv.gz beside it" in problem.what
+    assert f"are not in {kind}_pmc_perf_0_4711.csv.gz next to it" in problem.what
     assert "keep the three files of a pass together" in problem.remedy
     assert not len(profile.dispatches)
     renamed = (tmp_path / "counters_pmc_perf_0_4711.csv.gz").rename(tmp_path / "a.csv.gz")

@@ -160,7 +160,7 @@ def test_a_header_alone_says_that_nothing_ran(tmp_path, text):
     path = g.v3_counters(tmp_path / "a.csv", [])
     path.write_text(path.read_text() + text)
     (found,) = ingest.describe([path])
-    assert found.source.skipped.startswith("it holds no rows")
+    assert found.source.skipped.startswith("it contains no rows")
     assert found.problems == ()
 
 
@@ -226,7 +226,7 @@ def test_columns_that_rocprofv2_names_and_does_not_fill(tmp_path):
     assert held(profile) == whole
     assert whats(profile) == []
     path.write_text(f"{header}\n1,{'n' * 140_000},1\n")
-    assert whats(ingest.read([path])) == ["1 lines are no records of this table"]
+    assert whats(ingest.read([path])) == ["1 lines are not records of this table"]
 
 
 def test_bytes_that_are_not_utf8(tmp_path):
@@ -235,7 +235,7 @@ def test_bytes_that_are_not_utf8(tmp_path):
     path.write_bytes(path.read_text().encode("latin-1"))
     profile = ingest.read([path])
     assert profile.counters["value"].tolist() == [2.0]
-    assert whats(profile) == ["1 kernel names hold bytes that are not UTF-8"]
+    assert whats(profile) == ["1 kernel names contain bytes that are not UTF-8"]
 
 
 def test_bytes_that_are_not_utf8_in_json(tmp_path):
@@ -244,7 +244,7 @@ def test_bytes_that_are_not_utf8_in_json(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"copyBuffer", b"copy\x8dBuffer"))
     profile = ingest.read([path])
     assert "__amd_rocclr_copy\ufffdBuffer" in profile.dispatches["kernel"].cat.categories
-    assert whats(profile) == ["1 kernel names hold bytes that are not UTF-8"]
+    assert whats(profile) == ["1 kernel names contain bytes that are not UTF-8"]
 
 
 def test_nul_bytes_of_an_unfinished_write(tmp_path):
@@ -325,7 +325,7 @@ def test_hostile_lines_take_linear_time(tmp_path):
     (tmp_path / "flat.csv").write_text(header + "\n" + "1," * 12_000_000)
     profile = ingest.read([tmp_path])
     assert held(profile) == truth(g.launches(2))
-    assert any("lines are no records of this table" in what for what in whats(profile))
+    assert any("lines are not records of this table" in what for what in whats(profile))
     assert any(what.startswith("a line longer than") for what in whats(profile))
 
 
@@ -343,7 +343,7 @@ def test_the_line_of_a_problem_is_the_files(tmp_path):
     rows, rest = split_records(b'1,"a,2\n2,"b",3\nx\n3,"c"\n', 3, ",", 1, 2, notes)
     assert rows == [["2", "b", "3"]]
     assert rest == b'3,"c"\n'
-    assert [(p.line, p.what) for p in notes.problems()] == [(2, "2 lines are no records of this table")]
+    assert [(p.line, p.what) for p in notes.problems()] == [(2, "2 lines are not records of this table")]
 
 
 def test_counting_bytes():

@@ -237,7 +237,7 @@ def test_statistics_of_other_things_are_not_kernels(tmp_path, names):
         f'"{name}",1,10,10,1.0\n' for name in names
     ))  # fmt: skip
     (found,) = ingest.describe([path])
-    assert found.source.skipped == "statistics of API calls, copies or domains: it holds no kernels"
+    assert found.source.skipped == "statistics of API calls, copies or domains: it contains no kernels"
 
 
 def test_memory_is_that_of_the_names_once(tmp_path):
@@ -270,5 +270,5 @@ def test_numbers_that_json_does_not_have_are_not_measured(tmp_path, instances):
     profile = ingest.read([path])
     assert profile.counters["value"].tolist() == [1001.0, 2000.0]
     assert [str(problem).partition(": ")[2] for problem in profile.problems] == [
-        "2 counter values are missing or no numbers; treated as not measured"
+        "2 counter values are missing or not numbers; treated as not measured"
     ]

@@ -272,7 +272,7 @@ def test_a_merged_table_gives_way_to_the_files_of_its_passes(tmp_path):
     profile = ingest.read([tmp_path])
     assert passes(profile) == ["pmc_perf_0", "pmc_perf_1"]
     (merged,) = (s for s in profile.provenance if s.file.endswith("pmc_perf.csv"))
-    assert merged.skipped == "all its counters are in the files of the passes beside it, which are read"
+    assert merged.skipped == "all its counters are in the files of the passes next to it, which are read"
     (tmp_path / "pmc_perf_1.csv").unlink()
     assert passes(ingest.read([tmp_path])) == ["pmc_perf[0]", "pmc_perf[1]", "pmc_perf_0"]
 

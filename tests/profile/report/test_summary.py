@@ -54,7 +54,7 @@ def test_the_limit_that_bounds_a_kernel_is_its_verdict():
         (without("LDS", "WRREQ"), "not_counted",
          "memory only in part, LDS not counted; nearest of what was counted is L1",
          "rocattn profile --metrics memory lds -- COMMAND"),
-        ({"ns": 37482}, "times_only", "the files hold times only", "rocattn profile -- COMMAND"),
+        ({"ns": 37482}, "times_only", "the files have times only", "rocattn profile -- COMMAND"),
         ({"ns": 2000}, "short", "2.0 us a launch", ""),
         (BMM2 | {"SQ_INSTS": 0, "GRBM_GUI_ACTIVE": 0}, "stood_still", "counters stood still",
          "sudo amd-smi set -g 0 -l stable_std && rocattn profile -- COMMAND"),

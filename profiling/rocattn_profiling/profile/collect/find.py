@@ -137,7 +137,7 @@ def assume(text: str) -> Tool:
     if name not in PROGRAMS:
         raise NoProfilerError(f"there is no profiler {name!r}: there are {', '.join(PROGRAMS)}")
     if rocm and re.fullmatch(r"\d+\.\d+(?:\.\d+)*", rocm) is None:
-        raise NoProfilerError(f"{rocm!r} is no ROCm release: write it like 6.2 or 7.0")
+        raise NoProfilerError(f"{rocm!r} is not a ROCm release: write it like 6.2 or 7.0")
     release = rocm or {"rocprofv3": "7.0", "rocprof-compute": "7.0"}.get(name, "6.2")
     return Tool(name, PROGRAMS[name][0], rocm=release, told_by="assumed", assumed=True)
 

@@ -135,7 +135,7 @@ def split(too_big: ProfilerPass) -> tuple[ProfilerPass, ProfilerPass] | None:
 def _known(name: str, counters: ArchCounters) -> str:
     """Return the name if it is a counter of the architecture; otherwise raise with similar names."""
     if _COUNTER.fullmatch(name) is None:
-        raise CounterError(f"{name!r} is no name of a counter or a group: it may have letters, digits and _ only")
+        raise CounterError(f"{name!r} is not the name of a counter or a group: use letters, digits and _ only")
     if counters.has(name):
         why = counters.over((name,))
         if why:

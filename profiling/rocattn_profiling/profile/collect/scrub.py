@@ -134,12 +134,12 @@ def scrub_folder(folder: Path, secrets: Secrets) -> list[str]:
             elif path.suffix in _TEXT_SUFFIXES or path.name == "sysinfo.csv":
                 _rewrite(path, _log(path), lambda text: scrub_text(text, secrets))
             if _holds(path, secrets.values):
-                lines.append(f"{path.name} holds the value of a secret variable: do not publish it")
+                lines.append(f"{path.name} contains the value of a secret variable: do not publish it")
         except (sqlite3.Error, ValueError, RecursionError) as error:
             path.unlink()
             for sidecar in ("-journal", "-wal", "-shm"):
                 path.with_name(path.name + sidecar).unlink(missing_ok=True)
-            lines.append(f"{path.name} cannot be read ({error}), so it was removed: it may hold the environment")
+            lines.append(f"{path.name} cannot be read ({error}), so it was removed: it may contain the environment")
     return lines
 
 

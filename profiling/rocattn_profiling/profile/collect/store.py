@@ -225,7 +225,7 @@ def read_profile(path: Path) -> Collection:
     except OSError as error:
         raise RocattnError(f"cannot read {path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise RocattnError(f"{path} is no profile.json of rocattn: {error}") from error
+        raise RocattnError(f"{path} is not a profile.json of rocattn: {error}") from error
     if collection.schema != SCHEMA:
         raise RocattnError(f"{path} has schema {collection.schema}, this rocattn reads {SCHEMA}")
     return collection

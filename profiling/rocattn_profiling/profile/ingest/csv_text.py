@@ -4,9 +4,10 @@ Three ways to read a block, the fastest first; only an irregular block pays for 
 
 1. `Lines`: rocprofv3 repeats a dispatch's long description in the row of each of its counters, so only the dispatch
    number, the counter and its value are read from every line, by the positions of the delimiters. They stand at a fixed
-   number of delimiters from the left or right end, so delimiters inside a kernel name do not matter. This takes 1.6
-   times less CPU time than (2) on 2 million rows of 8 counters (2.5 s against 3.9 s, Xeon, fastest of four interleaved
-   runs: ``python research/peers/ingest_speed.py --without-lines --counter-rows 2000000 --dispatches 0 --rounds 4``).
+   number of delimiters from the left or right end, so delimiters inside a kernel name do not matter. This is 1.6 to 2
+   times as fast as (2) on 2 million rows of 8 counters: 2.5 s of CPU time against 3.9, and 7.1 s against 14.5 on two
+   busy cores of a Xeon, the fastest of four interleaved runs each
+   (``python research/peers/ingest_speed.py --without-lines --counter-rows 2000000 --dispatches 0 --rounds 4``).
 2. pandas' C parser with fixed types, on whole blocks.
 3. `split_records`, line by line, for what does not fit those types (a cut line, a repeated header, a spreadsheet's
    number) or has unbalanced quotes. rocprofv3 quotes kernel names without escaping the quotes in them, rocprof v1 may
@@ -209,7 +210,7 @@ def _chunks(stream: Utf8, header_bytes: int, size: int, notes: Notes) -> Iterato
             break
     if len(held) > LONGEST_LINE_BYTES:
         longest = f"a line longer than {LONGEST_LINE_BYTES >> 20} MiB"
-        raise UnreadableError(longest, "this is no table; give the right file")
+        raise UnreadableError(longest, "this is not a table; give the right file")
     if not held.strip():
         return
     if last and not _as_long(held, last):
@@ -382,7 +383,7 @@ class _Parser:
             near = pd.to_numeric(cells[rest], errors="coerce").to_numpy(np.float64)
             fits = np.isfinite(near) & (np.abs(near) < 2.0**63)
             integers[np.flatnonzero(rest)[fits]] = np.rint(near[fits]).astype(np.int64)
-            self._notes.add(f"{{n}} {name} are no numbers", "treated as missing", count=int((~fits).sum()), line=line)
+            self._notes.add(f"{{n}} {name} are not numbers", "treated as missing", count=int((~fits).sum()), line=line)
         return integers
 
 
@@ -550,7 +551,7 @@ def split_records(
 def drop(notes: Notes, line: int, count: int) -> None:
     """Note lines that are dropped."""
     notes.add(
-        "{n} lines are no records of this table", "dropped; profile again if the run was aborted",
+        "{n} lines are not records of this table", "dropped; profile again if the run was aborted",
         count=count, line=line,
     )  # fmt: skip
 

@@ -218,25 +218,25 @@ _DERIVED = (
     ({"sum(ns)", "count"}, COMPUTE, "its top kernels are computed from pmc_perf.csv, which is read"),
     ({"kernel_name", "dispatch_id", "gpu_id"}, COMPUTE, "a list of the dispatches of pmc_perf.csv, which is read"),
     ({"kernelname", "index", "gpu_id"}, COMPUTE, "a list of the dispatches of pmc_perf.csv, which is read"),
-    ({"domain", "function"}, V3, "a trace of API calls: it holds no kernel dispatches"),
-    ({"kind", "direction"}, V3, "a trace of memory copies: it holds no kernel dispatches"),
-    ({"kind", "operation", "address"}, V3, "a trace of memory allocations: it holds no kernel dispatches"),
-    ({"kind", "operation", "alloc_flags"}, V3, "a trace of scratch memory: it holds no kernel dispatches"),
+    ({"domain", "function"}, V3, "a trace of API calls: it contains no kernel dispatches"),
+    ({"kind", "direction"}, V3, "a trace of memory copies: it contains no kernel dispatches"),
+    ({"kind", "operation", "address"}, V3, "a trace of memory allocations: it contains no kernel dispatches"),
+    ({"kind", "operation", "alloc_flags"}, V3, "a trace of scratch memory: it contains no kernel dispatches"),
     (
         {"dispatch_id", "kernel_id", "scratch_per_workitem"},
         COMPUTE,
-        "launches, read with the file of counters beside it",
+        "launches, read with the file of counters next to it",
     ),
-    ({"kernel_id", "kernel_short_name"}, COMPUTE, "kernels' names, read with the file of counters beside it"),
+    ({"kernel_id", "kernel_short_name"}, COMPUTE, "kernels' names, read with the file of counters next to it"),
     (
         {"sample_timestamp", "exec_mask"},
         V3,
-        "samples of the program counter: it holds no counters and no times of kernels",
+        "samples of the program counter: it contains no counters and no times of kernels",
     ),
     (
         {"codeobj", "vaddr", "hitcount"},
         V3,
-        "instructions of a thread trace: it holds no counters and no times of kernels",
+        "instructions of a thread trace: it contains no counters and no times of kernels",
     ),
 )
 
@@ -307,7 +307,7 @@ def _statistics(path: Path, shown: str, header: Header, names: set[str], head: b
     listed = re.findall(rb'^"?([^",]*)', head, re.MULTILINE)[1:]
     first = [name.decode(errors="replace") for name in listed if name]
     if first and all(_API.match(name) for name in first):
-        why = "statistics of API calls, copies or domains: it holds no kernels"
+        why = "statistics of API calls, copies or domains: it contains no kernels"
         return DetectedFile(path, Source(shown, tool, "", "other statistics", "columns Name, Calls", skipped=why))
     generation = "6.2 or later" if tool == V3 else ""
     evidence = "columns Name, Calls" + (", MinNs" if tool == V3 else "")
@@ -340,7 +340,7 @@ def _other(head: bytes, nuls: int) -> str:
         return "a binary file of no layout that is read (rocpd, JSON and CSV are: rocprofv3 -f csv json rocpd)"
     for pattern, _, what in _TEXTS:
         if re.search(pattern, head):
-            return f"{what}: it holds no measurements"
+            return f"{what}: it contains no measurements"
     return "a text file of no profiler's layout"
 
 
@@ -359,7 +359,7 @@ def within_workload(file: DetectedFile, generation: str, version: str) -> Detect
         return file
     evidence = file.source.detected_by
     if file.source.kind != "sysinfo":
-        evidence += "; sysinfo.csv beside it"
+        evidence += "; sysinfo.csv next to it"
     source = replace(file.source, tool=COMPUTE, generation=generation, detected_by=evidence, version=version)
     return replace(file, source=source)
 

@@ -60,7 +60,7 @@ def combine(
         UnreadableError: When there are more counter names than any GPU has.
     """
     if len(names) > MOST_COUNTERS:
-        raise UnreadableError(f"{len(names)} different counter names", "this is no counter file")
+        raise UnreadableError(f"{len(names)} different counter names", "this is not a counter file")
     bases = list(dict.fromkeys(map(base_name, names)))
     split = len(bases) < len(names)
     if split:

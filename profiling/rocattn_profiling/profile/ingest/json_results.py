@@ -274,7 +274,7 @@ class _Table:
     def fill(self, part: FilePart) -> None:
         """Fill the part."""
         if not self._dispatches:
-            part.skip("it holds no dispatches: nothing was dispatched, or only other domains were traced")
+            part.skip("it contains no dispatches: nothing was dispatched, or only other domains were traced")
             return
         columns: dict[str, Any] = dict(zip(_COLUMNS, np.array(self._dispatches, np.int64).T, strict=True))
         self._kernels.note_broken(self._notes)
@@ -288,7 +288,7 @@ class _Table:
             frames = combine(row.astype(np.int32), code, value.astype(np.float64), names, unread)
             known = frames[0]["value"].notna()  # a sum with an unknown instance is unknown
             self._notes.add(
-                "{n} counter values are missing or no numbers", "treated as not measured", count=int((~known).sum()),
+                "{n} counter values are missing or not numbers", "treated as not measured", count=int((~known).sum()),
             )  # fmt: skip
             part.counters = frames[0][known].reset_index(drop=True)
             part.instances = frames[1][frames[1]["max"].notna()].reset_index(drop=True)
@@ -331,7 +331,7 @@ def read_chrome_trace(path: Path, part: FilePart) -> FilePart:
         rows.append((kernels.code(name), start, end, device, queue, -1 if process is None else process))
     part.problems += notes.problems()
     if not rows:
-        return part.skip("its trace holds no kernels")
+        return part.skip("its trace contains no kernels")
     rows.sort(key=lambda row: row[1])
     table = np.array([[MISSING if value is None else value for value in row] for row in rows], np.int64)
     columns: dict[str, Any] = dict(

@@ -260,7 +260,7 @@ def _check_counters(part: FilePart, notes: Notes) -> None:
     most = np.zeros(passes.max() + 1, np.int64)
     np.maximum.at(most, passes, counts)
     notes.add(
-        "{n} dispatches lack counters that others of their pass have", "nothing is computed from what they lack",
+        "{n} dispatches lack counters that others of their pass have", "metrics that need those are not computed",
         count=int((counts < most[passes]).sum()),
     )  # fmt: skip
     if _rounded_to_six_digits(part.counters["value"].to_numpy()):

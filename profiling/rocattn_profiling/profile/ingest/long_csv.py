@@ -144,7 +144,7 @@ class _LongReader:
         if "value" in coded:
             missing = keep & np.isnan(coded["value"])
             self._notes.add(
-                "{n} counter values are missing or no numbers", "treated as not measured",
+                "{n} counter values are missing or not numbers", "treated as not measured",
                 count=int(missing.sum()), line=block.first_line,
             )  # fmt: skip
             keep &= ~missing
@@ -165,7 +165,7 @@ class _LongReader:
     def finish(self, part: FilePart) -> None:
         """Fill the part with the rows read."""
         if not self._runs:
-            part.skip("it holds no rows: nothing was dispatched, or a filter excluded everything")
+            part.skip("it contains no rows: nothing was dispatched, or a filter excluded everything")
             return
         runs = {name: joined([run.pop(name) for run in self._runs]) for name in list(self._runs[0])}
         self._runs.clear()
@@ -261,7 +261,7 @@ def resolve(
         reused |= (number[name].transform("first") != firsts[name]).to_numpy()
     if reused.any():
         notes.add(
-            "{n} dispatch numbers are used for several dispatches", "told apart by kernel, grid and start time; "
+            "{n} dispatch numbers are used for several dispatches", "distinguished by kernel, grid and start time; "
             "give every process its own file (-o NAME_%pid%)", count=int(reused.sum()),
         )  # fmt: skip
         again = np.zeros(len(firsts), np.int32)
@@ -281,7 +281,7 @@ def read_by_number(path: Path, header: Header, part: FilePart) -> FilePart:
     count = len(number)
     if not count:
         part.problems += notes.problems()
-        return part.skip("it holds no rows: nothing was dispatched, or a filter excluded everything")
+        return part.skip("it contains no rows: nothing was dispatched, or a filter excluded everything")
     part.pass_label = part.pass_label.replace(f"{_COUNTERS}_", "", 1)
     kernels = Vocabulary(kernel_name)
     described: dict[str, Any] = {**launches, "pass": one_pass(part.pass_label, count)}
@@ -323,7 +323,7 @@ def _beside(path: Path, kind: str) -> tuple[Path, Header]:
     other = path.with_name(path.name.replace(_COUNTERS, kind, 1) if known else f"{kind}_….csv.gz")
     if not known or not other.is_file():
         raise UnreadableError(
-            f"its {'launches' if kind == 'dispatch' else 'kernels'} are not in {other.name} beside it",
+            f"its {'launches' if kind == 'dispatch' else 'kernels'} are not in {other.name} next to it",
             "keep the three files of a pass together, under the names that rocprof-compute gave them",
         )
     stream = Utf8(other)
@@ -332,7 +332,7 @@ def _beside(path: Path, kind: str) -> tuple[Path, Header]:
     finally:
         stream.close()
     if header is None or "kernel_id" not in header.names:
-        raise UnreadableError(f"{other.name} beside it is no table with a kernel_id", "profile again")
+        raise UnreadableError(f"{other.name} next to it is not a table with a kernel_id", "profile again")
     return other, header
 
 

@@ -66,7 +66,7 @@ def _skip_merged_tables(parts: Sequence[FilePart]) -> None:
         measured = {name for part in single for name in part.counters["counter"].cat.categories}
         for part in merged:
             if set(part.counters["counter"].cat.categories) <= measured:
-                _empty(part, "all its counters are in the files of the passes beside it, which are read")
+                _empty(part, "all its counters are in the files of the passes next to it, which are read")
 
 
 def _is_of_analyze(source: Source) -> bool:

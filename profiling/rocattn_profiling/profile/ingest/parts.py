@@ -93,7 +93,7 @@ class Vocabulary:
     def note_broken(self, notes: Notes) -> None:
         """Note the names that were not UTF-8."""
         broken = sum("\ufffd" in text for text in self.codes)
-        notes.add("{n} kernel names hold bytes that are not UTF-8", "those bytes are shown as \ufffd", count=broken)
+        notes.add("{n} kernel names contain bytes that are not UTF-8", "those bytes are shown as \ufffd", count=broken)
 
 
 def categorical(codes: NDArray[Any], names: Sequence[str]) -> Any:

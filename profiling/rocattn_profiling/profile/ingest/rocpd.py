@@ -100,7 +100,7 @@ def read_rocpd(path: Path, part: FilePart) -> FilePart:
             _Database(connection, part, notes, path.stat().st_size // _SMALLEST_ROW_BYTES).read()
         except sqlite3.OperationalError as error:
             if "interrupted" in str(error):
-                raise UnreadableError("its views do not end", "this is no file of a profiler") from error
+                raise UnreadableError("its views do not end", "this is not a profiler's file") from error
             if "no such function" in str(error):  # branches of rocprofiler-sdk compress columns: lz4_decompress
                 convert = "let ROCm's own tool write CSV: rocpd convert --output-format csv -i FILE"
                 raise UnreadableError(f"its views need what this SQLite lacks ({error})", convert) from error
@@ -124,7 +124,7 @@ class _Database:
             raise UnreadableError("it has no view 'kernels'", "write it with rocprofv3 of ROCm 7.0 or later")
         dispatches = self._dispatches(columns)
         if not len(dispatches["dispatch"]):
-            self._part.skip("it holds no dispatches: nothing was dispatched, or only other domains were traced")
+            self._part.skip("it contains no dispatches: nothing was dispatched, or only other domains were traced")
             return
         rows = self._row_of(dispatches)
         count = len(dispatches["dispatch"])
@@ -168,7 +168,9 @@ class _Database:
         while rows := cursor.fetchmany():
             total += len(rows)
             if total > self._most_rows:
-                raise UnreadableError("its views return more rows than the file can hold", "this is no profiler's file")
+                raise UnreadableError(
+                    "its views return more rows than the file can hold", "this is not a profiler's file"
+                )
             flat = itertools.chain.from_iterable(rows)
             try:
                 yield np.fromiter(flat, np.int64, len(rows) * width).reshape(-1, width)
@@ -179,7 +181,7 @@ class _Database:
         if isinstance(value, (int, float)) and abs(value) < 2**63:
             return int(value)
         if value is not None:
-            self._notes.add("{n} values are no integers where integers belong", "treated as missing")
+            self._notes.add("{n} values are not integers where integers are expected", "treated as missing")
         return MISSING
 
     def _dispatches(self, columns: set[str]) -> dict[str, Any]:
@@ -260,12 +262,14 @@ class _Database:
         while fetched := cursor.fetchmany():
             total += len(fetched)
             if total > self._most_rows:
-                raise UnreadableError("its views return more rows than the file can hold", "this is no profiler's file")
+                raise UnreadableError(
+                    "its views return more rows than the file can hold", "this is not a profiler's file"
+                )
             table = np.array(
                 [[np.nan if not isinstance(v, (int, float)) else v for v in row] for row in fetched], np.float64
             )
             known = ~np.isnan(table).any(axis=1)
-            self._notes.add("{n} counter values are missing or no numbers", "dropped", count=int((~known).sum()))
+            self._notes.add("{n} counter values are missing or not numbers", "dropped", count=int((~known).sum()))
             whole = table[known, :4].astype(np.int64)
             row = rows.find(whole[:, 2], whole[:, 1], whole[:, 0])
             self._notes.add("{n} counter values of no dispatch", "dropped", count=int((row < 0).sum()))

@@ -39,7 +39,7 @@ def rows_of(path: Path, header: Header) -> list[dict[str, str]]:
     try:
         data = stream.read(LARGEST_BYTES)
         if stream.read(1):
-            raise UnreadableError("larger than 64 MiB", "this is no table of its kind")
+            raise UnreadableError("larger than 64 MiB", "this is not a table of its kind")
     finally:
         stream.close()
     text = data.decode(errors="replace")
@@ -122,7 +122,7 @@ def read_statistics(path: Path, header: Header, part: FilePart) -> FilePart:
         kernels.append((kernel_name(row.get("Name", "")), int(calls), total, mean, low, high, part.source.file))
     part.problems += notes.problems()
     if not kernels:
-        return part.skip("it holds no rows: no kernel ran")
+        return part.skip("it contains no rows: no kernel ran")
     part.summaries = pd.DataFrame(kernels, columns=list(SUMMARY_DTYPES)).astype(SUMMARY_DTYPES)
     return part
 
@@ -131,7 +131,7 @@ def read_sysinfo(path: Path, header: Header, part: FilePart) -> FilePart:
     """Read rocprof-compute's sysinfo.csv: the machine and GPU of a workload, in the names of three generations."""
     rows = rows_of(path, header)
     if not rows:
-        return part.skip("it holds no row")
+        return part.skip("it contains no row")
     row = rows[0]
     notes = Notes(part.source.file)
     first = {name: next((row[key] for key in keys if row.get(key)), None) for name, keys in _SYSINFO.items()}
@@ -198,7 +198,7 @@ def read_roofline(path: Path, header: Header, part: FilePart) -> FilePart:
             end = (match["end"] or "mean").lower()
             roofs.setdefault((device, _roof_name(match["name"]), unit), {})[end] = value
     if not roofs:
-        return part.skip("it holds no roof: the micro-benchmark did not run")
+        return part.skip("it contains no roof: the micro-benchmark did not run")
     rows = [
         (device, name, unit, values.get("mean"), values.get("low"), values.get("high"), part.source.file)
         for (device, name, unit), values in roofs.items()

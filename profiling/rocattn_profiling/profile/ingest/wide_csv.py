@@ -83,7 +83,7 @@ def read_wide(path: Path, header: Header, part: FilePart) -> FilePart:
     groups = counter_groups(header.names, notes)
     places = [position for group in groups for at in group.counters.values() for position in at]
     if len(places) > MOST_COUNTERS:
-        raise UnreadableError(f"{len(places)} counter columns", "this is no counter file")
+        raise UnreadableError(f"{len(places)} counter columns", "this is not a counter file")
     wanted: dict[str, tuple[int, str]] = {
         name: (position, "label" if name in {"kernel", "agent", "queue"} else "int")
         for name, position in columns.positions(header.names).items()
@@ -105,7 +105,7 @@ def read_wide(path: Path, header: Header, part: FilePart) -> FilePart:
     rows = sum(len(piece["kernel"]) for piece in pieces)
     if not rows:
         part.problems += notes.problems()
-        return part.skip("it holds no rows: nothing was dispatched, or a filter excluded everything")
+        return part.skip("it contains no rows: nothing was dispatched, or a filter excluded everything")
     joined: dict[str, Any] = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     _note_reused(joined, notes)
     kernels.note_broken(notes)
@@ -132,7 +132,7 @@ def _note_reused(described: Mapping[str, NDArray[Any]], notes: Notes) -> None:
     if "dispatch" in described:
         reused = int(pd.DataFrame(dict(enumerate(owner))).duplicated().sum())
         notes.add(
-            "{n} dispatch numbers are used for several dispatches", "told apart by their order in the file; "
+            "{n} dispatch numbers are used for several dispatches", "distinguished by their order in the file; "
             "give every process its own file", count=reused,
         )  # fmt: skip
 

@@ -65,7 +65,7 @@ class Formula:
         try:
             tree = ast.parse(text, mode="eval").body
         except SyntaxError as error:
-            raise FormulaError(f"the formula {text!r} is no arithmetic: {error.msg}") from error
+            raise FormulaError(f"the formula {text!r} is not arithmetic: {error.msg}") from error
         names: set[str] = set()
         _check(text, tree, names)
         return cls(text, frozenset(names), tree)
@@ -96,7 +96,7 @@ def _check(text: str, node: ast.expr, names: set[str]) -> None:
         case ast.Call(ast.Name(name), arguments, []) if name in _FUNCTIONS and arguments:
             children = arguments
         case _:
-            raise FormulaError(f"the formula {text!r} may not hold {ast.unparse(node)!r}")
+            raise FormulaError(f"the formula {text!r} may not contain {ast.unparse(node)!r}")
     for child in children:
         _check(text, child, names)
 

@@ -259,7 +259,7 @@ def _take_out_waves(launches: Launches, each: PassCounters) -> None:
         at = int(np.flatnonzero(wrong)[0])
         launches.problems.append(
             f"pass {each.name}: {wrong.sum()} of {known.sum()} launches left out: {WAVES} is {counted[at]:.0f} where "
-            f"{grid[at]:.0f} work-items in blocks of {block[at]:.0f} are launched, so the counters hold something else"
+            f"{grid[at]:.0f} work-items in blocks of {block[at]:.0f} are launched, so other counters are wrong, too"
         )
         for values in each.counters.values():
             values[wrong] = np.nan

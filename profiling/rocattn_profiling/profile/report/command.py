@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--gpu", metavar="NAME",
-        help="the product, for files that do not say: 'MI300X', 'RX 7900 XT', or a target of one product: gfx1151",
+        help="the product, for files that do not name it: 'MI300X', 'RX 7900 XT', or a target of one product: gfx1151",
     )  # fmt: skip
     group.add_argument(
         "--plans", nargs="+", default=[], metavar="FILE",
@@ -39,9 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "(default: the plan logs among PATH)",
     )  # fmt: skip
     group.add_argument("--against", nargs="+", metavar="PATH", help="an earlier profile, to be shown side by side")
-    group.add_argument(
-        "--files", action="store_true", help="only say of each file what it holds and what is wrong in it"
-    )
+    group.add_argument("--files", action="store_true", help="only list the files, with their contents and problems")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -115,7 +113,7 @@ def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:
     for line in lines:
         say(f"note: {line}")
     if len(others) > MOST_REASONS:
-        say(f"note: {len(others) - MOST_REASONS} more files hold nothing to read; --files names them all")
+        say(f"note: {len(others) - MOST_REASONS} more files contain nothing to read; --files names them all")
 
 
 def _not_collected(folder: Path) -> list[str]:

@@ -126,7 +126,7 @@ def build(
         RocattnError: When the files contain no dispatch.
     """
     if not len(profile.dispatches):
-        raise RocattnError("nothing to report: the files hold no kernel dispatch")
+        raise RocattnError("nothing to report: the files contain no kernel dispatch")
     devices = devices_of(profile, gpu)
     attributed = attribute(find_launches(profile).table, ran) if ran else None
     evaluation = evaluate(profile, devices, attributed.work if attributed else None)
@@ -220,7 +220,7 @@ def _occupancy(
         return None, "no file says which GPU it was"
     vgprs, lds = resources["vgprs"], resources["lds_bytes"]
     if vgprs is None or block <= 0:
-        return None, "the files do not say how many VGPRs or threads a block it has"
+        return None, "the files do not say how many VGPRs or threads per block it has"
     if not lanes:
         return None, f"no facts are known of {device.arch}"
     try:

@@ -98,7 +98,7 @@ def _unmeasured(
     """Return why the files as a whole cannot tell any limit; None if they may."""
     if not counted and not stood_still:
         return Verdict(
-            TIMES_ONLY, "not known: the files hold times only" if mean_ns else "not known: no counters", COLLECT
+            TIMES_ONLY, "not known: the files have times only" if mean_ns else "not known: no counters", COLLECT
         )
     if device is None:
         return Verdict(NO_GPU, "not known: no file says which GPU ran it", "rocattn report … --gpu NAME (say, MI300X)")

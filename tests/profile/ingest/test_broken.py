@@ -221,7 +221,7 @@ def test_counters_without_the_file_that_names_their_kernels(tmp_path, kind):
     assert not len(profile.dispatches)
     renamed = (tmp_path / "counters_pmc_perf_0_4711.csv.gz").rename(tmp_path / "a.csv.gz")
     (problem,) = ingest.read([renamed]).problems
-    assert "are not in kernel_symbols_….csv.gz beside it" in problem.what
+    assert "are not in kernel_symbols_….csv.gz next to it" in problem.what
 
 
 def test_launches_and_kernels_that_are_not_listed_are_counted(tmp_path):

@@ -69,8 +69,8 @@ def test_a_selftest_teaches_the_runs_after_it(varying, gate):
     assert launches_of(record()[0]) == {LABEL: [8, 5]}
 
     assert gate("selftest", *QUICK, "--rounds", "4", "--draws", "3", "--json")[0] == 0
-    told = msgspec.json.decode(gate.out, type=selftest.Selftest)
-    assert (told.noise.path, [s.sessions for s in told.benchmarks]) == (str(path), [2])
+    message = msgspec.json.decode(gate.out, type=selftest.Selftest)
+    assert (message.noise.path, [s.sessions for s in message.benchmarks]) == (str(path), [2])
     assert f"earlier noise was known of 1 of 1 benchmarks: {path}" in gate.err
     assert launches_of(record()[0]) == {LABEL: [8, 5, 8]}
 
@@ -156,8 +156,8 @@ def test_the_record_is_with_the_results_or_where_named(tmp_path, monkeypatch):
 def test_a_session_that_does_not_count_teaches_nothing(tmp_path):
     """Where the machine changed speed, its launches are no noise of the benchmarks."""
     measured = SimpleNamespace(decision=SimpleNamespace(invalid="the machine changed speed"), pairs=[])
-    told = compared(tmp_path).learn([], measured)
-    assert told == "noise: nothing learned from a session that does not count: the machine changed speed"
+    message = compared(tmp_path).learn([], measured)
+    assert message == "noise: nothing learned from a session that does not count: the machine changed speed"
     assert list(tmp_path.iterdir()) == []
 
 

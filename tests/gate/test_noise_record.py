@@ -24,12 +24,12 @@ DAY_US = 86_400e6
 def launches(day=1.0, count=6, noise=0.02, seed=1, **facts):
     """Launches of one session on a day, in Unix time."""
     rng = np.random.default_rng(seed)
-    made = []
+    rows = []
     for round_ in range(count):
         samples = (1e6 * np.exp(rng.normal(0, noise) + np.abs(rng.normal(0, 0.01, 10)))).tolist()
         cpu = {"cpu": [0.99 * value for value in samples], "nivcsw": [0] * 10, "canary": 5e5 + round_} | facts
-        made.append(PairLaunch(round=round_, start_us=day * DAY_US + round_, samples=samples, **cpu))
-    return made
+        rows.append(PairLaunch(round=round_, start_us=day * DAY_US + round_, samples=samples, **cpu))
+    return rows
 
 
 def append(path, day=1.0, key=KEY, machine=HERE, **facts):
@@ -118,8 +118,8 @@ def test_launches_without_noise_are_not_kept(path):
     """Two launches, launches that are all alike (a counter), values of zero: no file is made for them."""
     alike = [PairLaunch(round=i, samples=[96.0]) for i in range(5)]
     zeros = [PairLaunch(round=i, samples=[float(i)]) for i in range(5)]
-    told = noise_record.append(path, HERE, [Measurement(KEY, of) for of in (launches(count=2), alike, zeros, [])])
-    assert (told, path.exists()) == (0, False)
+    learned = noise_record.append(path, HERE, [Measurement(KEY, of) for of in (launches(count=2), alike, zeros, [])])
+    assert (learned, path.exists()) == (0, False)
 
 
 def test_cpu_times_that_some_launches_lack_are_left_out():

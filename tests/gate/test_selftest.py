@@ -17,7 +17,10 @@ from rocattn_profiling.gate.noise_record import EarlierNoise
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule.constants import FULL_LOOKS, QUICK_LOOKS
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
+from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.measure.machine import this_machine
+
+TWO_LOOKS = Policy(looks=(5, 10))
 
 
 @pytest.fixture
@@ -129,9 +132,9 @@ def test_what_is_relabelled_is_counted(tmp_path, monkeypatch, result, make_pair,
     monkeypatch.setattr(selftest, "run_gate", lambda *_, also, **__: also(result, LaunchStore(tmp_path / "x", "key")))
     monkeypatch.setattr(selftest, "stored_with", lambda _: ({}, EarlierNoise()))
     monkeypatch.setattr(selftest, "pairs_of", lambda *_: pairs)
-    told = []
-    selftest.run_selftest(tmp_path, tmp_path, selftest.SelftestOptions(rounds=3), draws=3, say=told.append)
-    assert told == [f"relabelling the launches of {said}"]
+    messages = []
+    selftest.run_selftest(tmp_path, tmp_path, selftest.SelftestOptions(rounds=3), draws=3, say=messages.append)
+    assert messages == [f"relabelling the launches of {said}"]
 
 
 @pytest.mark.slow
@@ -192,5 +195,38 @@ def test_pairs_keep_the_calls_of_a_sample(result, make_pair):
         for label, status in (("judged", "pass"), ("rate", "ungated"))
     ]  # fmt: skip
     result.entries = entries
-    (made,) = selftest.pairs_of(result, {"judged": 100})
-    assert (made.id, made.a.number, made.floor) == ("judged", 100, 3.0)
+    (pair,) = selftest.pairs_of(result, {"judged": 100})
+    assert (pair.id, pair.a.number, pair.floor) == ("judged", 100, 3.0)
+
+
+def test_small_changes_are_found_where_noise_is_low(make_pair):
+    """Under 0.5 % launch noise five rounds find 5 % and no more are needed; under 8 % ten rounds do not find 10 %."""
+    quiet = selftest.sensitivity(make_pair(np.random.default_rng(1), 10, noise=0.005), TWO_LOOKS, draws=20)
+    noisy = selftest.sensitivity(make_pair(np.random.default_rng(1), 10, noise=0.08), TWO_LOOKS, draws=20)
+    assert quiet.smallest_change[5] <= 0.05
+    assert quiet.smallest_change[10] <= quiet.smallest_change[5]
+    assert quiet.rounds == 5
+    assert quiet.false_alarm_rate == noisy.false_alarm_rate == 0.0
+    assert noisy.smallest_change[10] is None or noisy.smallest_change[10] > 0.1
+    assert noisy.rounds is None
+    assert quiet.noise < 0.015
+    assert noisy.noise > 0.04
+
+
+def test_relabelling_keeps_rounds_together(make_pair):
+    """A drawn pair has the launches of its rounds, one on each side; only head's times change, CPU time as well."""
+    pair = make_pair(np.random.default_rng(2), 8, cpu=True)
+    originals = {tuple(x.samples): i for side in (pair.a, pair.b) for i, x in enumerate(side.launches)}
+    for drawn in selftest.relabelled(pair, 5, 0.5, 10, seed=3):
+        assert [x.round for x in drawn.a.launches] == [x.round for x in drawn.b.launches] == list(range(5))
+        for a, b in zip(drawn.a.launches, drawn.b.launches, strict=True):
+            back = [round(value / 1.5, 3) for value in b.samples]
+            (partner,) = [i for key, i in originals.items() if [round(value, 3) for value in key] == back]
+            assert originals[tuple(a.samples)] == partner
+            assert b.cpu == pytest.approx(b.samples)
+
+
+def test_too_few_rounds_say_so(make_pair):
+    """With fewer rounds than the first look there is no size to tell."""
+    seen = selftest.sensitivity(make_pair(np.random.default_rng(4), 3), TWO_LOOKS, draws=5)
+    assert (seen.smallest_change, seen.rounds) == ({}, None)

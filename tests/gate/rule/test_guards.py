@@ -28,8 +28,8 @@ def drifting(rng, rounds, step, slowdown=0.0):
     levels[rounds:] += math.log1p(slowdown)
     sides = []
     for part in (levels[:rounds], levels[rounds:]):
-        made = [(1e6 * np.exp(level + np.abs(rng.normal(0, 0.005, 10)))).tolist() for level in part]
-        sides.append(Side(launches=[PairLaunch(round=i, samples=x) for i, x in enumerate(made)]))
+        samples = [(1e6 * np.exp(level + np.abs(rng.normal(0, 0.005, 10)))).tolist() for level in part]
+        sides.append(Side(launches=[PairLaunch(round=i, samples=x) for i, x in enumerate(samples)]))
     return in_sequence(Pair(id="x", a=sides[0], b=sides[1]))
 
 
@@ -71,8 +71,8 @@ def test_slow_states_are_seldom_called_a_change(rounds):
         y = rng.normal(0, 0.02, rounds)
         for i in range(1, rounds):
             y[i] = 0.7 * y[i - 1] + math.sqrt(1 - 0.49) * y[i]
-        made = [(1e6 * np.exp(level + np.abs(rng.normal(0, 0.01, 10)))).tolist() for level in y]
-        return Side(launches=[PairLaunch(round=i, samples=x) for i, x in enumerate(made)])
+        samples = [(1e6 * np.exp(level + np.abs(rng.normal(0, 0.01, 10)))).tolist() for level in y]
+        return Side(launches=[PairLaunch(round=i, samples=x) for i, x in enumerate(samples)])
 
     found = [decide(Pair(id="x", a=side(), b=side())).verdict for _ in range(150)]
     assert found.count("regression") <= 9

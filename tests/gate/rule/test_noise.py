@@ -35,12 +35,12 @@ def test_the_delay_moves_launches_up_only():
 def test_a_shift_is_found_where_it_is(true):
     """The median of the posterior is the shift that was put in, however large."""
     rng = np.random.default_rng(1)
-    seen = noise.compare_plain(rng.normal(0, 0.005, 9), true + rng.normal(0, 0.005, 9), PLAIN)
-    assert seen.shift == pytest.approx(true, abs=0.006)
-    assert seen.low < true < seen.high
-    assert seen.p_below(true - 0.05) < 1e-3
-    assert seen.p_below(true + 0.05) > 0.99
-    assert seen.p_below(true) + seen.p_above(true) == pytest.approx(1.0, abs=0.01)
+    posterior = noise.compare_plain(rng.normal(0, 0.005, 9), true + rng.normal(0, 0.005, 9), PLAIN)
+    assert posterior.shift == pytest.approx(true, abs=0.006)
+    assert posterior.low < true < posterior.high
+    assert posterior.p_below(true - 0.05) < 1e-3
+    assert posterior.p_below(true + 0.05) > 0.99
+    assert posterior.p_below(true) + posterior.p_above(true) == pytest.approx(1.0, abs=0.01)
 
 
 @pytest.mark.parametrize(("count", "share"), [(5, 0.0), (5, 0.2), (12, 0.35)])
@@ -50,8 +50,8 @@ def test_the_interval_covers_the_truth(count, share):
     hits = 0
     for _ in range(250):
         a, b = (contaminated(rng, count, share=share) for _ in range(2))
-        seen = noise.compare_plain(a, b + 0.03, PLAIN)
-        hits += seen.low <= 0.03 <= seen.high
+        posterior = noise.compare_plain(a, b + 0.03, PLAIN)
+        hits += posterior.low <= 0.03 <= posterior.high
     assert hits / 250 >= 0.915
 
 
@@ -70,9 +70,9 @@ def test_disturbed_launches_do_not_hide_a_change():
     """Two of five base launches 30 % late: +10 % is still all but certain, and estimated within 2 %."""
     a = np.array([0.0, 0.31, 0.006, 0.28, -0.004])
     b = 0.095 + np.array([0.003, -0.005, 0.001, 0.21, 0.0])
-    seen = noise.compare_plain(a, b, PLAIN)
-    assert seen.p_below(0.01) < 0.005
-    assert seen.shift == pytest.approx(0.095, abs=0.02)
+    posterior = noise.compare_plain(a, b, PLAIN)
+    assert posterior.p_below(0.01) < 0.005
+    assert posterior.shift == pytest.approx(0.095, abs=0.02)
 
 
 def test_noise_is_learned_from_history():
@@ -81,8 +81,8 @@ def test_noise_is_learned_from_history():
     a, b = rng.normal(0, 0.01, 5), rng.normal(0, 0.01, 5)
     widths = []
     for tau in (0.004, 0.015, 0.06):
-        seen = noise.compare_plain(a, b, noise.prior_after(0.015, [rng.normal(0.3, tau, 5) for _ in range(8)]))
-        widths.append(seen.high - seen.low)
+        posterior = noise.compare_plain(a, b, noise.prior_after(0.015, [rng.normal(0.3, tau, 5) for _ in range(8)]))
+        widths.append(posterior.high - posterior.low)
     assert widths[0] < widths[1] < widths[2]
 
 
@@ -98,8 +98,8 @@ def test_the_noise_of_a_benchmark_is_estimated():
     """The posterior mean of the launch noise is within a factor of 1.6 of the truth after twenty launches."""
     rng = np.random.default_rng(6)
     for tau in (0.005, 0.02, 0.08):
-        told = noise.compare_plain(rng.normal(0, tau, 20), rng.normal(0, tau, 20), PLAIN).noise
-        assert tau / 1.6 < told < tau * 1.6
+        noise_scale = noise.compare_plain(rng.normal(0, tau, 20), rng.normal(0, tau, 20), PLAIN).noise
+        assert tau / 1.6 < noise_scale < tau * 1.6
 
 
 def test_a_bimodal_benchmark_differs_from_a_change():
@@ -114,9 +114,9 @@ def test_a_bimodal_benchmark_differs_from_a_change():
 
 def test_sides_of_one_launch_have_a_wide_answer():
     """A single launch a side leaves tens of percent open, and nothing overflows at a factor of a thousand."""
-    seen = noise.compare_plain(np.array([0.0]), np.array([math.log(1000)]), PLAIN)
-    assert seen.low < math.log(1000) < seen.high
-    assert seen.high - seen.low > 0.1
+    posterior = noise.compare_plain(np.array([0.0]), np.array([math.log(1000)]), PLAIN)
+    assert posterior.low < math.log(1000) < posterior.high
+    assert posterior.high - posterior.low > 0.1
 
 
 def slow_states(rng, count, coefficient=0.7):

@@ -97,21 +97,21 @@ def pairs(make_pair):
     """Pairs of many kinds, with every verdict among them."""
     rng = np.random.default_rng(7)
     kinds = ["normal", "skewed", "bimodal", "contaminated", "drift", "quantised"]
-    made = [
+    drawn = [
         make_pair(rng, rounds, slowdown=slowdown, name=f"{kind}{rounds}{slowdown}{cpu}", kind=kind, cpu=cpu)
         for kind in kinds for rounds in (2, 5, 12) for slowdown in (-0.1, 0.0, 0.03, 0.2) for cpu in (False, True)
     ]  # fmt: skip
-    zero = msgspec.structs.replace(made[0].a.launches[0], samples=[0.0])
-    return [*made, Pair(id="zero", a=msgspec.structs.replace(made[0].a, launches=[zero] * 5), b=made[5].b)]
+    zero = msgspec.structs.replace(drawn[0].a.launches[0], samples=[0.0])
+    return [*drawn, Pair(id="zero", a=msgspec.structs.replace(drawn[0].a, launches=[zero] * 5), b=drawn[5].b)]
 
 
 def test_no_verdict_hangs_on_a_word(make_pair, monkeypatch):
     """Every reason replaced by "x": the same verdicts, numbers and codes, alone and as a suite."""
-    made = pairs(make_pair)
+    drawn = pairs(make_pair)
     policy = Policy(looks=(5, 12))
 
     def outcome():
-        found = [*(decide(pair) for pair in made), *decide_suite(made, policy).decisions]
+        found = [*(decide(pair) for pair in drawn), *decide_suite(drawn, policy).decisions]
         numbers = [(d.verdict, d.ratio, d.ratio_low, d.ratio_high, d.p, d.rounds_used) for d in found]
         return numbers, [d.undecided.code if d.undecided else "" for d in found], {d.reason for d in found}
 
@@ -141,12 +141,12 @@ def test_an_inconclusive_pair_always_has_a_reason(make_pair):
 def test_every_form_of_a_verdict_says_why(entry, result_of):
     """Terminal, Markdown, JUnit and page have the words; the JSON the code as well, and it reads back."""
     reason = Reason("few_rounds", "a pass needs more", "about 9 rounds would decide")
-    made = Decision(
+    decision = Decision(
         id="a", verdict="inconclusive", ratio=0.99, ratio_low=0.958, ratio_high=1.017, rounds_used=5,
         reason=f"undecided: -1.0 %: {reason.line}", undecided=reason,
     )  # fmt: skip
-    result = result_of([entry("a", "inconclusive", decision=made)])
-    (case,) = [one for one in ET.fromstring(junit.to_xml(result)).iter("testcase") if one.get("name") == "a"]  # noqa: S314 - our own
+    result = result_of([entry("a", "inconclusive", decision=decision)])
+    (case,) = [case for case in ET.fromstring(junit.to_xml(result)).iter("testcase") if case.get("name") == "a"]  # noqa: S314 - our own
     (row,) = gate_view.view(result).rows
     for shown in (render.text(result), markdown.comment(result), case.find("skipped").get("message"), row.reasons[0]):
         assert "a pass needs more" in shown

@@ -172,11 +172,11 @@ def test_cpu_time_decides_where_every_sample_was_interrupted(make_pair):
     pair = make_pair(rng, 5, slowdown=0.2, cpu=True)
 
     def disturbed(side):
-        made = []
+        rows = []
         for x in side.launches:
             wall = [value * factor for value, factor in zip(x.samples, rng.uniform(2, 6, len(x.samples)), strict=True)]
-            made.append(msgspec.structs.replace(x, samples=wall, nivcsw=[2] * len(wall)))
-        return Side(launches=made)
+            rows.append(msgspec.structs.replace(x, samples=wall, nivcsw=[2] * len(wall)))
+        return Side(launches=rows)
 
     found = decide(Pair(id="x", a=disturbed(pair.a), b=disturbed(pair.b)))
     assert found.verdict == "regression"
@@ -230,11 +230,11 @@ def test_the_canary_drops_launches_of_a_slow_spell(make_pair):
     pair = make_pair(np.random.default_rng(24), 8)
 
     def slowed(side, places):
-        made = []
+        rows = []
         for index, x in enumerate(side.launches):
             factor = 2.0 if index in places else 1.0
-            made.append(msgspec.structs.replace(x, samples=[v * factor for v in x.samples], canary=1000.0 * factor))
-        return Side(launches=made)
+            rows.append(msgspec.structs.replace(x, samples=[v * factor for v in x.samples], canary=1000.0 * factor))
+        return Side(launches=rows)
 
     pair = Pair(id="x", a=slowed(pair.a, {0, 3}), b=slowed(pair.b, {1, 2, 6}))
     assert decide(pair, Policy(looks=(8,))).verdict == "pass"
@@ -244,12 +244,12 @@ def test_the_canary_adjusts_a_spell_of_most_launches(make_pair):
     """One side met the machine at three quarters of its speed four times in five: +30 % is found, no change is not."""
 
     def slowed(side, places):
-        made = []
+        rows = []
         for index, x in enumerate(side.launches):
             factor = 4 / 3 if index in places else 1.0
             times = {name: [value * factor for value in getattr(x, name)] for name in ("samples", "cpu")}
-            made.append(msgspec.structs.replace(x, **times, canary=1000.0 * factor))
-        return Side(launches=made)
+            rows.append(msgspec.structs.replace(x, **times, canary=1000.0 * factor))
+        return Side(launches=rows)
 
     def judged(change, slow):
         pair = make_pair(np.random.default_rng(26), 5, slowdown=change, cpu=True)

@@ -71,11 +71,11 @@ def test_a_large_suite_asks_for_more_rounds():
 def test_equal_counts_are_rarely_called_changed():
     """Of all ways to deal ten different launches, one in 252 is called up and one down, and no other."""
     values = np.arange(10)
-    told = []
+    verdicts = []
     for chosen in itertools.combinations(range(10), 5):
         rest = [v for v in values if v not in chosen]
-        told.append(decide(pair_of(list(chosen), rest)).verdict)
-    assert (told.count("regression"), told.count("improvement"), len(told)) == (1, 1, 252)
+        verdicts.append(decide(pair_of(list(chosen), rest)).verdict)
+    assert (verdicts.count("regression"), verdicts.count("improvement"), len(verdicts)) == (1, 1, 252)
 
 
 def test_the_verdict_says_it_without_a_ratio(entry, result_of):

@@ -171,7 +171,7 @@ def removed(fitted: Fit, margin: float) -> Reason | None:
     if abs(slowdown) < margin:
         return None
     word = "slower" if slowdown > 0 else "faster"
-    text = f"head met the machine {word}, by fixed work beside it: {abs(slowdown) * 100:.1f} % are taken out"
+    text = f"the machine was {word} for head, by fixed work in the same processes: {abs(slowdown) * 100:.1f} % removed"
     return Reason("machine_speed", text)
 
 

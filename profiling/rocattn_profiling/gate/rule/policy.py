@@ -68,7 +68,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """Return the factor on the level at the look after so many rounds.
 
         The last look gets extra alpha, because nothing is measured after it. With more launches the margin and the
-        alternative explanations dominate the p-value, so the factor grows; with the machine's speed taken out they
+        alternative explanations dominate the p-value, so the factor grows; with the machine's slowdown removed they
         leave less uncovered (docs/gate-measured.md).
 
         Args:

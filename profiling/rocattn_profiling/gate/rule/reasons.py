@@ -30,7 +30,7 @@ GUARDS: dict[Guard, tuple[str, str]] = {
     "two_modes": ("unchanged code that runs at two speeds may explain it", _MORE),
     "slow_spells": ("many launches met a slow spell of the machine", _QUIET),
     "interruptions_unknown": (
-        "nothing tells which launches were interrupted", "store CPU time and context switches with the samples",
+        "it is unknown which launches were interrupted", "store CPU time and context switches with the samples",
     ),
     "always_interrupted": ("every sample was interrupted, which may hide a wait of the code's own", _QUIET),
     "clock": ("the GPU's cycles do not bear it out", "fix the GPU's clock, or measure more rounds"),
@@ -69,7 +69,7 @@ def _verdict_words(verdict: str, interim: Interim, policy: Policy) -> str:
         return f"clock, not code: the time changed by {change:+.1f} %, and the GPU's cycles do not bear it out"
     if verdict == "pass":
         if abs(shift) >= policy.log_tolerance:  # only the absolute floor can have passed it
-            return f"{change:+.1f} % in {quantity}, of so little that the change is below what can matter"
+            return f"{change:+.1f} % in {quantity}, but too small in absolute terms to matter"
         return f"shown to be within {policy.tolerance * 100:g} % ({quantity})"
     words = ("smaller", "larger") if quantity == "value" else ("faster", "slower")
     word = words[verdict == "regression"]
@@ -107,9 +107,8 @@ def undecided(interim: Interim, policy: Policy, rounds: int, limits: Limits) -> 
     if guard is not None and guard not in _TOO_SMALL:
         return _of_guard(guard)
     if guard is None and change[-1][1] <= limits.alone:
-        text = (
-            f"p = {_percent(change[-1][1])} would do alone; among these benchmarks it must be {_percent(limits.change)}"
-        )
+        p, limit = _percent(change[-1][1]), _percent(limits.change)
+        text = f"p = {p} would be enough alone; among these benchmarks it must be {limit}"
         return Reason("many_benchmarks", text, "measure it alone")
     if blocker := _crossing(interim.pass_steps, limits.equivalence):
         return _of_guard(blocker)

@@ -42,7 +42,7 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(USAGE)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Write help and version; argparse's own passes over what cannot be written."""
+        """Write help and version; argparse's own method ignores write errors."""
         (file or sys.stderr).write(message)
 
 
@@ -52,11 +52,11 @@ class _VerbParser(_Parser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"epilog": "exit status: see rocattn --help"} | options)
         text = "show the traceback of an error"
-        # Without a default, so that a subcommand leaves what its command was given as it is.
+        # Without a default, so that a subcommand does not reset its command's value.
         self.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse what is not known here, where argparse hands it up to the command, whose --help lacks the options."""
+        """Refuse unknown options here; argparse leaves that to the parent command, whose --help lacks the options."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -124,8 +124,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _drop(stream: IO[str]) -> None:
-    """Lose what a stream still holds, or the interpreter tries again at its end, and ends with a status of its own."""
-    with suppress(OSError):  # a stream that is no file, in tests
+    """Discard a stream's buffer, or the interpreter writes it again at exit, and ends with a status of its own."""
+    with suppress(OSError):  # a stream that is not a file, in tests
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -154,7 +154,7 @@ def _is_nowhere() -> bool:
 
 
 def _complain(text: str) -> None:
-    """Print on stderr; where that takes nothing, as on a full disk, the status is still ours."""
+    """Print on stderr; if that fails, as on a full disk, the exit status is still ours."""
     try:
         print(text, file=sys.stderr)
     except OSError:

@@ -1,1 +1,1 @@
-"""What every verb may use: files, text, processes, progress, the console, and the table of GPUs."""
+"""For every verb: files, text, processes, progress, the console, and the table of GPUs."""

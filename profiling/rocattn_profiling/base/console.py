@@ -1,4 +1,4 @@
-"""What commands share in talking to people and programs: progress on stderr, JSON alone on stdout, tables.
+"""Output shared by the commands: progress on stderr, only JSON on stdout, tables.
 
 rich and msgspec are imported inside the functions, so that ``--help`` does not pay for them.
 """
@@ -39,7 +39,7 @@ def stderr() -> Console:
     """Return the console for people; rich itself honours NO_COLOR and plain pipes."""
     from rich.console import Console
 
-    # Labels may hold brackets and colons, which rich would take for its own markup, or for an error in it.
+    # Labels may contain brackets and colons, which rich would parse as its own markup.
     return Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
@@ -49,20 +49,20 @@ def say(message: str) -> None:
 
 
 def spell_out() -> None:
-    """Write what the locale's encoding lacks as escapes on stdout, as stderr does: a name must not end a command."""
+    """Escape characters that stdout's encoding lacks, as stderr does: a name must not crash a command."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def print_utf8(text: str) -> None:
-    """Print what programs read as it is, in UTF-8: JSON and XML have no other encoding, whatever the locale."""
+    """Print text for programs in UTF-8 whatever the locale: JSON and XML have no other encoding."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     print(text, end="", flush=True)
 
 
 def end_on_sigterm(command: str, kept: str) -> Any:
-    """End cleanly on SIGTERM, which stops a job: what was started ends on the way out. Returns the former handler."""
+    """End cleanly on SIGTERM, which stops a job, so that child processes are ended too. Returns the former handler."""
 
     def ended(_signal: int, _frame: FrameType | None) -> NoReturn:
         say(f"rocattn {command}: terminated; {kept}")
@@ -73,10 +73,10 @@ def end_on_sigterm(command: str, kept: str) -> Any:
 
 @contextmanager
 def json_alone(wanted: bool) -> Iterator[None]:
-    """Keep stdout for `emit_json`: what others print there (a user's backend, its module, native code) joins stderr."""
+    """Reserve stdout for `emit_json`: other output (a user's backend, its module, native code) goes to stderr."""
     if wanted and sys.stdout is not None and sys.stderr is not None:
         _kept.append((sys.stdout, -1))
-        with suppress(OSError, ValueError):  # in tests stdout is no descriptor, or another one
+        with suppress(OSError, ValueError):  # in tests stdout has no descriptor, or another one
             if (sys.stdout.fileno(), sys.stderr.fileno()) == (1, 2):
                 _kept[-1] = (sys.stdout, os.dup(1))
                 os.dup2(2, 1)
@@ -108,14 +108,14 @@ def emit_json(value: Any) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1) -> None:
     """Print a table on stderr; every column but the keys is right-aligned.
 
-    No cell is cut. A pipe (which has no width) gets as wide a table as it takes. On a terminal that is narrower, the
-    columns come in parts below each other. Every part repeats the key columns, so that no row loses its identity.
+    No cell is cut. On a pipe the table is as wide as it needs to be. On a narrower terminal it is split into parts
+    below each other, each of which repeats the key columns.
 
     Args:
         title: Printed above the table.
         columns: Their names.
         rows: As many cells each.
-        keys: How many of the first columns tell rows apart (kernel and architecture: 2).
+        keys: How many of the first columns identify a row (kernel and architecture: 2).
     """
     console = stderr()
     if console.is_terminal:
@@ -148,7 +148,7 @@ def _parts(columns: Sequence[str], rows: Sequence[Sequence[str]], keys: int, con
 def _table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], keys: int, others: range, width: int | None = None
 ) -> Table:
-    """Return a table of the key columns and some others; on a terminal the keys take half of its width at most."""
+    """Return a table of the key columns and some others; on a terminal the keys take at most half of its width."""
     from rich import box
     from rich.cells import cell_len
     from rich.table import Table
@@ -181,7 +181,7 @@ def _needed(console: Console, table: Table) -> int:
 class Progress:
     """Progress with an ETA: a live bar on a terminal, a line every few seconds elsewhere (CI logs).
 
-    What is ``brief`` has no last line when it was over before the first was due.
+    A ``brief`` one prints nothing if it ends before its first line is due.
     """
 
     def __init__(self, title: str, total: int, *, quiet_s: float = 5.0, brief: bool = False) -> None:
@@ -201,13 +201,13 @@ class Progress:
     def expect(self, total: int) -> None:
         """Change how many steps there will be in all."""
         if not self.total:
-            self._started = self._last = time.monotonic()  # what came before has no steps to foretell others by
+            self._started = self._last = time.monotonic()  # the time before had no steps to estimate others by
         self.total = total
         if self._bar is not None:
             self._bar.update(self._task, total=total)
 
     def step(self, what: str = "", count: int = 1) -> None:
-        """Count finished steps and say what the last one was."""
+        """Count finished steps and name the last one."""
         from rocattn_profiling.base.markup import terminal
 
         self.done += count
@@ -238,7 +238,7 @@ def progress(title: str, total: int, *, brief: bool = False) -> Iterator[Progres
 
 
 class Step(NamedTuple):
-    """What is done, launches or passes, of how many as far as is known, and what comes or came last."""
+    """Progress: launches or passes done, their total as far as known, and the name of the current or last one."""
 
     done: int
     total: int

@@ -1,7 +1,7 @@
 """Writing files: a reader never sees half of one, a kill loses at most the last line, and a lock keeps others out.
 
-Results are written in two steps: `StagedFiles` puts every file beside its place, where a full disk, an error or Ctrl-C
-costs nothing, and then renames them all. So a command that fails leaves what an earlier one wrote.
+Results are written in two steps: `StagedFiles` writes every file under a temporary name beside its target, where a full
+disk, an error or Ctrl-C costs nothing, and then renames them all. So a failing command leaves earlier results intact.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
 
 
 def stamp(path: Path) -> tuple[int, ...] | None:
-    """Return what tells a file from the one that takes its place; None where there is none."""
+    """Return the identity of a file's content, which changes when it is replaced; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -60,7 +60,7 @@ def write_text(path: Path, text: str) -> Path:
     """Write a file atomically (temporary file, then rename), making its folder.
 
     Raises:
-        RocattnError: When the folder or disk does not take it; one line that names the file and the cause.
+        RocattnError: When it cannot be written; one line that names the file and the cause.
     """
     return write_bytes(path, text.encode())
 
@@ -87,9 +87,9 @@ def write_together(files: Mapping[Path, str]) -> list[Path]:
 
 
 class StagedFiles:
-    """Files and folders that wait beside their places, ``.NAME.partial``, until all of them are whole.
+    """Files and folders that are written as ``.NAME.partial`` until all of them are complete.
 
-    What is not committed when the block ends is removed, and with it the folders that were made for it.
+    Whatever is not committed when the block ends is removed, with the folders created for it.
     """
 
     def __init__(self) -> None:
@@ -110,10 +110,10 @@ class StagedFiles:
                 folder.rmdir()
 
     def add(self, path: Path, pieces: Iterable[bytes]) -> None:
-        """Write a file beside its place; what a device or a pipe is to get waits in memory.
+        """Write a file beside its target; the content for a device or a pipe waits in memory.
 
         Raises:
-            RocattnError: When the folder or disk does not take it; one line that names the file and the cause.
+            RocattnError: When it cannot be written; one line that names the file and the cause.
         """
         if path.is_dir():
             raise RocattnError(f"cannot write {path}: {os.strerror(errno.EISDIR)}")
@@ -124,7 +124,7 @@ class StagedFiles:
             file.writelines(pieces)
 
     def folder(self, path: Path) -> Path:
-        """Return an empty folder to fill, which takes the place of ``path`` and of all that is in it.
+        """Return an empty folder to fill, which will replace ``path`` with everything in it.
 
         Raises:
             RocattnError: As `add`.
@@ -135,19 +135,19 @@ class StagedFiles:
         return partial
 
     def drop(self, path: Path) -> None:
-        """Forget what waits for a place."""
+        """Discard the file or folder staged for a path."""
         _remove(self._waiting.pop(path))
 
     def commit(self, *, replace: bool = True) -> None:
-        """Move everything to its place.
+        """Move everything to its target.
 
         Ctrl-C waits until that is done: files of two runs are not mixed.
 
         Args:
-            replace: False leaves what is there, and places only what is new.
+            replace: False keeps existing files, and moves only new ones.
 
         Raises:
-            RocattnError: When a device or pipe does not take its bytes, before anything is moved; or a file its name.
+            RocattnError: When a device or pipe cannot be written, before any move; or a file cannot be renamed.
         """
         while self._through:
             _write_through(*self._through.pop(0))
@@ -168,7 +168,7 @@ class StagedFiles:
             raise interrupted
 
     def _beside(self, path: Path) -> Path:
-        """Return where a file or folder waits: nothing is there, and the folder that it is in is."""
+        """Return a free temporary path for a file or folder, creating its parent folders."""
         missing = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(exist_ok=True)
@@ -180,7 +180,7 @@ class StagedFiles:
 
 
 def _put(partial: Path, path: Path) -> None:
-    """Move what is whole to its place; a folder that is there stands aside until then."""
+    """Move a complete file or folder to its target; an existing folder is moved aside first."""
     with _naming(path):
         if not (partial.is_dir() and path.is_dir()):
             partial.replace(path)
@@ -197,11 +197,11 @@ def _put(partial: Path, path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a whole folder, if it is there and can be."""
+    """Remove a file or a whole folder, if possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
         return
-    with suppress(OSError):  # the folder itself may be what cannot be written
+    with suppress(OSError):  # perhaps it is the folder that cannot be written
         path.unlink(missing_ok=True)
 
 
@@ -236,7 +236,7 @@ def append_line(path: Path, line: bytes) -> None:
     """Append one line and force it to disk, making the folder.
 
     Raises:
-        RocattnError: When the folder or disk does not take it; the message names the file and the cause.
+        RocattnError: When it cannot be written; the message names the file and the cause.
     """
     line += b"\n"
     try:
@@ -245,7 +245,7 @@ def append_line(path: Path, line: bytes) -> None:
         try:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line  # a killed run left half a line: end it, so that ours stands alone
+                line = b"\n" + line  # a killed run left half a line: end it, so that ours is separate
             written = os.write(descriptor, line)
             if written != len(line):
                 os.ftruncate(descriptor, size)
@@ -271,7 +271,7 @@ def locked(lock: Path, *, wait: bool) -> Iterator[None]:
 
     Raises:
         HeldError: When another holds it and ``wait`` is False.
-        OSError: When the folder does not take it, or has no locks.
+        OSError: When the folder cannot be written, or has no locks.
     """
     from filelock import FileLock, Timeout
 

@@ -1,4 +1,4 @@
-"""What GPUs are: the numbers of ``gpus.toml``, and what a machine says of itself in their place."""
+"""Facts about GPUs: the numbers of ``gpus.toml``, overridden by those that a machine reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 LABELLED_CLOCK = frozenset({"gfx1100", "gfx1101", "gfx1102", "gfx1200", "gfx1201"})
-"""Targets whose driver reports, as the highest clock, what every card reaches: the game clock, which they pass.
+"""Targets whose driver reports the game clock as the highest one, although every card exceeds it.
 
 Linux, drivers/gpu/drm/amd/pm/swsmu, smu_v13_0_0_ppt.c, smu_v13_0_7_ppt.c and smu_v14_0_2_ppt.c: the top level of the
 shader clock is cut to DriverReportedClocks.GameClockAc, which the real clock may exceed. RDNA 2's and the APUs' is not.
@@ -30,7 +30,7 @@ class GpuFactsError(RocattnError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What all chips of one target share.
+    """The facts that all chips of one target share.
 
     Attributes:
         name: The target, "gfx1100".
@@ -44,11 +44,11 @@ class Architecture:
         agpr_granule: The AGPRs begin behind the VGPRs, at a multiple of this; 0 on RDNA.
         sgprs, sgpr_granule: The same for SGPRs; 0 where each wave has all that code can name.
         max_sgprs: The most that metadata counts: 102 (RDNA: 106) that code can name, and VCC and its like.
-        trap_sgprs: SGPRs that each wave is given beside its own, for the trap handler.
+        trap_sgprs: SGPRs that each wave has in addition to its own, for the trap handler.
         lds_bytes: LDS of a CU.
         lds_block_bytes: LDS that one block can have.
         lds_granule_bytes: LDS is given to a block in multiples of this.
-        compiler_lds_granule_bytes: What LLVM takes for it.
+        compiler_lds_granule_bytes: The same in LLVM's opinion.
         lds_banks: Banks of four bytes.
         instruction_cache_bytes: The cache that two CUs share.
         cus_per_wgp: 2 where two CUs are a work group processor that a block can use whole, else 1.
@@ -92,13 +92,13 @@ class Product:
 
     Attributes:
         name: As AMD calls it, without "AMD".
-        arch: What it shares with its siblings.
+        arch: The facts it shares with its siblings.
         cus: Compute units.
         clock_mhz: Its highest clock; of an unknown product, the reported one (see `LABELLED_CLOCK`).
         bandwidth_gbps: Peak of its DRAM in 1e9 bytes/s; None if that depends on the system or is not known.
         xcds: Dies that a grid is spread over.
         sources, unverified: As in `Architecture`.
-        reported: Fields (also of ``arch``) that are as the machine said.
+        reported: Fields (also of ``arch``) that the machine reported.
     """
 
     name: str
@@ -118,10 +118,10 @@ class Product:
 
 
 def architecture(target: str) -> Architecture:
-    """Return what a target is, with or without its features ("gfx942:sramecc+").
+    """Return the facts of a target, with or without its features ("gfx942:sramecc+").
 
     Raises:
-        ArchError: When it is no target, or nothing is known of it.
+        ArchError: When it is not a target, or an unknown one.
     """
     name = target.partition(":")[0]
     if name not in _tables()["arch"]:
@@ -159,7 +159,7 @@ def products() -> tuple[str, ...]:
 
 
 def with_reported(reported: Mapping[str, object], known: Product | None = None) -> Product:
-    """Return a GPU as its machine reports it; what is not reported is as in the tables.
+    """Return a GPU as its machine reports it; the tables fill in the rest.
 
     A device is often less than its product (a partition of an MI300X has 38 CUs), so that the machine is right. But a
     clock below the product's is no limit where drivers report the game clock (`LABELLED_CLOCK`).
@@ -195,7 +195,7 @@ def with_reported(reported: Mapping[str, object], known: Product | None = None) 
         known = Product(arch.name, arch, 0, 0, None, 1, {}, ())
     else:
         if own.get("cus", known.cus) != known.cus:
-            # A partition, or another bin: how much of the memory's bandwidth is its own is not known.
+            # A partition, or another bin: its share of the memory's bandwidth is not known.
             known = replace(known, bandwidth_gbps=None)
         if arch.name in LABELLED_CLOCK and own.get("clock_mhz", known.clock_mhz) < known.clock_mhz:
             del own["clock_mhz"], numbers["clock_mhz"]
@@ -203,7 +203,7 @@ def with_reported(reported: Mapping[str, object], known: Product | None = None) 
 
 
 _ARCHITECTURE_SAYS = {"simds_per_cu", "waves_per_simd", "lds_bytes"}
-# How reports call a field (letters and digits only, in lower case), and what their unit is in ours.
+# The name of a field in reports (letters and digits only, in lower case), and the factor from its unit to ours.
 _REPORTED = {
     "cucount": ("cus", 1), "computeunit": ("cus", 1), "simdpercu": ("simds_per_cu", 1),
     "simdspercu": ("simds_per_cu", 1), "maxwavespersimd": ("waves_per_simd", 1), "ldssizeinkb": ("lds_bytes", 1024),

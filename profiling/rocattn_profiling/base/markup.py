@@ -1,7 +1,7 @@
 """Foreign text made harmless: for a terminal, for Markdown as GitHub renders it, for XML, for workflow commands.
 
-Names of benchmarks, parameters, packages and commits come from the code under test. What is printed of them must stay
-text: no markup, no links, no mentions, no commands, nothing that hides or reorders what stands beside it.
+Names of benchmarks, parameters, packages and commits come from the code under test. They must be printed
+as plain text: no markup, no links, no mentions, no commands, nothing that hides or reorders the text around it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import unicodedata
 # it never is: not in a paragraph, not in a table cell, not in an HTML block (where a backslash would not do).
 _SYNTAX = re.compile(r"[\\`*\[\]<&|~@#$]|:(?=\S)|(?<![^\W_])_|_(?![^\W_])|^[-+=>]")
 _NUMBERED = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")  # the start of a list
-_BREAK = "&#8203;"  # zero-width space: what GitHub would link is no word any more, and reads the same
+_BREAK = "&#8203;"  # zero-width space: it breaks words that GitHub would link, and is not seen
 _LINKED = re.compile(r"(?i)www(?=\.)|gh(?=-\d)|&#58;(?=//)|&#64;|&#35;")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})  # controls, bidi and zero-width marks, surrogates, unassigned, …
 _BLANK = frozenset("\u115f\u1160\u3164\uffa0\u2800")  # letters and a symbol by category, and nothing to see
@@ -27,7 +27,7 @@ def plain(text: str, most: int = 400) -> str:
     """Return text on one line, of at most so many characters, without characters that are not seen.
 
     Controls, bidirectional and zero-width marks, surrogates and unassigned characters become U+FFFD; runs of white
-    space become one space; what is cut off is replaced by an ellipsis.
+    space become one space; an ellipsis marks a cut.
     """
     shown: list[str] = []
     marks = 0
@@ -57,7 +57,7 @@ def markdown(text: str, most: int = 400) -> str:
 
 
 def prose(text: str, most: int = 400) -> str:
-    """Return text as `markdown` does, with what stands between two backticks as code."""
+    """Return text as `markdown` does, with text between two backticks as code."""
     parts = plain(text, most).split("`")
     if len(parts) % 2 == 0:  # one without its partner
         return _escaped("`".join(parts))
@@ -65,7 +65,7 @@ def prose(text: str, most: int = 400) -> str:
 
 
 def code(text: str, most: int = 160) -> str:
-    """Return a name in a code element; unlike a code span it cannot be closed by what it holds."""
+    """Return a name in a code element; unlike a code span it cannot be closed by its content."""
     return f"<code>{_escaped(plain(text, most))}</code>"
 
 

@@ -40,7 +40,7 @@ class StartError(RocattnError, RuntimeError):
 
 
 class BrokenToolError(RocattnError):
-    """Raised when a program is there and does not run; the text goes on from its name: "does not start (…)"."""
+    """Raised when an existing program does not run; the text continues its name: "does not start (…)"."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Ended:
         return f"exit status {self.status}"
 
     def sentence(self, printed: str) -> str:
-        """Return how a process ended that left no result, and the line of what it printed that says why."""
+        """Return a sentence on how a process ended without a result, with the line of its output that says why."""
         if self.status is None:
             return f"the process took more than {self.seconds:.0f} s"
         if self.status < 0:
@@ -76,7 +76,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program printed (stdout and stderr together), and how it ended."""
+    """The output of a program (stdout and stderr together), and how it ended."""
 
     text: str
     ended: Ended
@@ -95,8 +95,8 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program for the length of a block, at whose end nothing of it is left, finished or not.
 
-    It leads a process group, which is killed as a whole. What it started in sessions of their own is killed too: such
-    processes inherit `MARK`, and are looked for where there is a ``/proc`` among those that were not there before.
+    It leads a process group, which is killed as a whole. Processes that it started in other
+    sessions are killed too: they inherit `MARK`, by which they are found among the new processes in ``/proc``.
 
     Raises:
         StartError: When the program cannot be started.
@@ -130,7 +130,7 @@ def run_group(
 ) -> Ended:
     """Run a program to its end or to the timeout; nothing of it is left when this returns or is interrupted.
 
-    A profiler that is out of time is asked to end first (SIGTERM), because it writes what it has then.
+    A profiler that is out of time gets SIGTERM first, because it then writes its files.
 
     Raises:
         StartError: When the program cannot be started.
@@ -151,7 +151,7 @@ def run_group(
 def ask(
     argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = _QUESTION_TIMEOUT_S
 ) -> Answer | None:
-    """Run a program that answers at once (``--version``) and return what it printed, or None if it does not start."""
+    """Run a program that answers at once (``--version``) and return its output, or None if it does not start."""
     try:
         return _captured(argv, env, timeout_s)
     except StartError:
@@ -169,7 +169,7 @@ def tool_version(path: str) -> str:
     """Return the version that a program prints.
 
     Raises:
-        BrokenToolError: When it does not run; the text says what it does not do.
+        BrokenToolError: When it does not run; the text says how it fails.
     """
     question = _VERSION_QUESTIONS.get(Path(path).name, "--version")
     try:
@@ -180,7 +180,7 @@ def tool_version(path: str) -> str:
     if status is None:
         raise BrokenToolError(f"does not answer in {_QUESTION_TIMEOUT_S:.0f} s")
     if status:
-        # No number of what it printed: a traceback has those of the folders that it goes through.
+        # No version is taken from its output: a traceback has numbers of folders.
         why = terminal(complaint(printed, "it prints nothing"), 200)
         raise BrokenToolError(f"does not work, `{question}` ends with status {status}: {why}")
     version = re.search(r"\d+(?:\.\d+)+\S*", printed)
@@ -211,10 +211,10 @@ def _processes() -> frozenset[int]:
 
 
 def end_marked(word: str, before: frozenset[int]) -> None:
-    """Kill what still runs of a program that has ended.
+    """Kill the processes that a program left behind.
 
     Args:
-        word: Its own word in the value of `MARK`.
+        word: The program's word in the value of `MARK`.
         before: Processes that were there before it.
     """
     for _ in range(_SWEEPS):

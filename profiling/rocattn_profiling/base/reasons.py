@@ -1,4 +1,4 @@
-"""Reasons: a code that programs act on, beside words that only people read."""
+"""Reasons: a code that programs act on, with a text for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Reason(msgspec.Struct, frozen=True):
     Attributes:
         code: For programs: one word, with underscores. It stays when the text is reworded.
         text: For people; nothing depends on how it is worded.
-        remedy: What to do about it; "" where there is nothing to do.
+        remedy: What to do about it; "" for nothing.
     """
 
     code: str

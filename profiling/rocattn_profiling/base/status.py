@@ -10,7 +10,7 @@ USAGE = 4
 
 
 class CommandError(RocattnError):
-    """Ends a command with one line and an exit status (USAGE unless said otherwise)."""
+    """Ends a command with one line and an exit status (USAGE by default)."""
 
     def __init__(self, message: str, status: int = USAGE) -> None:
         super().__init__(message)

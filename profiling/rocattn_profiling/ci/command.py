@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 STEPS = ("doctor", "verify", "bench", "audit", "gate", "profile", "report", "site")
 # How many of the regressed benchmarks are profiled, worst first: each takes a run for every group of counters.
 PROFILED = 3
-# Worst first: a wrong result or proven regression outranks what could not be measured, and that an open question.
+# Worst first: a wrong result or proven regression outranks a failed measurement, and that an open question.
 _SEVERITY = (FAILED, USAGE, NOT_MEASURED, UNDECIDED, OK)
 _MEANING = {OK: "ok", FAILED: "FAILED", UNDECIDED: "undecided", NOT_MEASURED: "not measured", USAGE: "error"}
 
 
 @dataclass
 class JobStep:
-    """A part of the job, one command or several, and what became of it; ``skipped`` is the reason it was not run."""
+    """A step of the job, one command or several, with its outcome; ``skipped`` is the reason it was not run."""
 
     name: str
     commands: list[list[str]] = field(default_factory=list)
@@ -137,7 +137,7 @@ def why_no_audit() -> str:
 def gate_arguments(base: str | None) -> tuple[list[str], str]:
     """Return the gate's revisions for this checkout, or the reason why there is nothing to gate.
 
-    A base that was asked for is always gated against: where that cannot be, the gate says why and fails.
+    A base that the user names is always gated against: where that is impossible, the gate says why and fails.
     """
     if base is None and (why := why_no_commit()):
         return [], why
@@ -155,7 +155,7 @@ def why_no_commit() -> str:
     try:
         git(Path(), "rev-parse", "--verify", "HEAD")
     except DistrustError:
-        # Another user's checkout, in a container: the steps are run, end with what git says to do, and are not green.
+        # Another user's checkout, in a container: the steps are run, and fail with git's own remedy.
         return ""
     except NoGitError as error:
         return str(error)
@@ -179,10 +179,10 @@ def _git(*arguments: str) -> str:
 
 
 def execute(steps: list[JobStep], run_command: Callable[[list[str]], int], out: Path, arch: str = "") -> None:
-    """Run the steps in order; one that fails does not keep later ones from showing what was measured.
+    """Run the steps in order; after a failed one the later ones still report what was measured.
 
     Args:
-        steps: What to do; their outcomes are noted in them.
+        steps: The steps; their outcomes are stored in them.
         run_command: Runs one command and returns its exit status.
         out: The job's folder.
         arch: Of the GPU that is profiled; "" to let the profiler find out.
@@ -215,7 +215,7 @@ def _verdict(out: Path) -> Path:
 
 
 def _leave_out_verdict(steps: list[JobStep]) -> None:
-    """Keep an earlier run's verdict, which a gate without one leaves there, out of what this job shows."""
+    """Exclude an earlier run's verdict, which a gate without one leaves in place, from this job's pages."""
     for step in steps:
         for command in step.commands:
             if step.name == "report" and "--gate" in command:
@@ -225,7 +225,7 @@ def _leave_out_verdict(steps: list[JobStep]) -> None:
 
 
 def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], str]:
-    """Return what profiles the GPU benchmarks that the gate calls slower, or the reason why nothing is profiled."""
+    """Return commands that profile the GPU benchmarks that became slower, or the reason why there are none."""
     from rocattn.errors import RocattnError
     from rocattn_profiling.gate import verdict
     from rocattn_profiling.profile.collect.find import find_profilers
@@ -238,7 +238,7 @@ def profile_commands(out: Path, arch: str) -> tuple[list[list[str]], str]:
     slower = [entry for entry in slower if on_gpu(entry)]
     if not slower:
         return [], "no GPU benchmark became slower"
-    # The gate profiles both sides of what became slower, where it can; what it has counters of is not run again.
+    # The gate profiles both sides of a regression where it can; those with counters are not run again.
     slower = [entry for entry in slower if all(cause.kind != "counters" for cause in entry.causes)][:PROFILED]
     if not slower:
         return [], f"the gate has profiled what became slower: {out / 'gate' / 'explain'}"
@@ -265,8 +265,8 @@ def _run_command(command: list[str]) -> int:
         try:
             return process.wait()
         except BaseException as ended:
-            # No measuring goes on without us. Asked first, and before that waited for where it has had the terminal's
-            # Ctrl-C as well: a command that ends by itself ends its workers, too, and keeps what it has.
+            # No child keeps measuring without us. On the terminal's Ctrl-C, which it gets as well, it has a moment to
+            # end by itself, before SIGTERM: a command that ends by itself ends its workers and keeps its results.
             for how, patience_s in ((None, 3.0), (signal.SIGTERM, 30.0), (signal.SIGKILL, None)):
                 if how is not None:
                     process.send_signal(how)

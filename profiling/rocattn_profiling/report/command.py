@@ -157,7 +157,7 @@ def report_markdown(report: BenchReport | None, gate: GateResult | None, rows: i
 
 
 def to_frame(records: Iterable[Record]) -> pd.DataFrame:
-    """Return one row a measurement: what ran, where, `Summary`'s numbers (units in the names) and the check.
+    """Return one row per measurement: the problem, the machine, `Summary`'s numbers (units in the names) and the check.
 
     A record of ``status`` "skipped" or "failed" has its reason in ``skipped`` and no numbers.
     """
@@ -186,7 +186,7 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
 
 
 def samples_frame(records: Iterable[Record]) -> pd.DataFrame:
-    """Return one row a sample: what and where, launch, sample, time_ns and, if recorded, cpu_ns."""
+    """Return one row per sample: problem, machine, launch, sample, time_ns and, if recorded, cpu_ns."""
     import pandas as pd
 
     from rocattn_profiling.measure.stats import newest

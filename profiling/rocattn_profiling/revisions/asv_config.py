@@ -1,4 +1,4 @@
-"""An ``asv.conf.json`` as the gate needs it: where the suite is, how the project is built, what it is measured with."""
+"""An ``asv.conf.json`` as the gate needs it: the suite's folder, how to build the project, and its requirements."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         subdir: The project's folder relative to the repository's top folder (asv's ``repo_subdir``).
         conf_dir: The folder of ``asv.conf.json``, likewise.
         project: The project's name, for commands that name it.
-        requirements: What the matrix adds (``req``), as pip takes it: ``"numpy==2.4.6"``.
-        build, install: asv's ``build_command`` and ``install_command``; None for what the file does not say.
+        requirements: Packages that the matrix adds (``req``), in pip's syntax: ``"numpy==2.4.6"``.
+        build, install: asv's ``build_command`` and ``install_command``; None where the file has none.
         environment: Variables of the matrix's ``env``, which asv also sets while it builds.
-        repo: What asv benchmarks: "." or another local path, or an address.
+        repo: The repository that asv benchmarks: "." or another local path, or an address.
         python: The interpreter that the environment is made with, and its version; "" for the running one.
     """
 
@@ -48,12 +48,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_commands(self) -> bool:
-        """Whether the project says how it is built or installed."""
+        """Whether the project specifies how to build or install it."""
         return self.build is not None or self.install is not None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gate needs of an ``asv.conf.json``.
+    """The parts of an ``asv.conf.json`` that the gate needs.
 
     Attributes:
         benchmark_dir: The suite's folder, relative to the repository's top folder.
@@ -61,7 +61,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         timeout_s: For benchmarks that set none.
         results_dir: The folder of asv's results, as ``benchmark_dir``.
         recipe: How the project is built.
-        left_out: What of the configuration a comparison of two sides cannot follow, one line each.
+        left_out: Settings that a comparison of two sides cannot follow, one line each.
     """
 
     benchmark_dir: str
@@ -115,7 +115,7 @@ def usual_files(tree: Path) -> list[Path]:
 
 
 def _above(folder: Path, tree: Path) -> list[Path]:
-    """Return where the configuration of a benchmark folder may be: beside it, and above it up to the tree."""
+    """Return the folders that may hold a benchmark folder's configuration: its own and its parents, up to the tree."""
     parents = list(folder.parents)
     return parents[: parents.index(tree) + 1] if tree in parents else parents[:1]
 
@@ -209,7 +209,7 @@ def _matrix(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the matrix in its present form: older files list requirements at its top.
 
     Raises:
-        SuiteError: When it, or a part of it, is no object.
+        SuiteError: When it, or a part of it, is not an object.
     """
     matrix = settings.get("matrix") or {}
     kinds = ("req", "env", "env_nobuild")
@@ -239,7 +239,7 @@ def _matrix_environment(settings: dict[str, Any]) -> tuple[dict[str, str], list[
 
 
 def _requirements(settings: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return what the matrix asks for: of several versions the first, on both sides."""
+    """Return the requirements of the matrix: of several versions the first, on both sides."""
     commands, left_out = [], []
     for name, value in (_matrix(settings).get("req") or {}).items():
         options = _values(value) or [""]

@@ -45,14 +45,14 @@ _BUILD_WHEEL = (
 )
 _PURELIB = "import sysconfig; print(sysconfig.get_path('purelib'))"
 _LEGACY_BACKEND = "setuptools.build_meta:__legacy__"  # PEP 517's for a project without a build-system table
-_FRAME = " \t\u2502\u251c\u2570\u2500\u25b6\u00d7"  # what uv draws around its errors
+_FRAME = " \t\u2502\u251c\u2570\u2500\u25b6\u00d7"  # the frame that uv draws around its errors
 _WRAPPER = re.compile(
     r"build backend returned|subprocess-exited|Failed (to build|building)|metadata-generation-failed|failed-wheel-build"
     r"|Encountered error while generating|likely not a problem with pip"
 )
 _OTHER_PYTHON = re.compile(r"requires a different Python: \S+ not in|does not satisfy Python")
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
-_ASV_TOOLS = ("pip", "setuptools", "wheel", "build")  # what asv's environments hold before any requirement
+_ASV_TOOLS = ("pip", "setuptools", "wheel", "build")  # packages of asv's environments before any requirement
 
 
 class BuildError(RocattnError):
@@ -73,7 +73,7 @@ class Build:
     Args:
         source: The checked-out repository.
         entry: A folder for the environment (``venv``), the wheel and ``build.log``.
-        revision: What is built.
+        revision: The revision to build.
         recipe: How.
         uv: uv's path; None to use venv and pip.
         offline: Use the running interpreter's packages instead of an index.
@@ -90,7 +90,7 @@ class Build:
         self.maker = recipe.python[0] or sys.executable
 
     def make(self) -> tuple[Facts, str]:
-        """Build; return what the environment holds, and the canonical name of the project ("" when unknown).
+        """Build; return the environment's packages, and the canonical name of the project ("" when unknown).
 
         Raises:
             BuildError: The revision does not build.
@@ -160,7 +160,7 @@ class Build:
             lend_running_packages(Path(self._run([self.python, "-c", _PURELIB])))
         else:
             self._make_venv()
-            # Not what Python's own venv brought along, which is as old as that Python: builds may be without isolation.
+            # Not those of Python's own venv, which are as old as that Python: builds may run without isolation.
             self._install(["--upgrade", *_ASV_TOOLS, *self.recipe.requirements])
         isolation = "--no-build-isolation " if self.offline else ""  # the isolated one is filled from an index
         build = [f"python -m pip wheel --no-deps {isolation}-w {{build_cache_dir}} {{build_dir}}"]
@@ -280,7 +280,7 @@ def meaningful_line(said: str) -> str:
 
 
 def running_packages() -> dict[str, str]:
-    """Return name -> version of what the running interpreter can import."""
+    """Return name -> version of the packages that the running interpreter can import."""
     import importlib.metadata
 
     return {canonical(d.name): d.version for d in importlib.metadata.distributions() if d.name}

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["BuildError", "CacheError", "Environment", "build", "cache_root", "differences"]
 
 KEEP = 12  # environments in the cache; one is 20 to 400 MB, mostly hard links into uv's cache
-_STAMP = "stamp.json"  # in each: what it is, and by its time the last use
+_STAMP = "stamp.json"  # in each: the environment's facts; its modification time is the last use
 FRESH_S = 6 * 3600.0  # one used this recently is never removed: a running gate may hold it
 
 
 class CacheError(RocattnError):
-    """Raised when the cache folder does not take files."""
+    """Raised when the cache folder cannot be written."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ def cache_root() -> Path:
 
 
 def find_uv() -> str | None:
-    """Return uv: ``$ROCATTN_UV`` (empty for none), beside the interpreter, or on PATH."""
+    """Return uv: ``$ROCATTN_UV`` (empty for none), the one beside the interpreter, or the one on PATH."""
     if (given := os.environ.get("ROCATTN_UV")) is not None:
         return given or None
     beside = Path(sys.executable).with_name("uv")
@@ -85,14 +85,14 @@ def build(repo: Path, revision: Revision, recipe: Recipe | None = None, *, offli
 
     Args:
         repo: The repository's top folder.
-        revision: What to build.
+        revision: The revision to build.
         recipe: How; None for the project at the repository's top, by its own build backend.
         offline: True to use the running interpreter's packages; None to decide by ``$ROCATTN_OFFLINE`` and, if no
             index answers, to fall back.
 
     Raises:
         BuildError: When the revision does not build; names the log.
-        CacheError: When the cache folder does not take it.
+        CacheError: When the cache folder cannot be written.
     """
     wanted = offline_wanted() if offline is None else offline
     try:
@@ -151,8 +151,8 @@ def _make(source: Path, entry: Path, revision: Revision, recipe: Recipe, *, offl
 
 
 def _key(revision: Revision, recipe: Recipe, *, offline: bool) -> str:
-    """Hash what decides an environment's content; the lock is part of the tree."""
-    # Of two commits with the same files one environment serves both, unless commands are told the commit.
+    """Hash everything that determines an environment's content; the lock is part of the tree."""
+    # One environment serves two commits with the same files, unless build commands receive the commit.
     parts = [revision.tree, revision.sha if recipe.has_commands else "", msgspec.json.encode(recipe).decode()]
     # venv leaves pip and setuptools where uv leaves nothing: two sides made by both would differ in that.
     parts += [sys.executable, sys.version, platform.machine(), str(offline), str(not offline and bool(find_uv()))]
@@ -183,14 +183,14 @@ def cached_entries(envs: Path) -> Iterator[cache_limit.CacheEntry]:
 
 
 def _prune(envs: Path) -> None:
-    """Remove the longest unused environments beyond `KEEP`, and beyond what the cache may hold."""
+    """Remove the longest unused environments beyond `KEEP`, and beyond the cache's limit."""
     cache_limit.shrink(cached_entries(envs), fresh_s=FRESH_S, keep=KEEP)
 
 
 def differences(base: Environment, head: Environment) -> dict[str, tuple[str, str]]:
     """Return package -> (version in base, version in head) where they differ; "" where absent.
 
-    The project itself is left out: that it differs is what is measured, and versions made of commits always do.
+    The project itself is left out: its difference is what is measured, and versions made of commits always differ.
     """
     names = base.packages.keys() | head.packages.keys()
     if base.project == head.project:

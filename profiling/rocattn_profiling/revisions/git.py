@@ -33,7 +33,7 @@ class RevisionError(RocattnError):
     """Raised when a revision cannot be named or read; the text says what to do.
 
     Attributes:
-        output: What git itself printed, for those who know its texts; "" where git was not asked.
+        output: Git's own output; "" where git was not run.
     """
 
     def __init__(self, message: str, output: str = "") -> None:
@@ -53,7 +53,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """One state of the repository.
 
     Attributes:
-        name: What the user called it ("HEAD~1", a branch, "WORKTREE").
+        name: The user's name for it ("HEAD~1", a branch, "WORKTREE").
         sha: The commit; of a snapshot, a dangling commit.
         tree: Hash of the whole tree: equal trees build equal wheels.
         date_ms: Commit date, Unix milliseconds.
@@ -102,7 +102,7 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None) -> st
 
 
 def _why(said: str) -> str:
-    """Return what git complains of, in a line."""
+    """Return git's complaint in one line."""
     lines = said.strip().splitlines() or ["no message"]
     # "fatal: adding files failed" says less than the error before it, and more than the usage that may follow.
     complaints = [next((line for line in lines if line.startswith(start)), "") for start in ("error: ", "fatal: ")]
@@ -110,7 +110,7 @@ def _why(said: str) -> str:
 
 
 def _distrust(said: str) -> str:
-    """Return what to do where git refuses a checkout for its owner, from its last line; "" where that is not why."""
+    """Return the remedy, from git's last line, where it refuses a checkout for its owner; else ""."""
     _, command, folder = said.rpartition("git config --global --add safe.directory ")
     if not command:
         return ""
@@ -137,7 +137,7 @@ def resolve(repo: Path, name: str) -> Revision:
     """Return the commit that a name stands for.
 
     Raises:
-        RevisionError: When there is no such commit here; a shallow clone is told how to get it.
+        RevisionError: When there is no such commit here; for a shallow clone the message says how to get it.
     """
     if name == WORKTREE:
         return snapshot_worktree(repo)
@@ -230,7 +230,7 @@ def checkout(repo: Path, revision: Revision, scratch: Path) -> Iterator[Path]:
 
     Raises:
         RevisionError: When git cannot make it.
-        OSError: When ``scratch`` takes no files.
+        OSError: When ``scratch`` cannot be written.
     """
     with own_folder(scratch) as folder:
         # A clone that shares objects has tags and history (setuptools-scm reads them) and leaves no trace in the
@@ -302,10 +302,10 @@ def own_folder(scratch: Path) -> Iterator[Path]:
     """Give an empty folder for the length of a block; `prune_checkouts` removes those of killed processes.
 
     Raises:
-        OSError: When ``scratch`` takes no files.
+        OSError: When ``scratch`` cannot be written.
     """
     scratch.mkdir(parents=True, exist_ok=True)
-    # Absolute, because git is told to start in the repository.
+    # Absolute, because git runs in the repository.
     folder = Path(tempfile.mkdtemp(prefix=f"src-{os.getpid()}-", dir=scratch.absolute()))
     try:
         yield folder

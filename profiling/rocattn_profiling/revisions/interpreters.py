@@ -1,4 +1,4 @@
-"""What an interpreter's environment holds: asked of the interpreter itself, of any version, whoever made it."""
+"""The content of an interpreter's environment, queried from the interpreter itself, of any version and origin."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class InterpreterError(RocattnError):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an environment holds.
+    """The content of an environment.
 
     Attributes:
         python_version: Like "3.11.7".
         packages: Canonical name -> version of everything that can be imported.
-        installed: What was installed when: changes with every installation.
+        installed: The state of its installations: changes with every one.
         sources: Folders that editable installs are imported from.
     """
 
@@ -67,7 +67,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[str] = []
 
     def digest(self) -> str:
-        """Hash all that decides what is imported, the files of editable installs by size and time included."""
+        """Hash everything that determines what is imported, editable installs by their files' sizes and times."""
         state = hashlib.sha256(repr((self.python_version, self.installed)).encode())
         for folder in self.sources:
             state.update(folder_digest(Path(folder)).encode())
@@ -80,7 +80,7 @@ def canonical(name: str) -> str:
 
 
 def read_facts(printed: str) -> Facts:
-    """Decode what `FACTS` prints."""
+    """Decode the output of `FACTS`."""
     version, packages, installed, sources = msgspec.json.decode(
         printed, type=tuple[str, dict[str, str], list[tuple[str, str, int]], list[str]]
     )
@@ -120,14 +120,14 @@ def fitting_interpreter(wanted: str) -> str:
 
 
 def find_interpreter(python: str, option: str) -> tuple[str, Facts]:
-    """Return the absolute path of an existing environment's Python and what the environment holds.
+    """Return the absolute path of an existing environment's Python, and the environment's content.
 
     Args:
         python: A path (of the interpreter or of the environment's folder), or a command on PATH.
-        option: What it was given with, for the error's text.
+        option: The option that named it, for the error's text.
 
     Raises:
-        InterpreterError: When it is not there, is no Python, or is too old.
+        InterpreterError: When it does not exist, is not a Python, or is too old.
     """
     path = Path(python).expanduser()
     if path.is_dir() and (path / "bin" / "python").exists():

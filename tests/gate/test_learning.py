@@ -50,7 +50,7 @@ def launches_of(record):
 def test_a_selftest_teaches_the_runs_after_it(varying, gate):
     """A session of both sides; a run reads it and adds nothing, unless it is to learn: then base's launches alone."""
     assert gate("selftest", *QUICK, "--rounds", "4", "--draws", "3")[0] == 0
-    assert "without knowledge of earlier noise: there is no record yet" in gate.err
+    assert "the noise of earlier sessions was not known: there is no record yet" in gate.err
     kept, path = record()
     assert launches_of(kept) == {LABEL: [8]}
     assert "noise: learned from 1 benchmark: " in gate.err

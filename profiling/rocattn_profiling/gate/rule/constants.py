@@ -9,7 +9,7 @@ from __future__ import annotations
 TOLERANCE = 0.05
 """Default tolerance: the relative change that a pass excludes."""
 CALLED = 0.4
-"""Fraction of the tolerance from which on an estimate is called a change."""
+"""Fraction of the tolerance from which on an estimate is called a change: twice the margin."""
 MARGIN = 0.2
 """Fraction of the tolerance that layout or import order may cause; a change must exceed it significantly."""
 FLOOR_NS = 300.0
@@ -20,6 +20,7 @@ FLOOR_BYTES = 2.0**20
 # --- Levels and interim looks -------------------------------------------------------------------------------------
 FULL_LOOKS = (5, 10, 15, 20)
 QUICK_LOOKS = (5, 8, 12)
+"""Rounds after which launches are analysed: five settle clear cases, and each further look costs alpha."""
 SUITE_LEVEL = 0.05
 """Probability of a false regression over the whole suite (Holm)."""
 BENCHMARK_LEVEL = 0.025
@@ -40,7 +41,7 @@ LISTED = 0.1
 
 # --- Choosing launches --------------------------------------------------------------------------------------------
 MIN_LAUNCHES = 3
-"""Undisturbed launches a side without which nothing is decided."""
+"""Undisturbed launches a side without which nothing is decided: fewer show no scatter."""
 CPU_BOUND = (0.97, 1.05)
 """CPU over wall time of undisturbed samples within which code keeps its core busy; two clocks differ a little."""
 KEPT_CORE = 0.97
@@ -56,9 +57,11 @@ PRIOR_NOISE = 0.02
 LOW_SHARE = 0.5
 """Fraction of a side's launches, the lowest, that centre the grid of levels and are quoted as the side's value."""
 NOISE_SCALES = (0.003, 0.005, 0.008, 0.0125, 0.02, 0.032, 0.05, 0.08, 0.13, 0.22, 0.4)
+"""Grid of tau, in factors of about 1.6: launches of identical code differed by 0.8 to 30 % on the recordings."""
 DELAYED_SHARES = (0.05, 0.35)
 """Shares of delayed launches. Larger ones (0.5 to 0.7) made more false alarms without a canary, not fewer."""
 DELAYS = (0.04, 0.15, 0.5)
+"""Mean delays, from an interruption to a neighbour on the core that makes code take half as long again."""
 STRAY_SHARE, STRAY_SCALE = 0.05, 3.0
 """Share and relative width of a wider core: a launch may be fast by luck, too."""
 PRIOR_WIDTH = 0.9
@@ -66,7 +69,7 @@ PRIOR_WIDTH = 0.9
 FLAT_PRIOR = 0.05
 """Fraction of the prior that weighs every tau equally: some machines are as bad as that."""
 SESSIONS = 8
-"""Newest sessions of a history that count."""
+"""Newest sessions of a history that count: machines and their load change."""
 SESSION_WEIGHT = 0.5
 """Weight of a past launch: sessions differ."""
 OTHER_NOISE = 0.4

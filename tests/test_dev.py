@@ -60,7 +60,7 @@ def test_an_older_python_is_told_so_instead_of_a_syntax_error():
     assert ast.unparse(before[1]).startswith("if sys.version_info < (3, 11):\n    sys.exit(")
 
 
-def test_the_environment_is_made_once_and_the_task_gives_its_status(checkout):
+def test_environment_is_made_once(checkout):
     """The first call makes .venv from the lock, the second starts at once; arguments and status go through."""
     first = dev(checkout, "test", "-k", "softmax")
     assert (first.returncode, first.stdout) == (7, "ran -k softmax\n")
@@ -72,7 +72,7 @@ def test_the_environment_is_made_once_and_the_task_gives_its_status(checkout):
 
 
 @pytest.mark.parametrize("name", ["plain", "a cl\u00f6ne"])
-def test_the_checkout_is_found_by_a_path_that_every_locale_can_read(checkout, name):
+def test_checkout_path_is_ascii_for_every_locale(checkout, name):
     """LC_ALL=C and a checkout in a folder with a letter outside of ASCII: site.py would end with a traceback."""
     home = checkout.rename(checkout.parent / name)
     pth = home / ".venv/lib/python3.11/site-packages/_rocattn.pth"
@@ -112,7 +112,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT"])
-def test_a_signal_is_the_command_s_which_takes_the_time_that_it_needs(checkout, how):
+def test_signals_go_to_the_command(checkout, how):
     """A runner's or a supervisor's SIGTERM comes to dev.py alone; what is being measured ends and is kept."""
     dev(checkout, "test")
     (checkout / "ending.py").write_text(ENDING)
@@ -134,7 +134,7 @@ def test_a_changed_lock_makes_the_environment_again(checkout):
     assert len((checkout / "calls").read_text().splitlines()) == 6
 
 
-def test_a_lock_older_than_the_dependencies_stops_with_the_remedy(checkout):
+def test_stale_lock_stops_with_the_remedy(checkout):
     """Dependencies edited without renewing the lock: one line and no run of old versions."""
     project = checkout / "pyproject.toml"
     project.write_text(project.read_text().replace('"numpy>=', '"numpy>=1.27,>='))
@@ -146,7 +146,7 @@ def test_a_lock_older_than_the_dependencies_stops_with_the_remedy(checkout):
     assert not (checkout / "calls").exists()
 
 
-def test_the_committed_lock_belongs_to_the_committed_dependencies():
+def test_committed_lock_is_current():
     """The first line of requirements.lock is the hash of pyproject.toml's dependency tables."""
     sys.path.insert(0, str(ROOT))
     try:

@@ -77,7 +77,7 @@ def installer():
 
 
 @pytest.mark.slow
-def test_the_wheel_in_an_empty_environment_has_both_packages_and_the_kernels(built, tmp_path):
+def test_wheel_has_both_packages_and_the_kernels(built, tmp_path):
     """A wheel is complete: both packages import and a kernel source reads from it, with nothing else installed."""
     wheel, _ = built
     venv.create(tmp_path / "env", with_pip=False)

@@ -90,7 +90,7 @@ def test_no_common_commit_is_said(repository):
     assert (done.returncode, "have no common commit here" in done.stderr) == (4, True)
 
 
-def test_the_site_is_published_without_history_and_keeps_the_results(repository):
+def test_site_is_published_without_history(repository):
     """A second night finds the first one's results; the branch has one commit; the checkout is as it was."""
     site, store = repository.path / "out" / "site", repository.path / ".asv" / "results"
     (repository.path / ".git" / "info" / "exclude").write_text("out\n.asv\n")

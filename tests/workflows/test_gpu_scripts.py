@@ -148,7 +148,7 @@ def test_a_level_that_does_not_come_back_is_red(tmp_path):
     assert run("gpu_level.py", "restore", "state", cwd=tmp_path, PATH=smi.path).returncode == 0
 
 
-def test_gpus_at_different_levels_go_back_to_the_driver_s_choice(tmp_path):
+def test_mixed_performance_levels_return_to_auto(tmp_path):
     """One call sets all of them; which had which cannot be put back in one."""
     smi = install_smi(tmp_path, "amd-smi", level="auto high")
     assert "mixed -> stable_std" in run("gpu_level.py", "set", "stable_std", "s", cwd=tmp_path, PATH=smi.path).stdout
@@ -163,7 +163,7 @@ def test_one_gpu_of_several_is_named(tmp_path):
     assert all(call[-2:] == ["-g", "0000:c1:00.0"] for call in smi.calls)
 
 
-def test_the_rights_that_the_document_gives_are_for_these_calls_alone(tmp_path):
+def test_documented_sudo_rights_fit_the_calls(tmp_path):
     """sudo compares the words, joined, with the expression between ^ and $; amd-smi writes files as root by --file."""
     (rule,) = re.findall(r"NOPASSWD: /opt/rocm/bin/amd-smi \^(.*)\$'", (ROOT / "docs" / "runner.md").read_text())
     allowed = re.compile(rule.replace("[:alnum:]", "A-Za-z0-9"))

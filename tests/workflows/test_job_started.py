@@ -29,7 +29,7 @@ LABELLED = {
         ({"pull_request": None}, "a fork's"),
     ],
 )
-def test_the_machine_s_own_hook_lets_only_labels_of_its_repository_through(tmp_path, change, why):
+def test_hook_lets_only_its_repositorys_labels_through(tmp_path, change, why):
     """The last guard is not in the repository: it holds when a workflow file is changed or merged by mistake."""
     event = tmp_path / "event.json"
     event.write_text(json.dumps(LABELLED | change))
@@ -45,7 +45,7 @@ def test_the_machine_s_own_hook_lets_only_labels_of_its_repository_through(tmp_p
     ("name", "status"),
     [("workflow_dispatch", 0), ("push", 1), ("pull_request_target", 1), ("schedule", 1), ("issue_comment", 1), ("", 1)],
 )
-def test_of_other_events_only_a_run_by_hand_comes_to_the_machine(tmp_path, name, status):
+def test_only_manual_runs_of_other_events_are_let_in(tmp_path, name, status):
     """Each needs write access, or does not come here."""
     (tmp_path / "event.json").write_text("{}")
     told = {"GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_EVENT_NAME": name}

@@ -87,7 +87,7 @@ def test_hostile_requests_are_refused(hub, tmp_path, name, value):
     assert hub.labels[7] == ["gpu"]
 
 
-def test_by_hand_a_branch_may_be_the_base_and_nothing_is_asked_of_the_api(hub, tmp_path):
+def test_manual_run_takes_a_branch_as_base(hub, tmp_path):
     """workflow_dispatch needs write access already."""
     done = admit(hub, tmp_path, GITHUB_EVENT_NAME="workflow_dispatch", ASKED_BASE="release/7.0", PULL_REQUEST="")
     assert done.returncode == 0, done.stderr
@@ -149,7 +149,7 @@ def test_a_run_without_a_verdict_leaves_an_empty_one(hub, tmp_path):
 
 
 @pytest.mark.parametrize("workflow", ["test", "gpu"])
-def test_an_earlier_attempt_s_verdict_does_not_stand_for_the_last_one(hub, tmp_path, workflow):
+def test_earlier_attempts_verdict_is_not_used(hub, tmp_path, workflow):
     """A run that is run again keeps what its first attempt left: a job that then leaves nothing measured nothing."""
     name = "verdict-gfx942" if workflow == "gpu" else "verdict"
     if workflow == "gpu":
@@ -199,7 +199,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_hostile_archive_gives_an_empty_verdict_and_no_file_elsewhere(hub, tmp_path, what):
+def test_hostile_archive_writes_nothing_elsewhere(hub, tmp_path, what):
     """Zip-slip, links, bombs and rubbish: the script goes on, the next verdict is fetched."""
     hub.add_machine("gfx1100")
     hub.add_machine("gfx942")
@@ -220,7 +220,7 @@ def test_one_that_lies_about_its_size_is_cut_off(hub, tmp_path):
     assert fetched(hub, tmp_path) == {"verdict.json": b""}
 
 
-def test_artifact_names_are_the_author_s_and_only_what_is_owed_is_taken(hub, tmp_path):
+def test_only_expected_artifacts_are_taken(hub, tmp_path):
     """Names become file names and markers: hostile ones are left."""
     good = archive({"verdict.json": b"1"})
     hub.artifacts = dict.fromkeys(["verdict-../../x", "verdict-$(touch x)", "verdict-A", "verdict-\n", "Verdict"], good)
@@ -264,13 +264,13 @@ def test_someone_else_s_comment_with_our_marker_is_left_alone(hub, tmp_path):
 @pytest.mark.parametrize(
     "run", [{"HEAD_SHA": OTHER}, {"HEAD_REPOSITORY": "eve/rocattn"}, {"HEAD_BRANCH": "other"}, {"HEAD_REPOSITORY": ""}]
 )
-def test_the_pull_request_is_the_one_whose_head_the_run_measured(hub, tmp_path, run):
+def test_pull_request_is_found_by_the_measured_head(hub, tmp_path, run):
     """Pushed since, another fork's branch at the same commit, a deleted fork: no comment anywhere, and it is said."""
     assert "no comment: 0 open pull requests" in comment(hub, tmp_path, {"verdict": "fine"}, **run)
     assert hub.comments == {7: []}
 
 
-def test_a_stranger_s_pull_request_at_the_same_commit_changes_nothing(hub, tmp_path):
+def test_other_pull_request_of_the_commit_is_ignored(hub, tmp_path):
     """Someone opens one from a fork of ours with our head: the comment goes where it belongs."""
     hub.pulls.insert(0, {"number": 6, "head": {"sha": SHA, "ref": "topic", "repo": {"full_name": "eve/rocattn"}}})
     hub.pulls.insert(0, {"number": 5, "head": {"sha": SHA, "ref": "topic", "repo": None}})
@@ -334,7 +334,7 @@ NOT_WHAT_IT_MUST_BE = {
 
 
 @pytest.mark.parametrize("what", NOT_WHAT_IT_MUST_BE)
-def test_an_answer_that_is_not_what_it_must_be_is_one_line_and_red(hub, tmp_path, what):
+def test_malformed_answer_is_one_red_line(hub, tmp_path, what):
     """Whatever comes in GitHub's place: no traceback, nothing admitted, nothing written that looks like a verdict."""
     hub.answer = lambda *_: (200, NOT_WHAT_IT_MUST_BE[what])
     (tmp_path / "v").mkdir()

@@ -132,7 +132,7 @@ def test_who_reaches_the_machine_also_needs_the_admission():
     assert not holds(load("gpu")[0]["jobs"]["admit"]["if"], {"github": pull_request("they/rocattn")})
 
 
-def test_a_label_of_another_name_is_not_in_the_queue_of_the_one_that_counts():
+def test_other_labels_do_not_share_the_queue():
     """A group has one waiting run: a further one, though it does nothing, would end it and the consent with it."""
     queue = load("gpu")[0]["concurrency"]["group"]
 
@@ -174,7 +174,7 @@ def test_a_night_is_not_measured_and_published_in_forks():
     ]
 
 
-def test_the_document_requires_the_checks_that_every_pull_request_and_the_merge_queue_have():
+def test_documented_required_checks_always_run():
     """By the names that GitHub shows; a job of `gpu` is skipped, and so passed, for any other label."""
     (row,) = re.findall(r"required checks \| (.*);", (ROOT / "docs" / "runner.md").read_text())
     test, shown = load("test")[0], []
@@ -190,7 +190,7 @@ def test_the_document_requires_the_checks_that_every_pull_request_and_the_merge_
     assert [name for name, job in test["jobs"].items() if not holds(job.get("if"), queued)] == ["gate"]
 
 
-def test_the_scripts_and_the_workflow_mean_the_same_label_and_machines():
+def test_scripts_and_workflow_agree_on_label_and_machines():
     """What YAML spells and the scripts compare with; without the variable there is one machine to run on."""
     job = load("gpu")[0]["jobs"]["gpu"]
     scripts = {name: load_script(name) for name in ("pull_request", "job_started")}
@@ -281,7 +281,7 @@ def test_expressions_mean_what_they_mean_on_github(text, value):
     assert evaluate(text, CONTEXTS) == value
 
 
-def test_what_is_not_understood_is_an_error_and_no_condition_wants_success():
+def test_unknown_expression_is_an_error():
     """A misspelt context or a sign that is not read must not count as false, which would look like a guard."""
     for text, error in (("gihub.event", KeyError), ("a ~ b", ValueError), ("contains('a', 'b')", KeyError)):
         with pytest.raises(error):

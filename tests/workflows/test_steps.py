@@ -142,7 +142,7 @@ def green(scenario):
     return admitted, done, artifacts, verdict(scenario.gpu_machine, f"verdict-{ARCH}")
 
 
-def test_an_unchanged_pull_request_is_green_from_label_to_comment(scenario, green):
+def test_unchanged_pull_request_is_green(scenario, green):
     """Admission, health, level, both builds, the gate, level back, artifacts, comment."""
     admitted, done, scenario.gpu_machine.artifacts, found = green
     assert admitted.outputs == {"sha": scenario.heads["unchanged"], "base": scenario.base}
@@ -160,7 +160,7 @@ def test_an_unchanged_pull_request_is_green_from_label_to_comment(scenario, gree
     nothing_was_injected(scenario)
 
 
-def test_a_planted_regression_is_red_with_the_right_comment_and_a_profile(scenario):
+def test_planted_regression_is_red_with_a_profile(scenario):
     """Every kernel launched twice: the job fails, the comment names the benchmark and x2, the profiler ran on it."""
     _, done = on_the_gpu(scenario, "slower")
     assert done.outcome == "failure", repr(done)
@@ -218,7 +218,7 @@ def test_a_job_without_a_verdict_is_could_not_measure(scenario):
 NAMES = ["<img src=x onerror=alert(1)>", "@everyone", "[here](https://evil.example)", "<!-- -->", "$(touch pwned)"]
 
 
-def test_a_hostile_verdict_says_nothing_but_numbers_and_harmless_names(scenario, green):
+def test_hostile_verdict_shows_only_numbers_and_safe_names(scenario, green):
     """An artifact that keeps to the schema and has HTML, links, mentions and a pull request's number in every text."""
     done = Done("failure", [], {}, "")
     found = {**green[-1], "pr_number": 3, "verdict": "regression"}

@@ -19,10 +19,11 @@ _IDENTITY = {"GIT_AUTHOR_NAME": "A Reader", "GIT_AUTHOR_EMAIL": "reader@example.
 def environment() -> dict[str, str]:
     """Return what commands of pages see: the tools of this environment, an identity for git, no GPU of this machine."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ROC", "HIP_", "HSA_", "GIT_", "GITHUB_"))}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # or each command compiles the clone's modules anew
     kept |= {name: os.environ[name] for name in KEPT if name in os.environ}
     committer = {key.replace("AUTHOR", "COMMITTER"): value for key, value in _IDENTITY.items()}
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
-    return kept | _IDENTITY | committer | {"PATH": path, "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return kept | _IDENTITY | committer | {"PATH": path, "NO_COLOR": "1"}
 
 
 def git(folder: Path, *arguments: str) -> str:

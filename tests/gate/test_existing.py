@@ -113,7 +113,8 @@ def test_load_and_steal_are_kept_beside_every_launch(place, unfinish):
     launched = [line for line in stored if line["kind"] == "launch"]
     assert all({"steal_pct", "canary_ns"} <= line["outcome"].keys() for line in launched)
     # The same launches on a machine that others took a third of.
-    launched[-1]["outcome"]["steal_pct"] = 33.0
+    for line in launched:  # the last one may be a slow launch that a repeat replaced
+        line["outcome"]["steal_pct"] = 33.0
     unfinish(Path("out/launches.jsonl"), [json.dumps(line) for line in stored])
     assert any("hypervisor gave up to 33 %" in note for note in gate("a", "a", "--bench", "100")[1].notes)
 

@@ -247,7 +247,7 @@ def scaling_charts(rows: Sequence[Row], backends: Sequence[str]) -> list[Chart]:
             own = sorted((r for r in members if r.record.backend == backend), key=lambda r: r.config.seq_k)
             values = [
                 ChartPoint(
-                    r.config.seq_k, r.summary.p50_ns / 1e9, _told(r), r.summary.min_ns / 1e9, r.summary.p95_ns / 1e9
+                    r.config.seq_k, r.summary.p50_ns / 1e9, _tooltip(r), r.summary.min_ns / 1e9, r.summary.p95_ns / 1e9
                 )
                 for r in own
             ]
@@ -276,7 +276,7 @@ def _variant(config: AttentionConfig, *, square: bool) -> str:
     return " ".join(part for part in parts if part not in dropped)
 
 
-def _told(row: Row) -> str:
+def _tooltip(row: Row) -> str:
     s = row.summary
     return (
         f"{row.record.backend}, {row.record.label}: median {quantity(s.p50_ns / 1e9, 'seconds')} "

@@ -151,7 +151,7 @@ class FleetSession(ResultsFolder):
         except OSError as error:  # submitit makes the folder
             raise RocattnError(f"cannot write to {self.out}: {error.strerror or error}") from error
         self._code = code_hash(settings.backend_module)
-        self._told = ""
+        self._last_line = ""
 
     def identity(self) -> Identity:
         """Return the identity of a run that starts now, which has no single machine."""
@@ -223,8 +223,8 @@ class FleetSession(ResultsFolder):
         counts = Counter(f"{s.word}{f' ({s.why})' if s.why else ''}" for s in states.values() if not s.over)
         parts = [f"{count} {word}" for word, count in sorted(counts.items())]
         line = ", ".join([*parts, *([f"{waiting} not submitted yet"] if waiting else [])])
-        if line and line != self._told:
-            self._told = line
+        if line and line != self._last_line:
+            self._last_line = line
             self._on_state(f"jobs: {line}")
 
     def _finished(self, unit: FleetUnit, *, also_failed: bool = False) -> list[Record] | None:

@@ -125,6 +125,7 @@ COUNTED = counted()
 def test_a_count_does_not_rise(name):
     """Who lowers a count lowers its limit with it."""
     members = COUNTED[name]
+    print(f"{len(members)} {name}, at most {LIMITS[name]}")  # pytest -rP tests/test_structure.py shows all
     shown = "\n".join(map(str, members))
     assert len(members) <= LIMITS[name], f"{len(members)} {name}, at most {LIMITS[name]}:\n{shown}"
 

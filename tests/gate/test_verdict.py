@@ -256,3 +256,12 @@ def test_rates_are_not_judged_by_smaller_is_better(kind, unit, larger):
     """asv counts a smaller value as better, always; a tracked rate would be judged the wrong way round."""
     benchmark = Benchmark(name="b", type=kind, unit=unit, version="1", params=[], param_names=[])
     assert verdict.larger_is_better(Case(benchmark=benchmark, param=None, label="b")) is larger
+
+
+def test_a_benchmark_without_a_launch_is_no_pass(entry, result_of):
+    """Time ran out before it: not measured, status 3; a regression that was found all the same is status 1."""
+    passed, late = entry("a", "pass"), entry("b", "unreached")
+    assert (result_of([passed, late]).verdict, result_of([passed, late]).status) == ("not measured", 3)
+    assert result_of([late]).status == 3
+    assert result_of([passed, late, entry("c", "regression", 1.2)]).status == 1
+    assert result_of([passed, late]).counts == {"unreached": 1, "pass": 1}

@@ -34,13 +34,13 @@ SCHEMA = 1
 FILE = "verdict.json"
 Overall = Literal["pass", "regression", "problem", "inconclusive", "not measured"]
 Status = Literal[
-    "regression", "improvement", "pass", "inconclusive", "new", "missing", "failed", "broken", "skipped", "removed",
-    "ungated", "waived",
+    "regression", "improvement", "pass", "inconclusive", "unreached", "new", "missing", "failed", "broken", "skipped",
+    "removed", "ungated", "waived",
 ]  # fmt: skip
 # Worst first; undecided comes before fine.
 ORDER: tuple[Status, ...] = (
-    "regression", "failed", "missing", "inconclusive", "waived", "broken", "improvement", "ungated", "new", "removed",
-    "skipped", "pass",
+    "regression", "failed", "missing", "unreached", "inconclusive", "waived", "broken", "improvement", "ungated", "new",
+    "removed", "skipped", "pass",
 )  # fmt: skip
 JUDGED: tuple[Status, ...] = ("regression", "improvement", "pass", "inconclusive")
 METRICS = ("time", "mem", "peakmem", "track", "audit", "workspace", "plan", "exact")
@@ -81,7 +81,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         status: A verdict ("regression", "improvement", "pass", "inconclusive"), or why there is none: "new" (base
             cannot run it), "missing" (only head lacks it), "failed" (ran on base, fails on head), "broken" (fails on
             both), "skipped" (by itself, on both), "removed" (from the suite), "ungated" (a larger value is better),
-            "waived" (a regression that a waiver accepts).
+            "unreached" (the time limit ended before both sides ran once), "waived" (a regression that a waiver
+            accepts).
         metric: "time", "mem", "peakmem", "track", or for exact metrics "audit", "workspace" or "plan".
         arch: The gfx target of an exact metric; empty for others.
         causes: Differences on this benchmark's path, the likeliest first; empty unless it is worse.
@@ -145,6 +146,30 @@ class SideFacts(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.revision.short} {self.revision.subject}".rstrip()
 
 
+class TimeBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a run was expected to take, and what it made of its time.
+
+    Attributes:
+        limit_s: The limit of ``--max-time``; 0 without one.
+        estimate_s: The estimate before measuring, low and high end, in seconds; 0 and 0 where there was none.
+        measured_s: Seconds from the end of the builds to the verdict, of this run alone (not of one it resumed).
+        benchmarks: How many were to be measured.
+        stopped: Whether the limit ended the run; the same command then goes on with the rest.
+        unreached: Benchmarks that were not measured once on both sides.
+        open: Benchmarks that are undecided only for lack of time.
+        remedy: What would decide the undecided and measure the rest, one line; "" where nothing is left.
+    """
+
+    limit_s: Number = 0.0
+    estimate_s: tuple[Number, Number] = (0.0, 0.0)
+    measured_s: Number = 0.0
+    benchmarks: Count = 0
+    stopped: bool = False
+    unreached: Count = 0
+    open: Count = 0
+    remedy: str = ""
+
+
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the gate found, and everything needed to check it.
 
@@ -166,6 +191,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         notes: What a reader must know besides the verdicts.
         problems: Why the gate fails besides its verdicts: waivers that are expired or unused.
         noise: Where knowledge of earlier noise came from; None if the run did not look for any.
+        budget: The time that the run was expected to take, was given, and took.
         counts: Status -> how many entries.
         entries: Every benchmark, worst first.
     """
@@ -191,6 +217,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     problems: list[str] = []
     noise: NoiseSource | None = None
+    budget: TimeBudget = TimeBudget()
     counts: dict[str, int] = {}
     entries: list[Entry] = []
 
@@ -305,18 +332,27 @@ def conclude(entries: Sequence[Entry], invalid: str, problems: Sequence[str] = (
     # A proven regression is the stronger statement; its sentence also counts what could not be measured.
     if worse := [entry for entry in entries if entry.status == "regression"]:
         return "regression", _worse(worse, entries, lost, problems)
-    if lost:
-        why = f": {lost[0].reason.rstrip('.')}" if lost[0].reason else ""
-        label = plain(lost[0].label, _NAME)
-        return "not measured", f"{_count(len(lost), 'benchmark')} did not run on head: {label}{why}."
-    if nothing := _nothing_judged(entries, count):
-        return "not measured", nothing
+    if unmeasured := _unmeasured(entries, lost, count):
+        return "not measured", unmeasured
     if problems:
         more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
         return "problem", f"No regression, but the waivers do not hold: {problems[0].rstrip('.')}{more}."
     if invalid:
         return "inconclusive", f"The session does not count: {invalid}."
     return _better(entries, count)
+
+
+def _unmeasured(entries: Sequence[Entry], lost: Sequence[Entry], count: dict[Status, int]) -> str:
+    """Return the sentence of a verdict that lacks benchmarks it should have; empty if it has them."""
+    if lost:
+        why = f": {lost[0].reason.rstrip('.')}" if lost[0].reason else ""
+        return f"{_count(len(lost), 'benchmark')} did not run on head: {plain(lost[0].label, _NAME)}{why}."
+    if nothing := _nothing_judged(entries, count):
+        return nothing
+    if unreached := count["unreached"]:
+        so_far = _better(entries, count)[1].rstrip(".")
+        return f"{so_far}; time ran out before {_count(unreached, 'benchmark')} could be measured."
+    return ""
 
 
 def _better(entries: Sequence[Entry], count: dict[Status, int]) -> tuple[Overall, str]:
@@ -339,6 +375,8 @@ def _worse(worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], 
     how = f" by {(change.ratio - 1) * 100:.0f} %" if change is not None else ""
     verb = "became slower or larger" if first.metric not in EXACT else "got worse"
     beside = [f"{len(lost)} could not be measured on head"] if lost else []
+    unreached = sum(entry.status == "unreached" for entry in entries)
+    beside += [f"{unreached} were not reached in time"] if unreached else []
     beside += [f"{_count(len(problems), 'waiver')} did not hold"] if problems else []
     more = f", and {', '.join(beside)}" if beside else ""
     return f"{len(worse)} of {judged} {_noun(entries)} {verb}, {plain(first.label, _NAME)}{where}{how}{more}."
@@ -357,6 +395,8 @@ def _nothing_judged(entries: Sequence[Entry], count: dict[Status, int]) -> str:
     timed = [entry for entry in entries if entry.metric not in EXACT and entry.status != "removed"]
     if any(entry.status in JUDGED for entry in timed or entries):
         return ""
+    if count["unreached"]:
+        return f"Nothing was decided: time ran out before {_count(count['unreached'], 'benchmark')} could be measured."
     if aside := [f"{count[status]} {status}" for status in ("waived", "ungated") if count[status]]:
         return f"Nothing was judged: {', '.join(aside)}, and no other benchmark ran on both sides."
     return "Nothing was compared: no benchmark ran on both sides."

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 TONES = {
     "pass": "good", "improvement": "good", "regression": "bad", "failed": "bad", "missing": "bad",
     "problem": "bad", "not measured": "warn", "inconclusive": "warn", "waived": "warn", "broken": "warn",
+    "unreached": "warn",
 }  # fmt: skip
 WORDS = {
     "regression": "slower or larger, proven",
     "improvement": "faster or smaller, proven",
     "pass": "no change that matters, proven",
     "inconclusive": "not decided by these launches",
+    "unreached": "not measured: time ran out",
     "failed": "ran on base, fails on head",
     "missing": "ran on base, cannot run on head",
     "broken": "fails on both sides",

@@ -33,6 +33,25 @@ def test_a_revision_is_named_by_its_commit(repo):
     assert revisions.parent(repo.root, revisions.resolve(repo.root, "HEAD")).sha == first
 
 
+def test_three_dots_are_the_merge_base(repo, tmp_path):
+    """As for ``git checkout``; a side that is left out is HEAD, and a shallow clone that lacks it is refused."""
+    left = repo.commit("left", **{"a.txt": "1"})
+    repo.git("checkout", "--quiet", "-b", "topic")
+    repo.commit("mine", **{"b.txt": "1"})
+    repo.git("checkout", "--quiet", "main")
+    repo.commit("theirs", **{"a.txt": "2"})
+    assert {revisions.resolve(repo.root, name).sha for name in ("topic...", "...topic", "main...topic")} == {left}
+    shallow = tmp_path / "shallow"
+    subprocess.run(
+        ["git", "clone", "-q", "--depth=1", "--no-single-branch", f"file://{repo.root}", shallow], check=True
+    )
+    repo.git("checkout", "--quiet", "--orphan", "other")
+    repo.commit("unrelated")
+    for root, name in ((shallow, "origin/topic..."), (repo.root, "main..."), (repo.root, "nosuch...")):
+        with pytest.raises(RevisionError):
+            revisions.resolve(root, name)
+
+
 @pytest.mark.parametrize("name", ["no-such-branch", "HEAD~7", "deadbeef", "--help", "HEAD:a.txt", ""])
 def test_a_missing_revision_is_one_line_that_names_it(repo, name):
     """What is no commit is refused in one line, options included."""

@@ -1,6 +1,6 @@
 """``rocattn gate``: ``run`` measures and decides; ``show`` and ``comment`` print a stored verdict in another form.
 
-``judge`` has a module of its own, ``selftest`` one for what it measures.
+``init`` and ``judge`` have modules of their own, ``selftest`` one for what it measures.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.console import add_common, emit_json, print_table, print_utf8, say
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, USAGE, CommandError
-from rocattn_profiling.gate import judge
+from rocattn_profiling.gate import init, judge
 from rocattn_profiling.gate import options as gate_options
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ _REMARK = (
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="run|judge|selftest|show|comment")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="init|run|judge|selftest|show|comment")
+    init.prepare(verbs.add_parser("init", help="write the GitHub workflows that gate a project's pull requests"))
     text = "measure base and head in fresh, interleaved processes and decide"
     _prepare_run(verbs.add_parser("run", help=text, description=text.capitalize() + "."))
     text = "decide stored pairs without measuring"
@@ -49,6 +50,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run a subcommand; return its exit status."""
     subcommands: dict[str, Callable[[argparse.Namespace], int]] = {
+        "init": init.run,
         "run": _run,
         "judge": judge.run,
         "selftest": _selftest,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 WORKTREE = "WORKTREE"
+_UNSHALLOW = "run `git fetch --unshallow` first; in a GitHub workflow give actions/checkout `fetch-depth: 0`"
 # What ties git to one repository, whichever folder it starts in: git sets it for hooks, which run the gate.
 TIES = frozenset(
     {"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_NAMESPACE", "GIT_SHALLOW_FILE"}
@@ -134,18 +135,39 @@ def find_repository(start: Path) -> Path:
 
 
 def resolve(repo: Path, name: str) -> Revision:
-    """Return the commit that a name stands for.
+    """Return the commit that a name stands for; as for ``git checkout``, ``A...B`` is the merge base of A and B.
 
     Raises:
         RevisionError: When there is no such commit here; for a shallow clone the message says how to get it.
     """
     if name == WORKTREE:
         return snapshot_worktree(repo)
+    if "..." in name:
+        return _merge_base(repo, name)
     try:
         sha = git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     except RevisionError as error:
         raise RevisionError(_missing(repo, name)) from error
     return _describe(repo, name, sha)
+
+
+def _merge_base(repo: Path, name: str) -> Revision:
+    """Return the newest common commit of ``A...B``; a side that is left out is HEAD."""
+    sides = [resolve(repo, side or "HEAD").sha for side in name.split("...", 1)]
+    try:
+        sha = git(repo, "merge-base", *sides)
+    except RevisionError as error:
+        if _is_shallow(repo):
+            raise RevisionError(f"the common commit of {name!r} is not in this shallow clone: {_UNSHALLOW}") from error
+        raise RevisionError(f"{name!r} names two histories without a common commit") from error
+    return _describe(repo, name, sha)
+
+
+def _is_shallow(repo: Path) -> bool:
+    try:
+        return git(repo, "rev-parse", "--is-shallow-repository") == "true"
+    except RevisionError:
+        return False
 
 
 def _describe(repo: Path, name: str, sha: str, *, dirty: bool = False) -> Revision:
@@ -154,12 +176,8 @@ def _describe(repo: Path, name: str, sha: str, *, dirty: bool = False) -> Revisi
 
 
 def _missing(repo: Path, name: str) -> str:
-    try:
-        shallow = git(repo, "rev-parse", "--is-shallow-repository") == "true"
-    except RevisionError:
-        shallow = False
-    if shallow:
-        return f"revision {name!r} is not in this shallow clone: run `git fetch --unshallow` first"
+    if _is_shallow(repo):
+        return f"revision {name!r} is not in this shallow clone: {_UNSHALLOW}"
     try:
         git(repo, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     except RevisionError:
@@ -183,10 +201,8 @@ def parent(repo: Path, revision: Revision) -> Revision:
     """
     parent_revision = resolve(repo, f"{revision.sha}^") if _has_parent(repo, revision.sha) else None
     if parent_revision is None:
-        if git(repo, "rev-parse", "--is-shallow-repository") == "true":
-            raise RevisionError(
-                f"the parent of {revision.name} is not in this shallow clone: run `git fetch --unshallow` first"
-            )
+        if _is_shallow(repo):
+            raise RevisionError(f"the parent of {revision.name} is not in this shallow clone: {_UNSHALLOW}")
         raise RevisionError(f"{revision.name} has no parent to compare with: name another revision with --base")
     return msgspec.structs.replace(parent_revision, name=f"{revision.name}~1")
 

@@ -1,0 +1,327 @@
+"""``rocattn gate init``: writes the workflows and settings that gate a project's pull requests on GitHub.
+
+What it writes is in ``templates/init_*.j2``. It looks at the project to fill them in: what to measure (an asv suite,
+tests with pytest-benchmark, or the caller's commands), the branch that pull requests go to, a Python that the project
+takes, and where pip finds the rocattn that is running. A file that is there already is left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+import rocattn
+from rocattn_profiling.base.console import emit_json
+from rocattn_profiling.base.status import OK, USAGE, CommandError
+from rocattn_profiling.gate.rule.constants import CALLED, TOLERANCE
+from rocattn_profiling.revisions import git as revisions
+from rocattn_profiling.revisions.asv_config import OUR_RESULTS, read_config, usual_files
+
+if TYPE_CHECKING:
+    import argparse
+
+WORKFLOW = ".github/workflows/rocattn-gate.yml"
+COMMENT = ".github/workflows/rocattn-gate-comment.yml"
+PURPOSES = {
+    "init_workflow.yml.j2": "measures pull requests",
+    "init_comment.yml.j2": "comments the verdict",
+    "init_thresholds.toml.j2": "limits, all commented out",
+}
+# Each at the commit of a release, which cannot be moved as a tag can.
+ACTIONS = {
+    "checkout": "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1",
+    "setup_python": "actions/setup-python@5fda3b95a4ea91299a34e894583c3862153e4b97 # v7.0.0",
+    "upload": "actions/upload-artifact@043fb46d1a93c77aae656e7c1c64a875d1fc6a0a # v7.0.1",
+    "download": "actions/download-artifact@3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c # v8.0.1",
+    "cache_restore": "actions/cache/restore@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
+    "cache_save": "actions/cache/save@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
+}
+MINUTES = 20  # of measuring
+_OLDEST_MINOR = 11  # of Python 3, for rocattn itself
+_USUAL_BRANCHES = ("main", "master", "develop", "trunk")
+_USES_BENCHMARK = re.compile(rb"^[ \t]*def[ \t]+test\w*\([^)]*\bbenchmark\b", re.MULTILINE)
+_AT_LEAST = re.compile(r">=?\s*3\.(\d+)")
+_SCP_ADDRESS = re.compile(r"[\w.-]+@(?P<host>[\w.-]+):(?P<path>[^/].*)")
+Kind = Literal["asv", "pytest", "command"]
+
+
+class GateSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What the files are filled in with.
+
+    Attributes:
+        kind: What is measured.
+        what: The same for a reader, with the file or folder it was found in.
+        words: The options of ``rocattn gate run`` that say so; none for an asv suite in a usual place.
+        results: The folder of asv's results, relative to the repository: the record of noise is there.
+        branch: The branch that pull requests go to.
+        python: The Python of the workflow ("3.13").
+        install: What pip installs as rocattn; "" where that is not known.
+    """
+
+    kind: Kind
+    what: str
+    words: list[str] = []
+    results: str = OUR_RESULTS
+    branch: str
+    python: str
+    install: str
+
+
+class InitFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file, and what became of it: "kept" is one that differs from what would have been written."""
+
+    path: str
+    state: Literal["written", "unchanged", "kept"]
+    purpose: str
+
+
+class InitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``--json`` prints."""
+
+    repository: str
+    setup: GateSetup
+    files: list[InitFile]
+    next: list[str]
+
+
+class _Measured(NamedTuple):
+    kind: Kind
+    what: str
+    words: list[str]
+    results: str = OUR_RESULTS
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``init``."""
+    parser.description = (
+        "Write two GitHub workflows and a file of thresholds that gate the pull requests of this repository: its asv "
+        "suite, else its tests with pytest-benchmark, else the commands given. Files that exist are left as they are."
+    )
+    parser.epilog = "exit status: 0 the workflows are there; 4 a workflow that differs was there already, or an error"
+    parser.add_argument("--repo", default="", metavar="DIR", help="repository, if not that of the current folder")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--suite", default="", metavar="PATH", help="an asv suite in an unusual place, as for gate run")
+    what.add_argument("--pytest", default="", metavar="DIR", help="tests with pytest-benchmark, though there is asv")
+    text = "measure this command as a whole; may be repeated"
+    what.add_argument("--command", action="append", default=[], metavar="COMMAND", dest="commands", help=text)
+    text = "what pip installs in the workflow (default: what this rocattn was installed from)"
+    parser.add_argument("--install", metavar="SPEC", help=text)
+    parser.add_argument("--branch", default="", metavar="NAME", help="the branch that pull requests go to")
+    parser.add_argument("--json", action="store_true", help="print JSON on stdout, and nothing else there")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write what is missing, and say what was done and what comes next."""
+    start = Path(arguments.repo or ".")
+    repo = revisions.find_repository(start)
+    measured = _measured(repo, start, arguments)
+    install = own_requirement() if arguments.install is None else arguments.install
+    if any("${{" in word for word in [*measured.words, install]):
+        raise CommandError("${{ begins an expression of GitHub's: the workflow would run something else", USAGE)
+    setup = GateSetup(
+        kind=measured.kind,
+        what=measured.what,
+        words=measured.words,
+        results=measured.results,
+        branch=arguments.branch or _default_branch(repo),
+        python=f"3.{max(_least_minor(repo), sys.version_info.minor)}",
+        install=install,
+    )
+    files = _write(repo, setup)
+    kept = [file for file in files if file.state == "kept" and file.path in {WORKFLOW, COMMENT}]
+    record = InitRecord(repository=os.fspath(repo), setup=setup, files=files, next=_next(repo, setup))
+    if arguments.json:
+        emit_json(record)
+    else:
+        _print(record)
+    if kept:
+        names = " and ".join(file.path for file in kept)
+        raise CommandError(f"{names}: there already, and not what init would write; remove it to have it written anew")
+    return OK
+
+
+def _measured(repo: Path, start: Path, arguments: argparse.Namespace) -> _Measured:
+    """Return what to measure: what was named, else an asv suite, else tests with pytest-benchmark.
+
+    Raises:
+        SuiteError: The asv suite cannot be read, or there are several.
+        CommandError: There is nothing to measure.
+    """
+    if arguments.commands:
+        count = len(arguments.commands)
+        words = [word for command in arguments.commands for word in ("--command", command)]
+        return _Measured("command", f"{count} command{'' if count == 1 else 's'}", words)
+    if arguments.pytest:
+        folder = _inside(repo, start, arguments.pytest)
+        return _Measured("pytest", f"tests with pytest-benchmark in {folder}", ["--pytest", folder])
+    suite = _inside(repo, start, arguments.suite) if arguments.suite else ""
+    if suite or usual_files(repo):
+        config = read_config(repo, suite or None)
+        what = f"asv suite in {config.benchmark_dir}"
+        return _Measured("asv", what, ["--suite", suite] if suite else [], config.results_dir)
+    if folder := _benchmark_tests(repo):
+        return _Measured("pytest", f"tests with pytest-benchmark in {folder}", ["--pytest", folder])
+    raise CommandError(
+        "nothing to measure: no asv.conf.json, and no test uses pytest-benchmark's fixture `benchmark`; name a suite "
+        "with --suite or --pytest, or a command with --command 'python work.py'",
+        USAGE,
+    )
+
+
+def _inside(repo: Path, start: Path, name: str) -> str:
+    """Return a path of the repository relative to its top; paths are relative to it or to where init was started.
+
+    Raises:
+        CommandError: There is no such path, or it is outside of the repository.
+    """
+    for folder in (start, repo):
+        path = (folder / name).resolve()
+        if path.exists() and path.is_relative_to(repo.resolve()):
+            return path.relative_to(repo.resolve()).as_posix()
+    raise CommandError(f"there is no {name} in {repo}", USAGE)
+
+
+def _benchmark_tests(repo: Path) -> str:
+    """Return the nearest folder that holds every test with pytest-benchmark; "" if there is no such test."""
+    listed = revisions.git(repo, "ls-files", "-z", "-co", "--exclude-standard", "--", "*test*.py", "*bench*.py")
+    paths = [repo / name for name in filter(None, listed.split("\0"))]
+    folders = [path.parent for path in paths if _USES_BENCHMARK.search(_content(path))]
+    return Path(os.path.commonpath(folders)).relative_to(repo).as_posix() if folders else ""
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # removed without telling git, or a link to nowhere
+        return b""
+
+
+def _default_branch(repo: Path) -> str:
+    """Return the branch that pull requests go to: the remote's, else a usual name, else the current branch."""
+    for remote in dict.fromkeys(["origin", *revisions.git(repo, "remote").split()]):
+        try:
+            head = revisions.git(repo, "symbolic-ref", "--quiet", f"refs/remotes/{remote}/HEAD")
+        except revisions.RevisionError:
+            continue
+        return head.removeprefix(f"refs/remotes/{remote}/")
+    listed = revisions.git(repo, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/remotes").split("\n")
+    names = {re.sub(r"^refs/(heads|remotes/[^/]*)/", "", name) for name in listed}
+    usual = next((name for name in _USUAL_BRANCHES if name in names), "")
+    return usual or revisions.git(repo, "branch", "--show-current") or _USUAL_BRANCHES[0]
+
+
+def _least_minor(repo: Path) -> int:
+    """Return the oldest Python 3 that both rocattn and the project run on."""
+    try:
+        project = tomllib.loads(_content(repo / "pyproject.toml").decode()).get("project", {})
+    except ValueError:
+        return _OLDEST_MINOR
+    wanted = _AT_LEAST.search(str(project.get("requires-python", "")))
+    return max(_OLDEST_MINOR, int(wanted[1])) if wanted else _OLDEST_MINOR
+
+
+def own_requirement() -> str:
+    """Return what pip installs this rocattn from, pinned; "" where a workflow could not reach it."""
+    try:
+        recorded = distribution("rocattn").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return ""
+    if recorded is None:  # from a package index
+        return f"rocattn=={rocattn.__version__}"
+    origin = msgspec.json.decode(recorded)
+    url = str(origin.get("url", ""))
+    if vcs := origin.get("vcs_info"):
+        return f"rocattn @ {vcs['vcs']}+{url}@{vcs['commit_id']}"
+    if url.startswith("https://"):
+        return f"rocattn @ {url}"
+    return _published(Path(unquote(urlsplit(url).path))) if "dir_info" in origin else ""
+
+
+def _published(checkout: Path) -> str:
+    """Return the requirement of the commit that is checked out, if a remote that others reach has it."""
+    try:
+        address = revisions.git(checkout, "config", "--get", "remote.origin.url")
+        if not revisions.git(checkout, "branch", "--remotes", "--contains", "HEAD", "--list", "origin/*"):
+            return ""
+        commit = revisions.git(checkout, "rev-parse", "HEAD")
+    except revisions.RevisionError:
+        return ""
+    if short := _SCP_ADDRESS.fullmatch(address):
+        address = f"https://{short['host']}/{short['path']}"
+    parts = urlsplit(address)
+    # A user name or a token in the address is nobody else's business.
+    return f"rocattn @ git+https://{parts.netloc.rpartition('@')[2]}{parts.path}@{commit}" if parts.netloc else ""
+
+
+def _write(repo: Path, setup: GateSetup) -> list[InitFile]:
+    """Write the files that are not there, all or none."""
+    from rocattn_profiling.base.files import write_together
+
+    texts = _texts(setup)
+    states: dict[str, Literal["written", "unchanged", "kept"]] = {}
+    for name, text in texts.items():
+        path = repo / name
+        there = path.is_symlink() or path.exists()
+        states[name] = ("unchanged" if _content(path) == text.encode() else "kept") if there else "written"
+    write_together({repo / name: text for name, text in texts.items() if states[name] == "written"})
+    return [
+        InitFile(path=name, state=states[name], purpose=purpose)
+        for name, purpose in zip(texts, PURPOSES.values(), strict=True)
+    ]
+
+
+def _texts(setup: GateSetup) -> dict[str, str]:
+    """Return the content of each file by its path; the templates' signs are ``<< >>``, since ``{{ }}`` are GitHub's."""
+    from rocattn_profiling.gate import thresholds, waivers
+    from rocattn_profiling.pages.render import environment
+
+    jinja = environment().overlay(
+        variable_start_string="<<", variable_end_string=">>", block_start_string="<%", block_end_string="%>",
+        comment_start_string="<#", comment_end_string="#>",
+    )  # fmt: skip
+    words = shlex.join([*setup.words, "--quick"])
+    facts: dict[str, Any] = {
+        "called": f"{CALLED:g}",
+        "tolerance": f"{100 * TOLERANCE:g}",
+        "waivers": waivers.FILE,
+        "quoted": json.dumps,
+    }
+    contents = (
+        jinja.get_template(name).render(setup=setup, words=words, minutes=MINUTES, **facts, **ACTIONS)
+        for name in PURPOSES
+    )
+    return dict(zip((WORKFLOW, COMMENT, thresholds.FILE), contents, strict=True))
+
+
+def _next(repo: Path, setup: GateSetup) -> list[str]:
+    """Return the commands to go on with: the same gate here, then a commit of the files."""
+    current = revisions.git(repo, "branch", "--show-current")
+    base = "HEAD~1" if current in {setup.branch, ""} else f"{setup.branch}..."
+    return [
+        f"rocattn gate run --base {base} --head HEAD {shlex.join([*setup.words, '--quick'])}",
+        "git add .github .rocattn && git commit --message 'Gate pull requests with rocattn'",
+    ]
+
+
+def _print(record: InitRecord) -> None:
+    setup, written = record.setup, any(file.state == "written" for file in record.files)
+    print(f"measures       {setup.what}\npull requests  to {setup.branch}")
+    print(f"installs       {setup.install or 'rocattn from where you say (below)'}, on Python {setup.python}\n")
+    for file in record.files:
+        print(f"{file.state:13}  {file.path:{len(COMMENT)}}  {file.purpose}")
+    if written and not setup.install:
+        print("\nTo do: GitHub cannot reach what this rocattn was installed from. Set ROCATTN at the top of both")
+        print("workflows, or remove them and run rocattn gate init --install 'rocattn @ git+https://...'")
+    if written:
+        print("\nNext: the same gate here, then commit the files")
+        print("\n".join(f"  {command}" for command in record.next))

@@ -1,0 +1,321 @@
+"""``rocattn gate init``: what it writes for which project, whether linters and the gate take it, and what it leaves."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from rocattn_profiling import cli
+from rocattn_profiling.gate import init, thresholds
+from rocattn_profiling.gate.formats.markdown import MARKER
+
+from ..programs import python_program
+from ..workflows.rules import PINS
+
+SPEC = "rocattn @ git+https://example.org/we/rocattn@0123abc"
+TESTED = "def test_sort(benchmark):\n    benchmark(sorted, [3, 1, 2])\n"
+TOOLS = Path(sys.executable).parent
+# GitHub's command line client, as far as the workflow calls it: answers of the API from a file, calls appended to it.
+GH = """
+import json, os, subprocess, sys
+from pathlib import Path
+state = Path(os.environ["GH_STATE"])
+known = json.loads(state.read_text())
+words = sys.argv[2:]
+path = next(word for word in words if word.startswith("repos/"))
+fields = dict(words[n + 1].split("=", 1) for n, word in enumerate(words) if word in {"-f", "-F"})
+method = words[words.index("--method") + 1] if "--method" in words else "GET"
+assert os.environ["GH_TOKEN"] == "t0ken"
+if method == "GET":
+    done = subprocess.run(["jq", "-r", words[words.index("--jq") + 1]], input=json.dumps(known[path]), text=True)
+    sys.exit(done.returncode)
+assert fields["body"].startswith("@")
+known["calls"].append([method, path, Path(fields["body"][1:]).read_text()])
+state.write_text(json.dumps(known))
+"""
+
+
+def start(project, *words, where="."):
+    """Run init in a folder of a project; return its status and what became of each file."""
+    return cli.main(["gate", "init", "--repo", str(project.root / where), "--install", SPEC, "--json", *words])
+
+
+def answer(capsys):
+    """Return the JSON that was printed."""
+    return json.loads(capsys.readouterr().out)
+
+
+def workflow(project, path=init.WORKFLOW):
+    """Return a workflow that was written."""
+    return yaml.safe_load((project.root / path).read_text())
+
+
+def scripts(loaded):
+    """Return every script of a workflow's steps by the step's name."""
+    return {step["name"]: step["run"] for job in loaded["jobs"].values() for step in job["steps"] if "run" in step}
+
+
+def gate_words(project):
+    """Return the words of each `rocattn gate run` in a workflow, as the shell would pass them."""
+    lines = [line for script in scripts(workflow(project)).values() for line in script.splitlines()]
+    return [shlex.split(line)[3:] for line in lines if line.startswith("rocattn gate run")]
+
+
+def put_kind(project, kind):
+    """Make a project of a kind, and return the options that init needs for it."""
+    if kind == "asv":
+        project.put("benchmarks/asv.conf.json", '{"version": 1, "benchmark_dir": ".", "results_dir": "out"}')
+    if kind == "suite":
+        project.put("asv.conf.json", '{"version": 1}')
+        project.put("other/suite/bench_x.py", "")
+        return ["--suite", "other/suite"]
+    if kind == "pytest":
+        project.put("tests/bench/test_a.py", TESTED)
+        project.put("tests/bench/more/test_b.py", TESTED)
+        project.put("tests/test_c.py", "def test_c(tmp_path):\n    benchmark = 1\n")
+    return ["--command", "python work.py --size '1 000'"] if kind == "command" else []
+
+
+@pytest.mark.parametrize(
+    ("kind", "measured", "words"),
+    [
+        ("asv", "asv", []),
+        ("suite", "asv", ["--suite", "other/suite"]),
+        ("pytest", "pytest", ["--pytest", "tests/bench"]),
+        ("command", "command", ["--command", "python work.py --size '1 000'"]),
+    ],
+)
+def test_the_workflow_measures_what_the_project_has(repo, capsys, kind, measured, words):
+    """The folder of the suite or the tests, the commands as they were given; and two sides that are commits."""
+    options = put_kind(repo, kind)
+    repo.commit("first", **{"deep/down/x": ""})
+    assert start(repo, *options) == 0
+    setup = answer(capsys)["setup"]
+    assert (setup["kind"], setup["words"]) == (measured, words)
+    on_request, on_push = gate_words(repo)
+    assert on_request[:4] == ["--base", "origin/$GITHUB_BASE_REF...", "--head", "HEAD"]
+    assert on_request[4 : 4 + len(words)] == words
+    assert [word for word in on_push if word not in on_request] == ["HEAD~1", "--learn"]
+    steps = workflow(repo)["jobs"]["gate"]["steps"]
+    kept = {path for step in steps for path in step.get("with", {}).get("path", "").split()}
+    (results,) = {path for path in kept if path.endswith(".rocattn")}
+    assert results == {"asv": "benchmarks/out", "suite": "results"}.get(kind, ".asv/results") + "/*/noise.json.rocattn"
+
+
+def test_the_gate_takes_the_options_in_the_workflow(repo, capsys):
+    """Each command line of the written workflows is one of this rocattn's."""
+    options = put_kind(repo, "suite")
+    repo.commit("first")
+    assert start(repo, *options) == 0
+    parser = cli.parser_for("gate")
+    for words in gate_words(repo):
+        arguments = parser.parse_args(["run", *words])
+        assert (arguments.suite, arguments.head) == ("other/suite", "HEAD")
+        assert arguments.learn == ("--learn" in words)
+    for name, script in (scripts(workflow(repo)) | scripts(workflow(repo, init.COMMENT))).items():
+        for line in script.splitlines():
+            if line.startswith(("rocattn gate show", "rocattn gate comment")):
+                assert parser.parse_args(shlex.split(line.partition(" ||")[0])[2:]).verdict, name
+
+
+def test_linters_find_nothing_in_what_is_written(repo, tmp_path):
+    """GitHub's schema, zizmor as its strictest auditor, and shellcheck on every script."""
+    for name in ("check-jsonschema", "zizmor", "shellcheck"):
+        if not (TOOLS / name).exists():
+            pytest.skip(f"{name} is not installed (group lint)")
+    put_kind(repo, "asv")
+    repo.commit("first")
+    assert start(repo) == 0
+    folder = repo.root / ".github/workflows"
+    files = sorted(folder.iterdir())
+    lines = [
+        [TOOLS / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files],
+        [TOOLS / "zizmor", "--offline", "--quiet", "--persona=auditor", folder],
+    ]
+    every = [script for path in (init.WORKFLOW, init.COMMENT) for script in scripts(workflow(repo, path)).values()]
+    for number, script in enumerate(every):
+        (tmp_path / f"{number}.sh").write_text(script)
+    lines += [[TOOLS / "shellcheck", "--shell=bash", *sorted(tmp_path.glob("*.sh"))]]
+    for line in lines:
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_actions_are_those_that_our_own_workflows_use(repo):
+    """Pinned to the same commits, and no job that runs a pull request's code may write."""
+    put_kind(repo, "asv")
+    repo.commit("first")
+    start(repo)
+    ours = {f"{action}@{commit} # {version}" for action, (commit, version) in PINS.items()}
+    assert ours < set(init.ACTIONS.values())
+    assert all(re.fullmatch(r"actions/[\w/-]+@[0-9a-f]{40} # v[\d.]+", action) for action in init.ACTIONS.values())
+    gate, comment = workflow(repo), workflow(repo, init.COMMENT)
+    assert gate["permissions"] == comment["permissions"] == {}
+    assert gate["jobs"]["gate"]["permissions"] == {"contents": "read"}
+    assert not [step for step in comment["jobs"]["comment"]["steps"] if "checkout" in step.get("uses", "")]
+    assert comment[True]["workflow_run"]["workflows"] == [gate["name"]]
+    checkout = gate["jobs"]["gate"]["steps"][0]["with"]
+    assert (checkout["fetch-depth"], checkout["persist-credentials"]) == (0, False)
+
+
+def test_the_thresholds_parse_as_they_are_and_uncommented(repo):
+    """As written nothing is set; with every setting uncommented each key of the reader is there and accepted."""
+    put_kind(repo, "asv")
+    repo.commit("first")
+    start(repo)
+    path = repo.root / thresholds.FILE
+    assert thresholds.load(repo.root).rows == []
+    uncommented = re.sub(r"^#(?! |$)", "", path.read_text(), flags=re.MULTILINE)
+    path.write_text(uncommented)
+    first, second = thresholds.load(repo.root).rows
+    assert (first.metric, first.tolerance, first.floor, first.unit, first.rounds) == ("time", 0.03, 5.0, "us", 10)
+    assert not second.gate
+    assert set(re.findall(r"^(\w+) =", uncommented, re.MULTILINE)) == set(thresholds._KEYS)
+
+
+def test_a_file_that_is_there_is_left_as_it_is(repo, capsys):
+    """Started again it changes nothing; a workflow that differs is kept, and says so by status and JSON."""
+    put_kind(repo, "asv")
+    repo.commit("first", **{"sub/x": ""})
+    assert start(repo, where="sub") == 0
+    assert {file["state"] for file in answer(capsys)["files"]} == {"written"}
+    assert sorted(path.name for path in (repo.root / "sub").iterdir()) == ["x"]
+    assert start(repo) == 0
+    assert {file["state"] for file in answer(capsys)["files"]} == {"unchanged"}
+    repo.put(thresholds.FILE, "# mine\n")
+    (repo.root / init.COMMENT).unlink()
+    assert start(repo) == 0
+    assert [file["state"] for file in answer(capsys)["files"]] == ["unchanged", "written", "kept"]
+    repo.put(init.WORKFLOW, "name: mine\n")
+    assert start(repo) == 4
+    assert [file["state"] for file in answer(capsys)["files"]] == ["kept", "unchanged", "kept"]
+    assert (repo.root / init.WORKFLOW).read_text() == "name: mine\n"
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--suite", "nowhere"], ["--pytest", ".."], ["--command", "echo ${{ github.x }}"]]
+)
+def test_what_cannot_be_measured_is_one_line(repo, capsys, words):
+    """Nothing to measure, a folder that is not there or outside, and an expression of GitHub's: nothing is written."""
+    repo.commit("first", **{"tests/test_x.py": "def test_x():\n    pass\n"})
+    assert start(repo, *words) == 4
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (repo.root / ".github").exists()
+
+
+def test_a_folder_without_git_is_one_line(git, tmp_path, capsys, monkeypatch):
+    """As every command that needs a repository."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["gate", "init"]) == 4
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_branch_is_the_one_pull_requests_go_to(repo, tmp_path):
+    """The remote's default, else a usual name, else the current branch."""
+    repo.commit("first")
+    repo.git("checkout", "--quiet", "-b", "next")
+    assert init._default_branch(repo.root) == "main"
+    repo.git("branch", "--quiet", "--delete", "--force", "main")
+    assert init._default_branch(repo.root) == "next"
+    repo.git("branch", "develop")
+    repo.git("checkout", "--quiet", "-b", "topic")
+    assert init._default_branch(repo.root) == "develop"
+    repo.git("branch", "main")
+    repo.git("checkout", "--quiet", "next")
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", repo.root, clone], check=True)
+    assert init._default_branch(clone) == "next"
+
+
+def test_the_python_is_one_that_the_project_takes(repo):
+    """Never older than rocattn needs; what cannot be read asks for nothing."""
+    repo.put("pyproject.toml", '[project]\nrequires-python = ">=3.99"\n')
+    assert init._least_minor(repo.root) == 99
+    for text in ('[project]\nrequires-python = ">=3.8"\n', "[project", ""):
+        repo.put("pyproject.toml", text)
+        assert init._least_minor(repo.root) == 11
+
+
+def test_rocattn_comes_from_where_it_came_from(repo, tmp_path, monkeypatch):
+    """An index, a repository, an address; a checkout whose commit its remote has; else nothing is claimed."""
+
+    def installed(**recorded):
+        text = json.dumps(recorded) if recorded else None
+        monkeypatch.setattr(init, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+        return init.own_requirement()
+
+    assert installed() == f"rocattn=={init.rocattn.__version__}"
+    vcs = {"vcs": "git", "commit_id": "0123abc"}
+    assert installed(url="https://example.org/we/rocattn", vcs_info=vcs) == SPEC
+    wheel = "https://example.org/rocattn.whl"
+    assert installed(url=wheel, archive_info={}) == f"rocattn @ {wheel}"
+    assert installed(url="file:///x/rocattn.whl", archive_info={}) == ""
+    repo.commit("first")
+    subprocess.run(["git", "clone", "--quiet", repo.root, tmp_path / "a b"], check=True)
+    clone = {"url": (tmp_path / "a b").as_uri(), "dir_info": {}}
+    assert installed(**clone) == ""  # a folder of this machine is its remote
+    for address in ("git@example.org:we/rocattn", "https://me:secret@example.org/we/rocattn"):
+        subprocess.run(["git", "-C", tmp_path / "a b", "remote", "set-url", "origin", address], check=True)
+        assert installed(**clone) == SPEC.replace("0123abc", repo.git("rev-parse", "HEAD"))
+    who = ["-c", "user.name=a", "-c", "user.email=b"]
+    subprocess.run(["git", "-C", tmp_path / "a b", *who, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    assert installed(**clone) == ""  # not pushed
+
+
+@pytest.mark.parametrize("before", [[], [7, 9]])
+def test_the_comment_is_made_once_and_then_renewed(repo, tmp_path, before):
+    """On the open pull request whose head is the run's commit; someone else's comment with our marker is not ours."""
+    if shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    put_kind(repo, "asv")
+    repo.commit("first")
+    start(repo)
+    program = tmp_path / "bin/gh"
+    program.parent.mkdir()
+    program.write_text(python_program("-IS") + GH)
+    program.chmod(0o755)
+    bot = {"login": "github-actions[bot]"}
+    comments = [
+        {"id": 1, "user": {"login": "eve"}, "body": f"{MARKER}\nmine"},
+        {"id": 2, "user": bot, "body": "another action's"},
+        *({"id": number, "user": bot, "body": f"{MARKER}\nolder"} for number in before),
+    ]
+    pulls = [{"number": 3, "head": {"sha": "old"}}, {"number": 4, "head": {"sha": "abc"}}]
+    known = {"repos/we/it/pulls": pulls, "repos/we/it/issues/4/comments": comments, "calls": []}
+    state = tmp_path / "state.json"
+    (tmp_path / "comment.md").write_text("the verdict")
+    script = scripts(workflow(repo, init.COMMENT))["Put it on the pull request"]
+    place = "repos/we/it/issues/comments/7" if before else "repos/we/it/issues/4/comments"
+    for sha, calls in (("abc", [["PATCH" if before else "POST", place, "the verdict"]]), ("gone", [])):
+        state.write_text(json.dumps(known))
+        variables = {
+            "GH_STATE": str(state), "GH_TOKEN": "t0ken", "GITHUB_REPOSITORY": "we/it", "HEAD_SHA": sha,
+            "HEAD_OWNER": "they", "HEAD_BRANCH": "topic", "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
+        }  # fmt: skip
+        subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=os.environ | variables, check=True)
+        assert json.loads(state.read_text())["calls"] == calls
+
+
+def test_a_run_without_a_verdict_is_rendered_too(repo, tmp_path):
+    """The step ends well, and GitHub's word on the run is the last line."""
+    put_kind(repo, "asv")
+    repo.commit("first")
+    start(repo)
+    script = scripts(workflow(repo, init.COMMENT))["Render the comment"]
+    variables = {
+        "RUN_URL": "https://github.com/we/it/actions/runs/1", "CONCLUSION": "failure",
+        "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=os.environ | variables, check=True)
+    text = (tmp_path / "comment.md").read_text()
+    assert text.startswith(MARKER)
+    assert "**failure**" in text.splitlines()[-1]

@@ -11,17 +11,20 @@ import argparse
 import contextlib
 import importlib.util
 import itertools
+import math
 import os
 import random
 import re
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from rocattn.errors import RocattnError
 from rocattn.toolchain import compiler_environment
 from rocattn_profiling.asv import worker
 from rocattn_profiling.base.process import StartError, run_group
@@ -88,10 +91,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
-    """A benchmark folder in one environment: its benchmarks, and the modules that do not import there."""
+    """A benchmark folder in one environment: its benchmarks, and the modules that do not import there.
+
+    Attributes:
+        imports: Module -> seconds that its own code took to be imported; "" -> those of all that they import.
+    """
 
     benchmarks: list[Benchmark]
     broken: dict[str, str] = {}
+    imports: dict[str, float] = {}
 
     def cases(self, patterns: tuple[str, ...] = ()) -> list[Case]:
         """Return the cases whose label one of the regular expressions finds; all without patterns."""
@@ -126,6 +134,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         steal_pct: Share of the machine's CPU time that the hypervisor gave to others while the launch ran.
         gpu: The GPU's state at each sample, from a timer that watches it; empty for others.
         peak_rss_bytes: Largest resident set of the process.
+        primed: Samples that it took and threw away to choose its sampling; see `Request`.
+        seconds: How long the process ran, with its start and its imports; 0 when unknown.
         reason: One line why it was skipped or failed; ``traceback`` has the rest.
     """
 
@@ -137,6 +147,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     steal_pct: float = 0.0
     gpu: list[GpuState] = []
     peak_rss_bytes: int = 0
+    primed: int = 0
+    seconds: float = 0.0
     reason: str = ""
     traceback: str = ""
 
@@ -149,12 +161,20 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """How to sample: a ``number`` and ``count`` of 0 let the worker choose for ``sample_ns`` and ``budget_ns``."""
+    """How to sample: a ``number`` and ``count`` of 0 let the worker choose for ``sample_ns`` and ``budget_ns``.
+
+    ``primed`` is how many samples to throw away first: as many as the launch did that chose.
+    """
 
     number: int = 0
     count: int = 0
+    primed: int = 0
     sample_ns: int = 4_000_000
     budget_ns: int = 120_000_000
+
+
+class OutOfTimeError(RocattnError):
+    """Raised when a process was ended for the caller's lack of time, before the benchmark's own limit."""
 
 
 class Launcher:
@@ -204,7 +224,16 @@ class Launcher:
             raise SuiteError(f"cannot list the benchmarks in {self.suite.name}: {outcome.reason}")
         return msgspec.convert(answer, Suite)
 
-    def run(self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0) -> Outcome:
+    def run(
+        self,
+        case: Case,
+        request: Request,
+        *,
+        pos: int = 0,
+        seed: int = 0,
+        layout: int = 0,
+        within_s: float = math.inf,
+    ) -> Outcome:
         """Measure a case once in a fresh process; never raises for a benchmark's failure.
 
         Args:
@@ -213,17 +242,22 @@ class Launcher:
             pos: Position among the launches of the same measurement, stored with the samples.
             seed: The process's PYTHONHASHSEED: equal on both sides of a pair, another in every round.
             layout: Which `layout_bytes` it gets: equal on both sides of a pair, counted up from round to round.
+            within_s: The caller's own limit, for the setup_cache that it may need first, too.
+
+        Raises:
+            OutOfTimeError: When ``within_s`` ended first.
         """
         benchmark = case.benchmark
         folder = None
         timeout = benchmark.timeout or self.timeout_s
+        end = time.monotonic() + within_s
         if benchmark.setup_cache_key is not None:
-            folder, failed = self._cache(benchmark)
+            folder, failed = self._cache(benchmark, end)
             if failed is not None:
                 return failed
         message = {"do": "run", "benchmark": benchmark.name, "type": benchmark.type, "label": case.label}
         limits = {"limit_ns": round(timeout * 1e9), **msgspec.to_builtins(request)}
-        answer, outcome = self._start(message | limits, timeout, folder, seed=seed, layout=layout)
+        answer, outcome = self._start(message | limits, timeout, folder, seed=seed, layout=layout, end=end)
         if outcome.status != "ok":
             return outcome
         samples = answer["samples_ns"] if "samples_ns" in answer else [answer["value"]]
@@ -245,6 +279,7 @@ class Launcher:
             steal_pct=answer["steal_pct"],
             gpu=msgspec.convert(answer.get("gpu", []), list[GpuState]),
             peak_rss_bytes=answer["peak_rss_bytes"],
+            primed=answer.get("primed", 0),
         )
 
     def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:
@@ -284,7 +319,7 @@ class Launcher:
             except (StartError, OSError, msgspec.DecodeError):
                 return None
 
-    def _cache(self, benchmark: Benchmark) -> tuple[Path, Outcome | None]:
+    def _cache(self, benchmark: Benchmark, end: float) -> tuple[Path, Outcome | None]:
         """Run setup_cache once per side; return its folder, and the outcome if it failed."""
         folder = self.scratch / worker.cache_name(benchmark.setup_cache_key or "")
         done = folder / "outcome.json"
@@ -294,16 +329,24 @@ class Launcher:
             folder.mkdir(parents=True, exist_ok=True)
             timeout = benchmark.setup_cache_timeout or benchmark.timeout or self.timeout_s
             message = {"do": "cache", "benchmark": benchmark.name, "type": benchmark.type}
-            _, outcome = self._start(message, timeout, folder, seed=0)
+            _, outcome = self._start(message, timeout, folder, seed=0, end=end)
             done.write_bytes(msgspec.json.encode(outcome))
         if outcome.status == "ok":
             return folder, None
         return folder, msgspec.structs.replace(outcome, reason=f"setup_cache: {outcome.reason}")
 
     def _start(
-        self, message: dict[str, Any], timeout_s: float, cwd: Path | None, *, seed: int, layout: int = 0
+        self,
+        message: dict[str, Any],
+        timeout_s: float,
+        cwd: Path | None,
+        *,
+        seed: int,
+        layout: int = 0,
+        end: float = math.inf,
     ) -> tuple[dict[str, Any], Outcome]:
         """Start a worker, by default in an empty folder, as asv does: no benchmark finds another one's files."""
+        left = max(0.0, end - time.monotonic())
         with tempfile.TemporaryDirectory(prefix="launch-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
             answer, log, own = Path(folder, "answer.json"), Path(folder, "log"), Path(folder, "work")
             own.mkdir()
@@ -317,17 +360,21 @@ class Launcher:
                     cwd=cwd or own,
                     stdout=output,
                     stderr=output,
-                    timeout_s=timeout_s,
+                    timeout_s=min(timeout_s, left),
                     grace_s=0,
                 )
+            if ended.status is None and left < timeout_s:
+                raise OutOfTimeError(f"the process was ended after {ended.seconds:.0f} s, for lack of time")
             if ended.status is None or not answer.exists():
                 Path(folder, "room").write_bytes(bytes(1 << 16))  # a full disk takes the answer and the log with it
                 printed = _tail(log)
                 status: Status = "timeout" if ended.status is None else "failed"
-                return {}, Outcome(status=status, reason=ended.sentence(printed), traceback=printed)
+                return {}, Outcome(
+                    status=status, reason=ended.sentence(printed), traceback=printed, seconds=ended.seconds
+                )
             values: dict[str, Any] = msgspec.json.decode(answer.read_bytes())
             texts = {name: values.get(name, "") for name in ("reason", "traceback")}
-            return values, Outcome(status=values["status"], **texts)
+            return values, Outcome(status=values["status"], seconds=round(ended.seconds, 3), **texts)
 
 
 def layout_bytes(number: int) -> int:

@@ -7,6 +7,7 @@ into it.
 """
 
 # ruff: noqa: SLF001 - asv_runner has no public way to run a benchmark's setup, parameters and timer apart
+import builtins
 import contextlib
 import ctypes
 import gc
@@ -96,16 +97,21 @@ def list_suite(request: Answer) -> Answer:
     root = request["suite"]
     update_sys_path(root)
     broken: dict[str, str] = {}
+    imports = {"": 0.0}
     real_import = discovery.importlib.import_module
 
     class Imports:  # asv_runner only prints an import error; the gate must know which module it was
         @staticmethod
         def import_module(name: str) -> Any:
+            own = name.partition(".")[2] or name
             try:
-                return real_import(name)
+                with import_times(name.partition(".")[0]) as times:
+                    return real_import(name)
             except BaseException as error:
-                broken[name.partition(".")[2] or name] = traceback.format_exception_only(error)[-1].strip()
+                broken[own] = traceback.format_exception_only(error)[-1].strip()
                 raise
+            finally:
+                imports[own], imports[""] = times[0], imports[""] + times[1]
 
     discovery.importlib = Imports
     benchmarks = []
@@ -115,7 +121,35 @@ def list_suite(request: Answer) -> Answer:
         facts["params"] = names_of(benchmark)
         facts["unit"], facts["version"] = str(benchmark.unit), str(benchmark.version)
         benchmarks.append(facts)
-    return {"status": "ok", "benchmarks": benchmarks, "broken": broken}
+    return {"status": "ok", "benchmarks": benchmarks, "broken": broken, "imports": imports}
+
+
+@contextlib.contextmanager
+def import_times(suite: str) -> Iterator[list[float]]:
+    """Yield a list that at the end holds the seconds of a suite's own modules, and of all that they import.
+
+    Args:
+        suite: Name of the package that the suite's modules are in.
+    """
+    times, depth, real = [0.0, 0.0], 0, builtins.__import__
+
+    def timed(name: str, *arguments: Any, **options: Any) -> Any:
+        nonlocal depth
+        level = options.get("level", arguments[3] if len(arguments) > 3 else 0)
+        if depth or level or name.partition(".")[0] == suite:
+            return real(name, *arguments, **options)
+        depth, started = 1, time.perf_counter()
+        try:
+            return real(name, *arguments, **options)
+        finally:
+            depth, times[1] = 0, times[1] + time.perf_counter() - started
+
+    builtins.__import__, started = timed, time.perf_counter()
+    try:
+        yield times
+    finally:
+        builtins.__import__ = real
+        times[0] = time.perf_counter() - started - times[1]
 
 
 @contextlib.contextmanager
@@ -341,6 +375,7 @@ class Sampler:
         # asv: with setup hooks every timed call sees fresh state; without, calls are timed in one batch.
         self.fresh = bool(benchmark._setups)
         self.benchmark = benchmark
+        self.taken = 0
         # asv's default timer is the wall clock; any other one (GPU events, say) counts seconds of its own.
         self.timer = None if benchmark.timer is time.perf_counter else benchmark.timer
 
@@ -357,6 +392,7 @@ class Sampler:
 
     def sample(self, number: int) -> tuple[int, int, int, int]:
         """Return (wall, process CPU, thread CPU) in ns of ``number`` calls, and the context switches."""
+        self.taken += 1
         wall = process = thread = switches = 0
         calls, batches = (1, number) if self.fresh and number > 1 else (number, 1)
         for index in range(batches):
@@ -388,6 +424,9 @@ class Sampler:
 def samples(benchmark: Any, request: Answer, canaries: list[int]) -> Answer:
     """Warm up, then take the samples; with no ``number`` in the request, choose it for its sample time first.
 
+    Choosing takes samples that are thrown away. ``primed`` is how many; a request with that number takes as many, so
+    that launches that chose and launches that did not have done the same work before their first sample.
+
     The fixed work is timed between them, and added to ``canaries``: a clock can change within a launch. Beside a timer
     of the benchmark's own (a GPU's events) it is not, for a gap lets a GPU's clock fall.
     """
@@ -397,9 +436,13 @@ def samples(benchmark: Any, request: Answer, canaries: list[int]) -> Answer:
     try:
         number = request.get("number") or 0
         call_ns, whole = warm_up(sampler)
+        warmed = sampler.taken
         if not number:
             number = choose_number(sampler, benchmark, call_ns, whole, request["sample_ns"])
+        for _ in range(request.get("primed", 0)):
+            sampler.sample(number)
         count = request.get("count") or choose_count(sampler, whole * number, number, request)
+        primed = sampler.taken - warmed
         rows, states = [], []
         for _ in range(count):
             rows.append(sampler.sample(number))
@@ -412,6 +455,7 @@ def samples(benchmark: Any, request: Answer, canaries: list[int]) -> Answer:
     wall, process, thread, switches = zip(*rows, strict=True)
     return {
         "number": number,
+        "primed": primed,
         "samples_ns": [value / number for value in wall],
         "cpu_ns": [value / number for value in process] if sampler.timer is None else [],
         "thread_ns": [value / number for value in thread] if sampler.timer is None else [],

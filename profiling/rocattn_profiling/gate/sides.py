@@ -54,7 +54,7 @@ class Context:
         identity: Revisions and environments: a session with the same identity may be resumed.
         results: The folder of asv's results, with a subfolder for each machine.
         waivers, thresholds: Head's own settings.
-        list_base: Lists base's own suite, to find what head removed; None where both sides share one suite.
+        list_base: Lists base's own suite, to find what head removed; None where it is the same as head's.
         say: Prints a line of progress.
         again: The command that compares the same sides again; append ``--bench`` or ``--rounds``.
         notes: What a reader of the verdict must know about what was left out.
@@ -156,6 +156,8 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
             try:
                 old = read_config(base_tree, suite)
                 folder, scratch = base_tree / old.benchmark_dir, base_tree.parent / "list"
+                if old == config and _same_files(folder, head_tree / config.benchmark_dir):
+                    return None
                 return Launcher(built["base"].python, folder, scratch, old.environment).discover()
             except SuiteError:
                 return None  # base has no suite that can be listed, so nothing was removed from it
@@ -183,6 +185,12 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         for line in config.left_out:
             context.note(line)
         yield context
+
+
+def _same_files(folder: Path, other: Path) -> bool:
+    """Whether two folders hold the same files with the same contents."""
+    names = [{path.relative_to(top) for path in top.rglob("*") if path.is_file()} for top in (folder, other)]
+    return names[0] == names[1] and all((folder / n).read_bytes() == (other / n).read_bytes() for n in names[0])
 
 
 def _suite_in(repo: Path, start: Path, suite: str) -> str | None:

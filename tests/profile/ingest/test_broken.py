@@ -196,19 +196,6 @@ def test_files_of_other_kinds_are_named_with_the_reason(tmp_path):
     assert found["log.txt"].source.tool == "rocprof"
 
 
-def test_other_files_of_rocprofv3_are_called_what_they_are(tmp_path):
-    """PC samples and thread traces are a profiler's layout, if none that a report can use."""
-    (tmp_path / "1_pc_sampling_host_trap.csv").write_text(
-        '"Sample_Timestamp","Exec_Mask","Dispatch_Id","Instruction","Instruction_Comment","Correlation_Id"\n'
-        '7,1,1,"s_nop 0","a.cpp:3",1\n'
-    )
-    (tmp_path / "stats_ui_output_agent_1_dispatch_1.csv").write_text(
-        'CodeObj,Vaddr,Instruction,Hitcount,Latency,Stall,Idle,Source\n1,2,"s_nop 0",1,4,0,0,a.cpp:3\n'
-    )
-    assert [one.source.tool for one in ingest.describe([tmp_path])] == ["rocprofv3", "rocprofv3"]
-    assert all("it contains no counters" in one.source.skipped for one in ingest.describe([tmp_path]))
-
-
 @pytest.mark.parametrize("kind", ["dispatch", "kernel_symbols"])
 def test_counters_without_the_file_that_names_their_kernels(tmp_path, kind):
     """Of the three files of rocprof-compute's own tool one was not copied: counters of nothing say nothing."""

@@ -173,7 +173,7 @@ def _summary(
     shared_issue = peak = beside = dual = 0.0
     for instruction, cost in zip(body, costs, strict=True):
         part = _PARTS[cost.unit]
-        spent = cost.issue if part == "memory" else cost.cycles
+        spent = lone_cycles(cost)
         busy[part] += spent  # type: ignore[assignment]  # a Counter of floats
         kind, line = kinds[cost.kind], lines[instruction.source]
         kind[0] += 1
@@ -216,6 +216,11 @@ def _summary(
                            key=lambda each: (-each.cycles, each.line))),
         notes=notes, gaps=tuple(note for note in notes if note not in {_NO_LOOP, _OVERLAP}),
     )  # fmt: skip
+
+
+def lone_cycles(cost: Cost) -> float:
+    """Return the cycles that a lone wave needs to issue an instruction, the addends of `LoopCost.issue_cycles`."""
+    return cost.issue if _PARTS[cost.unit] == "memory" else cost.cycles
 
 
 def _bound(table: Rates, busy: Counter[str], shared_issue: float, beside: float) -> tuple[str, float]:

@@ -45,6 +45,7 @@ LONGEST_LINE_BYTES = 4 << 20
 HEADER_BYTES = 1 << 20  # rocprof-compute's merged header has 2700 columns, 80 KB
 _STRICT = {"int": "int64", "float": "float64", "label": "category"}
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_NUMBERS_AS_LABELS = frozenset({"agent", "queue", "exec_mask"})  # of which no text is lost as a number
 _GZIP = b"\x1f\x8b"
 MOST_LINES = 64  # of one record; a longer one is taken as unterminated
 _LONGEST_NAME = 64
@@ -333,7 +334,7 @@ class _Parser:
             column = frame[self._wanted[name][0]]
             if self._wanted[name][1] == "label":
                 numbers = pd.api.types.is_numeric_dtype(column.cat.categories.dtype)
-                if numbers and name not in {"agent", "queue"}:  # pandas took names like 1e5 for numbers
+                if numbers and name not in _NUMBERS_AS_LABELS:  # pandas took names like 1e5 for numbers
                     raise IrregularError(name)
                 columns[name] = column.array
             else:

@@ -16,6 +16,12 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.profile.ingest import columns
 from rocattn_profiling.profile.ingest.csv_text import HEADER_BYTES, Header, Utf8, parse_header
+from rocattn_profiling.profile.ingest.instruction_files import (
+    TRACE_COLUMNS,
+    read_pc_samples,
+    read_trace_csv,
+    read_trace_json,
+)
 from rocattn_profiling.profile.ingest.json_results import read_chrome_trace, read_json
 from rocattn_profiling.profile.ingest.long_csv import read_by_number, read_long
 from rocattn_profiling.profile.ingest.parts import UnreadableError
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 1 << 16
 
+_TRACE_CODE = re.compile(rb'\s*\{\s*"code"\s*:\s*\[\s*\[\s*"')
 # What is detected: tool, generation, kind and evidence.
 Facts = tuple[str, str, str, str]
 
@@ -150,6 +157,9 @@ def _json(path: Path, shown: str, head: bytes) -> DetectedFile:
     if b'"rocprofiler-sdk-tool"' in head:
         source = Source(shown, V3, "6.2 or later", "results JSON", 'key "rocprofiler-sdk-tool"')
         return DetectedFile(path, source, lambda part: read_json(path, part), "json")
+    if _TRACE_CODE.match(head):
+        source = Source(shown, V3, "7.0 or later", "thread trace", 'key "code" with an array of instructions')
+        return DetectedFile(path, source, lambda part: read_trace_json(path, part), "json")
     if b'"traceEvents"' in head:
         if b'"BeginNs"' in head or b"CPU HIP API" in head:
             source = Source(shown, V1, "", "trace JSON", "traceEvents with BeginNs")
@@ -188,6 +198,7 @@ def _read_trace(path: Path, header: Header, part: FilePart) -> FilePart:
     return read_long(path, header, part)
 
 
+_SAMPLE = {"exec_mask", "dispatch_id", "instruction", "instruction_comment"}
 # The other tables: columns, facts, and reader.
 _SMALL: tuple[tuple[set[str], Facts, Callable[[Path, Header, FilePart], FilePart]], ...] = (
     (
@@ -203,6 +214,13 @@ _SMALL: tuple[tuple[set[str], Facts, Callable[[Path, Header, FilePart], FilePart
         (COMPUTE, "its own tool, 2026", "counters (by number)", "columns kernel_id, counter_id"),
         read_by_number,
     ),
+    (
+        {*_SAMPLE, "wave_issued_instruction", "stall_reason"},
+        (V3, "7.0 or later", "PC samples (stochastic)", "columns Exec_Mask, Stall_Reason"),
+        read_pc_samples,
+    ),
+    (_SAMPLE, (V3, "6.4 or later", "PC samples (host trap)", "columns Exec_Mask, no Stall_Reason"), read_pc_samples),
+    (set(TRACE_COLUMNS), (V3, "7.0 or later", "thread trace", "columns Vaddr, Hitcount, Latency"), read_trace_csv),
 )
 
 
@@ -228,16 +246,6 @@ _DERIVED = (
         "launches, read with the file of counters next to it",
     ),
     ({"kernel_id", "kernel_short_name"}, COMPUTE, "kernels' names, read with the file of counters next to it"),
-    (
-        {"sample_timestamp", "exec_mask"},
-        V3,
-        "samples of the program counter: it contains no counters and no times of kernels",
-    ),
-    (
-        {"codeobj", "vaddr", "hitcount"},
-        V3,
-        "instructions of a thread trace: it contains no counters and no times of kernels",
-    ),
 )
 
 

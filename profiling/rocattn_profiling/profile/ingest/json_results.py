@@ -27,7 +27,17 @@ from rocattn_profiling.profile.ingest.parts import (
     kernel_name,
     one_pass,
 )
+from rocattn_profiling.profile.ingest.pc_samples import (
+    IndexedSample,
+    KernelStart,
+    LoadedObject,
+    SampleRows,
+    SampleStrings,
+    add_records,
+    entries_of,
+)
 from rocattn_profiling.profile.ingest.small_csv import agent_of, whole
+from rocattn_profiling.profile.ingest.table import HOST_TRAP, STOCHASTIC
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +106,7 @@ class CounterCollection(msgspec.Struct):
     lds_block_size_v: int = MISSING
 
 
-class KernelSymbol(msgspec.Struct):
+class KernelSymbol(KernelStart):
     """A kernel."""
 
     kernel_id: int = -1
@@ -126,6 +136,8 @@ class Buffers(msgspec.Struct):
 
     kernel_dispatch: list[Dispatch] = []
     counter_collection: list[CounterCollection] = []
+    pc_sample_host_trap: list[IndexedSample] = []
+    pc_sample_stochastic: list[IndexedSample] = []
 
 
 class Metadata(msgspec.Struct):
@@ -142,6 +154,8 @@ class Process(msgspec.Struct):
     agents: list[dict[str, Any]] = []
     counters: list[Counter] = []
     kernel_symbols: list[KernelSymbol] = []
+    code_objects: list[LoadedObject] = []
+    strings: SampleStrings = msgspec.field(default_factory=SampleStrings)
     callback_records: Callbacks = msgspec.field(default_factory=Callbacks)
     buffer_records: Buffers = msgspec.field(default_factory=Buffers)
 
@@ -212,6 +226,7 @@ class _Table:
         self._kernels, self._counters = Vocabulary(kernel_name), Vocabulary()
         self._dispatches: list[tuple[int, ...]] = []
         self._values: list[tuple[int, int, float]] = []
+        self._samples = SampleRows()
 
     def take(self, process: Process) -> None:
         """Add one process."""
@@ -237,6 +252,20 @@ class _Table:
             if dispatch.dispatch_info.dispatch_id not in rows:
                 symbol = symbols.get(dispatch.dispatch_info.kernel_id)
                 self._add(process, dispatch, None, symbol, numbers)
+        self._take_samples(process, symbols)
+
+    def _take_samples(self, process: Process, symbols: dict[int, KernelSymbol]) -> None:
+        buffers = process.buffer_records
+        launched = [each.dispatch_info for each in buffers.kernel_dispatch]
+        for held in (process.callback_records.counter_collection, buffers.counter_collection):
+            launched += [each.dispatch_data.dispatch_info for each in held]
+        named = {
+            info.dispatch_id: kernel_name(_name_of(symbols[info.kernel_id]))
+            for info in launched if info.kernel_id in symbols
+        }  # fmt: skip
+        entries = entries_of(process.code_objects, [(each, _name_of(each)) for each in symbols.values()])
+        records = {HOST_TRAP: buffers.pc_sample_host_trap, STOCHASTIC: buffers.pc_sample_stochastic}
+        add_records(self._samples, records, process.strings, process.metadata.pid, named, entries)
 
     def _add(
         self, process: Process, dispatch: Dispatch, collection: CounterCollection | None, symbol: KernelSymbol | None,
@@ -246,7 +275,7 @@ class _Table:
         if symbol is None:
             self._notes.add("{n} dispatches of kernels that the file does not name", "shown by their kernel number")
             symbol = KernelSymbol(formatted_kernel_name=f"kernel {info.kernel_id}")
-        name = symbol.formatted_kernel_name or symbol.demangled_kernel_name or symbol.kernel_name
+        name = _name_of(symbol)
         stated: CounterCollection | KernelSymbol = (
             symbol if collection is None or collection.arch_vgpr_count == MISSING else collection
         )
@@ -273,6 +302,9 @@ class _Table:
 
     def fill(self, part: FilePart) -> None:
         """Fill the part."""
+        part.samples = self._samples.frame(part.pass_label)
+        if not self._dispatches and len(part.samples):
+            return
         if not self._dispatches:
             part.skip("it contains no dispatches: nothing was dispatched, or only other domains were traced")
             return
@@ -292,6 +324,10 @@ class _Table:
             )  # fmt: skip
             part.counters = frames[0][known].reset_index(drop=True)
             part.instances = frames[1][frames[1]["max"].notna()].reset_index(drop=True)
+
+
+def _name_of(symbol: KernelSymbol) -> str:
+    return symbol.formatted_kernel_name or symbol.demangled_kernel_name or symbol.kernel_name
 
 
 class ChromeEvent(msgspec.Struct):

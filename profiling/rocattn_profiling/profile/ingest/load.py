@@ -35,7 +35,7 @@ _VERSION = re.compile(rb"(?mi)^(?:omniperf|rocprof(?:iler)?-compute) version:? +
 # Suffixes that rocprofv3 appends to the name of a run.
 _SUFFIX = re.compile(
     r"_?(counter_collection(_trace)?|kernel_trace|kernel_stats|agent_info|results|domain_stats|[a-z]+_api_(trace|stats)|"
-    r"memory_copy_(trace|stats))$"
+    r"memory_copy_(trace|stats)|pc_sampling_(host_trap|stochastic))$"
 )
 _AT_ONCE = 1 << 16  # values per step
 _FEWEST_ROUNDED = 3

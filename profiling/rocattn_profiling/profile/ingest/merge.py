@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from rocattn_profiling.profile.ingest.instruction_files import trace_key
 from rocattn_profiling.profile.ingest.parts import MISSING, FilePart, Notes, agent_frame, categorical, nullable
 from rocattn_profiling.profile.ingest.table import (
     AGENT_DTYPES,
@@ -17,7 +18,9 @@ from rocattn_profiling.profile.ingest.table import (
     INSTANCE_DTYPES,
     NO_PROCESS,
     ROOF_DTYPES,
+    SAMPLE_DTYPES,
     SUMMARY_DTYPES,
+    THREAD_TRACE,
     Profile,
     empty,
 )
@@ -38,6 +41,7 @@ _OF_PASSES = {"counters (wide)", "counters (long)", "counters (by number)"}
 
 def arrange(parts: Sequence[FilePart]) -> None:
     """Skip duplicate files, label passes, and fill in missing kernel times from traces. Mutates `parts`."""
+    _arrange_samples(parts)
     _skip_merged_tables(parts)
     runs: dict[tuple[str, str], list[FilePart]] = defaultdict(list)
     for part in parts:
@@ -49,6 +53,54 @@ def arrange(parts: Sequence[FilePart]) -> None:
         _complete_with_traces(kept)
     for (_, label), run in runs.items():
         _name_pass([part for part in run if not part.source.skipped], label)
+
+
+def _arrange_samples(parts: Sequence[FilePart]) -> None:
+    """Name the kernels of samples by the dispatches of their run, and skip formats that repeat another's samples."""
+    runs: dict[tuple[str, str], list[FilePart]] = defaultdict(list)
+    traces: dict[int, FilePart] = {}
+    for part in parts:
+        runs[part.scope, part.pass_label].append(part)
+    for run in runs.values():
+        sampled = [part for part in run if len(part.samples)]
+        if sampled:
+            tables = [part.dispatches[["process", "dispatch", "kernel"]].astype("object") for part in run]
+            known = pd.concat(tables).drop_duplicates(["process", "dispatch"])
+            for part in sampled:
+                _name_kernels(part, known)
+        by_method: dict[str, FilePart] = {}
+        for part in sorted(sampled, key=_detail, reverse=True):
+            for method in part.samples["method"].cat.categories:
+                if method == THREAD_TRACE:  # a file each for a dispatch: its table and its JSON are in two folders
+                    first = traces.setdefault(trace_key(part.samples), part)
+                else:
+                    first = by_method.setdefault(method, part)
+                if first is not part:
+                    part.samples = part.samples[part.samples["method"] != method]
+                    if not len(part.samples) and not len(part.dispatches):
+                        part.skip(f"it repeats {first.source.file}, which is read")
+
+
+def _detail(part: FilePart) -> tuple[bool, bool, int]:
+    """Return a key that is larger for samples with more detail: instructions, then offsets."""
+    known = part.samples[["instruction", "offset"]]
+    return bool((known["instruction"] != "").any()), bool(known["offset"].notna().any()), len(part.samples)
+
+
+def _name_kernels(part: FilePart, known: pd.DataFrame) -> None:
+    """Fill in missing kernels of samples: the dispatch's in the files of the same run."""
+    unnamed = (part.samples["kernel"] == "").to_numpy()
+    if not unnamed.any() or not len(known):
+        return
+    keys = ["process", "dispatch"] if (part.samples["process"] != NO_PROCESS).all() else ["dispatch"]
+    if keys == ["dispatch"] and known["process"].nunique() > 1:
+        return  # their dispatches have the same numbers
+    index = pd.MultiIndex.from_frame(known[keys])
+    at = index.get_indexer(pd.MultiIndex.from_frame(part.samples[keys].astype("object")))
+    names = part.samples["kernel"].astype("object").to_numpy(copy=True)
+    filled = unnamed & (at >= 0)
+    names[filled] = known["kernel"].to_numpy()[at[filled]]
+    part.samples["kernel"] = pd.Categorical(names)
 
 
 def _skip_merged_tables(parts: Sequence[FilePart]) -> None:
@@ -207,6 +259,7 @@ def assemble(parts: list[FilePart]) -> Profile:
     profile.instances = _stack(parts, "instances", INSTANCE_DTYPES)
     profile.summaries = _stack(parts, "summaries", SUMMARY_DTYPES)
     profile.roofs = _stack(parts, "roofs", ROOF_DTYPES)
+    profile.samples = _stack(parts, "samples", SAMPLE_DTYPES)
     profile.system = {part.source.file: part.system for part in parts if part.system}
     profile.problems = [problem for part in parts for problem in part.problems]
     return profile

@@ -17,6 +17,7 @@ from rocattn_profiling.profile.ingest.table import (
     NO_DISPATCH,
     NO_PROCESS,
     ROOF_DTYPES,
+    SAMPLE_DTYPES,
     SUMMARY_DTYPES,
     FileProblem,
     Source,
@@ -127,6 +128,7 @@ class FilePart:
     agents: pd.DataFrame = field(default_factory=lambda: empty(AGENT_DTYPES))
     summaries: pd.DataFrame = field(default_factory=lambda: empty(SUMMARY_DTYPES))
     roofs: pd.DataFrame = field(default_factory=lambda: empty(ROOF_DTYPES))
+    samples: pd.DataFrame = field(default_factory=lambda: empty(SAMPLE_DTYPES))
     system: dict[str, str] = field(default_factory=dict)
     problems: list[FileProblem] = field(default_factory=list)
     numbered: bool = True

@@ -31,6 +31,7 @@ from rocattn_profiling.profile.ingest.parts import (
     narrow,
     one_pass,
 )
+from rocattn_profiling.profile.ingest.pc_samples import samples_of_database
 from rocattn_profiling.profile.ingest.small_csv import agent_of
 
 if TYPE_CHECKING:
@@ -122,8 +123,13 @@ class _Database:
         columns = self._columns_of("kernels")
         if not columns:
             raise UnreadableError("it has no view 'kernels'", "write it with rocprofv3 of ROCm 7.0 or later")
+        samples = samples_of_database(self._connection, self._part.pass_label)
+        if samples is not None:
+            self._part.samples = samples
         dispatches = self._dispatches(columns)
         if not len(dispatches["dispatch"]):
+            if len(self._part.samples):
+                return
             self._part.skip("it contains no dispatches: nothing was dispatched, or only other domains were traced")
             return
         rows = self._row_of(dispatches)

@@ -71,6 +71,24 @@ SUMMARY_DTYPES = {  # the profiler's own statistics per kernel (*_stats.csv): fo
     "max_ns": "float64",
     "file": "object",
 }
+SAMPLE_DTYPES = {  # PC samples and thread traces, added up by instruction, state and dispatch
+    "pass": "category",
+    "process": "int32",  # as in dispatches
+    "dispatch": "int64",  # the profiler's number; -1 unknown
+    "kernel": "category",  # "" where no file says which
+    "method": "category",  # HOST_TRAP, STOCHASTIC or THREAD_TRACE
+    "code_object": "Int64",  # the profiler's number of the loaded code object; <NA> where the file does not say
+    "offset": "Int64",  # of the instruction from the object's load base (thread trace: its ELF address), in bytes
+    "instruction": "category",  # "s_waitcnt vmcnt(0)"; "" where it could not be decoded
+    "source": "category",  # "kernel.hip:118", callers behind " -> "; "" without debug information
+    "state": "category",  # ISSUED, SAMPLED, STALLED, IDLE, or the reason why nothing was issued: "WAITCNT", ...
+    "count": "int64",  # samples; cycles of the traced waves in a thread trace
+    "hits": "int64",  # thread trace: how often the instruction ran, once per instruction; else 0
+    "lanes": "int64",  # active lanes, added up over the samples; 0 in a thread trace
+}
+HOST_TRAP, STOCHASTIC, THREAD_TRACE = "host_trap", "stochastic", "thread_trace"
+ISSUED, SAMPLED, STALLED, IDLE = "ISSUED", "SAMPLED", "STALLED", "IDLE"
+"""States besides rocprofiler-sdk's reasons: issued; sampled without a reason (host trap); a thread trace's cycles."""
 ROOF_DTYPES = {  # rocprof-compute's measured roofs: bandwidths in GB/s, rates in GFLOP/s (GOP/s for integers)
     "device": "int32",
     "roof": "object",  # HBM, L2, L1, LDS, FP32, MFMA BF16, ...
@@ -164,6 +182,7 @@ class Profile:
         agents: The GPUs, columns `AGENT_DTYPES`; a GPU not described by any file has only its number.
         summaries: The profiler's own per-kernel statistics, columns `SUMMARY_DTYPES`.
         roofs: Measured roofs, columns `ROOF_DTYPES`.
+        samples: PC samples and thread traces, columns `SAMPLE_DTYPES`.
         system: File -> facts about the run (command, ROCm version, host, ...), never the environment.
         provenance: One entry per file.
         problems: In the order of the files.
@@ -175,6 +194,7 @@ class Profile:
     agents: pd.DataFrame = field(default_factory=lambda: empty(AGENT_DTYPES))
     summaries: pd.DataFrame = field(default_factory=lambda: empty(SUMMARY_DTYPES))
     roofs: pd.DataFrame = field(default_factory=lambda: empty(ROOF_DTYPES))
+    samples: pd.DataFrame = field(default_factory=lambda: empty(SAMPLE_DTYPES))
     system: dict[str, dict[str, str]] = field(default_factory=dict)
     provenance: list[Source] = field(default_factory=list)
     problems: list[FileProblem] = field(default_factory=list)

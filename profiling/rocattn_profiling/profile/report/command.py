@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the report in every format; exit status 3 if the files contain no dispatch."""
     from rocattn_profiling.base.files import write_together
     from rocattn_profiling.profile.report import compare as profile_compare
-    from rocattn_profiling.profile.report import pages, summary
+    from rocattn_profiling.profile.report import hot_spots, pages, summary
     from rocattn_profiling.profile.report import report as profile_report
 
     if arguments.files:
@@ -78,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"note: {problem}")
     for line in summary.lines(report, pairs):
         say(line)
+    for line in hot_spots.terminal_lines(report.hot_spots, report.not_hot):
+        say(line)
     say(f"The report is at {out / FILES['html']}")
     return OK
 
@@ -94,7 +96,7 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
         if not path.exists():
             raise CommandError(f"{path} is not there")
     profile = read(roots)
-    if not len(profile.dispatches):
+    if not len(profile.dispatches) and not len(profile.samples):
         _say_why_nothing(profile, [line for path in roots for line in _not_collected(path)])
         raise CommandError(
             f"no kernel dispatch in {', '.join(paths)}: nothing to report (`{COLLECT}` collects some)", NOT_MEASURED

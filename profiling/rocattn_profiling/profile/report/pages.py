@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rocattn_profiling.pages.render import markdown_text, shorten, standalone
 from rocattn_profiling.profile.ingest.table import NO_PROCESS
 from rocattn_profiling.profile.metrics.definitions import definitions
+from rocattn_profiling.profile.report import hot_spots
 from rocattn_profiling.profile.report.roofline import Roofline, roofline
 from rocattn_profiling.profile.report.summary import changes, summarise
 
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 KERNELS = 200
 FINDINGS = 25
+HOT = 12
 MARKDOWN_KERNELS = 15
+MARKDOWN_HOT = 2
 MARKDOWN_FINDINGS = 8
 LISTED = 100
 COLUMNS = ("memory_pct", "read_gbps", "write_gbps", "l2_hit_pct", "matrix_busy_pct", "valu_busy_pct", "tflops")
@@ -72,7 +75,7 @@ def profile_html(report: ProfileReport, made_ms: int, pairs: list[KernelPair] | 
         more_findings=max(len(findings) - FINDINGS, 0), more_kernels=max(len(report.kernels) - KERNELS, 0),
         rooflines=_rooflines(report, shown), formulas=_formulas(report), columns=_columns(report), listed=LISTED,
         missing=_missing(report), pairs=pairs, summary=summarise(report),
-        changed=changes(report, pairs) if pairs is not None else [],
+        changed=changes(report, pairs) if pairs is not None else [], hot=report.hot_spots[:HOT], hot_spots=hot_spots,
     )  # fmt: skip
 
 
@@ -85,6 +88,7 @@ def profile_markdown(report: ProfileReport, pairs: list[KernelPair] | None = Non
         findings=[(number_of[id(kernel)], finding) for kernel, finding in report.findings][:MARKDOWN_FINDINGS],
         columns=_columns(report), missing=_missing(report), pairs=pairs, limit=MARKDOWN_KERNELS,
         summary=summarise(report), changed=changes(report, pairs) if pairs is not None else [],
+        hot=report.hot_spots[:MARKDOWN_HOT], hot_spots=hot_spots,
     )  # fmt: skip
 
 

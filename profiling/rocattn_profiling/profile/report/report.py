@@ -16,6 +16,7 @@ from rocattn_profiling.profile.metrics.definitions import definitions
 from rocattn_profiling.profile.metrics.devices import UNKNOWN_AGENT, devices_of
 from rocattn_profiling.profile.metrics.evaluate import TOO_SHORT, evaluate
 from rocattn_profiling.profile.metrics.launches import find_launches
+from rocattn_profiling.profile.report import hot_spots
 from rocattn_profiling.profile.report.findings import find
 from rocattn_profiling.profile.report.limits import MEASURED, bounds
 from rocattn_profiling.profile.report.roofline import measured_memory
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.profile.metrics.devices import Device
     from rocattn_profiling.profile.metrics.evaluate import Evaluation
     from rocattn_profiling.profile.report.findings import KernelFinding
+    from rocattn_profiling.profile.report.hot_spots import HotSpots
     from rocattn_profiling.profile.report.limits import Bounds
     from rocattn_profiling.profile.report.verdict import Verdict
 
@@ -93,6 +95,8 @@ class ProfileReport:
         problems: Defects of the files or of their counters, one line each.
         left_out: Metric -> why values were dropped.
         missing: Metric -> why no kernel has it.
+        hot_spots: Of PC samples and thread traces, the kernels with the most samples first.
+        not_hot: Which samples are in none of them, or "".
     """
 
     per: str
@@ -102,6 +106,8 @@ class ProfileReport:
     problems: list[str] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    hot_spots: list[HotSpots] = field(default_factory=list)
+    not_hot: str = ""
 
     @property
     def findings(self) -> list[tuple[KernelProfile, KernelFinding]]:
@@ -123,21 +129,27 @@ def build(
 
     Raises:
         GpuFactsError: When `gpu` is no known product.
-        RocattnError: When the files contain no dispatch.
+        RocattnError: When the files contain no dispatch and no samples.
     """
-    if not len(profile.dispatches):
-        raise RocattnError("nothing to report: the files contain no kernel dispatch")
     devices = devices_of(profile, gpu)
+    if not len(profile.dispatches):
+        if not len(profile.samples):
+            raise RocattnError("nothing to report: the files contain no kernel dispatch")
+        spots, left_out = hot_spots.hot_spots(profile.samples, [], devices, RUNTIME_S_OWN)
+        problems = [str(problem) for problem in profile.problems]
+        gpus = [devices[UNKNOWN_AGENT]] if UNKNOWN_AGENT in devices else []
+        return ProfileReport(per, [], gpus, profile, problems, hot_spots=spots, not_hot=left_out)
     attributed = attribute(find_launches(profile).table, ran) if ran else None
     evaluation = evaluate(profile, devices, attributed.work if attributed else None)
     groups = (by_kernel if per == "kernel" else by_launch)(evaluation, attributed.labels if attributed else None)
     total = sum(group.total_ns for group in groups)
     kernels = [_kernel(group, evaluation, devices, per, total, profile.roofs) for group in groups]
+    spots, left_out = hot_spots.hot_spots(profile.samples, kernels, devices, RUNTIME_S_OWN)
     used = {id(kernel.device): kernel.device for kernel in kernels if kernel.device}
     return ProfileReport(
         per, kernels, list(used.values()), profile,
         [*(str(problem) for problem in profile.problems), *evaluation.launches.problems],
-        evaluation.left_out, evaluation.missing,
+        evaluation.left_out, evaluation.missing, spots, left_out,
     )  # fmt: skip
 
 
@@ -260,6 +272,7 @@ def to_json(report: ProfileReport) -> dict[str, Any]:
         ],
         "not_measured": {key: {"title": titles[key].title, "why": why} for key, why in report.missing.items()},
         "left_out": report.left_out,
+        "hot_spots": [hot_spots.to_json(each) for each in report.hot_spots],
         "problems": report.problems,
         "files": [asdict(source) for source in report.profile.provenance],
         "roofs": report.profile.roofs.to_dict("records"),

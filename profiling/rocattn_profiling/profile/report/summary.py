@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.pages.quantities import percent, quantity
 from rocattn_profiling.pages.render import shorten
-from rocattn_profiling.profile.report.verdict import BOUND, FAR, IDLE, SHORT
+from rocattn_profiling.profile.report.hot_spots import ON_TERMINAL
+from rocattn_profiling.profile.report.verdict import BOUND, COLLECT, FAR, IDLE, SHORT
 
 if TYPE_CHECKING:
     from rocattn_profiling.profile.report.compare import KernelPair
@@ -73,6 +74,9 @@ def summarise(report: ProfileReport) -> ReportSummary:
     """Summarise what bounds the kernels of a report, in descending order of time."""
     if report.per != "kernel":
         return ReportSummary([], "no verdict: those are of kernels, not of single dispatches", "", "", [], [])
+    if not report.kernels:
+        why = "no verdict: the files have samples of instructions, but no times and no counters of kernels"
+        return ReportSummary([], why, "", "", [], _after_samples(report) or [COLLECT])
     judged = [(number, each, each.verdict) for number, each in enumerate(report.kernels, 1) if each.verdict]
     own = [each for each in report.kernels if each.verdict is None]
     share = sum(each.time_share for each in own)
@@ -89,8 +93,13 @@ def summarise(report: ProfileReport) -> ReportSummary:
     commands = dict.fromkeys(reason.remedy for group in groups.values() for _, _, reason in group if reason.remedy)
     return ReportSummary(
         [_line(group) for group in shown], "", runtime, f"{left} more kernels are in the report" if left else "",
-        _others(report), list(commands),
+        _others(report), [*dict.fromkeys([*commands, *_after_samples(report)])],
     )  # fmt: skip
+
+
+def _after_samples(report: ProfileReport) -> list[str]:
+    """Return what to run after the hot spots that the terminal shows."""
+    return [*dict.fromkeys(each.remedy for each in report.hot_spots[:ON_TERMINAL] if each.remedy)]
 
 
 def _others(report: ProfileReport) -> list[str]:

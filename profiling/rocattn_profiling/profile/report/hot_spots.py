@@ -1,0 +1,461 @@
+"""Hot spots: PC samples and thread traces by source line and instruction, with what the waves wait for.
+
+Three methods say different things, so they are never added up. Stochastic samples (MI300 and later) are exact: each
+says whether the wave issued an instruction in that cycle, or why not. Host-trap samples have skid: the wave is sampled
+up to two instructions late (rocprofiler-sdk's using-pc-sampling.rst), and without a reason; that it waits is concluded
+from the instruction it stands at. A thread trace has the cycles of every instruction, of a few waves.
+
+The reasons' meanings are those of cdna3-cdna4-pc-sampling.rst of rocprofiler-sdk. Beside each line stands its static
+cost: the cycles that a lone wave needs to issue its instructions once (`rocattn_profiling.kernels.model`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rocattn_profiling.base.markup import terminal
+from rocattn_profiling.kernels.model.cost import lone_cycles
+from rocattn_profiling.kernels.model.rates import RatesError, rates
+from rocattn_profiling.kernels.read.assembly import Instruction
+from rocattn_profiling.pages.render import shorten
+from rocattn_profiling.profile.ingest.table import (
+    HOST_TRAP,
+    IDLE,
+    ISSUED,
+    NO_DISPATCH,
+    STALLED,
+    THREAD_TRACE,
+)
+from rocattn_profiling.profile.report.findings import KernelFinding
+from rocattn_profiling.profile.report.limits import NEAR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pandas as pd
+
+    from rocattn_profiling.profile.metrics.devices import Device
+    from rocattn_profiling.profile.report.report import KernelProfile
+
+FEWEST = 200
+"""Samples of a kernel from which its lines are ranked: at 200 a share of 30 % is uncertain by 6 points."""
+SHARE = 0.25
+"""Part of a kernel's samples that one cause on one line has to have to be a finding."""
+LINES = 20
+"""Lines of a kernel, and instructions of a line, that a page shows."""
+ON_TERMINAL = 2
+"""Kernels whose hot spots the terminal shows."""
+_LINES_ON_TERMINAL, _PLACE = 5, 30
+_FRAMES = " -> "  # rocprofiler-sdk's separator of a line and the lines that it is inlined into
+_LINE = re.compile(r"(.+):([1-9]\d*)$")
+_TOOLKIT = re.compile(r"/opt/rocm|/usr/include/|/amd_detail/|__clang_hip|/lib/clang/")
+_BARRIER = re.compile(r"s_barrier")
+_WAIT = re.compile(r"s_wait(?:cnt)?(?:_|\b)")
+
+
+@dataclass(frozen=True, slots=True)
+class StallCause:
+    """What a wave was doing when it was sampled.
+
+    Attributes:
+        says: In words, after "the wave".
+        colour: Of its bar, `--s0` to `--s7` of the style sheet.
+        advice: What usually helps; "" for what is no defect.
+        groups: Groups of counters that tell more (`rocattn profile --metrics`).
+    """
+
+    says: str
+    colour: int
+    advice: str = ""
+    groups: str = ""
+
+
+_EARLIER = "request the data earlier, or keep more waves resident to cover the latency"
+_LDS = "read LDS earlier or in fewer, wider accesses without bank conflicts"
+CAUSES = {
+    "issued": StallCause("issues", 2),
+    "vector_memory": StallCause("waits for vector memory", 1, _EARLIER, "memory caches"),
+    "lds_or_scalar": StallCause("waits for LDS or scalar memory", 1, _LDS, "lds small_caches"),
+    "lds": StallCause("waits for LDS", 1, _LDS, "lds"),
+    "scalar_memory": StallCause("waits for scalar memory", 1, "load arguments and constants early", "small_caches"),
+    "stores": StallCause("waits for stores", 1, "let nothing wait for stores before the end", "memory caches"),
+    "memory": StallCause("waits for memory", 1, _EARLIER, "memory caches lds"),
+    "barrier": StallCause(
+        "waits at a barrier", 4, "balance the waves of a block, or have two blocks on a CU to take turns", "occupancy"
+    ),
+    "dependency": StallCause("waits for an earlier result", 3, "interleave independent instructions", "compute"),
+    "arbiter": StallCause("is ready, another wave issues", 0, "several waves want its unit at once", "compute units"),
+    "full": StallCause("is ready, its unit is full", 5, "that unit is the bottleneck: use it less", "compute units"),
+    "fetch": StallCause("waits for instructions", 7, "unroll less: it misses the instruction cache", "small_caches"),
+    "idle": StallCause("is idle before it", 3, "a result, another wave or the I-cache holds it up", "compute"),
+    "sampled": StallCause("is here", 6),
+    "other": StallCause("waits for something else", 6),
+}  # fmt: skip
+_OF_REASON = {
+    ISSUED: "issued", IDLE: "idle", "BARRIER_WAIT": "barrier", "ALU_DEPENDENCY": "dependency",
+    "ARBITER_NOT_WIN": "arbiter", "ARBITER_WIN_EX_STALL": "full", "NO_INSTRUCTION_AVAILABLE": "fetch",
+}  # fmt: skip
+# What a counter in a wait counts: s_waitcnt's, then gfx12's instructions of their own.
+_COUNTERS = (
+    (re.compile(r"vmcnt|loadcnt|samplecnt|bvhcnt"), "vector_memory"), (re.compile(r"lgkmcnt"), "lds_or_scalar"),
+    (re.compile(r"dscnt"), "lds"), (re.compile(r"kmcnt"), "scalar_memory"), (re.compile(r"vscnt|storecnt"), "stores"),
+)  # fmt: skip
+_OF_MEMORY = frozenset({"vector_memory", "lds_or_scalar", "lds", "scalar_memory", "stores", "memory"})
+_MEMORY_LIMITS = frozenset({"memory", "fabric", "l2", "l1", "lds"})
+
+
+@dataclass(frozen=True)
+class HotInstruction:
+    """One instruction.
+
+    Attributes:
+        text: As disassembled; "" if the files do not have it.
+        address: Its code object and offset; "" if the files do not say.
+        count: Samples, or cycles of a thread trace.
+        causes: Cause -> count, the largest first.
+        hits: How often it ran, in a thread trace; else 0.
+        cycles: Cycles that a lone wave needs to issue it; None if not known.
+        lanes: Active lanes on average; None in a thread trace.
+    """
+
+    text: str
+    address: str
+    count: int
+    causes: dict[str, int]
+    hits: int
+    cycles: float | None
+    lanes: float | None
+
+
+@dataclass(frozen=True)
+class HotLine:
+    """One source line, or one instruction without a line.
+
+    Attributes:
+        place: "kernel.hip:118"; of an instruction without a line its address, else its text.
+        source: The line as the files have it, with the lines that it is inlined into; "" for none.
+        count: Samples, or cycles of a thread trace.
+        causes: Cause -> count, the largest first.
+        cycles: Cycles of all its instructions in the table, each once; None if not known.
+        instructions: The hottest first.
+    """
+
+    place: str
+    source: str
+    count: int
+    causes: dict[str, int]
+    cycles: float | None
+    instructions: list[HotInstruction]
+
+    @property
+    def wait(self) -> str:
+        """The key of the largest cause but issuing; "" if it always issues."""
+        return next((key for key in self.causes if key != "issued"), "")
+
+
+@dataclass(frozen=True)
+class HotSpots:
+    """The hot spots of a kernel by one method.
+
+    Attributes:
+        kernel: Its name; "" where no file says which kernels were sampled.
+        number: Its number in the report's tables; None if it is in none.
+        method: `HOST_TRAP`, `STOCHASTIC` or `THREAD_TRACE`.
+        total: Samples, or cycles of a thread trace.
+        launches: Launches that were sampled; 0 if the files do not say.
+        causes: Cause -> count, the largest first.
+        lanes: Active lanes on average; None in a thread trace.
+        lines: The hottest first.
+        no_cycles: Why no instruction has cycles; "".
+        finding: What to do about the hottest line; None if nothing stands out.
+        remedy: The command to run next; "" for none.
+    """
+
+    kernel: str
+    number: int | None
+    method: str
+    total: int
+    launches: int
+    causes: dict[str, int]
+    lanes: float | None
+    lines: list[HotLine]
+    no_cycles: str
+    finding: KernelFinding | None = None
+    remedy: str = ""
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "traced cycles" if self.method == THREAD_TRACE else "samples"
+
+    @property
+    def few(self) -> bool:
+        """Whether there are too few samples to rank lines."""
+        return self.method != THREAD_TRACE and self.total < FEWEST
+
+    @property
+    def uncertainty(self) -> float:
+        """Percentage points by which a share of a half may be off (95 %), if samples are independent."""
+        return float(98 / math.sqrt(self.total))
+
+    def share(self, count: int) -> float:
+        """Return a count's part of all, in percent."""
+        return 100 * count / self.total
+
+
+def hot_spots(
+    samples: pd.DataFrame, kernels: Sequence[KernelProfile], devices: Mapping[int, Device], runtime: str
+) -> tuple[list[HotSpots], str]:
+    """Return the hot spots of each kernel and method, those with the most samples first, and what is left out.
+
+    The findings are added to those of the kernels.
+
+    Args:
+        samples: Columns `SAMPLE_DTYPES`.
+        kernels: The report's.
+        devices: By row of the agents' table; -1 for those that no dispatch names.
+        runtime: Prefix of the HIP runtime's own kernels, which are left out.
+    """
+    if not len(samples):
+        return [], ""
+    table = samples.copy()
+    for name in ("kernel", "method", "instruction", "source", "state"):
+        table[name] = table[name].astype("object")
+    sampled = table["method"] != THREAD_TRACE
+    own = table["kernel"].str.startswith(runtime) | ((table["instruction"] == "") & table["code_object"].isna())
+    total = int(table.loc[sampled, "count"].sum())
+    of_runtime = int(table.loc[sampled & own, "count"].sum())
+    left_out = f"{100 * of_runtime / total:.2g} % of the samples are in the runtime's own code" if of_runtime else ""
+    by_name = {kernel.name: (number, kernel) for number, kernel in reversed([*enumerate(kernels, 1)])}
+    spots = []
+    for (text, method), rows in table[~own].groupby(["kernel", "method"], sort=False):
+        name = str(text)
+        number, kernel = by_name.get(name, (None, None))
+        device = kernel.device if kernel else devices.get(-1)
+        lanes = kernel.resources["wave_size"] if kernel else None
+        each = _of_kernel(name, number, str(method), rows, device, lanes)
+        each = replace(each, finding=_finding(each, kernel), remedy=_next(each, kernel, device))
+        if each.finding and kernel:
+            kernel.findings.append(each.finding)
+            kernel.findings.sort(key=lambda finding: (-finding.rank, finding.key))
+        spots.append(each)
+    return sorted(
+        spots, key=lambda each: (each.method == THREAD_TRACE, each.method == HOST_TRAP, -each.total)
+    ), left_out
+
+
+def _of_kernel(
+    name: str, number: int | None, method: str, rows: pd.DataFrame, device: Device | None, lanes: int | None
+) -> HotSpots:
+    rows = rows.assign(
+        cause=[cause_of(state, text) for state, text in zip(rows["state"], rows["instruction"], strict=True)]
+    )
+    cost, no_cycles = _cost(device, lanes)
+    rows["line"] = [_line_of(source) for source in rows["source"]]
+    rows["address"] = [
+        f"{code}+{offset:#x}" if offset >= 0 else ""
+        for code, offset in zip(rows["code_object"].fillna(-1), rows["offset"].fillna(-1), strict=True)
+    ]
+    shorter = _shorter({line for line in rows["line"] if line})
+    rows["place"] = [
+        shorter[line] if line else (address or text)
+        for line, address, text in zip(rows["line"], rows["address"], rows["instruction"], strict=True)
+    ]
+    lines = []
+    for place, of_line in rows.groupby("place", sort=False):
+        instructions = [
+            _instruction(str(text), str(address), of_one, method, cost)
+            for (text, address), of_one in of_line.groupby(["instruction", "address"], sort=False)
+        ]
+        instructions.sort(key=lambda each: -each.count)
+        known = [each.cycles for each in instructions if each.cycles is not None]
+        source = str(of_line["source"].iloc[int(of_line["count"].argmax())])
+        cycles = sum(known) if len(known) == len(instructions) else None
+        lines.append(
+            HotLine(str(place), source, int(of_line["count"].sum()), _sums(of_line), cycles, instructions)
+        )  # fmt: skip
+    launched = rows[rows["dispatch"] != NO_DISPATCH].drop_duplicates(["pass", "process", "dispatch"])
+    total = int(rows["count"].sum())
+    return HotSpots(
+        name, number, method, max(total, 1), len(launched), _sums(rows), _mean_lanes(rows, method),
+        sorted((line for line in lines if line.count), key=lambda line: -line.count), no_cycles,
+    )  # fmt: skip
+
+
+def _instruction(
+    text: str, address: str, rows: pd.DataFrame, method: str, cost: Callable[[str], float | None]
+) -> HotInstruction:
+    return HotInstruction(
+        text, address, int(rows["count"].sum()), _sums(rows), int(rows["hits"].sum()), cost(text),
+        _mean_lanes(rows, method),
+    )  # fmt: skip
+
+
+def _mean_lanes(rows: pd.DataFrame, method: str) -> float | None:
+    count = int(rows["count"].sum())
+    return int(rows["lanes"].sum()) / count if count and method != THREAD_TRACE else None
+
+
+def _sums(rows: pd.DataFrame) -> dict[str, int]:
+    sums = rows.groupby("cause", sort=False)["count"].sum().sort_values(ascending=False, kind="stable")
+    return {str(key): int(count) for key, count in sums.items() if count}
+
+
+@cache
+def cause_of(state: str, instruction: str) -> str:
+    """Return the key in `CAUSES` of a state, which for waits and for host-trap samples depends on the instruction."""
+    if state in _OF_REASON:
+        return _OF_REASON[state]
+    if _WAIT.match(instruction) and state != "OTHER_WAIT":
+        kinds = [key for counter, key in _COUNTERS if counter.search(instruction)]
+        return kinds[0] if len(kinds) == 1 else "memory"
+    if state in {"SAMPLED", STALLED}:
+        return "barrier" if _BARRIER.match(instruction) else "full" if state == STALLED else "sampled"
+    return "memory" if state == "WAITCNT" else "other"
+
+
+def _line_of(source: str) -> str:
+    """Return the innermost line outside of the toolkit's headers, or "" without a line."""
+    frames = [frame for frame in source.split(_FRAMES) if _LINE.match(frame)]
+    return next((frame for frame in frames if not _TOOLKIT.search(frame)), frames[0] if frames else "")
+
+
+def _shorter(lines: set[str]) -> dict[str, str]:
+    """Return each line with as little of its path as tells the files apart."""
+    files = {line: line.rpartition(":")[0].split("/") for line in lines}
+    shown = {}
+    for line, parts in files.items():
+        others = {tuple(other) for other in files.values() if other != parts}
+        most = next(n for n in range(1, len(parts) + 1) if n == len(parts) or _unlike(parts, others, n))
+        shown[line] = f"{'/'.join(parts[-most:])}:{line.rpartition(':')[2]}"
+    return shown
+
+
+def _unlike(parts: list[str], others: set[tuple[str, ...]], count: int) -> bool:
+    return not any(other[-count:] == tuple(parts[-count:]) for other in others)
+
+
+def _cost(device: Device | None, lanes: int | None) -> tuple[Callable[[str], float | None], str]:
+    """Return what a lone wave needs to issue an instruction, None without a rate; or why that is not known."""
+    if device is None:
+        return lambda _text: None, "no file says which GPU ran it (--gpu NAME)"
+    if lanes is None:
+        lanes = 64 if device.known is None else device.known.arch.wave_sizes[0]
+    try:
+        table = rates(device.arch, lanes)
+    except RatesError as error:
+        return lambda _text: None, str(error)
+
+    @cache
+    def cycles(text: str) -> float | None:
+        mnemonic, _, operands = text.partition(" ")
+        cost = table.cost(Instruction(mnemonic, operands, 0)) if mnemonic else None
+        return lone_cycles(cost) if cost and cost.known else None
+
+    return cycles, ""
+
+
+def _finding(spots: HotSpots, kernel: KernelProfile | None) -> KernelFinding | None:
+    """Return the finding of the line and cause that most samples have, if that is enough to act on."""
+    if spots.few:
+        return None
+    waits = [
+        (count, line, key) for line in spots.lines for key, count in line.causes.items() if CAUSES[key].advice
+    ]  # fmt: skip
+    if not waits:
+        return None
+    count, line, key = max(waits, key=lambda wait: wait[0])
+    part = count / spots.total
+    if part < SHARE:
+        return None
+    nearest = kernel.bounds.nearest if kernel and kernel.bounds else None
+    advice = CAUSES[key].advice
+    if nearest and nearest.pct >= NEAR and key in _OF_MEMORY and nearest.key in _MEMORY_LIMITS:
+        advice = f"that is the effect of the {nearest.name} limit ({nearest.short}): move fewer bytes"
+    text = max(line.instructions, key=lambda each: each.causes.get(key, 0)).text
+    at = "near" if spots.method == HOST_TRAP else "at"
+    stands = f" ({text})" if text and text != line.place else ""
+    sentence = f"{100 * part:.0f} % of its {spots.unit}: {CAUSES[key].says} {at} {line.place}{stands}; {advice}"
+    gain = min(part, 1 - nearest.pct / 100) if nearest else part
+    share = kernel.time_share if kernel and kernel.time_ns else None
+    rank = gain * (1 if share is None else share)
+    numbers = {"part": part, "count": float(count), "total": float(spots.total)}
+    return KernelFinding("hot-line", sentence, None if share is None else rank, rank, numbers)
+
+
+def _next(spots: HotSpots, kernel: KernelProfile | None, device: Device | None) -> str:
+    """Return the command that tells more about the hottest line; "" for none."""
+    if spots.few or not spots.lines:
+        return ""
+    if spots.method == HOST_TRAP and device and device.arch in {"gfx942", "gfx950"}:
+        return "rocattn profile --pc-sampling stochastic -- COMMAND"
+    groups = CAUSES[spots.lines[0].wait].groups if spots.lines[0].wait else ""
+    counted = kernel is not None and any(value.value is not None for value in kernel.values.values())
+    return f"rocattn profile --metrics {groups} -- COMMAND" if groups and not counted else ""
+
+
+def headline(spots: HotSpots) -> str:
+    """Return what the numbers are of: kernel, method, samples, launches, and how many issued."""
+    unknown = "kernels that no file names (add --kernel-trace)"
+    who = f"kernel {spots.number}" if spots.number else terminal(shorten(spots.kernel)) or unknown
+    how = {HOST_TRAP: "host-trap samples", THREAD_TRACE: "thread trace"}.get(spots.method, "stochastic samples")
+    facts = [f"{spots.total:,} {spots.unit}" if spots.method == THREAD_TRACE else f"{spots.total:,}"]
+    if spots.launches:
+        facts.append(f"{spots.launches:,} launch{'es' if spots.launches > 1 else ''}")
+    if "issued" in spots.causes:
+        facts.append(f"{spots.share(spots.causes['issued']):.0f} % issued")
+    return f"Hot spots of {who}, {how}: {', '.join(facts)}"
+
+
+def caution(spots: HotSpots) -> str:
+    """Return how far the shares can be trusted; "" for a thread trace."""
+    if spots.few:
+        return f"{spots.total:,} samples are too few to rank lines: sample more often, or run it longer"
+    if spots.method == THREAD_TRACE:
+        return "of the waves on the traced compute units only"
+    skid = "; the host trap samples up to two instructions late" if spots.method == HOST_TRAP else ""
+    return f"shares are good to {spots.uncertainty:.1f} points at best{skid}"
+
+
+def terminal_lines(spots: Sequence[HotSpots], not_hot: str) -> list[str]:
+    """Return the hottest lines of the first kernels, for a terminal of 80 columns or more.
+
+    Args:
+        spots: Of all kernels.
+        not_hot: Which samples are in none of them.
+    """
+    shown = []
+    for each in spots[:ON_TERMINAL]:
+        shown.append(headline(each))
+        lines = [] if each.few else each.lines[:_LINES_ON_TERMINAL]
+        width = min(max((len(line.place) for line in lines), default=0), _PLACE)
+        for line in lines:
+            place = terminal(line.place)
+            place = place if len(place) <= width else f"…{place[1 - width :]}"
+            shown.append(f"  {each.share(line.count):4.1f} %  {place:{width}}  {summary(each, line)}".rstrip())
+        if each.few:
+            shown.append(f"  {caution(each)}")
+    if len(spots) > ON_TERMINAL:
+        shown.append(f"Hot spots of {len(spots) - ON_TERMINAL} more kernels are in the report")
+    return [*shown, *([not_hot] if not_hot else [])]
+
+
+def summary(spots: HotSpots, line: HotLine) -> str:
+    """Return what the waves mostly wait for at a line, and its static cost."""
+    waits = f"{spots.share(line.causes[line.wait]):.0f} % {CAUSES[line.wait].says}" if line.wait else ""
+    cost = "" if line.cycles is None else f"{line.cycles:g} cycles to issue"
+    return "; ".join(filter(None, (waits, cost)))
+
+
+def to_json(spots: HotSpots) -> dict[str, Any]:
+    """Return JSON-ready values."""
+    import msgspec
+
+    values: dict[str, Any] = msgspec.to_builtins(spots)
+    return values | {"unit": spots.unit, "few": spots.few, "uncertainty_points": float(np.round(spots.uncertainty, 2))}

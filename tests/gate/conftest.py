@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.measure.records import Machine
@@ -97,7 +98,7 @@ def result_of():
     """Return a function that makes a whole verdict around entries."""
 
     def make(entries, **facts):
-        overall, sentence = verdict.conclude(entries, facts.get("invalid", ""), facts.get("problems", ()))
+        overall, sentence = conclude(entries, facts.get("invalid", ""), facts.get("problems", ()), tolerance=0.05)
         side = verdict.SideFacts(
             revision=Revision(name="HEAD", sha="ab" * 20, tree="cd" * 20, date_ms=0, subject="a subject"),
             python="3.11",

@@ -11,7 +11,8 @@ import pytest
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate.judge import judge
 
-KEYS = ["id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason", "undecided"]
+KEYS = ["id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason", "undecided",
+        "rounds_needed"]  # fmt: skip
 
 
 @pytest.fixture

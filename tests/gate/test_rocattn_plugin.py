@@ -90,9 +90,7 @@ HEADER = {"kernels/include/rocattn/tile.h": "#define TILE 2\n", "kernels/include
 
 def test_the_source_of_a_launched_kernel_is_named(causes):
     """Also where the audit finds nothing worse; a header that the kernel does not include is no cause."""
-    assert [one.text for one in causes(HEADER)] == [
-        "kernels/include/rocattn/tile.h changed (+1 -1), line 1: `#define TILE 2`"
-    ]
+    assert [one.text for one in causes(HEADER)] == ["kernels/include/rocattn/tile.h:1 changed (+1 -1)"]
 
 
 def test_what_plans_is_named_where_the_plan_differs(causes):
@@ -100,7 +98,7 @@ def test_what_plans_is_named_where_the_plan_differs(causes):
     tiles = {"rocattn/gpu/tiles.py": "KEYS = 32\n"}
     assert [(one.kind, one.text) for one in causes(tiles, plan(32, "b"))] == [
         ("launch", "On gfx942, attn: KEYS_PER_TILE 64 -> 32"),
-        ("source", "rocattn/gpu/tiles.py changed (+1 -1), line 1: `KEYS = 32`"),
+        ("source", "rocattn/gpu/tiles.py:1 changed (+1 -1)"),
     ]
     assert causes(tiles) == []
 

@@ -51,7 +51,7 @@ def test_a_doubled_loop_fails_and_names_the_benchmarks(project, offline, capsys)
     assert all(len(entry.base_launches) == 5 for entry in result.entries)
     shown = capsys.readouterr().out
     assert shown.startswith("REGRESSION: 2 of 2 benchmarks")
-    assert "bench_work.Exact.time_work(100)" in shown
+    assert "\nslower: bench_work.Exact.time_work\n" in shown  # then a line for each of its two parameters
     assert (project.root / "out/gate/verdict.txt").read_text() == shown
 
 

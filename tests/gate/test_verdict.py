@@ -10,7 +10,7 @@ import pytest
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Benchmark, Case
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.formats import markdown, render, sarif
+from rocattn_profiling.gate.formats import card, markdown, render, sarif
 from rocattn_profiling.gate.rule.pairs import Decision
 
 
@@ -44,7 +44,7 @@ def test_exit_statuses(entry, result_of, found, overall, status, strict):
 def test_a_regression_beside_a_lost_benchmark_names_both(entry, result_of):
     """The stronger statement leads, the other is in the same sentence."""
     result = result_of([entry("slow", "regression", 1.31), entry("lost", "missing", reason="gone")])
-    assert "slow by 31 %" in result.sentence
+    assert "slower by 31 %" in result.sentence
     assert "1 could not be measured on head" in result.sentence
 
 
@@ -66,7 +66,7 @@ def test_problems_fail_what_would_be_green(entry, result_of, found, overall, sta
     assert (result.verdict, result.status, result.strict_status) == (overall, status, status)
     if overall == "problem":
         assert "w.toml:3: the waiver of x expired" in result.sentence
-    assert "problem: w.toml:3: the waiver of x expired" in render.text(result)
+    assert "problem: w.toml:3: the waiver of x expired" in card.text(result)
 
 
 def test_problems_fail_an_invalid_session_too(entry, result_of):
@@ -79,9 +79,9 @@ def test_a_regression_without_a_ratio_is_one(entry, result_of):
     spill = entry("kernel", "regression", decision=None, metric="audit", arch="gfx942", reason="43 registers spilled")
     result = result_of([entry("slow", "regression", 3.0), spill, entry("fine", "pass")])
     assert (result.verdict, result.status) == ("regression", 1)
-    assert "2 of 3 results got worse, kernel on gfx942" in result.sentence
+    assert "2 of 3 results are worse" in result.sentence
     assert [e.label for e in result.entries] == ["kernel", "slow", "fine"]
-    assert "43 registers spilled" in render.text(result)
+    assert "43 registers spilled" in card.text(result)
 
 
 def test_exact_metrics_alone_do_not_make_a_gate_green(entry, result_of):
@@ -90,8 +90,8 @@ def test_exact_metrics_alone_do_not_make_a_gate_green(entry, result_of):
     assert result_of([code, entry("b", "skipped"), entry("c", "broken")]).status == 3
     assert result_of([code]).verdict == "pass"
     assert result_of([code, entry("gone", "removed")]).verdict == "pass"
-    assert result_of([code, entry("b", "pass")]).sentence == "No regression: all 2 results decided."
-    assert result_of([entry("b", "pass")]).sentence == "No regression: 1 benchmark decided."
+    assert result_of([code, entry("b", "pass")]).sentence == "all 2 results are no worse"
+    assert result_of([entry("b", "pass")]).sentence == "1 benchmark is within 5 %"
 
 
 def test_the_text_says_why_and_what_is_waived(entry, result_of):
@@ -103,17 +103,18 @@ def test_the_text_says_why_and_what_is_waived(entry, result_of):
         entry("worse", "regression", 1.5, causes=[cause], reason="above its ceiling"),
         entry("known", "waived", 1.2, waiver="costs a compare (#41, up to x1.3)"),
     ])  # fmt: skip
-    text = render.text(result)
-    assert "    - machine code: 12 VGPRs spilled (kernels/a.hip:7)\n" in text
-    assert "    waived: costs a compare (#41, up to x1.3)\n" in text
-    assert "    why\n    above its ceiling\n" in text
+    text = card.text(result)
+    assert "  cause:  machine code: 12 VGPRs spilled (kernels/a.hip:7)\n" in text
+    assert "1 accepted by a waiver\n" in text
+    assert "    costs a compare (#41, up to x1.3)\n" in text
+    assert "  above its ceiling\n" in text
     assert max(map(len, text.splitlines())) < 120
 
 
 def test_the_text_cannot_command_the_terminal_or_the_workflow(entry, result_of):
     """Labels and reasons are one line of visible characters: no escapes, no forged lines, no workflow commands."""
     bad = "::add-mask::x\n::error::y \x1b[31m\u202e##[group]z"
-    lines = render.text(
+    lines = card.text(
         result_of([
             entry(bad, "regression", 1.5, reason=bad, unit=bad), entry(bad, "new", reason=bad),
             entry(bad, "waived", waiver=bad),
@@ -126,8 +127,8 @@ def test_the_text_cannot_command_the_terminal_or_the_workflow(entry, result_of):
 def test_the_text_cuts_names_as_the_comment_does(entry, result_of):
     """A label of thousands of characters leaves one line a name, in every status, and in the sentence."""
     entries = [entry(f"{status}{'x' * 3000}", status, 1.5, reason="why") for status in verdict.ORDER]
-    lines = render.text(result_of(entries)).splitlines()
-    for status in verdict.ORDER:
+    lines = card.text(result_of(entries)).splitlines()
+    for status in set(verdict.ORDER) - {"pass"}:
         assert sum(f"{status}{'x' * (159 - len(status))}…" in line for line in lines) == 1
     assert max(map(len, lines)) < 700
 
@@ -136,29 +137,28 @@ def test_a_long_name_leaves_the_sentence_its_end(entry, result_of):
     """A parameter's repr may have pages: how much slower, and what else is wrong, still stands after it."""
     long = f"a.time_x({'[1, 2], ' * 500})"
     result = result_of([entry(long, "regression", 1.5), entry("lost", "failed", reason="no")])
-    assert "by 50 %, and 1 could not be measured on head." in render.text(result).splitlines()[0]
+    assert "by 50 % (cause not found); 1 could not be measured on head" in card.text(result).splitlines()[0]
     gone = result_of([entry(long, "missing", reason="it is gone")])
-    assert render.text(gone).splitlines()[0].endswith(": it is gone.")
+    assert gone.sentence.endswith(": it is gone")
 
 
 def test_a_value_of_nothing_shows_no_ratio(entry, result_of):
     """Of 0 against 5 there is none: a ratio of 1 would be read as "no change"."""
     none = Decision(id="a", verdict="inconclusive", rounds_used=5, reason="a value of 0 has no ratio to compare")
     result = result_of([entry("a", "inconclusive", unit="things", base=0.0, head=5.0, decision=none)])
-    assert "0 things -> 5 things, ratio unknown after 5 rounds" in render.text(result)
+    assert "0 things -> 5 things  ratio unknown" in card.text(result)
     assert "| 0 things | 5 things | unknown |  |" in markdown.comment(result)
     (found,) = json.loads(sarif.to_sarif(result))["runs"][0]["results"]
     assert "ratio" not in found["properties"]
 
 
 def test_broken_benchmarks_with_one_reason_share_it(entry, result_of):
-    """Every name is there, and each reason once below those that it is about."""
+    """Each reason once, with their number and as many names as a line has room for."""
     entries = [entry(f"b.C.track_nan({i})", "broken", reason="nan is no value") for i in range(41)]
     entries.insert(20, entry("b.time_other", "broken", reason="SystemExit: 3"))
-    text = render.text(result_of([*entries, entry("x", "pass")]))
-    lines = text[text.index("\nbroken:") :].split("\n\n")[0].splitlines()[2:]
-    alike = [f"  {one.label}" for one in entries if "nan" in one.label]
-    assert lines == [*alike, "    nan is no value", "  b.time_other", "    SystemExit: 3"]
+    text = card.text(result_of([*entries, entry("x", "pass")]))
+    assert "\n41 broken on both sides: nan is no value\n  b.C.track_nan(0), b.C.track_nan(1)" in text
+    assert "\n1 broken on both sides: SystemExit: 3\n  b.time_other\n" in text
 
 
 def test_an_invalid_session_is_inconclusive(entry, result_of):
@@ -171,12 +171,12 @@ def test_an_invalid_session_is_inconclusive(entry, result_of):
 def test_a_suite_that_did_not_run_on_both_sides_has_no_ratio(entry, result_of):
     """x1.000 would read as "measured, and nothing changed"; exact metrics are none of its benchmarks."""
     result = result_of([entry("a", "missing", None), entry("k", "pass", metric="audit")], launches=2)
-    assert "\nall benchmarks together: unknown, as none ran on both sides\n" in render.text(result)
-    assert "all benchmarks together: x1.000" in render.text(result_of([entry("a", "pass")], launches=2))
+    assert "all benchmarks together: unknown, as none ran on both sides" in render.suite_ratio(result)
+    assert "all benchmarks together: x1.000" in render.suite_ratio(result_of([entry("a", "pass")], launches=2))
 
 
 def test_the_text_is_worst_first_and_shows_what_is_open(entry, result_of):
-    """Regressions, then what could not be measured, then the undecided, each with its reason; passes last."""
+    """Regressions, then what could not be measured, then the undecided, each with its reason; passes are counted."""
     result = result_of([
         entry("fine", "pass"),
         entry("open", "inconclusive"),
@@ -184,14 +184,14 @@ def test_the_text_is_worst_first_and_shows_what_is_open(entry, result_of):
         entry("lost", "failed", reason="ValueError: x"),
         entry("faster", "improvement", 0.5),
     ], notes=["a note"])  # fmt: skip
-    text = render.text(result)
+    text = card.text(result)
     places = [
-        text.index(f"\n{status}") for status in ("regression:", "failed:", "inconclusive:", "improvement:", "pass: 1")
+        text.index(f"\n{part}") for part in ("slower: worse", "fails on head: lost", "1 undecided: why", "1 improved")
     ]
     assert places == sorted(places)
-    assert "2 ms -> 3 ms, x1.500 [1.455, 1.545] after 5 rounds" in text
+    assert "2 ms -> 3 ms  x1.500 [1.455, 1.545]" in text
     assert "ValueError: x" in text
-    assert "1 regression, 1 failed, 1 inconclusive, 1 improvement, 1 pass (10 processes, seed 1)" in text
+    assert "1 regression, 1 failed, 1 undecided, 1 improvement, 1 pass; 10 processes\n" in text
     assert text.endswith("note: a note\n")
 
 

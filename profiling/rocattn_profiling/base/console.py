@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     import argparse
@@ -41,6 +41,15 @@ def stderr() -> Console:
 
     # Labels may contain brackets and colons, which rich would parse as its own markup.
     return Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def stdout() -> Console:
+    """Return the console for a command's answer: colour on a terminal only, and none under NO_COLOR or TERM=dumb."""
+    from rich.console import Console
+
+    # Under NO_COLOR rich itself would still write bold text.
+    colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return Console(highlight=False, soft_wrap=True, markup=False, emoji=False, color_system=colours)
 
 
 def say(message: str) -> None:

@@ -88,14 +88,14 @@ def _prepare_run(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     """Measure, decide, print; return the exit status of the verdict."""
     result = _measured(arguments)
-    from rocattn_profiling.gate.formats import outputs, render
+    from rocattn_profiling.gate.formats import card, outputs
 
     if problem := outputs.step_summary(result):
         say(f"note: {problem}")
     if arguments.json:
         emit_json(result)
     else:
-        print(render.text(result), end="")
+        card.show(result)
     say(f"verdict: {Path(arguments.out) / 'verdict.json'}")
     return result.strict_status if arguments.strict else result.status
 
@@ -153,12 +153,13 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _formatter(name: str) -> Callable[[GateResult], str]:
     from rocattn_profiling.gate import verdict
-    from rocattn_profiling.gate.formats import junit, markdown, outputs, render, sarif
+    from rocattn_profiling.gate.formats import card, junit, markdown, outputs, sarif
 
-    return {
-        "text": render.text, "markdown": markdown.comment, "junit": junit.to_xml, "sarif": sarif.to_sarif,
+    forms: dict[str, Callable[[GateResult], str]] = {
+        "text": card.text, "markdown": markdown.comment, "junit": junit.to_xml, "sarif": sarif.to_sarif,
         "summary": markdown.summary, "annotations": outputs.workflow_commands, "json": verdict.to_json,
-    }[name]  # fmt: skip
+    }  # fmt: skip
+    return forms[name]
 
 
 def _prepare_comment(parser: argparse.ArgumentParser) -> None:

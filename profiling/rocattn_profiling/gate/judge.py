@@ -35,8 +35,8 @@ _DESCRIPTION = """Decide stored pairs, a JSON object a line:
 "cpu": [..], "nivcsw": [..], "canary"}], "history": [[launch, ..], ..]}, "b": {…}}; a is base, b is head. cpu, nivcsw
 (involuntary context switches), canary (CPU time of the same fixed work in each launch's process) and history (launches
 of earlier sessions) are optional.
-A line out: {"id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason", "undecided"};
-undecided is null, or why the pair is: {"code", "text", "remedy"}."""
+A line out: {"id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason", "undecided",
+"rounds_needed"}; undecided is null, or why the pair is: {"code", "text", "remedy"}."""
 _MESSAGE = 160  # characters of what is wrong with a line
 _MOST_PROBLEMS = 1000  # listed: a file of something else altogether has millions
 _GZIP = b"\x1f\x8b"

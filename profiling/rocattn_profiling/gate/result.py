@@ -11,6 +11,7 @@ import msgspec
 
 from rocattn_profiling.asv import launch as asv_launch
 from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.verdict import Entry
 from rocattn_profiling.measure.machine import this_machine
@@ -100,7 +101,7 @@ def result_of(
     """
     listed = set(session.decision.listed)
     entries = sorted((_marked(entry, listed) for entry in entries), key=worst_first)
-    overall, sentence = verdict.conclude(entries, session.decision.invalid, problems)
+    overall, sentence = conclude(entries, session.decision.invalid, problems, tolerance=design.policy.tolerance)
     return verdict.GateResult(
         verdict=overall,
         sentence=sentence,
@@ -133,10 +134,8 @@ def _marked(entry: Entry, listed: Collection[str]) -> Entry:
 
 
 def _again(context: Context) -> str:
-    """Return the command that measures the same again."""
-    options = context.options
-    narrowed = [word for pattern in options.patterns for word in ("--bench", pattern)]
-    return shlex.join([*shlex.split(context.again), *(["--quick"] if options.quick else []), *narrowed])
+    """Return the command that compares the same sides again; `groups.repeat` adds what to measure."""
+    return shlex.join([*shlex.split(context.again), *(["--quick"] if context.options.quick else [])])
 
 
 def _notes(context: Context, session: SessionResult) -> list[str]:

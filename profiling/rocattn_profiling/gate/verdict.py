@@ -10,7 +10,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.series import is_rate
 from rocattn_profiling.base.files import open_regular, write_text
-from rocattn_profiling.base.markup import plain, terminal
+from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate.noise_record import KnownNoise, NoiseSource, known_noise
 from rocattn_profiling.gate.rule.pairs import (  # noqa: TC001 - msgspec reads the annotations when it decodes
     Count,
@@ -44,7 +44,6 @@ ORDER: tuple[Status, ...] = (
 )  # fmt: skip
 JUDGED: tuple[Status, ...] = ("regression", "improvement", "pass", "inconclusive")
 METRICS = ("time", "mem", "peakmem", "track", "audit", "workspace", "plan", "exact")
-_NAME = 200  # characters of a label in the sentence
 EXACT = frozenset({"audit", "workspace", "plan", "exact"})  # metrics of plug-ins: read off, not measured
 
 
@@ -63,12 +62,14 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
         text: The difference, one sentence with numbers.
         about: The metric of a finding on machine code, "flash path" where that was lost, else "".
         location: The source line, if there is one.
+        diff: The changed lines there, each with "-" or "+" in front; empty where they are not known.
     """
 
     kind: Literal["machine code", "launch", "backend", "counters", "environment", "source"]
     text: str
     about: str = ""
     location: Location | None = None
+    diff: tuple[str, ...] = ()
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +188,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         suite_shift: Geometric mean of all benchmarks' ratios.
         canary_shift: Median ratio of fixed work in the same processes.
         invalid: Why the session as a whole does not count; empty if it does.
-        again: The command that compares the same sides again; empty if their names do not say how.
+        again: The command that compares the same sides again, whole suite; empty if their names do not say how.
         notes: What a reader must know besides the verdicts.
         problems: Why the gate fails besides its verdicts: waivers that are expired or unused.
         noise: Where knowledge of earlier noise came from; None if the run did not look for any.
@@ -319,95 +320,11 @@ def counts_of(entries: Sequence[Entry]) -> dict[str, int]:
     return {status: n for status in ORDER if (n := sum(entry.status == status for entry in entries))}
 
 
-def conclude(entries: Sequence[Entry], invalid: str, problems: Sequence[str] = ()) -> tuple[Overall, str]:
-    """Return the overall verdict and its sentence. A gate that measured nothing never passes.
-
-    Args:
-        entries: Every benchmark and exact metric, waivers applied.
-        invalid: Why the session as a whole does not count; empty if it does.
-        problems: Why the gate fails besides its verdicts.
-    """
-    count = {status: sum(entry.status == status for entry in entries) for status in ORDER}
-    lost = [entry for entry in entries if entry.status in {"failed", "missing"}]
-    # A proven regression is the stronger statement; its sentence also counts what could not be measured.
-    if worse := [entry for entry in entries if entry.status == "regression"]:
-        return "regression", _worse(worse, entries, lost, problems)
-    if unmeasured := _unmeasured(entries, lost, count):
-        return "not measured", unmeasured
-    if problems:
-        more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
-        return "problem", f"No regression, but the waivers do not hold: {problems[0].rstrip('.')}{more}."
-    if invalid:
-        return "inconclusive", f"The session does not count: {invalid}."
-    return _better(entries, count)
-
-
-def _unmeasured(entries: Sequence[Entry], lost: Sequence[Entry], count: dict[Status, int]) -> str:
-    """Return the sentence of a verdict that lacks benchmarks it should have; empty if it has them."""
-    if lost:
-        why = f": {lost[0].reason.rstrip('.')}" if lost[0].reason else ""
-        return f"{_count(len(lost), 'benchmark')} did not run on head: {plain(lost[0].label, _NAME)}{why}."
-    if nothing := _nothing_judged(entries, count):
-        return nothing
-    if unreached := count["unreached"]:
-        so_far = _better(entries, count)[1].rstrip(".")
-        return f"{so_far}; time ran out before {_count(unreached, 'benchmark')} could be measured."
-    return ""
-
-
-def _better(entries: Sequence[Entry], count: dict[Status, int]) -> tuple[Overall, str]:
-    """Conclude when nothing is worse."""
-    judged = sum(count[status] for status in JUDGED)
-    waived = f", {count['waived']} waived" if count["waived"] else ""
-    all_ = f"{judged} {_noun(entries)} decided"
-    if open_ := count["inconclusive"]:
-        return "inconclusive", f"No regression: {judged - open_} of {all_}, {open_} left open{waived}."
-    faster = f", {count['improvement']} of them improved" if count["improvement"] else ""
-    whole = f"all {all_}" if judged != 1 else f"1 {_noun(entries).removesuffix('s')} decided"
-    return "pass", f"No regression: {whole}{faster}{waived}."
-
-
-def _worse(worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], problems: Sequence[str]) -> str:
-    judged = sum(entry.status in JUDGED for entry in entries)
-    first = max(worse, key=badness)
-    where = f" on {first.arch}" if first.arch else ""
-    change = first.decision if first.decision is not None and first.decision.has_ratio else None
-    how = f" by {(change.ratio - 1) * 100:.0f} %" if change is not None else ""
-    verb = "became slower or larger" if first.metric not in EXACT else "got worse"
-    beside = [f"{len(lost)} could not be measured on head"] if lost else []
-    unreached = sum(entry.status == "unreached" for entry in entries)
-    beside += [f"{unreached} were not reached in time"] if unreached else []
-    beside += [f"{_count(len(problems), 'waiver')} did not hold"] if problems else []
-    more = f", and {', '.join(beside)}" if beside else ""
-    return f"{len(worse)} of {judged} {_noun(entries)} {verb}, {plain(first.label, _NAME)}{where}{how}{more}."
-
-
 def badness(entry: Entry) -> float:
     """Return a sort key with the worst last: the ratio, and infinity for a regression without one (0 to 43)."""
     if entry.decision is not None and entry.decision.has_ratio:
         return entry.decision.ratio
     return math.inf if entry.status == "regression" else 0.0
-
-
-def _nothing_judged(entries: Sequence[Entry], count: dict[Status, int]) -> str:
-    """Return the sentence of a verdict that judged nothing; empty if something was judged."""
-    # Unchanged machine code does not stand in for benchmarks that did not run.
-    timed = [entry for entry in entries if entry.metric not in EXACT and entry.status != "removed"]
-    if any(entry.status in JUDGED for entry in timed or entries):
-        return ""
-    if count["unreached"]:
-        return f"Nothing was decided: time ran out before {_count(count['unreached'], 'benchmark')} could be measured."
-    if aside := [f"{count[status]} {status}" for status in ("waived", "ungated") if count[status]]:
-        return f"Nothing was judged: {', '.join(aside)}, and no other benchmark ran on both sides."
-    return "Nothing was compared: no benchmark ran on both sides."
-
-
-def _noun(entries: Sequence[Entry]) -> str:
-    return "results" if any(entry.metric in EXACT for entry in entries) else "benchmarks"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def write(result: GateResult, path: Path) -> Path:

@@ -23,12 +23,15 @@ def test_the_first_line_of_code_is_shown_and_the_others_listed(tmp_path):
         "    return 2\n", "    # more\n    return 20\n"
     )
     assert change(tmp_path, before, after).cause() == Cause(
-        kind="source", text="x.py changed (+4 -2), line 6: `return 10`; also line 12",
-        location=Location(path="x.py", line=6),
+        kind="source", text="x.py:6 changed (+4 -2); also line 12",
+        location=Location(path="x.py", line=6), diff=("- return 1", "+ return 10"),
     )  # fmt: skip
     many = "".join(f"a{n} = 1\n\n" for n in range(12))
-    text = change(tmp_path, many, many.replace("= 1", "= 2")).cause().text
-    assert text.endswith("line 1: `a0 = 2`; also lines 3, 5, 7, 9, 11, 13, 15, …")
+    cause = change(tmp_path, many, many.replace("= 1", "= 2")).cause()
+    assert cause.text.endswith("; also lines 3, 5, 7, 9, 11, 13, 15, …")
+    assert cause.diff == ("- a0 = 1", "+ a0 = 2")
+    code = change(tmp_path, "if a:\n    b()\n", "if a:\n    for c in d:\n        # e\n        f()\n" + "    g()\n" * 9)
+    assert code.cause().diff == ("- b()", "+ for c in d:", "+     f()", "+ g()", "… 8 more lines")
 
 
 def test_comments_and_brackets_are_no_code(tmp_path):
@@ -37,7 +40,7 @@ def test_comments_and_brackets_are_no_code(tmp_path):
     after = "int a;\n}  // namespace x\nint b;\n#define N 2\nint c;\n"
     changed = change(tmp_path, before, after, "x.hip")
     assert [hunk.is_code for hunk in changed.hunks] == [False, True]
-    assert changed.cause().text == "x.hip changed (+2 -2), line 4: `#define N 2`"
+    assert changed.cause().text == "x.hip:4 changed (+2 -2)"
     python = change(tmp_path, "a = 1\nb = 2\n", "# a\na = 1\n)\nb = 3\n")
     assert [hunk.is_code for hunk in python.hunks] == [False, True]
     assert python.cause().location.line == 4
@@ -61,4 +64,4 @@ def test_binary_new_and_deleted_files_are_causes(tmp_path):
     assert found["gone.py"].text == "gone.py is gone"
     assert found["gone.py"].location is None
     assert found["new.py"].text == "new.py is new"
-    assert (found["less.py"].location.line, found["less.py"].text) == (2, "less.py changed (+0 -1), line 2: `y = 2`")
+    assert (found["less.py"].location.line, found["less.py"].text) == (2, "less.py:2 changed (+0 -1)")

@@ -11,7 +11,7 @@ import pytest
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.formats import junit, markdown, render
+from rocattn_profiling.gate.formats import card, junit, markdown
 from rocattn_profiling.gate.formats import page as gate_view
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.rule import covariates, interim, reasons, suite
@@ -148,7 +148,7 @@ def test_every_form_of_a_verdict_says_why(entry, result_of):
     result = result_of([entry("a", "inconclusive", decision=decision)])
     (case,) = [case for case in ET.fromstring(junit.to_xml(result)).iter("testcase") if case.get("name") == "a"]  # noqa: S314 - our own
     (row,) = gate_view.view(result).rows
-    for shown in (render.text(result), markdown.comment(result), case.find("skipped").get("message"), row.reasons[0]):
+    for shown in (card.text(result), markdown.comment(result), case.find("skipped").get("message"), row.reasons[0]):
         assert "a pass needs more" in shown
         assert "about 9 rounds would decide" in shown
     stored = json.loads(verdict.to_json(result))["entries"][0]["decision"]["undecided"]

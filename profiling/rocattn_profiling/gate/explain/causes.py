@@ -17,6 +17,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate.explain.files import differing_modules, loaded_changes
+from rocattn_profiling.gate.groups import WORSE
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.plugin import plugin_errors
 from rocattn_profiling.gate.verdict import EXACT, Cause, Entry, Location, badness
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.plugin import Plugin
     from rocattn_profiling.gate.sides import Context
 
-WORSE = frozenset({"regression", "failed", "missing"})
 MOST_CALLED = 10
 """Benchmarks that are called once more to see what they load, the worst first; cases of one function share one call."""
 MOST_PROFILED = 3

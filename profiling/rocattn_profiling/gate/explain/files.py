@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import textwrap
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +15,7 @@ from rocattn_profiling.gate.verdict import Cause, Location
 from rocattn_profiling.revisions.git import git
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Loaded
     from rocattn_profiling.gate.sides import Context
@@ -24,7 +25,9 @@ _COMPILED = frozenset({".so", ".pyd"})
 _LEFT_OUT = frozenset({".git", "__pycache__", ".venv", "node_modules", "out", ".asv"})
 _MOST_BYTES = 2_000_000  # a larger file is not a source that a person reads
 _MOST_LINES = 8  # of a file that are listed
-_WIDTH = 88  # of the source text shown
+_WIDTH = 160  # of a changed line
+_LONG = 1000  # characters that are looked at of one: minified files have lines of megabytes
+_MOST_CHANGED = 3  # lines of each side that are shown of one hunk
 
 
 class Hunk(NamedTuple):
@@ -32,13 +35,13 @@ class Hunk(NamedTuple):
 
     Attributes:
         line: The first line that is code, as head numbers it from 1; else the first line.
-        text: Its text; for deleted lines, the text that was there.
+        diff: The changed lines that are code (else all), "-" or "+" in front, without the indentation they share.
         added, removed: Numbers of lines.
         is_code: Whether more than comments, brackets and blank lines changed.
     """
 
     line: int
-    text: str
+    diff: tuple[str, ...]
     added: int
     removed: int
     is_code: bool
@@ -70,8 +73,9 @@ class FileChange:
             added = [number for number in range(k, m) if _is_code(new[number].strip(), native=native)]
             removed = [number for number in range(i, j) if _is_code(old[number].strip(), native=native)]
             line = next(iter(added), k) if m > k else min(k, max(len(new) - 1, 0))
-            text = new[line] if m > k else old[next(iter(removed), i)]
-            hunks.append(Hunk(line + 1, text.strip(), m - k, j - i, bool(added or removed)))
+            before = [old[number] for number in removed or range(i, j)]
+            after = [new[number] for number in added or range(k, m)]
+            hunks.append(Hunk(line + 1, _diff_lines(before, after), m - k, j - i, bool(added or removed)))
         return hunks
 
     def cause(self) -> Cause:
@@ -80,20 +84,31 @@ class FileChange:
             return Cause(kind="source", text=f"{self.path} is gone")
         if not self.before.is_file():
             return Cause(kind="source", text=f"{self.path} is new", location=Location(path=self.path))
-        name = self.path + (f" ({self.old_path} in base)" if self.old_path else "")
+        was = f" ({self.old_path} in base)" if self.old_path else ""
         hunks = [hunk for hunk in self.hunks if hunk.is_code] or self.hunks
         if not hunks:
-            return Cause(kind="source", text=f"{name} differs", location=Location(path=self.path))
+            return Cause(kind="source", text=f"{self.path}{was} differs", location=Location(path=self.path))
         first, others = hunks[0], [str(hunk.line) for hunk in hunks[1:_MOST_LINES]]
         counts = f"+{sum(hunk.added for hunk in self.hunks)} -{sum(hunk.removed for hunk in self.hunks)}"
-        shown = first.text if len(first.text) <= _WIDTH else first.text[: _WIDTH - 1] + "…"
         more = f"; also line{'s' if others[1:] else ''} {', '.join(others)}" if others else ""
         more += ", …" if hunks[_MOST_LINES:] else ""
         return Cause(
             kind="source",
-            text=f"{name} changed ({counts}), line {first.line}: `{shown}`{more}",
+            text=f"{self.path}:{first.line}{was} changed ({counts}){more}",
             location=Location(path=self.path, line=first.line),
+            diff=first.diff,
         )
+
+
+def _diff_lines(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
+    """Return changed lines as a diff shows them, the first few of each side, without their common indentation."""
+    shown = [*before[:_MOST_CHANGED], *after[:_MOST_CHANGED]]
+    marks = [*"-" * len(before[:_MOST_CHANGED]), *"+" * len(after[:_MOST_CHANGED])]
+    plain = textwrap.dedent("\n".join(line[:_LONG].expandtabs(4) for line in shown)).split("\n")
+    cut = (line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…" for line in plain)
+    lines = [f"{mark} {line}".rstrip() for mark, line in zip(marks, cut, strict=True)]
+    left = max(len(before) - _MOST_CHANGED, 0) + max(len(after) - _MOST_CHANGED, 0)
+    return (*lines, f"… {left} more lines") if left else tuple(lines)
 
 
 def _is_code(line: str, *, native: bool) -> bool:

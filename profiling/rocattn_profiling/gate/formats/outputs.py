@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rocattn_profiling.base.files import write_together
 from rocattn_profiling.base.markup import command_data, command_property, plain, terminal
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.formats import junit, markdown, render, sarif
+from rocattn_profiling.gate.formats import card, junit, markdown, render, sarif
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.verdict import Entry, GateResult
 
 FILES: dict[str, Callable[[GateResult], str]] = {
-    "verdict.txt": render.text,
+    "verdict.txt": card.text,
     "comment.md": markdown.comment,
     "junit.xml": junit.to_xml,
     "gate.sarif": sarif.to_sarif,

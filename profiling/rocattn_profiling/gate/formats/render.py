@@ -8,7 +8,7 @@ from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate.verdict import EXACT, ORDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rocattn_profiling.gate.noise_record import NoiseSource
     from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
@@ -17,48 +17,28 @@ _SCALES = {
     "ns": ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")),
     "bytes": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
 }
-SUSPECT = "likely slower: nine in ten of those marked so are"
-_SHOWN_IN_FULL = {"regression", "failed", "missing", "inconclusive", "waived", "broken", "improvement"}
-_BAD = {"regression", "failed", "missing"}
+SUSPECT = "likely slower (nine in ten of those marked so are)"
 _NAME = 160  # characters of a label, as in the comment; the JSON has it whole
-_SENTENCE = 600
+_INDENT = 24  # of a changed line; more says nothing
 MOST_CAUSES = 8
 """Causes shown of one entry; the JSON has all."""
+_WORDS = {
+    "inconclusive": "undecided", "improvement": "improved", "failed": "fails on head", "missing": "missing on head",
+    "unreached": "not reached in time", "broken": "broken on both sides", "ungated": "not judged",
+    "waived": "accepted by a waiver",
+}  # fmt: skip
 
 
-def text(result: GateResult) -> str:
-    """Return the verdict for a terminal or a log."""
-    return "\n".join(_lines(result)) + "\n"
+def word(status: str, metric: str = "") -> str:
+    """Return what a person calls the status of an entry of some metric."""
+    if status == "regression":
+        return "slower" if metric == "time" else "larger" if metric in {"mem", "peakmem", "track"} else "worse"
+    return _WORDS.get(status, status)
 
 
-def _lines(result: GateResult) -> Iterator[str]:
-    yield f"{result.verdict.upper()}: {terminal(result.sentence, _SENTENCE)}"
-    yield f"base {terminal(result.base.title)}"
-    yield f"head {terminal(result.head.title)}"
-    yield f"{counted(result) or 'no benchmarks'} ({result.launches} processes, seed {result.seed})"
-    if result.launches:
-        yield suite_ratio(result)
-    if result.noise is not None:
-        yield terminal(known_beforehand(result.entries, result.noise))
-    yield from (f"problem: {terminal(problem)}" for problem in result.problems)
-    for status in ORDER:
-        entries = [entry for entry in result.entries if entry.status == status]
-        if not entries:
-            continue
-        yield ""
-        if status in _SHOWN_IN_FULL:
-            yield f"{status}:"
-            yield from _broken(entries) if status == "broken" else _each(entries)
-        else:
-            yield f"{status}: {len(entries)}"
-            for entry in entries:
-                yield f"  {_short(entry)}"
-    if notes := result.remarks:
-        yield ""
-        yield from (f"note: {terminal(note)}" for note in notes)
-    if result.again and any(entry.status in _BAD for entry in result.entries):
-        yield ""
-        yield f"again: {terminal(result.again, _SENTENCE)} (--bench REGEX measures one alone)"
+def headline(result: GateResult) -> str:
+    """Return the verdict's word in capitals."""
+    return "UNDECIDED" if result.verdict == "inconclusive" else result.verdict.upper()
 
 
 def suite_ratio(result: GateResult) -> str:
@@ -88,22 +68,12 @@ def span(numbers: Sequence[int]) -> str:
 
 def counted(result: GateResult) -> str:
     """Return how many entries there are of each status, worst first."""
-    return ", ".join(f"{result.counts[status]} {status}" for status in ORDER if result.counts.get(status))
+    return ", ".join(_counted(status, number) for status in ORDER if (number := result.counts.get(status, 0)))
 
 
-def _each(entries: Sequence[Entry]) -> Iterator[str]:
-    for entry in entries:
-        yield from entry_lines(entry)
-
-
-def _broken(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield the lines of broken entries, those with the same reason in one group."""
-    groups: dict[tuple[str, ...], list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(tuple(entry_lines(entry))[1:], []).append(entry)
-    for lines, alike in groups.items():
-        yield from (f"  {_name(entry)}" for entry in alike)
-        yield from lines
+def _counted(status: str, number: int) -> str:
+    noun = status in {"regression", "improvement"}
+    return f"{number} {'undecided' if status == 'inconclusive' else status}{'s' if noun and number > 1 else ''}"
 
 
 def entry_lines(entry: Entry) -> Iterator[str]:
@@ -140,6 +110,11 @@ def reasons(entry: Entry) -> list[str]:
     return [reason for reason in dict.fromkeys([*decision, entry.reason]) if reason]
 
 
+def own_reasons(entry: Entry) -> list[str]:
+    """Return what a reader must know of an entry that is worse besides its numbers: an error, or a broken ceiling."""
+    return [entry.reason] if entry.reason else []
+
+
 def why(entry: Entry) -> str:
     """Return the reasons of an entry and its likeliest cause, where there is room for one line."""
     first = [f"{cause.kind}: {cause.text}" for cause in entry.causes[:1]] if entry.metric not in EXACT else []
@@ -155,11 +130,11 @@ def where(cause: Cause) -> str:
     return "" if name in cause.text else place
 
 
-def _short(entry: Entry) -> str:
-    numbers = change(entry)
-    if numbers:
-        return f"{terminal(numbers)}  {_name(entry)}"
-    return f"{_name(entry)}{': ' + terminal(entry.reason) if entry.reason else ''}"
+def diff_line(line: str, escape: Callable[[str], str]) -> str:
+    """Return a line of a cause's diff, made harmless by a function that keeps no indentation, with it."""
+    mark, rest = line[:1], line[1:]
+    indent = len(rest) - len(rest.lstrip(" "))
+    return f"{mark}{' ' * min(indent, _INDENT)}{escape(rest)}"
 
 
 def change(entry: Entry) -> str:

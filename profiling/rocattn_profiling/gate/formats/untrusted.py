@@ -15,6 +15,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.files import open_regular
 from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.result import worst_first
 from rocattn_profiling.gate.verdict import Cause, Entry, GateResult, SideFacts
 
@@ -62,15 +63,16 @@ def _concluded(result: GateResult) -> GateResult:
     """Return a verdict concluded anew from its entries."""
     entries = sorted((_checked(entry) for entry in result.entries), key=worst_first)
     invalid = _INVALID if result.invalid else ""
-    overall, sentence = verdict.conclude(entries, invalid, result.problems)
+    overall, sentence = conclude(entries, invalid, result.problems, tolerance=result.policy.tolerance)
     sides = [side.revision for side in (result.base, result.head)]
     shas = [revision.sha[:12] for revision in sides if revision is not None and not revision.dirty]
     quick = " --quick" if result.quick else ""
     again = f"rocattn gate run --base {shas[0]} --head {shas[1]}{quick}" if len(shas) == len(sides) else ""
     counts = verdict.counts_of(entries)
     return msgspec.structs.replace(
-        result, verdict=overall, sentence=sentence, invalid=invalid, again=again, counts=counts, entries=entries
-    )
+        result, verdict=overall, sentence=sentence, invalid=invalid, again=again, counts=counts, entries=entries,
+        patterns=[],
+    )  # fmt: skip
 
 
 def _checked(entry: Entry) -> Entry:

@@ -157,6 +157,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         rounds_used: Launches a side that the verdict rests on.
         reason: Why, in plain words.
         undecided: Why an inconclusive pair is not decided, and what would decide it; None for any other.
+        rounds_needed: About how many rounds would decide an inconclusive pair; 0 where more rounds alone would not.
     """
 
     id: str
@@ -168,6 +169,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     rounds_used: Count = 0
     reason: str = ""
     undecided: Reason | None = None
+    rounds_needed: Count = 0
 
     @property
     def has_ratio(self) -> bool:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocattn_profiling.base.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rocattn_profiling.gate.rule.interim import Guard, Interim, Steps
     from rocattn_profiling.gate.rule.policy import Policy
 
@@ -36,6 +38,13 @@ GUARDS: dict[Guard, tuple[str, str]] = {
     "clock": ("the GPU's cycles do not bear it out", "fix the GPU's clock, or measure more rounds"),
 }  # fmt: skip
 """Guard -> why it leaves a pair undecided, and what would decide it."""
+_SHARED = {
+    "few_rounds": "so few rounds can neither show nor rule out a change as large as the tolerance",
+    "noise": "their launches differ too much from each other",
+    "many_benchmarks": "a change would be proven if each were measured alone, but not among so many",
+    "few_launches": "too few launches to tell anything from noise",
+}
+"""Code -> the words for several benchmarks, where each one's own words have numbers."""
 _TOO_SMALL: frozenset[Guard] = frozenset({"small", "floor"})  # such a change is real, and may still pass
 _LASTING: frozenset[Guard] = frozenset({"wall_time", "fixed_work", "slow_spells"})  # more launches do not lift them
 
@@ -150,6 +159,22 @@ def _too_noisy(interim: Interim, policy: Policy, rounds: int, limits: Limits, p_
 
 def _percent(p: float) -> str:
     return f"{100 * min(p, 1.0):.3g} %"
+
+
+def shared(reasons: Sequence[Reason], rounds: Sequence[int]) -> Reason:
+    """Return the reason of several undecided benchmarks, with a remedy for all of them.
+
+    Args:
+        reasons: Theirs, of one code.
+        rounds: How many would decide each, fewest first; 0 if that is not known.
+    """
+    first = reasons[0]
+    if len(set(reasons)) == 1:
+        return first
+    half, most = rounds[(len(rounds) - 1) // 2], rounds[-1]
+    some = f"{half} rounds would decide half of them, {most} all" if half < most else f"{most} rounds would decide"
+    remedy = f"about {some}, if the noise stays the same" if rounds[0] else first.remedy
+    return Reason(first.code, _SHARED.get(first.code, first.text), remedy)
 
 
 def launches_needed(interim: Interim, policy: Policy, rounds: int, limits: Limits) -> int | None:

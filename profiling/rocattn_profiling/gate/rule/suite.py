@@ -215,7 +215,11 @@ class _Benchmark:
             "p": min(1.0, self.p_improvement if interim.change.shift < 0 else self.p_regression),
         }
         if not self.verdict:
-            why = interim.excuse or reasons.undecided(interim, self.policy, self.rounds, self._limits(interim))
+            limits = self._limits(interim)
+            why = interim.excuse or reasons.undecided(interim, self.policy, self.rounds, limits)
+            if why.code == "few_rounds":
+                needed = reasons.launches_needed(interim, self.policy, self.rounds, limits)
+                numbers["rounds_needed"] = needed or 0
             return self._inconclusive(why, reasons.inconclusive(interim, why), **numbers)
         reason = reasons.decided(self.verdict, interim, self.policy)
         if invalid and self.verdict in {"regression", "improvement"}:

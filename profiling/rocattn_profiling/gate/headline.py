@@ -1,0 +1,115 @@
+"""The headline: what all entries of a session add up to, as a verdict and one sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.markup import plain
+from rocattn_profiling.gate.groups import causes_known
+from rocattn_profiling.gate.verdict import EXACT, JUDGED, ORDER, badness
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rocattn_profiling.gate.verdict import Entry, Overall, Status
+
+_NAME = 200  # characters of a label
+_LARGER = frozenset({"mem", "peakmem", "track"})
+
+
+def conclude(
+    entries: Sequence[Entry], invalid: str, problems: Sequence[str] = (), *, tolerance: float
+) -> tuple[Overall, str]:
+    """Return the overall verdict and its sentence. A gate that measured nothing never passes.
+
+    Args:
+        entries: Every benchmark and exact metric, waivers applied.
+        invalid: Why the session as a whole does not count; empty if it does.
+        problems: Why the gate fails besides its verdicts.
+        tolerance: Of the run, as a fraction.
+    """
+    count = {status: sum(entry.status == status for entry in entries) for status in ORDER}
+    lost = [entry for entry in entries if entry.status in {"failed", "missing"}]
+    # A proven regression is the stronger statement; its sentence also counts what could not be measured.
+    if worse := [entry for entry in entries if entry.status == "regression"]:
+        return "regression", _worse(worse, entries, lost, problems)
+    if unmeasured := _unmeasured(entries, lost, count, tolerance):
+        return "not measured", unmeasured
+    if problems:
+        more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
+        return "problem", f"No regression, but the waivers do not hold: {problems[0].rstrip('.')}{more}"
+    if invalid:
+        return "inconclusive", f"The session does not count: {invalid}"
+    return _better(entries, count, tolerance)
+
+
+def _unmeasured(entries: Sequence[Entry], lost: Sequence[Entry], count: dict[Status, int], tolerance: float) -> str:
+    """Return the sentence of a verdict that lacks benchmarks it should have; empty if it has them."""
+    if lost:
+        why = f": {lost[0].reason.rstrip('.')}" if lost[0].reason else ""
+        return f"{_count(len(lost), 'benchmark')} did not run on head: {plain(lost[0].label, _NAME)}{why}"
+    if nothing := _nothing_judged(entries, count):
+        return nothing
+    if count["unreached"]:
+        return f"{_better(entries, count, tolerance)[1]}; {count['unreached']} not reached in time"
+    return ""
+
+
+def _better(entries: Sequence[Entry], count: dict[Status, int], tolerance: float) -> tuple[Overall, str]:
+    """Conclude when nothing is worse: a pass where most are decided and no open one is likely slower."""
+    judged, left = sum(count[status] for status in JUDGED), count["inconclusive"]
+    suspects = sum(entry.suspect for entry in entries if entry.status == "inconclusive")
+    parts = [_within(entries, count["pass"], judged, tolerance)]
+    parts += [f"{count['improvement']} improved"] if count["improvement"] else []
+    sentence = ", ".join(parts)
+    sentence += f"; {left} undecided" if left else ""
+    sentence += f", {'' if suspects == left else f'{suspects} of them '}likely slower" if suspects else ""
+    sentence += f"; {count['waived']} waived" if count["waived"] else ""
+    return ("inconclusive" if suspects or (2 * left >= judged and left) else "pass"), sentence
+
+
+def _within(entries: Sequence[Entry], passed: int, judged: int, tolerance: float) -> str:
+    """Return how many pass, and what that means for them."""
+    exact = any(entry.metric in EXACT for entry in entries)
+    noun = "result" if exact else "benchmark"
+    what = "no worse" if exact else "within their tolerance" if any(e.rule for e in entries) else ""
+    what = what or f"within {100 * tolerance:g} %"
+    if passed == judged:
+        return f"all {judged} {noun}s are {what}" if judged > 1 else f"1 {noun} is {what}"
+    return f"{passed} of {_count(judged, noun)} {what}"
+
+
+def _worse(worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], problems: Sequence[str]) -> str:
+    judged = sum(entry.status in JUDGED for entry in entries)
+    noun = "result" if any(entry.metric in EXACT for entry in entries) else "benchmark"
+    metrics = {entry.metric for entry in worse}
+    how = "slower" if metrics == {"time"} else "larger" if metrics <= _LARGER else "worse"
+    first = max(worse, key=badness).decision
+    if first is not None and first.has_ratio:
+        most = (first.ratio - 1) * 100
+        how += f" by {'up to ' if len(worse) > 1 else ''}{most:.{0 if most >= 10 else 1}f} %"
+    causes = causes_known(entries)
+    known = _count(causes, "cause") if causes else "cause not found"
+    beside = [f"{len(lost)} could not be measured on head"] if lost else []
+    unreached = sum(entry.status == "unreached" for entry in entries)
+    beside += [f"{unreached} not reached in time"] if unreached else []
+    beside += [f"{_count(len(problems), 'waiver')} did not hold"] if problems else []
+    more = f"; {', '.join(beside)}" if beside else ""
+    return f"{len(worse)} of {_count(judged, noun)} {'is' if len(worse) == 1 else 'are'} {how} ({known}){more}"
+
+
+def _nothing_judged(entries: Sequence[Entry], count: dict[Status, int]) -> str:
+    """Return the sentence of a verdict that judged nothing; empty if something was judged."""
+    # Unchanged machine code does not stand in for benchmarks that did not run.
+    timed = [entry for entry in entries if entry.metric not in EXACT and entry.status != "removed"]
+    if any(entry.status in JUDGED for entry in timed or entries):
+        return ""
+    if count["unreached"]:
+        return f"nothing was decided: {_count(count['unreached'], 'benchmark')} not reached in time"
+    if aside := [f"{count[status]} {status}" for status in ("waived", "ungated") if count[status]]:
+        return f"nothing was judged: {', '.join(aside)}, and no other benchmark ran on both sides"
+    return "nothing was compared: no benchmark ran on both sides"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

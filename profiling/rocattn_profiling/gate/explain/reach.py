@@ -1,0 +1,256 @@
+"""Which benchmarks can run code that differs, read off the sources before anything has run.
+
+Files say little: one import often loads a whole package. Here functions are compared, and a benchmark is as far from a
+change as the calls between them, by name: `a()` may call any function named `a`. Names that are looked up in strings
+are not followed, so a distance orders benchmarks and decides nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections import defaultdict, deque
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rocattn_profiling.asv.launch import Case
+    from rocattn_profiling.gate.explain.files import FileChange
+
+SETUP_CALLS = 1
+"""Calls that a set-up counts as: it prepares what is timed, and is not timed itself."""
+_SETUPS = ("setup", "setup_cache")
+_LEFT_OUT = frozenset({"__pycache__", "node_modules", "out", "build", "dist", "tests", "test", "doc", "docs"})
+_INERT = frozenset({".md", ".rst", ".txt", ".lock", ".png", ".svg", ".yml", ".yaml"})
+_MOST_BYTES = 2_000_000  # a larger file is generated
+
+
+class SourceDefinitions(NamedTuple):
+    """The definitions of a source file.
+
+    Attributes:
+        functions: "Class.method" or "function" -> its syntax tree as text; inner functions are part of their outer one.
+        statements: Name that a statement outside of functions defines -> the trees of those statements. The name is ""
+            where a statement defines none.
+    """
+
+    functions: dict[str, str]
+    statements: dict[str, str]
+
+
+class SourceDifference(NamedTuple):
+    """What differs in one Python file.
+
+    Attributes:
+        functions: "Class.method" or "function", on either side.
+        names: What statements outside of functions define that differ.
+        anything: Whether a statement differs that defines no name, so that every user of the file may be affected.
+    """
+
+    functions: frozenset[str]
+    names: frozenset[str]
+    anything: bool
+
+
+def difference(change: FileChange) -> SourceDifference | None:
+    """Return what differs in a changed Python file besides comments, docstrings and layout.
+
+    Returns:
+        None where nothing can be said: no Python, or it does not parse.
+    """
+    if not change.path.endswith(".py"):
+        return None
+    before, after = (_definitions(path) for path in (change.before, change.after))
+    if before is None or after is None:
+        return None
+    functions, statements = (
+        frozenset(name for name in {*old, *new} if old.get(name) != new.get(name))
+        for old, new in zip(before, after, strict=True)
+    )
+    return SourceDifference(functions, statements - {""}, "" in statements)
+
+
+def _definitions(path: Path) -> SourceDefinitions | None:
+    if not path.is_file():
+        return SourceDefinitions({}, {})
+    tree = _parsed(path)
+    if tree is None:
+        return None
+    functions: dict[str, str] = {}
+    statements: dict[str, str] = defaultdict(str)
+    for prefix, node in _walked(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions[prefix + node.name] = functions.get(prefix + node.name, "") + _dumped(node)
+        elif not _is_docstring(node):
+            for name in _defined(node) or [""]:
+                statements[name] += _dumped(node)
+    return SourceDefinitions(functions, dict(statements))
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    try:
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _walked(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, ast.stmt]]:
+    """Yield the statements outside of functions, each with the classes that it is in; a class by its own lines."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            head = ast.ClassDef(node.name, node.bases, node.keywords, [], node.decorator_list)
+            yield prefix, ast.copy_location(head, node)
+            yield from _walked(node, f"{prefix}{node.name}.")
+        else:
+            yield prefix, node
+
+
+def _dumped(node: ast.stmt) -> str:
+    """Return a syntax tree as text, without docstrings and places."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and inner.body:
+            inner.body = [each for each in inner.body if not _is_docstring(each)]
+    return ast.dump(node)
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    """Return the names that a statement defines; empty for one that only does something."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        parts = [part for target in targets for part in ast.walk(target)]
+        return [part.id for part in parts if isinstance(part, ast.Name)]
+    return []
+
+
+def distances(
+    changes: Iterable[FileChange], tree: Path, suite: Path, cases: Sequence[Case]
+) -> dict[str, int | None] | None:
+    """Return how many calls lie between each benchmark and the nearest function that differs.
+
+    Args:
+        changes: The files that differ between the sides, without the suite's.
+        tree: Head's checkout.
+        suite: Head's benchmark folder.
+        cases: The benchmarks.
+
+    Returns:
+        Label -> 1 for a benchmark that calls such a function itself, 2 through another one, and so on; None where no
+        path is known. None in all where a file differs of which names say nothing: compiled sources, data, settings.
+    """
+    changed: set[str] = set()
+    for change in changes:
+        if Path(change.path).suffix in _INERT or _LEFT_OUT & set(Path(change.path).parts[:-1]):
+            continue
+        differing = difference(change)
+        if differing is None or differing.anything:
+            return None
+        changed |= differing.names | {_callable(name) for name in differing.functions}
+    graph = _Graph()
+    for path in _sources(tree):
+        graph.add(path)
+    for path in suite.rglob("*.py"):
+        graph.add(path)
+    far = graph.distances(changed)
+    calls: dict[str, int | None] = {}
+    for case in cases:
+        name = case.benchmark.name
+        if name not in calls:
+            calls[name] = _nearest(suite, name, far)
+    return {case.label: calls[case.benchmark.name] for case in cases}
+
+
+def _callable(function: str) -> str:
+    """Return the name that a function is called by: of ``Class.__init__`` and its like, the class."""
+    owner, _, name = function.rpartition(".")
+    return owner.rpartition(".")[2] if owner and name.startswith("__") and name.endswith("__") else name
+
+
+def _sources(tree: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(tree):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith(".")]
+        for name in names:
+            path = Path(folder, name)
+            if name.endswith(".py") and path.stat().st_size <= _MOST_BYTES:
+                yield path
+
+
+class _Graph:
+    """Which names use which, over a project's sources."""
+
+    def __init__(self) -> None:
+        self._users: dict[str, set[str]] = defaultdict(set)
+
+    def add(self, path: Path) -> None:
+        """Read a file."""
+        tree = _parsed(path)
+        if tree is None:
+            return
+        for prefix, node in _walked(tree):
+            used = set(_used(node))
+            names = _defined(node)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names = [_callable(prefix + node.name)]
+            for name in names:
+                for each in used - {name}:
+                    self._users[each].add(name)
+
+    def distances(self, changed: Iterable[str]) -> dict[str, int]:
+        """Return name -> calls from it to the nearest of some names, which are 0 away themselves."""
+        far = dict.fromkeys(changed, 0)
+        queue = deque(far)
+        while queue:
+            name = queue.popleft()
+            for user in self._users.get(name, ()):
+                if user not in far:
+                    far[user] = far[name] + 1
+                    queue.append(user)
+        return far
+
+
+def _used(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a piece of code mentions."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.Attribute):
+            yield part.attr
+        elif isinstance(part, ast.alias):
+            yield part.name.rpartition(".")[2]
+
+
+def _nearest(suite: Path, benchmark: str, far: Mapping[str, int]) -> int | None:
+    """Return the calls between a benchmark ("module.Class.time_x" or "module.time_x") and the nearest change."""
+    module, owner, name = _located(suite, benchmark)
+    tree = _parsed(module) if module else None
+    if tree is None:
+        return None
+    numbers = []
+    for prefix, node in _walked(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or prefix.rstrip(".") not in {owner, ""}:
+            continue
+        own = prefix.rstrip(".") == owner and node.name == name
+        if own or node.name in _SETUPS:
+            extra = 1 if own else 1 + SETUP_CALLS
+            numbers += [far[used] + extra for used in _used(node) if used in far]
+    return min(numbers, default=None)
+
+
+def _located(suite: Path, benchmark: str) -> tuple[Path | None, str, str]:
+    """Return the file of a benchmark, its class or "", and its function."""
+    words = benchmark.split(".")
+    for end in range(len(words) - 1, 0, -1):
+        path = suite.joinpath(*words[:end])
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.is_file():
+                return file, ".".join(words[end:-1]), words[-1]
+    return None, "", words[-1]

@@ -1,0 +1,134 @@
+"""How far benchmarks are from a change, by the names that their sources call."""
+
+import pytest
+
+from rocattn_profiling.asv.launch import Benchmark, Case
+from rocattn_profiling.gate.explain.files import FileChange
+from rocattn_profiling.gate.explain.reach import difference, distances
+
+LIBRARY = """
+\"\"\"A library.\"\"\"
+from functools import lru_cache
+
+LIMIT = 3
+
+
+def inner(x):
+    \"\"\"Return.\"\"\"
+    return x + 1
+
+
+def outer(x):
+    return inner(x)
+
+
+class Thing:
+    SIZE = 4
+
+    def __init__(self):
+        self.x = LIMIT
+
+    def method(self):
+        return outer(self.x)
+
+
+def apart():
+    return 0
+"""
+SUITE = """
+import library
+
+
+class Suite:
+    def setup(self):
+        self.x = library.apart()
+
+    def time_inner(self):
+        library.inner(1)
+
+    def time_outer(self):
+        library.outer(1)
+
+    def time_method(self):
+        self.thing.method()
+
+
+def time_new():
+    library.Thing()
+
+
+def time_nothing():
+    pass
+"""
+
+
+@pytest.fixture
+def trees(tmp_path):
+    """Two checkouts of a library with a suite."""
+    for side in ("base", "head"):
+        (tmp_path / side / "suite").mkdir(parents=True)
+        (tmp_path / side / "library.py").write_text(LIBRARY)
+        (tmp_path / side / "suite/bench.py").write_text(SUITE)
+    return tmp_path
+
+
+def changed(trees, old, new, path="library.py"):
+    """Plant a change on head."""
+    before, after = trees / "base" / path, trees / "head" / path
+    text = after.read_text()
+    assert old in text
+    after.write_text(text.replace(old, new))
+    return FileChange(path, before, after)
+
+
+def by_name(trees, *changes):
+    """Distances by the benchmark's last name."""
+    names = ["Suite.time_inner", "Suite.time_outer", "Suite.time_method", "time_new", "time_nothing"]
+    benchmarks = [
+        Benchmark(name=f"bench.{name}", type="time", unit="s", version="", params=[], param_names=[]) for name in names
+    ]
+    cases = [Case(benchmark=benchmark, param=None, label=benchmark.name) for benchmark in benchmarks]
+    calls = distances(changes, trees / "head", trees / "head/suite", cases)
+    return calls and {label.rpartition(".")[2]: number for label, number in calls.items()}
+
+
+def test_a_benchmark_is_as_far_as_the_calls_between(trees):
+    """A set-up counts as one call more; what calls nothing that differs has no distance."""
+    change = changed(trees, "return x + 1", "return x + 1.0")
+    assert difference(change).functions == {"inner"}
+    assert by_name(trees, change) == {
+        "time_inner": 1, "time_outer": 2, "time_method": 3, "time_new": None, "time_nothing": None,
+    }  # fmt: skip
+    apart = changed(trees, "return 0", "return 1")
+    assert by_name(trees, apart) == {
+        "time_inner": 1, "time_outer": 2, "time_method": 2, "time_new": None, "time_nothing": None,
+    }  # fmt: skip
+
+
+def test_constants_and_constructors_are_followed(trees):
+    """`Thing()` calls ``Thing.__init__``, which reads the constant."""
+    assert by_name(trees, changed(trees, "LIMIT = 3", "LIMIT = 4"))["time_new"] == 2
+    change = changed(trees, "self.x = LIMIT", "self.x = LIMIT + 1")
+    assert difference(change).functions == {"Thing.__init__"}
+
+
+def test_comments_docstrings_and_moved_lines_are_no_difference(trees):
+    """Neither is a file of tests or documentation."""
+    change = changed(trees, "Return.", "Return more.\n\n    And more.")
+    assert not any(difference(change))
+    change = changed(trees, "def outer(x):", "# words\ndef outer(x):  # more")
+    assert not any(difference(change))
+    (trees / "head/tests").mkdir()
+    (trees / "head/tests/test_x.py").write_text("x = 1\n")
+    new = FileChange("tests/test_x.py", trees / "base/tests/test_x.py", trees / "head/tests/test_x.py")
+    assert set(by_name(trees, new, change).values()) == {None}
+
+
+@pytest.mark.parametrize("text", ["print(1)\n", "def broken(:\n"])
+def test_where_names_say_nothing_there_are_no_distances(trees, text):
+    """A statement that only does something, or a file that does not parse."""
+    change = changed(trees, "LIMIT = 3\n", f"LIMIT = 3\n{text}")
+    assert by_name(trees, change) is None
+    native = FileChange("x.c", trees / "base/x.c", trees / "head/x.c")
+    assert difference(native) is None
+    assert by_name(trees, native) is None

@@ -339,3 +339,54 @@ def thin(values: Sequence[float | None], most: int, keep: Collection[int] = ()) 
         if not known[start:end].all():
             kept.update([i for i in range(start, end) if values[i] is None][:1])
     return sorted(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text in a chart: its place (of the base line), its anchor and its colour."""
+
+    text: str
+    colour: int
+    x: float
+    y: float
+    anchor: str
+
+
+LETTER = 0.64
+"""Width of a character of the page's font, bold, in its size; most are narrower."""
+
+
+def place_labels(
+    wanted: Sequence[tuple[str, int, Sequence[tuple[float, float, str]]]],
+    taken: Sequence[tuple[float, float, float, float]],
+    frame: tuple[float, float, float, float],
+    font: float,
+) -> list[Label]:
+    """Place texts so that none overlaps another, leaves the frame or covers what is taken; others are left out.
+
+    Args:
+        wanted: Text, colour and the places to try in order, each (x, y of the base line, anchor).
+        taken: Boxes to keep free: left, top, right, bottom.
+        frame: The box to stay in.
+        font: The size of the text.
+    """
+    boxes, labels = list(taken), []
+    for text, colour, places in wanted:
+        for x, y, anchor in places:
+            box = _box(text, x, y, anchor, font)
+            inside = box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] and box[3] <= frame[3]
+            if inside and not any(_overlap(box, other) for other in boxes):
+                boxes.append(box)
+                labels.append(Label(text, colour, round(x, 1), round(y, 1), anchor))
+                break
+    return labels
+
+
+def _box(text: str, x: float, y: float, anchor: str, font: float) -> tuple[float, float, float, float]:
+    width = LETTER * font * len(text)
+    left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
+    return left, y - 0.85 * font, left + width, y + 0.25 * font
+
+
+def _overlap(box: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]

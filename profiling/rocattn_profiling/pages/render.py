@@ -90,11 +90,11 @@ def shorten(text: str, most: int = 90) -> str:
 
 
 def breakable(text: str) -> Markup:
-    """Return escaped text that may break after dots and underscores: benchmark names are long."""
+    """Return escaped text that may break where a name has a joint: benchmarks' and kernels' names are long."""
     from markupsafe import Markup, escape
 
-    # Entities hold neither of the two characters, so nothing escaped is torn.
-    return Markup(re.sub(r"([._])(?=\w)", r"\1<wbr>", str(escape(text))))  # noqa: S704 - escaped in the same line
+    # Entities hold none of these characters but their own end, so nothing escaped is torn.
+    return Markup(re.sub(r"(\.|_+|,|::|\w\(|\w&lt;)(?=[\w&(…])", r"\1<wbr>", str(escape(text))))  # noqa: S704 - escaped here
 
 
 def escape_markdown(text: str) -> str:

@@ -6,24 +6,42 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.pages.render import markdown_text, shorten, standalone
+from rocattn_profiling.pages.render import add_filters, count, markdown_text, shorten, standalone
 from rocattn_profiling.profile.ingest.table import NO_PROCESS
 from rocattn_profiling.profile.metrics.definitions import definitions
 from rocattn_profiling.profile.report import hot_spots
-from rocattn_profiling.profile.report.roofline import Roofline, roofline
+from rocattn_profiling.profile.report.memory_chart import memory_chart
+from rocattn_profiling.profile.report.roofline import hierarchical, of_gpu
+from rocattn_profiling.profile.report.speed_of_light import rate_text, speed_of_light
 from rocattn_profiling.profile.report.summary import changes, summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from rocattn_profiling.base.reasons import Reason
     from rocattn_profiling.profile.ingest.table import Profile
     from rocattn_profiling.profile.metrics.aggregate import MetricValue
     from rocattn_profiling.profile.metrics.devices import Device
     from rocattn_profiling.profile.report.compare import KernelPair
+    from rocattn_profiling.profile.report.findings import KernelFinding
+    from rocattn_profiling.profile.report.memory_chart import MemoryChart
     from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
+    from rocattn_profiling.profile.report.roofline import Roofline
+    from rocattn_profiling.profile.report.speed_of_light import SpeedBar
 
 
 KERNELS = 200
+LISTED_KERNELS = 10
+"""Rows of the first table; the others are unfolded on demand."""
+PICTURED = 10
+"""Kernels with a roofline and a memory chart: those of the most time."""
+WORTH_SAYING = 0.5
+"""Percent from which a stall is named."""
+STALLS = {
+    "waiting_pct": "waves waiting", "issue_waiting_pct": "ready, but another wave issued",
+    "wave_slots_full_pct": "held back by wave slots", "vgprs_full_pct": "by VGPRs", "sgprs_full_pct": "by SGPRs",
+    "lds_full_pct": "by LDS", "barriers_full_pct": "by barriers",
+}  # fmt: skip
 FINDINGS = 25
 HOT = 12
 MARKDOWN_KERNELS = 15
@@ -41,13 +59,34 @@ MOST_EVENTS = 200_000
 
 @dataclass(frozen=True)
 class Shown:
-    """One kernel on the page: its number, its shortened name, its metrics by group, all remarks."""
+    """One kernel on the page.
+
+    Attributes:
+        number: Its number in all tables.
+        short: Its shortened name.
+        kernel: The kernel.
+        groups: Its metrics by group.
+        remarks: All flags of its metrics.
+        bars: How near it is to each limit; empty in a report per dispatch.
+        gain: Upper bound of what its verdict's finding would gain, in words; "" if there is none.
+        causes: The findings that are not its verdict.
+        stalls: What its waves waited for, and the shares in percent.
+        commands: What to run next.
+        roofline, chart: Pictures; of kernels that took less time None.
+    """
 
     number: int
     short: str
     kernel: KernelProfile
     groups: list[tuple[str, list[MetricValue]]]
     remarks: list[str]
+    bars: list[SpeedBar]
+    gain: str
+    causes: list[KernelFinding]
+    stalls: list[tuple[str, float]]
+    commands: list[str]
+    roofline: Roofline | Reason | None
+    chart: MemoryChart | None
 
 
 @dataclass(frozen=True)
@@ -67,24 +106,56 @@ def profile_html(report: ProfileReport, made_ms: int, pairs: list[KernelPair] | 
         made_ms: When, in milliseconds since 1970.
         pairs: The comparison with an earlier profile.
     """
-    shown = [_shown(number, kernel) for number, kernel in enumerate(report.kernels[:KERNELS], 1)]
+    add_filters({"rate": rate_text})
+    shown = _shown(report)
     number_of = {id(each.kernel): each.number for each in shown}
     findings = [(number_of[id(kernel)], finding) for kernel, finding in report.findings if id(kernel) in number_of]
+    title, facts = heading(report)
     return standalone(
-        "profile.html.j2", "Profile", made_ms, report=report, shown=shown, findings=findings[:FINDINGS],
+        "profile.html.j2", title, made_ms, report=report, facts=facts, shown=shown, findings=findings[:FINDINGS],
         more_findings=max(len(findings) - FINDINGS, 0), more_kernels=max(len(report.kernels) - KERNELS, 0),
-        rooflines=_rooflines(report, shown), formulas=_formulas(report), columns=_columns(report), listed=LISTED,
+        listed_kernels=LISTED_KERNELS, rooflines=_rooflines(report, shown), formulas=_formulas(report), listed=LISTED,
         missing=_missing(report), pairs=pairs, summary=summarise(report),
         changed=changes(report, pairs) if pairs is not None else [], hot=report.hot_spots[:HOT], hot_spots=hot_spots,
     )  # fmt: skip
 
 
+def heading(report: ProfileReport) -> tuple[str, list[str]]:
+    """Return the title (the workload and its GPU), and the tool, its release, the date and the size of a profile."""
+    system = list(report.profile.system.values())
+
+    def said(*names: str) -> list[str]:
+        texts = (" ".join(facts.get(name, "").split()) for facts in system for name in names)
+        return list(dict.fromkeys(filter(None, texts)))
+
+    commands = said("command") or said("workload_name")
+    more = f" and {len(commands) - 1} more" if len(commands) > 1 else ""
+    title = f"Profile of {shorten(commands[0])}{more}" if commands else "Profile"
+    gpus = [
+        device.name if device.arch == device.name else f"{device.name} ({device.arch})" for device in report.devices
+    ]
+    sources = report.profile.provenance
+    tools = dict.fromkeys((each.tool, each.version) for each in sources if each.tool and each.version)
+    tools = tools or dict.fromkeys((each.tool, "") for each in sources if each.tool)
+    releases = dict.fromkeys(each.rocm for each in sources if each.rocm)
+    launches = sum(kernel.launches for kernel in report.kernels)
+    kernels = count(len(report.kernels), "kernel") if report.per == "kernel" else ""
+    facts = [
+        ", ".join(gpus) or "GPU not named by any file", ", ".join(" ".join(each).strip() for each in tools),
+        f"ROCm {', '.join(releases)}" if releases else "", ", ".join(said("timestamp", "date")[:2]), kernels,
+        count(launches, "launch", "launches"), count(len(sources), "file"),
+    ]  # fmt: skip
+    return f"{title}{' on ' + ', '.join(each.name for each in report.devices) if gpus else ''}", list(
+        filter(None, facts)
+    )
+
+
 def profile_markdown(report: ProfileReport, pairs: list[KernelPair] | None = None) -> str:
     """Return the report as Markdown short enough for a comment."""
-    shown = [_shown(number, kernel) for number, kernel in enumerate(report.kernels, 1)]
-    number_of = {id(each.kernel): each.number for each in shown}
+    number_of = {id(kernel): number for number, kernel in enumerate(report.kernels, 1)}
     return markdown_text(
-        "profile.md.j2", report=report, shown=shown[:MARKDOWN_KERNELS], more=max(len(shown) - MARKDOWN_KERNELS, 0),
+        "profile.md.j2", report=report, shown=list(enumerate(report.kernels[:MARKDOWN_KERNELS], 1)),
+        more=max(len(report.kernels) - MARKDOWN_KERNELS, 0),
         findings=[(number_of[id(kernel)], finding) for kernel, finding in report.findings][:MARKDOWN_FINDINGS],
         columns=_columns(report), missing=_missing(report), pairs=pairs, limit=MARKDOWN_KERNELS,
         summary=summarise(report), changed=changes(report, pairs) if pairs is not None else [],
@@ -92,22 +163,45 @@ def profile_markdown(report: ProfileReport, pairs: list[KernelPair] | None = Non
     )  # fmt: skip
 
 
-def _shown(number: int, kernel: KernelProfile) -> Shown:
+def _shown(report: ProfileReport) -> list[Shown]:
+    counted = dict.fromkeys(report.profile.counters["counter"].unique())
+    return [
+        _of_kernel(number, kernel, report, counted, is_pictured=number <= PICTURED)
+        for number, kernel in enumerate(report.kernels[:KERNELS], 1)
+    ]
+
+
+def _of_kernel(
+    number: int, kernel: KernelProfile, report: ProfileReport, counted: Mapping[str, object], *, is_pictured: bool
+) -> Shown:
     group_of = {metric.key: metric.group for metric in definitions().metrics}
     groups = [
         (title, [value for key, value in kernel.values.items() if group_of[key] == group])
         for group, title in GROUPS.items()
     ]
     remarks = list(dict.fromkeys(flag for _, values in groups for value in values for flag in value.flags))
-    return Shown(number, shorten(kernel.name), kernel, [(title, values) for title, values in groups if values], remarks)
+    bars = speed_of_light(kernel, counted) if kernel.bounds else []
+    verdict = kernel.verdict
+    gain = next((each.gain_text for each in kernel.findings if verdict and each.key == verdict.finding), "")
+    remedies = [verdict.remedy] if verdict and verdict.remedy else [bar.missing.remedy for bar in bars if bar.missing]
+    known = [(text, value.value or 0.0) for key, text in STALLS.items() if (value := kernel.values.get(key))]
+    is_pictured = is_pictured and bool(bars) and kernel.device is not None
+    return Shown(
+        number, shorten(kernel.name), kernel, [(title, values) for title, values in groups if values], remarks, bars,
+        gain, [each for each in kernel.findings if not verdict or each.key != verdict.finding],
+        [(text, value) for text, value in known if value >= WORTH_SAYING], list(dict.fromkeys(filter(None, remedies))),
+        hierarchical(kernel, report.profile.roofs, counted) if is_pictured else None,
+        memory_chart(kernel, counted) if is_pictured else None,
+    )  # fmt: skip
 
 
-def _rooflines(report: ProfileReport, shown: list[Shown]) -> list[tuple[Device, Roofline | None]]:
-    of_device = [
-        (device, [(each.number, each.kernel) for each in shown if each.kernel.device is device])
+def _rooflines(report: ProfileReport, shown: list[Shown]) -> list[tuple[Device, Roofline]]:
+    """Return the roofline of each GPU on which several kernels ran."""
+    drawn = [
+        (device, of_gpu(device, [(each.number, each.kernel) for each in shown if each.kernel.device is device]))
         for device in report.devices
     ]
-    return [(device, roofline(device, kernels, report.profile.roofs)) for device, kernels in of_device]
+    return [(device, roofline) for device, roofline in drawn if roofline]
 
 
 def _columns(report: ProfileReport) -> list[tuple[str, str, str]]:

@@ -1,4 +1,9 @@
-"""The roofline of kernels as geometry: bytes against FLOPs, with the chip's roofs and those measured on it."""
+"""Rooflines as geometry: one kernel against every level of the memory, and all kernels of a GPU against its DRAM.
+
+Intensities are FLOPs over the bytes of a level, as rocprof-compute's table of the speed of light counts them
+(``metrics/definitions.toml``). Its own roofline takes 64 bytes an access of the vector L1 even where a line has 128,
+and the L1's requests in place of the L2's; here a point is as far below its roof as the bar of the same level says.
+"""
 
 from __future__ import annotations
 
@@ -7,52 +12,110 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rocattn_profiling.pages.charts import Tick
+from rocattn_profiling.base.reasons import Reason
+from rocattn_profiling.pages.charts import Label, Tick, place_labels
 from rocattn_profiling.pages.quantities import digits, log_ticks
+from rocattn_profiling.profile.report.speed_of_light import MORE, memory_name, missing, rate_text, rates_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     import pandas as pd
 
     from rocattn_profiling.profile.metrics.devices import Device
     from rocattn_profiling.profile.report.report import KernelProfile
 
-WIDTH, HEIGHT = 860.0, 430.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, WIDTH - 16.0, 14.0, HEIGHT - 48.0
-# Measured roofs to draw, by rocprof-compute's names: the traffic here is that of the memory.
-_MEASURED_MEMORY = ("HBM", "MALL")
-_MEASURED_COMPUTE = ("FP32", "MFMA F16", "MFMA BF16", "MFMA F32", "MFMA F8", "MFMA F6", "MFMA F4")
-_PEAKS = {
-    "fp16": "matrix units, FP16", "fp32": "matrix units, FP32", "vector-fp32": "vector units, FP32",
-    "fp8": "matrix units, FP8", "fp4": "matrix units, FP6 and FP4",
+WIDTH, HEIGHT = 360.0, 300.0  # few units, so that text of 11.5 stays legible on a phone
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, WIDTH - 8.0, 10.0, HEIGHT - 40.0
+_ALIKE = 1.02  # ratio below which two roofs are drawn as one
+_FONT = 11.5
+# Level -> (colour, metrics of its bytes, of its share of the peak, rocprof-compute's name of the measured roof).
+_LEVELS = {
+    "memory": (0, ("read_gbps", "write_gbps"), "memory_pct", "HBM"), "l2": (2, ("l2_gbps",), "l2_pct", "L2"),
+    "l1": (1, ("l1_gbps",), "l1_pct", "L1"), "lds": (3, ("lds_gbps",), "lds_pct", "LDS"),
+}  # fmt: skip
+_UNIT_COLOURS = (4, 5, 7, 6)
+_MEASURED_TYPES = {
+    "fp16": "MFMA F16", "bf16": "MFMA BF16", "fp32": "MFMA F32", "fp64": "MFMA F64", "fp8": "MFMA F8", "fp4": "MFMA F4",
+    "vector-fp16": "FP16", "vector-fp32": "FP32", "vector-fp64": "FP64",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
+class Level:
+    """One level of the memory, for one kernel.
+
+    Attributes:
+        key, name: "l2", "L2".
+        colour: Of its roof and its point.
+        gbps: What moved, in GB/s.
+        pct: Percent of the peak.
+        peak: In GB/s; None if unknown.
+        measured: The bandwidth that rocprof-compute measured in the same run, in GB/s, counted as the peak is.
+    """
+
+    key: str
+    name: str
+    colour: int
+    gbps: float
+    pct: float | None
+    peak: float | None
+    measured: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Roof:
-    """One roof: its label, whether it was measured or is the data sheet's, and the points of its polyline."""
+    """One roof: its label, its colours (two where two roofs are one line) and the points of its polyline."""
 
     label: str
-    colour: int
-    measured: bool
+    colours: tuple[int, ...]
     points: str
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One kernel: its number in the table, its position and its tooltip."""
+    """One point: its label, its place, its tooltip, its colour and the place in the page that it leads to."""
 
-    number: int
+    label: str
     x: float
     y: float
     title: str
+    colour: int = 0
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRow:
+    """A row of the table below a roofline, which says the same in numbers; lengths are as in `Level`."""
+
+    level: Level
+    intensity: float
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRow:
+    """The row of a type: its name and colour, rate and peak in TFLOP/s, and the rate measured in the same run."""
+
+    name: str
+    colour: int
+    tflops: float
+    peak: float | None
+    measured: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Everything a template needs; lengths are pixels of the view box."""
+    """Everything a template needs; lengths are units of the view box.
 
+    Attributes:
+        roofs, dots, labels: What is drawn; `link` is the line through the dots, or "".
+        rows, units: The same in numbers.
+        lacking: Which roofs or points cannot be drawn, with the reasons.
+        left_out: Number of kernels without a point.
+    """
+
+    title: str
     width: float
     height: float
     left: float
@@ -63,55 +126,226 @@ class Roofline:
     y_ticks: list[Tick]
     roofs: list[Roof]
     dots: list[Dot]
-    left_out: int
+    labels: list[Label]
+    link: str
+    rows: list[LevelRow]
+    units: list[UnitRow]
+    lacking: list[tuple[str, Reason]]
+    left_out: int = 0
 
 
-def roofline(device: Device, kernels: Sequence[tuple[int, KernelProfile]], roofs: pd.DataFrame) -> Roofline | None:
-    """Lay out the kernels of one GPU; None if none has both FLOPs and bytes.
+def levels_of(kernel: KernelProfile, roofs: pd.DataFrame) -> list[Level]:
+    """Return the levels of the memory whose traffic was counted for a kernel, the farthest from its waves first."""
+    measured = _measured(kernel.device, roofs) if kernel.device else {}
+    levels = []
+    for key, (colour, moved, share, roof) in _LEVELS.items():
+        rates = [kernel.values[each].value for each in moved if each in kernel.values]
+        known = [rate for rate in rates if rate is not None]
+        if len(known) < len(moved) or not sum(known):
+            continue
+        own = kernel.values[share].value if share in kernel.values else None
+        peak = 100 * sum(known) / own if own else None
+        # Its roofline counts 64 bytes an access of the L1, its speed of light a line: 128 from CDNA 3 on.
+        line = 2.0 if key == "l1" and kernel.device and kernel.device.arch.startswith(("gfx94", "gfx95")) else 1.0
+        bandwidth = measured.get(roof)
+        name = memory_name(kernel) if key == "memory" else roof
+        levels.append(Level(key, name, colour, sum(known), own, peak, bandwidth * line if bandwidth else None))
+    return levels
+
+
+def hierarchical(kernel: KernelProfile, roofs: pd.DataFrame, counted: Mapping[str, object]) -> Roofline | Reason:
+    """Lay out one kernel against the peaks of the memory's levels and of the types that it ran in.
 
     Args:
-        device: The GPU, for the data sheet's roofs.
-        kernels: With their numbers in the table.
+        kernel: The kernel.
         roofs: Measured roofs (`Profile.roofs`), possibly empty; those from another folder belong to another machine.
+        counted: The profile's counters.
+
+    Returns:
+        The roofline, or why there is none.
     """
-    known = [(n, kernel, place) for n, kernel in kernels if (place := _place(kernel))]
-    if not known:
+    rate = kernel.values.get("tflops")
+    if rate is None or rate.value is None:
+        return missing(kernel, ("matrix_tflops", "tflops"), counted)
+    if not rate.value:
+        return Reason("no_flops", "it computes nothing in floating point")
+    levels = levels_of(kernel, roofs)
+    if not levels:
+        return missing(kernel, ("memory_pct",), counted)
+    measured = _measured(kernel.device, roofs) if kernel.device else {}
+    units = _units(kernel, measured)
+    rows = [LevelRow(level, 1000 * rate.value / level.gbps, _note(level)) for level in levels]
+    plane = _Plane(
+        [(row.intensity, rate.value) for row in rows],
+        [(level.name, level.colour, level.peak) for level in levels if level.peak],
+        [(unit.name, unit.colour, unit.peak) for unit in units if unit.peak],
+    )
+    dots = [
+        Dot(
+            row.level.name, plane.x(row.intensity), plane.y(rate.value),
+            f"{row.level.name}: {digits(row.intensity)} FLOP/byte, {rate_text(row.level.gbps)}"
+            + (f", {digits(row.level.pct)} % of the peak" if row.level.pct is not None else ""),
+            row.level.colour,
+        )
+        for row in rows
+    ]  # fmt: skip
+    drawn = {level.key for level in levels if level.peak}
+    lacking = [
+        (memory_name(kernel) if key == "memory" else roof, missing(kernel, (share,), counted))
+        for key, (_, moved, share, roof) in _LEVELS.items()
+        if key not in drawn and not all(_is_zero(kernel, each) for each in moved)
+    ]
+    lacking += [(unit.name, Reason("no_peak", "no peak of this type is known")) for unit in units if not unit.peak]
+    title = f"Roofline: {digits(rate.value)} TFLOP/s; " + "; ".join(dot.title for dot in dots)
+    link = " ".join(f"{dot.x},{dot.y}" for dot in sorted(dots, key=lambda dot: dot.x)) if len(dots) > 1 else ""
+    return plane.drawn(title, dots, link, rows, units, lacking)
+
+
+def of_gpu(device: Device, kernels: Sequence[tuple[int, KernelProfile]]) -> Roofline | None:
+    """Lay out the kernels of one GPU against its memory; None if fewer than two have both FLOPs and bytes.
+
+    Args:
+        device: The GPU.
+        kernels: With their numbers in the table.
+    """
+    known = [(number, kernel, place) for number, kernel in kernels if (place := _place(kernel))]
+    if len(known) < 2:
         return None
-    memory, compute = _limits(device, roofs)
-    xs = [x for _, _, (x, _) in known] + [top / (slope / 1000) for _, top, _ in compute for _, slope, _ in memory]
-    ys = [y for _, _, (_, y) in known] + [top for _, top, _ in compute]
-    x_low, x_high = min(xs) / 2.5, max(xs) * 4
-    y_low, y_high = min(ys) / 2.5, max(ys) * 1.8
+    peaks = {rate.name: rate.peak for _, kernel, _ in known for rate in rates_of(kernel) if rate.peak}
+    units = [(name, colour, peak) for colour, (name, peak) in zip(_UNIT_COLOURS, peaks.items(), strict=False)]
+    name = memory_name(known[0][1])
+    memory = [(name, 0, device.constants["peak_gbps"])] if "peak_gbps" in device.constants else []
+    plane = _Plane([place for _, _, place in known], memory, units)
+    dots = [
+        Dot(str(number), plane.x(x), plane.y(y), _title(number, kernel, x, y), 0, f"#k{number}")
+        for number, kernel, (x, y) in known
+    ]
+    title = f"Roofline of {len(known)} kernels: TFLOP/s over FLOP per byte of {name} traffic"
+    return plane.drawn(title, dots, "", [], [], [], len(kernels) - len(known))
 
-    def at_x(value: float) -> float:
-        return round(_LEFT + (_RIGHT - _LEFT) * math.log(value / x_low) / math.log(x_high / x_low), 1)
 
-    def at_y(value: float) -> float:
-        return round(_BOTTOM - (_BOTTOM - _TOP) * math.log(value / y_low) / math.log(y_high / y_low), 1)
+def _is_zero(kernel: KernelProfile, key: str) -> bool:
+    return key in kernel.values and kernel.values[key].value == 0
 
-    best = max((top for _, top, _ in compute), default=y_high)
-    fastest = max((slope for _, slope, _ in memory), default=None)
-    lines = []
-    for label, slope, measured in memory:  # GB/s: TFLOP/s = FLOP/byte * GB/s / 1000
-        start = max(x_low, y_low * 1000 / slope)
-        end = min(best * 1000 / slope, x_high)
-        if start < end:
-            ends = f"{at_x(start)},{at_y(start * slope / 1000)} {at_x(end)},{at_y(end * slope / 1000)}"
-            lines.append((f"{label} {digits(slope)} GB/s", measured, ends))
-    for label, top, measured in compute:
-        start = max(x_low, top * 1000 / fastest) if fastest else x_low
-        if start < x_high:
-            lines.append(
-                (f"{label} {digits(top)} TFLOP/s", measured, f"{at_x(start)},{at_y(top)} {at_x(x_high)},{at_y(top)}")
-            )
-    return Roofline(
-        WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM,
-        [Tick(at_x(x), f"{x:g}") for x in log_ticks(x_low, x_high)],
-        [Tick(at_y(y), f"{y:g}", "end") for y in log_ticks(y_low, y_high)],
-        [Roof(label, i % 8, measured, points) for i, (label, measured, points) in enumerate(lines)],
-        [Dot(n, at_x(x), at_y(y), _title(n, kernel, x, y)) for n, kernel, (x, y) in known],
-        len(kernels) - len(known),
-    )  # fmt: skip
+
+def _note(level: Level) -> str:
+    """Return why a point is not below its roof, or "" if it is."""
+    if level.pct is None or level.pct <= MORE:
+        return "without bank conflicts" if level.key == "lds" else ""
+    if level.key == "memory":
+        return "above its roof: a cache between L2 and the memory answered a part"
+    return "above its roof: the clock was higher than the highest that the files report"
+
+
+def _units(kernel: KernelProfile, measured: Mapping[str, float]) -> list[UnitRow]:
+    """Return the types that ran; without counts of types the fastest peak that the GPU has."""
+    rows = []
+    for colour, rate in zip(_UNIT_COLOURS, rates_of(kernel), strict=False):  # more than four types have no colour left
+        flops = measured.get(_MEASURED_TYPES[rate.type.peak])
+        rows.append(UnitRow(rate.name, colour, rate.tflops, rate.peak, flops / 1000 if flops else None))
+    if rows or not kernel.device:
+        return rows
+    constants, whole = kernel.device.constants, kernel.values["tflops"].value or 0.0
+    peaks = [constants[name] for name in ("peak_matrix_tflops", "peak_vector_tflops") if name in constants]
+    return [UnitRow("fastest type", 4, whole, max(peaks), None)] if peaks else []
+
+
+class _Plane:
+    """The logarithmic axes, and the roofs on them."""
+
+    def __init__(
+        self, places: Sequence[tuple[float, float]], memory: Sequence[tuple[str, int, float]],
+        units: Sequence[tuple[str, int, float]],
+    ) -> None:  # fmt: skip
+        self._memory, self._units = _merged(memory), _merged(units)
+        tops, slopes = [top for _, _, top in self._units], [slope for _, _, slope in self._memory]
+        ridges = [1000 * max(tops) / slope for slope in slopes] if tops else []
+        xs, ys = [x for x, _ in places] + ridges, [y for _, y in places] + tops
+        self._x_low, self._x_high = min(xs) / 3, max(xs) * 6
+        self._y_low, self._y_high = min(y for _, y in places) / 6, max(ys) * 2.2
+
+    def x(self, value: float) -> float:
+        """Return the place of an intensity."""
+        part = math.log(value / self._x_low) / math.log(self._x_high / self._x_low)
+        return round(_LEFT + (_RIGHT - _LEFT) * part, 1)
+
+    def y(self, value: float) -> float:
+        """Return the place of a rate."""
+        part = math.log(value / self._y_low) / math.log(self._y_high / self._y_low)
+        return round(_BOTTOM - (_BOTTOM - _TOP) * part, 1)
+
+    def drawn(
+        self, title: str, dots: list[Dot], link: str, rows: list[LevelRow], units: list[UnitRow],
+        lacking: list[tuple[str, Reason]], left_out: int = 0,
+    ) -> Roofline:  # fmt: skip
+        """Return the roofline with its roofs, and labels that do not overlap."""
+        roofs, wanted = self._roofs()
+        boxes = [(dot.x - 8, dot.y - 8, dot.x + 8, dot.y + 8) for dot in dots]
+        if not dots[0].href:  # numbers are inside their dots, names beside them
+            wanted = [(dot.label, dot.colour, _around(dot)) for dot in dots] + wanted
+        frame = (_LEFT, _TOP, _RIGHT, _BOTTOM)
+        labels = place_labels(wanted, boxes, frame, _FONT)
+        return Roofline(
+            title, WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM,
+            [Tick(self.x(x), f"{x:g}") for x in _few(log_ticks(self._x_low, self._x_high), 7)],
+            [Tick(self.y(y), f"{y:g}", "end") for y in _few(log_ticks(self._y_low, self._y_high), 7)],
+            roofs, dots, labels, link, rows, units, lacking, left_out,
+        )  # fmt: skip
+
+    def _roofs(self) -> tuple[list[Roof], list[tuple[str, int, list[tuple[float, float, str]]]]]:
+        best = max((top for _, _, top in self._units), default=self._y_high)
+        fastest = max((slope for _, _, slope in self._memory), default=None)
+        roofs, wanted = [], []
+        for name, colours, slope in self._memory:  # GB/s: TFLOP/s = FLOP/byte * GB/s / 1000
+            start, end = max(self._x_low, 1000 * self._y_low / slope), min(1000 * best / slope, self._x_high)
+            if start < end:
+                ends = [(self.x(x), self.y(x * slope / 1000)) for x in (start, end)]
+                label = f"{name} {rate_text(slope)}"
+                roofs.append(Roof(label, colours, _points(ends)))
+                wanted.append((label, colours[0], _along(*ends)))
+        for name, colours, top in self._units:
+            start = max(self._x_low, 1000 * top / fastest) if fastest else self._x_low
+            if start < self._x_high:
+                ends = [(self.x(x), self.y(top)) for x in (start, self._x_high)]
+                label = f"{name} {digits(top)} TFLOP/s"
+                roofs.append(Roof(label, colours, _points(ends)))
+                at = [(_RIGHT - 2, ends[0][1] + shift, "end") for shift in (-5, 13, -18, 26)]
+                wanted.append((label, colours[0], at))
+        return roofs, wanted
+
+
+def _merged(roofs: Sequence[tuple[str, int, float]]) -> list[tuple[str, tuple[int, ...], float]]:
+    """Return roofs, the highest first, those that would lie on each other as one."""
+    merged: list[tuple[str, tuple[int, ...], float]] = []
+    for name, colour, value in sorted(roofs, key=lambda roof: -roof[2]):
+        if merged and merged[-1][2] / value < _ALIKE:
+            last = merged.pop()
+            merged.append((f"{last[0]}, {name}", (*last[1], colour), last[2]))
+        else:
+            merged.append((name, (colour,), value))
+    return merged
+
+
+def _few(ticks: list[float], most: int) -> list[float]:
+    return ticks[:: math.ceil(len(ticks) / most)] if ticks else ticks
+
+
+def _points(places: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x},{y}" for x, y in places)
+
+
+def _around(dot: Dot) -> list[tuple[float, float, str]]:
+    """Return places for the name of a dot: above, below, further up and down."""
+    return [(dot.x, dot.y + shift, "middle") for shift in (-11, 20, -24, 33, -37, 46)]
+
+
+def _along(start: tuple[float, float], end: tuple[float, float]) -> list[tuple[float, float, str]]:
+    """Return places for the label of a rising line, right below it and left above it, from its lower end up."""
+    places = []
+    for part in (0.04, 0.12, 0.2, 0.28, 0.36, 0.44, 0.52, 0.6, 0.68, 0.76, 0.84, 0.92):
+        x, y = (a + part * (b - a) for a, b in zip(start, end, strict=True))
+        places += [(x + 7, y + 9, "start"), (x - 5, y - 4, "end")]
+    return places
 
 
 def _place(kernel: KernelProfile) -> tuple[float, float] | None:
@@ -124,31 +358,18 @@ def _place(kernel: KernelProfile) -> tuple[float, float] | None:
 
 
 def _title(number: int, kernel: KernelProfile, x: float, y: float) -> str:
-    name = kernel.label or (kernel.name if len(kernel.name) < 80 else f"{kernel.name[:77]}...")
-    return f"{number}. {name}: {digits(y)} TFLOP/s at {digits(x)} FLOP/byte"
+    from rocattn_profiling.pages.render import shorten
+
+    return f"{number}. {kernel.label or shorten(kernel.name)}: {digits(y)} TFLOP/s at {digits(x)} FLOP/byte"
 
 
-def _limits(device: Device, roofs: pd.DataFrame) -> tuple[list[tuple[str, float, bool]], list[tuple[str, float, bool]]]:
-    """Return (label, GB/s, measured) of memories and (label, TFLOP/s, measured) of units, the largest first."""
-    memory = [("memory", device.constants["peak_gbps"], False)] if "peak_gbps" in device.constants else []
-    compute: list[tuple[str, float, bool]] = []
-    if device.known:
-        peaks = {label: device.known.peak_tflops(dtype) for dtype, label in _PEAKS.items()}
-        compute = [(label, peak, False) for label, peak in peaks.items() if peak]
-    for roof in _measured(device, roofs):
-        if roof["roof"] in _MEASURED_MEMORY and roof["mean"] > 0:
-            memory.append((str(roof["roof"]), float(roof["mean"]), True))
-        elif roof["roof"] in _MEASURED_COMPUTE and roof["mean"] > 0:
-            compute.append((str(roof["roof"]), float(roof["mean"]) / 1000, True))
-    return sorted(memory, key=lambda each: -each[1]), sorted(compute, key=lambda each: -each[1])
-
-
-def _measured(device: Device, roofs: pd.DataFrame) -> list[dict[Hashable, Any]]:
-    """Return the roofs measured in the folder of a device's own file, one of each name, since its GPUs are equal."""
+def _measured(device: Device, roofs: pd.DataFrame) -> dict[str, float]:
+    """Return the roofs measured in the folder of a device's own file by name, one each, since its GPUs are equal."""
     beside = [str(Path(str(file)).parent) == device.folder for file in roofs["file"]]
-    return roofs[beside].drop_duplicates("roof").to_dict("records")
+    rows: list[dict[Hashable, Any]] = roofs[beside].drop_duplicates("roof").to_dict("records")
+    return {str(row["roof"]): float(row["mean"]) for row in rows if row["mean"] > 0}
 
 
 def measured_memory(device: Device, roofs: pd.DataFrame) -> float | None:
     """Return the bandwidth of a GPU's memory in GB/s as it was measured in the same run, or None."""
-    return next((float(roof["mean"]) for roof in _measured(device, roofs) if roof["roof"] == "HBM"), None)
+    return _measured(device, roofs).get("HBM")

@@ -1,0 +1,269 @@
+"""One kernel against the hardware's peaks: a bar for each limit, with what was achieved, the peak and the formula."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.reasons import Reason
+from rocattn_profiling.pages.quantities import digits
+from rocattn_profiling.profile.metrics.definitions import definitions
+from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
+from rocattn_profiling.profile.report.verdict import gap_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rocattn_profiling.profile.metrics.aggregate import MetricValue
+    from rocattn_profiling.profile.report.limits import Bound
+    from rocattn_profiling.profile.report.report import KernelProfile
+
+SHOWN = 25.0
+"""Percent from which a limit that is not one of the six has a bar, too."""
+RAN = 0.01
+"""Part of a kernel's FLOPs from which a type counts as one that it runs in."""
+MORE = 100.5  # percent that rounding may show; beyond it something else served a part
+PLANS = "rocattn report … --plans FILE"
+GPU_UNKNOWN = "rocattn report … --gpu NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A type of numbers that the matrix or the vector units work with; ``peak`` is its name in ``gpus.toml``."""
+
+    metric: str
+    name: str
+    peak: str
+    is_matrix: bool
+
+
+TYPES = (
+    Type("matrix_fp4_tflops", "FP6, FP4", "fp4", True), Type("matrix_fp8_tflops", "FP8", "fp8", True),
+    Type("matrix_fp16_tflops", "FP16", "fp16", True), Type("matrix_bf16_tflops", "BF16", "bf16", True),
+    Type("matrix_fp32_tflops", "FP32", "fp32", True), Type("matrix_fp64_tflops", "FP64", "fp64", True),
+    Type("vector_fp16_tflops", "FP16", "vector-fp16", False), Type("vector_fp32_tflops", "FP32", "vector-fp32", False),
+    Type("vector_fp64_tflops", "FP64", "vector-fp64", False),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The rate in one type: achieved and peak in TFLOP/s; ``peak`` is None if the tables have none."""
+
+    type: Type
+    tflops: float
+    peak: float | None
+
+    @property
+    def pct(self) -> float | None:
+        """Percent of the peak."""
+        return 100 * self.tflops / self.peak if self.peak else None
+
+    @property
+    def name(self) -> str:
+        """The type and its unit: "BF16 matrix"."""
+        return f"{self.type.name} {'matrix' if self.type.is_matrix else 'vector'}"
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedBar:
+    """How near a kernel is to one limit.
+
+    Attributes:
+        key, name: Of the limit.
+        pct: Percent of the peak; None if unknown. Above 100 a cache behind this level answered a part.
+        is_least: Whether it may be nearer.
+        is_nearest: Whether this is the nearest limit.
+        achieved, peak: In words; "" if unknown.
+        notes: What else the counters say about it; "" for nothing.
+        rates: For the matrix and the vector units, the types that ran.
+        formulas: Metric, formula and source of the percentage and what is achieved.
+        missing: Why it is unknown, with the command that would tell; None if it is known.
+    """
+
+    key: str
+    name: str
+    pct: float | None = None
+    is_least: bool = False
+    is_nearest: bool = False
+    achieved: str = ""
+    peak: str = ""
+    notes: str = ""
+    rates: tuple[Rate, ...] = ()
+    formulas: tuple[MetricValue, ...] = ()
+    missing: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    key: str
+    name: str
+    pct: tuple[str, ...]
+    rate: str
+
+
+# The six that every kernel is shown against: the metrics of the share, the best first, and of the rate.
+_SIX = (
+    _Level("memory", "HBM", ("memory_pct",), ""),
+    _Level("l2", "L2", ("l2_pct",), "l2_gbps"),
+    _Level("l1", "L1", ("l1_pct",), "l1_gbps"),
+    _Level("lds", "LDS", ("lds_busy_pct", "lds_time_pct"), "lds_moved_gbps"),
+    _Level("vector", "vector", ("valu_busy_pct", "valu_time_pct"), ""),
+    _Level("matrix", "matrix", ("matrix_busy_pct", "matrix_time_pct"), ""),
+)
+
+
+def speed_of_light(kernel: KernelProfile, counted: Mapping[str, object]) -> list[SpeedBar]:
+    """Return the bars of one kernel: memory, L2, L1, LDS, vector and matrix units, then other limits that are near.
+
+    Args:
+        kernel: The kernel.
+        counted: The profile's counters.
+    """
+    bounds = {bound.key: bound for bound in kernel.bounds.known} if kernel.bounds else {}
+    nearest = kernel.bounds.nearest if kernel.bounds else None
+    bars = []
+    for level in _SIX:
+        bound = bounds.pop(level.key, None)
+        name = memory_name(kernel) if level.key == "memory" else level.name
+        bars.append(_bar(kernel, level, name, bound, nearest is not None and bound is nearest, counted))
+    others = [bound for bound in bounds.values() if bound.pct >= SHOWN or bound is nearest]
+    for bound in others:
+        used = _used(kernel, [*bound.numbers], bound.pct)
+        bars.append(
+            SpeedBar(
+                bound.key,
+                bound.name,
+                bound.pct,
+                bound.is_least,
+                bound is nearest,
+                notes=bound.notes,
+                formulas=tuple(used),
+            )
+        )
+    return bars
+
+
+def _bar(
+    kernel: KernelProfile,
+    level: _Level,
+    name: str,
+    bound: Bound | None,
+    is_nearest: bool,
+    counted: Mapping[str, object],
+) -> SpeedBar:
+    values = kernel.values
+    shares = [share for key in level.pct if (share := _number(kernel, key)) is not None]
+    pct = bound.pct if bound else next(iter(shares), None)
+    if pct is None:
+        return SpeedBar(level.key, name, missing=missing(kernel, level.pct, counted))
+    rates = tuple(
+        rate
+        for rate in rates_of(kernel)
+        if level.key in {"matrix", "vector"} and rate.type.is_matrix == (level.key == "matrix")
+    )
+    achieved, peak = _achieved(kernel, level)
+    made_of = _used(kernel, [*level.pct, *(bound.numbers if bound else ())], pct)
+    extra = [values[key] for key in (level.rate, *(rate.type.metric for rate in rates)) if key in values]
+    notes = bound.notes if bound else "more than the peak: a cache between L2 and the memory answered a part"
+    notes = "" if level.key == "l2" else notes  # its rate, which stands beside it
+    return SpeedBar(
+        level.key, name, pct, bool(bound and bound.is_least), is_nearest, achieved, peak, notes, rates,
+        tuple({each.key: each for each in [*made_of, *extra]}.values()),
+    )  # fmt: skip
+
+
+def _achieved(kernel: KernelProfile, level: _Level) -> tuple[str, str]:
+    """Return what was achieved and the peak of one level, in words."""
+    constants = kernel.device.constants if kernel.device else {}
+    if level.key == "memory":
+        moved = [_number(kernel, key) for key in ("read_gbps", "write_gbps")]
+        known = [each for each in moved if each is not None]
+        return rate_text(sum(known)) if known else "", rate_text(constants.get("peak_gbps"))
+    if level.key == "lds":
+        moved_gbps, width = _number(kernel, level.rate), lds_peak(kernel)
+        return (
+            f"busy, of all cycles; at most {rate_text(moved_gbps)} moved"
+            if moved_gbps is not None
+            else "busy, of all cycles"
+        ), rate_text(width)
+    if level.rate:
+        rate, pct = _number(kernel, level.rate), _number(kernel, level.pct[0])
+        return rate_text(rate), rate_text(100 * rate / pct if rate and pct else None)
+    return "busy, of all cycles", ""
+
+
+def lds_peak(kernel: KernelProfile) -> float | None:
+    """Return LDS's bandwidth in GB/s: 4 bytes a bank and cycle, but 128 bytes on a gfx950 (as rocprof-compute's)."""
+    rate, pct = _number(kernel, "lds_gbps"), _number(kernel, "lds_pct")
+    if rate and pct:
+        return 100 * rate / pct
+    return None
+
+
+def rates_of(kernel: KernelProfile) -> list[Rate]:
+    """Return the rates of the types in which a kernel did at least `RAN` of its FLOPs, the most first."""
+    product = kernel.device.known if kernel.device else None
+    known = [(each, _number(kernel, each.metric) or 0.0) for each in TYPES]
+    total = sum(rate for _, rate in known)
+    rates = [
+        Rate(each, rate, product.peak_tflops(each.peak) if product else None)
+        for each, rate in known
+        if total and rate >= RAN * total
+    ]
+    return sorted(rates, key=lambda rate: -rate.tflops)
+
+
+def missing(kernel: KernelProfile, metrics: Sequence[str], counted: Mapping[str, object]) -> Reason:
+    """Return why a kernel has no value for any of these metrics, and the command that would give one.
+
+    Args:
+        kernel: The kernel.
+        metrics: Alternatives, the best first.
+        counted: The profile's counters.
+    """
+    device = kernel.device
+    if device is None:
+        return Reason("no_gpu", "no file says which GPU ran it", GPU_UNKNOWN)
+    values = [kernel.values[key] for key in metrics if key in kernel.values]
+    if dropped := next((each for each in values if each.value is None), None):
+        return Reason("impossible", f"left out: {'; '.join(dropped.flags) or 'impossible'}")
+    ways = {metric.key: metric.for_arch(device.arch) for metric in definitions().metrics if metric.key in metrics}
+    metric = next((key for key in metrics if ways[key]), "")
+    if not metric:
+        return Reason("not_countable", f"{device.arch} has no counter for it")
+    known = {*device.constants, "grid_threads", "block_threads", "wave_size"}
+    known |= {"duration_ns"} if kernel.time_ns else set()
+    gap = gap_of(metric, device.arch, counted, known)
+    if gap.counters:
+        command = f"rocattn profile --metrics {gap.ask} -- COMMAND" if gap.ask else ""
+        return Reason("not_counted", f"not collected: {', '.join(gap.counters)}", command)
+    if gap.constants:
+        facts = ", ".join(CONSTANT_NAMES.get(each, each) for each in gap.constants)
+        return Reason("unknown_fact", f"needs {facts}", PLANS if "work_flops" in gap.constants else "")
+    return Reason("not_of_this", "not counted in this kernel's launches", "rocattn profile -- COMMAND")
+
+
+def memory_name(kernel: KernelProfile) -> str:
+    """Return the name of a GPU's memory: HBM on Instinct, DRAM on Radeon."""
+    return "HBM" if kernel.device is None or kernel.device.arch.startswith("gfx9") else "DRAM"
+
+
+def rate_text(gbps: float | None) -> str:
+    """Return a rate in GB/s or TB/s; "" for None."""
+    if gbps is None:
+        return ""
+    return f"{digits(gbps / 1000)} TB/s" if gbps >= 999.5 else f"{digits(gbps)} GB/s"
+
+
+def _number(kernel: KernelProfile, key: str) -> float | None:
+    metric = kernel.values.get(key)
+    return metric.value if metric else None
+
+
+def _used(kernel: KernelProfile, keys: Sequence[str], pct: float) -> list[MetricValue]:
+    """Return the metric that a share is, of these; if none equals it, all that have values."""
+    metrics = [kernel.values[key] for key in dict.fromkeys(keys) if key in kernel.values]
+    metrics = [each for each in metrics if each.value is not None]
+    equal = [each for each in metrics if abs((each.value or 0.0) - pct) < 0.5 and each.unit.startswith("%")]
+    return equal[:1] or metrics

@@ -47,7 +47,7 @@ FEWEST = 200
 """Samples of a kernel from which its lines are ranked: at 200 a share of 30 % is uncertain by 6 points."""
 SHARE = 0.25
 """Part of a kernel's samples that one cause on one line has to have to be a finding."""
-LINES = 20
+LINES = 15
 """Lines of a kernel, and instructions of a line, that a page shows."""
 ON_TERMINAL = 2
 """Kernels whose hot spots the terminal shows."""
@@ -64,7 +64,7 @@ class StallCause:
     """What a wave was doing when it was sampled.
 
     Attributes:
-        says: In words, after "the wave".
+        says: In words, after "the waves".
         colour: Of its bar, `--s0` to `--s7` of the style sheet.
         advice: What usually helps; "" for what is no defect.
         groups: Groups of counters that tell more (`rocattn profile --metrics`).
@@ -79,23 +79,23 @@ class StallCause:
 _EARLIER = "request the data earlier, or keep more waves resident to cover the latency"
 _LDS = "read LDS earlier or in fewer, wider accesses without bank conflicts"
 CAUSES = {
-    "issued": StallCause("issues", 2),
-    "vector_memory": StallCause("waits for vector memory", 1, _EARLIER, "memory caches"),
-    "lds_or_scalar": StallCause("waits for LDS or scalar memory", 1, _LDS, "lds small_caches"),
-    "lds": StallCause("waits for LDS", 1, _LDS, "lds"),
-    "scalar_memory": StallCause("waits for scalar memory", 1, "load arguments and constants early", "small_caches"),
-    "stores": StallCause("waits for stores", 1, "let nothing wait for stores before the end", "memory caches"),
-    "memory": StallCause("waits for memory", 1, _EARLIER, "memory caches lds"),
+    "issued": StallCause("issue", 2),
+    "vector_memory": StallCause("wait for vector memory", 1, _EARLIER, "memory caches"),
+    "lds_or_scalar": StallCause("wait for LDS or scalar memory", 1, _LDS, "lds small_caches"),
+    "lds": StallCause("wait for LDS", 1, _LDS, "lds"),
+    "scalar_memory": StallCause("wait for scalar memory", 1, "load arguments and constants early", "small_caches"),
+    "stores": StallCause("wait for stores", 1, "let nothing wait for stores before the end", "memory caches"),
+    "memory": StallCause("wait for several kinds of memory", 1, _EARLIER, "memory caches lds"),
     "barrier": StallCause(
-        "waits at a barrier", 4, "balance the waves of a block, or have two blocks on a CU to take turns", "occupancy"
+        "wait at a barrier", 4, "balance the waves of a block, or have two blocks on a CU to take turns", "occupancy"
     ),
-    "dependency": StallCause("waits for an earlier result", 3, "interleave independent instructions", "compute"),
-    "arbiter": StallCause("is ready, another wave issues", 0, "several waves want its unit at once", "compute units"),
-    "full": StallCause("is ready, its unit is full", 5, "that unit is the bottleneck: use it less", "compute units"),
-    "fetch": StallCause("waits for instructions", 7, "unroll less: it misses the instruction cache", "small_caches"),
-    "idle": StallCause("is idle before it", 3, "a result, another wave or the I-cache holds it up", "compute"),
-    "sampled": StallCause("is here", 6),
-    "other": StallCause("waits for something else", 6),
+    "dependency": StallCause("wait for an earlier result", 3, "interleave independent instructions", "compute"),
+    "arbiter": StallCause("are ready, another wave issues", 0, "several waves want its unit at once", "compute units"),
+    "full": StallCause("are ready, their unit is full", 5, "that unit is the bottleneck: use it less", "compute units"),
+    "fetch": StallCause("wait for instructions", 7, "unroll less: it misses the instruction cache", "small_caches"),
+    "idle": StallCause("are idle before it", 3, "a result, another wave or the I-cache holds it up", "compute"),
+    "sampled": StallCause("are here", 6),
+    "other": StallCause("wait for something else", 6),
 }  # fmt: skip
 _OF_REASON = {
     ISSUED: "issued", IDLE: "idle", "BARRIER_WAIT": "barrier", "ALU_DEPENDENCY": "dependency",
@@ -104,7 +104,8 @@ _OF_REASON = {
 # What a counter in a wait counts: s_waitcnt's, then gfx12's instructions of their own.
 _COUNTERS = (
     (re.compile(r"vmcnt|loadcnt|samplecnt|bvhcnt"), "vector_memory"), (re.compile(r"lgkmcnt"), "lds_or_scalar"),
-    (re.compile(r"dscnt"), "lds"), (re.compile(r"kmcnt"), "scalar_memory"), (re.compile(r"vscnt|storecnt"), "stores"),
+    (re.compile(r"dscnt"), "lds"), (re.compile(r"(?<!lg)kmcnt"), "scalar_memory"),
+    (re.compile(r"vscnt|storecnt"), "stores"),
 )  # fmt: skip
 _OF_MEMORY = frozenset({"vector_memory", "lds_or_scalar", "lds", "scalar_memory", "stores", "memory"})
 _MEMORY_LIMITS = frozenset({"memory", "fabric", "l2", "l1", "lds"})
@@ -381,7 +382,7 @@ def _finding(spots: HotSpots, kernel: KernelProfile | None) -> KernelFinding | N
     text = max(line.instructions, key=lambda each: each.causes.get(key, 0)).text
     at = "near" if spots.method == HOST_TRAP else "at"
     stands = f" ({text})" if text and text != line.place else ""
-    sentence = f"{100 * part:.0f} % of its {spots.unit}: {CAUSES[key].says} {at} {line.place}{stands}; {advice}"
+    sentence = f"{100 * part:.0f} % of its {spots.unit} {CAUSES[key].says} {at} {line.place}{stands}: {advice}"
     gain = min(part, 1 - nearest.pct / 100) if nearest else part
     share = kernel.time_share if kernel and kernel.time_ns else None
     rank = gain * (1 if share is None else share)
@@ -396,8 +397,8 @@ def _next(spots: HotSpots, kernel: KernelProfile | None, device: Device | None) 
     if spots.method == HOST_TRAP and device and device.arch in {"gfx942", "gfx950"}:
         return "rocattn profile --pc-sampling stochastic -- COMMAND"
     groups = CAUSES[spots.lines[0].wait].groups if spots.lines[0].wait else ""
-    counted = kernel is not None and any(value.value is not None for value in kernel.values.values())
-    return f"rocattn profile --metrics {groups} -- COMMAND" if groups and not counted else ""
+    known = kernel is not None and kernel.verdict is not None  # which names the counters that are missing
+    return f"rocattn profile --metrics {groups} -- COMMAND" if groups and not known else ""
 
 
 def headline(spots: HotSpots) -> str:
@@ -447,10 +448,28 @@ def terminal_lines(spots: Sequence[HotSpots], not_hot: str) -> list[str]:
 
 
 def summary(spots: HotSpots, line: HotLine) -> str:
-    """Return what the waves mostly wait for at a line, and its static cost."""
-    waits = f"{spots.share(line.causes[line.wait]):.0f} % {CAUSES[line.wait].says}" if line.wait else ""
-    cost = "" if line.cycles is None else f"{line.cycles:g} cycles to issue"
-    return "; ".join(filter(None, (waits, cost)))
+    """Return what the waves mostly wait for at a line, in percent of all samples, and its static cost."""
+    more = "" if all(each.address for each in line.instructions) else " or more"  # equal instructions are one then
+    cost = "" if line.cycles is None else f"{line.cycles:g} cycles{more} to issue"
+    return "; ".join(filter(None, (_wait(spots, line.causes), cost)))
+
+
+def about(spots: HotSpots, instruction: HotInstruction) -> str:
+    """Return the same for an instruction, with its active lanes or, in a thread trace, its executions."""
+    cost = "" if instruction.cycles is None else f"{instruction.cycles:g} cycles to issue"
+    lanes = "" if instruction.lanes is None else f"{instruction.lanes:.0f} lanes"
+    runs = (
+        f"ran {instruction.hits:,} times, {instruction.count / instruction.hits:.3g} cycles each"
+        if instruction.hits
+        else ""
+    )
+    return "; ".join(filter(None, (_wait(spots, instruction.causes), lanes, runs, cost)))
+
+
+def _wait(spots: HotSpots, causes: Mapping[str, int]) -> str:
+    key = next((key for key in causes if key not in {"issued", "sampled"}), "")
+    share = spots.share(causes.get(key, 0))
+    return f"{share:.{0 if share >= 1 else 1}f} % {CAUSES[key].says}" if key else ""
 
 
 def to_json(spots: HotSpots) -> dict[str, Any]:

@@ -19,6 +19,7 @@ The command is run once for its times, undisturbed, and once for each group of c
 together. Everything the profiler writes is in DIR/passes, what was done and what failed in DIR/profile.json.
 
   rocattn profile -- python train.py            the default groups on this machine's GPU
+  rocattn profile --pc-sampling -- ./app        and hot spots by source line: rocattn report DIR
   rocattn profile --list --arch gfx1100         which groups there are, and their counters
   rocattn profile --dry-run --arch gfx942 -- ./app
                                                 the command lines, without a GPU or a profiler
@@ -36,6 +37,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add_common(parser, out="out/profile")
     parser.add_argument("--metrics", nargs="+", default=[], metavar="NAME", help="groups, metrics, counters (--list)")
+    parser.add_argument(
+        "--pc-sampling", nargs="?", const="auto", default="", choices=("auto", "stochastic", "host_trap"),
+        help="one more pass: which instructions and source lines the time goes to (MI200 and later; compile with -g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pc-sampling-interval", type=int, default=0, metavar="N",
+        help="cycles, a power of two (stochastic, default 1048576), or microseconds (host_trap, default 1000)",
+    )  # fmt: skip
     parser.add_argument(
         "--tool", default="", metavar="NAME[@ROCM]",
         help="rocprofv3, rocprofv2, rocprof or rocprof-compute; with --dry-run also that of a release: rocprofv3@6.2",
@@ -72,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
         output_format=arguments.format,
         timeout_s=arguments.timeout,
         keep_env=tuple(arguments.keep_env),
+        sampling=arguments.pc_sampling,
+        interval=max(arguments.pc_sampling_interval, 0),
         dry=arguments.dry_run,
     )
     try:
@@ -129,7 +140,8 @@ def _dry(arguments: argparse.Namespace, job: Job) -> int:
         emit_json(plan | {"left_out": job.plan.left_out, "notes": job.plan.notes, "removed": job.removed})
         return OK
     for of_pass, how in launches:
-        what = "its own counters" if of_pass.opaque else "kernel trace, no counters"
+        sampled = f"PC samples ({of_pass.sampling})" if of_pass.sampling else "kernel trace, no counters"
+        what = "its own counters" if of_pass.opaque else sampled
         print(f"# {of_pass.name}: {' '.join(of_pass.counters) or what}")
         for name, text in how.files.items():
             print("\n".join(f"# {name}: {line}" for line in text.splitlines()))

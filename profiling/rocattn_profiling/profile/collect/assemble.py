@@ -15,7 +15,7 @@ from rocattn_profiling.profile.collect.counters import of_arch
 from rocattn_profiling.profile.collect.find import NoProfilerError, Tool, assume, bundled_rocm, choose, find_profilers
 from rocattn_profiling.profile.collect.hardware import Hardware, visible
 from rocattn_profiling.profile.collect.launchers import LAUNCHERS
-from rocattn_profiling.profile.collect.passes import plan_passes
+from rocattn_profiling.profile.collect.passes import plan_passes, sampling_pass
 from rocattn_profiling.profile.collect.store import Job
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class CollectionRequest(msgspec.Struct, frozen=True):
         output_format: csv or rocpd, or "" for the profiler's usual one.
         timeout_s: Limit of a pass.
         keep_env: Variables to pass on although they look like another profiler's.
+        sampling: Method of an additional pass with PC samples: stochastic, host_trap, auto, or "" for none.
+        interval: Cycles or microseconds between two samples; 0 for the method's usual ones.
         dry: Nothing is run, and a profiler that is not installed is assumed.
     """
 
@@ -50,6 +52,8 @@ class CollectionRequest(msgspec.Struct, frozen=True):
     output_format: str = ""
     timeout_s: float = 900.0
     keep_env: tuple[str, ...] = ()
+    sampling: str = ""
+    interval: int = 0
     dry: bool = False
 
 
@@ -69,6 +73,10 @@ def assemble(request: CollectionRequest, hardware: Hardware) -> Job:
     if output_format == "rocpd" and (0, 0) < tool.release < (7, 0):
         raise RocattnError(f"{tool.label} does not write rocpd: ROCm 7.0 and later do")
     plan = collector.plan(plan_passes(request.wanted, arch, tool.release, tool.name))
+    if request.sampling:
+        sampled = sampling_pass(request.sampling, request.interval, arch, tool.release, tool.name)
+        beta = "PC sampling is a beta feature of ROCm: AMD warns that it may freeze the GPU"
+        plan = msgspec.structs.replace(plan, passes=(*plan.passes, sampled), notes=(*plan.notes, beta))
     environment, removed = clean(os.environ, request.keep_env)
     notes = list(plan.notes)
     numbers = visible(hardware, arch)

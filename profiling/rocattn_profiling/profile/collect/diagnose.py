@@ -89,7 +89,8 @@ def diagnose(evidence: Evidence) -> list[PassFinding]:
 def _whole(evidence: Evidence) -> bool:
     """Whether the pass succeeded and wrote all requested counters."""
     has_all = all(evidence.arrived.has(name) for name in evidence.of_pass.counters)
-    return evidence.ended.status == 0 and evidence.arrived.dispatches > 0 and has_all
+    sampled = evidence.arrived.samples > 0 or not evidence.of_pass.sampling
+    return evidence.ended.status == 0 and evidence.arrived.dispatches > 0 and has_all and sampled
 
 
 def needs_control(evidence: Evidence) -> bool:
@@ -197,6 +198,12 @@ def _data(evidence: Evidence, *, unknown: bool) -> Iterator[PassFinding]:
             unreadable = next(iter(arrived.problems), "")
             why = clash or unreadable or "check that the command launches a kernel on this GPU, and waits for it"
             yield PassFinding(MIXED if clash else NO_DATA, wrote, why, stops=bool(clash) or not of_pass.counters)
+        return
+    if of_pass.sampling and not arrived.samples:
+        yield PassFinding(
+            NO_DATA, "kernels ran, but no sample was taken",
+            f"let them run longer, or sample more often: --pc-sampling-interval below {of_pass.interval}",
+        )  # fmt: skip
         return
     missing = [name for name in of_pass.counters if not arrived.has(name)]
     if missing and not unknown:

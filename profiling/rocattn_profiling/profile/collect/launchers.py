@@ -103,8 +103,15 @@ class Rocprofv3:
         written = "csv" if tool.release < _ROCPD and tool.release != (0, 0) else output_format
         output = ("-d", str(folder / "raw"), "-o", "out_%pid%", "--output-format", written)
         files = {}
-        if not of_pass.counters:
-            counting: tuple[str, ...] = ("--kernel-trace",)
+        if of_pass.sampling:  # the trace names the kernels; databases before 2026 hold no samples
+            unit = "cycles" if of_pass.sampling == "stochastic" else "time"
+            counting: tuple[str, ...] = (
+                "--kernel-trace", "--pc-sampling-beta-enabled", "--pc-sampling-method", of_pass.sampling,
+                "--pc-sampling-unit", unit, "--pc-sampling-interval", str(of_pass.interval),
+            )  # fmt: skip
+            output = (*output[:-1], "csv")
+        elif not of_pass.counters:
+            counting = ("--kernel-trace",)
         elif is_old:
             files["counters.txt"] = f"pmc: {' '.join(of_pass.counters)}\n"
             counting = ("-i", str(folder / "counters.txt"))

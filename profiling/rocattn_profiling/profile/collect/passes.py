@@ -27,7 +27,13 @@ from rocattn_profiling.profile.metrics.definitions import definitions
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-TIMING = "timing"
+TIMING, SAMPLING = "timing", "pc-sampling"
+# PC sampling's methods by GPU, the better first, with the first ROCm release that has each
+# (source/docs/how-to/using-pc-sampling.rst and CHANGELOG.md of rocprofiler-sdk). No Radeon has it.
+_BOTH = {"stochastic": (7, 0), "host_trap": (6, 4)}
+_METHODS = {"gfx90a": {"host_trap": (6, 4)}, "gfx942": _BOTH, "gfx950": _BOTH}
+# Cycles, a power of two, as rocprof-compute's default; and microseconds. Less than that is a lot of data.
+_INTERVALS = {"stochastic": 1 << 20, "host_trap": 1000}
 _COUNTER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -35,13 +41,16 @@ class ProfilerPass(msgspec.Struct, frozen=True):
     """One run of the application: its counters, or none for the undisturbed timing run (a kernel trace).
 
     ``opaque`` marks the single pass of a profiler that plans its own (rocprof-compute). ``devices`` are the indices of
-    the GPUs to count on; empty for all.
+    the GPUs to count on; empty for all. ``sampling`` is the method of a pass that takes PC samples instead, every
+    ``interval`` cycles (stochastic) or microseconds (host_trap).
     """
 
     name: str
     counters: tuple[str, ...] = ()
     opaque: bool = False
     devices: tuple[int, ...] = ()
+    sampling: str = ""
+    interval: int = 0
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -114,6 +123,37 @@ def plan_passes(
         *(ProfilerPass(f"counters-{number}", of_pass) for number, of_pass in enumerate(packed, 1)),
     ]
     return PassPlan(counters.arch, names, tuple(passes), left_out, tuple(notes))
+
+
+def sampling_pass(method: str, interval: int, arch: str, release: tuple[int, int], tool: str) -> ProfilerPass:
+    """Return the pass that takes PC samples.
+
+    It is one of its own: kernels that are counted are serialised, and no release is known to do both at once.
+
+    Args:
+        method: "stochastic", "host_trap", or "auto" for the better one that there is.
+        interval: Cycles (stochastic; a power of two) or microseconds (host_trap) between samples; 0 for the default.
+        arch: Like gfx942.
+        release: The profiler's ROCm release; (0, 0) if unknown.
+        tool: The profiler's name.
+
+    Raises:
+        CounterError: When this GPU or this profiler does not have it.
+    """
+    if tool != "rocprofv3":
+        raise CounterError(f"{tool} takes no PC samples: rocprofv3 of ROCm 6.4 and later does")
+    if arch not in _METHODS:
+        raise CounterError(f"{arch} has no PC sampling: {', '.join(_METHODS)} do; rocprofv3 --att traces instructions")
+    known = [name for name, first in _METHODS[arch].items() if release == (0, 0) or release >= first]
+    if not known:
+        raise CounterError(f"PC sampling needs ROCm 6.4, this rocprofv3 is of {release[0]}.{release[1]}")
+    if method not in {"auto", *known}:
+        raise CounterError(f"{arch} has no {method} PC sampling with this rocprofv3: take {' or '.join(known)}")
+    method = known[0] if method == "auto" else method
+    interval = interval or _INTERVALS[method]
+    if method == "stochastic" and interval & (interval - 1):
+        raise CounterError(f"the interval of stochastic PC sampling is a power of two cycles, not {interval}")
+    return ProfilerPass(SAMPLING, sampling=method, interval=interval)
 
 
 def split(too_big: ProfilerPass) -> tuple[ProfilerPass, ProfilerPass] | None:

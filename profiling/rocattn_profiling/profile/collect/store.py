@@ -72,6 +72,7 @@ class PassOutput(msgspec.Struct, frozen=True):
         kernels: Number of different kernels.
         counters: Counter -> number of dispatches in which it is not 0.
         problems: The readers' problems, a line each.
+        samples: Number of PC samples.
         unread: Why the files could not be read at all, or "".
     """
 
@@ -80,6 +81,7 @@ class PassOutput(msgspec.Struct, frozen=True):
     kernels: int = 0
     counters: dict[str, int] = {}
     problems: tuple[str, ...] = ()
+    samples: int = 0
     unread: str = ""
 
     def has(self, counter: str) -> bool:
@@ -278,4 +280,5 @@ def read_pass(folder: Path) -> PassOutput:
         kernels=int(profile.dispatches["kernel"].nunique()),
         counters={str(name): int(count) for name, count in live.items()},
         problems=tuple(str(problem) for problem in profile.problems),
+        samples=int(profile.samples["count"].sum()),
     )

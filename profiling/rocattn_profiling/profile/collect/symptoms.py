@@ -203,8 +203,8 @@ SYMPTOMS = (
     Symptom(
         "pc_sampling",
         r"PC sampling configuration is not supported on any of the agents",
-        "this GPU or driver has no PC sampling",
-        "leave it out: counters do not need it",
+        "this GPU or driver does not take this PC sampling: the method, or its interval",
+        "rocprofv3 --list-avail says what it takes; counters do not need it",
     ),
     Symptom(
         "disk_full",

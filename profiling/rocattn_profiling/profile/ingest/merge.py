@@ -79,6 +79,22 @@ def _arrange_samples(parts: Sequence[FilePart]) -> None:
                     part.samples = part.samples[part.samples["method"] != method]
                     if not len(part.samples) and not len(part.dispatches):
                         part.skip(f"it repeats {first.source.file}, which is read")
+    _drop_sampled_times(runs.values())
+
+
+def _drop_sampled_times(runs: Iterable[Sequence[FilePart]]) -> None:
+    """Drop the dispatches of sampled runs whose kernels another run has: sampling interrupts the waves."""
+    sampled: list[FilePart] = []
+    others: list[FilePart] = []
+    for run in runs:
+        (sampled if any(len(part.samples) for part in run) else others).extend(run)
+    elsewhere = {name for part in others for name in part.dispatches["kernel"].unique()}
+    for part in sampled:
+        rest = ~part.dispatches["kernel"].isin(elsewhere)
+        if not rest.all() and not len(part.counters):
+            part.dispatches = part.dispatches[rest].reset_index(drop=True)
+            if not len(part.dispatches) and not len(part.samples):
+                part.skip("its run was sampled, which disturbs its times: those of other runs are used")
 
 
 def _detail(part: FilePart) -> tuple[bool, bool, int]:

@@ -59,6 +59,10 @@ def parser(version):
     made.add_argument("--stats", action="store_true")
     if version >= (6, 4):
         made.add_argument("--memory-allocation-trace", action="store_true")
+        made.add_argument("--pc-sampling-beta-enabled", nargs="?", const=True, default=False)
+        made.add_argument("--pc-sampling-unit", choices=("instructions", "cycles", "time"), type=str.lower)
+        made.add_argument("--pc-sampling-method", choices=("stochastic", "host_trap"), type=str.lower)
+        made.add_argument("--pc-sampling-interval", type=int)
     if version >= (7, 0):
         made.add_argument("--pmc", nargs="*")
         made.add_argument("-v", "--version", action="store_true")
@@ -97,6 +101,7 @@ def main(path):
         passes = [arguments.pmc]
     elif not arguments.kernel_trace:
         sys.stderr.write("Warning: No tracing options were enabled.\n")
+    check_sampling(arguments)
     default = "rocpd" if version >= (7, 0) else "csv"
     inherited = os.environ.get("ROCPROF_OUTPUT_FORMAT", "")  # appended to, as the script does
     formats = {*filter(None, inherited.split(",")), *(arguments.output_format or [default])}
@@ -108,6 +113,30 @@ def main(path):
             fatal(f"Command '{command}' returned non-zero exit status {status}.\n")
         if status:
             sys.exit(status)
+
+
+def check_sampling(arguments):
+    """End where the script does, because of its options for PC sampling."""
+    sampling = [getattr(arguments, f"pc_sampling_{name}", None) for name in ("method", "unit", "interval")]
+    if any(sampling) and not arguments.pc_sampling_beta_enabled:
+        fatal(
+            "PC sampling unavailable. The feature is implicitly disabled. To enable it, use "
+            "--pc-sampling-beta-enable option or set ROCPROFILER_PC_SAMPLING_BETA_ENABLED=ON in the environment"
+        )
+    if any(sampling) and not all(sampling):
+        fatal("All three PC sampling configurations need to be set")
+
+
+def refuses_sampling(found, version, method, unit):
+    """Say whether no GPU takes this method with this unit, as the tool says it."""
+    units = {"stochastic": "cycles"} if version >= (7, 0) and found.arch in {"gfx942", "gfx950"} else {}
+    units |= {"host_trap": "time"} if found.arch in {"gfx90a", "gfx942", "gfx950"} else {}
+    if units.get(method) == unit:
+        return False
+    pretend.say(
+        "E20260815 22:01:04.2 9 tool.cpp:2191] Given PC sampling configuration is not supported on any of the agents"
+    )
+    return True
 
 
 def one(found, version, counters, command, out, arguments, formats):
@@ -126,6 +155,9 @@ def one(found, version, counters, command, out, arguments, formats):
             pretend.say("terminate called after throwing an instance of 'std::out_of_range'")
             pretend.say("  what():  unordered_map::at")
             pretend.abort()
+    method = getattr(arguments, "pc_sampling_method", None)
+    if method and refuses_sampling(found, version, method, arguments.pc_sampling_unit):
+        return 1
     known = [name for name in counters if name not in (found.unknown or [])]
     if known != counters:
         asked, have = ", ".join(counters), ", ".join(known)
@@ -155,6 +187,7 @@ def one(found, version, counters, command, out, arguments, formats):
         rocpd_fake.write(out / f"{name}_results.db", found, known, command, pid)
     if "csv" in formats:
         write_csv(out, name, found, version, known, pid)
+        write_samples(out, name, found, method)
     if "json" in formats:
         write_json(out / f"{name}_results.json", found, command, pid)
     return status
@@ -218,6 +251,21 @@ def write_csv(out, name, found, version, counters, pid):
                 [row[column] if column != "Counter_Value" else _Bare(pretend.number(amount)) for column in columns]
             )
     table(out / f"{name}_counter_collection.csv", columns, rows)
+
+
+def write_samples(out, name, found, method):
+    """Write the samples: 300 of each kernel's second dispatch, waiting at one line (generateCSV.cpp, ROCm 7.0)."""
+    if not method or pretend.fails(found, []) == "samples nothing":
+        return
+    reason = "ROCPROFILER_PC_SAMPLING_INSTRUCTION_NOT_ISSUED_REASON_WAITCNT"
+    columns = names("Sample_Timestamp Exec_Mask Dispatch_Id Instruction Instruction_Comment Correlation_Id")
+    more = names("Wave_Issued_Instruction Instruction_Type Stall_Reason Wave_Count")
+    rows = []
+    for number, *_ in pretend.dispatches(found)[3:]:
+        row = [390705261841337, (1 << 64) - 1, number, "s_waitcnt vmcnt(0)", "/src/app.hip:12", number]
+        issued = [0, "ROCPROFILER_PC_SAMPLING_INSTRUCTION_TYPE_NO_INST", reason, 4]
+        rows += [[*row, *(issued if method == "stochastic" else [])]] * 300
+    table(out / f"{name}_pc_sampling_{method}.csv", columns + (more if method == "stochastic" else []), rows)
 
 
 class _Bare:

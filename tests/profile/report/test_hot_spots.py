@@ -12,6 +12,7 @@ from rocattn_profiling.profile.report.report import build
 from ..ingest import generators as g
 from ..ingest import sample_generators as samples
 from ..ingest.sample_generators import LOOP, Sample
+from .test_limits import BMM2, made_of
 
 MADE = [g.Launch(dispatch=number, kernel="attn", ns=50_000) for number in (1, 2, 3)]
 
@@ -46,6 +47,21 @@ def test_the_hottest_line_is_a_finding_with_an_upper_bound(tmp_path):
     assert finding.gain == pytest.approx(600 / 900)
     assert "67 % of its samples wait for vector memory at attn.hip:118 (s_waitcnt vmcnt(0))" in finding.sentence
     assert made.hot_spots[0].finding is finding
+
+
+def test_waiting_for_a_saturated_limit_is_its_effect(tmp_path):
+    """A kernel whose LDS is busy at 79 % waits for it: no more than the rest can be gained, by moving less."""
+    samples.csv(tmp_path / "1_x.csv", [Sample("s_waitcnt lgkmcnt(0)", "bmm.hip:40", "WAITCNT", 900)])
+    profile = made_of(BMM2)
+    sampled = ingest.read([tmp_path]).samples
+    sampled["kernel"] = sampled["kernel"].cat.rename_categories({"": "bmm"})
+    profile.samples = sampled
+    (kernel,) = build(profile).kernels
+    (finding,) = [each for each in kernel.findings if each.key == "hot-line"]
+    assert finding.gain == pytest.approx(1 - kernel.bounds.nearest.pct / 100)
+    assert finding.numbers["part"] == 1
+    assert "effect of the LDS limit" in finding.sentence
+    assert kernel.verdict.finding == "lds-bound"
 
 
 @pytest.mark.parametrize(

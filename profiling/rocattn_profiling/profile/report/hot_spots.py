@@ -440,6 +440,8 @@ def terminal_lines(spots: Sequence[HotSpots], not_hot: str) -> list[str]:
             place = terminal(line.place)
             place = place if len(place) <= width else f"…{place[1 - width :]}"
             shown.append(f"  {each.share(line.count):4.1f} %  {place:{width}}  {summary(each, line)}".rstrip())
+        if each.finding and each.number is None:  # else it is among the kernel's findings
+            shown.append(f"  {terminal(each.finding.sentence)}")
         if each.few:
             shown.append(f"  {caution(each)}")
     if len(spots) > ON_TERMINAL:

@@ -1,12 +1,13 @@
 """Machine code against plans: the metadata of real code objects has the arguments that plans pass, and no others."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from rocattn.config import AttentionConfig
 from rocattn.gpu.arch import TESTED
-from rocattn.gpu.build import arg_layout, argument_problem, code_problem
+from rocattn.gpu.build import LINE_TABLES, arg_layout, argument_problem, code_problem, compile_for_device
 from rocattn.gpu.flash import BUILT_HEAD_DIMS
 from rocattn.gpu.launch import BufferArg, ScalarArg
 from rocattn.gpu.plan import plan, supports
@@ -108,3 +109,18 @@ def test_plans_and_the_build_grid_name_the_same_files(arch):
                     continue
                 names = {launch.code_object for launch in plan(config, arch, use_flash_attention=flash).launches}
                 assert names <= built, f"{config.label}: {names - built}"
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("", False), ("1", True)])
+def test_the_environment_asks_for_line_tables(monkeypatch, text, wanted):
+    """`rocattn profile --pc-sampling` sets it, so that samples in our kernels have lines."""
+    asked = []
+
+    def compile_nothing(*_arguments, **options):
+        asked.append(options["line_tables"])
+        return SimpleNamespace(data=b"code")
+
+    monkeypatch.setattr("rocattn.toolchain.hip.compile_hip", compile_nothing)
+    monkeypatch.setenv(LINE_TABLES, text)
+    assert compile_for_device("hip/any.hip", "gfx942", {}, stand_in=False) == b"code"
+    assert asked == [wanted]

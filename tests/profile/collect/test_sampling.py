@@ -21,7 +21,10 @@ def test_samples_are_collected_in_a_pass_of_their_own(machine, release, method):
     assert collection.complete, codes(collection)
     assert collection.passes[-1].name == SAMPLING
     assert collection.passes[-1].arrived.samples == 900
-    argv = machine.called()[-1]["argv"]
+    *others, call = machine.called()
+    assert call["env"]["ROCATTN_LINE_TABLES"] == "1", "rocattn's own kernels then name their lines"
+    assert not any("ROCATTN_LINE_TABLES" in other["env"] for other in others)
+    argv = call["argv"]
     assert "--pmc" not in argv
     assert argv[argv.index("--pc-sampling-method") + 1] == method
     profile = read([machine.out])

@@ -12,6 +12,7 @@ import msgspec
 
 import rocattn
 from rocattn.errors import RocattnError
+from rocattn.gpu.build import LINE_TABLES
 from rocattn.gpu.plan_log import VARIABLE as PLAN_LOG
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import HeldError, locked, write_text
@@ -113,9 +114,11 @@ class Session:
         job = self.job
         launch = LAUNCHERS[job.tool.name].launch(job.tool, of_pass, job.command, folder.absolute(), job.output_format)
         _prepare(launch, folder)
-        plans = {PLAN_LOG: str((folder / PLANS).absolute())}
+        ours = {PLAN_LOG: str((folder / PLANS).absolute())}
+        if of_pass.sampling:
+            ours[LINE_TABLES] = "1"
         try:
-            ended = self._start(launch.argv, folder, {**job.environment, **launch.env, **plans})
+            ended = self._start(launch.argv, folder, {**job.environment, **launch.env, **ours})
             text = _output(folder)
             shutil.rmtree(folder / "tmp", ignore_errors=True)
             (folder / RUN_SCRIPT).unlink(missing_ok=True)  # it contains the command line with its secrets

@@ -139,11 +139,11 @@ def heading(report: ProfileReport) -> tuple[str, list[str]]:
     tools = tools or dict.fromkeys((each.tool, "") for each in sources if each.tool)
     releases = dict.fromkeys(each.rocm for each in sources if each.rocm)
     launches = sum(kernel.launches for kernel in report.kernels)
-    kernels = count(len(report.kernels), "kernel") if report.per == "kernel" else ""
+    kernels = count(len(report.kernels), "kernel") if report.per == "kernel" and report.kernels else ""
     facts = [
         ", ".join(gpus) or "GPU not named by any file", ", ".join(" ".join(each).strip() for each in tools),
         f"ROCm {', '.join(releases)}" if releases else "", ", ".join(said("timestamp", "date")[:2]), kernels,
-        count(launches, "launch", "launches"), count(len(sources), "file"),
+        count(launches, "launch", "launches") if launches else "", count(len(sources), "file"),
     ]  # fmt: skip
     return f"{title}{' on ' + ', '.join(each.name for each in report.devices) if gpus else ''}", list(
         filter(None, facts)

@@ -39,6 +39,7 @@ def to_json(summary: FileSummary) -> dict[str, Any]:
         "kernels": summary.kernels,
         "dispatches": summary.dispatches,
         "counters": list(summary.counters),
+        "samples": summary.samples,
         "problems": [{"line": p.line, "what": p.what, "remedy": p.remedy} for p in summary.problems],
     }
 
@@ -52,12 +53,15 @@ def _print(summaries: Sequence[FileSummary]) -> None:
             os.path.relpath(summary.source.file, root) if root else summary.source.file,
             f"{summary.source.tool} {summary.source.generation}".strip(),
             summary.source.kind,
-            *(str(count) if count else "" for count in (summary.kernels, summary.dispatches, len(summary.counters))),
+            *(
+                str(count) if count else ""
+                for count in (summary.kernels, summary.dispatches, len(summary.counters), summary.samples)
+            ),
             str(len(summary.problems) or ""),
         )
         for summary in read
     ]
-    columns = ("file", "tool and generation", "holds", "kernels", "dispatches", "counters", "problems")
+    columns = ("file", "tool and generation", "holds", "kernels", "dispatches", "counters", "samples", "problems")
     if rows:
         print_table(f"{len(read)} files read" + (f" below {root}" if root else ""), columns, rows)
     for summary in summaries:

@@ -163,3 +163,19 @@ def test_samples_alone_are_a_report(tmp_path):
     assert "attn.hip:118" in pages.profile_html(made, 0)
     assert "attn.hip:118" in pages.profile_markdown(made)
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+
+
+def test_a_report_per_dispatch_has_hot_spots_of_whole_kernels(tmp_path):
+    """Samples of several launches are no finding about one of them."""
+    samples.v3_json(tmp_path / "1_results.json", made=MADE)
+    made = build(ingest.read([tmp_path]), per="dispatch")
+    assert [(each.kernel, each.number) for each in made.hot_spots] == [("attn", None)]
+    assert not any(each.findings for each in made.kernels)
+
+
+def test_the_list_of_files_counts_samples(tmp_path, capsys):
+    """Cycles of a thread trace are no samples."""
+    samples.csv(tmp_path / "1_pc_sampling_stochastic.csv")
+    samples.stats_csv(tmp_path / "traced")
+    assert main(["report", str(tmp_path), "--files", "--json"]) == 0
+    assert sorted(each["samples"] for each in json.loads(capsys.readouterr().out)["files"]) == [0, 1000]

@@ -22,7 +22,7 @@ from rocattn_profiling.profile.ingest.detect import (
 from rocattn_profiling.profile.ingest.merge import arrange, assemble
 from rocattn_profiling.profile.ingest.parts import MISSING, FilePart, Notes, UnreadableError, nullable
 from rocattn_profiling.profile.ingest.small_csv import rows_of
-from rocattn_profiling.profile.ingest.table import FileProblem, FileSummary, Profile, Source
+from rocattn_profiling.profile.ingest.table import THREAD_TRACE, FileProblem, FileSummary, Profile, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,13 +68,14 @@ def describe(paths: Sequence[str | os.PathLike[str]]) -> list[FileSummary]:
             part.dispatches["kernel"].nunique() or part.summaries["kernel"].nunique(),
             len(part.dispatches.drop_duplicates(["process", "dispatch"])),
             tuple(sorted(part.counters["counter"].cat.categories)),
+            int(part.samples.loc[part.samples["method"] != THREAD_TRACE, "count"].sum()),
         )
         for part in parts
     ]
     arrange(parts)
     return [
-        FileSummary(part.source, kernels, dispatches, counters, tuple(part.problems))
-        for part, (kernels, dispatches, counters) in zip(parts, held, strict=True)
+        FileSummary(part.source, kernels, dispatches, counters, tuple(part.problems), samples)
+        for part, (kernels, dispatches, counters, samples) in zip(parts, held, strict=True)
     ]
 
 

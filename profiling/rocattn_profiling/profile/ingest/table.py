@@ -156,6 +156,7 @@ class FileSummary:
     dispatches: int
     counters: tuple[str, ...]
     problems: tuple[FileProblem, ...]
+    samples: int = 0
 
 
 def empty(dtypes: dict[str, str]) -> pd.DataFrame:

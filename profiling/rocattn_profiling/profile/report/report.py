@@ -144,7 +144,8 @@ def build(
     groups = (by_kernel if per == "kernel" else by_launch)(evaluation, attributed.labels if attributed else None)
     total = sum(group.total_ns for group in groups)
     kernels = [_kernel(group, evaluation, devices, per, total, profile.roofs) for group in groups]
-    spots, left_out = hot_spots.hot_spots(profile.samples, kernels, devices, RUNTIME_S_OWN)
+    whole = kernels if per == "kernel" else []  # a kernel's samples are of several dispatches
+    spots, left_out = hot_spots.hot_spots(profile.samples, whole, devices, RUNTIME_S_OWN)
     used = {id(kernel.device): kernel.device for kernel in kernels if kernel.device}
     return ProfileReport(
         per, kernels, list(used.values()), profile,

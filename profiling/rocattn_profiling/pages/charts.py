@@ -361,31 +361,49 @@ def place_labels(
     taken: Sequence[tuple[float, float, float, float]],
     frame: tuple[float, float, float, float],
     font: float,
+    lines: Sequence[tuple[tuple[float, float], tuple[float, float]]] = (),
 ) -> list[Label]:
     """Place texts so that none overlaps another, leaves the frame or covers what is taken; others are left out.
+
+    A place on no line comes before one that is on a line.
 
     Args:
         wanted: Text, colour and the places to try in order, each (x, y of the base line, anchor).
         taken: Boxes to keep free: left, top, right, bottom.
         frame: The box to stay in.
         font: The size of the text.
+        lines: The ends of lines that texts had better not cross.
     """
     boxes, labels = list(taken), []
     for text, colour, places in wanted:
+        free = []
         for x, y, anchor in places:
             box = _box(text, x, y, anchor, font)
             inside = box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] and box[3] <= frame[3]
             if inside and not any(_overlap(box, other) for other in boxes):
-                boxes.append(box)
-                labels.append(Label(text, colour, round(x, 1), round(y, 1), anchor))
-                break
+                free.append((sum(_crosses(box, line) for line in lines), box, (x, y, anchor)))
+        if free:
+            _, box, (x, y, anchor) = min(free, key=lambda place: place[0])  # the first of the best
+            boxes.append(box)
+            labels.append(Label(text, colour, round(x, 1), round(y, 1), anchor))
     return labels
+
+
+def _crosses(
+    box: tuple[float, float, float, float], line: tuple[tuple[float, float], tuple[float, float]], steps: int = 64
+) -> bool:
+    """Whether a line passes through a box, as far as points along it tell."""
+    (x, y), (to_x, to_y) = line
+    return any(
+        box[0] < x + (to_x - x) * part / steps < box[2] and box[1] < y + (to_y - y) * part / steps < box[3]
+        for part in range(steps + 1)
+    )
 
 
 def _box(text: str, x: float, y: float, anchor: str, font: float) -> tuple[float, float, float, float]:
     width = LETTER * font * len(text)
     left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
-    return left, y - 0.85 * font, left + width, y + 0.25 * font
+    return left, y - font, left + width, y + 0.35 * font
 
 
 def _overlap(box: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:

@@ -146,7 +146,7 @@ def test_a_roof_that_lacks_is_named_with_its_command():
     lacking = dict(roof.lacking)
     assert lacking.keys() == {"L1", "LDS"}
     assert {reason.code for reason in lacking.values()} == {"not_counted"}
-    assert all("rocattn profile --metrics" in reason.remedy for reason in lacking.values())
+    assert all(f"--metrics {group}" in lacking[name].remedy for name, group in (("L1", "caches"), ("LDS", "lds")))
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,12 @@ def test_arrows_grow_with_the_share_of_the_peak():
     chart = memory_chart(replace(one, bounds=None), {})
     edges = {edge.title.partition(":")[0]: edge for edge in chart.edges}
     assert {name: edge.tone for name, edge in edges.items()} == {
-        "LDS": "near", "vector L1": "busy", "L2": "calm", "reads": "calm", "writes": "calm", "memory read": "unknown",
-        "memory write": "unknown",
+        "LDS traffic": "near", "vector L1 traffic": "busy", "L2 traffic": "calm", "reads by L2": "calm",
+        "writes by L2": "calm", "memory reads": "unknown", "memory writes": "unknown",
     }  # fmt: skip
-    assert edges["LDS"].width > edges["vector L1"].width > edges["L2"].width > edges["writes"].width
-    assert (edges["reads"].is_read, edges["reads"].is_write) == (True, False)
+    widths = [edges[name].width for name in ("LDS traffic", "vector L1 traffic", "L2 traffic", "writes by L2")]
+    assert widths == sorted(widths, reverse=True)
+    assert (edges["reads by L2"].is_read, edges["reads by L2"].is_write) == (True, False)
     known = {box.name: box.is_known for box in chart.boxes}
     assert known["Vector L1"]
     assert not known["L2"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.pages.quantities import digits, quantity
 from rocattn_profiling.profile.report.limits import NEAR
-from rocattn_profiling.profile.report.speed_of_light import memory_name, missing, rate_text
+from rocattn_profiling.profile.report.speed_of_light import alike, memory_name, missing, rate_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,22 +115,22 @@ class _Chart:
             self._box(l1, rows[4], inner, memory, self._memory(), ("memory_pct", "read_gbps", "write_gbps")),
         ]  # fmt: skip
         below = [row + _ROW for row in rows]
-        left, right = l1 + inner * 0.27, l1 + inner * 0.73
+        left, right = l1 + inner * 0.27 - 36, l1 + inner * 0.73 - 36
         bounds = self._kernel.bounds.known if self._kernel.bounds else ()
         lds_bound = next((bound.pct for bound in bounds if bound.key == "lds"), self._value("lds_time_pct"))
         edges = [
-            self._edge("LDS", "lds_moved_gbps", lds_bound, (lds + 18, below[0], rows[1])),
-            self._edge("vector L1", "l1_gbps", self._value("l1_pct"), (l1 + 18, below[0], rows[1])),
-            self._edge("L2", "l2_gbps", self._value("l2_pct"), (l1 + 18, below[1], rows[2])),
-            self._edge("reads", "read_gbps", self._of_fabric("read_gbps"), (left - 36, below[2], rows[3]), "up"),
-            self._edge("writes", "write_gbps", self._of_fabric("write_gbps"), (right - 36, below[2], rows[3]), "down"),
-            self._dram("read_gbps", "dram_read_pct", (left - 36, below[3], rows[4]), "up"),
-            self._dram("write_gbps", "dram_write_pct", (right - 36, below[3], rows[4]), "down"),
+            self._edge("LDS traffic", "lds_moved_gbps", lds_bound, (lds + 18, below[0], rows[1])),
+            self._edge("vector L1 traffic", "l1_gbps", self._value("l1_pct"), (l1 + 18, below[0], rows[1])),
+            self._edge("L2 traffic", "l2_gbps", self._value("l2_pct"), (l1 + 18, below[1], rows[2])),
+            self._edge("reads by L2", "read_gbps", self._of_fabric("read_gbps"), (left, below[2], rows[3]), "up"),
+            self._edge("writes by L2", "write_gbps", self._of_fabric("write_gbps"), (right, below[2], rows[3]), "down"),
+            self._dram("read_gbps", "dram_read_pct", (left, below[3], rows[4]), "up"),
+            self._dram("write_gbps", "dram_write_pct", (right, below[3], rows[4]), "down"),
         ]
         known = [f"{box.name}: {box.facts}" for box in boxes if box.is_known]
         known += [edge.title for edge in edges if edge.tone != "unknown"]
         return MemoryChart(
-            f"Memory chart. {'; '.join(known)}", WIDTH, HEIGHT, boxes, edges, list(self._lacking.items())
+            f"Memory chart. {'; '.join(known)}", WIDTH, HEIGHT, boxes, edges, alike([*self._lacking.items()])
         )
 
     def _value(self, key: str) -> float | None:
@@ -155,8 +155,10 @@ class _Chart:
         is_read, is_write = towards != "down", towards != "up"
         if rate is None:
             reason = missing(self._kernel, (key,), self._counted)
-            self._lacking.setdefault(f"{name} traffic", reason)
+            self._lacking.setdefault(name, reason)
             return MemoryEdge(*place, 1.5, "unknown", (), f"{name}: {reason.line}", is_read, is_write)
+        if not rate:
+            return MemoryEdge(*place, 1.5, "calm", ("none",), f"{name}: none", is_read, is_write)
         most = "≤ " if key == "lds_moved_gbps" else ""
         unit = "busy" if key == "lds_moved_gbps" else "of peak"
         lines = (f"{most}{rate_text(rate)}", f"{digits(pct)} % {unit}" if pct is not None else "")
@@ -171,7 +173,7 @@ class _Chart:
     def _dram(self, key: str, share: str, place: tuple[float, float, float], towards: str) -> MemoryEdge:
         """Return the part of the fabric's traffic that went on to the GPU's own memory."""
         rate, part, peak = self._value(key), self._value(share), self._constant("peak_gbps")
-        name = f"memory {key.partition('_')[0]}"
+        name = f"memory {key.partition('_')[0]}s"
         if rate is None or part is None:
             return self._edge(name, share if part is None else key, None, place, towards)
         own = rate * part / 100

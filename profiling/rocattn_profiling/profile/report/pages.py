@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 KERNELS = 200
 LISTED_KERNELS = 10
 """Rows of the first table; the others are unfolded on demand."""
+TITLED = 2
+"""GPUs in the title."""
 PICTURED = 10
 """Kernels with a roofline and a memory chart: those of the most time."""
 WORTH_SAYING = 0.5
@@ -131,9 +133,10 @@ def heading(report: ProfileReport) -> tuple[str, list[str]]:
     commands = said("command") or said("workload_name")
     more = f" and {len(commands) - 1} more" if len(commands) > 1 else ""
     title = f"Profile of {shorten(commands[0])}{more}" if commands else "Profile"
-    gpus = [
+    names = list(dict.fromkeys(device.name for device in report.devices))
+    gpus = dict.fromkeys(
         device.name if device.arch == device.name else f"{device.name} ({device.arch})" for device in report.devices
-    ]
+    )
     sources = report.profile.provenance
     tools = dict.fromkeys((each.tool, each.version) for each in sources if each.tool and each.version)
     tools = tools or dict.fromkeys((each.tool, "") for each in sources if each.tool)
@@ -145,9 +148,8 @@ def heading(report: ProfileReport) -> tuple[str, list[str]]:
         f"ROCm {', '.join(releases)}" if releases else "", ", ".join(said("timestamp", "date")[:2]), kernels,
         count(launches, "launch", "launches") if launches else "", count(len(sources), "file"),
     ]  # fmt: skip
-    return f"{title}{' on ' + ', '.join(each.name for each in report.devices) if gpus else ''}", list(
-        filter(None, facts)
-    )
+    where = f" on {', '.join(names[:TITLED])}{f' and {len(names) - TITLED} more' if len(names) > TITLED else ''}"
+    return f"{title}{where if names else ''}", list(filter(None, facts))
 
 
 def profile_markdown(report: ProfileReport, pairs: list[KernelPair] | None = None) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.charts import Label, Tick, place_labels
 from rocattn_profiling.pages.quantities import digits, log_ticks
-from rocattn_profiling.profile.report.speed_of_light import MORE, memory_name, missing, rate_text, rates_of
+from rocattn_profiling.profile.report.speed_of_light import MORE, alike, memory_name, missing, rate_text, rates_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -280,16 +280,17 @@ class _Plane:
     ) -> Roofline:  # fmt: skip
         """Return the roofline with its roofs, and labels that do not overlap."""
         roofs, wanted = self._roofs()
+        ends = [[_place_of(point) for point in roof.points.split()] for roof in roofs]
         boxes = [(dot.x - 8, dot.y - 8, dot.x + 8, dot.y + 8) for dot in dots]
         if not dots[0].href:  # numbers are inside their dots, names beside them
             wanted = [(dot.label, dot.colour, _around(dot)) for dot in dots] + wanted
         frame = (_LEFT, _TOP, _RIGHT, _BOTTOM)
-        labels = place_labels(wanted, boxes, frame, _FONT)
+        labels = place_labels(wanted, boxes, frame, _FONT, [(line[0], line[-1]) for line in ends])
         return Roofline(
             title, WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM,
             [Tick(self.x(x), f"{x:g}") for x in _few(log_ticks(self._x_low, self._x_high), 7)],
             [Tick(self.y(y), f"{y:g}", "end") for y in _few(log_ticks(self._y_low, self._y_high), 7)],
-            roofs, dots, labels, link, rows, units, lacking, left_out,
+            roofs, dots, labels, link, rows, units, alike(lacking), left_out,
         )  # fmt: skip
 
     def _roofs(self) -> tuple[list[Roof], list[tuple[str, int, list[tuple[float, float, str]]]]]:
@@ -334,9 +335,14 @@ def _points(places: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{x},{y}" for x, y in places)
 
 
+def _place_of(point: str) -> tuple[float, float]:
+    x, _, y = point.partition(",")
+    return float(x), float(y)
+
+
 def _around(dot: Dot) -> list[tuple[float, float, str]]:
     """Return places for the name of a dot: above, below, further up and down."""
-    return [(dot.x, dot.y + shift, "middle") for shift in (-11, 20, -24, 33, -37, 46)]
+    return [(dot.x + aside, dot.y + up, "middle") for up in (-12, 21, -25, 34) for aside in (0, 10, -10)]
 
 
 def _along(start: tuple[float, float], end: tuple[float, float]) -> list[tuple[float, float, str]]:

@@ -9,6 +9,7 @@ from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.quantities import digits
 from rocattn_profiling.profile.metrics.definitions import definitions
 from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
+from rocattn_profiling.profile.report.limits import NEAR
 from rocattn_profiling.profile.report.verdict import gap_of
 
 if TYPE_CHECKING:
@@ -92,6 +93,11 @@ class SpeedBar:
     rates: tuple[Rate, ...] = ()
     formulas: tuple[MetricValue, ...] = ()
     missing: Reason | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it bounds the kernel: the nearest, and near."""
+        return self.is_nearest and self.pct is not None and self.pct >= NEAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +183,14 @@ def _achieved(kernel: KernelProfile, level: _Level) -> tuple[str, str]:
     """Return what was achieved and the peak of one level, in words."""
     constants = kernel.device.constants if kernel.device else {}
     if level.key == "memory":
-        moved = [_number(kernel, key) for key in ("read_gbps", "write_gbps")]
-        known = [each for each in moved if each is not None]
+        rates = [_number(kernel, key) for key in ("read_gbps", "write_gbps")]
+        known = [each for each in rates if each is not None]
         return rate_text(sum(known)) if known else "", rate_text(constants.get("peak_gbps"))
     if level.key == "lds":
-        moved_gbps, width = _number(kernel, level.rate), lds_peak(kernel)
-        return (
-            f"busy, of all cycles; at most {rate_text(moved_gbps)} moved"
-            if moved_gbps is not None
-            else "busy, of all cycles"
-        ), rate_text(width)
+        moved = _number(kernel, level.rate)
+        if not moved:
+            return "not used" if moved == 0 else "busy, of all cycles", ""
+        return f"busy, of all cycles; at most {rate_text(moved)} moved", rate_text(lds_peak(kernel))
     if level.rate:
         rate, pct = _number(kernel, level.rate), _number(kernel, level.pct[0])
         return rate_text(rate), rate_text(100 * rate / pct if rate and pct else None)
@@ -242,6 +246,14 @@ def missing(kernel: KernelProfile, metrics: Sequence[str], counted: Mapping[str,
         facts = ", ".join(CONSTANT_NAMES.get(each, each) for each in gap.constants)
         return Reason("unknown_fact", f"needs {facts}", PLANS if "work_flops" in gap.constants else "")
     return Reason("not_of_this", "not counted in this kernel's launches", "rocattn profile -- COMMAND")
+
+
+def alike(reasons: Sequence[tuple[str, Reason]]) -> list[tuple[str, Reason]]:
+    """Return what is missing and why, with the same reason once."""
+    names: dict[Reason, list[str]] = {}
+    for name, reason in reasons:
+        names.setdefault(reason, []).append(name)
+    return [(", ".join(members), reason) for reason, members in names.items()]
 
 
 def memory_name(kernel: KernelProfile) -> str:

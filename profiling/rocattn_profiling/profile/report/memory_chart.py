@@ -25,7 +25,11 @@ _COLUMNS = ((4.0, 112.0), (124.0, 116.0), (248.0, 108.0))  # left edge and width
 
 @dataclass(frozen=True, slots=True)
 class MemoryBox:
-    """A box: its place, its name and one line of facts, or that nothing about it was collected."""
+    """A box: its place, its name and one line of facts, or that nothing about it was collected.
+
+    Attributes:
+        tone: As of an edge, by the level's share of its peak.
+    """
 
     x: float
     y: float
@@ -35,6 +39,7 @@ class MemoryBox:
     facts: str
     is_known: bool
     title: str
+    tone: str = "calm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class _Chart:
     def __init__(self, kernel: KernelProfile, counted: Mapping[str, object]) -> None:
         self._kernel, self._counted = kernel, counted
         self._lacking: dict[str, Reason] = {}
+        self._near = {bound.key: bound.pct for bound in kernel.bounds.known} if kernel.bounds else {}
 
     @property
     def is_worth_it(self) -> bool:
@@ -106,20 +112,19 @@ class _Chart:
         inner = small + small_wide - l1
         memory = memory_name(self._kernel)
         boxes = [
-            self._box(lds, rows[0], WIDTH - 8, "Waves", self._waves(), ("achieved_occupancy_pct",)),
-            self._box(lds, rows[1], lds_wide, "LDS", self._lds(), ("lds_busy_pct", "lds_time_pct")),
-            self._box(l1, rows[1], l1_wide, "Vector L1", self._hits("l1_hit_pct"), ("l1_hit_pct",)),
-            self._box(small, rows[1], small_wide, "Scalar, instr.", self._small(), _SMALL),
-            self._box(l1, rows[2], inner, "L2", self._hits("l2_hit_pct"), ("l2_hit_pct",)),
-            self._box(l1, rows[3], inner, "Fabric, Infinity Cache", self._fabric(), ("read_latency_cycles",)),
-            self._box(l1, rows[4], inner, memory, self._memory(), ("memory_pct", "read_gbps", "write_gbps")),
+            self._box((lds, rows[0], WIDTH - 8), "Waves", self._waves(), ("achieved_occupancy_pct",)),
+            self._box((lds, rows[1], lds_wide), "LDS", self._lds(), ("lds_busy_pct", "lds_time_pct"), "lds"),
+            self._box((l1, rows[1], l1_wide), "Vector L1", self._hits("l1_hit_pct"), ("l1_hit_pct",), "l1"),
+            self._box((small, rows[1], small_wide), "Scalar, instr.", self._small(), _SMALL),
+            self._box((l1, rows[2], inner), "L2", self._hits("l2_hit_pct"), ("l2_hit_pct",), "l2"),
+            self._box((l1, rows[3], inner), "Fabric, Infinity Cache", self._fabric(), ("read_latency_cycles",)),
+            self._box((l1, rows[4], inner), memory, self._memory(), ("memory_pct", "read_gbps"), "memory"),
         ]  # fmt: skip
         below = [row + _ROW for row in rows]
-        left, right = l1 + inner * 0.27 - 36, l1 + inner * 0.73 - 36
-        bounds = self._kernel.bounds.known if self._kernel.bounds else ()
-        lds_bound = next((bound.pct for bound in bounds if bound.key == "lds"), self._value("lds_time_pct"))
+        left, right = l1 + 18, l1 + 132
+        lds_share = self._near.get("lds", self._value("lds_time_pct"))
         edges = [
-            self._edge("LDS traffic", "lds_moved_gbps", lds_bound, (lds + 18, below[0], rows[1])),
+            self._edge("LDS traffic", "lds_moved_gbps", lds_share, (lds + 18, below[0], rows[1])),
             self._edge("vector L1 traffic", "l1_gbps", self._value("l1_pct"), (l1 + 18, below[0], rows[1])),
             self._edge("L2 traffic", "l2_gbps", self._value("l2_pct"), (l1 + 18, below[1], rows[2])),
             self._edge("reads by L2", "read_gbps", self._of_fabric("read_gbps"), (left, below[2], rows[3]), "up"),
@@ -140,9 +145,12 @@ class _Chart:
     def _constant(self, name: str) -> float | None:
         return self._kernel.device.constants.get(name) if self._kernel.device else None
 
-    def _box(self, x: float, y: float, width: float, name: str, facts: str, metrics: Sequence[str]) -> MemoryBox:
+    def _box(
+        self, place: tuple[float, float, float], name: str, facts: str, metrics: Sequence[str], limit: str = ""
+    ) -> MemoryBox:
+        x, y, width = place
         if facts:
-            return MemoryBox(x, y, width, _ROW, name, facts, True, f"{name}: {facts}")
+            return MemoryBox(x, y, width, _ROW, name, facts, True, f"{name}: {facts}", _tone(self._near.get(limit)))
         reason = missing(self._kernel, metrics, self._counted)
         self._lacking.setdefault(name, reason)
         said = "no counter here" if reason.code == "not_countable" else "not collected"

@@ -101,6 +101,13 @@ def test_a_thread_trace_has_cycles_of_each_execution(tmp_path):
     assert "full" in spots.lines[1].causes, "a store that could not be issued"
 
 
+def test_kernels_that_no_traced_wave_ran_are_left_out(tmp_path):
+    """A trace lists the code of its neighbours, too."""
+    path = samples.stats_csv(tmp_path)
+    path.write_text(path.read_text().replace('"v_mov_b32_e32 v1, 0",16,64,0,16', '"v_mov_b32_e32 v1, 0",0,0,0,0'))
+    assert [each.kernel for each in build(ingest.read([path])).hot_spots] == ["attn(float*)"]
+
+
 def test_without_a_gpu_there_is_no_static_cost(tmp_path):
     """Tables do not say which GPU it was; the reason stands in the report."""
     samples.csv(tmp_path / "1_pc_sampling_stochastic.csv")

@@ -103,7 +103,7 @@ _OF_REASON = {
 }  # fmt: skip
 # What a counter in a wait counts: s_waitcnt's, then gfx12's instructions of their own.
 _COUNTERS = (
-    (re.compile(r"vmcnt|loadcnt|samplecnt|bvhcnt"), "vector_memory"), (re.compile(r"lgkmcnt"), "lds_or_scalar"),
+    (re.compile(r"vmcnt|loadcnt|samplecnt|bvhcnt|asynccnt|tensorcnt"), "vector_memory"), (re.compile(r"lgkmcnt"), "lds_or_scalar"),
     (re.compile(r"dscnt"), "lds"), (re.compile(r"(?<!lg)kmcnt"), "scalar_memory"),
     (re.compile(r"vscnt|storecnt"), "stores"),
 )  # fmt: skip
@@ -236,6 +236,8 @@ def hot_spots(
     by_name = {kernel.name: (number, kernel) for number, kernel in reversed([*enumerate(kernels, 1)])}
     spots = []
     for (text, method), rows in table[~own].groupby(["kernel", "method"], sort=False):
+        if not rows["count"].any():  # a trace lists the code of kernels that no traced wave ran
+            continue
         name = str(text)
         number, kernel = by_name.get(name, (None, None))
         device = kernel.device if kernel else devices.get(-1)
@@ -284,7 +286,7 @@ def _of_kernel(
     launched = rows[rows["dispatch"] != NO_DISPATCH].drop_duplicates(["pass", "process", "dispatch"])
     total = int(rows["count"].sum())
     return HotSpots(
-        name, number, method, max(total, 1), len(launched), _sums(rows), _mean_lanes(rows, method),
+        name, number, method, total, len(launched), _sums(rows), _mean_lanes(rows, method),
         sorted((line for line in lines if line.count), key=lambda line: -line.count), no_cycles,
     )  # fmt: skip
 

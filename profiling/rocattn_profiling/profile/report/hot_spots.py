@@ -103,7 +103,8 @@ _OF_REASON = {
 }  # fmt: skip
 # What a counter in a wait counts: s_waitcnt's, then gfx12's instructions of their own.
 _COUNTERS = (
-    (re.compile(r"vmcnt|loadcnt|samplecnt|bvhcnt|asynccnt|tensorcnt"), "vector_memory"), (re.compile(r"lgkmcnt"), "lds_or_scalar"),
+    (re.compile(r"vmcnt|loadcnt|samplecnt|bvhcnt|asynccnt|tensorcnt"), "vector_memory"),
+    (re.compile(r"lgkmcnt"), "lds_or_scalar"),
     (re.compile(r"dscnt"), "lds"), (re.compile(r"(?<!lg)kmcnt"), "scalar_memory"),
     (re.compile(r"vscnt|storecnt"), "stores"),
 )  # fmt: skip

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the report in every format; exit status 3 if the files contain no dispatch."""
     from rocattn_profiling.base.files import write_together
     from rocattn_profiling.profile.report import compare as profile_compare
-    from rocattn_profiling.profile.report import hot_spots, pages, summary
+    from rocattn_profiling.profile.report import pages, summary
     from rocattn_profiling.profile.report import report as profile_report
 
     if arguments.files:
@@ -77,8 +77,6 @@ def run(arguments: argparse.Namespace) -> int:
     for problem in report.problems:
         say(f"note: {problem}")
     for line in summary.lines(report, pairs):
-        say(line)
-    for line in hot_spots.terminal_lines(report.hot_spots, report.not_hot):
         say(line)
     say(f"The report is at {out / FILES['html']}")
     return OK

@@ -5,8 +5,8 @@ says whether the wave issued an instruction in that cycle, or why not. Host-trap
 up to two instructions late (rocprofiler-sdk's using-pc-sampling.rst), and without a reason; that it waits is concluded
 from the instruction it stands at. A thread trace has the cycles of every instruction, of a few waves.
 
-The reasons' meanings are those of cdna3-cdna4-pc-sampling.rst of rocprofiler-sdk. Beside each line stands its static
-cost: the cycles that a lone wave needs to issue its instructions once (`rocattn_profiling.kernels.model`).
+The reasons' meanings are those of cdna3-cdna4-pc-sampling.rst of rocprofiler-sdk. Each line also has its static cost:
+the cycles that a lone wave needs to issue its instructions once (`rocattn_profiling.kernels.model`).
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def lines(report: ProfileReport, pairs: list[KernelPair] | None = None) -> list[
         pairs: The comparison with an earlier profile.
     """
     from rocattn_profiling.base.markup import terminal
-    from rocattn_profiling.profile.report.summary import changes, summarise
+    from rocattn_profiling.profile.report.hot_spots import terminal_lines
 
     summary = summarise(report)
     rows = changes(report, pairs) if pairs is not None else []
@@ -188,5 +188,6 @@ def lines(report: ProfileReport, pairs: list[KernelPair] | None = None) -> list[
     rows += [f"{line.who}: {line.text}{f' ({line.gain})' if line.gain else ''}" for line in summary.lines]
     rows += [text for text in (summary.more, summary.runtime) if text]
     rows += [f"also {text}" for text in summary.also]
-    rows += [f"next: {command}" for command in summary.commands]
-    return [terminal(line, 1000) for line in rows]
+    after = [f"next: {command}" for command in summary.commands]
+    hot = terminal_lines(report.hot_spots, report.not_hot)  # whose columns stay in line
+    return [*(terminal(line, 1000) for line in rows), *hot, *(terminal(line, 1000) for line in after)]

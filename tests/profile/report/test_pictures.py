@@ -179,9 +179,13 @@ def test_kernels_of_one_gpu_share_a_roofline_from_two_on():
     report.kernels[2].values.pop("tflops")
     (device,) = report.devices
     roof = of_gpu(device, list(enumerate(report.kernels, 1)))
-    assert [(dot.label, dot.href) for dot in roof.dots] == [("1", "#k1"), ("2", "#k2")]
+    assert [(dot.label, dot.href) for dot in roof.dots] == [("2", "#k2"), ("1", "#k1")]
     assert roof.left_out == 1
     assert places(roof).keys() == {"HBM", "FP16"}
+    assert roof.note == ""
+    near = report.kernels[1].values
+    near["tflops"] = replace(near["tflops"], value=near["arithmetic_intensity"].value * 6.0)
+    assert of_gpu(device, list(enumerate(report.kernels, 1))).note, "above 5.3 TB/s"
     assert of_gpu(device, [(1, report.kernels[0])]) is None
 
 

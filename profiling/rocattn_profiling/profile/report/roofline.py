@@ -113,6 +113,7 @@ class Roofline:
         rows, units: The same in numbers.
         lacking: Which roofs or points cannot be drawn, with the reasons.
         left_out: Number of kernels without a point.
+        note: Which points are above their roof, and why; "" for none.
     """
 
     title: str
@@ -132,6 +133,7 @@ class Roofline:
     units: list[UnitRow]
     lacking: list[tuple[str, Reason]]
     left_out: int = 0
+    note: str = ""
 
 
 def levels_of(kernel: KernelProfile, roofs: pd.DataFrame) -> list[Level]:
@@ -218,10 +220,20 @@ def of_gpu(device: Device, kernels: Sequence[tuple[int, KernelProfile]]) -> Roof
     plane = _Plane([place for _, _, place in known], memory, units)
     dots = [
         Dot(str(number), plane.x(x), plane.y(y), _title(number, kernel, x, y), 0, f"#k{number}")
-        for number, kernel, (x, y) in known
+        for number, kernel, (x, y) in reversed(known)  # the longest is drawn last, above the others
     ]
     title = f"Roofline of {len(known)} kernels: TFLOP/s over FLOP per byte of {name} traffic"
-    return plane.drawn(title, dots, "", [], [], [], len(kernels) - len(known))
+    return plane.drawn(title, dots, "", [], [], [], len(kernels) - len(known), _above(known, memory))
+
+
+def _above(
+    known: Sequence[tuple[int, KernelProfile, tuple[float, float]]], memory: Sequence[tuple[str, int, float]]
+) -> str:
+    """Return which kernels are above the roof of the memory, and why; "" for none."""
+    numbers = [str(n) for n, _, (x, y) in known for _, _, peak in memory if 1000 * y > x * peak * MORE / 100]
+    if not numbers:
+        return ""
+    return f"Above the memory's roof, as a cache behind L2 answered a part: {', '.join(sorted(numbers, key=int))}."
 
 
 def _is_zero(kernel: KernelProfile, key: str) -> bool:
@@ -276,7 +288,7 @@ class _Plane:
 
     def drawn(
         self, title: str, dots: list[Dot], link: str, rows: list[LevelRow], units: list[UnitRow],
-        lacking: list[tuple[str, Reason]], left_out: int = 0,
+        lacking: list[tuple[str, Reason]], left_out: int = 0, note: str = "",
     ) -> Roofline:  # fmt: skip
         """Return the roofline with its roofs, and labels that do not overlap."""
         roofs, wanted = self._roofs()
@@ -290,7 +302,7 @@ class _Plane:
             title, WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM,
             [Tick(self.x(x), f"{x:g}") for x in _few(log_ticks(self._x_low, self._x_high), 7)],
             [Tick(self.y(y), f"{y:g}", "end") for y in _few(log_ticks(self._y_low, self._y_high), 7)],
-            roofs, dots, labels, link, rows, units, alike(lacking), left_out,
+            roofs, dots, labels, link, rows, units, alike(lacking), left_out, note,
         )  # fmt: skip
 
     def _roofs(self) -> tuple[list[Roof], list[tuple[str, int, list[tuple[float, float, str]]]]]:

@@ -119,6 +119,16 @@ def test_without_a_gpu_there_is_no_static_cost(tmp_path):
     assert spots.remedy == "rocattn profile --metrics memory caches -- COMMAND"
 
 
+def test_a_line_of_a_helper_says_where_it_is_called(tmp_path):
+    """A load is one line for all that call it: rocprofiler-sdk has the callers behind it."""
+    chains = ("/k/load.h:8 -> /k/flash.h:217 -> /k/attn.hip:3", "/k/load.h:8 -> /k/flash.h:310 -> /k/attn.hip:3")
+    of = [Sample("s_waitcnt vmcnt(0)", chain, "WAITCNT", 100 * n) for n, chain in enumerate(chains, 1)]
+    samples.csv(tmp_path / "1_x.csv", of)
+    (line,) = build(ingest.read([tmp_path])).hot_spots[0].lines
+    assert (line.place, line.count) == ("load.h:8", 300)
+    assert [(each.caller, each.count) for each in line.instructions] == [("flash.h:310", 200), ("flash.h:217", 100)]
+
+
 def test_files_of_one_name_are_told_apart(tmp_path):
     """By as little of their paths as is needed."""
     of = [Sample("s_nop 0", f"/src/{folder}/k.hip:7", "", 100, offset=0x1000 + 4 * n) for n, folder in enumerate("ab")]

@@ -119,6 +119,7 @@ class HotInstruction:
     Attributes:
         text: As disassembled; "" if the files do not have it.
         address: Its code object and offset; "" if the files do not say.
+        caller: The line that its own is inlined into ("flash.h:217"); "" for none.
         count: Samples, or cycles of a thread trace.
         causes: Cause -> count, the largest first.
         hits: How often it ran, in a thread trace; else 0.
@@ -128,6 +129,7 @@ class HotInstruction:
 
     text: str
     address: str
+    caller: str
     count: int
     causes: dict[str, int]
     hits: int
@@ -274,8 +276,8 @@ def _of_kernel(
     lines = []
     for place, of_line in rows.groupby("place", sort=False):
         instructions = [
-            _instruction(str(text), str(address), of_one, method, cost)
-            for (text, address), of_one in of_line.groupby(["instruction", "address"], sort=False)
+            _instruction(str(text), str(address), _caller(str(source)), of_one, method, cost)
+            for (text, address, source), of_one in of_line.groupby(["instruction", "address", "source"], sort=False)
         ]
         instructions.sort(key=lambda each: -each.count)
         known = [each.cycles for each in instructions if each.cycles is not None]
@@ -293,10 +295,10 @@ def _of_kernel(
 
 
 def _instruction(
-    text: str, address: str, rows: pd.DataFrame, method: str, cost: Callable[[str], float | None]
+    text: str, address: str, caller: str, rows: pd.DataFrame, method: str, cost: Callable[[str], float | None]
 ) -> HotInstruction:
     return HotInstruction(
-        text, address, int(rows["count"].sum()), _sums(rows), int(rows["hits"].sum()), cost(text),
+        text, address, caller, int(rows["count"].sum()), _sums(rows), int(rows["hits"].sum()), cost(text),
         _mean_lanes(rows, method),
     )  # fmt: skip
 
@@ -328,6 +330,12 @@ def _line_of(source: str) -> str:
     """Return the innermost line outside of the toolkit's headers, or "" without a line."""
     frames = [frame for frame in source.split(_FRAMES) if _LINE.match(frame)]
     return next((frame for frame in frames if not _TOOLKIT.search(frame)), frames[0] if frames else "")
+
+
+def _caller(source: str) -> str:
+    """Return the file and line that the line of a sample is inlined into, without the file's path; "" for none."""
+    _, _, outer = source.partition(_line_of(source) + _FRAMES)
+    return outer.split(_FRAMES)[0].rpartition("/")[2]
 
 
 def _shorter(lines: set[str]) -> dict[str, str]:

@@ -126,14 +126,15 @@ def test_a_kernel_on_an_unknown_gpu_is_shown_with_a_reason():
 def test_two_profiles_are_compared_kernel_by_kernel():
     """Half the time is named with what moved; a kernel of one side only is said to be."""
     before, after = profile(("a", 100_000), ("gone", 10)), profile(("a", 100_000), ("new", 10), scale=0.5)
-    pairs = profile_compare.compare(profile_report.build(before), profile_report.build(after))
+    comparison = profile_compare.compare(profile_report.build(before), profile_report.build(after))
+    pairs = comparison.pairs
     by_name = {pair.name: pair for pair in pairs}
     assert pairs[0].name == "a"
     assert by_name["a"].ratio == pytest.approx(0.5)
     moved = {move.after.key: move.change for move in by_name["a"].moves}
     assert moved["read_gbps"] == pytest.approx(0.5), "twice as much, relative to the larger"
     assert "l2_hit_pct" not in moved
-    found = {entry["kernel"]: entry["only_in"] for entry in profile_compare.to_json(pairs)}
+    found = {entry["kernel"]: entry["only_in"] for entry in profile_compare.to_json(comparison)}
     assert found == {"a": None, "gone": "before", "new": "after"}
 
 
@@ -147,21 +148,22 @@ def test_a_comparison_is_of_medians_and_says_from_what_to_what():
     new["valu_busy_pct"] = replace(new["valu_busy_pct"], formula="of other counters")
     new["tflops"] = replace(new["tflops"], value=old["tflops"].value * 0.96)
     new["matrix_busy_pct"] = replace(new["matrix_busy_pct"], value=old["matrix_busy_pct"].value * 1.1)
-    pairs = profile_compare.compare(before, after)
+    comparison = profile_compare.compare(before, after)
+    pairs = comparison.pairs
     assert [(pair.name, pair.ratio) for pair in pairs] == [("faster", pytest.approx(0.6)), ("steady", pytest.approx(1))]
     assert pairs[1].moves == ()
     assert pairs[0].not_comparable == (new["valu_busy_pct"].title,)
-    told = profile_compare.to_json(pairs)[0]
+    told = profile_compare.to_json(comparison)[0]
     assert told["time_ratio"] == pytest.approx(0.6)
     first, *others = told["moved"]
     assert (first["metric"], first["before"], first["after"]) == ("l2_hit_pct", pytest.approx(75), 15.0)
     assert first["change"] == pytest.approx(-0.8), "a fifth is left"
     assert {"read_gbps", "write_gbps", "matrix_busy_pct"} <= {move["metric"] for move in others}
     assert not {"tflops", "valu_busy_pct"} & {move["metric"] for move in others}
-    page = profile_pages.profile_html(after, 0, pairs)
+    page = profile_pages.profile_html(after, 0, comparison)
     assert f"{new['l2_hit_pct'].title} 75.0 to 15.0 %" in page
     assert f"as from other counters: {new['valu_busy_pct'].title}" in page
-    for text in (page, profile_pages.profile_markdown(after, pairs)):
+    for text in (page, profile_pages.profile_markdown(after, comparison)):
         assert "-40.0 %" in text
 
 
@@ -170,23 +172,25 @@ def test_a_kernel_is_compared_with_itself_on_the_same_problem():
     before, after = (profile_report.build(profile(("a", time), ("b", 10))) for time in (1000, 2000))
     before.kernels = [replace(before.kernels[0], label="Sq=128")]
     after.kernels = [replace(after.kernels[0], label=label) for label in ("Sq=4096", "Sq=128")]
-    pairs = profile_compare.compare(before, after)
+    comparison = profile_compare.compare(before, after)
+    pairs = comparison.pairs
     assert {(pair.label, pair.ratio) for pair in pairs} == {("Sq=128", 2.0), ("Sq=4096", None)}
-    for text in (profile_pages.profile_html(after, 0, pairs), profile_pages.profile_markdown(after, pairs)):
+    for text in (profile_pages.profile_html(after, 0, comparison), profile_pages.profile_markdown(after, comparison)):
         assert text.count("not there") == 1
 
 
 def test_what_a_comparison_leaves_out_is_counted():
     """Sixteen kernels in Markdown that shows fifteen; of a kernel whose metrics moved, the first four."""
     before, after = (profile_report.build(profile(*[(f"k{n}", t + n) for n in range(16)])) for t in (100_000, 300_000))
-    pairs = profile_compare.compare(before, after)
+    comparison = profile_compare.compare(before, after)
+    pairs = comparison.pairs
     pairs[0] = replace(pairs[0], moves=pairs[0].moves * 2)
-    text = profile_pages.profile_markdown(after, pairs)
+    text = profile_pages.profile_markdown(after, comparison)
     assert "1 more kernels are in the JSON." in text
     assert len(pairs[0].moves) > 6
     assert f"; {len(pairs[0].moves) - 4} more |" in text
-    assert f"; {len(pairs[0].moves) - 6} more are in the JSON" in profile_pages.profile_html(after, 0, pairs)
-    few = profile_pages.profile_markdown(after, pairs[:15])
+    assert f"; {len(pairs[0].moves) - 6} more are in the JSON" in profile_pages.profile_html(after, 0, comparison)
+    few = profile_pages.profile_markdown(after, replace(comparison, pairs=pairs[:15]))
     assert "are in the JSON" not in few
 
 
@@ -204,19 +208,20 @@ def test_launches_of_two_runs_are_compared_as_their_kernels(tmp_path, monkeypatc
     assert [(pair["kernel"], pair["time_ratio"]) for pair in found["against"]] == [("a", 2.0)]
 
 
-def test_a_comparison_of_different_gpus_has_a_caution():
-    """An MI300A's copy beside an MI300X's was "-50.1 %" with nothing else said."""
+def test_times_on_different_gpus_are_no_change():
+    """An MI300A's copy beside an MI300X's was "-50.1 %", a ratio of two GPUs."""
     before, after = profile(("a", 1000)), profile(("a", 500))
     before.agents = before.agents.assign(product="MI300A", cus=228, xccs=6)
     earlier, later = profile_report.build(before), profile_report.build(after)
     earlier.problems = ["x.csv: the last line is cut off; dropped"]
-    assert profile_compare.cautions(earlier, later) == [
-        "the earlier profile is of Instinct MI300A, this one of Instinct MI300X: the GPUs differ, too",
-        "earlier profile: x.csv: the last line is cut off; dropped",
-    ]
+    comparison = profile_compare.compare(earlier, later)
+    assert comparison.gpus == ("Instinct MI300A", "Instinct MI300X")
+    assert [(pair.ratio, pair.cause) for pair in comparison.pairs] == [(None, None)]
+    assert (comparison.named, comparison.first) == ([], None)
+    assert profile_compare.cautions(earlier, later) == ["earlier profile: x.csv: the last line is cut off; dropped"]
     assert profile_compare.cautions(later, later) == []
     earlier.devices = []  # of which nothing is known
-    assert profile_compare.cautions(earlier, later) == ["earlier profile: x.csv: the last line is cut off; dropped"]
+    assert len(profile_compare.cautions(earlier, later)) == 2
 
 
 def test_the_trace_has_each_dispatch_at_its_time():

@@ -10,7 +10,7 @@ from rocattn_profiling.profile.ingest.table import AGENT_DTYPES
 from rocattn_profiling.profile.report import compare as profile_compare
 from rocattn_profiling.profile.report import pages as profile_pages
 from rocattn_profiling.profile.report import report as profile_report
-from rocattn_profiling.profile.report.summary import changes, summarise
+from rocattn_profiling.profile.report.summary import summarise
 
 from .test_limits import BMM1, BMM2, made_of, report
 
@@ -33,6 +33,15 @@ def fewer(by):
 def without(*parts):
     """Return the counters of the second product whose names have none of these parts."""
     return {name: value for name, value in BMM2.items() if not any(part in name for part in parts)}
+
+
+def kernels_of(*kernels):
+    """Return the profile of kernels without counters, one launch of one block each: (name, ns)."""
+    made = made_of({"ns": 40_000})
+    row = made.dispatches
+    rows = [row.assign(kernel=name, grid=256, start_ns=0, end_ns=ns) for name, ns in kernels]
+    made.dispatches = pd.concat(rows, ignore_index=True).astype(row.dtypes.to_dict() | {"kernel": "category"})
+    return made
 
 
 def test_the_limit_that_bounds_a_kernel_is_its_verdict():
@@ -70,11 +79,11 @@ def test_each_kernel_has_a_verdict_or_a_command(counted, code, said, command):
 
 
 def test_what_a_gpu_cannot_count_is_no_reason_to_profile_again():
-    """RDNA's L2 and matrix units: no command would tell."""
+    """RDNA's L2 and matrix units: no profile would tell, the machine code may."""
     rdna = {"ns": 50_000, "SQ_INSTS_VALU": 1000, "GL2C_EA_WRREQ_sum": 1, "GL2C_EA_RDREQ_sum": 1, "SQ_WAVES": 8192}
     rdna |= {"SQC_LDS_IDX_ACTIVE": 1, "GRBM_GUI_ACTIVE": 100_000}
     reason = verdict(rdna, arch="gfx1201", product="RX 9070 XT", cus=64, simds=128, xccs=1, max_clock_mhz=2970)
-    assert (reason.code, reason.remedy) == ("not_countable", "")
+    assert (reason.code, reason.remedy) == ("not_countable", "rocattn kernels audit FILE --lines")
     assert "this GPU cannot count L2, L1, matrix units" in reason.text
 
 
@@ -100,25 +109,17 @@ def test_without_times_the_limits_that_need_them_are_named():
 
 def test_kernels_with_the_same_verdict_share_a_line():
     """22 findings of one rule were 22 lines; copies are nobody's to make faster, but their time is said."""
-    made = made_of({"ns": 40_000})
-    row = made.dispatches
     names = [*(f"small_{n}" for n in range(6)), "__amd_rocclr_copyBuffer"]
-    rows = [row.assign(kernel=name, grid=256, start_ns=0, end_ns=10_000) for name in names]
-    made.dispatches = pd.concat(rows, ignore_index=True).astype(row.dtypes.to_dict() | {"kernel": "category"})
-    summary = summarise(profile_report.build(made))
+    summary = summarise(profile_report.build(kernels_of(*((name, 10_000) for name in names))))
     (line,) = summary.lines
-    assert line.who == "6 kernels (86 % of the time)"
+    assert line.who == "6 kernels (86 % of GPU time)"
     assert line.text.startswith("fewer blocks or waves than the GPU has units")
     assert summary.runtime == "copies and fills of the HIP runtime: 14 % of the time"
 
 
 def test_a_long_kernel_has_a_line_of_its_own():
     """One block on 304 compute units, and nearly all of the time: its own numbers and gain."""
-    made = made_of({"ns": 40_000})
-    row = made.dispatches
-    rows = [row.assign(kernel=name, grid=256, start_ns=0, end_ns=ns) for name, ns in (("long", 90_000), ("b", 6000))]
-    made.dispatches = pd.concat(rows, ignore_index=True).astype(row.dtypes.to_dict() | {"kernel": "category"})
-    first, second = summarise(profile_report.build(made)).lines
+    first, second = summarise(profile_report.build(kernels_of(("long", 90_000), ("b", 6000)))).lines
     assert first.text.startswith("fewer blocks (1) than compute units (304)")
     assert first.gain == "at most 93 % of all kernels' time"
     assert second.numbers == (2,)
@@ -134,13 +135,14 @@ def test_dispatches_have_no_verdict_and_a_line_that_says_so():
 def test_a_comparison_begins_with_the_change():
     """29 % slower, as LDS went from 23 to 79 %: the report listed 20 metrics and drew no conclusion."""
     before, after = report(BMM1), report(BMM2)
-    pairs = profile_compare.compare(before, after)
-    assert changes(after, pairs) == ["+29.0 %: kernel 1, LDS 23 -> 79 %"]
-    assert changes(after, profile_compare.compare(after, after)) == ["+0.0 %: kernel 1, no limit moved by 5 points"]
+    comparison = profile_compare.compare(before, after)
+    assert comparison.lines == ["+29.0 %: kernel 1, LDS busy 23 → 79 %"]
+    assert comparison.first.cause.limit == "lds"
+    assert profile_compare.compare(after, after).lines == ["+0.0 %: kernel 1, unchanged within 2 %"]
     other = profile_compare.compare(profile_report.build(renamed(BMM1)), after)
-    assert changes(after, other) == ["no kernel is in both profiles: nothing to compare"]
-    for text in (profile_pages.profile_html(after, 0, pairs), profile_pages.profile_markdown(after, pairs)):
-        assert "29.0 %: kernel 1, LDS 23 -&gt; 79 %" in text
+    assert (other.first, len(other.lines)) == (None, 1)
+    for text in (profile_pages.profile_html(after, 0, comparison), profile_pages.profile_markdown(after, comparison)):
+        assert "29.0 %: kernel 1, LDS busy 23 → 79 %" in text
 
 
 def renamed(counted):
@@ -159,16 +161,16 @@ def test_the_terminal_says_what_the_page_does(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rocattn_profiling.profile.ingest.read", lambda paths: made[paths[0].name])
     paths = ["report", str(tmp_path / "after"), "--against", str(tmp_path / "before"), "--out", str(tmp_path / "out")]
     assert main(paths) == 0
-    first, second, *_, last = capsys.readouterr().err.splitlines()
-    assert first == "+29.0 %: kernel 1, LDS 23 -> 79 %"
-    assert second.startswith("kernel 1 (100 % of the time, 37.5 µs), bmm: LDS bound at 79 % of the time or more")
+    first, *lines, last = capsys.readouterr().err.splitlines()
+    assert first == "+29.0 %: kernel 1, LDS busy 23 → 79 %"
+    assert any(line.startswith("   LDS bound at 79 % of the time or more") for line in lines)
     assert last.startswith("The report is at")
     (kernel,) = json.loads((tmp_path / "out/profile.json").read_text())["kernels"]
     assert kernel["verdict"]["code"] == "bound"
     assert kernel["limits"]["known"][0]["limit"] == "lds"
     made["after"] = made_of({"ns": 37482})
     assert main([*paths[:2], "--out", str(tmp_path / "out")]) == 0
-    assert "next: rocattn profile -- COMMAND" in capsys.readouterr().err
+    assert "next      rocattn profile -- COMMAND" in capsys.readouterr().err
 
 
 def test_a_gpu_whose_file_lacks_a_fact_has_it_named():

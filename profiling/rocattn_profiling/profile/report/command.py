@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.base.console import emit_json, say
+from rocattn_profiling.base.console import emit_json, say, stderr
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 
 if TYPE_CHECKING:
     import argparse
 
+    from rocattn_profiling.profile.collect.store import Collection
     from rocattn_profiling.profile.ingest.table import Profile
     from rocattn_profiling.profile.report.report import ProfileReport
 
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the report in every format; exit status 3 if the files contain no dispatch."""
     from rocattn_profiling.base.files import write_together
     from rocattn_profiling.profile.report import compare as profile_compare
-    from rocattn_profiling.profile.report import pages, summary
+    from rocattn_profiling.profile.report import pages, summary, terminal
     from rocattn_profiling.profile.report import report as profile_report
 
     if arguments.files:
@@ -54,30 +55,31 @@ def run(arguments: argparse.Namespace) -> int:
 
         return list_files(arguments.paths, as_json=arguments.json)
     report = _report(arguments.paths, arguments, arguments.per)
-    pairs = None
+    comparison = None
     if arguments.against:
         # Launches of two runs cannot be paired, so kernels are compared, whatever --per is.
         before = _report(arguments.against, arguments, "kernel")
         after = report if report.per == "kernel" else _report(arguments.paths, arguments, "kernel")
-        pairs = profile_compare.compare(before, after)
+        comparison = profile_compare.compare(before, after)
         report.problems += profile_compare.cautions(before, report)
     content = profile_report.to_json(report)
-    if pairs is not None:
-        content["against"] = profile_compare.to_json(pairs)
+    if comparison is not None:
+        content["against"] = profile_compare.to_json(comparison)
     out = Path(arguments.out).resolve()
     texts = {
-        "html": pages.profile_html(report, int(time.time() * 1000), pairs),
-        "md": pages.profile_markdown(report, pairs),
+        "html": pages.profile_html(report, int(time.time() * 1000), comparison),
+        "md": pages.profile_markdown(report, comparison),
         "json": profile_report.dump(content),
         "trace": pages.trace_json(report.profile),
     }
     write_together({out / FILES[name]: text for name, text in texts.items()})
     if arguments.json:
         emit_json(content)
-    for problem in report.problems:
-        say(f"note: {problem}")
-    for line in summary.lines(report, pairs):
-        say(line)
+    console = stderr()
+    screen = terminal.Screen.of(console)
+    for line in terminal.report_lines(report, summary.summarise(report), screen, comparison):
+        console.print(line)
+    say("")
     say(f"The report is at {out / FILES['html']}")
     return OK
 
@@ -102,6 +104,8 @@ def _report(paths: list[str], arguments: argparse.Namespace, per: str) -> Profil
     plans = [Path(name) for name in arguments.plans] or _plan_logs(roots)
     report = build(profile, per=per, gpu=arguments.gpu, ran=read_plans(plans))
     report.problems += [line for path in roots for line in _not_collected(path)]
+    report.paths = list(paths)
+    report.command = next((collection.command for path in roots if (collection := _collection(path))), ())
     return report
 
 
@@ -118,11 +122,9 @@ def _say_why_nothing(profile: Profile, lacking: list[str]) -> None:
 
 def _not_collected(folder: Path) -> list[str]:
     """Return a line for each incomplete pass of a collection by `rocattn profile`, with the reason."""
-    from rocattn_profiling.profile.collect.store import PROFILE, read_profile
-
-    if not (folder / PROFILE).is_file():
+    collection = _collection(folder)
+    if collection is None:
         return []
-    collection = read_profile(folder / PROFILE)
     lines = []
     for result in collection.passes:
         if result.status in {"done", "split"}:
@@ -132,6 +134,13 @@ def _not_collected(folder: Path) -> list[str]:
         why += [f"{each.what}: {each.remedy}" for each in result.findings] or [result.ended]
         lines.append(f"pass {result.name}: {result.status} ({'; '.join(why)})")
     return lines + [f"{name} was left out: {why}" for name, why in collection.left_out.items()]
+
+
+def _collection(folder: Path) -> Collection | None:
+    """Return the collection by `rocattn profile` in a folder, if there is one."""
+    from rocattn_profiling.profile.collect.store import PROFILE, read_profile
+
+    return read_profile(folder / PROFILE) if (folder / PROFILE).is_file() else None
 
 
 def _plan_logs(paths: list[Path]) -> list[Path]:

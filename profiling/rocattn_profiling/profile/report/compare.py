@@ -1,16 +1,29 @@
-"""Two profiles side by side: which kernels changed in time, and which metrics changed with them."""
+"""Two profiles side by side: which kernels changed in time, why, and which metrics changed with them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from rocattn_profiling.pages.quantities import percent
+from rocattn_profiling.pages.render import count
+from rocattn_profiling.profile.report.causes import ChangeCause, cause_of
+from rocattn_profiling.profile.report.names import base_name
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rocattn_profiling.profile.metrics.aggregate import MetricValue
     from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
 
+    _Key = tuple[str, str]  # a kernel's name, and the problem that it solved
+
 MOVED = 0.05
 """Relative change from which a metric is reported; two runs of one program differ by less."""
+CHANGES = 3
+"""Number of kernels that are named first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +41,18 @@ class KernelPair:
 
     Attributes:
         before, after: Its profiles; None if it did not run.
-        ratio: Median time after over before; None if either is missing.
+        number: Its number in the later profile's report, else in the earlier one's.
+        ratio: Median time after over before; None if either is missing, or the GPUs differ.
+        cause: What explains the change; None without a ratio, and for the HIP runtime's own kernels.
         moves: Metrics that changed, the largest change first.
         not_comparable: Metrics computed by different formulas, whose difference is meaningless.
     """
 
     before: KernelProfile | None
     after: KernelProfile | None
+    number: int
     ratio: float | None
+    cause: ChangeCause | None
     moves: tuple[MetricChange, ...]
     not_comparable: tuple[str, ...]
 
@@ -51,34 +68,106 @@ class KernelPair:
         kernel = self.after or self.before
         return kernel.label if kernel else ""
 
+    @property
+    def is_other_instance(self) -> bool:
+        """Whether the sides differ in template arguments or parameters."""
+        return bool(self.before and self.after and self.before.name != self.after.name)
 
-def compare(before: ProfileReport, after: ProfileReport) -> list[KernelPair]:
-    """Match kernels by name and problem, in descending order of the change of their total time."""
+
+@dataclass(frozen=True, slots=True)
+class ProfileComparison:
+    """Two profiles side by side.
+
+    Attributes:
+        pairs: Their kernels, in descending order of the change of their total time.
+        gpus: The GPUs before and after if they differ, else None: times on two GPUs are not one change.
+        named: The pairs that are named first: of those on both sides the first few, the HIP runtime's own left out.
+        lines: What changed, in words: one line for each of `named`, then what else there is; at least one.
+    """
+
+    pairs: list[KernelPair]
+    gpus: tuple[str, str] | None
+    named: list[KernelPair]
+    lines: list[str]
+
+    @property
+    def first(self) -> KernelPair | None:
+        """The kernel that matters most."""
+        return self.named[0] if self.named else None
+
+
+def compare(before: ProfileReport, after: ProfileReport) -> ProfileComparison:
+    """Match kernels, in descending order of the change of their total time.
+
+    They are matched by name and problem. Of those left over, a function's only instance before and its only one after
+    are a pair, too: a tile's size is a template argument.
+    """
     old = {(kernel.name, kernel.label): kernel for kernel in before.kernels}
     new = {(kernel.name, kernel.label): kernel for kernel in after.kernels}
-    pairs = [_pair(old.get(key), new.get(key)) for key in dict.fromkeys([*new, *old])]
+    partner = {key: key for key in new if key in old} | dict(_instances(set(old) - set(new), set(new) - set(old)))
+    number_of = {id(kernel): number for each in (before, after) for number, kernel in enumerate(each.kernels, 1)}
+    gpus = differing_gpus(before, after)
+    matched = [(old.get(partner.get(key, key)), kernel) for key, kernel in new.items()]
+    gone = [(kernel, None) for key, kernel in old.items() if key not in partner.values()]
+    pairs = [_pair(first, second, number_of, same_gpu=gpus is None) for first, second in [*matched, *gone]]
 
     def weight(pair: KernelPair) -> float:
         totals = [kernel.total_ns if kernel else 0.0 for kernel in (pair.before, pair.after)]
         return abs(totals[1] - totals[0])
 
-    return sorted(pairs, key=lambda pair: (-weight(pair), pair.name, pair.label))
+    pairs.sort(key=lambda pair: (-weight(pair), pair.name, pair.label))
+    both = [pair for pair in pairs if pair.before and pair.after]
+    alone = len(pairs) - len(both)
+    both = [pair for pair in both if pair.after and pair.after.bounds] or both  # not the runtime's copies and fills
+    named = [] if gpus else both[:CHANGES]
+    lines = [headline(pair) for pair in named]
+    if gpus:
+        lines = [f"different GPUs ({gpus[0]} before, {gpus[1]} after): their times cannot be compared as one change"]
+    elif not both:
+        lines = ["no kernel is in both profiles: nothing to compare"]
+    if alone and both:
+        lines.append(f"{count(alone, 'kernel is', 'kernels are')} in one of the profiles only")
+    return ProfileComparison(pairs, gpus, named, lines)
+
+
+def _instances(old: set[_Key], new: set[_Key]) -> Iterator[tuple[_Key, _Key]]:
+    """Yield (new, old) keys of functions that have one instance left on each side."""
+    for function in {base_name(name) for name, _ in new}:
+        ours, theirs = ([key for key in keys if base_name(key[0]) == function] for keys in (new, old))
+        if len(ours) == len(theirs) == 1 and ours[0][1] == theirs[0][1]:
+            yield ours[0], theirs[0]
+
+
+def differing_gpus(before: ProfileReport, after: ProfileReport) -> tuple[str, str] | None:
+    """Return the GPUs of two profiles if they are known and differ."""
+    names = [" and ".join(sorted({device.name for device in report.devices})) for report in (before, after)]
+    return (names[0], names[1]) if all(names) and names[0] != names[1] else None
+
+
+def headline(pair: KernelPair) -> str:
+    """Return a kernel's change and its cause: "+29.4 %: kernel 1, LDS busy 23 → 79 %"."""
+    change = percent(pair.ratio) if pair.ratio else "times not known"
+    return f"{change}: kernel {pair.number}{f', {pair.cause.text}' if pair.cause else ''}"
 
 
 def cautions(before: ProfileReport, after: ProfileReport) -> list[str]:
-    """Return the caveats of a comparison: different GPUs, and problems of the earlier profile."""
-    old, new = ({device.name for device in report.devices} for report in (before, after))
+    """Return the caveats of a comparison: unknown GPUs, and problems of the earlier profile."""
     lines = [f"earlier profile: {problem}" for problem in before.problems]
-    if old and new and old != new:
-        names = [" and ".join(sorted(each)) for each in (old, new)]
-        lines.insert(0, f"the earlier profile is of {names[0]}, this one of {names[1]}: the GPUs differ, too")
+    unknown = [when for when, each in (("earlier", before), ("later", after)) if not each.devices]
+    if len(unknown) == 1:
+        lines.insert(0, f"the {unknown[0]} profile does not say which GPU ran it: the GPUs may differ")
     return lines
 
 
-def _pair(before: KernelProfile | None, after: KernelProfile | None) -> KernelPair:
+def _pair(
+    before: KernelProfile | None, after: KernelProfile | None, number_of: dict[int, int], *, same_gpu: bool
+) -> KernelPair:
+    number = number_of[id(after or before)]
     if before is None or after is None:
-        return KernelPair(before, after, None, (), ())
-    ratio = after.time_ns[50] / before.time_ns[50] if 50 in before.time_ns and 50 in after.time_ns else None
+        return KernelPair(before, after, number, None, None, (), ())
+    timed = same_gpu and 50 in before.time_ns and 50 in after.time_ns
+    ratio = after.time_ns[50] / before.time_ns[50] if timed else None
+    cause = cause_of(before, after, ratio) if ratio and after.bounds and before.bounds else None
     moves, different = [], []
     for key, new in after.values.items():
         old = before.values.get(key)
@@ -92,17 +181,19 @@ def _pair(before: KernelProfile | None, after: KernelProfile | None) -> KernelPa
         if abs(change) > MOVED:
             moves.append(MetricChange(old, new, change))
     moves.sort(key=lambda move: -abs(move.change))
-    return KernelPair(before, after, ratio, tuple(moves), tuple(different))
+    return KernelPair(before, after, number, ratio, cause, tuple(moves), tuple(different))
 
 
-def to_json(pairs: list[KernelPair]) -> list[dict[str, object]]:
+def to_json(comparison: ProfileComparison) -> list[dict[str, object]]:
     """Return the comparison as JSON-ready values; ``change`` is relative to the larger of both."""
     return [
         {
             "kernel": pair.name,
+            "before": pair.before.name if pair.before else None,
             "label": pair.label,
             "only_in": None if pair.before and pair.after else "after" if pair.after else "before",
             "time_ratio": pair.ratio,
+            "cause": msgspec.to_builtins(pair.cause),
             "moved": [
                 {"metric": move.after.key, "unit": move.after.unit, "before": move.before.value,
                  "after": move.after.value, "change": move.change}
@@ -110,5 +201,5 @@ def to_json(pairs: list[KernelPair]) -> list[dict[str, object]]:
             ],
             "not_comparable": list(pair.not_comparable),
         }
-        for pair in pairs
+        for pair in comparison.pairs
     ]  # fmt: skip

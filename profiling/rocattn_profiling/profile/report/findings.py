@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 OF_KERNEL = frozenset(
     {
         "time_share", "mean_ns", "launches", "blocks", "vgprs", "lds_bytes", "scratch_bytes",
-        "theoretical_occupancy_pct", "blocks_that_fit", "bound_pct", "uncounted",
-        "uncountable",
+        "agprs", "theoretical_occupancy_pct", "blocks_that_fit", "bound_pct", "uncounted", "uncountable",
     }
 )  # fmt: skip
 """Names in rules, in addition to metrics and constants of the GPU."""
-WORDS = frozenset({"limiter", "bound"})
+WORDS = frozenset({"limiter", "bound", "arch"})
 TOO_LOW = " (shares of cycles are too low here: the profiler's own are among those of so short a kernel)"
 _NEXT = 0.5  # share of the nearest limit's from which the second nearest is mentioned
 
@@ -39,17 +38,21 @@ class KernelFinding:
 
     Attributes:
         key: The rule, or the limit: "lds-bound".
+        title: What kernels with this finding have in common: "LDS bound".
         sentence: The suggestion with the numbers behind it.
         gain: Upper bound, as a share of all kernels' time (0 to 1); None if unbounded or without times.
         rank: Sort key: the gain if there is one.
         numbers: Its inputs by name.
+        command: What to run to find the cause; "" for nothing in particular.
     """
 
     key: str
+    title: str
     sentence: str
     gain: float | None
     rank: float
     numbers: dict[str, float]
+    command: str
 
     @property
     def gain_text(self) -> str:
@@ -63,6 +66,7 @@ class KernelFinding:
 @dataclass(frozen=True, slots=True)
 class _Rule:
     key: str
+    title: str
     when: tuple[Condition, ...]
     unless: tuple[Condition, ...]
     says: str
@@ -70,6 +74,7 @@ class _Rule:
     gain: Formula | None
     rank: float
     eases: frozenset[str]
+    next: str
 
     def apply(
         self, numbers: Mapping[str, float], bounds: Bounds, words: Mapping[str, str], too_low: AbstractSet[str]
@@ -90,21 +95,23 @@ class _Rule:
         # The remaining work takes at least as long as its nearest limit requires.
         most = 1 - bounds.without(self.eases) / 100
         gain = float(np.clip(self.gain.evaluate(known), 0, most)) if self.gain else None
-        return _finding(self.key, sentence, gain, self.rank, numbers, {name: known[name] for name in sorted(used)})
+        rank, shown_gain = _of_all(gain, self.rank, numbers)
+        command = fill(self.next, known, words) if places(self.next) <= known.keys() | words.keys() else ""
+        inputs = {name: known[name] for name in sorted(used)}
+        return KernelFinding(self.key, self.title, sentence, shown_gain, rank, inputs, command)
 
 
-def _finding(
-    key: str, sentence: str, gain: float | None, rank: float, numbers: Mapping[str, float], used: dict[str, float]
-) -> KernelFinding:
-    """Return a finding of a kernel, with its gain or rank as a share of all kernels' time."""
+def _of_all(gain: float | None, rank: float, numbers: Mapping[str, float]) -> tuple[float, float | None]:
+    """Return the rank and the gain of a finding as shares of all kernels' time."""
     share = numbers.get("time_share")
     rank = (rank if gain is None else gain) * (1 if share is None else share)
-    return KernelFinding(key, sentence, None if gain is None or share is None else rank, rank, used)
+    return rank, None if gain is None or share is None else rank
 
 
 def find(
-    numbers: Mapping[str, float], bounds: Bounds, limiter: str = "", too_low: AbstractSet[str] = frozenset()
-) -> list[KernelFinding]:
+    numbers: Mapping[str, float], bounds: Bounds, limiter: str = "", too_low: AbstractSet[str] = frozenset(),
+    arch: str = "",
+) -> list[KernelFinding]:  # fmt: skip
     """Return the findings of one kernel: the limit that bounds it and the rules that apply, the largest gain first.
 
     Args:
@@ -112,18 +119,24 @@ def find(
         bounds: How near it is to its limits.
         limiter: The occupancy calculator's sentence; "" if there is none.
         too_low: The numbers that are too low: per cycle, with the profiler's own cycles included.
+        arch: The GPU's architecture; "" if unknown.
     """
     nearest = bounds.nearest
     known = {**numbers, "uncounted": float(len(bounds.uncounted)), "uncountable": float(len(bounds.uncountable))}
     words = {"limiter": limiter[:1].upper() + limiter[1:], "bound": ""}  # the limiter is a sentence of its own there
+    if arch:
+        words["arch"] = arch
     findings = []
     if nearest:
         known["bound_pct"], words["bound"] = nearest.pct, nearest.short
         if nearest.pct >= NEAR:
-            gain = 1 - nearest.pct / 100
+            rank, gain = _of_all(1 - nearest.pct / 100, 0.0, numbers)
             findings.append(
-                _finding(f"{nearest.key}-bound", bound_sentence(bounds), gain, 0.0, numbers, nearest.numbers)
-            )
+                KernelFinding(
+                    f"{nearest.key}-bound", f"{nearest.name} bound", bound_sentence(bounds), gain, rank,
+                    nearest.numbers, nearest.command,
+                )
+            )  # fmt: skip
     findings += [finding for rule in _rules() if (finding := rule.apply(known, bounds, words, too_low))]
     return sorted(findings, key=lambda finding: (-finding.rank, finding.key))
 
@@ -157,10 +170,13 @@ def _rules() -> tuple[_Rule, ...]:
         if (gain is None) == ("rank" not in table):
             raise RuleError(f"the finding {key} must have either a gain or a rank")
         eases = frozenset(table.get("eases", ()))
-        rule = _Rule(key, when, unless, table["says"], let, gain, float(table.get("rank", 0)), eases)
+        rule = _Rule(
+            key, table["title"], when, unless, table["says"], let, gain, float(table.get("rank", 0)), eases,
+            table.get("next", ""),
+        )  # fmt: skip
         names = {name for each in (*when, *unless) for name in each.names} | (gain.names if gain else frozenset())
         names |= {name for formula in let.values() for name in formula.names}
-        names |= places(rule.says) - WORDS - set(let)
+        names |= (places(rule.says) | places(rule.next)) - WORDS - set(let)
         if unknown := sorted((names - known) | (eases - eased)):
             raise RuleError(f"the finding {key} names {', '.join(unknown)}, which nothing gives")
         rules.append(rule)

@@ -246,7 +246,8 @@ def hot_spots(
         device = kernel.device if kernel else devices.get(-1)
         lanes = kernel.resources["wave_size"] if kernel else None
         each = _of_kernel(name, number, str(method), rows, device, lanes)
-        each = replace(each, finding=_finding(each, kernel), remedy=_next(each, kernel, device))
+        remedy = _next(each, kernel, device)
+        each = replace(each, finding=_finding(each, kernel, remedy), remedy=remedy)
         if each.finding and kernel:
             kernel.findings.append(each.finding)
             kernel.findings.sort(key=lambda finding: (-finding.rank, finding.key))
@@ -373,7 +374,7 @@ def _cost(device: Device | None, lanes: int | None) -> tuple[Callable[[str], flo
     return cycles, ""
 
 
-def _finding(spots: HotSpots, kernel: KernelProfile | None) -> KernelFinding | None:
+def _finding(spots: HotSpots, kernel: KernelProfile | None, command: str) -> KernelFinding | None:
     """Return the finding of the line and cause that most samples have, if that is enough to act on."""
     if spots.few:
         return None
@@ -398,7 +399,7 @@ def _finding(spots: HotSpots, kernel: KernelProfile | None) -> KernelFinding | N
     share = kernel.time_share if kernel and kernel.time_ns else None
     rank = gain * (1 if share is None else share)
     numbers = {"part": part, "count": float(count), "total": float(spots.total)}
-    return KernelFinding("hot-line", sentence, None if share is None else rank, rank, numbers)
+    return KernelFinding("hot-line", "hot lines", sentence, None if share is None else rank, rank, numbers, command)
 
 
 def _next(spots: HotSpots, kernel: KernelProfile | None, device: Device | None) -> str:

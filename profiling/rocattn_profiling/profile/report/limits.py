@@ -43,6 +43,8 @@ class HardwareLimit:
     let: dict[str, Formula]
     notes: tuple[_Clause, ...]
     advice: tuple[_Clause, ...]
+    label: str
+    next: tuple[_Clause, ...]
 
     def countable(self, arch: str) -> str:
         """Return the metric that an architecture counts it by; "" if it has none."""
@@ -62,6 +64,8 @@ class Bound:
         where: The share in words: "at 79 % of the time or more".
         notes: Further observations in words; "" for none.
         advice: How to make a kernel at this limit faster.
+        label: What the share is of: "LDS busy".
+        command: What to run to find the cause.
         numbers: The inputs of the share and the numbers of the notes, by name.
     """
 
@@ -73,6 +77,8 @@ class Bound:
     where: str
     notes: str
     advice: str
+    label: str
+    command: str
     numbers: dict[str, float]
 
     @property
@@ -143,15 +149,19 @@ def _bound(limit: HardwareLimit, numbers: Mapping[str, float], too_low: Abstract
         return None  # another level (an Infinity Cache) served a part, so the share of this one is unknown
     is_least = not is_exact or bool(way.names & too_low)
     said = [clause.says for clause in limit.notes if _holds(clause, known)]
-    advice = next((fill(clause.says, known) for clause in limit.advice if _holds(clause, known)), "")
+    advice, command = (
+        next((fill(clause.says, known) for clause in clauses if _holds(clause, known)), "")
+        for clauses in (limit.advice, limit.next)
+    )
     of = fill(limit.of, known) if places(limit.of) <= known.keys() else ""
     used = way.names.union(*map(places, said))
     where = " ".join(filter(None, (f"at {pct:.0f} %", of, "or more" if is_least else "")))
     notes = ", ".join(fill(each, known) for each in said)
     numbers_used = {name: known[name] for name in sorted(used)}
     return Bound(
-        limit.key, limit.name, min(pct, 100.0), is_least, way in limit.parts, where, notes, advice, numbers_used
-    )
+        limit.key, limit.name, min(pct, 100.0), is_least, way in limit.parts, where, notes, advice, limit.label,
+        command, numbers_used,
+    )  # fmt: skip
 
 
 def _holds(clause: _Clause, known: Mapping[str, float]) -> bool:
@@ -185,9 +195,10 @@ def _limit(table: dict[str, Any]) -> HardwareLimit:
     limit = HardwareLimit(
         key, table["name"], table["of"], formulas("exact"), formulas("at_least"), formulas("parts"),
         tuple(table["counted_by"]), table.get("essential", False), let, clauses("note"), clauses("advice"),
+        table["label"], clauses("next"),
     )  # fmt: skip
     names = {name for formula in (*limit.exact, *limit.at_least, *limit.parts, *let.values()) for name in formula.names}
-    for clause in (*limit.notes, *limit.advice):
+    for clause in (*limit.notes, *limit.advice, *limit.next):
         names |= places(clause.says) | {name for each in clause.when for name in each.names}
     names |= places(limit.of) | set(limit.counted_by)
     _refuse_unknown(key, names - set(let) - CONSTANTS - {MEASURED})

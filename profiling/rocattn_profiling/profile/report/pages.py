@@ -13,7 +13,7 @@ from rocattn_profiling.profile.report import hot_spots
 from rocattn_profiling.profile.report.memory_chart import memory_chart
 from rocattn_profiling.profile.report.roofline import hierarchical, of_gpu
 from rocattn_profiling.profile.report.speed_of_light import rate_text, speed_of_light
-from rocattn_profiling.profile.report.summary import changes, summarise
+from rocattn_profiling.profile.report.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.profile.ingest.table import Profile
     from rocattn_profiling.profile.metrics.aggregate import MetricValue
     from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.report.compare import KernelPair
+    from rocattn_profiling.profile.report.compare import ProfileComparison
     from rocattn_profiling.profile.report.findings import KernelFinding
     from rocattn_profiling.profile.report.memory_chart import MemoryChart
     from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
@@ -100,13 +100,13 @@ class UsedFormula:
     source: str
 
 
-def profile_html(report: ProfileReport, made_ms: int, pairs: list[KernelPair] | None = None) -> str:
+def profile_html(report: ProfileReport, made_ms: int, comparison: ProfileComparison | None = None) -> str:
     """Return the report as one self-contained page.
 
     Args:
         report: What to show.
         made_ms: When, in milliseconds since 1970.
-        pairs: The comparison with an earlier profile.
+        comparison: With an earlier profile.
     """
     add_filters({"rate": rate_text})
     shown = _shown(report)
@@ -117,8 +117,8 @@ def profile_html(report: ProfileReport, made_ms: int, pairs: list[KernelPair] | 
         "profile.html.j2", title, made_ms, report=report, facts=facts, shown=shown, findings=findings[:FINDINGS],
         more_findings=max(len(findings) - FINDINGS, 0), more_kernels=max(len(report.kernels) - KERNELS, 0),
         listed_kernels=LISTED_KERNELS, rooflines=_rooflines(report, shown), formulas=_formulas(report), listed=LISTED,
-        missing=_missing(report), pairs=pairs, summary=summarise(report),
-        changed=changes(report, pairs) if pairs is not None else [], hot=report.hot_spots[:HOT], hot_spots=hot_spots,
+        missing=_missing(report), pairs=comparison.pairs if comparison else None, summary=summarise(report),
+        changed=comparison.lines if comparison else [], hot=report.hot_spots[:HOT], hot_spots=hot_spots,
     )  # fmt: skip
 
 
@@ -152,15 +152,15 @@ def heading(report: ProfileReport) -> tuple[str, list[str]]:
     return f"{title}{where if names else ''}", list(filter(None, facts))
 
 
-def profile_markdown(report: ProfileReport, pairs: list[KernelPair] | None = None) -> str:
+def profile_markdown(report: ProfileReport, comparison: ProfileComparison | None = None) -> str:
     """Return the report as Markdown short enough for a comment."""
     number_of = {id(kernel): number for number, kernel in enumerate(report.kernels, 1)}
     return markdown_text(
         "profile.md.j2", report=report, shown=list(enumerate(report.kernels[:MARKDOWN_KERNELS], 1)),
         more=max(len(report.kernels) - MARKDOWN_KERNELS, 0),
         findings=[(number_of[id(kernel)], finding) for kernel, finding in report.findings][:MARKDOWN_FINDINGS],
-        columns=_columns(report), missing=_missing(report), pairs=pairs, limit=MARKDOWN_KERNELS,
-        summary=summarise(report), changed=changes(report, pairs) if pairs is not None else [],
+        columns=_columns(report), missing=_missing(report), pairs=comparison.pairs if comparison else None,
+        limit=MARKDOWN_KERNELS, summary=summarise(report), changed=comparison.lines if comparison else [],
         hot=report.hot_spots[:MARKDOWN_HOT], hot_spots=hot_spots,
     )  # fmt: skip
 

@@ -18,6 +18,8 @@ from rocattn_profiling.profile.metrics.evaluate import TOO_SHORT, evaluate
 from rocattn_profiling.profile.metrics.launches import find_launches
 from rocattn_profiling.profile.report import hot_spots
 from rocattn_profiling.profile.report.findings import find
+from rocattn_profiling.profile.report.groups import group_findings
+from rocattn_profiling.profile.report.groups import to_json as groups_json
 from rocattn_profiling.profile.report.limits import MEASURED, bounds
 from rocattn_profiling.profile.report.roofline import measured_memory
 from rocattn_profiling.profile.report.verdict import verdict
@@ -58,6 +60,7 @@ class KernelProfile:
         time_ns: Percentile -> time of a launch; empty without times.
         total_ns, time_share: Sum over its launches, and their share of all kernels' time.
         values: Metric -> value.
+        counters: Counter -> its mean over the launches; empty where `bounds` is None.
         occupancy: The occupancy that registers and LDS allow; None with the reason in `occupancy_unknown`.
         bounds: How near it is to each limit; None for a single launch and for the HIP runtime's own kernels.
         findings: Suggested optimisations, the largest gain first.
@@ -76,6 +79,7 @@ class KernelProfile:
     total_ns: float
     time_share: float
     values: dict[str, MetricValue]
+    counters: dict[str, float]
     occupancy: Occupancy | None
     occupancy_unknown: str
     bounds: Bounds | None
@@ -97,6 +101,8 @@ class ProfileReport:
         missing: Metric -> why no kernel has it.
         hot_spots: Of PC samples and thread traces, the kernels with the most samples first.
         not_hot: Which samples are in none of them, or "".
+        paths: The files and folders that were read, as they were named; for commands to run next.
+        command: The program that was profiled, if a collection of `rocattn profile` says which; for the same.
     """
 
     per: str
@@ -108,6 +114,8 @@ class ProfileReport:
     missing: dict[str, str] = field(default_factory=dict)
     hot_spots: list[HotSpots] = field(default_factory=list)
     not_hot: str = ""
+    paths: list[str] = field(default_factory=list)
+    command: tuple[str, ...] = ()
 
     @property
     def findings(self) -> list[tuple[KernelProfile, KernelFinding]]:
@@ -183,21 +191,23 @@ def _kernel(
     judged = per == "kernel" and not group.name.startswith(RUNTIME_S_OWN)
     too_low = {key for key, value in group.values.items() if any(TOO_SHORT in flag for flag in value.flags)}
     near = bounds(numbers, device.arch if device else "", too_low) if judged else None
-    findings = find(numbers, near, theory.sentence if theory else "", too_low) if near else []
+    findings = find(
+        numbers, near, theory.sentence if theory else "", too_low, device.arch if device else "",
+    ) if near else []  # fmt: skip
+    counted = {
+        counter: float(np.nanmean(values[group.rows]))
+        for each in evaluation.launches.passes for counter, values in each.counters.items()
+        if judged and not np.isnan(values[group.rows]).all()
+    }  # fmt: skip
     judgement = None
     if near:
-        counted = {
-            counter: values
-            for each in evaluation.launches.passes for counter, values in each.counters.items()
-            if not np.isnan(values[group.rows]).all()
-        }  # fmt: skip
         stood_still = evaluation.launches.stood_still
         judgement = verdict(near, findings, device, counted, numbers.get("mean_ns"), stood_still=stood_still)
     return KernelProfile(
         group.name, group.label,
         int(first["dispatch"]) if per == "dispatch" else None, int(first["process"]) if per == "dispatch" else None,
         device, len(group.rows), tuple((int(grid), int(block)) for grid, block in grids.index),
-        resources, group.time_ns, group.total_ns, share, group.values, theory, why, near, findings, judgement,
+        resources, group.time_ns, group.total_ns, share, group.values, counted, theory, why, near, findings, judgement,
     )  # fmt: skip
 
 
@@ -257,6 +267,10 @@ def _numbers(
     if (block > 0).all() and (grid > 0).all():
         numbers["blocks"] = float(np.mean(grid / block))
     known = {name: resources[name] for name in ("vgprs", "lds_bytes", "scratch_bytes")}
+    if (block > 0).all():
+        numbers["block_threads"] = float(block[0])
+    if known["vgprs"] is not None:
+        known["agprs"] = resources["agprs"] or 0
     return numbers | {name: float(value) for name, value in known.items() if value is not None}
 
 
@@ -267,6 +281,7 @@ def to_json(report: ProfileReport) -> dict[str, Any]:
         "schema": SCHEMA,
         "per": report.per,
         "kernels": [_kernel_json(kernel) for kernel in report.kernels],
+        "groups": groups_json(group_findings(report)),
         "devices": [
             {"name": each.name, "arch": each.arch, "constants": each.constants, "origin": each.origin}
             for each in report.devices

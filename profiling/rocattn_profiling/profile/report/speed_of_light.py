@@ -118,6 +118,9 @@ _SIX = (
     _Level("matrix", "matrix", ("matrix_busy_pct", "matrix_time_pct"), ""),
 )
 
+SIX = frozenset(level.key for level in _SIX)
+"""The limits that every kernel has a bar for."""
+
 
 def speed_of_light(kernel: KernelProfile, counted: Mapping[str, object]) -> list[SpeedBar]:
     """Return the bars of one kernel: memory, L2, L1, LDS, vector and matrix units, then other limits that are near.

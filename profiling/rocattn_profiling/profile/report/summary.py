@@ -1,30 +1,30 @@
-"""The first lines of a profile report: what bounds its kernels, what to measure next, and what became slower."""
+"""A profile report's card: the verdict, the kernels with their limits, what to do, and what to measure next."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rocattn_profiling.pages.quantities import percent, quantity
-from rocattn_profiling.pages.render import shorten
+from rocattn_profiling.pages.quantities import quantity
+from rocattn_profiling.profile.report.groups import FindingGroup, group_findings, part
 from rocattn_profiling.profile.report.hot_spots import ON_TERMINAL
-from rocattn_profiling.profile.report.verdict import BOUND, COLLECT, FAR, IDLE, SHORT
+from rocattn_profiling.profile.report.names import short_name
+from rocattn_profiling.profile.report.speed_of_light import SIX, speed_of_light
+from rocattn_profiling.profile.report.verdict import BOUND, COLLECT, FAR, IDLE, SHORT, WORTH_A_WORD
 
 if TYPE_CHECKING:
-    from rocattn_profiling.profile.report.compare import KernelPair
     from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
+    from rocattn_profiling.profile.report.speed_of_light import SpeedBar
     from rocattn_profiling.profile.report.verdict import Verdict
 
-
 KERNELS = 5
-"""Number of lines for kernels, or groups of them with the same verdict."""
-ALSO = 2
-"""Number of lines for other findings."""
-CHANGES = 3
-"""Number of lines for the kernels of a comparison."""
-MOVED = 5.0
-"""Percentage points from which a limit's share counts as changed."""
+"""Number of kernels, or of groups of them with the same verdict."""
+FINDINGS = 5
+"""Number of findings, or groups of them."""
+NAME_LENGTH = 90
 _RUNTIME = 0.1  # part of all time from which the runtime's own kernels have a line
+_MOST = 0.5  # part of all time from which they are the verdict
 _LONG = 0.2  # part of all time from which a kernel has a line of its own
 _OF_MANY = {
     IDLE: "fewer blocks or waves than the GPU has units for them; split the work further, or launch fewer kernels",
@@ -50,144 +50,179 @@ class SummaryLine:
 
 
 @dataclass(frozen=True)
-class ReportSummary:
-    """The first lines of a report.
+class KernelRow:
+    """One kernel of the first table.
 
     Attributes:
+        number: Its number in the report.
+        name: As the profiler has it.
+        label: The attention problem that it solved; "" if unknown.
+        share: Of all kernels' time; None without times.
+        median: Of a launch's time, in words; "" without times.
+        launches: Number of launches.
+        brief: The verdict in a few words.
+        bars: How near it is to memory, L2, L1, LDS, vector and matrix units; empty for a single dispatch.
+        other: The nearest limit if it has no bar, with its share; "" otherwise.
+    """
+
+    number: int
+    name: str
+    label: str
+    share: float | None
+    median: str
+    launches: int
+    brief: str
+    bars: tuple[SpeedBar, ...]
+    other: str
+
+
+@dataclass(frozen=True)
+class UnknownVerdict:
+    """Kernels of which it is not known what bounds them: why, and the command that would measure it."""
+
+    who: str
+    why: str
+    command: str
+
+
+@dataclass(frozen=True)
+class ReportSummary:
+    """The card of a report.
+
+    Attributes:
+        headline: The verdict on what takes most of the time, in one sentence.
+        rows: The longest kernels, the HIP runtime's own left out.
         lines: The verdicts, those of the longest kernels first; never empty without `why_none`.
         why_none: Why there is no verdict, or "".
         runtime: The share of the HIP runtime's own kernels, or "".
         more: How many more kernels there are, or "".
-        also: Other findings, the largest gain first.
+        findings: The findings to show, by rule, the largest gain first.
+        folded: Those that are worth less than `groups.WORTH`.
+        unknown: What is not known, and how to measure it.
         commands: What to run next.
     """
 
+    headline: str
+    rows: list[KernelRow]
     lines: list[SummaryLine]
     why_none: str
     runtime: str
     more: str
-    also: list[str]
+    findings: list[FindingGroup]
+    folded: list[FindingGroup]
+    unknown: list[UnknownVerdict]
     commands: list[str]
 
 
 def summarise(report: ProfileReport) -> ReportSummary:
     """Summarise what bounds the kernels of a report, in descending order of time."""
     if report.per != "kernel":
-        return ReportSummary([], "no verdict: those are of kernels, not of single dispatches", "", "", [], [])
+        why = "no verdict: those are of kernels, not of single dispatches"
+        command = complete(report, "rocattn report PATH")
+        return ReportSummary(why, _rows(report), [], why, "", "", [], [], [], [command])
     if not report.kernels:
         why = "no verdict: the files have samples of instructions, but no times and no counters of kernels"
-        return ReportSummary([], why, "", "", [], _after_samples(report) or [COLLECT])
+        commands = _after_samples(report) or [complete(report, COLLECT)]
+        return ReportSummary(why, [], [], why, "", "", [], [], [], commands)
     judged = [(number, each, each.verdict) for number, each in enumerate(report.kernels, 1) if each.verdict]
-    own = [each for each in report.kernels if each.verdict is None]
-    share = sum(each.time_share for each in own)
+    share = sum(each.time_share for each in report.kernels if each.verdict is None)
     runtime = f"copies and fills of the HIP runtime: {100 * share:.0f} % of the time" if share >= _RUNTIME else ""
+    groups = group_findings(report)
+    findings, folded = ([each for each in groups if each.is_small is small] for small in (False, True))
     if not judged:
-        return ReportSummary([], "no verdict: only the HIP runtime's own kernels ran", runtime, "", [], [])
-    groups: dict[tuple[str, str], list[tuple[int, KernelProfile, Verdict]]] = {}
+        why = "no verdict: only the HIP runtime's own kernels ran"
+        return ReportSummary(why, [], [], why, runtime, "", findings, folded, [], [])
+    alike: dict[tuple[str, str], list[tuple[int, KernelProfile, Verdict]]] = {}
     for number, kernel, reason in judged:
         alone = reason.code in {BOUND, FAR} or (reason.code in _OF_MANY and kernel.time_share >= _LONG)
         key = str(number) if alone else "" if reason.code in _OF_MANY else reason.text
-        groups.setdefault((reason.code, key), []).append((number, kernel, reason))
-    shown = list(groups.values())[:KERNELS]
-    left = sum(len(group) for group in groups.values()) - sum(len(group) for group in shown)
-    commands = dict.fromkeys(reason.remedy for group in groups.values() for _, _, reason in group if reason.remedy)
+        alike.setdefault((reason.code, key), []).append((number, kernel, reason))
+    shown = list(alike.values())[:KERNELS]
+    left = sum(map(len, alike.values())) - sum(map(len, shown))
+    lines = [_line(group) for group in shown]
+    unknown = _unknown(report, judged)
     return ReportSummary(
-        [_line(group) for group in shown], "", runtime, f"{left} more kernels are in the report" if left else "",
-        _others(report), [*dict.fromkeys([*commands, *_after_samples(report)])],
+        _headline(shown[0], lines[0], share), _rows(report), lines, "", runtime,
+        f"{left} more kernels are in the report" if left else "", findings, folded, unknown,
+        list(dict.fromkeys([*(each.command for each in unknown), *_after_samples(report)])),
     )  # fmt: skip
 
 
 def _after_samples(report: ProfileReport) -> list[str]:
     """Return what to run after the hot spots that the terminal shows."""
-    return [*dict.fromkeys(each.remedy for each in report.hot_spots[:ON_TERMINAL] if each.remedy)]
+    remedies = dict.fromkeys(each.remedy for each in report.hot_spots[:ON_TERMINAL] if each.remedy)
+    return [complete(report, remedy) for remedy in remedies]
 
 
-def _others(report: ProfileReport) -> list[str]:
-    """Return the first findings that are not their kernel's verdict."""
-    number_of = {id(kernel): number for number, kernel in enumerate(report.kernels, 1)}
-    lines = [
-        f"kernel {number_of[id(kernel)]}: {finding.sentence}"
-        for kernel, finding in report.findings
-        if kernel.verdict and finding.key != kernel.verdict.finding and kernel.verdict.code not in _OF_MANY
-    ]
-    return lines[:ALSO]
+def complete(report: ProfileReport, command: str) -> str:
+    """Return a command with the profile's own files and program in the places of PATH and COMMAND, if known."""
+    text = command.replace("PATH", " ".join(map(shlex.quote, report.paths)) or "PATH")
+    return text.replace("-- COMMAND", f"-- {shlex.join(report.command) or 'COMMAND'}")
+
+
+def _headline(group: list[tuple[int, KernelProfile, Verdict]], line: SummaryLine, copies: float) -> str:
+    """Return the verdict on what takes most of the time."""
+    if copies > _MOST:
+        return f"copies and fills of the HIP runtime take {part(copies)} of GPU time, more than all kernels together"
+    who = _who([(number, kernel) for number, kernel, _ in group])
+    _, kernel, reason = group[0]
+    if reason.code == BOUND and kernel.bounds and (nearest := kernel.bounds.nearest):
+        return f"{who}: {nearest.name} bound {nearest.where}"
+    title = next((each.title for each in kernel.findings if each.key == reason.finding), "") if len(group) == 1 else ""
+    return f"{who}: {title or line.text}"
+
+
+def _rows(report: ProfileReport) -> list[KernelRow]:
+    own = report.per == "kernel"
+    kernels = [(number, each) for number, each in enumerate(report.kernels, 1) if each.bounds or not own]
+    return [
+        KernelRow(
+            number, each.name, each.label, each.time_share if each.time_ns else None,
+            quantity(each.time_ns[50] / 1e9, "seconds") if each.time_ns else "", each.launches,
+            each.verdict.brief if each.verdict else "", bars_of(each), _other(each),
+        )
+        for number, each in kernels[:KERNELS]
+    ]  # fmt: skip
+
+
+def bars_of(kernel: KernelProfile) -> tuple[SpeedBar, ...]:
+    """Return how near a kernel is to the limits that every kernel has a bar for; only a limit worth it is nearest."""
+    bars = speed_of_light(kernel, kernel.counters) if kernel.bounds else []
+    return tuple(
+        replace(bar, is_nearest=bar.is_nearest and bar.pct is not None and bar.pct >= WORTH_A_WORD)
+        for bar in bars if bar.key in SIX
+    )  # fmt: skip
+
+
+def _other(kernel: KernelProfile) -> str:
+    """Return the nearest limit if it has no bar."""
+    nearest = kernel.bounds.nearest if kernel.bounds else None
+    return nearest.short if nearest and nearest.key not in SIX and nearest.pct >= WORTH_A_WORD else ""
+
+
+def _unknown(report: ProfileReport, judged: list[tuple[int, KernelProfile, Verdict]]) -> list[UnknownVerdict]:
+    """Return what is not known of which kernels; those with the same reason together."""
+    alike: dict[tuple[str, str], list[tuple[int, KernelProfile]]] = {}
+    for number, kernel, reason in judged:
+        if reason.remedy:
+            alike.setdefault((reason.text, reason.remedy), []).append((number, kernel))
+    return [UnknownVerdict(_who(members), why, complete(report, command)) for (why, command), members in alike.items()]
+
+
+def _who(members: list[tuple[int, KernelProfile]]) -> str:
+    """Return which kernels, with their share of the time: "kernels 1, 3 (84 % of GPU time)"."""
+    numbers = [str(number) for number, _ in members]
+    who = f"kernel {numbers[0]}" if len(numbers) == 1 else f"kernels {', '.join(numbers)}"
+    who = who if len(numbers) <= KERNELS else f"{len(numbers)} kernels"
+    share = sum(each.time_share for _, each in members)
+    return f"{who} ({part(share)} of GPU time)" if members[0][1].time_ns else who
 
 
 def _line(group: list[tuple[int, KernelProfile, Verdict]]) -> SummaryLine:
     numbers = tuple(number for number, _, _ in group)
-    number, kernel, reason = group[0]
-    share = sum(each.time_share for _, each, _ in group)
-    part = f"{100 * share:.{0 if share >= 0.1 else 1}f} % of the time" if kernel.time_ns else ""
+    _, kernel, reason = group[0]
+    who = _who([(number, each) for number, each, _ in group])
     if len(group) > 1:
-        who = f"{len(group)} kernels{f' ({part})' if part else ''}"
         return SummaryLine(numbers, who, _OF_MANY.get(reason.code, reason.text), "")
-    median = quantity(kernel.time_ns[50] / 1e9, "seconds") if kernel.time_ns else ""
-    facts = ", ".join(filter(None, (part, median)))
     gain = next((f.gain_text for f in kernel.findings if f.key == reason.finding and f.gain is not None), "")
-    return SummaryLine(numbers, f"kernel {number}{f' ({facts})' if facts else ''}, {name(kernel)}", reason.text, gain)
-
-
-def name(kernel: KernelProfile) -> str:
-    """Return the attention problem that a kernel solved, else its shortened name."""
-    return kernel.label or shorten(kernel.name)
-
-
-def changes(report: ProfileReport, pairs: list[KernelPair]) -> list[str]:
-    """Return a line for each kernel whose time changed most, and the number of kernels in one profile only.
-
-    Args:
-        report: The later profile, whose numbering of kernels is used.
-        pairs: The comparison.
-    """
-    number_of = {(kernel.name, kernel.label): number for number, kernel in enumerate(report.kernels, 1)}
-    both = [pair for pair in pairs if pair.before and pair.after]
-    if not both:
-        return ["no kernel is in both profiles: nothing to compare"]
-    alone = len(pairs) - len(both)
-    both = [pair for pair in both if pair.after and pair.after.bounds] or both  # not the runtime's copies and fills
-    lines = []
-    for pair in both[:CHANGES]:
-        who = f"kernel {number_of[pair.name, pair.label]}" if report.per == "kernel" else pair.label or pair.name
-        lines.append(f"{percent(pair.ratio) if pair.ratio else 'times not known'}: {who}, {_shift(pair)}")
-    if len(both) > CHANGES:
-        lines.append(f"{len(both) - CHANGES} more kernels are in the report")
-    if alone:
-        lines.append(f"{alone} kernels are in one of the profiles only")
-    return lines
-
-
-def _shift(pair: KernelPair) -> str:
-    """Return the limit whose share changed most: "LDS 23 -> 79 %"."""
-    before, after = (
-        {bound.key: bound for bound in (kernel.bounds.known if kernel and kernel.bounds else ())}
-        for kernel in (pair.before, pair.after)
-    )
-    common = [(after[key].pct - before[key].pct, before[key], after[key]) for key in after if key in before]
-    if not common:
-        return "no limit was counted in both"
-    change, old, new = max(common, key=lambda each: abs(each[0]))
-    if abs(change) < MOVED:
-        return f"no limit moved by {MOVED:.0f} points"
-    return f"{new.name} {old.pct:.0f} -> {new.pct:.0f} %"
-
-
-def lines(report: ProfileReport, pairs: list[KernelPair] | None = None) -> list[str]:
-    """Return the report's lines for the terminal; at least one.
-
-    Args:
-        report: The report.
-        pairs: The comparison with an earlier profile.
-    """
-    from rocattn_profiling.base.markup import terminal
-    from rocattn_profiling.profile.report.hot_spots import terminal_lines
-
-    summary = summarise(report)
-    rows = changes(report, pairs) if pairs is not None else []
-    if summary.why_none:
-        rows.append(summary.why_none)
-    rows += [f"{line.who}: {line.text}{f' ({line.gain})' if line.gain else ''}" for line in summary.lines]
-    rows += [text for text in (summary.more, summary.runtime) if text]
-    rows += [f"also {text}" for text in summary.also]
-    after = [f"next: {command}" for command in summary.commands]
-    hot = terminal_lines(report.hot_spots, report.not_hot)  # whose columns stay in line
-    return [*(terminal(line, 1000) for line in rows), *hot, *(terminal(line, 1000) for line in after)]
+    return SummaryLine(numbers, f"{who}, {kernel.label or short_name(kernel.name, NAME_LENGTH)}", reason.text, gain)

@@ -26,13 +26,14 @@ BOUND, IDLE, SHORT, FAR = "bound", "idle_units", "short", "far"
 NO_GPU, TIMES_ONLY, STOOD_STILL, NOT_COUNTED, NOT_COUNTABLE = (
     "no_gpu", "times_only", "stood_still", "not_counted", "not_countable",
 )  # fmt: skip
-SHORTEST_NS = 5000.0
-"""Mean time in ns below which starting a kernel costs about as much as running it (`launch-bound` of the findings)."""
 WORTH_A_WORD = 10.0
 """Percent of the nearest known limit from which it is mentioned when others are unknown."""
 COLLECT = "rocattn profile -- COMMAND"
+NAME_IT = "rocattn report PATH --gpu NAME"
+LINES = "rocattn kernels audit FILE --lines"
 _IDLE = frozenset({"few-blocks", "few-blocks-rdna", "few-waves"})
 _WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-below-theory")
+_SHORT = "launch-bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,15 @@ class Gap:
 class Verdict(Reason, frozen=True):
     """The limit that bounds a kernel, or why it is unknown; the remedy is the command to run next, or "".
 
+    In a remedy PATH, COMMAND, FILE and NAME stand for the profile's files, the program that was profiled, its code
+    objects and a GPU's name.
+
     Attributes:
+        brief: The verdict in a few words, for a table: "LDS bound".
         finding: The key of the finding whose sentence it is; "" for none.
     """
 
+    brief: str = ""
     finding: str = ""
 
 
@@ -78,18 +84,19 @@ def verdict(
     nearest = bounds.nearest
     if nearest and nearest.pct >= NEAR:
         key = f"{nearest.key}-bound"
-        return Verdict(BOUND, by_key[key], finding=key)
+        return Verdict(BOUND, by_key[key], brief=f"{nearest.name} bound", finding=key)
+    if _SHORT in by_key:
+        return Verdict(SHORT, by_key[_SHORT], brief="launch bound", finding=_SHORT)
     if idle := next((finding for finding in findings if finding.key in _IDLE), None):
-        return Verdict(IDLE, idle.sentence, finding=idle.key)
-    if mean_ns is not None and mean_ns < SHORTEST_NS and not bounds.known:
-        return Verdict(SHORT, f"{mean_ns / 1000:.1f} us a launch: starting a kernel costs about as much")
-    if unknown := _unmeasured(device, counted, mean_ns, stood_still=stood_still):
-        return unknown
-    if unknown := _unlimited(bounds, device, counted, mean_ns):
+        return Verdict(IDLE, idle.sentence, brief="idle units", finding=idle.key)
+    unknown = _unmeasured(device, counted, mean_ns, stood_still=stood_still)
+    if unknown := unknown or _unlimited(bounds, device, counted, mean_ns):
         return unknown
     waits = next((key for key in _WAITS if key in by_key), "")
-    far = f"far from every limit: {nearest.short if nearest else 'none'} is nearest"
-    return Verdict(FAR, by_key.get(waits, far), finding=waits)
+    if waits:
+        return Verdict(FAR, by_key[waits], brief="waiting", finding=waits)
+    far = f"far from every limit: {nearest.short if nearest else 'none'} is nearest, and the wave slots are filled"
+    return Verdict(FAR, f"{far}; its instructions wait for each other, or at barriers", LINES, brief="waiting")
 
 
 def _unmeasured(
@@ -98,14 +105,15 @@ def _unmeasured(
     """Return why the files as a whole cannot tell any limit; None if they may."""
     if not counted and not stood_still:
         return Verdict(
-            TIMES_ONLY, "not known: the files have times only" if mean_ns else "not known: no counters", COLLECT
-        )
+            TIMES_ONLY, "not known: the files have times only" if mean_ns else "not known: no counters", COLLECT,
+            brief="not counted",
+        )  # fmt: skip
     if device is None:
-        return Verdict(NO_GPU, "not known: no file says which GPU ran it", "rocattn report … --gpu NAME (say, MI300X)")
+        return Verdict(NO_GPU, "not known: no file says which GPU ran it", NAME_IT, brief="GPU not known")
     if stood_still:
         return Verdict(
             STOOD_STILL, "not known: counters stood still at this performance level",
-            f"sudo amd-smi set -g 0 -l stable_std && {COLLECT}",
+            f"sudo amd-smi set -g 0 -l stable_std && {COLLECT}", brief="not counted",
         )  # fmt: skip
     return None
 
@@ -126,10 +134,10 @@ def _unlimited(
             )
             for limit in bounds.uncounted
         ]
-        return Verdict(NOT_COUNTED, f"not known: {_lacking(gaps)}{others}", _next(gaps))
+        return Verdict(NOT_COUNTED, f"not known: {_lacking(gaps)}{others}", _next(gaps), brief="not counted")
     if bounds.uncountable:
         names = ", ".join(limit.name for limit in bounds.uncountable)
-        return Verdict(NOT_COUNTABLE, f"not known: this GPU cannot count {names}{others}")
+        return Verdict(NOT_COUNTABLE, f"not known: this GPU cannot count {names}{others}", LINES, brief="not countable")
     return None
 
 

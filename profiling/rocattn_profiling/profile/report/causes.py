@@ -1,0 +1,184 @@
+"""Why a kernel's time changed between two profiles: the judgement, and the numbers that it rests on.
+
+A limit explains a change if the time that the kernel spends at it (its share of the limit times the kernel's time)
+grew or shrank with the kernel, and if the slower side is near it. Of several the nearest is taken. What is no limit
+comes in the order in which it misleads: other work, spilled registers and a lower clock change every share.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.reasons import Reason
+from rocattn_profiling.pages.quantities import digits
+from rocattn_profiling.profile.report.verdict import COLLECT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocattn_profiling.profile.report.limits import Bound
+    from rocattn_profiling.profile.report.report import KernelProfile
+
+SAME, WORK, SCRATCH, CLOCK, LIMIT, OCCUPANCY, WAITING, UNEXPLAINED, UNCOUNTED = (
+    "same", "work", "scratch", "clock", "limit", "occupancy", "waiting", "unexplained", "uncounted",
+)  # fmt: skip
+UNCHANGED = 0.02
+"""Relative change of time below which nothing is explained; two runs of one program differ by as much."""
+POINTS = 5.0
+"""Percentage points from which a share counts as changed."""
+NEAR_ENOUGH = 30.0
+"""Percent of a limit on the slower side from which it may explain a change."""
+_EXPLAINS = 0.3  # part of the change of time that the time at a limit must have changed by
+_ALIKE = 0.7  # part of the change of time, as a logarithm, that work or cycles must account for
+_LONG_ENOUGH_NS = 20_000.0  # below it the profiler's own cycles are too large a part of those counted
+_EVIDENCE = {
+    "memory": ("l2_hit_pct", "read_bytes", "written_bytes"),
+    "fabric": ("l2_hit_pct", "read_bytes", "written_bytes"),
+    "l2": ("l1_hit_pct", "l2_gbps"),
+    "l1": ("l1_gbps", "l1_asked_gbps"),
+    "lds": ("lds_cycles_per_instruction", "lds_unaligned_pct", "lds_conflict_pct", "lds_instructions"),
+    "vector": ("valu_instructions", "valu_active_lanes"),
+}
+
+
+class ChangeCause(Reason, frozen=True):
+    """What explains a change of time.
+
+    Attributes:
+        limit: The key of the limit that explains it; "" for none.
+        evidence: Further numbers that moved with it, in words.
+    """
+
+    limit: str = ""
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Both sides of a kernel and the ratio of their median times."""
+
+    before: KernelProfile
+    after: KernelProfile
+    ratio: float
+
+    @property
+    def slower(self) -> KernelProfile:
+        return self.after if self.ratio > 1 else self.before
+
+    def values(self, key: str) -> tuple[float, float] | None:
+        """Return a metric before and after, if both are known and made by the same formula."""
+        old, new = self.before.values.get(key), self.after.values.get(key)
+        if old is None or new is None or old.value is None or new.value is None or old.formula != new.formula:
+            return None
+        return old.value, new.value
+
+    def accounts(self, ratio: float) -> bool:
+        """Whether something that changed by this ratio accounts for most of the change, and not for far more."""
+        if ratio <= 0:
+            return False
+        part = math.log(ratio) / math.log(self.ratio)
+        return _ALIKE <= part <= 1 / _ALIKE
+
+
+def cause_of(before: KernelProfile, after: KernelProfile, ratio: float) -> ChangeCause:
+    """Return what explains the change of a kernel's time.
+
+    Args:
+        before: The kernel in the earlier profile.
+        after: The same in the later one, on an equal GPU.
+        ratio: Median time after over before.
+    """
+    if abs(ratio - 1) < UNCHANGED:
+        return ChangeCause(SAME, f"unchanged within {100 * UNCHANGED:.0f} %")
+    change = _Change(before, after, ratio)
+    return next(_causes(change))
+
+
+def _causes(change: _Change) -> Iterator[ChangeCause]:
+    """Yield what may explain the change, the most telling first; at least one."""
+    before, after = change.before, change.after
+    scratch = [each.resources["scratch_bytes"] or 0 for each in (before, after)]
+    if (scratch[1] - scratch[0]) * (change.ratio - 1) > 0:
+        yield ChangeCause(SCRATCH, f"scratch {scratch[0]} → {scratch[1]} bytes a lane (spilled registers)")
+    items = [_work_items(each) for each in (before, after)]
+    if items[0] and items[1] and change.accounts(items[1] / items[0]):
+        yield ChangeCause(WORK, f"launched with {items[0]:,.0f} → {items[1]:,.0f} work-items: not the same work")
+    yield from _clock(change)
+    yield from _limits(change)
+    yield from _waves(change)
+    if not (before.bounds and before.bounds.known and after.bounds and after.bounds.known):
+        yield ChangeCause(UNCOUNTED, "no limit was counted in both", COLLECT)
+    yield ChangeCause(UNEXPLAINED, "no limit that was counted explains it", COLLECT)
+
+
+def _work_items(kernel: KernelProfile) -> float:
+    """Return the work-items of a launch; 0 where launches differ."""
+    return float(kernel.grids[0][0]) if len(kernel.grids) == 1 else 0.0
+
+
+def _clock(change: _Change) -> Iterator[ChangeCause]:
+    """Yield the clock, if the same number of cycles took another time."""
+    cycles = [each.counters.get("GRBM_GUI_ACTIVE", 0.0) for each in (change.before, change.after)]
+    times = [each.time_ns[50] for each in (change.before, change.after)]
+    if min(cycles) <= 0 or min(times) < _LONG_ENOUGH_NS:
+        return
+    speed = (cycles[1] / times[1]) / (cycles[0] / times[0])
+    if change.accounts(1 / speed):
+        yield ChangeCause(CLOCK, f"the same cycles at a clock {'lower' if speed < 1 else 'higher'} by "
+                    f"{abs(100 * (speed - 1)):.0f} %")  # fmt: skip
+
+
+def _limits(change: _Change) -> Iterator[ChangeCause]:
+    """Yield the limits that explain the change, the best first."""
+    old, new = (
+        {bound.key: bound for bound in (kernel.bounds.known if kernel.bounds else ())}
+        for kernel in (change.before, change.after)
+    )
+    times = change.before.time_ns[50], change.after.time_ns[50]
+    slowed = times[1] - times[0]
+    scored = []
+    for key, after in new.items():
+        before = old.get(key)
+        if before is None or before.is_least != after.is_least:
+            continue  # a lower bound and a value cannot be compared
+        at_limit = (after.pct * times[1] - before.pct * times[0]) / 100
+        slow = (after if slowed > 0 else before).pct
+        if at_limit * slowed > 0 and abs(at_limit) >= _EXPLAINS * abs(slowed) and slow >= NEAR_ENOUGH:
+            scored.append((min(abs(at_limit), abs(slowed)) * slow, before, after, at_limit))
+    for _, before, after, _ in sorted(scored, key=lambda each: -each[0]):
+        yield ChangeCause(LIMIT, _shift(before, after, times[1] / times[0]), limit=after.key,
+                    evidence=tuple(_evidence(change, after.key)))  # fmt: skip
+
+
+def _shift(before: Bound, after: Bound, ratio: float) -> str:
+    """Return how far a limit moved: "LDS busy 23 → 79 %", or by how much its work at an equal share."""
+    if abs(after.pct - before.pct) >= POINTS:
+        return f"{after.label} {before.pct:.0f} → {after.pct:.0f} %"
+    work = 100 * (after.pct * ratio / before.pct - 1)
+    return f"{after.label} at {after.pct:.0f} % both times, for {abs(work):.0f} % {'more' if work > 0 else 'less'} work"
+
+
+def _evidence(change: _Change, key: str) -> Iterator[str]:
+    """Yield the metrics that belong to a limit and moved."""
+    for name in _EVIDENCE.get(key, ()):
+        both = change.values(name)
+        if both and abs(both[1] - both[0]) > 0.05 * max(map(abs, both)):
+            value = change.after.values[name]
+            unit = " %" if value.unit.startswith("%") else ""
+            yield f"{value.title} {digits(both[0])} → {digits(both[1])}{unit}"
+
+
+def _waves(change: _Change) -> Iterator[ChangeCause]:
+    """Yield occupancy and waiting, if they moved against or with the time."""
+    slower = change.ratio > 1
+    occupancy = change.values("achieved_occupancy_pct")
+    if occupancy and abs(occupancy[1] - occupancy[0]) >= POINTS and (occupancy[1] < occupancy[0]) == slower:
+        names = {"vgprs": "VGPRs", "agprs": "AGPRs", "lds_bytes": "bytes of LDS"}
+        both = [(title, change.before.resources[name], change.after.resources[name]) for name, title in names.items()]
+        moved = tuple(f"{title} {old} → {new}" for title, old, new in both if old != new)
+        yield ChangeCause(OCCUPANCY, f"occupancy {occupancy[0]:.0f} → {occupancy[1]:.0f} %", evidence=moved)
+    waiting = change.values("waiting_pct")
+    if waiting and abs(waiting[1] - waiting[0]) >= POINTS and (waiting[1] > waiting[0]) == slower:
+        yield ChangeCause(WAITING, f"waves waiting {waiting[0]:.0f} → {waiting[1]:.0f} % of their time")

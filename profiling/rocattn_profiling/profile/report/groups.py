@@ -1,0 +1,153 @@
+"""Findings of all kernels, one group for each rule: what to do first, what it gains at most, and what proves it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rocattn_profiling.pages.quantities import digits
+from rocattn_profiling.profile.metrics.definitions import definitions
+from rocattn_profiling.profile.metrics.launches import spelt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rocattn_profiling.profile.report.findings import KernelFinding
+    from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
+
+WORTH = 0.01
+"""Share of all kernels' time below which a group is folded: it is counted, not shown."""
+COPIES = "runtime-copies"
+_COPIES_WORTH = 0.1  # share of all time from which copies and fills are a finding: every program has some
+_MOST_NAMED = 6  # kernels named by number in a group
+_MOST_COUNTERS = 6
+
+
+@dataclass(frozen=True)
+class FindingGroup:
+    """What one rule found, in one kernel or in several.
+
+    Attributes:
+        key: The rule, or the limit: "lds-bound".
+        title: What the kernels have in common: "LDS bound".
+        kernels: Their numbers in the report, the longest first.
+        share: Their share of all kernels' time; None without times.
+        sentence: The finding, with the numbers of the kernel that could gain most.
+        gain: Upper bound of the gain, as a share of all kernels' time; None if it is not known.
+        rank: Sort key.
+        counters: Counters behind it and their means over the launches of the kernel that could gain most.
+        command: What to run to find the cause; "" for nothing in particular.
+    """
+
+    key: str
+    title: str
+    kernels: tuple[int, ...]
+    share: float | None
+    sentence: str
+    gain: float | None
+    rank: float
+    counters: dict[str, float]
+    command: str
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is worth less than `WORTH`: by its gain, else by its kernels' time."""
+        worth = self.share if self.gain is None else self.gain
+        return worth is not None and worth < WORTH
+
+    @property
+    def who(self) -> str:
+        """The kernels: "kernel 1", "kernels 1, 3" or "22 kernels"."""
+        if len(self.kernels) == 1:
+            return f"kernel {self.kernels[0]}"
+        if len(self.kernels) <= _MOST_NAMED:
+            return f"kernels {', '.join(map(str, self.kernels))}"
+        return f"{len(self.kernels)} kernels"
+
+    @property
+    def gain_text(self) -> str:
+        """The upper bound in words."""
+        if self.gain is None:
+            return "gain not known"
+        return f"{'together ' if len(self.kernels) > 1 else ''}at most {part(self.gain)} of GPU time"
+
+    @property
+    def text(self) -> str:
+        """The finding in words; of several kernels first what they have in common."""
+        if len(self.kernels) == 1 or self.key == COPIES:
+            return self.sentence
+        return f"{self.title}. Most to gain, kernel {self.kernels[0]}: {self.sentence}"
+
+    @property
+    def proof(self) -> str:
+        """Its counters: "SQ_LDS_IDX_ACTIVE 18.9 M"; "" for none."""
+        return ", ".join(f"{name} {amount(value)}" for name, value in list(self.counters.items())[:_MOST_COUNTERS])
+
+
+def part(share: float) -> str:
+    """Return a share of time as a percentage: "18 %", "2.1 %"."""
+    percent = 100 * share
+    return f"{percent:{'.0f' if percent >= 10 else '.2g'}} %"  # 100, not 1e+02
+
+
+def amount(value: float) -> str:
+    """Return a count with a prefix: "18.9 M"."""
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{digits(value / size)} {prefix}"
+    return digits(value)
+
+
+def group_findings(report: ProfileReport) -> list[FindingGroup]:
+    """Return the findings of a report by rule, the largest gain first; small ones (`is_small`) among them."""
+    by_rule: dict[str, list[tuple[int, KernelProfile, KernelFinding]]] = {}
+    for number, kernel in enumerate(report.kernels, 1):
+        for finding in kernel.findings:
+            by_rule.setdefault(finding.key, []).append((number, kernel, finding))
+    groups = [_group(members) for members in by_rule.values()]
+    groups += _copies(report)
+    return sorted(groups, key=lambda group: (-group.rank, group.key))
+
+
+def _group(members: Sequence[tuple[int, KernelProfile, KernelFinding]]) -> FindingGroup:
+    ordered = sorted(members, key=lambda member: -member[2].rank)
+    _, kernel, finding = ordered[0]
+    gains = [each.gain for _, _, each in ordered]
+    return FindingGroup(
+        finding.key, finding.title, tuple(number for number, _, _ in ordered),
+        sum(each.time_share for _, each, _ in ordered) if kernel.time_ns else None,
+        finding.sentence, None if None in gains else sum(gain for gain in gains if gain is not None),
+        sum(each.rank for _, _, each in ordered), _counters(kernel, finding), finding.command,
+    )  # fmt: skip
+
+
+def _counters(kernel: KernelProfile, finding: KernelFinding) -> dict[str, float]:
+    """Return the counters that the finding's metrics are made of, in the order of the metrics."""
+    ways = definitions().counters(kernel.device.arch) if kernel.device else {}
+    used: dict[str, float] = {}
+    for name in finding.numbers:
+        for needed in ways.get(name, ()):
+            spelled = [spelt(counter, kernel.counters) for counter in sorted(needed)]
+            if spelled and all(counter in kernel.counters for counter in spelled):
+                used |= {counter: kernel.counters[counter] for counter in spelled}
+                break
+    return used
+
+
+def _copies(report: ProfileReport) -> list[FindingGroup]:
+    """Return the HIP runtime's copies and fills as a finding, if they take much of the time."""
+    own = [(number, each) for number, each in enumerate(report.kernels, 1) if each.bounds is None]
+    share = sum(each.time_share for _, each in own)
+    if report.per != "kernel" or share < _COPIES_WORTH:
+        return []
+    return [FindingGroup(
+        COPIES, "copies and fills of the HIP runtime", tuple(number for number, _ in own), share,
+        f"copies and fills of the HIP runtime (hipMemcpy, hipMemset) take {part(share)} of GPU time: keep data on the "
+        "GPU between launches, and do not clear what is overwritten; ignore it if only the set-up copies",
+        share, share / 2, {}, "",
+    )]  # fmt: skip
+
+
+def to_json(groups: Sequence[FindingGroup]) -> list[dict[str, Any]]:
+    """Return the groups as JSON-ready values; ``gain`` and ``share`` are parts of all kernels' time (0 to 1)."""
+    return [asdict(group) | {"folded": group.is_small} for group in groups]

@@ -1,0 +1,172 @@
+"""Kernels' names for people: short enough for a table, cut only where a reader would cut, and still distinct.
+
+A C++ kernel's name has up to thousands of characters: return type, namespaces, template arguments, parameters. What
+tells kernels apart is the function and its first few template arguments, so the rest goes first, the least telling
+part before the others. No identifier or type is cut in its middle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.kernels.read.cxx_names import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ELLIPSIS = "…"
+_SUFFIX = re.compile(r"(?:\.kd| \(kd\)| \[clone [^\]]*\])+$")  # a kernel descriptor's name, a compiler's copy
+_UNNAMED = re.compile(r"\(anonymous namespace\)::|\{anonymous\}::|<unnamed>::")
+_LAMBDA = re.compile(r"::\{lambda.*$", re.DOTALL)
+_QUALIFIERS = re.compile(r"(?:\b\w+::)+(?=[\w~])")
+_CAST = re.compile(r"\([\w:]+\)(?=-?\w)")  # (memory_space_t)0
+_OPEN, _CLOSE = "<({[", ">)}]"
+
+
+def short_names(names: Sequence[str], most: int) -> list[str]:
+    """Return a name for each kernel, of at most so many characters; equal ones show the argument that differs."""
+    spelled = readable(name.removesuffix(".kd") for name in names)
+    functions = [_function(spelled.get(name.removesuffix(".kd"), name)) for name in names]
+    short = [_fit(name, arguments, most) for name, arguments in functions]
+    count = Counter(short)
+    for text in [text for text, number in count.items() if number > 1]:
+        alike = [place for place, each in enumerate(short) if each == text]
+        differing = _first_difference([functions[place][1] for place in alike])
+        if differing is None:
+            continue
+        for place in alike:
+            name, arguments = functions[place]
+            if differing < len(arguments):
+                short[place] = _with_argument(name, arguments, differing, most)
+    return short
+
+
+def short_name(name: str, most: int) -> str:
+    """Return one kernel's name in at most so many characters."""
+    return short_names([name], most)[0]
+
+
+def base_name(name: str) -> str:
+    """Return the function's name without namespaces, template arguments and parameters."""
+    return _function(name)[0].rpartition("::")[2]
+
+
+def _function(name: str) -> tuple[str, list[str]]:
+    """Return a function's qualified name and its template arguments; a name that is no C++ has none."""
+    text = _UNNAMED.sub("", _SUFFIX.sub("", name.strip()))
+    end = _top_level(text, "(")
+    text = text[: end[0]] if end else text
+    words = _top_level(text, " ")
+    text = text[words[-1] + 1 :] if words else text  # behind the return type
+    start = _top_level(text, "<")
+    if not start:
+        return text, []
+    return text[: start[-1]], [_argument(each) for each in _split(text[start[-1] + 1 :])]
+
+
+def _top_level(text: str, wanted: str) -> list[int]:
+    """Return the places of a character outside of all brackets."""
+    places, depth = [], 0
+    for place, character in enumerate(text):
+        if depth == 0 and character == wanted and place:
+            places.append(place)
+        if character in _OPEN:
+            depth += 1
+        elif character in _CLOSE:
+            depth = max(depth - 1, 0)
+    return places
+
+
+def _split(text: str) -> list[str]:
+    """Return what stands between the commas of a list that its bracket may close."""
+    parts: list[str] = []
+    depth, start = 0, 0
+    for place, character in enumerate(text):
+        if character in _OPEN:
+            depth += 1
+        elif character in _CLOSE:
+            depth -= 1
+            if depth < 0:
+                return [*parts, text[start:place].strip()]
+        elif character == "," and depth == 0:
+            parts.append(text[start:place].strip())
+            start = place + 1
+    return [*parts, text[start:].strip()]  # profilers cut names off: the last argument may be a part
+
+
+def _argument(text: str) -> str:
+    """Return a template argument without namespaces, parameters and casts: a lambda is named by its function."""
+    text = _LAMBDA.sub("", _CAST.sub("", text))
+    starts = _top_level(text, "(")
+    text = text[: starts[0]] if starts else text
+    return _QUALIFIERS.sub("", text).replace(" >", ">").strip()
+
+
+def _fit(name: str, arguments: Sequence[str], most: int) -> str:
+    """Return the longest form that fits: everything, no namespaces, the first arguments only; then cut."""
+    function = name.rpartition("::")[2]
+    for form in (name, function):
+        text = f"{form}<{', '.join(arguments)}>" if arguments else form
+        if len(text) <= most:
+            return text
+    return _first_arguments(function, arguments, most) if arguments else _cut(function, most)
+
+
+def _first_arguments(function: str, arguments: Sequence[str], most: int) -> str:
+    """Return a function with as many of its first arguments as fit."""
+    shown: list[str] = []
+    for place, argument in enumerate(arguments, 1):
+        rest = [] if place == len(arguments) else [ELLIPSIS]
+        for form in (argument, _folded(argument)):
+            if len(f"{function}<{', '.join([*shown, form, *rest])}>") <= most:
+                shown.append(form)
+                break
+        else:
+            shown.append(ELLIPSIS)
+            break
+    text = f"{function}<{', '.join(shown)}>"
+    return text if len(text) <= most else _cut(function, most)
+
+
+def _with_argument(name: str, arguments: Sequence[str], place: int, most: int) -> str:
+    """Return a function with the one argument by which it differs from its like, if there is room."""
+    function = name.rpartition("::")[2]
+    before, after = [ELLIPSIS] if place else [], [ELLIPSIS] if place + 1 < len(arguments) else []
+    for form in (arguments[place], _folded(arguments[place])):
+        text = f"{function}<{', '.join([*before, form, *after])}>"
+        if len(text) <= most:
+            return text
+    return _fit(name, arguments, most)
+
+
+def _first_difference(lists: Sequence[Sequence[str]]) -> int | None:
+    for place in range(max(map(len, lists), default=0)):
+        if len({tuple(each[place : place + 1]) for each in lists}) > 1:
+            return place
+    return None
+
+
+def _folded(argument: str) -> str:
+    """Return an argument whose own arguments are left out: ``AbsFunctor<…>``."""
+    start = argument.find("<")
+    return f"{argument[:start]}<{ELLIPSIS}>" if start > 0 else argument
+
+
+def _cut(function: str, most: int) -> str:
+    """Return the first and the last words of an identifier that is too long; only the first of one that is far longer.
+
+    The last often tell more (a tile's size), but generated names have hundreds of characters.
+    """
+    if len(function) <= most:
+        return function
+    room = most - len(ELLIPSIS)
+    if len(function) <= 2 * most:
+        start = function.find("_", len(function) - room * 2 // 3)
+        tail = function[start + 1 :] if start >= 0 else ""
+        end = function.rfind("_", 1, room - len(tail) + 1)
+        if tail and end > 0:
+            return f"{function[:end]}{ELLIPSIS}{tail}"
+    end = function.rfind("_", 1, room + 1)
+    return f"{function[: end if end > room // 3 else room]}{ELLIPSIS}"

@@ -1,0 +1,357 @@
+"""A profile report on the terminal: verdict, evidence, cause, next command; for 80 columns and more.
+
+Colors and bold type need a terminal and no NO_COLOR; a star marks the nearest limit everywhere. Where the output is not
+UTF-8, bars and signs are ASCII.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.base.markup import terminal
+from rocattn_profiling.pages.quantities import percent, quantity
+from rocattn_profiling.pages.render import count
+from rocattn_profiling.profile.report.causes import UNCHANGED
+from rocattn_profiling.profile.report.groups import part
+from rocattn_profiling.profile.report.hot_spots import terminal_lines
+from rocattn_profiling.profile.report.names import ELLIPSIS, short_names
+from rocattn_profiling.profile.report.summary import FINDINGS, KERNELS, bars_of, complete
+from rocattn_profiling.profile.report.verdict import COLLECT, NOT_COUNTABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from rocattn_profiling.profile.report.compare import KernelPair, ProfileComparison
+    from rocattn_profiling.profile.report.groups import FindingGroup
+    from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
+    from rocattn_profiling.profile.report.speed_of_light import SpeedBar
+    from rocattn_profiling.profile.report.summary import KernelRow, ReportSummary
+
+PROBLEMS = 3
+"""Problems of the files that are shown; the report has all."""
+_NARROWEST, _WIDEST = 60, 120
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+NONE = "\u2013"
+"""What stands for a number that is not known."""
+_ASCII = {"…": "...", "µ": "u", "≥": ">", "→": "->", NONE: "-", "·": ".", "█": "#"}
+_INDENT = "   "
+_GAP = "  "
+_VALUE = 6  # characters of " *≥100"
+_LONGEST_BAR = 10
+_MOST_ELLIPSES = 3  # in one name: each is two characters longer in ASCII
+_NUMBER = 5  # characters of a kernel's number, or of "gone"
+_SIDE = 3  # more of them, for "before"
+_MOST_OF_FIRST = 2  # findings of the kernel that changed most
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What the output can show.
+
+    Attributes:
+        width: In columns.
+        unicode: Whether it takes more than ASCII.
+        styled: Whether it takes bold type and colors.
+    """
+
+    width: int
+    unicode: bool
+    styled: bool
+
+    @classmethod
+    def of(cls, console: Console) -> Screen:
+        """Return what a console can show."""
+        styled = console.is_terminal and not console.no_color and not console.is_dumb_terminal
+        width = min(max(console.width, _NARROWEST), _WIDEST)
+        return cls(width, console.encoding.lower().startswith("utf"), styled)
+
+
+class Card:
+    """Lines of text for one screen."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.screen = screen
+        self.lines: list[Text] = []
+
+    def add(self, *parts: str | tuple[str, str], first: str = "", wrap: bool = True) -> None:
+        """Add a paragraph, whose lines but the first are indented as far as ``first`` is long.
+
+        Args:
+            parts: Texts, or (text, style); what is foreign in them is `clean`.
+            first: What the first line begins with.
+            wrap: Whether lines may be broken; commands and paths are not, so that they can be copied.
+        """
+        from rich.console import Console
+        from rich.text import Text
+
+        text = Text()
+        for each in parts:
+            shown, style = (each, "") if isinstance(each, str) else each
+            text.append(self.spell(shown), style if self.screen.styled else "")
+        room = self.screen.width - len(first)
+        broken = text.wrap(Console(width=room), room) if wrap and text.cell_len > room else [text]
+        for number, line in enumerate(broken):
+            line.rstrip()
+            self.lines.append(Text(" " * len(first) if number else first).append_text(line))
+
+    def names(self, names: Sequence[str], labels: Sequence[str], most: int) -> list[str]:
+        """Return what kernels are called on this screen, in at most so many characters: a label, else the name."""
+        dots = 0 if self.screen.unicode else len(_ASCII[ELLIPSIS]) * _MOST_ELLIPSES
+        short = short_names([clean(name) for name in names], most - dots)
+        shown = [clean(label) or name for label, name in zip(labels, short, strict=True)]
+        room = most - dots
+        return [self.spell(text if len(text) <= room else f"{text[: room - 1]}{ELLIPSIS}") for text in shown]
+
+    def gap(self) -> None:
+        """Add an empty line."""
+        from rich.text import Text
+
+        self.lines.append(Text())
+
+    def spell(self, text: str) -> str:
+        """Return text in what the screen can show."""
+        if self.screen.unicode:
+            return text
+        return "".join(_ASCII.get(character, "#" if character in _EIGHTHS[1:] else character) for character in text)
+
+
+def clean(text: str) -> str:
+    """Return foreign text without what a terminal would act on."""
+    return terminal(text, 1000)
+
+
+def report_lines(
+    report: ProfileReport, summary: ReportSummary, screen: Screen, comparison: ProfileComparison | None = None
+) -> list[Text]:
+    """Return a report's lines for the terminal.
+
+    Args:
+        report: The report.
+        summary: Its summary.
+        screen: What the output can show.
+        comparison: With an earlier profile; what changed then takes the place of the kernels and their findings.
+    """
+    card = Card(screen)
+    if comparison is not None:
+        add_comparison(card, report, summary, comparison)
+        add_problems(card, report.problems)
+        return card.lines
+    card.add((_sentence(summary.headline), "bold"))
+    if summary.rows:
+        card.gap()
+        add_kernels(card, summary)
+    if summary.findings:
+        card.gap()
+        add_findings(card, summary)
+    add_hot_spots(card, report)
+    add_unknown(card, summary)
+    for command in summary.commands:
+        if command not in {unknown.command for unknown in summary.unknown}:
+            card.add("next      ", (clean(command), "cyan"), first=_INDENT, wrap=False)
+    add_problems(card, report.problems)
+    if not summary.commands:
+        card.gap()
+        card.add("After a change, compare:")
+        card.add((complete(report, "rocattn report AFTER --against PATH"), "cyan"), first=_INDENT, wrap=False)
+    return card.lines
+
+
+def add_kernels(card: Card, summary: ReportSummary) -> None:
+    """Add the table of kernels: share, time, launches, verdict, and below them a bar for each limit."""
+    rows = summary.rows
+    digits = max(len(str(row.number)) for row in rows)
+    cells = [(row.share, row.median, f"{row.launches:,}", row.brief) for row in rows]
+    columns = [("share", *("" if share is None else part(share) for share, *_ in cells))]
+    columns += [("time", *(median for _, median, _, _ in cells)), ("calls", *(calls for _, _, calls, _ in cells))]
+    verdicts = ("verdict", *(brief for *_, brief in cells))
+    widths = [max(map(len, column)) for column in (*columns, verdicts)]
+    left = card.screen.width - digits - 1 - sum(widths) - len(_GAP) * len(widths)
+    short = card.names([row.name for row in rows], [row.label for row in rows], left)
+    for number, name in enumerate(("kernel", *short)):
+        shown = [column[number].rjust(width) for column, width in zip(columns, widths, strict=False)]
+        text = _GAP.join([name.ljust(left), *shown, verdicts[number].ljust(widths[-1])])
+        key = str(rows[number - 1].number) if number else ""
+        card.add((f"{key:>{digits}} {text}", "" if number else "dim"), wrap=False)
+        if any(bar.pct is not None for row in rows for bar in row.bars):
+            add_bars(card, rows[max(number - 1, 0)].bars, is_head=not number, indent=digits + 1)
+        if number and rows[number - 1].other:
+            card.add(f"nearest: {rows[number - 1].other}", first=" " * (digits + 1))
+    if note := _legend(rows):
+        card.add((note, "dim"), first=" " * (digits + 1))
+    for text in filter(None, (summary.more, summary.runtime)):
+        card.add(text, first=" " * (digits + 1))
+
+
+def add_comparison(card: Card, report: ProfileReport, summary: ReportSummary, comparison: ProfileComparison) -> None:
+    """Add what changed: the kernels that matter most with their causes, times before and after, what to do next."""
+    first = comparison.first
+    for number, line in enumerate(comparison.lines):
+        pair = comparison.named[number] if number < len(comparison.named) else None
+        card.add((_sentence(clean(line)), f"bold {_color(pair)}" if pair else "" if number else "bold"))
+        if pair and pair.cause and pair.cause.evidence:
+            card.add("; ".join(pair.cause.evidence), first=_INDENT)
+    card.gap()
+    _add_times(card, comparison)
+    groups = [each for each in summary.findings if first and first.after and first.number in each.kernels]
+    if groups:
+        card.gap()
+        for number, group in enumerate(groups[:_MOST_OF_FIRST], 1):
+            _add_finding(card, number, group)
+    remedy = first.cause.remedy if first and first.cause else "" if first else COLLECT
+    if remedy:
+        card.gap()
+        card.add("Next, on both sides:")
+        card.add((complete(report, clean(remedy)), "cyan"), first=_INDENT, wrap=False)
+
+
+def _add_times(card: Card, comparison: ProfileComparison) -> None:
+    """Add the table of kernels with their times before and after, and the limits of the first on both sides."""
+    pairs = comparison.pairs[:KERNELS]
+    rows = [("before", "after", "change", "calls")]
+    rows += [(_time(pair.before), _time(pair.after), _change(pair), _calls(pair)) for pair in pairs]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    left = card.screen.width - _NUMBER - sum(widths) - len(_GAP) * len(widths)
+    names = card.names([pair.name for pair in pairs], [pair.label for pair in pairs], left)
+    for number, row in enumerate(rows):
+        pair = pairs[number - 1] if number else None
+        cells = _GAP.join([(names[number - 1] if pair else "kernel").ljust(left), *map(str.rjust, row, widths)])
+        where = "" if not pair else "new" if not pair.before else "gone" if not pair.after else str(pair.number)
+        card.add((f"{where:>{_NUMBER - 1}} {cells}", _color(pair) if pair else "dim"), wrap=False)
+        if pair and pair is comparison.first and pair.before and pair.after:
+            sides = [bars_of(kernel) for kernel in (pair.before, pair.after)]
+            add_bars(card, sides[0], is_head=True, indent=_NUMBER + _SIDE)
+            for name, bars in zip(("before", "after"), sides, strict=True):
+                add_bars(card, bars, is_head=False, indent=_NUMBER + _SIDE, name=name)
+    if len(comparison.pairs) > KERNELS:
+        card.add(f"{count(len(comparison.pairs) - KERNELS, 'more kernel is', 'more kernels are')} in the report.",
+                 first=" " * _NUMBER)  # fmt: skip
+
+
+def _time(kernel: KernelProfile | None) -> str:
+    return quantity(kernel.time_ns[50] / 1e9, "seconds") if kernel and kernel.time_ns else NONE
+
+
+def _change(pair: KernelPair) -> str:
+    return percent(pair.ratio) if pair.ratio else ""
+
+
+def _calls(pair: KernelPair) -> str:
+    calls = [f"{each.launches:,}" for each in (pair.before, pair.after) if each]
+    return " → ".join(dict.fromkeys(calls))
+
+
+def _color(pair: KernelPair | None) -> str:
+    """Return the color of a change: red for a kernel that became slower."""
+    if pair is None or pair.ratio is None or abs(pair.ratio - 1) < UNCHANGED:
+        return ""
+    return "red" if pair.ratio > 1 else "green"
+
+
+def add_bars(card: Card, bars: Sequence[SpeedBar], *, is_head: bool, indent: int, name: str = "") -> None:
+    """Add a line with a bar for each limit, or the headings of those; the name stands in the indentation."""
+    if not bars or (not is_head and all(bar.pct is None for bar in bars)):
+        return
+    room = (card.screen.width - indent - len(_GAP) * (len(bars) - 1)) // len(bars)
+    cells = min(room - _VALUE, _LONGEST_BAR)
+    parts: list[str | tuple[str, str]] = []
+    for bar in bars:
+        parts.append(_GAP if parts else "")
+        if is_head:
+            parts.append((bar.name.ljust(cells + _VALUE), "dim"))
+            continue
+        if bar.pct is None:
+            parts.append((("n/a" if _is_uncountable(bar) else NONE).ljust(cells + _VALUE), "dim"))
+            continue
+        filled, rest = _bar(bar.pct, cells, unicode=card.screen.unicode)
+        value = f"{'*' if bar.is_nearest else ''}{'≥' if bar.is_least and round(bar.pct) else ''}{bar.pct:.0f}"
+        style = "bold" if bar.is_nearest else ""
+        parts += [(filled, style or "blue"), (rest, "dim"), (value.rjust(_VALUE), style)]
+    card.add(*parts, first=f"{f'{name} ':>{indent}}", wrap=False)
+
+
+def _bar(pct: float, cells: int, *, unicode: bool) -> tuple[str, str]:
+    """Return the filled and the empty part of a bar; beyond the peak (a cache answered a part) it is full."""
+    pct = min(pct, 100.0)
+    if not unicode:
+        full = round(pct / 100 * cells)
+        return "#" * full, "." * (cells - full)
+    eighths = round(pct / 100 * cells * 8)
+    filled = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+    return filled, "·" * (cells - len(filled))
+
+
+def _is_uncountable(bar: SpeedBar) -> bool:
+    return bar.missing is not None and bar.missing.code == NOT_COUNTABLE
+
+
+def _legend(rows: Sequence[KernelRow]) -> str:
+    """Return what the signs of the table mean, as far as it has them."""
+    bars = [bar for row in rows for bar in row.bars if any(each.pct is not None for each in row.bars)]
+    signs = {
+        "% of peak": bool(bars),
+        "* nearest limit": any(bar.is_nearest for bar in bars),
+        "≥ at least": any(bar.is_least for bar in bars if bar.pct is not None),
+        f"{NONE} not counted": any(bar.pct is None and not _is_uncountable(bar) for bar in bars),
+        "n/a this GPU cannot count it": any(map(_is_uncountable, bars)),
+    }
+    return ", ".join(sign for sign, is_there in signs.items() if is_there)
+
+
+def add_findings(card: Card, summary: ReportSummary) -> None:
+    """Add the first findings: gain, sentence, counters, next command; and how many more there are."""
+    for number, group in enumerate(summary.findings[:FINDINGS], 1):
+        _add_finding(card, number, group)
+    more = len(summary.findings) - FINDINGS
+    if more > 0:
+        card.add(f"{count(more, 'more finding is', 'more findings are')} in the report.", first=_INDENT)
+    if summary.folded:
+        small = sum(len(group.kernels) for group in summary.folded)
+        what = count(len(summary.folded), "more finding", "more findings")
+        card.add(f"{what} (in {count(small, 'kernel')}) below 1 % of GPU time: see the report.", first=_INDENT)
+
+
+def _add_finding(card: Card, number: int, group: FindingGroup) -> None:
+    card.add((f"{_sentence(group.who)}: {group.gain_text}", "bold"), first=f"{number}. ")
+    card.add(_sentence(clean(group.text)), first=_INDENT)
+    if group.proof:
+        card.add((group.proof, "dim"), first=f"{_INDENT}counters  ")
+    if group.command:
+        card.add("next      ", (clean(group.command), "cyan"), first=_INDENT, wrap=False)
+
+
+def add_unknown(card: Card, summary: ReportSummary) -> None:
+    """Add what is not known, and the command that would measure it."""
+    for unknown in summary.unknown[:FINDINGS]:
+        card.gap()
+        text = f"{unknown.who}: {unknown.why}"
+        card.add("To know it:" if text == summary.headline else _sentence(clean(text)))
+        card.add("next      ", (clean(unknown.command), "cyan"), first=_INDENT, wrap=False)
+
+
+def add_hot_spots(card: Card, report: ProfileReport) -> None:
+    """Add the hottest source lines, if instructions were sampled."""
+    lines = terminal_lines(report.hot_spots, report.not_hot)
+    if lines:
+        card.gap()
+    for line in lines:
+        card.add(line)
+
+
+def add_problems(card: Card, problems: Sequence[str]) -> None:
+    """Add the first problems of the files."""
+    if not problems:
+        return
+    card.gap()
+    for problem in problems[:PROBLEMS]:
+        card.add(clean(problem), first="note: ")
+    if len(problems) > PROBLEMS:
+        card.add(f"{count(len(problems) - PROBLEMS, 'more note is', 'more notes are')} in the report.", first="note: ")
+
+
+def _sentence(text: str) -> str:
+    """Return text with a capital first letter."""
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,64 @@
+"""Findings of one rule are one group: what it gains together, what proves it, what to run next."""
+
+from dataclasses import replace
+
+import pytest
+
+from rocattn_profiling.profile.report import report as profile_report
+from rocattn_profiling.profile.report.groups import COPIES, group_findings, to_json
+
+from .test_limits import BMM2, made_of, report
+from .test_summary import kernels_of
+
+
+def groups(*kernels):
+    """Return the groups of kernels: (name, ns), each one block on 304 compute units."""
+    return {group.key: group for group in group_findings(profile_report.build(kernels_of(*kernels)))}
+
+
+def test_a_finding_has_the_counters_that_prove_it():
+    """The formula's own, as they were counted, and the command that shows the cause."""
+    first, *_ = group_findings(report(BMM2))
+    assert (first.key, first.kernels, first.share) == ("lds-bound", (1,), 1.0)
+    assert first.counters["SQ_LDS_IDX_ACTIVE"] == BMM2["SQ_LDS_IDX_ACTIVE"]
+    assert first.counters["SQ_LDS_UNALIGNED_STALL"] == BMM2["SQ_LDS_UNALIGNED_STALL"]
+    assert "SQ_LDS_IDX_ACTIVE 18.9 M" in first.proof
+    assert first.command == "rocattn kernels audit FILE --lines"
+
+
+def test_findings_of_one_rule_are_one_group():
+    """22 list items, each worth a third of a percent, were one piece of news."""
+    made = groups(*((f"small_{n}", 6000 + n) for n in range(22)), ("long", 2_000_000))
+    few = made["few-blocks"]
+    assert len(few.kernels) == 23
+    assert few.gain == pytest.approx(303 / 304)
+    assert few.text.startswith(few.title)
+    assert "together" in few.gain_text
+    assert few.kernels[0] == 1, "most to gain comes first"
+
+
+def test_what_is_worth_less_than_a_percent_is_folded():
+    """By its gain; without one, by the time of its kernels."""
+    made = groups(("tiny", 2000), ("small", 6000), ("long", 1_000_000))
+    assert made["launch-bound"].gain is None
+    assert made["launch-bound"].is_small
+    assert not made["few-blocks"].is_small
+    folded = {group["key"]: group["folded"] for group in to_json(list(made.values()))}
+    assert folded == {"launch-bound": True, "few-blocks": False}
+
+
+def test_a_gain_that_one_kernel_lacks_is_not_known_for_all():
+    """Without times neither has a share of them, and nothing is folded."""
+    made = report(BMM2)
+    (kernel,) = made.kernels
+    made.kernels = [replace(kernel, time_ns={}, findings=[replace(each, gain=None) for each in kernel.findings])]
+    first, *_ = group_findings(made)
+    assert (first.share, first.gain, first.is_small) == (None, None, False)
+
+
+def test_copies_that_take_long_are_a_finding():
+    """97 % of a real run's time, and the report spoke of the kernels."""
+    made = groups(("__amd_rocclr_copyBuffer", 90_000), ("mine", 10_000))
+    assert made[COPIES].gain == pytest.approx(0.9)
+    assert COPIES not in groups(("__amd_rocclr_copyBuffer", 5_000), ("mine", 95_000))
+    assert group_findings(profile_report.build(made_of(BMM2), per="dispatch")) == []

@@ -1,0 +1,148 @@
+"""The report on the terminal: it fits, it is never silent, and it marks the nearest limit with and without styles."""
+
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from rocattn_profiling.profile.report import report as profile_report
+from rocattn_profiling.profile.report.compare import compare
+from rocattn_profiling.profile.report.summary import summarise
+from rocattn_profiling.profile.report.terminal import NONE, Screen, report_lines
+
+from .test_limits import BMM1, BMM2, made_of, report
+from .test_names import ABS
+from .test_summary import kernels_of
+
+PLAIN = Screen(80, unicode=True, styled=False)
+COMMANDS = ("next      ", "rocattn report AFTER")
+
+
+def lines(made, screen=PLAIN, before=None):
+    """Return a report's lines as plain text."""
+    comparison = compare(before, made) if before else None
+    return [line.plain for line in report_lines(made, summarise(made), screen, comparison)]
+
+
+def long_names():
+    """Return the second product's report with names that fit no terminal, and a second kernel."""
+    made = report(BMM2)
+    (kernel,) = made.kernels
+    made.kernels = [replace(kernel, name=ABS), replace(kernel, name=ABS.replace("Abs", "Negate"), label="b1-h8-q4096")]
+    made.problems = ["run/" + "x" * 200 + ".csv: cut off"]
+    return made
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("unicode", [True, False])
+def test_it_fits_the_terminal(width, unicode):
+    """All but commands, which are copied: a kernel's row is never broken."""
+    made = long_names()
+    for before in (None, report(BMM1)):
+        shown = lines(made, Screen(width, unicode=unicode, styled=False), before)
+        assert max(len(line) for line in shown if not any(command in line for command in COMMANDS)) <= width
+        assert unicode or "".join(shown).isascii()
+
+
+def test_the_nearest_limit_is_bold_on_a_terminal():
+    """Everywhere it has a star, so that a pipe and NO_COLOR lose nothing."""
+    made = report(BMM2)
+    styled = report_lines(made, summarise(made), replace(PLAIN, styled=True))
+    (row,) = [line for line in styled if "*≥79" in line.plain]
+    bold = {row.plain[span.start : span.end].strip() for span in row.spans if "bold" in str(span.style)}
+    assert "*≥79" in bold
+    assert not any("46" in text for text in bold), "L1 is not the nearest"
+    (row,) = [line for line in report_lines(made, summarise(made), PLAIN) if "*≥79" in line.plain]
+    assert not any(str(span.style) for span in row.spans)
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "styled", "width"),
+    [
+        ({"force_terminal": True}, {}, True, 100),
+        ({"force_terminal": True}, {"NO_COLOR": "1"}, False, 100),
+        ({"force_terminal": False}, {}, False, 100),
+        ({"force_terminal": True}, {"TERM": "dumb"}, False, 80),
+    ],
+    ids=["terminal", "NO_COLOR", "pipe", "dumb"],
+)
+def test_styles_need_a_terminal(options, environment, styled, width, monkeypatch):
+    """As rich finds it, whose NO_COLOR leaves bold type."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    environment = {"TERM": "xterm-256color", **environment}
+    screen = Screen.of(Console(**options, width=100, _environ=environment))
+    assert screen.styled is styled
+
+
+def test_bars_show_each_limit_and_what_is_not_known():
+    """Full at the peak; what was not counted is no 0, and what no counter shows is said to be so."""
+    text = "\n".join(lines(report(BMM2)))
+    assert "████·  *≥79" in text
+    assert "not counted" not in text
+    partly = {name: value for name, value in BMM2.items() if "LDS" not in name}
+    text = "\n".join(lines(report(partly)))
+    assert f"{NONE} not counted" in text
+    rdna = {"ns": 50_000, "SQ_INSTS_VALU": 1000, "GL2C_EA_WRREQ_sum": 1, "GL2C_EA_RDREQ_sum": 1, "SQ_WAVES": 8192}
+    agent = {"arch": "gfx1201", "product": "RX 9070 XT", "cus": 64, "simds": 128, "xccs": 1, "max_clock_mhz": 2970}
+    text = "\n".join(lines(report(rdna | {"SQC_LDS_IDX_ACTIVE": 1, "GRBM_GUI_ACTIVE": 100_000}, **agent)))
+    assert "n/a this GPU cannot count it" in text
+    assert "DRAM" in text
+    assert "HBM" not in text
+
+
+def test_it_is_never_silent():
+    """Whatever is in the files: at least one finding, or a reason and a command with their own paths in it."""
+    times = report({"ns": 37482})
+    times.paths, times.command = ["my runs/a"], ("python", "train.py", "--steps", "3")
+    assert any(line.endswith("rocattn profile -- python train.py --steps 3") for line in lines(times))
+    unnamed = made_of(BMM2)
+    unnamed.agents = unnamed.agents.iloc[:0]
+    unnamed = profile_report.build(unnamed)
+    unnamed.paths = ["my runs/a"]
+    assert any(line.endswith("rocattn report 'my runs/a' --gpu NAME") for line in lines(unnamed))
+    assert any(line.startswith("1. ") for line in lines(report(BMM2)))
+    dispatches = profile_report.build(made_of(BMM2), per="dispatch")
+    assert len(lines(dispatches)) > 2
+
+
+def test_more_than_five_findings_are_counted():
+    """Five are shown; those below 1 % are counted with their kernels."""
+    made = profile_report.build(kernels_of(("tiny", 2000), ("tinier", 1900), ("long", 1_000_000)))
+    assert any("(in 2 kernels) below 1 %" in line for line in lines(made))
+    (kernel,) = report(BMM2).kernels
+    made = report(BMM2)
+    findings = [replace(kernel.findings[0], key=f"rule-{n}") for n in range(7)]
+    made.kernels = [replace(kernel, findings=findings)]
+    shown = lines(made)
+    assert [line[:2] for line in shown if line[:1].isdigit() and line[1:2] == "."] == ["1.", "2.", "3.", "4.", "5."]
+    assert any("2 more findings are in the report" in line for line in shown)
+
+
+def test_a_comparison_opens_with_the_change():
+    """What became slower is red; then its limits on both sides, and the kernels of one side."""
+    before, after = report(BMM1), report(BMM2)
+    (kernel,) = after.kernels
+    after.kernels = [kernel, replace(kernel, name="fresh", total_ns=10.0)]
+    before.kernels = [*before.kernels, replace(kernel, name="dropped", total_ns=10.0)]
+    comparison = compare(before, after)
+    shown = report_lines(after, summarise(after), replace(PLAIN, styled=True), comparison)
+    assert shown[0].plain == "+29.0 %: kernel 1, LDS busy 23 → 79 %"
+    assert "red" in str(shown[0].spans[0].style)
+    plain = [line.plain for line in shown]
+    assert any(line.startswith(" before ") and "*≥59" in line for line in plain)
+    assert any(line.startswith("  after ") and "*≥79" in line for line in plain)
+    assert any(line.startswith(" new fresh") for line in plain)
+    assert any(line.startswith("gone dropped") for line in plain)
+    back = report_lines(before, summarise(before), replace(PLAIN, styled=True), compare(after, before))
+    assert "green" in str(back[0].spans[0].style)
+
+
+def test_two_gpus_are_told_apart_before_any_number():
+    """Their times stand side by side, without a change and without a color."""
+    before, after = report(BMM1, product="MI300A", cus=228, xccs=6), report(BMM2)
+    shown = report_lines(after, summarise(after), replace(PLAIN, styled=True), compare(before, after))
+    assert "different gpus" in shown[0].plain.lower()
+    assert not any(color in str(span.style) for line in shown for span in line.spans for color in ("red", "green"))
+    assert not any("+29" in line.plain for line in shown)
+    assert shown[-1].plain.strip() == "rocattn profile -- COMMAND"

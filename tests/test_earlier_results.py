@@ -91,11 +91,10 @@ CASES = {
         },
     ),
     "report": Case(
-        "report --records bench --gate gate --format html md json csv samples --out OUT",
+        "report --records bench --format html md json csv samples --out OUT",
         {
             "report --records nosuch.jsonl --out OUT": 4,
             "report --records nosuch --out OUT": 3,
-            "report --gate nosuch.json --out OUT": 4,
             "report --format pdf --out OUT": 4,
         },
     ),

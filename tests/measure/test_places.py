@@ -90,12 +90,12 @@ def test_more_than_a_ceiling_is_marked_and_explained(capsys):
     assert "127.0 GEMM ?" in text
     assert "27.0 GEMM  " in text
     assert text.count(stats.ABOVE_CEILING) == 1
-    html = report_command.report_html(bench_report.build([usual, fast]), None, 0)
+    html = report_command.report_html(bench_report.build([usual, fast]), 0)
     assert html.count("127 ?<") == 1
     assert html.count(stats.ABOVE_CEILING) == 1
     bench_view.print_tables([("s", [usual])])
     assert stats.ABOVE_CEILING not in capsys.readouterr().err
-    assert stats.ABOVE_CEILING not in report_command.report_html(bench_report.build([usual]), None, 0)
+    assert stats.ABOVE_CEILING not in report_command.report_html(bench_report.build([usual]), 0)
 
 
 def test_the_report_has_a_group_for_each_place():
@@ -110,7 +110,7 @@ def test_the_report_has_a_group_for_each_place():
         (chart,) = group.charts
         assert [len(line.marks) for line in chart.lines] == [len(CONFIGS)] * 2
     assert [(each.name, each.ceilings["memory_gbps"]) for each in report.machines] == [("m (n1)", 40.0), ("m (n2)", 10)]
-    for text in (report_command.report_html(report, None, 0), report_command.report_markdown(report, None)):
+    for text in (report_command.report_html(report, 0), report_command.report_markdown(report)):
         assert "n1" in text
         assert "n2" in text
 

@@ -7,6 +7,7 @@ import pytest
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.bench import report as bench_report
+from rocattn_profiling.gate.formats import page as gate_page
 from rocattn_profiling.pages.render import breakable
 from rocattn_profiling.report.command import report_html
 from rocattn_profiling.site.asv.pages import AsvPages
@@ -80,7 +81,7 @@ def test_every_page_is_there(pages):
 
 def test_pages_need_no_script_and_no_network(pages, records, verdict):
     """No script, no handler, no address of another machine: the pages open from disk."""
-    every = {**pages, "standalone": report_html(bench_report.build(records), verdict, 0)}
+    every = {**pages, "bench": report_html(bench_report.build(records), 0), "gate": gate_page.html(verdict)}
     for name, text in every.items():
         outline = Outline(text)
         assert not {tag for tag, _ in outline.tags} & {"script", "iframe", "object", "embed", "img"}, name
@@ -93,7 +94,7 @@ def test_pages_need_no_script_and_no_network(pages, records, verdict):
 
 def test_the_style_sheet_knows_the_dark(site, records):
     """The site's pages share one style sheet, a standalone page has its own; both follow the reader's colours."""
-    for text in (pages_of(site)["style.css"], report_html(bench_report.build(records), None, 0)):
+    for text in (pages_of(site)["style.css"], report_html(bench_report.build(records), 0)):
         assert "prefers-color-scheme: dark" in text
 
 
@@ -108,7 +109,7 @@ def test_pages_are_well_formed(pages):
 
 def test_hostile_names_are_text(pages, records, verdict):
     """Benchmark names, parameters, subjects, reasons, notes and machine facts cannot become markup or templates."""
-    every = "".join([*pages.values(), report_html(bench_report.build(records), verdict, 0)])
+    every = "".join([*pages.values(), report_html(bench_report.build(records), 0), gate_page.html(verdict)])
     for markup in ("<script", "<img", "<b>p", "<i>v", "<u>cpu", "<s>note", "<x>.json"):
         assert markup not in every
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;" in every
@@ -218,13 +219,13 @@ def test_long_histories_say_what_they_leave_out(series_of, history):
 
 
 def test_gate_page_shows_the_worst_first_and_every_launch(pages):
-    """Verdict words as the gate gives them, worst first; five dots a side; an unknown upper end is infinity."""
+    """In words, worst first; five dots a side of what did not pass; an unknown upper end is infinity."""
     text = pages["gate.html"]
-    statuses = re.findall(r'<td class="left"><span class="tag [a-z]*">([a-z]+)</span>', text)
-    assert statuses == ["regression", "failed", "inconclusive", "pass"]
-    assert text.count("base: ") - text.count("launches. head") == 15
-    assert "∞]" in text
-    assert "1.300x" in text
+    parts = re.findall(r'<(?:h2|summary)><span class="tag [a-z]*">([a-z0-9 ]+)</span>', text)
+    assert parts == ["slower", "fails on head", "1 undecided", "1 pass"]
+    assert text.count("<title>base: ") == text.count("<title>head: ") == 10
+    assert "inf]" in text
+    assert "x1.300" in text
 
 
 def test_asv_pages_that_need_something_say_so(series_of, history):

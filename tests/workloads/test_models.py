@@ -262,10 +262,10 @@ def test_the_bench_adds_up_the_layers(write, monkeypatch, tmp_path, capsys):
     (group,) = report.groups
     assert [chart.title for chart in group.model.charts] == ["Time to first token", "Decoding, tokens/s"]
     assert report.command.startswith(f"rocattn bench --model {path} --prompts 7 30 --backend cpu cpu-flash")
-    page = report_command.report_html(report, None, 0)
+    page = report_command.report_html(report, 0)
     assert "no feed-forward layers" in page
     assert "Time to first token" in page
-    assert "| 7 | 4.20 ms |" in report_command.report_markdown(report, None)
+    assert "| 7 | 4.20 ms |" in report_command.report_markdown(report)
 
 
 def test_a_pass_with_a_layer_that_was_not_measured_is_left_out():

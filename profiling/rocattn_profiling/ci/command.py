@@ -94,11 +94,8 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
     audit = ["--check-pins", *([] if why_no_history else ["--history", str(count)])]
     gate += [word for pattern in arguments.bench for word in ("--bench", pattern)]
     strict = ["--strict"] if arguments.strict else []
-    # An older job's records and verdict in the folder are none of this one.
-    gated = [] if why_no_gate or "gate" in arguments.skip else ["--gate", f"{out}/gate"]
-    measured = "bench" not in arguments.skip
-    records = f"{out}/bench" if measured else os.devnull  # without a name it would take what lies beside the report
-    why_no_report = "" if gated or measured else "neither bench nor gate was run"
+    # An older job's records in the folder are none of this one.
+    why_no_report = "bench was not run" if "bench" in arguments.skip else ""
     address = ["--url", arguments.site_url] if arguments.site_url else []
     doctor = ["doctor"]
     if arguments.gpu is not None:
@@ -111,7 +108,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
         JobStep("audit", [["kernels", "audit", *audit, *quick, "--out", f"{out}/audit"]], skipped=why_no_audit()),
         JobStep("gate", [["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"]], skipped=why_no_gate),
         JobStep("profile"),  # of what the gate finds: its commands are known after that
-        JobStep("report", [["report", "--records", records, *gated, "--out", f"{out}/report"]], skipped=why_no_report),
+        JobStep("report", [["report", "--records", f"{out}/bench", "--out", f"{out}/report"]], skipped=why_no_report),
         JobStep("site", [["site", "--measure", str(count), *address, "--out", f"{out}/site"]], skipped=why_no_history),
     ]
     for step in steps:
@@ -218,8 +215,6 @@ def _leave_out_verdict(steps: list[JobStep]) -> None:
     """Exclude an earlier run's verdict, which a gate without one leaves in place, from this job's pages."""
     for step in steps:
         for command in step.commands:
-            if step.name == "report" and "--gate" in command:
-                command[command.index("--gate") + 1] = os.devnull
             if step.name == "site":
                 command += ["--gate", os.devnull]
 
@@ -288,6 +283,8 @@ def _gravity(status: int) -> int:
 def _finish(arguments: argparse.Namespace, out: Path, steps: list[JobStep], status: int) -> int:
     # An older job's page is not named as this one's.
     built = [step.name for step in steps if step.name in {"report", "site"} and not step.skipped and step.status == OK]
+    judged = {OK, FAILED, UNDECIDED}  # a gate that ends with another status may have left an older page
+    built[:0] = [step.name for step in steps if step.name == "gate" and not step.skipped and step.status in judged]
     pages = {name: out / name / "index.html" for name in built}
     pages = {name: page.resolve() for name, page in pages.items() if page.is_file()}
     result = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SELFTEST_EPILOG = """exit status: 0 identical code was called neither slower nor faster; 1 it was; 3 a benchmark could
 not be measured, or none was; 4 usage or environment error"""
-FORMATS = ("text", "markdown", "junit", "sarif", "summary", "annotations", "json")
+FORMATS = ("text", "markdown", "junit", "sarif", "summary", "annotations", "json", "html")
 _RUN_URL = re.compile(r"https?://[A-Za-z0-9.-]+(:\d+)?/[A-Za-z0-9_./-]+")
 _REMARK = (
     "Taken from the run's verdict: names and numbers only. Its reasons and causes are in the run's own summary "
@@ -88,7 +88,7 @@ def _prepare_run(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     """Measure, decide, print; return the exit status of the verdict."""
     result = _measured(arguments)
-    from rocattn_profiling.gate.formats import card, outputs
+    from rocattn_profiling.gate.formats import card, outputs, page
 
     if problem := outputs.step_summary(result):
         say(f"note: {problem}")
@@ -96,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> int:
         emit_json(result)
     else:
         card.show(result)
-    say(f"verdict: {Path(arguments.out) / 'verdict.json'}")
+    say(f"page: {Path(arguments.out) / page.FILE}")
     return result.strict_status if arguments.strict else result.status
 
 
@@ -127,7 +127,7 @@ def _prepare_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=FORMATS, default="text",
         help="markdown: a comment (below 64 kB); summary: the same for a step's summary (below 1 MiB); annotations: "
-        "GitHub workflow commands (default text)",
+        "GitHub workflow commands; html: the page (default text)",
     )  # fmt: skip
     parser.add_argument("--out", metavar="FILE", help="write it there instead of printing it")
     parser.add_argument("--exit-status", action="store_true", help="end with the verdict's status instead of 0")
@@ -138,14 +138,14 @@ def _prepare_show(parser: argparse.ArgumentParser) -> None:
 def _show(arguments: argparse.Namespace) -> int:
     """Print or write a verdict; the status is 0, or the verdict's own if asked for."""
     from rocattn_profiling.gate import verdict
+    from rocattn_profiling.gate.formats import card
 
     path = Path(arguments.verdict)
     result = verdict.read(path / verdict.FILE if path.is_dir() else path)
-    text = _formatter(arguments.format)(result)
     if arguments.format == "text" and arguments.out in {None, "-"}:
-        print(text, end="")
+        card.show(result)
     else:
-        _print(text, arguments.out)
+        _print(_formatter(arguments.format)(result), arguments.out)
     if not arguments.exit_status:
         return OK
     return result.strict_status if arguments.strict else result.status
@@ -153,11 +153,12 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _formatter(name: str) -> Callable[[GateResult], str]:
     from rocattn_profiling.gate import verdict
-    from rocattn_profiling.gate.formats import card, junit, markdown, outputs, sarif
+    from rocattn_profiling.gate.formats import card, junit, markdown, outputs, page, sarif
 
     forms: dict[str, Callable[[GateResult], str]] = {
         "text": card.text, "markdown": markdown.comment, "junit": junit.to_xml, "sarif": sarif.to_sarif,
         "summary": markdown.summary, "annotations": outputs.workflow_commands, "json": verdict.to_json,
+        "html": page.html,
     }  # fmt: skip
     return forms[name]
 

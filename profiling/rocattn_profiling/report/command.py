@@ -1,4 +1,4 @@
-"""``rocattn report``: measured records and the gate's verdict, or profiles, as HTML, Markdown, JSON or CSV."""
+"""``rocattn report``: measured records or profiles as HTML, Markdown, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rocattn_profiling.bench.report import BenchReport
-    from rocattn_profiling.gate.verdict import GateResult
     from rocattn_profiling.measure.records import Record
 
 RECORDS = "records.jsonl"
@@ -34,7 +33,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_common(parser, out="out/report")
     parser.add_argument("--records", metavar="PATH", help="records.jsonl, or a folder of them (default OUT/../bench)")
-    parser.add_argument("--gate", metavar="PATH", help="verdict.json of the gate, or its folder")
     parser.add_argument(
         "--format", action="extend", nargs="+", choices=FILES, metavar="FORMAT",
         help="html (one self-contained file), md (short, for a comment), json (with raw samples), csv (a row a "
@@ -53,20 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out).resolve()
     notes: list[str] = []
     records = find_records(arguments.records, out.parent / "bench", notes)
-    gate = find_verdict(arguments.gate, out.parent / "gate", notes) if arguments.gate else None
     for note in notes:
         say(f"note: {note}")
-    if not records and gate is None:
-        remedy = "name a profiler's files, or a verdict with --gate, or run `rocattn bench` first"
-        raise CommandError(f"nothing to report: no records and no verdict ({remedy})", NOT_MEASURED)
+    if not records:
+        remedy = "name a profiler's files, or run `rocattn bench` first"
+        raise CommandError(f"nothing to report: no records ({remedy})", NOT_MEASURED)
     made_ms = int(time.time() * 1000)
     written, texts = {}, {}
     for name in dict.fromkeys(arguments.format or ["html", "md", "json"]):
-        if name in {"csv", "samples"} and not records:
-            say(f"note: no {name}: there are no records")
-            continue
         written[name] = out / FILES[name]
-        texts[written[name]] = _text(name, records, gate, made_ms)
+        texts[written[name]] = _text(name, records, made_ms)
     write_together(texts)
     if arguments.json:
         emit_json({"files": {name: str(path) for name, path in written.items()}, "notes": notes})
@@ -93,26 +87,7 @@ def find_records(given: str | None, default: Path, notes: list[str]) -> list[Rec
     return [record for path in files for record in read_records(path)]
 
 
-def find_verdict(given: str | None, default: Path, notes: list[str]) -> GateResult | None:
-    """Return the gate's verdict from a file or a folder; a folder without one is noted.
-
-    Raises:
-        RocattnError: When a named file is missing or is not a verdict.
-    """
-    from rocattn_profiling.gate.verdict import FILE, read
-
-    place = Path(given) if given else default
-    path = place if place.suffix == ".json" else place / FILE
-    if not path.exists() and path is not place:
-        if given:
-            notes.append(f"no {FILE} in {place}")
-        return None
-    if not path.exists():
-        raise CommandError(f"{path} does not exist: run `rocattn gate run` first, or name its folder")
-    return read(path)
-
-
-def _text(name: str, records: list[Record], gate: GateResult | None, made_ms: int) -> str:
+def _text(name: str, records: list[Record], made_ms: int) -> str:
     """Return the report in one format."""
     import msgspec
 
@@ -121,39 +96,31 @@ def _text(name: str, records: list[Record], gate: GateResult | None, made_ms: in
     if name in {"csv", "samples"}:
         frame = to_frame(records) if name == "csv" else samples_frame(records)
         return str(frame.to_csv(index=False))
-    report = bench_report.build(records) if records else None
+    report = bench_report.build(records)
     if name == "html":
-        return report_html(report, gate, made_ms)
+        return report_html(report, made_ms)
     if name == "md":
-        return report_markdown(report, gate)
-    content = bench_report.to_json(report) if report else {"schema": bench_report.SCHEMA}
-    content["gate"] = msgspec.to_builtins(gate)
+        return report_markdown(report)
+    content = bench_report.to_json(report)
     return msgspec.json.format(msgspec.json.encode(content), indent=1).decode() + "\n"
 
 
-def report_html(report: BenchReport | None, gate: GateResult | None, made_ms: int) -> str:
+def report_html(report: BenchReport, made_ms: int) -> str:
     """Return the standalone report: one file, without links to other pages."""
     from rocattn_profiling.bench.report import prepare_templates
-    from rocattn_profiling.gate.formats import page as gate_page
     from rocattn_profiling.pages.render import standalone
 
     prepare_templates()
-    shown = gate_page.view(gate) if gate else None
-    if report is None:
-        return standalone("gate.html.j2", "Gate report", made_ms, gate=shown)
-    return standalone("bench.html.j2", "Bench report", made_ms, report=report, heading="Bench report", gate=shown)
+    return standalone("bench.html.j2", "Bench report", made_ms, report=report, heading="Bench report")
 
 
-def report_markdown(report: BenchReport | None, gate: GateResult | None, rows: int = MARKDOWN_ROWS) -> str:
+def report_markdown(report: BenchReport, rows: int = MARKDOWN_ROWS) -> str:
     """Return Markdown short enough for a comment: at most ``rows`` rows a table, and how many were left out."""
     from rocattn_profiling.bench.report import BASELINE, prepare_templates
-    from rocattn_profiling.gate.formats import page as gate_page
     from rocattn_profiling.pages.render import markdown_text
 
     prepare_templates()
-    shown = gate_page.view(gate) if gate else None
-    worth = [row for row in shown.rows if row.status not in {"pass", "skipped", "ungated"}] if shown else []
-    return markdown_text("report.md.j2", report=report, gate=shown, worth=worth, limit=rows, baseline=BASELINE)
+    return markdown_text("report.md.j2", report=report, limit=rows, baseline=BASELINE)
 
 
 def to_frame(records: Iterable[Record]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rocattn.errors import RocattnError
 from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, progress, say
 from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
-from rocattn_profiling.report.command import RECORDS, find_records, find_verdict
+from rocattn_profiling.report.command import RECORDS, find_records
 from rocattn_profiling.workloads.options import positive
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.base.console import Progress, Step
     from rocattn_profiling.base.files import StagedFiles
     from rocattn_profiling.bench.report import BenchReport
+    from rocattn_profiling.gate.verdict import GateResult
     from rocattn_profiling.site.asv.pages import AsvPages
     from rocattn_profiling.site.changepoints import CommitChange
     from rocattn_profiling.site.changes import Changes, Finder, Waived
@@ -109,7 +110,7 @@ def _publish(arguments: argparse.Namespace, staging: StagedFiles) -> int:
     history = read_history(repo)
     store = AsvStore(repo, Path(arguments.store) if arguments.store else None)
     records = find_records(arguments.records, results / "bench", notes)
-    gate = find_verdict(arguments.gate, results / "gate", notes)
+    gate = _find_verdict(arguments.gate, results / "gate", notes)
     # asv takes as long as all our pages, and runs in a process that can be killed: both run at once.
     with ProcessPoolExecutor(1, get_context("spawn")) as beside:
         staged = staging.folder(out / "asv")
@@ -265,3 +266,22 @@ def _baselines(folder: Path, notes: list[str]) -> dict[str, BenchReport]:
         except RocattnError as error:
             notes.append(f"passed over {path}: {error}")
     return reports
+
+
+def _find_verdict(given: str | None, default: Path, notes: list[str]) -> GateResult | None:
+    """Return the gate's verdict from a file or a folder; a folder without one is noted.
+
+    Raises:
+        RocattnError: When a named file is missing or is not a verdict.
+    """
+    from rocattn_profiling.gate.verdict import FILE, read
+
+    place = Path(given) if given else default
+    path = place if place.suffix == ".json" else place / FILE
+    if not path.exists() and path is not place:
+        if given:
+            notes.append(f"no {FILE} in {place}")
+        return None
+    if not path.exists():
+        raise CommandError(f"{path} does not exist: run `rocattn gate run` first, or name its folder")
+    return read(path)

@@ -163,7 +163,7 @@ def pages_of(site: Site, on_step: Step = lambda _, __: None) -> dict[str, str]:
     reports |= {f"baselines/{name}.html": (f"Baseline: {name}", report) for name, report in site.baselines.items()}
     for path, (heading, report) in reports.items():
         title = f"{heading} - {site.project}"
-        page(path, "bench.html.j2", title, report=report, heading=heading, gate=None)
+        page(path, "bench.html.j2", title, report=report, heading=heading)
     if gate:
         page("gate.html", "gate.html.j2", f"Gate - {site.project}", gate=gate)
     for family in histories:

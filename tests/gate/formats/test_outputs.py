@@ -215,9 +215,10 @@ def test_workflow_commands_cannot_be_forged(hostile, rich):
 
 
 def test_everything_is_written_from_one_verdict(rich, tmp_path):
-    """Five files; the JSON gives back what the others were made from."""
+    """Six files; the JSON gives back what the others were made from."""
     written = outputs.write_all(rich, tmp_path / "out")
-    assert [path.name for path in written] == ["verdict.json", "verdict.txt", "comment.md", "junit.xml", "gate.sarif"]
+    assert [path.name for path in written] == ["verdict.json", "verdict.txt", "comment.md", "junit.xml", "gate.sarif",
+                                             "index.html"]  # fmt: skip
     again = verdict.read(written[0])
     assert again == rich
     assert [make(again) for make in outputs.FILES.values()] == [path.read_text() for path in written[1:]]
@@ -226,7 +227,8 @@ def test_everything_is_written_from_one_verdict(rich, tmp_path):
 @pytest.mark.parametrize(
     ("form", "begins"),
     [("text", "REGRESSION:"), ("markdown", "<!-- rocattn-gate -->"), ("junit", "<?xml"), ("sarif", "{"),
-     ("summary", "### rocattn gate"), ("annotations", "::error "), ("json", "{")],
+     ("summary", "### rocattn gate"), ("annotations", "::error "), ("json", "{"),
+     ("html", "<!doctype html>")],
 )  # fmt: skip
 def test_show_prints_each_form_alone_on_stdout(rich, tmp_path, capsys, form, begins):
     """From the file or its folder; into a file when asked."""

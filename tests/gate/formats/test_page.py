@@ -1,14 +1,13 @@
-"""The gate's page: what was measured, what was read off by architecture, why, and what is accepted."""
+"""The gate's page: a part for each cause and reason, with a dot for each launch, folded where nothing is to do."""
 
-import re
+from typing import get_args
 
 import msgspec
 import pytest
 
 from rocattn_profiling.gate.formats import page as gate_view
-from rocattn_profiling.gate.rule.pairs import Decision
-from rocattn_profiling.gate.verdict import Cause, Entry, Location
-from rocattn_profiling.report.command import report_html, report_markdown
+from rocattn_profiling.gate.rule.pairs import Decision, PairLaunch
+from rocattn_profiling.gate.verdict import Cause, Entry, Location, Overall
 
 CAUSE = Cause(kind="machine code", text="43 VGPRs spilled", location=Location(path="kernels/hip/a.hip", line=118))
 
@@ -37,35 +36,51 @@ def whole(verdict):
     return msgspec.structs.replace(verdict, entries=entries, problems=["waivers.toml:3: the waiver of x expired"])
 
 
-def test_what_was_read_off_stands_by_architecture(whole):
-    """Beside the table of benchmarks, in the order of the worst; what holds everywhere has a table of its own."""
+def test_the_page_has_a_part_for_each_cause_and_reason(whole):
+    """Worst first: three causes, what is undecided, waived and improved; passes are folded below."""
     view = gate_view.view(whole)
-    assert [row.label for row in view.timed] == [e.label for e in whole.entries if e.metric == "time"]
-    assert [(arch, [row.label for row in rows]) for arch, rows in view.exact] == [
-        ("gfx942", ["flash f16", "flash f32"]), ("every architecture", ["select decode"]),
-        ("nothing moved", ["12 kernels"]),
+    assert [(part.word, len(part.rows), part.is_open) for part in (*view.parts, *view.quiet)] == [
+        ("slower", 2, True), ("fails on head", 1, True), ("worse", 1, True), ("undecided", 1, False),
+        ("accepted by a waiver", 1, True), ("pass", 3, False),
     ]  # fmt: skip
-    text = report_html(None, whole, 0)
-    parts = re.findall(r'<tr class="part"><th scope="rowgroup" colspan="5">([^<]+)</th>', text)
-    assert parts == ["gfx942", "every architecture", "nothing moved"]
-    assert "12 kernels</span> on gfx1100" in text
-    assert "flash f16</span> on" not in text
+    first = view.parts[0]
+    assert first.rows[1].label == "flash f16 [audit, gfx942]"  # the same line slowed a benchmark down
+    assert [cause for cause, _ in first.causes] == [CAUSE]
+
+
+def test_a_cause_stands_once_with_its_command(entry, result_of):
+    """Twelve parameters of one benchmark: one block, the changed lines once, the worst rows open."""
+    cause = Cause(
+        kind="source", text="a/b.py:7 changed (+1 -1)", location=Location(path="a/b.py", line=7),
+        diff=("- return x", "+ return sorted(x)"),
+    )  # fmt: skip
+    slow = [
+        entry(f"m.C.time_x({n})", "regression", 1.2 + n / 100, name="m.C.time_x", causes=[cause]) for n in range(12)
+    ]
+    result = result_of([*slow, entry("m.C.time_y", "pass")], again="rocattn gate run --base a --head b")
+    text = gate_view.html(result)
+    assert text.count("+ return sorted(x)") == text.count("b.<wbr>py:7") == 1
+    (part,) = gate_view.view(result).parts
+    assert (part.title, part.command) == ("m.C.time_x", "rocattn gate run --base a --head b --bench time_x")
+    assert [row.label for row in part.shown][:2] == ["(11)", "(10)"]
+    assert (len(part.shown), len(part.folded)) == (gate_view.MOST_OPEN, 4)
 
 
 def test_counts_have_no_interval_and_no_decimals(whole):
     """43 registers, not 43.0; a ratio without an interval that would be its own ends."""
-    row = dict(gate_view.view(whole).exact)["gfx942"][0]
+    row = gate_view.view(whole).parts[0].rows[1]
     assert (row.base, row.head, row.ratio, row.interval, row.rounds) == (
-        "96 registers", "104 registers", "1.083x", "", 0
+        "96 registers", "104 registers", "x1.083", "", 0
     )  # fmt: skip
 
 
 def test_base_stands_beside_head_in_numbers_and_dots(verdict):
     """2 ms became 2.6 ms: each dot is the low end of a launch, which its slow sample does not move."""
-    slow, _, unclear, _ = gate_view.view(verdict).timed
-    assert (slow.base, slow.head, slow.ratio) == ("2.00 ms", "2.60 ms", "1.300x")
+    view = gate_view.view(verdict)
+    slow, unclear = (next(part for part in view.parts if part.word == word).rows[0] for word in ("slower", "undecided"))
+    assert (slow.base, slow.head, slow.ratio) == ("2.00 ms", "2.60 ms", "x1.300")
     assert slow.interval == "[1.274, 1.326]"
-    assert unclear.interval == "[1.019, ∞]"
+    assert unclear.interval == "[1.019, inf]"
     base, head = slow.strip.rows
     assert (base.name, head.name) == ("base", "head")
     assert base.middle < head.middle
@@ -73,45 +88,40 @@ def test_base_stands_beside_head_in_numbers_and_dots(verdict):
     assert (slow.strip.low, slow.strip.high) == ("2.01 ms", "2.62 ms")
 
 
+def test_a_large_suite_keeps_its_page_small(result_of, entry):
+    """300 benchmarks of 20 launches a side: below a megabyte, for those that pass have one path for all their dots."""
+    launches = [PairLaunch(round=n, samples=[2e6 + 1e3 * n] * 10) for n in range(20)]
+    many = [entry(f"m.C.time_{n}", "pass", base_launches=launches, head_launches=launches) for n in range(300)]
+    text = gate_view.html(result_of(many))
+    assert len(text) < 1_000_000
+    assert text.count('class="small-strip"') == 300
+    assert text.count('<details class="panel') == 1
+
+
 def test_a_ratio_that_is_not_known_is_none_of_1(verdict):
-    """Of 0 against 5 there is no ratio: 1.000x would read as "no change", and [0, ∞] as one."""
+    """Of 0 against 5 there is no ratio: x1.000 would read as "no change", and [0, inf] as one."""
     decision = Decision(id="x", verdict="regression", rounds_used=5, reason="from 0 to 5")
     entry = Entry(
         label="x", name="x", metric="track", unit="leaks", status="regression", base=0.0, head=5.0, decision=decision
     )
-    ((row,), result) = (gate_view.view(only := msgspec.structs.replace(verdict, entries=[entry])).timed, only)
-    assert (row.base, row.head, row.ratio, row.interval, row.rounds) == ("0 leaks", "5 leaks", "unknown", "", 5)
-    assert "1.000x" not in report_html(None, result, 0)
+    result = msgspec.structs.replace(verdict, entries=[entry])
+    (row,) = gate_view.view(result).parts[0].rows
+    assert (row.base, row.head, row.ratio, row.interval) == ("0 leaks", "5 leaks", "ratio unknown", "")
+    assert "x1.000" not in gate_view.html(result).partition("The rule, and")[0]
 
 
-def test_sizes_and_fractions_have_digits_and_reasons_stand_once(verdict):
+def test_sizes_have_digits_and_reasons_stand_once(verdict):
     """1.5 KiB of 1,536 bytes; 2.5 waves lost; what decision and entry say alike is one sentence."""
     decision = Decision(id="x", verdict="pass", ratio=1.0, ratio_low=1.0, ratio_high=1.0, reason="as before")
-    facts = {
-        "label": "x",
-        "name": "x",
-        "status": "pass",
-        "decision": decision,
-        "reason": "as before",
-        "rule": "t.toml:3",
-    }
+    facts = {"label": "x", "name": "x", "status": "pass", "decision": decision, "reason": "as before", "rule": "t:3"}
     entries = [
         Entry(metric="peakmem", unit="bytes", base=1536.0, head=1536.0, **facts),
-        Entry(metric="audit", unit="slots", base=2.5, head=0.0, suspect=True, **facts),
+        Entry(metric="audit", unit="slots", base=2.5, head=0.0, **facts),
     ]
-    shown = gate_view.view(msgspec.structs.replace(verdict, entries=entries)).rows
-    assert [(row.base, row.head) for row in shown] == [("1.50 KiB", "1.50 KiB"), ("2.50 slots", "0 slots")]
-    assert [row.reasons for row in shown] == [["as before"]] * 2
-    assert [row.suspect for row in shown] == [False, True]
-    assert {row.rule for row in shown} == {"t.toml:3"}
-
-
-def test_an_architecture_with_changes_has_its_own_group(verdict):
-    """An improvement, a waived regression, a kernel that base has not: all of them moved."""
-    statuses = ("improvement", "waived", "new", "removed", "pass")
-    entries = [exact("k", f"gfx{n}", status, 9.0, 9.0) for n, status in enumerate(statuses)]
-    view = gate_view.view(msgspec.structs.replace(verdict, entries=entries))
-    assert [arch for arch, _ in view.exact] == ["gfx0", "gfx1", "gfx2", "gfx3", "nothing moved"]
+    (part,) = gate_view.view(msgspec.structs.replace(verdict, entries=entries)).quiet
+    assert [(row.base, row.head) for row in part.rows] == [("1.50 KiB", "1.50 KiB"), ("2.50 slots", "0 slots")]
+    assert [row.reasons for row in part.rows] == [["as before"]] * 2
+    assert {row.rule for row in part.rows} == {"t:3"}
 
 
 def test_tones_are_green_if_proven_and_red_if_failing(verdict):
@@ -120,31 +130,19 @@ def test_tones_are_green_if_proven_and_red_if_failing(verdict):
     for status, tone in gate_view.TONES.items():
         assert tone == next((each for each, members in tones.items() if status in members), "warn")
     assert gate_view.view(verdict).tone == "bad"
-    counts = {"pass": 3, "inconclusive": 1, "failed": 0}
-    view = gate_view.view(msgspec.structs.replace(verdict, verdict="inconclusive", counts=counts))
-    assert view.tone == "warn"
-    assert [(status, n, tone) for status, n, tone, _ in view.counts] == [
-        ("pass", 3, "good"),
-        ("inconclusive", 1, "warn"),
-    ]
+    assert gate_view.view(msgspec.structs.replace(verdict, verdict="inconclusive")).tone == "warn"
 
 
 def test_a_regression_says_why_and_where(whole):
-    """Causes with file and line, both reasons; a waiver with its words; the problems above all."""
-    text = report_html(None, whole, 0)
-    assert text.count("<b>machine code</b>: 43 VGPRs spilled") == 2
+    """The cause with file and line, both reasons; a waiver with its words; the problems above all."""
+    text = gate_view.html(whole)
+    assert text.count("machine code: 43 VGPRs spilled") == 1
     assert ":118</span>" in text
     assert "because regression" in text
     assert "too much" in text
-    assert '<span class="tag warn">waived</span> a compare more (#41)' in text
+    assert "waiver: a compare more (#41)" in text
     assert '<span class="tag bad">problem</span> waivers.<wbr>toml:3: the waiver of x expired' in text
-    assert text.index("problem</span>") < text.index("<table")
-
-
-def test_a_cause_is_shown(verdict):
-    """Below the row of its benchmark."""
-    entries = [msgspec.structs.replace(verdict.entries[0], causes=[CAUSE])]
-    assert "43 VGPRs spilled" in report_html(None, msgspec.structs.replace(verdict, entries=entries), 0)
+    assert text.index("problem</span>") < text.index('<section class="panel')
 
 
 def test_what_stands_between_backticks_is_code():
@@ -156,11 +154,11 @@ def test_what_stands_between_backticks_is_code():
 
 
 def test_hostile_causes_and_paths_stay_text(whole):
-    """Also in what only regressions have: causes, places, waivers, problems, architectures."""
+    """Also in what only regressions have: causes, places, changed lines, waivers, problems, architectures."""
     bad = "<script>alert(1)</script>\"' `<script>x</script>`"
-    cause = Cause(kind="source", text=bad, location=Location(path=bad, line=1))
+    cause = Cause(kind="source", text=bad, location=Location(path=bad, line=1), diff=(f"- {bad}", bad))
     entries = [msgspec.structs.replace(e, causes=[cause], waiver=bad, arch=bad, reason=bad) for e in whole.entries]
-    text = report_html(None, msgspec.structs.replace(whole, entries=entries, problems=[bad]), 0)
+    text = gate_view.html(msgspec.structs.replace(whole, entries=entries, problems=[bad]))
     assert "<script" not in text
     assert "&lt;script&gt;" in text
 
@@ -171,18 +169,11 @@ def test_existing_environments_are_named_by_interpreter(whole):
         name: msgspec.structs.replace(whole.base, revision=None, interpreter=f"/env/{name}/bin/python")
         for name in ("base", "head")
     }
-    result = msgspec.structs.replace(whole, **sides)
-    text = report_html(None, result, 0)
+    text = gate_view.html(msgspec.structs.replace(whole, **sides))
     assert "/env/head/bin/python" in text
     assert "rocattn gate run --base" not in text
-    assert "`/env/base/bin/python`" in report_markdown(None, result)
 
 
-def test_every_status_and_verdict_has_a_tone_or_is_quiet():
+def test_every_verdict_has_a_tone():
     """A verdict word that the page does not know would look harmless."""
-    from typing import get_args
-
-    from rocattn_profiling.gate.verdict import ORDER, Overall
-
     assert set(get_args(Overall)) <= set(gate_view.TONES)
-    assert set(ORDER) == set(gate_view.WORDS)

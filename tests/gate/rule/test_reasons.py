@@ -147,8 +147,8 @@ def test_every_form_of_a_verdict_says_why(entry, result_of):
     )  # fmt: skip
     result = result_of([entry("a", "inconclusive", decision=decision)])
     (case,) = [case for case in ET.fromstring(junit.to_xml(result)).iter("testcase") if case.get("name") == "a"]  # noqa: S314 - our own
-    (row,) = gate_view.view(result).rows
-    for shown in (card.text(result), markdown.comment(result), case.find("skipped").get("message"), row.reasons[0]):
+    (part,) = gate_view.view(result).parts
+    for shown in (card.text(result), markdown.comment(result), case.find("skipped").get("message"), part.why):
         assert "a pass needs more" in shown
         assert "about 9 rounds would decide" in shown
     stored = json.loads(verdict.to_json(result))["entries"][0]["decision"]["undecided"]

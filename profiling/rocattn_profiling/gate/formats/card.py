@@ -69,7 +69,9 @@ def show(result: GateResult) -> None:
     console = stdout()
     width = min(max(console.width, _NARROWEST), _WIDEST) if console.is_terminal else WIDTH
     for line in _card(result, width):
-        console.print(Text.assemble(*line), soft_wrap=True)
+        shown = Text.assemble(*line)
+        shown.rstrip()
+        console.print(shown, soft_wrap=True)
 
 
 def _card(result: GateResult, width: int) -> Iterator[Line]:
@@ -102,7 +104,7 @@ def _worse(result: GateResult, group: CauseGroup, width: int) -> Iterator[Line]:
     common = common_part([render.title(entry) for entry in shown])
     yield [
         (f"{render.word(group.status, shown[0].metric)}: ", _STYLES[group.status]),
-        (_name(common.rstrip("."), _NAME), "bold"),
+        (_name(common.rstrip(".") or f"{len(group.entries)} results", _NAME), "bold"),
     ]
     yield from _rows(shown, len(common), width)
     if more := group.entries[_MOST_ROWS:]:

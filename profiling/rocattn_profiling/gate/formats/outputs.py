@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rocattn_profiling.base.files import write_together
 from rocattn_profiling.base.markup import command_data, command_property, plain, terminal
 from rocattn_profiling.gate import verdict
-from rocattn_profiling.gate.formats import card, junit, markdown, render, sarif
+from rocattn_profiling.gate.formats import card, junit, markdown, page, render, sarif
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +21,7 @@ FILES: dict[str, Callable[[GateResult], str]] = {
     "comment.md": markdown.comment,
     "junit.xml": junit.to_xml,
     "gate.sarif": sarif.to_sarif,
+    page.FILE: page.html,
 }
 _SUMMARY_LIMIT = 1 << 20  # GitHub drops a step's whole summary when its file is larger
 _MOST_ANNOTATIONS = 10  # GitHub shows so many of a kind per step

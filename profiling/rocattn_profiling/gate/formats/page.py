@@ -1,43 +1,32 @@
-"""The gate's verdict as a page: worst first, with a dot for every process launch."""
+"""The gate's verdict as a page: verdict, evidence with a dot for every process launch, cause, next command."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from rocattn_profiling.gate.formats.render import reasons
-from rocattn_profiling.gate.verdict import EXACT
+from rocattn_profiling.gate.formats import render
+from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat
 from rocattn_profiling.measure.stats import low_quantile
 from rocattn_profiling.pages.charts import Strip, strip
-from rocattn_profiling.pages.quantities import digits, quantity
+from rocattn_profiling.pages.quantities import quantity
+from rocattn_profiling.pages.render import standalone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rocattn_profiling.gate.rule.pairs import PairLaunch
     from rocattn_profiling.gate.verdict import Cause, Entry, GateResult
 
+FILE = "index.html"
 TONES = {
     "pass": "good", "improvement": "good", "regression": "bad", "failed": "bad", "missing": "bad",
     "problem": "bad", "not measured": "warn", "inconclusive": "warn", "waived": "warn", "broken": "warn",
     "unreached": "warn",
 }  # fmt: skip
-WORDS = {
-    "regression": "slower or larger, proven",
-    "improvement": "faster or smaller, proven",
-    "pass": "no change that matters, proven",
-    "inconclusive": "not decided by these launches",
-    "unreached": "not measured: time ran out",
-    "failed": "ran on base, fails on head",
-    "missing": "ran on base, cannot run on head",
-    "broken": "fails on both sides",
-    "new": "base cannot run it yet",
-    "removed": "not in head's suite any more",
-    "skipped": "skips itself on both sides",
-    "ungated": "shown, not judged",
-    "waived": "slower or larger, accepted by a waiver",
-}
-"""What each status means, for readers who are new to it."""
+_LISTED = ("unreached", "new", "removed", "skipped")  # without numbers: their names and reasons
+MOST_OPEN = 8
+"""Benchmarks of one cause that are shown at once; the others are folded below them."""
 
 
 class Piece(NamedTuple):
@@ -57,13 +46,10 @@ def pieces(text: str) -> list[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class GateRow:
-    """One benchmark or exact metric: status, numbers as text, reasons, and a dot for each launch of both sides."""
+    """One benchmark or exact metric: numbers as text, reasons, and a dot for each launch of both sides."""
 
     label: str
-    metric: str
-    arch: str
     status: str
-    tone: str
     base: str
     head: str
     ratio: str
@@ -71,77 +57,150 @@ class GateRow:
     rounds: int
     reasons: list[str]
     traceback: str
-    causes: list[tuple[Cause, list[Piece]]]
     waiver: str
     rule: str
-    suspect: bool
     strip: Strip | None
 
+
+@dataclass(frozen=True, slots=True)
+class GatePart:
+    """Rows that belong together: those of one cause, those undecided for one reason, or those of one status.
+
+    Attributes:
+        word: What they are ("slower", "undecided").
+        tone: "good", "bad", "warn" or "".
+        rows: The worst first; their labels without ``title``.
+        title: What all their names begin with; "" for nothing.
+        why: Why they are what they are, and what would help; "" if the rows say it.
+        causes: With their text in pieces, the likeliest first.
+        command: That measures them again; "" for none.
+        is_open: Whether it is shown unfolded.
+    """
+
+    word: str
+    tone: str
+    rows: list[GateRow]
+    title: str = ""
+    why: str = ""
+    causes: Sequence[tuple[Cause, list[Piece]]] = ()
+    command: str = ""
+    is_open: bool = False
+
     @property
-    def has_why(self) -> bool:
-        """Whether it has causes or a waiver to show."""
-        return bool(self.causes or self.waiver)
+    def shown(self) -> list[GateRow]:
+        """The rows that are shown at once."""
+        return self.rows if len(self.rows) <= MOST_OPEN + 1 else self.rows[:MOST_OPEN]
+
+    @property
+    def folded(self) -> list[GateRow]:
+        """The rows below those."""
+        return self.rows[len(self.shown) :]
 
 
 @dataclass(frozen=True, slots=True)
 class GateView:
-    """The verdict page: the result, its rows, and the number of each status.
+    """The verdict page.
 
     Attributes:
-        rows: Every entry, worst first; ``timed`` are those that were measured.
-        exact: Exact metrics by architecture; architectures without changes form one group at the end.
+        result: The verdict.
+        tone: Its colour.
+        word: Its word.
+        counted: The number of each status, in words.
+        parts: What needs attention, worst first: causes, undecided, waived, improved, broken.
+        listed: What has no numbers.
+        quiet: What passed, and what is not judged: folded, with small charts.
     """
 
     result: GateResult
     tone: str
-    rows: list[GateRow]
-    timed: list[GateRow]
-    exact: list[tuple[str, list[GateRow]]]
-    counts: list[tuple[str, int, str, str]]
+    word: str
+    counted: str
+    parts: list[GatePart]
+    listed: list[GatePart]
+    quiet: list[GatePart]
+
+
+def html(result: GateResult) -> str:
+    """Return the verdict as a page of one file, which opens from disk."""
+    title = f"{render.headline(result)}: {result.head.short} against {result.base.short}"
+    return standalone("gate.html.j2", title, result.created_ms, gate=view(result))
 
 
 def view(result: GateResult) -> GateView:
-    """Lay out a verdict, its entries in the verdict's order."""
-    counts = [(status, n, TONES.get(status, ""), WORDS.get(status, "")) for status, n in result.counts.items() if n]
-    rows = [_row(entry) for entry in result.entries]
-    read = [row for row in rows if row.metric in EXACT]
-    moved = {row.arch for row in read if row.status != "pass"}
-    exact: dict[str, list[GateRow]] = {}
-    for row in read:
-        if row.arch in moved:
-            exact.setdefault(row.arch or "every architecture", []).append(row)
-    if quiet := [row for row in read if row.arch not in moved]:
-        exact["nothing moved"] = quiet
-    timed = [row for row in rows if row.metric not in EXACT]
-    # Rows are worst first: so is the order in which architectures come up.
-    return GateView(result, TONES.get(result.verdict, ""), rows, timed, list(exact.items()), counts)
+    """Lay out a verdict."""
+    return GateView(
+        result=result,
+        tone=TONES[result.verdict],
+        word=render.headline(result),
+        counted=render.counted(result),
+        parts=[
+            *_causes(result),
+            *_undecided(result),
+            *_of(result, "waived", is_open=True),
+            *_of(result, "improvement", is_open=True),
+            *(
+                GatePart(render.word("broken"), "warn", _rows(group.entries), why=group.reason.line)
+                for group in by_reason(result.entries, "broken")
+            ),
+        ],
+        listed=[part for status in _LISTED for part in _of(result, status)],
+        quiet=[part for status in ("pass", "ungated") for part in _of(result, status)],
+    )
 
 
-def _row(entry: Entry) -> GateRow:
+def _causes(result: GateResult) -> Iterable[GatePart]:
+    for group in by_cause(result.entries):
+        common = common_part([render.title(entry) for entry in group.entries])
+        yield GatePart(
+            word=render.word(group.status, group.entries[0].metric),
+            tone="bad",
+            rows=_rows(group.entries, len(common) if len(group.entries) > 1 else 0),
+            title=common.rstrip(".") if len(group.entries) > 1 else "",
+            causes=[(cause, pieces(cause.text)) for cause in group.causes],
+            command=repeat(result, group.entries),
+            is_open=True,
+        )
+
+
+def _undecided(result: GateResult) -> Iterable[GatePart]:
+    for group in by_reason(result.entries, "inconclusive"):
+        rounds = max((entry.decision.rounds_needed for entry in group.entries if entry.decision is not None), default=0)
+        yield GatePart(
+            word=f"undecided{', likely slower' if group.suspect else ''}",
+            tone="warn",
+            rows=_rows(group.entries),
+            why=group.reason.line,
+            command=repeat(result, group.entries, rounds=rounds) if rounds else "",
+            is_open=group.suspect,
+        )
+
+
+def _of(result: GateResult, status: str, *, is_open: bool = False) -> Iterable[GatePart]:
+    entries = [entry for entry in result.entries if entry.status == status]
+    if entries:
+        yield GatePart(render.word(status), TONES.get(status, ""), _rows(entries), is_open=is_open)
+
+
+def _rows(entries: Sequence[Entry], common: int = 0) -> list[GateRow]:
+    return [_row(entry, common) for entry in entries]
+
+
+def _row(entry: Entry, common: int) -> GateRow:
     unit, factor = ("seconds", 1e-9) if entry.unit == "ns" else (entry.unit, 1.0)
     decision = entry.decision
-    high = "" if decision is None else "∞" if decision.ratio_high is None else digits(decision.ratio_high, 4)
     sides = [("base", entry.base_launches), ("head", entry.head_launches)]
     return GateRow(
-        label=entry.label,
-        metric=entry.metric,
-        arch=entry.arch,
+        label=render.title(entry)[common:] or render.title(entry),
         status=entry.status,
-        tone=TONES.get(entry.status, ""),
         base=_value(entry, entry.base),
         head=_value(entry, entry.head),
-        ratio="" if decision is None else f"{digits(decision.ratio, 4)}x" if decision.has_ratio else "unknown",
-        # Exact metrics have no interval and take no rounds.
-        interval=f"[{digits(decision.ratio_low, 4)}, {high}]"
-        if decision and decision.has_ratio and decision.rounds_used
-        else "",
+        ratio="" if decision is None else render.ratio(decision.ratio) if decision.has_ratio else "ratio unknown",
+        interval=render.interval(entry),
         rounds=decision.rounds_used if decision else 0,
-        reasons=reasons(entry),
+        reasons=render.reasons(entry),
         traceback=entry.traceback,
-        causes=[(cause, pieces(cause.text)) for cause in entry.causes],
         waiver=entry.waiver,
         rule=entry.rule,
-        suspect=entry.suspect,
         strip=strip([(name, [v * factor for v in locations(launches)]) for name, launches in sides], unit),
     )
 

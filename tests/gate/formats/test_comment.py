@@ -7,9 +7,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 from rocattn_profiling.gate.formats import markdown, outputs
+from rocattn_profiling.gate.verdict import Cause, Location
 
 OWN = {
-    "h3", "p", "ul", "li", "strong", "code", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"
+    "h3", "p", "ul", "li", "strong", "code", "pre", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"
 }  # fmt: skip
 
 
@@ -20,15 +21,19 @@ def tags(source):
 
 
 def test_the_comment_is_worst_first_and_says_why(rich):
-    """Regressions, what was lost, what is open, what is waived; then folded reasons, then how it was measured."""
+    """Regressions and what was lost, each cause once; reasons of what is open; other numbers folded."""
     text = markdown.comment(rich)
     assert text.startswith("<!-- rocattn-gate -->\n### rocattn gate: regression\n")
-    words = re.findall(r"^\| <code>[^|]*\| \**([a-z]+)\** \|", text, re.MULTILINE)
-    assert words == ["regression", "regression", "failed", "missing", "inconclusive", "waived", "broken", "improvement",
+    words = re.findall(r"^\| <code>[^|]*\| \**([a-z]+)", text, re.MULTILINE)
+    assert words == ["regression", "regression", "failed", "missing", "undecided", "waived", "broken", "improvement",
                      "improvement", "new", "removed"]  # fmt: skip
+    places = [
+        text.index(part) for part in ("**regression**", "**cause of**", "- **1 undecided:**", "more benchmarks</")
+    ]
+    assert places == sorted(places)
     assert "| 2 ms | 2.62 ms | x1.310 | &#91;1.271, 1.349&#93; |" in text
     assert "| 0 registers | 43 registers |  |  |" in text
-    assert "12 VGPRs spilled" in text
+    assert text.count("12 VGPRs spilled") == 1
     assert "- **machine code:** 12 VGPRs spilled (<code>kernels/hip/flash attention.hip&#58;118</code>)" in text
     assert "waived: costs a compare (&#35;&#8203;41, up to x1.1)" in text
     assert "**problem:** .rocattn/waivers.toml" in text
@@ -45,7 +50,7 @@ def test_likely_slower_entries_and_own_rules_are_marked(entry, result_of):
         suite_shift=1.01,
     )  # fmt: skip
     text = markdown.comment(result)
-    assert text.count("| inconclusive, likely slower |") == text.count("| inconclusive |") == 1
+    assert text.count("| undecided, likely slower |") == text.count("| undecided |") == 1
     assert "rule: a change counts from 9 % (t.toml&#58;3)" in text
     assert "all benchmarks together: x1.010; fixed work: x1.000" in text
     shown = outputs.FILES["verdict.txt"](result)
@@ -58,11 +63,10 @@ def test_undecided_entries_share_a_reason(entry, result_of):
     broken = [entry(f"b.track_nan({i})", "broken", reason="nan is no value") for i in range(41)]
     noisy = entry("n", "inconclusive")
     text = markdown.comment(result_of([*broken, entry("b.other", "broken", reason="SystemExit: 3"), noisy]))
-    folded = re.findall(r"<details><summary>(.*)</summary>\n\n(.*)\n", text)
-    assert [(re.sub("</?code>", "", name), why) for name, why in folded[:-1]] == [
-        ("n inconclusive", "why"),
-        ("b.track_nan(0) and 40 more broken", "nan is no value"),
-        ("b.other broken", "SystemExit: 3"),
+    assert [re.sub("</?code>", "", line) for line in re.findall(r"^- (\*\*\d.*)", text, re.MULTILINE)] == [
+        "**1 undecided:** why (n)",
+        "**41 broken on both sides:** nan is no value (b.track_nan(0), b.track_nan(1), b.track_nan(2) and 38 more)",
+        "**1 broken on both sides:** SystemExit&#58; 3 (b.other)".replace("&#58; ", ": "),
     ]
 
 
@@ -81,10 +85,21 @@ def test_hostile_text_is_text_everywhere_in_the_comment(hostile):
         assert kinds <= OWN
         assert not re.search(r"@org|#12|://|\x1b|\u202e|\x00", html.unescape(page))
         rows = sum(entry_.status != "pass" for entry_ in result.entries)
-        assert page.count("<tr>") == rows + 1
+        assert page.count("<tr>") == rows + 2  # and the headers of two tables
         assert page.count("<td") == 6 * rows
         assert text.count("<details>") == text.count("</details>") == page.count("<details>")
         assert text.count("\n## ") == text.count("\n# ") == 0
+
+
+def test_changed_lines_stay_in_their_element(entry, result_of):
+    """With their indentation; no end of the element, no mention, no link, no line of its own."""
+    diff = ("- x", "+     </pre>`</code>@org/team #12", "+ ]]> https://evil.example", "… 3 more lines")
+    cause = Cause(kind="source", text="a.py:1 changed", location=Location(path="a.py"), diff=diff)
+    page, found = tags(markdown.comment(result_of([entry("a", "regression", 1.2, causes=[cause])])))
+    assert {tag.split()[0] for tag in found if not tag.startswith("!")} <= OWN
+    assert page.count("<pre") == page.count("</pre>") == 1
+    assert "+     &lt;/pre&gt;" in page or "+     &#60;/pre>" in page
+    assert not re.search(r"@org|#12|://", html.unescape(page))
 
 
 def test_a_name_cannot_forge_the_mark(hostile):
@@ -112,7 +127,7 @@ def test_the_comment_stays_below_its_limit(hostile, text, entries):
     assert len(made.encode()) <= markdown.COMMENT_BYTES < 64_000
     page, _ = tags(made)
     assert page.count("<details>") == page.count("</details>") == made.count("</details>")
-    rows = page.count("<tr>") - 1
+    rows = page.count("<tr>") - page.count("<thead>")
     assert rows >= 1
     all_rows = sum(e.status != "pass" for e in result.entries)
     if rows < all_rows:
@@ -126,7 +141,7 @@ def test_a_verdict_of_500_benchmarks_is_cut_to_size(entry, result_of):
     result = result_of([entry(name, "regression" if n < 30 else "pass", 1.1 + n / 100) for n, name in enumerate(names)])
     made = markdown.comment(result)
     assert made.count("| **regression** |") == 30
-    assert made.count("</details>") == 31
+    assert made.count("no cause found for") == made.count("</details>") == 1
     assert "Cut to size" not in made
 
 

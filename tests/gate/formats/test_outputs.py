@@ -201,15 +201,15 @@ def test_sarif_holds_any_text(hostile, entry, result_of):
 
 
 def test_workflow_commands_cannot_be_forged(hostile, rich):
-    """Each line is one of ours, with its properties whole; ten of a kind, for GitHub shows no more."""
+    """Each line is one of ours, with its properties whole: one for each cause or reason, at most ten of a kind."""
     text = outputs.workflow_commands(rich)
     place = "file=kernels/hip/flash attention.hip,line=118"
-    assert f"::error {place},title=regression%3A bench_a.Class.time_slow(1%2C 'cpu')::" in text
+    assert text.count(f"::error {place},title=regression%3A flash f16 [audit%2C gfx942] and 1 more::") == 1
     assert text.splitlines()[-1].startswith("regression: ")
     forged = outputs.workflow_commands(hostile(text="x,title=y::\n::error file=z::forged", entries=90))
     for line in forged.splitlines()[:-1]:
         assert re.fullmatch(r"::(error|warning)( (file|line|title)=[^:,]*(,(file|line|title)=[^:,]*)*)?::.*", line)
-    assert sum(line.startswith("::warning") for line in forged.splitlines()) == 10
+    assert sum(line.startswith("::warning") for line in forged.splitlines()) == 1  # all have one reason
     # The last line is no command of ours: GitHub would read one in the middle of it.
     assert "##[" not in outputs.workflow_commands(hostile(text="##[stop-commands]x")).splitlines()[-1]
 

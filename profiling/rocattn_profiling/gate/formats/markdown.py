@@ -1,7 +1,9 @@
 """A verdict as Markdown: the comment on a pull request, and the summary of a workflow's step.
 
-Regressions come first, undecided benchmarks second, waived ones third. Everything from the code under test is written
-as text (`rocattn_profiling.base.markup`). The whole stays below a limit in bytes, and what does not fit is counted.
+What is worse comes first: its numbers, each cause once with the changed lines, and the command that measures it again.
+Undecided benchmarks come second, a line for each reason; the numbers of all others are folded. Everything from the code
+under test is written as text (`rocattn_profiling.base.markup`). The whole stays below a limit in bytes, and what does
+not fit is counted.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rocattn_profiling.base.markup import code, markdown, prose
 from rocattn_profiling.gate.formats import render
+from rocattn_profiling.gate.groups import WORSE, by_cause, by_reason, repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from rocattn_profiling.gate.groups import CauseGroup, ReasonGroup
     from rocattn_profiling.gate.rule.pairs import Decision
     from rocattn_profiling.gate.verdict import Cause, Entry, GateResult, SideFacts, Status
 
@@ -22,14 +26,11 @@ _T = TypeVar("_T")
 MARKER = "<!-- rocattn-gate -->"
 COMMENT_BYTES = 63_000  # GitHub takes 65,536 characters, 64 kB in bytes, of which a workflow may want some
 SUMMARY_BYTES = 1_000_000  # of a step; GitHub drops the whole summary above 1 MiB
-# Rows of the table in this order; entries of other statuses are only counted above it.
-_ROWS: tuple[Status, ...] = (
-    "regression", "failed", "missing", "inconclusive", "waived", "broken", "improvement", "new", "removed",
-)  # fmt: skip
-_BAD = frozenset({"regression", "failed", "missing"})
-_OPEN = frozenset({"inconclusive", "broken"})  # many at once often share a reason
-_EXPLAINED = _BAD | _OPEN | {"waived"}
-_ROWS_SHARE = 0.6  # of the room, the rest being for reasons
+# Rows of the folded table in this order; entries of other statuses are only counted.
+_ROWS: tuple[Status, ...] = ("inconclusive", "waived", "broken", "improvement", "unreached", "new", "removed")
+_HEADER = ["| benchmark | verdict | base | head | head / base | 95 % interval |", "|---|---|---:|---:|---:|---|"]
+_SHARE = 0.5  # of the room that is left, for each of the tables
+_NAMED = 3  # benchmarks that are named of one reason
 _LIST_BYTES = 8000  # of a list of problems, packages or notes
 
 
@@ -55,26 +56,47 @@ def unreadable(run_url: str = "") -> str:
 def summary(result: GateResult, *, run_url: str = "", remark: str = "", limit: int = SUMMARY_BYTES) -> str:
     """Return the verdict as Markdown without the marker of a comment; arguments as for `comment`."""
     head, foot = "\n".join(_head(result, run_url, remark)), "\n".join(_foot(result))
-    room = limit - len(head.encode()) - len(foot.encode()) - 1000  # the table's header, and what did not fit
-    rows = [entry for status in _ROWS for entry in result.entries if entry.status == status]
-    table, shown = _fitting(rows, int(room * _ROWS_SHARE), _row)
-    explained = _alike([entry for entry in rows if entry.status in _EXPLAINED and _has_words(entry)])
-    room -= sum(len(line.encode()) + 1 for line in table)
-    details, detailed = _fitting(explained, room, _detail, _brief)
-    parts = [head]
+    room = limit - len(head.encode()) - len(foot.encode()) - 1500  # the tables' headers, and what did not fit
+    parts, cut = [head], []
+    worse = [entry for entry in result.entries if entry.status in WORSE]
+    table, shown = _fitting(worse, int(room * _SHARE), _row)
+    missing = len(worse) - shown
+    parts += ["", *_HEADER, *table] if table else []
+    room -= _size(table)
+
+    groups = by_cause(result.entries)
+    blocks, shown = _fitting(groups, int(room * _SHARE), lambda group: _block(result, group), _brief_block)
+    cut += [f"the causes of {sum(len(group.entries) for group in groups[shown:])} more"] if groups[shown:] else []
+    parts += ["", *blocks] if blocks else []
+    room -= _size(blocks)
+
+    reasons = [group for status in ("inconclusive", "broken") for group in by_reason(result.entries, status)]
+    lines, shown = _fitting(reasons, int(room * _SHARE), _reason)
+    cut += [f"the reasons of {sum(len(group.entries) for group in reasons[shown:])} more"] if reasons[shown:] else []
+    parts += ["", *lines] if lines else []
+    room -= _size(lines)
+
+    rest = [entry for status in _ROWS for entry in result.entries if entry.status == status]
+    table, shown = _fitting(rest, room, _row)
+    missing += len(rest) - shown
+    cut += [f"{missing} more rows"] if missing else []
     if table:
         parts += [
             "",
-            "| benchmark | verdict | base | head | head / base | 95 % interval |",
-            "|---|---|---:|---:|---:|---|",
+            f"<details><summary>{len(rest)} more benchmarks</summary>",
+            "",
+            *_HEADER,
+            *table,
+            "",
+            "</details>",
         ]
-        parts += table
-    left = [f"{len(rows) - shown} more rows"] if shown < len(rows) else []
-    left += [f"the reasons of {sum(map(len, explained[detailed:]))} more"] if detailed < len(explained) else []
-    if left:
-        parts += ["", f"**Cut to size:** {' and '.join(left)} did not fit here; the verdict's file has everything."]
-    parts += ["", *details] if details else []
+    if cut:
+        parts += ["", f"**Cut to size:** {', '.join(cut)} did not fit here; the verdict's file has everything."]
     return "\n".join([*parts, "", foot]) + "\n"
+
+
+def _size(lines: Sequence[str]) -> int:
+    return sum(len(line.encode()) + 1 for line in lines)
 
 
 def _fitting(items: Sequence[_T], room: int, *forms: Callable[[_T], str]) -> tuple[list[str], int]:
@@ -93,7 +115,7 @@ def _fitting(items: Sequence[_T], room: int, *forms: Callable[[_T], str]) -> tup
 
 
 def _head(result: GateResult, run_url: str, remark: str) -> Iterator[str]:
-    yield f"### rocattn gate: {result.verdict}"
+    yield f"### rocattn gate: {render.headline(result).lower()}"
     yield ""
     yield markdown(result.sentence, 600)
     yield ""
@@ -124,8 +146,8 @@ def _row(entry: Entry) -> str:
     cells = [
         code(render.title(entry)),
         f"**{entry.status}**"
-        if entry.status in _BAD
-        else f"{entry.status}{', likely slower' if entry.suspect else ''}",
+        if entry.status in WORSE
+        else f"{_status(entry)}{', likely slower' if entry.suspect else ''}",
         "" if entry.base is None else markdown(render.quantity(entry.base, entry.unit), 40),
         "" if entry.head is None else markdown(render.quantity(entry.head, entry.unit), 40),
         "" if decision is None or entry.base is None else _ratio(decision),
@@ -138,41 +160,55 @@ def _ratio(decision: Decision) -> str:
     return render.ratio(decision.ratio) if decision.has_ratio else "unknown"
 
 
-def _has_words(entry: Entry) -> bool:
-    return bool(entry.causes or entry.waiver or render.reasons(entry))
+def _status(entry: Entry) -> str:
+    waived = f": {markdown(entry.waiver, 200)}" if entry.waiver else ""
+    rule = f" (rule: {markdown(entry.rule, 200)})" if entry.rule else ""
+    return f"{'undecided' if entry.status == 'inconclusive' else entry.status}{waived}{rule}"
 
 
-def _alike(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Return the entries in their order, grouping open ones that share a reason."""
-    groups: dict[object, list[Entry]] = {}
-    for place, entry in enumerate(entries):
-        same = (entry.status, *render.reasons(entry), entry.rule) if entry.status in _OPEN else place
-        groups.setdefault(same, []).append(entry)
-    return list(groups.values())
+def _block(result: GateResult, group: CauseGroup) -> str:
+    """Return one cause with its changed lines, and the command that measures its benchmarks again."""
+    causes = _listed([_cause(cause) for cause in group.causes], render.MOST_CAUSES)
+    command = repeat(result, group.entries)
+    return "\n".join([*_brief(group), *causes, *([f"- repeat: {code(command, 300)}"] if command else []), ""])
 
 
-def _detail(entries: Sequence[Entry], *, brief: bool = False) -> str:
-    """Return the reasons, folded. The blank lines inside the element make GitHub read Markdown there."""
-    entry = entries[0]
-    more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
-    lines = [f"<details><summary>{code(render.title(entry))}{more} {entry.status}</summary>", ""]
-    if entry.waiver:
-        lines += [f"waived: {markdown(entry.waiver, 400)}", ""]
-    if entry.causes and not brief:
-        lines += [*_listed([_cause(cause) for cause in entry.causes], render.MOST_CAUSES), ""]
-    lines += [f"{markdown(reason, 200 if brief else 600)}\n" for reason in render.reasons(entry)]
-    lines += [f"rule: {markdown(entry.rule, 200)}\n"] if entry.rule else []
-    return "\n".join([*lines, "</details>"])
+def _brief_block(group: CauseGroup) -> str:
+    return "\n".join([*_brief(group), ""])
 
 
-def _brief(entries: Sequence[Entry]) -> str:
-    return _detail(entries, brief=True)
+def _brief(group: CauseGroup) -> Iterator[str]:
+    """Yield what a cause is of, and the reasons that are not numbers."""
+    others = len(group.entries) - 1
+    known = "cause of" if group.causes else "no cause found for"
+    more = f" and {others} more" if others else ""
+    yield f"**{known}** {code(render.title(group.entries[0]))}{more}:"
+    yield ""
+    reasons = dict.fromkeys(reason for entry in group.entries for reason in render.own_reasons(entry))
+    rules = dict.fromkeys(f"rule: {entry.rule}" for entry in group.entries if entry.rule)
+    yield from (f"- {markdown(reason, 300)}" for reason in list(reasons)[:_NAMED])
+    yield from (f"- {markdown(rule, 200)}" for rule in list(rules)[:_NAMED])
+
+
+def _reason(group: ReasonGroup) -> str:
+    """Return one line: how many are undecided or broken, why, what helps, and who."""
+    word = f"{render.word(group.entries[0].status)}{', likely slower' if group.suspect else ''}"
+    names = ", ".join(code(render.title(entry)) for entry in group.entries[:_NAMED])
+    more = f" and {len(group.entries) - _NAMED} more" if group.entries[_NAMED:] else ""
+    return f"- **{len(group.entries)} {word}:** {markdown(group.reason.line, 400)} ({names}{more})"
 
 
 def _cause(cause: Cause) -> str:
     place = render.where(cause)
     words = [prose(cause.text, 400), f"({code(place)})" if place else ""]
-    return f"**{cause.kind}:** {' '.join(word for word in words if word)}"
+    changed = "\n".join(f"  {render.diff_line(line, _verbatim)}" for line in cause.diff)
+    diff = f'\n  <pre lang="diff">\n{changed}\n  </pre>' if changed else ""
+    return f"**{cause.kind}:** {' '.join(word for word in words if word)}{diff}"
+
+
+def _verbatim(text: str) -> str:
+    """Return text for an element whose white space counts; `markdown` cuts and escapes it."""
+    return markdown(text, 200)
 
 
 def _foot(result: GateResult) -> Iterator[str]:

@@ -10,11 +10,13 @@ from rocattn_profiling.base.files import write_together
 from rocattn_profiling.base.markup import command_data, command_property, plain, terminal
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import card, junit, markdown, page, render, sarif
+from rocattn_profiling.gate.groups import by_cause, by_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    from rocattn_profiling.gate.verdict import Entry, GateResult
+    from rocattn_profiling.gate.groups import CauseGroup, ReasonGroup
+    from rocattn_profiling.gate.verdict import GateResult
 
 FILES: dict[str, Callable[[GateResult], str]] = {
     "verdict.txt": card.text,
@@ -66,23 +68,29 @@ def step_summary(result: GateResult, environ: Mapping[str, str] = os.environ) ->
 
 def workflow_commands(result: GateResult) -> str:
     """Return workflow commands that annotate regressions at their likeliest causes, and a last line of text."""
-    lines = [_annotation(kind, entry) for kind, entry in _worth(result)]
+    lines = [_cause_command(group) for group in by_cause(result.entries)[:_MOST_ANNOTATIONS]]
+    lines += [_reason_command(group) for group in by_reason(result.entries, "inconclusive")[:_MOST_ANNOTATIONS]]
     lines += [_command("error", {}, problem) for problem in result.problems[:_MOST_ANNOTATIONS]]
     return "\n".join([*lines, f"{result.verdict}: {terminal(result.sentence, 600)}"]) + "\n"
 
 
-def _worth(result: GateResult) -> Iterator[tuple[str, Entry]]:
-    bad = [entry for entry in result.entries if entry.status in {"regression", "failed", "missing"}]
-    open_ = [entry for entry in result.entries if entry.status == "inconclusive"]
-    yield from (("error", entry) for entry in bad[:_MOST_ANNOTATIONS])
-    yield from (("warning", entry) for entry in open_[:_MOST_ANNOTATIONS])
-
-
-def _annotation(kind: str, entry: Entry) -> str:
-    place = next((cause.location for cause in entry.causes if cause.location is not None), None)
+def _cause_command(group: CauseGroup) -> str:
+    """Return the annotation of one cause, at its line: the worst benchmark, how many others, and what changed."""
+    worst, others = group.entries[0], len(group.entries) - 1
+    place = next((cause.location for cause in group.causes if cause.location is not None), None)
     where = {"file": place.path, "line": str(place.line)} if place is not None else {}
-    message = "; ".join(text for text in (render.change(entry), render.why(entry)) if text)
-    return _command(kind, where | {"title": f"{entry.status}: {render.title(entry)}"}, message)
+    title = f"{worst.status}: {render.title(worst)}{f' and {others} more' if others else ''}"
+    message = "; ".join(text for text in (render.change(worst), render.why(worst)) if text)
+    return _command("error", where | {"title": title}, message)
+
+
+def _reason_command(group: ReasonGroup) -> str:
+    likely = ", likely slower" if group.suspect else ""
+    names = ", ".join(render.title(entry) for entry in group.entries[:3])
+    more = f" and {len(group.entries) - 3} more" if group.entries[3:] else ""
+    return _command(
+        "warning", {"title": f"{len(group.entries)} undecided{likely}"}, f"{group.reason.line} ({names}{more})"
+    )
 
 
 def _command(kind: str, properties: Mapping[str, str], message: str) -> str:

@@ -90,6 +90,7 @@ def entry_lines(entry: Entry) -> Iterator[str]:
     for cause in entry.causes[:MOST_CAUSES]:
         place = f" ({terminal(where(cause))})" if where(cause) else ""
         yield f"    - {cause.kind}: {terminal(cause.text)}{place}"
+        yield from (f"        {diff_line(line, terminal)}" for line in cause.diff)
     if more := len(entry.causes[MOST_CAUSES:]):
         yield f"    - {more} more"
 
@@ -117,8 +118,14 @@ def own_reasons(entry: Entry) -> list[str]:
 
 def why(entry: Entry) -> str:
     """Return the reasons of an entry and its likeliest cause, where there is room for one line."""
-    first = [f"{cause.kind}: {cause.text}" for cause in entry.causes[:1]] if entry.metric not in EXACT else []
+    first = [cause_line(cause) for cause in entry.causes[:1]] if entry.metric not in EXACT else []
     return "; ".join([*reasons(entry), *first])
+
+
+def cause_line(cause: Cause) -> str:
+    """Return a cause with the first line that it added, or else took away, where there is room for one line."""
+    changed = next((line for mark in "+-" for line in cause.diff if line[:1] == mark), "")
+    return f"{cause.kind}: {cause.text}{f': `{changed[2:].strip()}`' if changed else ''}"
 
 
 def where(cause: Cause) -> str:

@@ -34,7 +34,9 @@ from rocattn_profiling.revisions.asv_config import DEFAULT_TIMEOUT_S, SuiteError
 from rocattn_profiling.revisions.git import TIES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from rocattn_profiling.base.process import Ended
 
 WORKER = Path(__file__).with_name("worker.py")
 LIST_TIMEOUT_S = 120.0
@@ -49,6 +51,7 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name, type, unit, version, params, param_names, timeout: As in asv's ``benchmarks.json``; params are reprs.
         setup_cache_key: Names the setup_cache it shares with others; None without one.
+        combinations: Label -> the parameters of a case, where they are no product of ``params``: pytest's.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     setup_cache_key: str | None = None
     setup_cache_timeout: float | None = None
+    combinations: dict[str, dict[str, str]] = {}
 
     @property
     def metric(self) -> str:
@@ -68,6 +72,8 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
 
     def cases(self) -> list[Case]:
         """Return every parameter combination, in asv's order."""
+        if self.combinations:
+            return [Case(benchmark=self, param=n, label=label) for n, label in enumerate(self.combinations)]
         if not self.params:
             return [Case(benchmark=self, param=None, label=self.name)]
         combinations = itertools.product(*self.params)
@@ -81,13 +87,25 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """A benchmark with one parameter combination: the unit that is measured, compared and named.
 
     Attributes:
-        param: Index into the product of the params; None without params.
+        param: Index into the product of the params, or into the combinations; None without params.
         label: ``module.Class.time_x(1024, 'cpu')``.
     """
 
     benchmark: Benchmark
     param: int | None
     label: str
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The parameters by name, as texts."""
+        benchmark, index = self.benchmark, self.param
+        if benchmark.combinations:
+            return benchmark.combinations[self.label]
+        values = []
+        for options in reversed(benchmark.params):
+            index, place = divmod(index or 0, len(options))
+            values.append(options[place])
+        return dict(zip(benchmark.param_names, reversed(values), strict=True))
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,16 +218,8 @@ class Launcher:
         self.python, self.timeout_s = python, timeout_s
         # Absolute, because the worker starts in another folder.
         self.suite, self.scratch = suite.absolute(), scratch.absolute()
-        hidden = {
-            "PYTHONPATH",
-            "PYTHONHOME",
-            "PYTHONSTARTUP",
-            "VIRTUAL_ENV",
-            "PYTHONPROFILEIMPORTTIME",
-            "PYTHONSAFEPATH",
-        }
-        kept = {key: value for key, value in os.environ.items() if key not in hidden | TIES}
-        self.environment = {**kept, **thread_environment(1), **compiler_environment(), **(environment or {})}
+        self.shared = (self.suite,)  # by both sides
+        self.environment = launch_environment(environment)
         self.scratch.mkdir(parents=True, exist_ok=True)
         self._worker = _lay_out_runner(self.scratch / "runner")
 
@@ -258,29 +268,7 @@ class Launcher:
         message = {"do": "run", "benchmark": benchmark.name, "type": benchmark.type, "label": case.label}
         limits = {"limit_ns": round(timeout * 1e9), **msgspec.to_builtins(request)}
         answer, outcome = self._start(message | limits, timeout, folder, seed=seed, layout=layout, end=end)
-        if outcome.status != "ok":
-            return outcome
-        samples = answer["samples_ns"] if "samples_ns" in answer else [answer["value"]]
-        launch = Launch(
-            start_ns=answer["start_ns"],
-            pos=pos,
-            number=answer.get("number", 1),
-            samples_ns=samples,
-            cpu_ns=answer.get("cpu_ns", []),
-            nivcsw=answer.get("nivcsw", []),
-            load=answer["load"],
-        )
-        return msgspec.structs.replace(
-            outcome,
-            launch=launch,
-            thread_ns=answer.get("thread_ns", []),
-            canary_ns=answer["canary_ns"],
-            canary_of=answer.get("canary_of", ""),
-            steal_pct=answer["steal_pct"],
-            gpu=msgspec.convert(answer.get("gpu", []), list[GpuState]),
-            peak_rss_bytes=answer["peak_rss_bytes"],
-            primed=answer.get("primed", 0),
-        )
+        return outcome if outcome.status != "ok" else measured(answer, outcome, pos)
 
     def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:
         """Return a command that calls a benchmark a few times, unmeasured, and ends as programs do.
@@ -309,15 +297,9 @@ class Launcher:
         """
         with tempfile.TemporaryDirectory(prefix="call-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
             answer, log = Path(folder, "answer.json"), Path(folder, "log")
-            try:
-                with log.open("wb") as output:
-                    run_group(
-                        self.call_command(name, label, answer), cwd=Path(folder), env=self.environment, stdout=output,
-                        stderr=output, timeout_s=LIST_TIMEOUT_S, grace_s=0.0,
-                    )  # fmt: skip
-                return msgspec.json.decode(answer.read_bytes(), type=Loaded)
-            except (StartError, OSError, msgspec.DecodeError):
-                return None
+            with contextlib.suppress(StartError):
+                run_logged(self.call_command(name, label, answer), self.environment, Path(folder), log)
+            return read_loaded(answer)
 
     def _cache(self, benchmark: Benchmark, end: float) -> tuple[Path, Outcome | None]:
         """Run setup_cache once per side; return its folder, and the outcome if it failed."""
@@ -346,35 +328,128 @@ class Launcher:
         end: float = math.inf,
     ) -> tuple[dict[str, Any], Outcome]:
         """Start a worker, by default in an empty folder, as asv does: no benchmark finds another one's files."""
-        left = max(0.0, end - time.monotonic())
-        with tempfile.TemporaryDirectory(prefix="launch-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
-            answer, log, own = Path(folder, "answer.json"), Path(folder, "log"), Path(folder, "work")
-            own.mkdir()
-            request = msgspec.json.encode(message | {"suite": str(self.suite), "answer": str(answer)}).decode()
-            command = [self.python, str(self._worker), request]
-            environment = self.environment | {"PYTHONHASHSEED": str(seed), "ROCATTN_LAYOUT": "x" * layout_bytes(layout)}
-            with log.open("wb") as output:
-                ended = run_group(
-                    command,
-                    env=environment,
-                    cwd=cwd or own,
-                    stdout=output,
-                    stderr=output,
-                    timeout_s=min(timeout_s, left),
-                    grace_s=0,
-                )
-            if ended.status is None and left < timeout_s:
-                raise OutOfTimeError(f"the process was ended after {ended.seconds:.0f} s, for lack of time")
-            if ended.status is None or not answer.exists():
-                Path(folder, "room").write_bytes(bytes(1 << 16))  # a full disk takes the answer and the log with it
-                printed = _tail(log)
-                status: Status = "timeout" if ended.status is None else "failed"
-                return {}, Outcome(
-                    status=status, reason=ended.sentence(printed), traceback=printed, seconds=ended.seconds
-                )
-            values: dict[str, Any] = msgspec.json.decode(answer.read_bytes())
-            texts = {name: values.get(name, "") for name in ("reason", "traceback")}
-            return values, Outcome(status=values["status"], seconds=round(ended.seconds, 3), **texts)
+        request = message | {"suite": str(self.suite)}
+        environment = self.environment | round_variables(seed, layout)
+        command = (self.python, str(self._worker))
+        return ask_worker(command, request, environment, self.scratch, timeout_s, end=end, cwd=cwd)
+
+
+def launch_environment(own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of a launch: this process's without those that change Python, and one thread.
+
+    Args:
+        own: Laid over the others.
+    """
+    hidden = {
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PYTHONSTARTUP",
+        "VIRTUAL_ENV",
+        "PYTHONPROFILEIMPORTTIME",
+        "PYTHONSAFEPATH",
+    }
+    kept = {key: value for key, value in os.environ.items() if key not in hidden | TIES}
+    return {**kept, **thread_environment(1), **compiler_environment(), **(own or {})}
+
+
+def round_variables(seed: int, layout: int) -> dict[str, str]:
+    """Return the variables that are equal on both sides of a pair and another in every round; see `Launcher.run`."""
+    return {"PYTHONHASHSEED": str(seed), "ROCATTN_LAYOUT": "x" * layout_bytes(layout)}
+
+
+def ask_worker(
+    command: Sequence[str],
+    request: Mapping[str, Any],
+    environment: Mapping[str, str],
+    scratch: Path,
+    timeout_s: float,
+    *,
+    end: float = math.inf,
+    cwd: Path | None = None,
+) -> tuple[dict[str, Any], Outcome]:
+    """Start a worker with a request, and return its answer with the outcome, which has no launch yet.
+
+    Args:
+        command: Gets the request as its last argument, in JSON; the answer goes to the file that it names.
+        request: What to do.
+        environment: All variables of the process.
+        scratch: A folder for answers and logs.
+        timeout_s: After this long the process is killed.
+        end: When the caller's own time ends, by the monotonic clock.
+        cwd: Where it starts; None for an empty folder of its own.
+
+    Raises:
+        OutOfTimeError: When ``end`` came first.
+        StartError: When the process cannot be started.
+    """
+    left = max(0.0, end - time.monotonic())
+    with tempfile.TemporaryDirectory(prefix="launch-", dir=scratch, ignore_cleanup_errors=True) as folder:
+        answer, log, own = Path(folder, "answer.json"), Path(folder, "log"), Path(folder, "work")
+        own.mkdir()
+        text = msgspec.json.encode({**request, "answer": str(answer)}).decode()
+        ended = run_logged((*command, text), environment, cwd or own, log, min(timeout_s, left))
+        if ended.status is None and left < timeout_s:
+            raise OutOfTimeError(f"the process was ended after {ended.seconds:.0f} s, for lack of time")
+        if ended.status is None or not answer.exists():
+            Path(folder, "room").write_bytes(bytes(1 << 16))  # a full disk takes the answer and the log with it
+            printed = _tail(log)
+            status: Status = "timeout" if ended.status is None else "failed"
+            return {}, Outcome(status=status, reason=ended.sentence(printed), traceback=printed, seconds=ended.seconds)
+        values: dict[str, Any] = msgspec.json.decode(answer.read_bytes())
+        texts = {name: values.get(name, "") for name in ("reason", "traceback")}
+        return values, Outcome(status=values["status"], seconds=round(ended.seconds, 3), **texts)
+
+
+def run_logged(
+    command: Sequence[str], environment: Mapping[str, str], cwd: Path, log: Path, timeout_s: float = LIST_TIMEOUT_S
+) -> Ended:
+    """Run a program with its output in a file.
+
+    Raises:
+        StartError: When it cannot be started.
+    """
+    with log.open("wb") as output:
+        return run_group(
+            command, env=environment, cwd=cwd, stdout=output, stderr=output, timeout_s=timeout_s, grace_s=0
+        )
+
+
+def measured(answer: Mapping[str, Any], outcome: Outcome, pos: int) -> Outcome:
+    """Return the outcome of a worker that has measured, with its launch.
+
+    Args:
+        answer: The worker's.
+        outcome: From `ask_worker`.
+        pos: As in `Launcher.run`.
+    """
+    launch = Launch(
+        start_ns=answer["start_ns"],
+        pos=pos,
+        number=answer.get("number", 1),
+        samples_ns=answer["samples_ns"] if "samples_ns" in answer else [answer["value"]],
+        cpu_ns=answer.get("cpu_ns", []),
+        nivcsw=answer.get("nivcsw", []),
+        load=answer["load"],
+    )
+    return msgspec.structs.replace(
+        outcome,
+        launch=launch,
+        thread_ns=answer.get("thread_ns", []),
+        canary_ns=answer["canary_ns"],
+        canary_of=answer.get("canary_of", ""),
+        steal_pct=answer["steal_pct"],
+        gpu=msgspec.convert(answer.get("gpu", []), list[GpuState]),
+        peak_rss_bytes=answer["peak_rss_bytes"],
+        primed=answer.get("primed", 0),
+    )
+
+
+def read_loaded(answer: Path) -> Loaded | None:
+    """Return what a process that called a benchmark has written down; None if it has not."""
+    try:
+        return msgspec.json.decode(answer.read_bytes(), type=Loaded)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def layout_bytes(number: int) -> int:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.asv.launch import Case, Launcher, Outcome, Request
+from rocattn_profiling.asv.launch import Case, Outcome, Request
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import append_line
 from rocattn_profiling.gate.noise_record import EarlierNoise
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocattn_profiling.gate.rule.policy import Policy
+    from rocattn_profiling.gate.sources import CaseLauncher
 
 SideName = Literal["base", "head"]
 SIDES: tuple[SideName, SideName] = ("base", "head")
@@ -188,7 +189,7 @@ class PairedSession:
 
     def __init__(
         self,
-        launchers: Mapping[SideName, Launcher],
+        launchers: Mapping[SideName, CaseLauncher],
         design: Design,
         store: LaunchStore,
         on_step: Callable[[Step], None],

@@ -35,6 +35,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         base_python, head_python: Pythons of existing environments, instead of revisions.
         python: The interpreter to build revisions with; "" for the running one.
         suite: A benchmark folder or an asv.conf.json, relative to the repository; "" for ``asv.conf.json``.
+        pytest: Tests of pytest-benchmark: folders, files or node ids, relative to the folder of the start.
+        commands: Commands that are timed as a whole, as a shell takes them.
+        requirements: What the tests or commands need beside the project: groups of its pyproject.toml, requirements
+            files, or packages; none for its usual groups.
         patterns: Regular expressions; a benchmark is measured if one finds its label.
         quick: Fewer looks, shorter launches, and only classes named ``Quick…`` where the suite has any.
         rounds: Most rounds; 0 for the usual.
@@ -53,6 +57,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     head_python: str = ""
     python: str = ""
     suite: str = ""
+    pytest: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
     quick: bool = False
     rounds: int = 0
@@ -77,6 +84,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if bool(self.base_python) != bool(self.head_python):
             missing = "--head-python" if self.base_python else "--base-python"
             raise OptionError(f"{missing} is missing: two existing environments are compared, one a side")
+        if self.requirements and self.base_python:
+            raise OptionError("--requirements says what to build with: existing environments have their own packages")
+        if self.requirements and not (self.pytest or self.commands):
+            raise OptionError("--requirements goes with --pytest or --command: an asv suite has those of its matrix")
+        if not all(text.strip() for text in (*self.pytest, *self.commands, *self.requirements)):
+            raise OptionError("--pytest, --command and --requirements each need a text")
         if self.no_noise and (self.noise_file or self.learn):
             raise OptionError("--no-noise leaves the record of noise alone: it goes with neither --noise nor --learn")
 
@@ -96,6 +109,15 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose a suite and how it is measured."""
     text = "benchmark folder or asv.conf.json (default: asv.conf.json)"
     parser.add_argument("--suite", default="", metavar="PATH", help=text)
+    text = "tests of pytest-benchmark instead: a folder, file or node id; may be repeated"
+    parser.add_argument("--pytest", action="append", default=[], metavar="PATH", help=text)
+    text = "a command to time as a whole, in each side's checkout; may be repeated"
+    parser.add_argument("--command", dest="commands", action="append", default=[], metavar="COMMAND", help=text)
+    text = (
+        "what these need: a group or extra of pyproject.toml, a requirements file, or a package (default: the groups \
+of tests and benchmarks); may be repeated"
+    )
+    parser.add_argument("--requirements", action="append", default=[], metavar="NAME", help=text)
     parser.add_argument("--repo", default="", metavar="DIR", help="repository, if not that of the current folder")
     text = "only benchmarks whose label it matches anywhere; may be repeated"
     parser.add_argument("--bench", action="append", default=[], metavar="REGEX", help=text)
@@ -147,6 +169,9 @@ def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
             raise CommandError(f"--bench {pattern!r} is no regular expression: {error}", USAGE) from error
     return {
         "suite": arguments.suite,
+        "pytest": tuple(arguments.pytest),
+        "commands": tuple(arguments.commands),
+        "requirements": tuple(arguments.requirements),
         "patterns": tuple(arguments.bench),
         "quick": arguments.quick,
         "rounds": arguments.rounds or 0,

@@ -49,16 +49,21 @@ def lost_modules(before: Suite | None, suites: Mapping[SideName, Suite], options
     offered = [case.label for case in before.cases(options.patterns)] if before else []
     for module, why in broken.items():
         # Both sides run head's files, so a file that the change broke fails on both though base's version worked.
-        lost = module not in suites["base"].broken or any(label.startswith(f"{module}.") for label in offered)
+        lost = module not in suites["base"].broken or any(_is_of(label, module) for label in offered)
         status: verdict.Status = "failed" if lost else "broken"
         entries.append(Entry(label=module, name=module, status=status, reason=f"cannot be imported: {why}"))
     known = {case.label for case in suites["head"].cases()}
     for case in suites["base"].cases(options.patterns):
         # Benchmarks of a module that head cannot import are covered by the module's entry.
-        if case.label not in known and not any(case.label.startswith(f"{module}.") for module in broken):
+        if case.label not in known and not any(_is_of(case.label, module) for module in broken):
             reason = "base offers it and head does not, from the same benchmark files"
             entries.append(Entry(label=case.label, name=case.benchmark.name, status="missing", reason=reason))
     return entries
+
+
+def _is_of(name: str, module: str) -> bool:
+    """Whether a benchmark is of a module: asv joins them by a dot, pytest by colons."""
+    return name.startswith((f"{module}.", f"{module}::"))
 
 
 def removed(before: Suite | None, suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:
@@ -68,7 +73,7 @@ def removed(before: Suite | None, suites: Mapping[SideName, Suite], options: Opt
     # Benchmarks that base still discovers in head's files are missing on head (`lost_modules`), not removed.
     known = {benchmark.name for suite in suites.values() for benchmark in suite.benchmarks}
     lost = {case.benchmark.name for case in before.cases(options.patterns)} - known
-    lost = {name for name in lost if not any(name.startswith(f"{module}.") for module in suites["head"].broken)}
+    lost = {name for name in lost if not any(_is_of(name, module) for module in suites["head"].broken)}
     return [Entry(label=n, name=n, status="removed", reason="head's suite no longer has it") for n in sorted(lost)]
 
 

@@ -63,7 +63,7 @@ ADVICE = {
 
 def applies(context: Context) -> bool:
     """Whether the gated project is rocattn; of existing environments, by the folder that the suite is in."""
-    trees = context.trees.values() or [context.launchers["head"].suite.parent]
+    trees = context.trees.values() or [path.parent for path in context.launchers["head"].shared[:1]]
     return any(_has_plans(tree) for tree in trees)
 
 

@@ -14,27 +14,28 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.asv.launch import Launcher
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate import thresholds, waivers
 from rocattn_profiling.gate.explain.files import FileChange, changed_files
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.sources import check_installed, choose_sources
 from rocattn_profiling.gate.thresholds import ThresholdTable
 from rocattn_profiling.gate.verdict import SideFacts
 from rocattn_profiling.gate.waivers import WaiverTable
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions import git as revisions
-from rocattn_profiling.revisions.asv_config import SuiteError, read_config
+from rocattn_profiling.revisions.asv_config import SuiteError
 from rocattn_profiling.revisions.environments import Environment
-from rocattn_profiling.revisions.interpreters import find_interpreter, folder_digest
+from rocattn_profiling.revisions.interpreters import find_interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Suite
     from rocattn_profiling.gate.measure import SideName
-    from rocattn_profiling.revisions.asv_config import Config, Recipe
+    from rocattn_profiling.gate.sources import CaseLauncher
+    from rocattn_profiling.revisions.asv_config import Recipe
     from rocattn_profiling.revisions.git import Revision
 
 
@@ -46,7 +47,7 @@ class Context:
         options: What the run was asked for.
         repo: The repository's top folder; for existing environments, the benchmark folder.
         out: Where results go.
-        suite: The benchmark folder, relative to the repository.
+        suite: The benchmark folder, relative to the repository; or the first folder of tests; "" for commands alone.
         trees, revisions: Checkout and revision of each side; empty for existing environments.
         launchers: Start processes in each side's environment.
         facts: What the verdict records about each side.
@@ -66,7 +67,7 @@ class Context:
     suite: str = ""
     trees: Mapping[SideName, Path] = field(default_factory=dict)
     revisions: Mapping[SideName, Revision] = field(default_factory=dict)
-    launchers: Mapping[SideName, Launcher]
+    launchers: Mapping[SideName, CaseLauncher]
     facts: Mapping[SideName, SideFacts] = field(default_factory=dict)
     differing: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     identity: Sequence[str] = ()
@@ -142,8 +143,9 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         revisions.checkout(repo, chosen["head"], work) as head_tree,
         revisions.checkout(repo, chosen["base"], work) as base_tree,
     ):
-        config = read_config(head_tree, suite)
-        recipe = config.recipe
+        tests = tuple(_test_in(repo, start, test) for test in options.pytest)
+        sources = choose_sources(head_tree, suite, tests, options)
+        config, recipe = sources.config, sources.config.recipe
         if options.python:
             python, facts = find_interpreter(options.python, "--python")
             recipe = msgspec.structs.replace(recipe, python=(python, facts.python_version))
@@ -154,24 +156,25 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
 
         def list_base() -> Suite | None:
             try:
-                old = read_config(base_tree, suite)
-                folder, scratch = base_tree / old.benchmark_dir, base_tree.parent / "list"
-                if old == config and _same_files(folder, head_tree / config.benchmark_dir):
+                old = choose_sources(base_tree, suite, tests, options)
+                both = zip(old.shared(base_tree), sources.shared(head_tree), strict=True)
+                if old == sources and all(_same_files(*paths) for paths in both):
                     return None
-                return Launcher(built["base"].python, folder, scratch, old.environment).discover()
+                return old.listing(built["base"], base_tree, base_tree.parent / "list").discover()
             except SuiteError:
                 return None  # base has no suite that can be listed, so nothing was removed from it
 
         # A suite outside the repository is not part of any revision.
-        outside = [folder_digest(Path(config.benchmark_dir))] if Path(config.benchmark_dir).is_absolute() else []
+        outside = sources.digests(head_tree) if Path(config.benchmark_dir).is_absolute() else []
+        trees: dict[SideName, Path] = {"base": base_tree, "head": head_tree}
         context = Context(
             options=options,
             repo=repo,
             out=out,
-            suite=config.benchmark_dir,
-            trees={"base": base_tree, "head": head_tree},
+            suite=sources.folder,
+            trees=trees,
             revisions=chosen,
-            launchers=_launchers(built, head_tree / config.benchmark_dir, head_tree.parent, config),
+            launchers=sources.launchers(built, trees, head_tree.parent),
             facts={side: _facts(built[side], revision) for side, revision in chosen.items()},
             differing=environments.differences(built["base"], built["head"]),
             identity=[*(chosen[side].sha for side in SIDES), *(built[side].folder for side in SIDES), *outside],
@@ -188,7 +191,9 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
 
 
 def _same_files(folder: Path, other: Path) -> bool:
-    """Whether two folders hold the same files with the same contents."""
+    """Whether two folders hold the same files with the same contents, or two files are the same."""
+    if not folder.is_dir():
+        return other.is_file() and folder.read_bytes() == other.read_bytes()
     names = [{path.relative_to(top) for path in top.rglob("*") if path.is_file()} for top in (folder, other)]
     return names[0] == names[1] and all((folder / n).read_bytes() == (other / n).read_bytes() for n in names[0])
 
@@ -203,6 +208,19 @@ def _suite_in(repo: Path, start: Path, suite: str) -> str | None:
             inside = path.is_relative_to(repo.resolve())
             return path.relative_to(repo.resolve()).as_posix() if inside else str(path)
     return suite  # it may exist in the revision alone
+
+
+def _test_in(repo: Path, start: Path, test: str) -> str:
+    """Return what ``--pytest`` names with its path relative to the repository.
+
+    Raises:
+        SuiteError: When it is outside of the repository.
+    """
+    path, colons, name = test.partition("::")
+    inside = _suite_in(repo, start, path) or "."
+    if Path(inside).is_absolute():
+        raise SuiteError(f"--pytest {path} is outside of the repository: its tests belong to no revision")
+    return f"{inside}{colons}{name}"
 
 
 def _build(
@@ -222,9 +240,10 @@ def _build(
 
 @contextlib.contextmanager
 def _existing(start: Path, out: Path, options: Options, say: Callable[[str], None]) -> Iterator[Context]:
-    config = read_config(start.absolute(), options.suite or None)
-    suite = start.absolute() / config.benchmark_dir
-    settings = _settings(suite)
+    tree = start.absolute()
+    sources = choose_sources(tree, options.suite or None, options.pytest, options)
+    config, (shared, *_) = sources.config, [*sources.shared(tree), tree / "."]
+    settings = _settings(shared)
     accepted, limits = waivers.load(settings), thresholds.load(settings)
     existing: dict[SideName, Environment] = {}
     digests = []
@@ -235,17 +254,18 @@ def _existing(start: Path, out: Path, options: Options, say: Callable[[str], Non
             python=path, folder="", offline=False, packages=facts.packages, python_version=facts.python_version
         )
         digests.append(facts.digest())
+    check_installed(tree, sources, existing)
     with revisions.own_folder(out / "work") as folder:
         context = Context(
             options=options,
-            repo=suite,
+            repo=shared,
             out=out,
-            suite=config.benchmark_dir,
-            launchers=_launchers(existing, suite, folder, config),
+            suite=sources.folder,
+            launchers=sources.launchers(existing, dict.fromkeys(SIDES, tree), folder),
             facts={side: _facts(existing[side], None) for side in SIDES},
             differing=environments.differences(existing["base"], existing["head"]),
-            identity=[*(existing[side].python for side in SIDES), *digests, folder_digest(suite)],
-            results=start.absolute() / config.results_dir,
+            identity=[*(existing[side].python for side in SIDES), *digests, *sources.digests(tree)],
+            results=tree / config.results_dir,
             waivers=accepted,
             thresholds=limits,
             say=say,
@@ -272,19 +292,11 @@ def _command(start: Path, options: Options, chosen: Mapping[SideName, Revision])
         words += ["--base-python", options.base_python, "--head-python", options.head_python]
     for option, value in (("--python", options.python), ("--suite", options.suite)):
         words += [option, value] if value else []
+    listed = (("--pytest", options.pytest), ("--command", options.commands), ("--requirements", options.requirements))
+    words += [word for option, values in listed for value in values for word in (option, value)]
     if options.tolerance != Options().tolerance:
         words += ["--tolerance", f"{100 * options.tolerance:g}"]
     return shlex.join(words)
-
-
-def _launchers(
-    sides: Mapping[SideName, Environment], suite: Path, scratch: Path, config: Config
-) -> dict[SideName, Launcher]:
-    """Return both sides' launchers on one benchmark folder, as asv has it."""
-    return {
-        side: Launcher(sides[side].python, suite, scratch / side, config.environment, config.timeout_s)
-        for side in SIDES
-    }
 
 
 def _facts(environment: Environment, revision: Revision | None) -> SideFacts:

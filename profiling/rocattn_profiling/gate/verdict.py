@@ -256,21 +256,12 @@ def entries_of(cases: Sequence[Case], session: SessionResult) -> list[Entry]:
     ]
 
 
-def _facts(case: Case) -> dict[str, str]:
-    benchmark, index = case.benchmark, case.param
-    values = []
-    for options in reversed(benchmark.params):
-        index, place = divmod(index or 0, len(options))
-        values.append(options[place])
-    return dict(zip(benchmark.param_names, reversed(values), strict=True))
-
-
 def _judged(case: Case, pair: Pair, decision: Decision, levels: tuple[float, float] | None) -> Entry:
     gated = not larger_is_better(case)
     return Entry(
         label=case.label,
         name=case.benchmark.name,
-        params=_facts(case),
+        params=case.parameters,
         unit=pair.a.unit,
         metric=case.benchmark.metric,
         status=decision.verdict if gated else "ungated",  # type: ignore[arg-type]  # the verdicts are a part of Status
@@ -306,7 +297,7 @@ def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:
     return Entry(
         label=case.label,
         name=case.benchmark.name,
-        params=_facts(case),
+        params=case.parameters,
         unit=case.benchmark.unit,
         metric=case.benchmark.metric,
         status=status,

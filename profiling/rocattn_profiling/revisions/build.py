@@ -112,7 +112,7 @@ class Build:
         elif self.offline:
             self._offline([] if locked else self.recipe.requirements)
         else:
-            self._online([] if locked else self.recipe.requirements)
+            self._online([*([] if locked else self.recipe.requirements), *self.recipe.tests])
         wheels = sorted(self.wheels.glob("*.whl"))
         name = wheels[0].name.split("-")[0] if wheels else self.recipe.project
         return read_facts(self._run([self.python, "-c", FACTS])), canonical(name)
@@ -161,7 +161,7 @@ class Build:
         else:
             self._make_venv()
             # Not those of Python's own venv, which are as old as that Python: builds may run without isolation.
-            self._install(["--upgrade", *_ASV_TOOLS, *self.recipe.requirements])
+            self._install(["--upgrade", *_ASV_TOOLS, *self.recipe.requirements, *self.recipe.tests])
         isolation = "--no-build-isolation " if self.offline else ""  # the isolated one is filled from an index
         build = [f"python -m pip wheel --no-deps {isolation}-w {{build_cache_dir}} {{build_dir}}"]
         install = ["in-dir={env_dir} python -m pip install {wheel_file} --force-reinstall"]

@@ -121,19 +121,19 @@ def _is_code(line: str, *, native: bool) -> bool:
 def changed_files(context: Context) -> dict[str, FileChange]:
     """Return the files that differ between both sides' trees, by path; empty without trees.
 
-    The benchmark folder is left out, because both sides run head's. A file that was only renamed counts as gone, which
+    Benchmarks are left out where both sides run head's. A file that was only renamed counts as gone, which
     it is for code that looks for it under its old name.
     """
     if any(side not in context.trees for side in SIDES):
         return {}
     base, head = (context.trees[side] for side in SIDES)
-    suite = context.launchers["head"].suite
-    inside = suite.relative_to(head.absolute()) if suite.is_relative_to(head.absolute()) else None
+    top = head.absolute()
+    shared = [path.relative_to(top) for path in context.launchers["head"].shared if path.is_relative_to(top)]
     changes, paths = {}, _diff(context)
     if paths is None:
         paths = {path: path for path in _files(base) | _files(head)}
     for path, old_path in sorted(paths.items()):
-        if inside is not None and Path(path).is_relative_to(inside):
+        if any(Path(path).is_relative_to(folder) for folder in shared):
             continue
         before, after = base / old_path, head / path
         if before.is_file() and after.is_file() and before.read_bytes() == after.read_bytes():

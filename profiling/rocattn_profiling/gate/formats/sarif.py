@@ -204,7 +204,7 @@ def _is_inside(path: str) -> bool:
 
 
 def _file_of(entry: Entry, suite: str) -> Location:
-    """Return the file of a benchmark by asv's naming (module.Class.function in the suite's folder), else the folder.
+    """Return the file of a benchmark by asv's or pytest's naming (a module, a node id), else the suite's folder.
 
     Code-scanning pages refuse a result without a location.
     """
@@ -212,6 +212,10 @@ def _file_of(entry: Entry, suite: str) -> Location:
     if suite.startswith("/") or ".." in folder:
         folder = folder[-1:]  # existing environments: the suite is somewhere else
     parts = entry.name.partition("(")[0].split(".")
+    if "::" in entry.name:
+        return Location(path=entry.name.partition("::")[0])
+    if " " in entry.name and (file := re.search(r"(?<!\S)\w[\w./-]*\.\w+(?!\S)", entry.name)):
+        return Location(path=file[0])  # a command's
     if entry.metric in EXACT or not all(part.isidentifier() for part in parts):
         return Location(path="/".join(folder) or "benchmarks")
     classes = len(parts) > 2 and parts[-2][:1].isupper()

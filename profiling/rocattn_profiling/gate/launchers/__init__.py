@@ -1,0 +1,1 @@
+"""Launchers of what is no asv suite: tests of pytest-benchmark, and commands."""

@@ -1,0 +1,153 @@
+"""The parent's side of pytest-benchmark's tests: list them, and run one once in a fresh pytest of a side."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rocattn_profiling.asv import worker
+from rocattn_profiling.asv.launch import (
+    LIST_TIMEOUT_S,
+    Benchmark,
+    Suite,
+    ask_worker,
+    launch_environment,
+    measured,
+    read_loaded,
+    round_variables,
+    run_logged,
+)
+from rocattn_profiling.base.process import StartError
+from rocattn_profiling.revisions.asv_config import SuiteError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rocattn_profiling.asv.launch import Case, Loaded, Outcome, Request
+
+TIMEOUT_S = 600.0  # of a test: pytest-benchmark has no limit of its own
+_FILES = ("pytest_worker.py", "sampling_plugin.py")
+_ROOTS = ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "setup.py")
+
+
+class PytestLauncher:
+    """Starts pytest in the environment of one side, in head's checkout.
+
+    Args:
+        python: The interpreter of the side's environment.
+        tree: The checkout, or the folder that the paths are in.
+        paths: Test folders, files or node ids (``tests/bench/test_x.py::test_y``), relative to the tree.
+        scratch: A folder for answers and logs; one for each side.
+        environment: As in `rocattn_profiling.asv.launch.Launcher`.
+        remedy: How the side gets a package that its environment lacks.
+    """
+
+    def __init__(
+        self,
+        python: str,
+        tree: Path,
+        paths: Sequence[str],
+        scratch: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        remedy: str = "install it there",
+    ) -> None:
+        self.python, self.scratch, self.remedy = python, scratch.absolute(), remedy
+        tree = tree.absolute()
+        self.named = [str(tree / path) for path in paths]
+        self.shared = tuple(Path(path.partition("::")[0]) for path in self.named)
+        self.root = _root_of(tree, self.shared)
+        self.environment = launch_environment(environment)
+        self._worker = _lay_out(self.scratch / "pytest")
+
+    def discover(self) -> Suite:
+        """List the tests that use the fixture ``benchmark`` in this environment.
+
+        Raises:
+            SuiteError: When the environment lacks pytest or pytest-benchmark, or pytest does not start.
+        """
+        answer, outcome = self._ask({"do": "list", "paths": self.named}, LIST_TIMEOUT_S)
+        if missing := answer.get("missing"):
+            names = " and ".join(missing)
+            raise SuiteError(f"{self.python} has no {names}, which --pytest needs: {self.remedy}")
+        if outcome.status != "ok":
+            raise SuiteError(f"pytest cannot list {' '.join(self._shown())}: {outcome.reason}")
+        return Suite(benchmarks=_benchmarks(answer["tests"]), broken=answer["broken"])
+
+    def run(
+        self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
+    ) -> Outcome:
+        """Measure a test once in a fresh process; as `rocattn_profiling.asv.launch.Launcher.run`."""
+        limits = {"limit_ns": round(TIMEOUT_S * 1e9), **msgspec.to_builtins(request)}
+        message = {"do": "run", "node": case.label, "paths": self.named}
+        end = time.monotonic() + within_s
+        answer, outcome = self._ask(message | limits, TIMEOUT_S, round_variables(seed, layout), end)
+        return outcome if outcome.status != "ok" else measured(answer, outcome, pos)
+
+    def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:  # noqa: ARG002
+        """Return a command that calls a test once, unmeasured, and ends as programs do."""
+        request: dict[str, Any] = {"do": "call", "node": label, "paths": self.named, "root": str(self.root)}
+        request["scratch"] = str(self.scratch)
+        request |= {"answer": str(answer)} if answer else {}
+        return self.python, str(self._worker), msgspec.json.encode(request).decode()
+
+    def loaded(self, name: str, label: str) -> Loaded | None:
+        """Call a test, unmeasured, and return the modules that its process has loaded, but for head's own tests."""
+        with tempfile.TemporaryDirectory(prefix="call-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
+            answer, log = Path(folder, "answer.json"), Path(folder, "log")
+            with contextlib.suppress(StartError):
+                run_logged(self.call_command(name, label, answer), self.environment, Path(folder), log, TIMEOUT_S)
+            return read_loaded(answer)
+
+    def _ask(
+        self,
+        message: dict[str, Any],
+        timeout_s: float,
+        variables: Mapping[str, str] | None = None,
+        end: float = math.inf,
+    ) -> tuple[dict[str, Any], Outcome]:
+        command, request = (self.python, str(self._worker)), message | {"root": str(self.root)}
+        environment = {**self.environment, **(variables or {})}
+        return ask_worker(command, request, environment, self.scratch, timeout_s, end=end)
+
+    def _shown(self) -> list[str]:
+        return [path.removeprefix(f"{self.root}/") for path in self.named]
+
+
+def _root_of(tree: Path, paths: Sequence[Path]) -> Path:
+    """Return the folder that pytest starts in: the nearest one above all paths that has a configuration."""
+    first, *others = [path if path.is_dir() else path.parent for path in paths]
+    above = [folder for folder in (first, *first.parents) if folder.is_relative_to(tree)]
+    common = [folder for folder in above if all(path.is_relative_to(folder) for path in others)]
+    return next((folder for folder in common if any((folder / name).is_file() for name in _ROOTS)), tree)
+
+
+def _lay_out(folder: Path) -> Path:
+    """Copy the worker with what it needs into a folder; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _FILES:
+        shutil.copyfile(Path(__file__).with_name(name), folder / name)
+    shutil.copyfile(worker.__file__, folder / "asv_worker.py")
+    return folder / _FILES[0]
+
+
+def _benchmarks(tests: Sequence[Mapping[str, Any]]) -> list[Benchmark]:
+    """Return a benchmark for each test function, with the parameters of its cases."""
+    functions: dict[str, dict[str, dict[str, str]]] = {}
+    for test in tests:
+        node, parameters = test["node"], test["params"]
+        name = node.partition("[")[0] if parameters else node
+        functions.setdefault(name, {})[node] = parameters
+    return [
+        Benchmark(
+            name=name, type="time", unit="seconds", version="", params=[], param_names=[], combinations=combinations
+        )
+        for name, combinations in functions.items()
+    ]

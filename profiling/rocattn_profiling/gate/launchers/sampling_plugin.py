@@ -1,0 +1,284 @@
+"""The gate's own plug-in of pytest, in the process of a test: which tests there are, and how one of them is sampled.
+
+pytest-benchmark measures and writes its ``--benchmark-json``. What no option of it can do is done at its fixture: the
+number of calls in a round is chosen once, in the first launch, and then given; rounds are few and of the gate's sample
+time; CPU time and context switches are read around each of them, and the fixed work is timed in between.
+
+Standalone: beside `pytest_worker`, in the environment of a side, with Python 3.10 or later and pytest-benchmark 3.4.1
+or later.
+"""
+
+import itertools
+import math
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+FIXTURES = {"benchmark", "benchmark_weave"}
+WARMUP_NS = 20_000_000
+BETWEEN_NS = 2_000_000  # of fixed work: rounds of a microsecond are not interrupted by it one by one
+MOST_SAMPLES = 12  # stored of one launch; a test with a thousand rounds of its own has them averaged in groups
+FEWEST, FEWEST_LONG, LONG_NS = 4, 2, 500_000_000
+# Options that a project may set for people, and that change or break a measurement of one test.
+QUIET: dict[str, Any] = {
+    "benchmark_disable": False, "benchmark_enable": True, "benchmark_skip": False, "benchmark_only": False,
+    "benchmark_save": None, "benchmark_autosave": None, "benchmark_compare": None, "benchmark_compare_fail": [],
+    "benchmark_histogram": [], "benchmark_cprofile": None, "benchmark_quiet": True,
+    "numprocesses": 0, "dist": "no", "tx": [],
+}  # fmt: skip
+
+
+class Listing:
+    """Collects the tests that use the fixture, and the files that cannot be collected.
+
+    Args:
+        installed: The finder that must be asked before pytest's own.
+    """
+
+    def __init__(self, installed: Any) -> None:
+        self.installed = installed
+        self.tests: list[dict[str, Any]] = []
+        self.broken: dict[str, str] = {}
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_load_initial_conftests(self, early_config: Any) -> Iterator[None]:
+        """Go first on the way to modules, and leave coverage out: its tracing costs more than what it traces."""
+        known = early_config.known_args_namespace
+        if hasattr(known, "no_cov"):
+            known.no_cov, known.cov_source = True, []
+        sys.meta_path[:] = [self.installed, *(finder for finder in sys.meta_path if finder is not self.installed)]
+        yield
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_cmdline_main(self, config: Any) -> Iterator[None]:
+        """Set options before anything reads them."""
+        for name, value in QUIET.items():
+            if hasattr(config.option, name):
+                setattr(config.option, name, value)
+        if getattr(config.option, "randomly_seed", None) == "default":
+            config.option.randomly_seed = int(os.environ.get("PYTHONHASHSEED", "0"))  # equal on both sides of a round
+        yield
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """Keep why a file cannot be collected."""
+        if report.failed:
+            lines = [line[1:].strip() for line in str(report.longrepr).splitlines() if line.startswith("E ")]
+            text = next((line for line in reversed(lines) if line), "") or str(report.longrepr).strip().splitlines()[-1]
+            self.broken[report.nodeid or "the tests"] = text
+
+    def pytest_collection_finish(self, session: Any) -> None:
+        """List what is left after the project's own selection."""
+        for item in session.items:
+            if FIXTURES & set(getattr(item, "fixturenames", ())):
+                self.tests.append({"node": item.nodeid, "params": parameters(item)})
+
+    def pytest_benchmark_generate_machine_info(self) -> dict[str, Any]:
+        """Leave the machine out: asking for it takes a second, and the verdict has it."""
+        return {}
+
+    def pytest_benchmark_generate_commit_info(self) -> dict[str, Any]:
+        """Leave the commit out: the verdict has both."""
+        return {}
+
+
+def parameters(item: Any) -> dict[str, str]:
+    """Return the parameters of a test as texts: values where they are short and plain, else the test's own id."""
+    spec = getattr(item, "callspec", None)
+    if spec is None:
+        return {}
+    texts = {}
+    for name, value in spec.params.items():
+        text = repr(value) if isinstance(value, str | bytes | int | float | complex | bool | None) else ""
+        text = text or str(getattr(value, "__qualname__", ""))
+        texts[name] = text if 0 < len(text) <= 60 else spec.id
+    return texts
+
+
+class Call(Listing):
+    """Calls what a test times once, without timing it."""
+
+    passed = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: Any) -> None:
+        """Disable pytest-benchmark, which then calls and does not measure."""
+        config.option.benchmark_disable, config.option.benchmark_enable = True, False
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Remember whether the test itself passed."""
+        self.passed = self.passed or (report.when == "call" and report.passed)
+
+
+class Sampling(Listing):
+    """Samples one test.
+
+    Attributes:
+        ending: The answer of a test that did not pass: skipped or failed.
+        ran: Whether a test came to its end.
+
+    Args:
+        installed: As in `Listing`.
+        kit: ``asv_worker``, for the fixed work and what is read off the system.
+        request: ``number`` and ``count`` of the samples; 0 to choose them for ``sample_ns`` and ``budget_ns``.
+    """
+
+    def __init__(self, installed: Any, kit: Any, request: dict[str, Any]) -> None:
+        super().__init__(installed)
+        self.kit, self.request = kit, request
+        self.ending: dict[str, Any] | None = None
+        self.ran = False
+        self.fixture: Any = None
+        self.rows: list[tuple[int, int, int, int]] = []
+        self.canaries: list[int] = []
+        self.started = self.before = 0
+        self.ticks: list[int] = []
+        self.load = 0.0
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        """Take hold of the fixture where it is made: other fixtures may use it before the test does."""
+        outcome: Any = yield
+        if fixturedef.argname in FIXTURES and outcome.excinfo is None:
+            self.watch(outcome.get_result())
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> Iterator[None]:  # noqa: ARG002
+        """Remember how the test ended."""
+        outcome: Any = yield
+        report = outcome.get_result()
+        self.ran = self.ran or report.when == "call"
+        if report.skipped:
+            expected = getattr(report, "wasxfail", None)
+            text = f"expected to fail: {expected}".rstrip(": ") if expected is not None else str(call.excinfo.value)
+            self.ending = {"status": "skipped", "reason": text.strip() or "skipped"}
+        elif report.failed and self.ending is None:
+            error = call.excinfo.value if call.excinfo is not None else AssertionError(str(report.longrepr))
+            self.ending = self.kit.failure(error)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """A file that cannot be collected, or is skipped as a whole, is its tests' own ending."""
+        super().pytest_collectreport(report)
+        if report.failed:
+            text = str(report.longrepr)
+            self.ending = {"status": "failed", "reason": self.broken[report.nodeid or "the tests"], "traceback": text}
+        elif report.skipped:
+            self.ending = {"status": "skipped", "reason": str(report.longrepr[-1]).removeprefix("Skipped: ")}
+
+    def watch(self, fixture: Any) -> None:
+        """Put the gate's sampling into the fixture."""
+        self.fixture = fixture
+        self.canaries = [self.kit.canary_ns() for _ in range(4)]
+        self.load, self.ticks, self.started = os.getloadavg()[0], self.kit.cpu_ticks(), time.time_ns()
+        make = fixture._make_runner  # noqa: SLF001 - see the module's docstring
+
+        def make_runner(*words: Any) -> Callable[..., Any]:
+            run = make(*words)
+
+            def watched(*rest: Any) -> Any:
+                if time.perf_counter_ns() - self.before > BETWEEN_NS and self.has_wall_clock:
+                    self.canaries.append(self.kit.canary_ns())
+                    self.before = time.perf_counter_ns()
+                switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+                process, thread, wall = time.process_time_ns(), time.thread_time_ns(), time.perf_counter_ns()
+                result = run(*rest)
+                wall = time.perf_counter_ns() - wall
+                thread, process = time.thread_time_ns() - thread, time.process_time_ns() - process
+                switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches
+                self.rows.append((wall, process, thread, switches))
+                return result
+
+            return watched
+
+        fixture._make_runner = make_runner  # noqa: SLF001
+        fixture._calibrate_timer = self.calibrate  # noqa: SLF001
+        fixture._precision = None  # noqa: SLF001 - 5.3's end of rounds by precision: the gate has its own
+
+    @property
+    def has_wall_clock(self) -> bool:
+        """Whether the test is timed by the wall clock, and not by a timer of its own."""
+        return self.fixture._timer in {time.perf_counter, time.time}  # noqa: SLF001
+
+    def calibrate(self, run: Callable[[range], Any]) -> tuple[float, int, range]:
+        """Warm up and choose calls and rounds, in the place of the fixture's own calibration.
+
+        Args:
+            run: Makes a round of calls.
+
+        Returns:
+            The seconds of a round, the calls in it, and these as a range.
+        """
+        best = self.warm_up(run)
+        number, count = self.request.get("number") or 0, self.request.get("count") or 0
+        if not number:
+            number = max(1, math.ceil(self.request["sample_ns"] / best))
+            if number > 1:
+                number = math.ceil(
+                    self.request["sample_ns"] / min(self.wall_ns(run, number) / number for _ in range(2))
+                )
+        if not count:
+            cost = max(best * number, 1)
+            fewest = FEWEST if cost < LONG_NS else FEWEST_LONG
+            most = self.request["limit_ns"] // 2 // cost - 1
+            count = max(1, min(most, max(fewest, min(MOST_SAMPLES, self.request["budget_ns"] // cost))))
+        self.fixture._min_rounds, self.fixture._max_time = int(count), 0.0  # noqa: SLF001
+        return best * number / 1e9, number, range(number)
+
+    def warm_up(self, run: Callable[[range], Any]) -> int:
+        """Call for a while, at least once; return the shortest wall time of one call in ns."""
+        best, end = self.wall_ns(run, 1), time.perf_counter_ns() + WARMUP_NS
+        while time.perf_counter_ns() < end:
+            best = min(best, self.wall_ns(run, 1))
+        return best
+
+    def wall_ns(self, run: Callable[[range], Any], number: int) -> int:
+        """Return the wall time of a round, at least 1 ns."""
+        started = time.perf_counter_ns()
+        run(range(number))
+        return max(time.perf_counter_ns() - started, 1)
+
+    def answer(self, data: list[float], number: int) -> dict[str, Any]:
+        """Return the samples in ns with what was watched beside them.
+
+        Args:
+            data: Seconds of a call in each round, as pytest-benchmark wrote them.
+            number: Calls in a round.
+        """
+        self.canaries += [self.kit.canary_ns() for _ in range(4)]
+        rows = self.rows[-len(data) :]
+        # The rounds are the last ones that ran; a round that was timed longer than it took would be another one.
+        fits = len(rows) == len(data) and all(
+            row[0] >= 0.99e9 * value * number for row, value in zip(rows, data, strict=True)
+        )
+        groups = list(grouped(range(len(data)), MOST_SAMPLES))
+        answer: dict[str, Any] = {
+            "number": number,
+            "samples_ns": [1e9 * mean([data[at] for at in group]) for group in groups],
+            "canary_ns": self.kit.low_end(self.canaries) if self.has_wall_clock else 0,
+            "canary_of": sys.version,
+            "start_ns": self.started,
+            "load": self.load,
+            "steal_pct": self.kit.steal_pct(self.ticks, self.kit.cpu_ticks()),
+            "peak_rss_bytes": self.kit.peak_rss_bytes(),
+        }
+        if fits and self.has_wall_clock:
+            answer["cpu_ns"] = [mean([rows[at][1] for at in group]) / number for group in groups]
+            answer["thread_ns"] = [mean([rows[at][2] for at in group]) / number for group in groups]
+            answer["nivcsw"] = [sum(rows[at][3] for at in group) for group in groups]
+        return answer
+
+
+def grouped(indices: range, most: int) -> Iterator[range]:
+    """Cut a range into at most so many parts of nearly one length."""
+    cuts = [len(indices) * part // min(most, len(indices)) for part in range(min(most, len(indices)) + 1)]
+    for start, end in itertools.pairwise(cuts):
+        yield indices[start:end]
+
+
+def mean(values: list[Any]) -> float:
+    """Return the mean of numbers."""
+    return float(sum(values) / len(values))

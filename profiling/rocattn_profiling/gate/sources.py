@@ -1,0 +1,230 @@
+"""What a run measures: an asv suite, tests of pytest-benchmark, commands, or several of these, each by its launcher."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from rocattn_profiling.asv.launch import Launcher, Suite
+from rocattn_profiling.gate.launchers.command_launch import CommandLauncher
+from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
+from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.revisions.asv_config import Config, Recipe, SuiteError, read_config, usual_files
+from rocattn_profiling.revisions.interpreters import folder_digest
+from rocattn_profiling.revisions.requirements import Groups, wanted_by_tests
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.asv.launch import Case, Loaded, Outcome, Request
+    from rocattn_profiling.gate.measure import SideName
+    from rocattn_profiling.gate.options import Options
+    from rocattn_profiling.revisions.environments import Environment
+
+_NEEDED = ["pytest", "pytest-benchmark"]
+_PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
+
+
+class CaseLauncher(Protocol):
+    """Starts the processes of one side: `rocattn_profiling.asv.launch.Launcher` does for asv's suites."""
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the side's environment."""
+
+    @property
+    def scratch(self) -> Path:
+        """A folder of the side's for working files."""
+
+    @property
+    def shared(self) -> tuple[Path, ...]:
+        """The files and folders that both sides take from head, and that no change can be in."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables of a launch."""
+
+    def discover(self) -> Suite:
+        """List the benchmarks in this environment.
+
+        Raises:
+            SuiteError: When they cannot be listed at all.
+        """
+
+    def run(
+        self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
+    ) -> Outcome:
+        """Measure a case once in a fresh process; never raises for a benchmark's failure.
+
+        Raises:
+            OutOfTimeError: When ``within_s`` ended first.
+        """
+
+    def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:
+        """Return a command that calls a benchmark, unmeasured, and ends as programs do."""
+
+    def loaded(self, name: str, label: str) -> Loaded | None:
+        """Call a benchmark, unmeasured, and return the modules that it loads; None if it does not run."""
+
+
+class CombinedLauncher:
+    """Several launchers of one side as one.
+
+    Args:
+        launchers: At least one.
+        places: Name of a benchmark -> its launcher's place among them. One for both sides: head's cases are tried on
+            base even where base does not list them.
+    """
+
+    def __init__(self, launchers: Sequence[CaseLauncher], places: dict[str, int]) -> None:
+        self._launchers, self._places = launchers, places
+        self.python, self.scratch = launchers[0].python, launchers[0].scratch
+        self.shared = tuple(path for launcher in launchers for path in launcher.shared)
+        self.environment = launchers[-1].environment
+
+    def discover(self) -> Suite:
+        """List the benchmarks of all of them."""
+        suites = [launcher.discover() for launcher in self._launchers]
+        for place, suite in enumerate(suites):
+            self._places.update({benchmark.name: place for benchmark in suite.benchmarks})
+        return Suite(
+            benchmarks=[benchmark for suite in suites for benchmark in suite.benchmarks],
+            broken={name: why for suite in suites for name, why in suite.broken.items()},
+        )
+
+    def run(
+        self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
+    ) -> Outcome:
+        """Measure a case by the launcher that it is of."""
+        return self._launcher(case.benchmark.name).run(
+            case, request, pos=pos, seed=seed, layout=layout, within_s=within_s
+        )
+
+    def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:
+        """Return the command of the launcher that the benchmark is of."""
+        return self._launcher(name).call_command(name, label, answer)
+
+    def loaded(self, name: str, label: str) -> Loaded | None:
+        """Return what a benchmark loads, by the launcher that it is of."""
+        return self._launcher(name).loaded(name, label)
+
+    def _launcher(self, name: str) -> CaseLauncher:
+        return self._launchers[self._places[name]]
+
+
+class Sources(msgspec.Struct, frozen=True, kw_only=True):
+    """The sources of a run, and how the project is built for them.
+
+    Attributes:
+        config: Of asv, or the usual one of a project that has none.
+        suite: Whether the asv suite is measured.
+        tests: Test folders, files and node ids, relative to the tree.
+        commands: As a shell takes them.
+    """
+
+    config: Config
+    suite: bool = True
+    tests: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """The suite's folder, or else the first that tests were named of; "" for commands alone."""
+        return self.config.benchmark_dir if self.suite else next((test.partition("::")[0] for test in self.tests), "")
+
+    def launchers(
+        self, sides: Mapping[SideName, Environment], trees: Mapping[SideName, Path], scratch: Path
+    ) -> dict[SideName, CaseLauncher]:
+        """Return both sides' launchers: suite and tests are head's, and commands run in a side's own tree.
+
+        Args:
+            sides: The environments.
+            trees: The checkouts; for existing environments, twice the folder that paths are relative to.
+            scratch: A folder for working files.
+        """
+        places: dict[str, int] = {}
+        return {side: self._launcher(sides[side], trees["head"], trees[side], scratch / side, places) for side in SIDES}
+
+    def listing(self, side: Environment, tree: Path, scratch: Path) -> CaseLauncher:
+        """Return a launcher that lists a side's own suite and tests, of its own tree."""
+        return self._launcher(side, tree, tree, scratch, {})
+
+    def _launcher(
+        self, side: Environment, suite_tree: Path, own_tree: Path, scratch: Path, places: dict[str, int]
+    ) -> CaseLauncher:
+        config, python = self.config, side.python
+        launchers: list[CaseLauncher] = []
+        if self.suite:
+            folder = suite_tree / config.benchmark_dir
+            launchers.append(Launcher(python, folder, scratch, config.environment, config.timeout_s))
+        if self.tests:
+            remedy = "no package index is used: install it beside rocattn" if side.offline else "install it there"
+            tests = PytestLauncher(python, suite_tree, self.tests, scratch, config.environment, remedy=remedy)
+            launchers.append(tests)
+        if self.commands:
+            launchers.append(CommandLauncher(python, own_tree, self.commands, scratch, config.environment))
+        return launchers[0] if len(launchers) == 1 else CombinedLauncher(launchers, places)
+
+    def shared(self, tree: Path) -> list[Path]:
+        """Return the folders and files that both sides share, in a tree."""
+        suite = [tree / self.config.benchmark_dir] if self.suite else []
+        return [*suite, *(tree / test.partition("::")[0] for test in self.tests)]
+
+    def digests(self, tree: Path) -> list[str]:
+        """Return what identifies the files of a run that has no revision: of suite, tests, and files in commands."""
+        words = [tree / word for command in self.commands for word in command.split()]
+        paths = [*self.shared(tree), *(path for path in words if path.is_file())]
+        return [folder_digest(path) if path.is_dir() else str(path.stat().st_mtime_ns) for path in paths]
+
+
+def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], options: Options) -> Sources:
+    """Return what to measure: the asv suite, unless only something else was named.
+
+    Args:
+        tree: Head's checkout, or the folder that paths are relative to.
+        suite: As in `read_config`.
+        tests: What ``--pytest`` named, relative to the tree.
+        options: For the commands and the requirements.
+
+    Raises:
+        SuiteError: When something that was named is not there.
+    """
+    only = bool(tests or options.commands) and suite is None
+    config = read_config(tree, suite) if not only or usual_files(tree) else _usual(tree, tests)
+    for test in tests:
+        path = tree / test.partition("::")[0]
+        if not path.exists():
+            raise SuiteError(f"--pytest {test}: head has no {test.partition('::')[0]}")
+    if (tests or options.requirements) and not options.base_python:
+        wanted = wanted_by_tests(tree, tree / config.recipe.subdir, options.requirements)
+        recipe = msgspec.structs.replace(config.recipe, tests=[*(_NEEDED if tests else []), *wanted])
+        config = msgspec.structs.replace(config, recipe=recipe)
+    return Sources(config=config, suite=not only, tests=tests, commands=options.commands)
+
+
+def _usual(tree: Path, tests: tuple[str, ...]) -> Config:
+    """Return the configuration of a project without one: that at the top of the tree, else the nearest to the tests."""
+    folders = [tree, *(folder for test in tests[:1] for folder in (tree / test.partition("::")[0]).parents)]
+    projects = [
+        folder
+        for folder in folders
+        if folder.is_relative_to(tree) and any((folder / name).is_file() for name in _PROJECT_FILES)
+    ]
+    subdir = projects[0].relative_to(tree).as_posix() if projects else ""
+    return Config(benchmark_dir="", recipe=Recipe(subdir="" if subdir == "." else subdir))
+
+
+def check_installed(tree: Path, sources: Sources, sides: Mapping[SideName, Environment]) -> None:
+    """Refuse environments without the project whose tests are run: both sides would import the tests' own checkout.
+
+    Raises:
+        SuiteError: Names the environment, and the package that it lacks.
+    """
+    project = Groups(tree / sources.config.recipe.subdir).project if sources.tests else ""
+    for side, environment in sides.items():
+        if project and project not in environment.packages:
+            text = f"{environment.python} has no {project}: install that side's {project} there"
+            raise SuiteError(f"{text}, or {side} would be measured with the code beside the tests")

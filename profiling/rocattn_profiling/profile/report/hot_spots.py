@@ -51,7 +51,7 @@ LINES = 15
 """Lines of a kernel, and instructions of a line, that a page shows."""
 ON_TERMINAL = 2
 """Kernels whose hot spots the terminal shows."""
-_LINES_ON_TERMINAL, _PLACE = 5, 30
+_LINES_ON_TERMINAL, _PLACE, _NAME = 5, 24, 24
 _FRAMES = " -> "  # rocprofiler-sdk's separator of a line and the lines that it is inlined into
 _LINE = re.compile(r"(.+):([1-9]\d*)$")
 _TOOLKIT = re.compile(r"/opt/rocm|/usr/include/|/amd_detail/|__clang_hip|/lib/clang/")
@@ -413,12 +413,17 @@ def _next(spots: HotSpots, kernel: KernelProfile | None, device: Device | None) 
     return f"rocattn profile --metrics {groups} -- COMMAND" if groups and not known else ""
 
 
-def headline(spots: HotSpots) -> str:
-    """Return what the numbers are of: kernel, method, samples, launches, and how many issued."""
-    unknown = "kernels that no file names (add --kernel-trace)"
-    who = f"kernel {spots.number}" if spots.number else terminal(shorten(spots.kernel)) or unknown
+def headline(spots: HotSpots, most: int = 90) -> str:
+    """Return what the numbers are of: kernel, method, samples, launches, and how many issued.
+
+    Args:
+        spots: The hot spots.
+        most: Characters of the name of a kernel that has no number.
+    """
+    unknown = "unnamed kernels (add --kernel-trace)"
+    who = f"kernel {spots.number}" if spots.number else terminal(shorten(spots.kernel, most)) or unknown
     how = {HOST_TRAP: "host-trap samples", THREAD_TRACE: "thread trace"}.get(spots.method, "stochastic samples")
-    facts = [f"{spots.total:,} {spots.unit}" if spots.method == THREAD_TRACE else f"{spots.total:,}"]
+    facts = [f"{spots.total:,} cycles" if spots.method == THREAD_TRACE else f"{spots.total:,}"]
     if spots.launches:
         facts.append(f"{spots.launches:,} launch{'es' if spots.launches > 1 else ''}")
     if "issued" in spots.causes:
@@ -445,13 +450,19 @@ def terminal_lines(spots: Sequence[HotSpots], not_hot: str) -> list[str]:
     """
     shown = []
     for each in spots[:ON_TERMINAL]:
-        shown.append(headline(each))
+        shown.append(headline(each, _NAME))
         lines = [] if each.few else each.lines[:_LINES_ON_TERMINAL]
         width = min(max((len(line.place) for line in lines), default=0), _PLACE)
+        if lines:
+            note = "" if each.no_cycles else " (cycles: to issue it)"
+            shown.append(f"   share  {'line':{width}}  {'' if each.no_cycles else 'cycles  '}what the waves do{note}")
         for line in lines:
             place = terminal(line.place)
             place = place if len(place) <= width else f"…{place[1 - width :]}"
-            shown.append(f"  {each.share(line.count):4.1f} %  {place:{width}}  {summary(each, line)}".rstrip())
+            cycles = "" if each.no_cycles else f"{_cycles(line):>6}  "
+            shown.append(
+                f"  {each.share(line.count):4.1f} %  {place:{width}}  {cycles}{_wait(each, line.causes)}".rstrip()
+            )
         if each.finding and each.number is None:  # else it is among the kernel's findings
             shown.append(f"  {terminal(each.finding.sentence)}")
         if each.few:
@@ -463,9 +474,15 @@ def terminal_lines(spots: Sequence[HotSpots], not_hot: str) -> list[str]:
 
 def summary(spots: HotSpots, line: HotLine) -> str:
     """Return what the waves mostly wait for at a line, in percent of all samples, and its static cost."""
-    more = "" if all(each.address for each in line.instructions) else " or more"  # equal instructions are one then
-    cost = "" if line.cycles is None else f"{line.cycles:g} cycles{more} to issue"
+    cost = "" if line.cycles is None else f"{_cycles(line)} cycles to issue"
     return "; ".join(filter(None, (_wait(spots, line.causes), cost)))
+
+
+def _cycles(line: HotLine) -> str:
+    if line.cycles is None:
+        return "-"
+    # Without addresses equal instructions of a line are one.
+    return f"{'' if all(each.address for each in line.instructions) else '≥ '}{line.cycles:g}"
 
 
 def about(spots: HotSpots, instruction: HotInstruction) -> str:
@@ -481,7 +498,8 @@ def about(spots: HotSpots, instruction: HotInstruction) -> str:
 
 
 def _wait(spots: HotSpots, causes: Mapping[str, int]) -> str:
-    key = next((key for key in causes if key not in {"issued", "sampled"}), "")
+    waits = (key for key in causes if key not in {"issued", "sampled"})
+    key = next(waits, "issued" if "issued" in causes else "")
     share = spots.share(causes.get(key, 0))
     return f"{share:.{0 if share >= 1 else 1}f} % {CAUSES[key].says}" if key else ""
 

@@ -23,7 +23,7 @@ def test_a_finding_has_the_counters_that_prove_it():
     assert first.counters["SQ_LDS_IDX_ACTIVE"] == BMM2["SQ_LDS_IDX_ACTIVE"]
     assert first.counters["SQ_LDS_UNALIGNED_STALL"] == BMM2["SQ_LDS_UNALIGNED_STALL"]
     assert "SQ_LDS_IDX_ACTIVE 18.9 M" in first.proof
-    assert first.command == "rocattn kernels audit FILE --lines"
+    assert first.command == "rocattn profile --pc-sampling -- COMMAND"
 
 
 def test_findings_of_one_rule_are_one_group():

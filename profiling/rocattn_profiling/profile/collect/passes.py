@@ -31,7 +31,7 @@ TIMING, SAMPLING = "timing", "pc-sampling"
 # PC sampling's methods by GPU, the better first, with the first ROCm release that has each
 # (source/docs/how-to/using-pc-sampling.rst and CHANGELOG.md of rocprofiler-sdk). It is documented for no Radeon.
 _BOTH = {"stochastic": (7, 0), "host_trap": (6, 4)}
-_METHODS = {"gfx90a": {"host_trap": (6, 4)}, "gfx942": _BOTH, "gfx950": _BOTH}
+METHODS = {"gfx90a": {"host_trap": (6, 4)}, "gfx942": _BOTH, "gfx950": _BOTH}
 # Cycles, a power of two, as rocprof-compute's default; and microseconds. Less than that is a lot of data.
 _INTERVALS = {"stochastic": 1 << 20, "host_trap": 1000}
 _COUNTER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -142,10 +142,10 @@ def sampling_pass(method: str, interval: int, arch: str, release: tuple[int, int
     """
     if tool != "rocprofv3":
         raise CounterError(f"{tool} takes no PC samples: rocprofv3 of ROCm 6.4 and later does")
-    if arch not in _METHODS:
-        others = f"{', '.join(_METHODS)} have it; rocprofv3 --att traces instructions"
+    if arch not in METHODS:
+        others = f"{', '.join(METHODS)} have it; rocprofv3 --att traces instructions"
         raise CounterError(f"AMD documents no PC sampling for {arch}: {others}")
-    known = [name for name, first in _METHODS[arch].items() if release == (0, 0) or release >= first]
+    known = [name for name, first in METHODS[arch].items() if release == (0, 0) or release >= first]
     if not known:
         raise CounterError(f"PC sampling needs ROCm 6.4, this rocprofv3 is of {release[0]}.{release[1]}")
     if method not in {"auto", *known}:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
 from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleError, fill, places
-from rocattn_profiling.profile.report.limits import NEAR, limits
+from rocattn_profiling.profile.report.limits import LINES, NEAR, limits, lines_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ OF_KERNEL = frozenset(
     }
 )  # fmt: skip
 """Names in rules, in addition to metrics and constants of the GPU."""
-WORDS = frozenset({"limiter", "bound", "arch"})
+WORDS = frozenset({"limiter", "bound", "arch", LINES})
 TOO_LOW = " (shares of cycles are too low here: the profiler's own are among those of so short a kernel)"
 _NEXT = 0.5  # share of the nearest limit's from which the second nearest is mentioned
 
@@ -124,6 +124,7 @@ def find(
     nearest = bounds.nearest
     known = {**numbers, "uncounted": float(len(bounds.uncounted)), "uncountable": float(len(bounds.uncountable))}
     words = {"limiter": limiter[:1].upper() + limiter[1:], "bound": ""}  # the limiter is a sentence of its own there
+    words[LINES] = lines_command(arch)
     if arch:
         words["arch"] = arch
     findings = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -98,18 +99,24 @@ def amount(value: float) -> str:
     return digits(value)
 
 
+def complete(report: ProfileReport, command: str) -> str:
+    """Return a command with the profile's own files and program in the places of PATH and COMMAND, if known."""
+    text = command.replace("PATH", " ".join(map(shlex.quote, report.paths)) or "PATH")
+    return text.replace("-- COMMAND", f"-- {shlex.join(report.command) or 'COMMAND'}")
+
+
 def group_findings(report: ProfileReport) -> list[FindingGroup]:
     """Return the findings of a report by rule, the largest gain first; small ones (`is_small`) among them."""
     by_rule: dict[str, list[tuple[int, KernelProfile, KernelFinding]]] = {}
     for number, kernel in enumerate(report.kernels, 1):
         for finding in kernel.findings:
             by_rule.setdefault(finding.key, []).append((number, kernel, finding))
-    groups = [_group(members) for members in by_rule.values()]
+    groups = [_group(members, report) for members in by_rule.values()]
     groups += _copies(report)
     return sorted(groups, key=lambda group: (-group.rank, group.key))
 
 
-def _group(members: Sequence[tuple[int, KernelProfile, KernelFinding]]) -> FindingGroup:
+def _group(members: Sequence[tuple[int, KernelProfile, KernelFinding]], report: ProfileReport) -> FindingGroup:
     ordered = sorted(members, key=lambda member: -member[2].rank)
     _, kernel, finding = ordered[0]
     gains = [each.gain for _, _, each in ordered]
@@ -117,7 +124,7 @@ def _group(members: Sequence[tuple[int, KernelProfile, KernelFinding]]) -> Findi
         finding.key, finding.title, tuple(number for number, _, _ in ordered),
         sum(each.time_share for _, each, _ in ordered) if kernel.time_ns else None,
         finding.sentence, None if None in gains else sum(gain for gain in gains if gain is not None),
-        sum(each.rank for _, _, each in ordered), _counters(kernel, finding), finding.command,
+        sum(each.rank for _, _, each in ordered), _counters(kernel, finding), complete(report, finding.command),
     )  # fmt: skip
 
 

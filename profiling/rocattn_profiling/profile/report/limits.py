@@ -8,6 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from rocattn_profiling.profile.collect.passes import METHODS
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
 from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleError, fill, places
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MEASURED = "measured_gbps"
 """The one name that is neither a metric nor a constant: the measured memory bandwidth in GB/s."""
+LINES = "lines"
+"""The one word in what to run next: the command that shows the cost of source lines."""
 NEAR = 50.0
 """Percent of a limit from which it bounds a kernel: the same work can gain at most the rest."""
 _MOST = 100.5  # percent of a peak that rounding may show
@@ -119,7 +122,8 @@ def bounds(numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = 
         arch: The GPU's architecture; "" if unknown; then nothing counts as uncountable.
         too_low: The numbers that are too low: per cycle, with the profiler's own cycles included.
     """
-    by_limit = {limit.key: bound for limit in limits() if (bound := _bound(limit, numbers, too_low))}
+    words = {LINES: lines_command(arch)}
+    by_limit = {limit.key: bound for limit in limits() if (bound := _bound(limit, numbers, too_low, words))}
     known = {key for key, bound in by_limit.items() if not bound.is_part}
     unknown = [limit for limit in limits() if limit.essential and limit.key not in known]
     uncountable = tuple(limit for limit in unknown if arch and not limit.countable(arch))
@@ -130,7 +134,16 @@ def bounds(numbers: Mapping[str, float], arch: str, too_low: AbstractSet[str] = 
     )
 
 
-def _bound(limit: HardwareLimit, numbers: Mapping[str, float], too_low: AbstractSet[str]) -> Bound | None:
+def lines_command(arch: str) -> str:
+    """Return what shows the cost of source lines: PC samples where the GPU takes them, else the machine code."""
+    if arch in METHODS:
+        return "rocattn profile --pc-sampling -- COMMAND"
+    return "rocattn kernels audit FILE --lines"
+
+
+def _bound(
+    limit: HardwareLimit, numbers: Mapping[str, float], too_low: AbstractSet[str], words: Mapping[str, str]
+) -> Bound | None:
     known = dict(numbers)
     for name, formula in limit.let.items():
         if formula.names <= known.keys():
@@ -150,7 +163,7 @@ def _bound(limit: HardwareLimit, numbers: Mapping[str, float], too_low: Abstract
     is_least = not is_exact or bool(way.names & too_low)
     said = [clause.says for clause in limit.notes if _holds(clause, known)]
     advice, command = (
-        next((fill(clause.says, known) for clause in clauses if _holds(clause, known)), "")
+        next((fill(clause.says, known, words) for clause in clauses if _holds(clause, known)), "")
         for clauses in (limit.advice, limit.next)
     )
     of = fill(limit.of, known) if places(limit.of) <= known.keys() else ""
@@ -165,7 +178,7 @@ def _bound(limit: HardwareLimit, numbers: Mapping[str, float], too_low: Abstract
 
 
 def _holds(clause: _Clause, known: Mapping[str, float]) -> bool:
-    return places(clause.says) <= known.keys() and all(each.holds(known) for each in clause.when)
+    return places(clause.says) - {LINES} <= known.keys() and all(each.holds(known) for each in clause.when)
 
 
 @cache
@@ -201,7 +214,7 @@ def _limit(table: dict[str, Any]) -> HardwareLimit:
     for clause in (*limit.notes, *limit.advice, *limit.next):
         names |= places(clause.says) | {name for each in clause.when for name in each.names}
     names |= places(limit.of) | set(limit.counted_by)
-    _refuse_unknown(key, names - set(let) - CONSTANTS - {MEASURED})
+    _refuse_unknown(key, names - set(let) - CONSTANTS - {MEASURED, LINES})
     return limit
 
 

@@ -44,7 +44,6 @@ STALLS = {
     "wave_slots_full_pct": "held back by wave slots", "vgprs_full_pct": "by VGPRs", "sgprs_full_pct": "by SGPRs",
     "lds_full_pct": "by LDS", "barriers_full_pct": "by barriers",
 }  # fmt: skip
-FINDINGS = 25
 HOT = 12
 MARKDOWN_KERNELS = 15
 MARKDOWN_HOT = 2
@@ -110,12 +109,10 @@ def profile_html(report: ProfileReport, made_ms: int, comparison: ProfileCompari
     """
     add_filters({"rate": rate_text})
     shown = _shown(report)
-    number_of = {id(each.kernel): each.number for each in shown}
-    findings = [(number_of[id(kernel)], finding) for kernel, finding in report.findings if id(kernel) in number_of]
     title, facts = heading(report)
     return standalone(
-        "profile.html.j2", title, made_ms, report=report, facts=facts, shown=shown, findings=findings[:FINDINGS],
-        more_findings=max(len(findings) - FINDINGS, 0), more_kernels=max(len(report.kernels) - KERNELS, 0),
+        "profile.html.j2", title, made_ms, report=report, facts=facts, shown=shown,
+        more_kernels=max(len(report.kernels) - KERNELS, 0),
         listed_kernels=LISTED_KERNELS, rooflines=_rooflines(report, shown), formulas=_formulas(report), listed=LISTED,
         missing=_missing(report), pairs=comparison.pairs if comparison else None, summary=summarise(report),
         changed=comparison.lines if comparison else [], hot=report.hot_spots[:HOT], hot_spots=hot_spots,
@@ -154,11 +151,10 @@ def heading(report: ProfileReport) -> tuple[str, list[str]]:
 
 def profile_markdown(report: ProfileReport, comparison: ProfileComparison | None = None) -> str:
     """Return the report as Markdown short enough for a comment."""
-    number_of = {id(kernel): number for number, kernel in enumerate(report.kernels, 1)}
     return markdown_text(
         "profile.md.j2", report=report, shown=list(enumerate(report.kernels[:MARKDOWN_KERNELS], 1)),
         more=max(len(report.kernels) - MARKDOWN_KERNELS, 0),
-        findings=[(number_of[id(kernel)], finding) for kernel, finding in report.findings][:MARKDOWN_FINDINGS],
+        most_findings=MARKDOWN_FINDINGS,
         columns=_columns(report), missing=_missing(report), pairs=comparison.pairs if comparison else None,
         limit=MARKDOWN_KERNELS, summary=summarise(report), changed=comparison.lines if comparison else [],
         hot=report.hot_spots[:MARKDOWN_HOT], hot_spots=hot_spots,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.pages.quantities import quantity
-from rocattn_profiling.profile.report.groups import FindingGroup, group_findings, part
+from rocattn_profiling.profile.report.groups import FindingGroup, complete, group_findings, part
 from rocattn_profiling.profile.report.hot_spots import ON_TERMINAL
 from rocattn_profiling.profile.report.names import short_name
 from rocattn_profiling.profile.report.speed_of_light import SIX, speed_of_light
@@ -152,12 +151,6 @@ def _after_samples(report: ProfileReport) -> list[str]:
     """Return what to run after the hot spots that the terminal shows."""
     remedies = dict.fromkeys(each.remedy for each in report.hot_spots[:ON_TERMINAL] if each.remedy)
     return [complete(report, remedy) for remedy in remedies]
-
-
-def complete(report: ProfileReport, command: str) -> str:
-    """Return a command with the profile's own files and program in the places of PATH and COMMAND, if known."""
-    text = command.replace("PATH", " ".join(map(shlex.quote, report.paths)) or "PATH")
-    return text.replace("-- COMMAND", f"-- {shlex.join(report.command) or 'COMMAND'}")
 
 
 def _headline(group: list[tuple[int, KernelProfile, Verdict]], line: SummaryLine, copies: float) -> str:

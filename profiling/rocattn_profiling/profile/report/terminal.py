@@ -13,10 +13,10 @@ from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.pages.quantities import percent, quantity
 from rocattn_profiling.pages.render import count
 from rocattn_profiling.profile.report.causes import UNCHANGED
-from rocattn_profiling.profile.report.groups import part
+from rocattn_profiling.profile.report.groups import complete, part
 from rocattn_profiling.profile.report.hot_spots import terminal_lines
 from rocattn_profiling.profile.report.names import ELLIPSIS, short_names
-from rocattn_profiling.profile.report.summary import FINDINGS, KERNELS, bars_of, complete
+from rocattn_profiling.profile.report.summary import FINDINGS, KERNELS, bars_of
 from rocattn_profiling.profile.report.verdict import COLLECT, NOT_COUNTABLE
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def add_comparison(card: Card, report: ProfileReport, summary: ReportSummary, co
     first = comparison.first
     for number, line in enumerate(comparison.lines):
         pair = comparison.named[number] if number < len(comparison.named) else None
-        card.add((_sentence(clean(line)), f"bold {_color(pair)}" if pair else "" if number else "bold"))
+        card.add((_sentence(clean(line)), _color(pair) or "bold" if pair else "" if number else "bold"))
         if pair and pair.cause and pair.cause.evidence:
             card.add("; ".join(pair.cause.evidence), first=_INDENT)
     card.gap()
@@ -248,7 +248,7 @@ def _color(pair: KernelPair | None) -> str:
     """Return the color of a change: red for a kernel that became slower."""
     if pair is None or pair.ratio is None or abs(pair.ratio - 1) < UNCHANGED:
         return ""
-    return "red" if pair.ratio > 1 else "green"
+    return "bold red" if pair.ratio > 1 else "bold green"
 
 
 def add_bars(card: Card, bars: Sequence[SpeedBar], *, is_head: bool, indent: int, name: str = "") -> None:
@@ -269,7 +269,7 @@ def add_bars(card: Card, bars: Sequence[SpeedBar], *, is_head: bool, indent: int
         filled, rest = _bar(bar.pct, cells, unicode=card.screen.unicode)
         value = f"{'*' if bar.is_nearest else ''}{'≥' if bar.is_least and round(bar.pct) else ''}{bar.pct:.0f}"
         style = "bold" if bar.is_nearest else ""
-        parts += [(filled, style or "blue"), (rest, "dim"), (value.rjust(_VALUE), style)]
+        parts += [(filled, style or "cyan"), (rest, "dim"), (value.rjust(_VALUE), style)]
     card.add(*parts, first=f"{f'{name} ':>{indent}}", wrap=False)
 
 

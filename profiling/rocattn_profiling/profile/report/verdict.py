@@ -11,7 +11,7 @@ from rocattn_profiling.profile.collect import counters
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
 from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
 from rocattn_profiling.profile.metrics.launches import spelt
-from rocattn_profiling.profile.report.limits import NEAR
+from rocattn_profiling.profile.report.limits import NEAR, lines_command
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +30,6 @@ WORTH_A_WORD = 10.0
 """Percent of the nearest known limit from which it is mentioned when others are unknown."""
 COLLECT = "rocattn profile -- COMMAND"
 NAME_IT = "rocattn report PATH --gpu NAME"
-LINES = "rocattn kernels audit FILE --lines"
 _IDLE = frozenset({"few-blocks", "few-blocks-rdna", "few-waves"})
 _WAITS = ("latency-bound", "latency-bound-waiting", "few-rounds", "occupancy-below-theory")
 _SHORT = "launch-bound"
@@ -95,8 +94,14 @@ def verdict(
     waits = next((key for key in _WAITS if key in by_key), "")
     if waits:
         return Verdict(FAR, by_key[waits], brief="waiting", finding=waits)
+    lines = lines_command(device.arch if device else "")
     far = f"far from every limit: {nearest.short if nearest else 'none'} is nearest, and the wave slots are filled"
-    return Verdict(FAR, f"{far}; its instructions wait for each other, or at barriers", LINES, brief="waiting")
+    return Verdict(
+        FAR,
+        f"{far}; its instructions wait for each other, or at barriers",
+        lines,
+        brief="waiting",
+    )
 
 
 def _unmeasured(
@@ -137,7 +142,13 @@ def _unlimited(
         return Verdict(NOT_COUNTED, f"not known: {_lacking(gaps)}{others}", _next(gaps), brief="not counted")
     if bounds.uncountable:
         names = ", ".join(limit.name for limit in bounds.uncountable)
-        return Verdict(NOT_COUNTABLE, f"not known: this GPU cannot count {names}{others}", LINES, brief="not countable")
+        lines = lines_command(device.arch if device else "")
+        return Verdict(
+            NOT_COUNTABLE,
+            f"not known: this GPU cannot count {names}{others}",
+            lines,
+            brief="not countable",
+        )
     return None
 
 

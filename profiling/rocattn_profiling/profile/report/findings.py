@@ -44,6 +44,7 @@ class KernelFinding:
         rank: Sort key: the gain if there is one.
         numbers: Its inputs by name.
         command: What to run to find the cause; "" for nothing in particular.
+        is_too_low: Whether its inputs are too low, so that its sentence ends with `TOO_LOW`.
     """
 
     key: str
@@ -53,6 +54,7 @@ class KernelFinding:
     rank: float
     numbers: dict[str, float]
     command: str
+    is_too_low: bool = False
 
     @property
     def gain_text(self) -> str:
@@ -91,14 +93,15 @@ class _Rule:
             return None
         sentence = fill(self.says, known, words)
         used = {name for each in self.when for name in each.names} | named
-        sentence = f"{sentence.strip()}{TOO_LOW if used & too_low else ''}"
+        is_too_low = bool(used & too_low)
+        sentence = f"{sentence.strip()}{TOO_LOW if is_too_low else ''}"
         # The remaining work takes at least as long as its nearest limit requires.
         most = 1 - bounds.without(self.eases) / 100
         gain = float(np.clip(self.gain.evaluate(known), 0, most)) if self.gain else None
         rank, shown_gain = _of_all(gain, self.rank, numbers)
         command = fill(self.next, known, words) if places(self.next) <= known.keys() | words.keys() else ""
         inputs = {name: known[name] for name in sorted(used)}
-        return KernelFinding(self.key, self.title, sentence, shown_gain, rank, inputs, command)
+        return KernelFinding(self.key, self.title, sentence, shown_gain, rank, inputs, command, is_too_low)
 
 
 def _of_all(gain: float | None, rank: float, numbers: Mapping[str, float]) -> tuple[float, float | None]:

@@ -169,7 +169,7 @@ class _Chart:
             return MemoryEdge(*place, 1.5, "calm", ("none",), f"{name}: none", is_read, is_write)
         most = "≤ " if key == "lds_moved_gbps" else ""
         unit = "busy" if key == "lds_moved_gbps" else "of peak"
-        lines = (f"{most}{rate_text(rate)}", f"{digits(pct)} % {unit}" if pct is not None else "")
+        lines = (f"{most}{rate_text(rate)}", f"{_percent(pct)} % {unit}" if pct is not None else "")
         title = f"{name}: {' '.join(line for line in lines if line)}{self._bytes(rate)}"
         return MemoryEdge(*place, _width(pct), _tone(pct), tuple(filter(None, lines)), title, is_read, is_write)
 
@@ -186,8 +186,8 @@ class _Chart:
             return self._edge(name, share if part is None else key, None, place, towards)
         own = rate * part / 100
         pct = 100 * own / peak if peak else None
-        title = f"{name}: {rate_text(own)}, {digits(part)} % of the requests{self._bytes(own)}"
-        lines = (rate_text(own), f"{digits(part)} % of them")
+        title = f"{name}: {rate_text(own)}, {_percent(part)} % of the requests{self._bytes(own)}"
+        lines = (rate_text(own), f"{_percent(part)} % of them")
         return MemoryEdge(*place, _width(pct), _tone(pct), lines, title, towards != "down", towards != "up")
 
     def _of_fabric(self, key: str) -> float | None:
@@ -201,28 +201,28 @@ class _Chart:
             self._value(key) for key in ("achieved_occupancy_pct", "valu_busy_pct", "matrix_busy_pct")
         )
         facts = [
-            f"{digits(occupancy)} % of wave slots" if occupancy is not None else "",
-            f"VALU {digits(vector)} %" if vector is not None else "",
-            f"matrix {digits(matrix)} %" if matrix else "",
+            f"{_percent(occupancy)} % of wave slots" if occupancy is not None else "",
+            f"VALU {_percent(vector)} %" if vector is not None else "",
+            f"matrix {_percent(matrix)} %" if matrix else "",
         ]
         return ", ".join(filter(None, facts))
 
     def _lds(self) -> str:
         conflicts, unaligned = self._value("lds_conflict_pct"), self._value("lds_unaligned_pct")
         if unaligned and unaligned > (conflicts or 0):
-            return f"{digits(unaligned)} % unaligned"
+            return f"{_percent(unaligned)} % unaligned"
         if conflicts is not None:
-            return f"{digits(conflicts)} % conflicts"
+            return f"{_percent(conflicts)} % conflicts"
         busy = next((each for key in ("lds_time_pct", "lds_busy_pct") if (each := self._value(key)) is not None), None)
-        return "" if busy is None else f"{digits(busy)} % busy" if busy else "not used"
+        return "" if busy is None else f"{_percent(busy)} % busy" if busy else "not used"
 
     def _hits(self, key: str) -> str:
         hits = self._value(key)
-        return f"{digits(hits)} % hits" if hits is not None else ""
+        return f"{_percent(hits)} % hits" if hits is not None else ""
 
     def _small(self) -> str:
         scalar, code = self._value("scalar_l1_hit_pct"), self._value("instruction_l1_hit_pct")
-        known = [digits(each) for each in (scalar, code) if each is not None]
+        known = [_percent(each) for each in (scalar, code) if each is not None]
         return f"{', '.join(known)} % hits" if known else ""
 
     def _fabric(self) -> str:
@@ -234,9 +234,14 @@ class _Chart:
     def _memory(self) -> str:
         share, peak = self._value("memory_pct"), self._constant("peak_gbps")
         if share is not None:
-            return f"{digits(share)} % of {rate_text(peak)}"
+            return f"{_percent(share)} % of {rate_text(peak)}"
         known = [each for key in ("read_gbps", "write_gbps") if (each := self._value(key)) is not None]
         return rate_text(sum(known)) if known else ""
+
+
+def _percent(pct: float) -> str:
+    """Return a percentage without decimals that nobody needs."""
+    return f"{pct:.0f}" if pct >= 9.5 or not pct else digits(pct, 2) if pct >= 0.05 else "<0.1"
 
 
 def _width(pct: float | None) -> float:

@@ -10,19 +10,22 @@ from rocattn_profiling.pages.render import add_filters, count, markdown_text, sh
 from rocattn_profiling.profile.ingest.table import NO_PROCESS
 from rocattn_profiling.profile.metrics.definitions import definitions
 from rocattn_profiling.profile.report import hot_spots
+from rocattn_profiling.profile.report.findings import TOO_LOW
+from rocattn_profiling.profile.report.groups import complete
 from rocattn_profiling.profile.report.memory_chart import memory_chart
+from rocattn_profiling.profile.report.names import short_name, short_names
 from rocattn_profiling.profile.report.roofline import hierarchical, of_gpu
 from rocattn_profiling.profile.report.speed_of_light import rate_text, speed_of_light
-from rocattn_profiling.profile.report.summary import summarise
+from rocattn_profiling.profile.report.summary import NAME_LENGTH, summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rocattn_profiling.base.reasons import Reason
     from rocattn_profiling.profile.ingest.table import Profile
     from rocattn_profiling.profile.metrics.aggregate import MetricValue
     from rocattn_profiling.profile.metrics.devices import Device
-    from rocattn_profiling.profile.report.compare import ProfileComparison
+    from rocattn_profiling.profile.report.compare import KernelPair, ProfileComparison
     from rocattn_profiling.profile.report.findings import KernelFinding
     from rocattn_profiling.profile.report.memory_chart import MemoryChart
     from rocattn_profiling.profile.report.report import KernelProfile, ProfileReport
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 KERNELS = 200
 LISTED_KERNELS = 10
 """Rows of the first table; the others are unfolded on demand."""
+COMMANDS = 4
+COMPARE = "rocattn report AFTER --against PATH"
 TITLED = 2
 """GPUs in the title."""
 PICTURED = 10
@@ -89,6 +94,11 @@ class Shown:
     roofline: Roofline | Reason | None
     chart: MemoryChart | None
 
+    @property
+    def has_bars(self) -> bool:
+        """Whether any limit is known."""
+        return any(bar.missing is None for bar in self.bars)
+
 
 @dataclass(frozen=True)
 class UsedFormula:
@@ -107,15 +117,16 @@ def profile_html(report: ProfileReport, made_ms: int, comparison: ProfileCompari
         made_ms: When, in milliseconds since 1970.
         comparison: With an earlier profile.
     """
-    add_filters({"rate": rate_text})
+    add_filters({"rate": rate_text, "named": _named, "marked": _marked, "capfirst": _capfirst})
     shown = _shown(report)
     title, facts = heading(report)
     return standalone(
         "profile.html.j2", title, made_ms, report=report, facts=facts, shown=shown,
-        more_kernels=max(len(report.kernels) - KERNELS, 0),
-        listed_kernels=LISTED_KERNELS, rooflines=_rooflines(report, shown), formulas=_formulas(report), listed=LISTED,
-        missing=_missing(report), pairs=comparison.pairs if comparison else None, summary=summarise(report),
+        more_kernels=max(len(report.kernels) - KERNELS, 0), listed_kernels=LISTED_KERNELS,
+        rooflines=_rooflines(report, shown), formulas=_formulas(report), listed=LISTED, missing=_missing(report),
+        pairs=comparison.pairs if comparison else None, summary=summarise(report), too_low=_too_low(report),
         changed=comparison.lines if comparison else [], hot=report.hot_spots[:HOT], hot_spots=hot_spots,
+        compare=complete(report, COMPARE) if report.per == "kernel" else "",
     )  # fmt: skip
 
 
@@ -151,43 +162,66 @@ def heading(report: ProfileReport) -> tuple[str, list[str]]:
 
 def profile_markdown(report: ProfileReport, comparison: ProfileComparison | None = None) -> str:
     """Return the report as Markdown short enough for a comment."""
+    add_filters({"named": _named, "marked": _marked, "capfirst": _capfirst})
     return markdown_text(
         "profile.md.j2", report=report, shown=list(enumerate(report.kernels[:MARKDOWN_KERNELS], 1)),
         more=max(len(report.kernels) - MARKDOWN_KERNELS, 0),
-        most_findings=MARKDOWN_FINDINGS,
+        most_findings=MARKDOWN_FINDINGS, too_low=_too_low(report),
         columns=_columns(report), missing=_missing(report), pairs=comparison.pairs if comparison else None,
         limit=MARKDOWN_KERNELS, summary=summarise(report), changed=comparison.lines if comparison else [],
         hot=report.hot_spots[:MARKDOWN_HOT], hot_spots=hot_spots,
     )  # fmt: skip
 
 
+def _named(kernel: KernelProfile | KernelPair) -> str:
+    """Return the attention problem that a kernel solved, else its short name."""
+    return kernel.label or short_name(kernel.name, NAME_LENGTH)
+
+
+def _marked(text: str) -> str:
+    """Return a sentence with a mark in the place of its caveat, which stands on the page once."""
+    return text.replace(TOO_LOW, " †")
+
+
+def _capfirst(text: str) -> str:
+    """Return text with a capital first letter; jinja2's ``capitalize`` makes the others small."""
+    return text[:1].upper() + text[1:]
+
+
+def _too_low(report: ProfileReport) -> str:
+    """Return the caveat that the mark stands for; "" if no sentence has it."""
+    return TOO_LOW.strip(" ()") if any(finding.is_too_low for _, finding in report.findings) else ""
+
+
 def _shown(report: ProfileReport) -> list[Shown]:
-    counted = dict.fromkeys(report.profile.counters["counter"].unique())
+    kernels = report.kernels[:KERNELS]
+    names = short_names([kernel.name for kernel in kernels], NAME_LENGTH)
     return [
-        _of_kernel(number, kernel, report, counted, is_pictured=number <= PICTURED)
-        for number, kernel in enumerate(report.kernels[:KERNELS], 1)
+        _of_kernel(number, name, kernel, report, is_pictured=number <= PICTURED)
+        for number, (name, kernel) in enumerate(zip(names, kernels, strict=True), 1)
     ]
 
 
-def _of_kernel(
-    number: int, kernel: KernelProfile, report: ProfileReport, counted: Mapping[str, object], *, is_pictured: bool
-) -> Shown:
+def _of_kernel(number: int, name: str, kernel: KernelProfile, report: ProfileReport, *, is_pictured: bool) -> Shown:
     group_of = {metric.key: metric.group for metric in definitions().metrics}
     groups = [
         (title, [value for key, value in kernel.values.items() if group_of[key] == group])
         for group, title in GROUPS.items()
     ]
     remarks = list(dict.fromkeys(flag for _, values in groups for value in values for flag in value.flags))
+    counted = kernel.counters
     bars = speed_of_light(kernel, counted) if kernel.bounds else []
     verdict = kernel.verdict
     gain = next((each.gain_text for each in kernel.findings if verdict and each.key == verdict.finding), "")
     remedies = [verdict.remedy] if verdict and verdict.remedy else [bar.missing.remedy for bar in bars if bar.missing]
+    remedies += [finding.command for finding in kernel.findings]
+    commands = dict.fromkeys(complete(report, remedy) for remedy in remedies if remedy)
     known = [(text, value.value or 0.0) for key, text in STALLS.items() if (value := kernel.values.get(key))]
     is_pictured = is_pictured and bool(bars) and kernel.device is not None
     return Shown(
-        number, shorten(kernel.name), kernel, [(title, values) for title, values in groups if values], remarks, bars,
+        number, name, kernel, [(title, values) for title, values in groups if values], remarks, bars,
         gain, [each for each in kernel.findings if not verdict or each.key != verdict.finding],
-        [(text, value) for text, value in known if value >= WORTH_SAYING], list(dict.fromkeys(filter(None, remedies))),
+        [(text, value) for text, value in known if value >= WORTH_SAYING], list(commands)[:COMMANDS],
         hierarchical(kernel, report.profile.roofs, counted) if is_pictured else None,
         memory_chart(kernel, counted) if is_pictured else None,
     )  # fmt: skip

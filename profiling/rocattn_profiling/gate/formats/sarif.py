@@ -1,7 +1,7 @@
 """A verdict as SARIF 2.1.0: results with locations, as code-scanning pages and editors show them.
 
-Written from the OASIS standard (2.1.0, errata 1). A result points at the source line of its likeliest cause, else at
-the file of its benchmark.
+Written from the OASIS standard (2.1.0, errata 1). A result is of one cause and points at its source line, or of one
+reason why benchmarks are undecided; one without a known line points at the file of its benchmark.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from urllib.parse import quote
 import rocattn
 from rocattn_profiling.base.markup import plain
 from rocattn_profiling.gate.formats import render
+from rocattn_profiling.gate.groups import by_cause, by_reason
 from rocattn_profiling.gate.verdict import EXACT, Location
 from rocattn_profiling.gate.waivers import FILE as WAIVERS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from rocattn_profiling.gate.verdict import Entry, GateResult
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _MOST_RESULTS = 5000  # GitHub ignores what comes after
 _MOST_CHARACTERS = 4000
+_NAMED = 10  # benchmarks besides the worst in one message
 
 
 class _Rule(NamedTuple):
@@ -72,7 +76,7 @@ _IDS = list(RULES)
 
 def to_sarif(result: GateResult) -> str:
     """Return the verdict as a SARIF log with one run."""
-    results = [finding for entry in result.entries if (finding := _result(entry, result.suite)) is not None]
+    results = [finding for alike in _groups(result) if (finding := _result(alike, result.suite)) is not None]
     results += [_problem(problem) for problem in result.problems]
     if any("suppressions" in finding for finding in results):
         # Either all results of a run have them or none (3.27.23); an empty list means "not suppressed".
@@ -123,8 +127,20 @@ def _notifications(result: GateResult, count: int) -> list[dict[str, Any]]:
     return notifications
 
 
-def _result(entry: Entry, suite: str) -> dict[str, Any] | None:
-    """Return a result for an entry that needs attention; None for one that is fine or not judged."""
+def _groups(result: GateResult) -> Iterator[list[Entry]]:
+    """Yield the entries that make one result: those of one cause with a place, those undecided for one reason."""
+    for group in by_cause(result.entries):
+        if any(cause.location is not None for cause in group.causes):
+            yield group.entries
+        else:
+            yield from ([entry] for entry in group.entries)
+    yield from (group.entries for group in by_reason(result.entries, "inconclusive"))
+    yield from ([entry] for entry in result.entries if entry.status in {"waived", "improvement"})
+
+
+def _result(alike: Sequence[Entry], suite: str) -> dict[str, Any] | None:
+    """Return a result for entries that need attention, the worst first; None for one that is fine."""
+    entry = alike[0]
     if entry.status in {"failed", "missing"}:
         id_, level = "not-measured", "error"
     elif entry.status == "inconclusive":
@@ -135,16 +151,17 @@ def _result(entry: Entry, suite: str) -> dict[str, Any] | None:
         id_, level = entry.metric if entry.metric in RULES else "track", "error"
     else:
         return None
-    places = [cause.location for cause in entry.causes if cause.location is not None]
-    places = list(dict.fromkeys(place for place in places if _is_inside(place.path))) or [_file_of(entry, suite)]
+    places = [cause.location for member in alike for cause in member.causes if cause.location is not None]
+    places = [place for place in places if _is_inside(place.path)] or [_file_of(member, suite) for member in alike]
+    places = list(dict.fromkeys(places))
     finding: dict[str, Any] = {
         "ruleId": f"rocattn-gate/{id_}",
         "ruleIndex": _IDS.index(id_),
         "level": level,
-        "message": _message(_words(entry)),
+        "message": _message(_words(alike)),
         "locations": [_location(places[0])],
         # Equal from run to run, so that a page shows one alert, not one per run.
-        "partialFingerprints": {"rocattnBenchmark/v1": _fingerprint(entry.label, entry.metric, entry.arch)},
+        "partialFingerprints": _fingerprints(alike),
         "properties": _numbers(entry),
     }
     if places[1:]:
@@ -168,14 +185,24 @@ def _problem(problem: str) -> dict[str, Any]:
     }
 
 
-def _words(entry: Entry) -> str:
+def _fingerprints(alike: Sequence[Entry]) -> dict[str, str]:
+    """Return what stays from run to run: a benchmark's name, or what changed and the names of what it slowed down."""
+    if len(alike) == 1:
+        return {"rocattnBenchmark/v1": _fingerprint(alike[0].label, alike[0].metric, alike[0].arch)}
+    changed = [line for cause in alike[0].causes for line in cause.diff]
+    return {"rocattnGroup/v1": _fingerprint(alike[0].status, *changed, *sorted({entry.name for entry in alike}))}
+
+
+def _words(alike: Sequence[Entry]) -> str:
+    entry = alike[0]
     numbers = render.change(entry)
-    first = f"{render.title(entry)}: {entry.status}{', ' + numbers if numbers else ''}"
-    return ". ".join([first, *(reason.rstrip(".") for reason in render.reasons(entry)), *_causes(entry)]) + "."
-
-
-def _causes(entry: Entry) -> list[str]:
-    return [f"{cause.kind}: {cause.text.rstrip('.')}" for cause in entry.causes]
+    parts = [f"{render.title(entry)}: {entry.status}{', ' + numbers if numbers else ''}"]
+    parts += [reason.rstrip(".") for reason in render.reasons(entry)]
+    parts += dict.fromkeys(render.cause_line(cause).rstrip(".") for member in alike for cause in member.causes)
+    others = ", ".join(f"{render.title(member)} {render.change(member)}".rstrip() for member in alike[1 : _NAMED + 1])
+    more = f" and {len(alike) - 1 - _NAMED} more" if len(alike) > _NAMED + 1 else ""
+    parts += [f"The same holds for {others}{more}"] if others else []
+    return ". ".join(parts) + "."
 
 
 def _numbers(entry: Entry) -> dict[str, Any]:

@@ -172,10 +172,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """The modules loaded in a process that ran a benchmark, with their files, and their distributions."""
+    """What a process loaded that ran a benchmark.
+
+    Attributes:
+        modules: Name of each module -> its file.
+        packages: Their distributions.
+        ran: File and qualified name of each function that started, of the files that were asked for; None where
+            nobody asked, or some may be missing.
+    """
 
     modules: dict[str, str] = {}
     packages: list[str] = []
+    ran: list[tuple[str, str]] | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,15 +278,18 @@ class Launcher:
         answer, outcome = self._start(message | limits, timeout, folder, seed=seed, layout=layout, end=end)
         return outcome if outcome.status != "ok" else measured(answer, outcome, pos)
 
-    def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:
+    def call_command(
+        self, name: str, label: str, answer: Path | None = None, trace: Sequence[str] = ()
+    ) -> tuple[str, ...]:
         """Return a command that calls a benchmark a few times, unmeasured, and ends as programs do.
 
         Args:
             name: The benchmark.
             label: The same with its parameters.
-            answer: File for the modules that the process has loaded; None for none.
+            answer: File for what the process has loaded; None for none.
+            trace: Names of the source files, without folders, whose functions to trace in one call.
         """
-        request = {
+        request: dict[str, Any] = {
             "do": "call",
             "benchmark": name,
             "label": label,
@@ -286,19 +297,21 @@ class Launcher:
             "caches": str(self.scratch),
         }
         request |= {"answer": str(answer)} if answer else {}
+        request |= {"trace": list(trace)} if trace else {}
         return self.python, str(self._worker), msgspec.json.encode(request).decode()
 
-    def loaded(self, name: str, label: str) -> Loaded | None:
-        """Call a benchmark, unmeasured, and return the modules that its process has loaded; None if it does not run.
+    def loaded(self, name: str, label: str, trace: Sequence[str] = ()) -> Loaded | None:
+        """Call a benchmark, unmeasured, and return what its process has loaded; None if it does not run.
 
         Args:
             name: The benchmark.
             label: The same with its parameters.
+            trace: As of `call_command`.
         """
         with tempfile.TemporaryDirectory(prefix="call-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
             answer, log = Path(folder, "answer.json"), Path(folder, "log")
             with contextlib.suppress(StartError):
-                run_logged(self.call_command(name, label, answer), self.environment, Path(folder), log)
+                run_logged(self.call_command(name, label, answer, trace), self.environment, Path(folder), log)
             return read_loaded(answer)
 
     def _cache(self, benchmark: Benchmark, end: float) -> tuple[Path, Outcome | None]:

@@ -21,6 +21,7 @@ import re
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -236,16 +237,23 @@ def call(request: Answer) -> None:
 
     A GPU's profiler is started on this, so the process ends as programs do: profilers write their files at exit. An
     exception, or a benchmark that skips itself, is a failed program, and leaves no answer.
+
+    With "trace", names of source files, it also lists the functions of such files that started, from the import of the
+    benchmark on. Processes that it starts are not seen, and neither is what filled its cache before.
     """
+    traced = FunctionTrace(request["trace"]) if "trace" in request else None
     benchmark = load(request)
     if benchmark.setup_cache_key is not None:
         os.chdir(Path(request["caches"], cache_name(benchmark.setup_cache_key)))
     reason = set_up(benchmark)
     if reason is not None:
         sys.exit(f"the benchmark skips itself: {reason}")
-    for _ in range(CALLS):
+    for _ in range(1 if traced else CALLS):
         benchmark.func(*benchmark._build_params())
     benchmark.do_teardown()
+    ran = traced.end() if traced else None
+    if benchmark.setup_cache_key is not None or (benchmark.type == "time" and not hasattr(benchmark, "timer")):
+        ran = None
     if "answer" in request:
         import importlib.metadata  # reads every package's metadata: not for launches that are measured
 
@@ -253,7 +261,60 @@ def call(request: Answer) -> None:
         files = {name: file for name, module in modules if (file := getattr(module, "__file__", None))}
         owners = importlib.metadata.packages_distributions()
         packages = {owner for name in files for owner in owners.get(name.partition(".")[0], ())}
-        write(request["answer"], {"modules": files, "packages": sorted(packages)})
+        write(request["answer"], {"modules": files, "packages": sorted(packages), "ran": ran})
+
+
+class FunctionTrace:
+    """Notes which functions start in this process from now on, each once.
+
+    Args:
+        names: Of the source files that matter, without their folders.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = set(names)
+        self.codes: dict[int, Any] = {}  # by id: the hash of a code object takes as long as a short call
+        self.complete = hasattr(type(self).end.__code__, "co_qualname")  # Python 3.11 and later
+        self.tool = -1
+        sys.addaudithook(self.audit)
+        monitoring: Any = getattr(sys, "monitoring", None)  # Python 3.12 and later
+        free = [tool for tool in range(6) if monitoring.get_tool(tool) is None] if monitoring else []
+        if free:
+            self.tool, start = free[-1], monitoring.events.PY_START
+            monitoring.use_tool_id(self.tool, "rocattn")
+            monitoring.register_callback(self.tool, start, self.started)
+            monitoring.set_events(self.tool, start)
+        else:
+            threading.setprofile(self.profiled)
+            sys.setprofile(self.profiled)
+
+    def started(self, code: Any, _offset: int) -> Any:
+        """Note a function; `sys.monitoring` need not report it again."""
+        self.codes[id(code)] = code
+        return sys.monitoring.DISABLE  # type: ignore[attr-defined]
+
+    def profiled(self, frame: Any, event: str, _argument: Any) -> None:
+        """Note a function as `sys.setprofile` reports it."""
+        if event == "call":
+            self.codes[id(frame.f_code)] = frame.f_code
+
+    def audit(self, event: str, _arguments: Any) -> None:
+        """Note that another process may run code, too."""
+        if event in {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}:
+            self.complete = False
+
+    def end(self) -> list[list[str]] | None:
+        """Stop; return the file and qualified name of each function; None where some may be missing."""
+        if self.tool >= 0:
+            sys.monitoring.free_tool_id(self.tool)  # type: ignore[attr-defined]
+        else:
+            sys.setprofile(None)
+            threading.setprofile(None)
+        # multiprocessing imports the way in which it starts processes when it starts the first one.
+        if not self.complete or any(name.startswith("multiprocessing.popen_") for name in sys.modules):
+            return None
+        codes = [code for code in self.codes.values() if Path(code.co_filename).name in self.names]
+        return [[code.co_filename, code.co_qualname] for code in codes]
 
 
 def cache_name(key: str) -> str:

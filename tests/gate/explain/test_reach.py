@@ -1,10 +1,12 @@
-"""How far benchmarks are from a change, by the names that their sources call."""
+"""How far benchmarks are from a change by the names that their sources call, and whether they run it."""
+
+import sys
 
 import pytest
 
-from rocattn_profiling.asv.launch import Benchmark, Case
+from rocattn_profiling.asv.launch import Benchmark, Case, Launcher
 from rocattn_profiling.gate.explain.files import FileChange
-from rocattn_profiling.gate.explain.reach import difference, distances
+from rocattn_profiling.gate.explain.reach import Reach, difference, distances
 
 LIBRARY = """
 \"\"\"A library.\"\"\"
@@ -132,3 +134,41 @@ def test_where_names_say_nothing_there_are_no_distances(trees, text):
     native = FileChange("x.c", trees / "base/x.c", trees / "head/x.c")
     assert difference(native) is None
     assert by_name(trees, native) is None
+
+
+def ran(trees, change, benchmark):
+    """Trace a benchmark on both sides."""
+    reach = Reach({change.path: change})
+    sides = [
+        Launcher(
+            sys.executable, trees / "head/suite", trees / "scratch" / side, {"PYTHONPATH": str(trees / side)}
+        ).loaded(f"bench.{benchmark}", f"bench.{benchmark}", reach.files)
+        for side in ("base", "head")
+    ]
+    return reach.ran(*sides)
+
+
+def test_a_traced_call_shows_whether_a_difference_runs(trees):
+    """Also in a set-up, and through any number of calls."""
+    change = changed(trees, "return x + 1", "return x + 1.0")
+    assert ran(trees, change, "Suite.time_outer")
+    assert not ran(trees, change, "time_nothing")
+    assert ran(trees, changed(trees, "return 0", "return 1"), "Suite.time_inner")
+
+
+def test_a_constant_that_differs_is_run_by_the_import(trees):
+    """Nobody can tell who reads it."""
+    assert ran(trees, changed(trees, "LIMIT = 3", "LIMIT = 4"), "time_nothing")
+
+
+def test_what_a_trace_cannot_see_is_not_known(trees):
+    """Another process, and files that act without being called."""
+    start = "import subprocess, sys\n    subprocess.run([sys.executable, '-c', ''], check=True)\n    library.Thing()"
+    changed(trees, "library.Thing()", start, "suite/bench.py")
+    change = changed(trees, "return x + 1", "return x + 1.0")
+    assert ran(trees, change, "time_new") is None
+    assert ran(trees, change, "time_nothing") is False
+    data = FileChange("settings.json", trees / "base/settings.json", trees / "head/settings.json")
+    reach = Reach({change.path: change, data.path: data})
+    assert not reach.files
+    assert reach.ran(None, None) is None

@@ -1,8 +1,9 @@
-"""Which benchmarks can run code that differs, read off the sources before anything has run.
+"""Which benchmarks can run code that differs: by the names in the sources, and by a traced call.
 
-Files say little: one import often loads a whole package. Here functions are compared, and a benchmark is as far from a
-change as the calls between them, by name: `a()` may call any function named `a`. Names that are looked up in strings
-are not followed, so a distance orders benchmarks and decides nothing.
+Files say little: one import often loads a whole package. Here functions are compared. Before anything has run, a
+benchmark is as far from a change as the calls between them, by name: `a()` may call any function named `a`. Names that
+are looked up in strings are not followed, so a distance orders benchmarks and decides nothing. A traced call shows
+which functions that differ really start.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from rocattn_profiling.asv.launch import Case
+    from rocattn_profiling.asv.launch import Case, Loaded
     from rocattn_profiling.gate.explain.files import FileChange
 
 SETUP_CALLS = 1
@@ -24,7 +25,10 @@ SETUP_CALLS = 1
 _SETUPS = ("setup", "setup_cache")
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "out", "build", "dist", "tests", "test", "doc", "docs"})
 _INERT = frozenset({".md", ".rst", ".txt", ".lock", ".png", ".svg", ".yml", ".yaml"})
+_DOCUMENTS = frozenset({".md", ".rst"})
+_PAGES = frozenset({".github", "doc", "docs"})
 _MOST_BYTES = 2_000_000  # a larger file is generated
+_IMPORT = "<module>"  # the name of the code that an import runs
 
 
 class SourceDefinitions(NamedTuple):
@@ -167,6 +171,50 @@ def distances(
         if name not in calls:
             calls[name] = _nearest(suite, name, far)
     return {case.label: calls[case.benchmark.name] for case in cases}
+
+
+class Reach:
+    """Tells from traced calls whether benchmarks run anything that differs.
+
+    Args:
+        changes: The files that differ, by path, without the suite's.
+    """
+
+    def __init__(self, changes: Mapping[str, FileChange]) -> None:
+        self._known = True
+        self._differences: dict[str, tuple[FileChange, SourceDifference]] = {}
+        for path, change in changes.items():
+            differing = difference(change)
+            if differing is not None:
+                self._differences[path] = change, differing
+            elif Path(path).suffix not in _DOCUMENTS and not _PAGES & set(Path(path).parts[:-1]):
+                self._known = False  # compiled sources, data and settings act without being called
+
+    @property
+    def files(self) -> list[str]:
+        """The names of the files whose functions to trace; empty where a trace could tell nothing."""
+        paths = [path for change, _ in self._differences.values() for path in (change.before, change.after)]
+        return sorted({path.name for path in paths}) if self._known else []
+
+    def ran(self, base: Loaded | None, head: Loaded | None) -> bool | None:
+        """Return whether a benchmark starts anything that differs on either side; None where that is not known."""
+        if not self._known or base is None or head is None or base.ran is None or head.ran is None:
+            return None
+        return any(self._started(change, differing, base, head) for change, differing in self._differences.values())
+
+    @staticmethod
+    def _started(change: FileChange, differing: SourceDifference, base: Loaded, head: Loaded) -> bool:
+        """Whether a function that differs started, or the file was imported where more than functions differs.
+
+        Files are compared by their last name alone: a build may install them anywhere, and one too many does no harm.
+        """
+        matters = differing.functions | ({_IMPORT} if differing.names or differing.anything else set())
+        sides = ((change.before, base.ran or []), (change.after, head.ran or []))
+        return any(
+            Path(file).name == path.name and function.partition(".<locals>")[0] in matters
+            for path, functions in sides
+            for file, function in functions
+        )
 
 
 def _callable(function: str) -> str:

@@ -105,8 +105,11 @@ class CommandLauncher:
         """Return the command itself, to be started anywhere."""
         return "/bin/sh", "-c", f'cd "$1" && {label}', "sh", str(self.tree)
 
-    def loaded(self, name: str, label: str) -> Loaded | None:
-        """Run a command, unmeasured, and return the modules of every Python that it started; None if there is none."""
+    def loaded(self, name: str, label: str, trace: Sequence[str] = ()) -> Loaded | None:  # noqa: ARG002
+        """Run a command, unmeasured, and return the modules of every Python that it started; None if there is none.
+
+        Functions are not traced: not every process of a command is a Python.
+        """
         with tempfile.TemporaryDirectory(prefix="call-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
             hook, modules = Path(folder, "hook"), Path(folder, "modules")
             hook.mkdir()

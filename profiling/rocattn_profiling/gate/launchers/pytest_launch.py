@@ -91,19 +91,28 @@ class PytestLauncher:
         answer, outcome = self._ask(message | limits, TIMEOUT_S, round_variables(seed, layout), end)
         return outcome if outcome.status != "ok" else measured(answer, outcome, pos)
 
-    def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:  # noqa: ARG002
+    def call_command(
+        self,
+        name: str,  # noqa: ARG002 - the label says it all
+        label: str,
+        answer: Path | None = None,
+        trace: Sequence[str] = (),
+    ) -> tuple[str, ...]:
         """Return a command that calls a test once, unmeasured, and ends as programs do."""
         request: dict[str, Any] = {"do": "call", "node": label, "paths": self.named, "root": str(self.root)}
         request["scratch"] = str(self.scratch)
         request |= {"answer": str(answer)} if answer else {}
+        request |= {"trace": list(trace)} if trace else {}
         return self.python, str(self._worker), msgspec.json.encode(request).decode()
 
-    def loaded(self, name: str, label: str) -> Loaded | None:
+    def loaded(self, name: str, label: str, trace: Sequence[str] = ()) -> Loaded | None:
         """Call a test, unmeasured, and return the modules that its process has loaded, but for head's own tests."""
         with tempfile.TemporaryDirectory(prefix="call-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
             answer, log = Path(folder, "answer.json"), Path(folder, "log")
             with contextlib.suppress(StartError):
-                run_logged(self.call_command(name, label, answer), self.environment, Path(folder), log, TIMEOUT_S)
+                run_logged(
+                    self.call_command(name, label, answer, trace), self.environment, Path(folder), log, TIMEOUT_S
+                )
             return read_loaded(answer)
 
     def _ask(

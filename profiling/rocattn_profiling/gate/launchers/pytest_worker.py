@@ -196,11 +196,13 @@ def run_test(request: Answer, plugin: Any, kit: Any, installed: Installed) -> An
 
 
 def call(request: Answer, plugin: Any, kit: Any, installed: Installed) -> None:
-    """Call what a test times, without measuring it, and list the modules that it loaded."""
+    """Call what a test times, without measuring it, and list the modules that it loaded and the functions that ran."""
+    traced = kit.FunctionTrace(request["trace"]) if "trace" in request else None
     import pytest
 
     calls = plugin.Call(installed)
     status = pytest.main([*pytest_words(request), request["node"]], plugins=[calls])
+    ran = traced.end() if traced else None
     if status or not calls.passed:
         sys.exit("the test does not pass")
     if "answer" in request:
@@ -214,7 +216,7 @@ def call(request: Answer, plugin: Any, kit: Any, installed: Installed) -> None:
         }
         owners = importlib.metadata.packages_distributions()
         packages = {owner for name in files for owner in owners.get(name.partition(".")[0], ())}
-        kit.write(request["answer"], {"modules": files, "packages": sorted(packages)})
+        kit.write(request["answer"], {"modules": files, "packages": sorted(packages), "ran": ran})
 
 
 if __name__ == "__main__":

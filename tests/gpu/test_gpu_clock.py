@@ -2,9 +2,11 @@
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -255,3 +257,41 @@ print(json.dumps([outcome.status, outcome.reason]))
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     status, reason = json.loads(done.stdout.splitlines()[-1])
     assert status == "skipped", reason
+
+
+def test_the_clock_of_the_page_counts_timed_calls_alone(monkeypatch):
+    """docs/changed-a-kernel.md's clock and benchmark, on a torch whose GPU takes 2 ms a call."""
+    gpu_ms = 0.0
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = gpu_ms
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, stop):
+            return stop.at - self.at
+
+    def softmax(_x, dim):
+        nonlocal gpu_ms
+        gpu_ms += 2.0
+
+    torch = SimpleNamespace(
+        cuda=SimpleNamespace(Event=Event), softmax=softmax, float16=None, randn=lambda *_shape, **_options: None
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    page = (ROOT / "docs/changed-a-kernel.md").read_text()
+    module = {}
+    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], module)  # noqa: S102 - the page's own code
+    benchmark = module["Mine"]()
+    benchmark.setup()
+    for calls in (1, 20):
+        before = benchmark.timer()
+        for _ in range(calls):
+            benchmark.time_softmax()
+        assert benchmark.timer() - before == pytest.approx(calls * 2e-3)
+        gpu_ms += 500.0  # what the GPU does between samples is not counted

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +16,23 @@ from rocattn_profiling.gate import init, judge
 from rocattn_profiling.gate import options as gate_options
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
 
     from rocattn_profiling.gate.noise_record import NoiseSource
     from rocattn_profiling.gate.selftest import Selftest, Sensitivity
     from rocattn_profiling.gate.verdict import GateResult
 
+_RUN_EPILOG = """\
+  rocattn gate run --base main...               HEAD against the commit at which it left main
+  rocattn gate run --head WORKTREE --bench Sort
+                                                uncommitted changes against HEAD, some benchmarks
+
+exit status: 0 nothing is proven to be slower
+             1 a benchmark became slower or larger, or a waiver is expired or not needed
+             2 undecided, under --strict
+             3 something could not be built or measured, or nothing was judged
+             4 usage or environment error
+             130 interrupted: the same command goes on with what was measured"""
 _SELFTEST_EPILOG = """exit status: 0 identical code was called neither slower nor faster; 1 it was; 3 a benchmark could
 not be measured, or none was; 4 usage or environment error"""
 FORMATS = ("text", "markdown", "junit", "sarif", "summary", "annotations", "json", "html")
@@ -62,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _prepare_run(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``run``."""
+    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, _RUN_EPILOG
     parser.add_argument(
         "--base", default="", metavar="REV", help="revision to compare with (default: the parent of head)"
     )

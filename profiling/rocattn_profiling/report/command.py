@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,6 @@ from rocattn_profiling.base.status import NOT_MEASURED, OK, CommandError
 from rocattn_profiling.profile.report import command as report_profile
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable
 
     import pandas as pd
@@ -29,8 +29,21 @@ CONFIG_COLUMNS = (
 CHECK_COLUMNS = ("ok", "max_abs_error", "max_rel_error", "rms_error", "naive_max_abs_error")
 
 
+_EPILOG = """\
+  rocattn report                                what rocattn bench measured
+  rocattn report out/profile                    a profile: what bounds each kernel, and what to do about it
+  rocattn report out/after --against out/before
+                                                two profiles: what changed, and why
+
+exit status: 0 the report is written
+             3 there is nothing to report
+             4 usage or environment error, such as a file that cannot be read
+             130 interrupted: an earlier report is left as it was"""
+
+
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
+    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, _EPILOG
     add_common(parser, out="out/report")
     parser.add_argument("--records", metavar="PATH", help="records.jsonl, or a folder of them (default OUT/../bench)")
     parser.add_argument(

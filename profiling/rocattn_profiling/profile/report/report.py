@@ -117,12 +117,6 @@ class ProfileReport:
     paths: list[str] = field(default_factory=list)
     command: tuple[str, ...] = ()
 
-    @property
-    def findings(self) -> list[tuple[KernelProfile, KernelFinding]]:
-        """The findings of all kernels, the largest gain first."""
-        pairs = [(kernel, finding) for kernel in self.kernels for finding in kernel.findings]
-        return sorted(pairs, key=lambda pair: -pair[1].rank)
-
 
 def build(
     profile: Profile, *, per: str = "kernel", gpu: str | None = None, ran: Sequence[tuple[LaunchPlan, int]] = ()

@@ -65,3 +65,4 @@ def test_instances_of_a_function_have_one_base_name():
     """By it a kernel is found again whose tile's size, a template argument, changed."""
     assert base_name(ABS) == base_name(LAMBDA) == "vectorized_elementwise_kernel"
     assert base_name("void ns::gemm<128>(int)") == base_name("gemm<64>") == "gemm"
+    assert base_name(BATCHED.format("64x64x4")) == base_name(BATCHED.format("128x128x16"))

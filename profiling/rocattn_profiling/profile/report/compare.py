@@ -100,7 +100,7 @@ def compare(before: ProfileReport, after: ProfileReport) -> ProfileComparison:
     """Match kernels, in descending order of the change of their total time.
 
     They are matched by name and problem. Of those left over, a function's only instance before and its only one after
-    are a pair, too: a tile's size is a template argument.
+    are a pair, too: a tile's size is a template argument, or a part of the name.
     """
     old = {(kernel.name, kernel.label): kernel for kernel in before.kernels}
     new = {(kernel.name, kernel.label): kernel for kernel in after.kernels}
@@ -118,13 +118,13 @@ def compare(before: ProfileReport, after: ProfileReport) -> ProfileComparison:
     pairs.sort(key=lambda pair: (-weight(pair), pair.name, pair.label))
     both = [pair for pair in pairs if pair.before and pair.after]
     alone = len(pairs) - len(both)
-    both = [pair for pair in both if pair.after and pair.after.bounds] or both  # not the runtime's copies and fills
+    both = [pair for pair in both if pair.after and pair.after.bounds]  # not the runtime's copies and fills
     named = [] if gpus else both[:CHANGES]
     lines = [headline(pair) for pair in named]
     if gpus:
         lines = [f"different GPUs ({gpus[0]} before, {gpus[1]} after): their times cannot be compared as one change"]
     elif not both:
-        lines = ["no kernel is in both profiles: nothing to compare"]
+        lines = ["no kernel of the program is in both profiles: nothing to compare"]
     if alone and both:
         lines.append(f"{count(alone, 'kernel is', 'kernels are')} in one of the profiles only")
     return ProfileComparison(pairs, gpus, named, lines)

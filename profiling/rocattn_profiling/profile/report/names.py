@@ -49,8 +49,11 @@ def short_name(name: str, most: int) -> str:
 
 
 def base_name(name: str) -> str:
-    """Return the function's name without namespaces, template arguments and parameters."""
-    return _function(name)[0].rpartition("::")[2]
+    """Return the function's name without what instances differ in: template arguments, and numbers in the name.
+
+    Generated kernels have their tile's size there.
+    """
+    return re.sub(r"\d+", "#", _function(name)[0].rpartition("::")[2])
 
 
 def _function(name: str) -> tuple[str, list[str]]:

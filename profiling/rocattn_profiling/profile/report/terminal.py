@@ -221,9 +221,13 @@ def _add_times(card: Card, comparison: ProfileComparison) -> None:
         cells = _GAP.join([(names[number - 1] if pair else "kernel").ljust(left), *map(str.rjust, row, widths)])
         where = "" if not pair else "new" if not pair.before else "gone" if not pair.after else str(pair.number)
         card.add((f"{where:>{_NUMBER - 1}} {cells}", _color(pair) if pair else "dim"), wrap=False)
+        if pair and pair.is_other_instance and pair.before:
+            was = card.names([pair.before.name], [pair.before.label], card.screen.width - _NUMBER - len("was "))
+            card.add((f"was {was[0]}", "dim"), first=" " * _NUMBER)
         if pair and pair is comparison.first and pair.before and pair.after:
             sides = [bars_of(kernel) for kernel in (pair.before, pair.after)]
-            add_bars(card, sides[0], is_head=True, indent=_NUMBER + _SIDE)
+            if any(bar.pct is not None for bars in sides for bar in bars):
+                add_bars(card, sides[0], is_head=True, indent=_NUMBER + _SIDE)
             for name, bars in zip(("before", "after"), sides, strict=True):
                 add_bars(card, bars, is_head=False, indent=_NUMBER + _SIDE, name=name)
     if len(comparison.pairs) > KERNELS:
@@ -328,7 +332,7 @@ def add_unknown(card: Card, summary: ReportSummary) -> None:
     for unknown in summary.unknown[:FINDINGS]:
         card.gap()
         text = f"{unknown.who}: {unknown.why}"
-        card.add("To know it:" if text == summary.headline else _sentence(clean(text)))
+        card.add("To measure it:" if text == summary.headline else _sentence(clean(text)))
         card.add("next      ", (clean(unknown.command), "cyan"), first=_INDENT, wrap=False)
 
 

@@ -89,12 +89,15 @@ def shorten(text: str, most: int = 90) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+_JOINT = re.compile(r"(\.|_+|,|::|\w\(|\w&lt;|[a-z](?=[A-Z][a-z]))(?=[\w&(…])")
+
+
 def breakable(text: str) -> Markup:
     """Return escaped text that may break where a name has a joint: benchmarks' and kernels' names are long."""
     from markupsafe import Markup, escape
 
     # Entities hold none of these characters but their own end, so nothing escaped is torn.
-    return Markup(re.sub(r"(\.|_+|,|::|\w\(|\w&lt;)(?=[\w&(…])", r"\1<wbr>", str(escape(text))))  # noqa: S704 - escaped here
+    return Markup(re.sub(_JOINT, r"\1<wbr>", str(escape(text))))  # noqa: S704 - escaped in the same line
 
 
 def escape_markdown(text: str) -> str:

@@ -1,5 +1,6 @@
 """The pictures of a kernel say what its metrics say: rooflines, bars against the peaks, the memory chart."""
 
+import html
 import math
 from dataclasses import replace
 from itertools import combinations
@@ -11,8 +12,9 @@ import pytest
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.charts import LETTER, place_labels
 from rocattn_profiling.profile.ingest.table import AGENT_DTYPES, ROOF_DTYPES
+from rocattn_profiling.profile.report.findings import TOO_LOW, KernelFinding
 from rocattn_profiling.profile.report.memory_chart import memory_chart
-from rocattn_profiling.profile.report.pages import heading, profile_html
+from rocattn_profiling.profile.report.pages import heading, profile_html, profile_markdown
 from rocattn_profiling.profile.report.report import build
 from rocattn_profiling.profile.report.roofline import hierarchical, levels_of, of_gpu
 from rocattn_profiling.profile.report.speed_of_light import speed_of_light
@@ -154,7 +156,7 @@ def test_a_roof_that_lacks_is_named_with_its_command():
     [
         (BMM2 | {"tflops": 0.0}, {}, "no_flops"),
         ({}, {}, "not_counted"),
-        ({}, {"arch": "gfx1030", "product": "RX 6950 XT", "cus": 80, "simds": 160, "xccs": 1}, "unknown_fact"),
+        ({}, {"arch": "gfx1030", "product": "RX 6950 XT", "cus": 80, "simds": 160, "xccs": 1}, "not_countable"),
     ],
 )
 def test_a_kernel_without_a_roofline_has_a_reason(values, agent, code):
@@ -249,6 +251,17 @@ def test_pictures_are_described_and_hold_no_markup_of_names():
         root = ET.fromstring(f"<svg {picture}</svg>")  # noqa: S314 - our own page
         named = {each.get("id"): each.text for each in root if each.get("id")}
         assert all(named[reference] for reference in root.get("aria-labelledby").split())
+
+
+def test_a_caveat_stands_on_the_page_once():
+    """It stood behind every finding of a short kernel, and behind its verdict."""
+    report = build(profile(("attention", 100_000), ("copy", 50_000)))
+    low = KernelFinding("k", "t", f"waits{TOO_LOW}", 0.3, 0.3, {}, "", is_too_low=True)
+    for each in report.kernels:
+        each.findings[:] = [low, replace(low, key="other")]
+    for text in (profile_html(report, 0), profile_markdown(report)):
+        assert html.unescape(text).count(TOO_LOW.strip(" ()")) == 1
+        assert text.count("†") > 2
 
 
 def test_the_title_names_workload_gpu_tool_release_and_date():

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.pages.charts import Label, Tick, place_labels
 from rocattn_profiling.pages.quantities import digits, log_ticks
-from rocattn_profiling.profile.report.speed_of_light import MORE, alike, memory_name, missing, rate_text, rates_of
+from rocattn_profiling.profile.report.speed_of_light import (
+    MORE,
+    PLANS,
+    alike,
+    memory_name,
+    missing,
+    rate_text,
+    rates_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -168,7 +176,12 @@ def hierarchical(kernel: KernelProfile, roofs: pd.DataFrame, counted: Mapping[st
     """
     rate = kernel.values.get("tflops")
     if rate is None or rate.value is None:
-        return missing(kernel, ("matrix_tflops", "tflops"), counted)
+        reason = missing(kernel, ("matrix_tflops",), counted)
+        if reason.code == "not_countable":
+            return Reason(
+                reason.code, f"{reason.text}; the FLOPs of an attention problem are in its launch plan", PLANS
+            )
+        return reason
     if not rate.value:
         return Reason("no_flops", "it computes nothing in floating point")
     levels = levels_of(kernel, roofs)

@@ -10,7 +10,7 @@ from rocattn_profiling.pages.quantities import digits
 from rocattn_profiling.profile.metrics.definitions import definitions
 from rocattn_profiling.profile.metrics.evaluate import CONSTANT_NAMES
 from rocattn_profiling.profile.report.limits import NEAR
-from rocattn_profiling.profile.report.verdict import gap_of
+from rocattn_profiling.profile.report.verdict import NAME_IT, gap_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,8 +24,7 @@ SHOWN = 25.0
 RAN = 0.01
 """Part of a kernel's FLOPs from which a type counts as one that it runs in."""
 MORE = 100.5  # percent that rounding may show; beyond it something else served a part
-PLANS = "rocattn report … --plans FILE"
-GPU_UNKNOWN = "rocattn report … --gpu NAME"
+PLANS = "rocattn report PATH --plans FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +230,7 @@ def missing(kernel: KernelProfile, metrics: Sequence[str], counted: Mapping[str,
     """
     device = kernel.device
     if device is None:
-        return Reason("no_gpu", "no file says which GPU ran it", GPU_UNKNOWN)
+        return Reason("no_gpu", "no file says which GPU ran it", NAME_IT)
     values = [kernel.values[key] for key in metrics if key in kernel.values]
     if dropped := next((each for each in values if each.value is None), None):
         return Reason("impossible", f"left out: {'; '.join(dropped.flags) or 'impossible'}")
@@ -247,7 +246,7 @@ def missing(kernel: KernelProfile, metrics: Sequence[str], counted: Mapping[str,
         return Reason("not_counted", f"not collected: {', '.join(gap.counters)}", command)
     if gap.constants:
         facts = ", ".join(CONSTANT_NAMES.get(each, each) for each in gap.constants)
-        return Reason("unknown_fact", f"needs {facts}", PLANS if "work_flops" in gap.constants else "")
+        return Reason("unknown_fact", f"needs {facts}")
     return Reason("not_of_this", "not counted in this kernel's launches", "rocattn profile -- COMMAND")
 
 

@@ -23,6 +23,7 @@ from rocattn_profiling.gate.exact.plans import FLASH_PATH, geometry
 from rocattn_profiling.gate.measure import SIDES, SideName
 from rocattn_profiling.gate.plugin import Plugin
 from rocattn_profiling.gate.verdict import Cause, Entry, Location
+from rocattn_profiling.kernels import sentences
 from rocattn_profiling.kernels.revision import list_kernels
 from rocattn_profiling.kernels.shipped import Shipped, is_quick
 from rocattn_profiling.measure.machine import this_machine
@@ -47,14 +48,7 @@ _CPU_KERNELS = f"{KERNELS}/cpu"
 _CPU_SOURCES = {"forward": ("forward.cpp", "decode.cpp"), "backward": ("backward.cpp",)}
 _PLAN_SOURCES = ("rocattn/gpu/plan.py", "rocattn/gpu/flash.py", "rocattn/registry.py", "rocattn/backends/__init__.py")
 _MOST_FILES = 6
-_OCCUPANCY = "take back registers or LDS until the next step of occupancy (`rocattn kernels occupancy`)"
-ADVICE = {
-    "spills": "fewer registers avoid it: smaller QUERY_FRAGMENTS or KEYS_PER_TILE in rocattn/gpu/tiles.py, a lower "
-    "MIN_WAVES, or values that live over a shorter range",
-    "scratch": "index arrays by constants only, and have every function that takes one inlined",
-    "occupancy": _OCCUPANCY,
-    "blocks": _OCCUPANCY,
-    "issue cycles": "`rocattn kernels audit --lines` shows the costliest lines of the loop",
+ADVICE = sentences.ADVICE | {
     FLASH_PATH: "`can_use_flash_attention` in rocattn/gpu/flash.py gives the reason: widen what it allows, or accept "
     "the change with a waiver",
 }

@@ -54,7 +54,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit, compare, print and write."""
-    from rocattn_profiling.kernels import view
+    from rocattn_profiling.kernels import card, view
 
     _check(arguments)
     audit = _audit(arguments)
@@ -70,11 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
     named, readable = view.for_people(audit, comparison)
     view.write(out, audit, comparison, (named, readable), pinned=pinned, files=files)
     if readable is not None and not arguments.json:
-        print(view.text(readable, pinned=pinned, notes=arguments.notes), end="", flush=True)
+        card.show(readable, named, _next(arguments, named, readable), notes=arguments.notes)
     if readable is None or arguments.all:
         view.show_table(named, lines=arguments.lines, files=files)
     else:
-        view.show_changes(named, readable, lines=arguments.lines, files=files, notes=arguments.notes)
+        shown = {row.variant for row in card.rows_of(readable, named, notes=arguments.notes)}
+        view.show_remarks(named, shown, lines=arguments.lines, files=files)
     for problem in audit.problems:
         say(problem.line)
     if arguments.write_pins:
@@ -85,6 +86,28 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.history:
         _track(arguments)
     return _status(audit, comparison, pinned=pinned)
+
+
+def _next(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -> list[tuple[str, str]]:
+    """Return what to do about a comparison: a word for what it is, and the advice or command."""
+    from rocattn_profiling.kernels.card import rows_of, worst
+    from rocattn_profiling.kernels.sentences import ADVICE
+
+    lines, again = [], ""
+    if rows := [row for row in rows_of(comparison, audit) if row.severity == "worse"]:
+        row = worst(rows)
+        advice = next((ADVICE[finding.metric] for finding in row.findings if finding.metric in ADVICE), "")
+        lines = [("try", advice)] if advice else []
+        again = f" --arch {row.arch}"
+    against = arguments.against
+    if arguments.check_pins:
+        lines += [("recheck", f"rocattn kernels audit --check-pins{again}")] if again else []
+        lines += [("accept", "rocattn kernels audit --write-pins  # then commit benchmarks/pins")]
+    elif not arguments.files and not Path(against).is_file():
+        base = "" if against == "HEAD" else f" --base {against}"
+        lines += [("recheck", f"rocattn kernels audit --against {against}{again}")] if again else []
+        lines += [("time", f"rocattn gate run{base} --head WORKTREE --bench bench_gpu  # on a GPU")]
+    return lines
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -164,32 +187,38 @@ def _compared(arguments: argparse.Namespace, audit: Audit) -> Comparison | None:
         return None
     if (path := Path(arguments.against)).is_file():
         return compare(read_audit(path), audit, partial=bool(arguments.arch or arguments.quick))
-    return compare(_audit_of_revision(arguments), audit)
+    return _compared_with_revision(arguments, audit)
 
 
-def _audit_of_revision(arguments: argparse.Namespace) -> Audit:
+def _compared_with_revision(arguments: argparse.Namespace, audit: Audit) -> Comparison:
     from rocattn.gpu.arch import TESTED
+    from rocattn.sources import kernel_root
     from rocattn_profiling.kernels.audit import audit_shipped
+    from rocattn_profiling.kernels.compare import compare
     from rocattn_profiling.kernels.revision import kernels_of_revision
+    from rocattn_profiling.kernels.source_lines import with_sources
 
     archs = arguments.arch or TESTED
     with kernels_of_revision(Path.cwd(), arguments.against, archs, quick=arguments.quick) as shipped:
         for problem in shipped.problems:
             say(f"{shipped.revision.short}: {problem}")
         with progress(f"audit of {shipped.revision.short}", len(shipped.kernels)) as shown:
-            return audit_shipped(
+            before = audit_shipped(
                 archs, jobs=_jobs(arguments), root=shipped.root, kernels=shipped.kernels,
                 subject=f"{arguments.against} ({shipped.revision.short})", on_step=shown.step,
             )  # fmt: skip
+        return with_sources(compare(before, audit), shipped.root, kernel_root())
 
 
 def _with_lines(arguments: argparse.Namespace, audit: Audit, comparison: Comparison) -> Comparison:
     """Add source lines to what got worse."""
     from rocattn.sources import kernel_root
+    from rocattn_profiling.kernels.card import rows_of
     from rocattn_profiling.kernels.source_lines import with_lines
 
     shipped_from = None if arguments.files else kernel_root()
-    return with_lines(comparison, audit, shipped_from)
+    worse = [row.variant for row in rows_of(comparison, audit) if row.severity == "worse"]
+    return with_lines(comparison, audit, shipped_from, worse)
 
 
 def _track(arguments: argparse.Namespace) -> None:

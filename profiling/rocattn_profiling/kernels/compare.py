@@ -15,7 +15,7 @@ import msgspec
 from rocattn.gpu.arch import has_kernels
 from rocattn_profiling.base.gpus import architecture
 from rocattn_profiling.kernels import sentences
-from rocattn_profiling.kernels.pins import pin_of
+from rocattn_profiling.kernels.pins import Pin, pin_of
 from rocattn_profiling.kernels.shipped import natural
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.kernels.audit import Audit
     from rocattn_profiling.kernels.facts import KernelFacts
-    from rocattn_profiling.kernels.pins import LoopPin, Pin, Pins
+    from rocattn_profiling.kernels.pins import LoopPin, Pins
 
     _Groups = dict[tuple[str, str], list[KernelFacts]]
 
@@ -70,6 +70,32 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"{where}{f' ({self.file})' if self.names_file else ''}: {self.text}"
 
 
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of a kernel that differs; what a side does not say is equal on both."""
+
+    arch: str
+    kernel: str
+    file: str
+    before: Pin
+    after: Pin
+
+
+class SourceChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A changed line of the kernels' sources.
+
+    Attributes:
+        path: Relative to the checkout.
+        line: From 1, as the newer side numbers it.
+        text: The line.
+        kernels: The sources that include it, or are it: `Finding.file`.
+    """
+
+    path: str
+    line: int
+    text: str
+    kernels: list[str]
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The differences of two audits, or of pins and an audit.
 
@@ -78,6 +104,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         compared: Kernels that both sides have.
         unchanged: Those of them without any difference.
         findings: Gravest first.
+        changes: The numbers of every kernel that both sides have and that differs.
+        sources: Changed lines of code that kernels with findings are made from; known of two revisions only.
     """
 
     base: str
@@ -85,6 +113,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     compared: int
     unchanged: int
     findings: list[Finding]
+    changes: list[Change] = []
+    sources: list[SourceChange] = []
 
     def of(self, *severities: Severity) -> list[Finding]:
         """Return the findings of some severities."""
@@ -103,10 +133,12 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
     """
     pairs = pairs_of(base, head)
     findings: list[Finding] = []
+    changes: list[Change] = []
     unchanged = 0
     for before, facts in pairs.both:
         differing = list(differences(pin_of(before), facts, before))
         unchanged += not differing
+        changes += _changes(differing, pin_of(before), facts, before)
         why = _incomparable(before.compiler, facts.compiler)
         findings += [_put_aside(finding, why) for finding in differing] if why else differing
     for facts in pairs.new:
@@ -124,7 +156,7 @@ def compare(base: Audit, head: Audit, *, partial: bool = False) -> Comparison:
     ]
     if base.rates != head.rates:
         findings = _without_cycles(findings)
-    return _sorted(base.subject, head.subject, len(pairs.both), unchanged, findings)
+    return _sorted(base.subject, head.subject, (len(pairs.both), unchanged), findings, changes)
 
 
 class AuditPairs(msgspec.Struct, frozen=True):
@@ -205,6 +237,7 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
     """
     by_arch = {pinned.arch: pinned for pinned in pins}
     findings: list[Finding] = []
+    changes: list[Change] = []
     unchanged = compared = 0
     for facts in audit.kernels:
         pinned = by_arch[facts.arch]
@@ -216,6 +249,7 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
             findings.append(_lonely("new", facts, f"its pin does not have its {', '.join(lacking)}"))
         differing = list(differences(pin, facts))
         unchanged += not differing and not lacking
+        changes += _changes(differing, pin, facts)
         why = _incomparable(pinned.compiler, facts.compiler)
         differing = [_put_aside(finding, why) for finding in differing] if why else differing
         findings += _without_cycles(differing) if pinned.rates != audit.rates else differing
@@ -227,7 +261,7 @@ def check_pins(pins: Sequence[Pins], audit: Audit, *, partial: bool = False) -> 
         for name in pinned_arch.kernels if not partial else ():
             if (pinned_arch.arch, name) not in have:
                 findings.append(_missing(pinned_arch.arch, name, audit, "it is pinned, but not built any more"))
-    return _sorted("the pins", audit.subject, compared, unchanged, findings)
+    return _sorted("the pins", audit.subject, (compared, unchanged), findings, changes)
 
 
 def lacking_in(pin: Pin, now: Pin) -> list[str]:
@@ -289,6 +323,16 @@ def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None)
             yield finding(metric, change, numbers, sentence)
     if pin.code_bytes != now.code_bytes:
         yield finding("code", 0, (pin.code_bytes, now.code_bytes), words.code())
+
+
+def _changes(
+    differing: Sequence[Finding], pin: Pin, facts: KernelFacts, before: KernelFacts | None = None
+) -> Iterator[Change]:
+    """Yield the numbers of a kernel with differences."""
+    if differing:
+        now = pin_of(facts)
+        pin = _as_known(pin, now, [facts, *([before] if before else [])])
+        yield Change(arch=facts.arch, kernel=facts.name, file=facts.file, before=pin, after=now)
 
 
 def _as_known(pin: Pin, now: Pin, sides: Sequence[KernelFacts]) -> Pin:
@@ -441,10 +485,13 @@ def _without_cycles(findings: list[Finding]) -> list[Finding]:
     return [_put_aside(finding, why) if finding.metric == "issue cycles" else finding for finding in findings]
 
 
-def _sorted(base: str, head: str, compared: int, unchanged: int, findings: list[Finding]) -> Comparison:
+def _sorted(
+    base: str, head: str, counts: tuple[int, int], findings: list[Finding], changes: list[Change]
+) -> Comparison:
     def gravity(finding: Finding) -> tuple[Any, ...]:
         return SEVERITIES.index(finding.severity), finding.arch, natural(finding.kernel)
 
     return Comparison(
-        base=base, head=head, compared=compared, unchanged=unchanged, findings=sorted(findings, key=gravity)
-    )
+        base=base, head=head, compared=counts[0], unchanged=counts[1], findings=sorted(findings, key=gravity),
+        changes=changes,
+    )  # fmt: skip

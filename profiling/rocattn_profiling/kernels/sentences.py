@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     from rocattn_profiling.kernels.model.cost import LoopCost, Work
     from rocattn_profiling.kernels.pins import LoopPin, Pin
 
+_OCCUPANCY = "take back registers or LDS until the next step of occupancy (`rocattn kernels occupancy`)"
+ADVICE = {
+    "spills": "fewer registers avoid it: smaller QUERY_FRAGMENTS or KEYS_PER_TILE in rocattn/gpu/tiles.py, a lower "
+    "MIN_WAVES, or values that live over a shorter range",
+    "scratch": "index arrays by constants only, and have every function that takes one inlined",
+    "occupancy": _OCCUPANCY,
+    "blocks": _OCCUPANCY,
+    "issue cycles": "`rocattn kernels audit --lines` shows the costliest lines of the loop",
+}
+"""What to try, by the metric of a finding."""
 _SHOWN = 3  # kinds of instructions named in a sentence
 
 

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from rocattn.toolchain.elf import Elf
+from rocattn.toolchain.inputs import inputs_of
+from rocattn_profiling.kernels.compare import SourceChange
 from rocattn_profiling.kernels.model.cost import loop_cost
 from rocattn_profiling.kernels.model.loops import hot_loop
 from rocattn_profiling.kernels.read.assembly import parse_assembly
 from rocattn_profiling.kernels.shipped import compile_kernel, shipped_kernels
+from rocattn_profiling.revisions.hunks import hunks_between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.kernels.model.cost import LoopCost
     from rocattn_profiling.kernels.read.assembly import AssemblyFunction
     from rocattn_profiling.kernels.shipped import Shipped
+    from rocattn_profiling.revisions.hunks import Hunk
 
 SHOWN = 3
 MOST = 12  # kernels that lines are looked up for: each may take a compilation
@@ -166,21 +170,21 @@ def _machine_code(data: bytes) -> bytes:
     return b"".join(elf.content(section) for section in elf.named(".text"))
 
 
-def with_lines(comparison: Comparison, audit: Audit, root: Path | None) -> Comparison:
-    """Add the source lines of hot loops to what got worse in a comparison, the first `MOST` kernels of it.
+def with_lines(
+    comparison: Comparison, audit: Audit, root: Path | None, variants: Sequence[tuple[str, str, str]]
+) -> Comparison:
+    """Add the source lines of hot loops to findings of what got worse.
 
     Args:
         comparison: As made from the audit.
         audit: Of what got worse.
         root: Where the sources of shipped kernels are; None for files, whose own line tables are taken.
+        variants: Architecture, name and file of what the lines are wanted of; the first `MOST` get them.
     """
     facts = {(facts.arch, facts.name, facts.file): facts for facts in audit.kernels}
-    worse = list(dict.fromkeys((finding.arch, finding.kernel, finding.file) for finding in comparison.of("worse")))[
-        :MOST
-    ]
     lines = {}
     shipped = {} if root is None else {(kernel.arch, kernel.name): kernel for kernel in shipped_kernels(audit.archs)}
-    for key in worse:
+    for key in [key for key in variants if key in facts][:MOST]:  # what does not compile has no lines
         if root is None:
             lines[key] = lines_of_loop(facts[key].loop)
         elif key[:2] in shipped:
@@ -188,10 +192,44 @@ def with_lines(comparison: Comparison, audit: Audit, root: Path | None) -> Compa
     findings = [
         # Once for each kernel: its first finding takes them.
         msgspec.structs.replace(
-            finding, lines=[str(line) for line in lines.pop((finding.arch, finding.kernel, finding.file), [])]
+            finding,
+            lines=_ordered(lines.pop((finding.arch, finding.kernel, finding.file), []), finding.metric),
         )
         if finding.severity == "worse"
         else finding
         for finding in comparison.findings
     ]
     return msgspec.structs.replace(comparison, findings=findings)
+
+
+def _ordered(lines: list[SourceLine], metric: str) -> list[str]:
+    """Return lines for people; of a spill those first that it is on."""
+    return [str(line) for line in sorted(lines, key=lambda line: line.spills != (metric == "spills"))]
+
+
+def _new_line(hunk: Hunk) -> str:
+    """Return the first line that came, or else the first that went."""
+    return next((line[2:] for line in hunk.diff if line.startswith("+ ")), hunk.diff[0]).strip()
+
+
+def with_sources(comparison: Comparison, before: Path, now: Path) -> Comparison:
+    """Add the changed lines of code in the sources of kernels with findings.
+
+    Args:
+        comparison: Of two revisions.
+        before: The older one's ``kernels/``.
+        now: The newer one's.
+    """
+    kernels: dict[str, list[str]] = {}
+    for source in dict.fromkeys(finding.file for finding in comparison.findings if finding.severity != "note"):
+        if (now / source).is_file():
+            for name, _ in inputs_of(now / "include", now / source):
+                path = name if name.startswith("include/") else f"{source.rpartition('/')[0]}/{name}"
+                kernels.setdefault(path, []).append(source)
+    changed = [
+        SourceChange(path=f"kernels/{path}", line=hunk.line, text=_new_line(hunk), kernels=of)
+        for path, of in kernels.items()
+        for hunk in hunks_between(before / path, now / path)
+        if hunk.is_code
+    ]
+    return msgspec.structs.replace(comparison, sources=changed)

@@ -1,4 +1,4 @@
-"""Present audits: a table on the terminal, findings as text, and both as Markdown and JSON files."""
+"""Present audits: a table on the terminal, and all that was found as Markdown and JSON files."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.console import print_table, say
 from rocattn_profiling.base.files import write_together
+from rocattn_profiling.kernels import card
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
     from rocattn_profiling.kernels.audit import Audit
@@ -33,19 +34,9 @@ _BOUND = (
     "issue bound %: what the matrix unit could use if nothing waited. It leaves out LDS conflicts, waits, dependences, "
     "occupancy and memory: it ranks no kernels"
 )
-_CHANGES = {
-    "spills": "spills", "scratch": "scratch B", "occupancy": "waves lost", "blocks": "blocks", "registers": "VGPRs",
-    "LDS": "LDS B", "matrix": "matrix FLOP", "issue cycles": "cycles", "global loads": "B a load",
-    "instruction cache": "loop B", "loop code": "loop B", "code": "code B",
-}  # fmt: skip
-"""Columns of what changed, by the metric of a finding."""
-_TITLES = {
-    "worse": "worse", "better": "better", "incomparable": "not comparable", "missing": "missing", "new": "new",
-    "note": "notes",
-}  # fmt: skip
-_BETTER = "better: pin it with `rocattn kernels audit --write-pins`, so that the next change cannot eat it up"
+_TITLES = card.WORDS | {"note": "without consequence"}
 _STALE = {
-    "better": _BETTER,
+    "better": "better: pin it with `rocattn kernels audit --write-pins`, so that the next change cannot eat it up",
     "new": "new: pin it with --write-pins",
     "missing": "missing: renew the pins with --write-pins",
 }
@@ -64,14 +55,12 @@ def for_people(audit: Audit, comparison: Comparison | None) -> tuple[Audit, Comp
     kernels = [msgspec.structs.replace(facts, kernel=names.get(facts.kernel, facts.kernel)) for facts in audit.kernels]
     audit = msgspec.structs.replace(audit, kernels=kernels)
     if comparison is not None:
-        comparison = msgspec.structs.replace(comparison, findings=[_renamed(finding, names) for finding in findings])
+        moved, changes = (
+            [msgspec.structs.replace(symbol, kernel=names.get(symbol.kernel, symbol.kernel)) for symbol in of]
+            for of in (findings, comparison.changes)
+        )
+        comparison = msgspec.structs.replace(comparison, findings=moved, changes=changes)
     return audit, comparison
-
-
-def _renamed(finding: Finding, names: dict[str, str]) -> Finding:
-    import msgspec
-
-    return msgspec.structs.replace(finding, kernel=names.get(finding.kernel, finding.kernel))
 
 
 def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
@@ -84,58 +73,29 @@ def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
     else:
         print_table(f"audit of {audit.subject}", _SUMMARY, list(_summary_rows(audit.kernels)), keys=_KEYS)
         say("each line is of several variants, as smallest to largest; every kernel is in the files written")
-    _show_remarks(audit, lines=lines, files=files)
+    show_remarks(audit, lines=lines, files=files)
 
 
-def show_changes(audit: Audit, comparison: Comparison, *, lines: bool, files: bool, notes: bool) -> None:
-    """Print the numbers of the kernels that changed, before and after; the others are counted in the headline.
+def show_remarks(audit: Audit, variants: Collection[card.Variant] | None = None, *, lines: bool, files: bool) -> None:
+    """Print the source lines of hot loops if requested, then the unknown facts, each line once.
 
     Args:
         audit: Of now.
-        comparison: With what was before.
-        lines: Whether to show the costliest source lines of their hot loops, too.
+        variants: Of which kernels; None for all.
+        lines: Whether to show the costliest source lines of their hot loops.
         files: Whether a kernel's file is needed to tell it from others.
-        notes: Whether a change without consequence is one.
     """
-    import msgspec
-
-    changes: dict[tuple[str, ...], list[Finding]] = {}
-    for finding in comparison.findings:
-        changes.setdefault((finding.kernel, finding.arch, finding.file)[: _KEYS + files], []).append(finding)
-    shown = {key: of for key, of in changes.items() if notes or any(finding.severity != "note" for finding in of)}
-    rows = {key: cells for key, of in shown.items() if (cells := _change_cells(of))}
-    columns = [name for name in dict.fromkeys(_CHANGES.values()) if any(name in cells for cells in rows.values())]
-    if rows:
-        keys = _columns(files=files)[: _KEYS + files]
-        table = [[*key, *(cells.get(name, "") for name in columns)] for key, cells in rows.items()]
-        print_table("what changed", [*keys, *columns], table[:_MOST_ROWS], keys=len(keys))
-        if len(table) > _MOST_ROWS:
-            say(f"and {len(table) - _MOST_ROWS} more: they are in the files written")
-    mine = [facts for facts in audit.kernels if (facts.name, facts.arch, facts.file)[: _KEYS + files] in shown]
-    _show_remarks(msgspec.structs.replace(audit, kernels=mine), lines=lines, files=files)
-
-
-def _change_cells(findings: Iterable[Finding]) -> dict[str, str]:
-    """Return the numbers of one kernel's findings, by column."""
-    return {
-        _CHANGES[finding.metric]: f"{_cell(finding.before, 7) or '?'} -> {_cell(finding.after, 7) or '?'}"
-        for finding in findings
-        if finding.metric in _CHANGES and finding.before != finding.after
-    }
-
-
-def _show_remarks(audit: Audit, *, lines: bool, files: bool) -> None:
-    """Print the source lines of hot loops if requested, then the unknown facts, each line once."""
+    kernels = [facts for facts in audit.kernels if variants is None or (facts.arch, facts.name, facts.file) in variants]
     if lines:
-        for facts in audit.kernels:
+        for facts in kernels:
             for line in _loop_lines(facts, named=files):
                 say(line)
     said: dict[str, list[str]] = {}
-    for facts in audit.kernels:
+    for facts in kernels:
         for line in _unsaid(facts):
             said.setdefault(line, []).append(facts.name)
     for line, names in said.items():
-        of_whom = "" if len(names) == len(audit.kernels) else f" of {names[0] if len(names) == 1 else len(names)}"
+        of_whom = "" if len(names) == len(kernels) else f" of {names[0] if len(names) == 1 else len(names)}"
         say(f"not known{of_whom}: {line}")
 
 
@@ -218,39 +178,6 @@ def _loop_lines(facts: KernelFacts, *, named: bool) -> Iterator[str]:
         yield from (f"  {line}" for line in lines)
 
 
-def text(comparison: Comparison, *, pinned: bool, notes: bool = False) -> str:
-    """Return a comparison for a terminal or a log, gravest first."""
-    return "\n".join(_text_lines(comparison, pinned=pinned, notes=notes)) + "\n"
-
-
-def headline(comparison: Comparison) -> str:
-    """Return a comparison in one sentence."""
-    counts = Counter(finding.severity for finding in comparison.findings)
-    kernels = {(finding.arch, finding.kernel, finding.file) for finding in comparison.of("worse")}
-    parts = [f"{len(kernels)} kernel{'s' * (len(kernels) > 1)} worse"] if kernels else []
-    parts += [
-        f"{counts[name]} {_TITLES[name]}" for name in ("better", "incomparable", "missing", "new") if counts[name]
-    ]
-    verdict = ", ".join(parts) or "nothing got worse or better"
-    return (
-        f"{verdict}: {comparison.compared} kernels of {comparison.head} against {comparison.base}, "
-        f"{comparison.unchanged} without any difference"
-    )
-
-
-def _text_lines(comparison: Comparison, *, pinned: bool, notes: bool) -> Iterator[str]:
-    yield headline(comparison)
-    for severity, findings in _groups(comparison):
-        yield ""
-        if severity == "note" and not notes:
-            yield f"notes: {len(findings)} changes without consequence (--notes shows them)"
-            continue
-        yield f"{_title(severity, pinned=pinned)}:"
-        for finding in findings:
-            yield f"  {finding.sentence}"
-            yield from (f"    {line}" for line in finding.lines)
-
-
 def _groups(comparison: Comparison) -> Iterator[tuple[str, list[Finding]]]:
     for severity in _TITLES:
         findings = [finding for finding in comparison.findings if finding.severity == severity]
@@ -286,7 +213,7 @@ def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, file
     """Return the whole as Markdown: what changed first, then every kernel."""
     lines = ["# Audit of the machine code", ""]
     if comparison is not None:
-        lines += [_escaped(headline(comparison)), ""]
+        lines += [f"**{_escaped(card.headline(comparison, audit))}**", "", _escaped(card.counts(comparison)), ""]
         for severity, findings in _groups(comparison):
             lines += [f"## {_title(severity, pinned=pinned).capitalize()}", ""]
             for finding in findings:

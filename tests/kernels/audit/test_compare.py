@@ -335,7 +335,8 @@ def test_lines_are_those_of_the_file_that_got_worse():
     loops = [dataclasses.replace(loop(), lines=(LineCost(f"{name}.py:7", 4, 9.0),)) for name in names]
     before = audit(*(facts(file=f"{name}/k", cost=cost) for name, cost in zip(names, loops, strict=True)))
     after = audit(*(facts(file=f"{name}/k", cost=cost, vgprs=241) for name, cost in zip(names, loops, strict=True)))
-    found = with_lines(compare(before, after), after, None)
+    variants = [(one.arch, one.name, one.file) for one in after.kernels]
+    found = with_lines(compare(before, after), after, None, variants)
     assert [one.lines[0].partition(":")[0] for one in found.findings] == ["h1.py", "h2.py"]
 
 

@@ -131,9 +131,9 @@ def test_findings_name_the_source_lines_of_the_hot_loop(kernels):
     """The line tables come from a second compilation with the same machine code."""
     some = [one for one in kernels if one.name == CAUSAL and one.arch == "gfx1100"]
     head = audited(some, kernel_root())
-    planted = Finding(severity="worse", metric="m", arch="gfx1100", kernel=CAUSAL, text="s")
+    planted = Finding(severity="worse", metric="m", arch="gfx1100", kernel=CAUSAL, file=SOURCE, text="s")
     comparison = Comparison(base="b", head="h", compared=1, unchanged=0, findings=[planted])
-    (one,) = with_lines(comparison, head, kernel_root()).findings
+    (one,) = with_lines(comparison, head, kernel_root(), [("gfx1100", CAUSAL, SOURCE)]).findings
     assert one.lines
     assert all(line.partition(":")[0].endswith((".h", ".hip")) for line in one.lines)
     assert "cycles" in one.lines[0]

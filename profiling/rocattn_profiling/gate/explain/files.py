@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import textwrap
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.verdict import Cause, Location
 from rocattn_profiling.revisions.git import git
+from rocattn_profiling.revisions.hunks import NATIVE, Hunk, hunks_between
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from rocattn_profiling.asv.launch import Loaded
     from rocattn_profiling.gate.sides import Context
 
-NATIVE = frozenset({".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".hip", ".cu", ".pyx", ".pxd", ".rs", ".f90", ".go"})
 _COMPILED = frozenset({".so", ".pyd"})
 _LEFT_OUT = frozenset({".git", "__pycache__", ".venv", "node_modules", "out", ".asv"})
 _MOST_BYTES = 2_000_000  # a larger file is not a source that a person reads
 _MOST_LINES = 8  # of a file that are listed
-_WIDTH = 160  # of a changed line
-_LONG = 1000  # characters that are looked at of one: minified files have lines of megabytes
-_MOST_CHANGED = 3  # lines of each side that are shown of one hunk
-
-
-class Hunk(NamedTuple):
-    """Consecutive changed lines.
-
-    Attributes:
-        line: The first line that is code, as head numbers it from 1; else the first line.
-        diff: The changed lines that are code (else all), "-" or "+" in front, without the indentation they share.
-        added, removed: Numbers of lines.
-        is_code: Whether more than comments, brackets and blank lines changed.
-    """
-
-    line: int
-    diff: tuple[str, ...]
-    added: int
-    removed: int
-    is_code: bool
 
 
 class FileChange:
@@ -62,21 +40,7 @@ class FileChange:
     @cached_property
     def hunks(self) -> list[Hunk]:
         """The changed lines in head's order; empty where a side is not text."""
-        try:
-            old, new = (path.read_text().splitlines() if path.is_file() else [] for path in (self.before, self.after))
-        except (OSError, UnicodeDecodeError):
-            return []
-        native, hunks = Path(self.path).suffix in NATIVE, []
-        for tag, i, j, k, m in difflib.SequenceMatcher(None, old, new).get_opcodes():
-            if tag == "equal":
-                continue
-            added = [number for number in range(k, m) if _is_code(new[number].strip(), native=native)]
-            removed = [number for number in range(i, j) if _is_code(old[number].strip(), native=native)]
-            line = next(iter(added), k) if m > k else min(k, max(len(new) - 1, 0))
-            before = [old[number] for number in removed or range(i, j)]
-            after = [new[number] for number in added or range(k, m)]
-            hunks.append(Hunk(line + 1, _diff_lines(before, after), m - k, j - i, bool(added or removed)))
-        return hunks
+        return hunks_between(self.before, self.after)
 
     def cause(self) -> Cause:
         """Return the change as a cause, located at its first changed line of code."""
@@ -98,24 +62,6 @@ class FileChange:
             location=Location(path=self.path, line=first.line),
             diff=first.diff,
         )
-
-
-def _diff_lines(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
-    """Return changed lines as a diff shows them, the first few of each side, without their common indentation."""
-    shown = [*before[:_MOST_CHANGED], *after[:_MOST_CHANGED]]
-    marks = [*"-" * len(before[:_MOST_CHANGED]), *"+" * len(after[:_MOST_CHANGED])]
-    plain = textwrap.dedent("\n".join(line[:_LONG].expandtabs(4) for line in shown)).split("\n")
-    cut = (line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…" for line in plain)
-    lines = [f"{mark} {line}".rstrip() for mark, line in zip(marks, cut, strict=True)]
-    left = max(len(before) - _MOST_CHANGED, 0) + max(len(after) - _MOST_CHANGED, 0)
-    return (*lines, f"… {left} more lines") if left else tuple(lines)
-
-
-def _is_code(line: str, *, native: bool) -> bool:
-    """Whether a line is more than a comment or brackets, as far as the line alone shows."""
-    if native:
-        return not line.startswith(("/*", "* ")) and bool(re.search(r"\w", line.partition("//")[0]))
-    return not line.startswith("#") and bool(re.search(r"\w", line))
 
 
 def changed_files(context: Context) -> dict[str, FileChange]:

@@ -1,0 +1,314 @@
+"""A comparison on the terminal: the verdict, what moved on which architecture, what did it, what to do next."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from rocattn.gpu.arch import TESTED
+from rocattn_profiling.base.console import stdout
+from rocattn_profiling.base.markup import terminal
+from rocattn_profiling.kernels.compare import SEVERITIES, work_factor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from rocattn_profiling.kernels.audit import Audit
+    from rocattn_profiling.kernels.compare import Change, Comparison, Finding
+    from rocattn_profiling.kernels.facts import KernelFacts
+
+_MOST_ROWS, _MOST_KERNELS, _MOST_NAMED, _MOST_LINES = 12, 2, 3, 3
+_LOG_WIDTH = 1000
+_NAME = 34  # characters of a variant or a file
+_COLUMNS = {
+    "spills": "spills", "scratch": "scratch B", "occupancy": "waves", "blocks": "blocks", "matrix": "matrix FLOP",
+    "issue cycles": "loop cycles", "global loads": "B a load", "instruction cache": "loop B", "loop code": "loop B",
+    "registers": "VGPRs", "LDS": "LDS B", "code": "code B",
+}  # fmt: skip
+"""Columns by the metric of a finding, the gravest first: on a narrow terminal the last are left out."""
+_GRAVITY = ("kernel", *_COLUMNS)
+_STYLES = {"worse": "bold red", "better": "green", "incomparable": "yellow", "missing": "yellow", "new": "", "note": ""}
+WORDS = {
+    "worse": "worse", "better": "better", "incomparable": "not comparable", "missing": "missing", "new": "new",
+    "note": "changed",
+}  # fmt: skip
+"""Severities, as people read them."""
+
+Variant = tuple[str, str, str]
+"""Architecture, name and file of one compilation."""
+
+
+class CardRow(NamedTuple):
+    """What happened to the variants of a kernel on one architecture.
+
+    Attributes:
+        kernel: Its name without the variant.
+        arch: The architecture.
+        severity: Of the gravest finding.
+        findings: Of the variant with the gravest one, the gravest first.
+        variants: How many have this severity.
+    """
+
+    kernel: str
+    arch: str
+    severity: str
+    findings: list[Finding]
+    variants: int
+
+    @property
+    def variant(self) -> Variant:
+        """The variant that stands for all."""
+        return _variant(self.findings[0])
+
+
+def rows_of(comparison: Comparison, audit: Audit, *, notes: bool = False) -> list[CardRow]:
+    """Return a row for each kernel, architecture and severity, the gravest first.
+
+    Args:
+        comparison: What differs.
+        audit: Of now, for the names of kernels.
+        notes: Whether changes without consequence get rows as well.
+    """
+    names = {facts.name: facts.kernel for facts in audit.kernels}
+    by_variant: dict[Variant, list[Finding]] = {}
+    for finding in comparison.findings:
+        by_variant.setdefault(_variant(finding), []).append(finding)
+    groups: dict[tuple[str, str, str], list[list[Finding]]] = {}
+    for findings in by_variant.values():
+        findings.sort(key=_gravity)
+        severity, name = findings[0].severity, findings[0].kernel
+        if notes or severity != "note":
+            groups.setdefault((names.get(name, name.partition(" ")[0]), findings[0].arch, severity), []).append(
+                findings
+            )
+    rows = [
+        CardRow(*key, findings=min(variants, key=lambda findings: _gravity(findings[0])), variants=len(variants))
+        for key, variants in groups.items()
+    ]
+    worst: dict[str, tuple[int, int, float]] = {}
+    for row in rows:
+        worst[row.kernel] = min(worst.get(row.kernel, (99, 0, 0.0)), _gravity(row.findings[0]))
+    return sorted(rows, key=lambda row: (worst[row.kernel], row.kernel, _place(row.arch), _gravity(row.findings[0])))
+
+
+def _variant(of: Finding | Change | KernelFacts) -> Variant:
+    return of.arch, getattr(of, "name", "") or of.kernel, of.file
+
+
+def _gravity(finding: Finding) -> tuple[int, int, float]:
+    """Return a key that sorts the gravest first: what it means, what it is about, how much it is."""
+    before, after = finding.before or 0, finding.after or 0
+    return SEVERITIES.index(finding.severity), _GRAVITY.index(finding.metric), -abs(after - before) / (before or 1)
+
+
+def _place(arch: str) -> tuple[int, str]:
+    return (TESTED.index(arch) if arch in TESTED else len(TESTED)), arch
+
+
+def headline(comparison: Comparison, audit: Audit) -> str:
+    """Return the verdict in one line."""
+    rows = rows_of(comparison, audit)
+    if not rows:
+        return "no kernel got worse or better"
+    archs = sorted({facts.arch for facts in audit.kernels} | {row.arch for row in rows})
+    kernels = {severity: list(dict.fromkeys(r.kernel for r in rows if r.severity == severity)) for severity in WORDS}
+    gravest = next(severity for severity in WORDS if kernels[severity])
+    parts = [f"{len(kernels[gravest])} kernel{'s' * (len(kernels[gravest]) > 1)} {WORDS[gravest]}"]
+    on = {row.arch for row in rows if row.severity == gravest}
+    if len(archs) == 1:
+        parts[0] += f" on {archs[0]}"
+    else:
+        parts[0] += f" on {len(on)} of {len(archs)} architectures"
+    parts += [f"{len(named)} {WORDS[name]}" for name, named in kernels.items() if named and name != gravest]
+    return f"{', '.join(parts)}: {_some(kernels[gravest])}"
+
+
+def counts(comparison: Comparison) -> str:
+    """Return what was compared with what, and how many variants did not change."""
+    gravest: dict[Variant, int] = {}
+    for finding in comparison.findings:
+        place = SEVERITIES.index(finding.severity)
+        gravest[_variant(finding)] = min(gravest.get(_variant(finding), place), place)
+    number = Counter(SEVERITIES[place] for place in gravest.values())
+    only_notes = number.pop("note", 0)
+    parts = [f"{number[severity]} {WORDS[severity]}" for severity in SEVERITIES if number[severity]]
+    parts += [f"{only_notes} changed without consequence"] if only_notes else []
+    parts += [f"{comparison.unchanged} unchanged"]
+    return f"{comparison.compared} variants of {comparison.head} against {comparison.base}: {', '.join(parts)}"
+
+
+def show(comparison: Comparison, audit: Audit, following: Sequence[tuple[str, str]], *, notes: bool) -> None:
+    """Print the card on stdout.
+
+    Args:
+        comparison: With what was before.
+        audit: Of now.
+        following: What to do next: a word for what it is, and the advice or command.
+        notes: Whether to print changes without consequence one by one.
+    """
+    console = stdout()
+    rows = rows_of(comparison, audit)
+    gravest = rows[0].severity if rows else "better"
+    console.print(headline(comparison, audit), style=f"bold {_STYLES[gravest]}".strip())
+    console.print(counts(comparison), style="dim")
+    if rows:
+        console.print()
+        _print_rows(console, rows, comparison, audit)
+        console.print()
+        _print_causes(console, rows, comparison)
+    if notes and (said := comparison.of("note")):
+        console.print("\nwithout consequence:")
+        for finding in said:
+            _print_wrapped(console, f"  {terminal(finding.sentence)}")
+    if rows and following:
+        console.print("next:", style="bold")
+        for what, how in following:
+            _print_wrapped(console, f"  {what:<8} {how}")
+
+
+def _print_rows(console: Console, rows: Sequence[CardRow], comparison: Comparison, audit: Audit) -> None:
+    """Print a table for each kernel, with the columns that moved in it, as many as the width has room for."""
+    changes = {_variant(change): change for change in comparison.changes}
+    known = {_variant(facts): facts for facts in audit.kernels}
+    total = Counter((facts.kernel, facts.arch) for facts in audit.kernels)
+    total.update((problem.kernel.partition(" ")[0], problem.arch) for problem in audit.problems)
+    left = _MOST_ROWS
+    for kernel in dict.fromkeys(row.kernel for row in rows):
+        shown = [row for row in rows if row.kernel == kernel][:left]
+        left -= len(shown)
+        if shown:
+            cells = [_cells(row, changes.get(row.variant), known.get(row.variant)) for row in shown]
+            words = [f"{row.variants} of {total[kernel, row.arch]} {WORDS[row.severity]}" for row in shown]
+            _print_table(console, kernel, shown, words, cells)
+    if len(rows) > _MOST_ROWS:
+        console.print(f"and {len(rows) - _MOST_ROWS} more rows in the files written", style="dim")
+
+
+def _print_table(
+    console: Console, kernel: str, rows: Sequence[CardRow], words: Sequence[str], cells: Sequence[dict[str, str]]
+) -> None:
+    from rich.text import Text
+
+    names = [_variant_name(row) for row in rows]
+    keys = [max(map(len, column)) for column in ([row.arch for row in rows], words, names)]
+    head = terminal(kernel, _width(console) // 2)
+    first = max(len(head), sum(keys) + 1 + 2 * 2 - (0 if keys[2] else 2))
+    columns: dict[str, int] = {}
+    for name in dict.fromkeys(_COLUMNS.values()):
+        needed = max((len(row[name]) for row in cells if name in row), default=0)
+        if needed and first + sum(columns.values()) + 2 * len(columns) + 2 + max(needed, len(name)) <= _width(console):
+            columns[name] = max(needed, len(name))
+    console.print(
+        Text.assemble((head.ljust(first), "bold"), *(f"  {name:<{width}}" for name, width in columns.items()))
+    )
+    for row, word, variant, of_row in zip(rows, words, names, cells, strict=True):
+        line = Text(f" {row.arch:<{keys[0]}}  ")
+        line.append(f"{word:<{keys[1]}}", _STYLES[row.severity])
+        line.append(f"  {variant:<{keys[2]}}".ljust(first - line.cell_len))
+        judged = {_COLUMNS.get(finding.metric): finding.severity for finding in reversed(row.findings)}
+        for name, width in columns.items():
+            line.append("  ")
+            line.append(f"{of_row.get(name, ''):<{width}}", _STYLES[judged.get(name, "note")])
+        line.rstrip()
+        console.print(line)
+
+
+def _variant_name(row: CardRow) -> str:
+    """Return what tells the shown variant from the kernel's others: its types and sizes, or its file."""
+    finding = row.findings[0]
+    name = finding.file if finding.names_file else finding.kernel.removeprefix(row.kernel).strip()
+    return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
+
+
+def _cells(row: CardRow, change: Change | None, facts: KernelFacts | None) -> dict[str, str]:
+    """Return the numbers of one row, by column."""
+    cells = {
+        _COLUMNS[finding.metric]: _arrow(finding.before, finding.after)
+        for finding in reversed(row.findings)
+        if finding.metric in _COLUMNS and finding.before != finding.after
+    }
+    if change is None:
+        return cells
+    before, after = change.before, change.after
+    for name, old, new in (("VGPRs", before.vgprs, after.vgprs), ("LDS B", before.lds_bytes, after.lds_bytes)):
+        if old != new:
+            cells[name] = _arrow(old, new)
+    if before.lost_wave_slots != after.lost_wave_slots and facts and facts.occupancy:
+        slots = facts.occupancy.max_waves_per_simd
+        cells["waves"] = _arrow(slots - (before.lost_wave_slots or 0), facts.occupancy.waves_per_simd)
+    if "loop cycles" in cells and before.loop and after.loop and facts:
+        factor = work_factor(before, after, division_known=bool(facts.variant))
+        if expected := before.loop.cycles["all"] * factor:
+            cells["loop cycles"] += f" {100 * (after.loop.cycles['all'] / expected - 1):+.1f} %"
+    return cells
+
+
+def _arrow(before: float | None, after: float | None) -> str:
+    return " -> ".join("?" if value is None else f"{value:.7g}" for value in (before, after))
+
+
+def _print_causes(console: Console, rows: Sequence[CardRow], comparison: Comparison) -> None:
+    """Print for the gravest kernels what changed in the source, and what that did, with the lines that pay for it."""
+    kernels = list(dict.fromkeys(row.kernel for row in rows))
+    for kernel in kernels[:_MOST_KERNELS]:
+        row = worst([row for row in rows if row.kernel == kernel])
+        for line in _sources(row, comparison):
+            _print_cut(console, line)
+        finding = row.findings[0]
+        _print_wrapped(console, f"{terminal(finding.kernel)} on {row.arch}: {terminal(finding.text)}")
+        for other in row.findings[1:]:
+            if other.severity == finding.severity == "worse":
+                _print_wrapped(console, f"  {terminal(other.text)}")
+        for line in [line for finding in row.findings for line in finding.lines][:_MOST_LINES]:
+            _print_cut(console, f"  {terminal(line)}")
+    if len(kernels) > _MOST_KERNELS:
+        console.print(f"{_some(kernels[_MOST_KERNELS:])}: in the files written", style="dim")
+
+
+def worst(rows: Sequence[CardRow]) -> CardRow:
+    """Return the row with the gravest finding."""
+    return min(rows, key=lambda row: _gravity(row.findings[0]))
+
+
+def _sources(row: CardRow, comparison: Comparison) -> Iterator[str]:
+    """Yield what changed in the sources of a kernel, and in how it divides the problem."""
+    finding = row.findings[0]
+    changed = [source for source in comparison.sources if finding.file in source.kernels]
+    for source in changed[:_MOST_LINES]:
+        yield f"changed: {source.path}:{source.line}: {terminal(source.text)}"
+    if len(changed) > _MOST_LINES:
+        yield f"changed: {len(changed) - _MOST_LINES} more places in its sources"
+    for change in comparison.changes:
+        if _variant(change) == row.variant and change.before.choices and change.before.choices != change.after.choices:
+            sides = [dict(word.split("=") for word in pin.choices.split()) for pin in (change.before, change.after)]
+            pairs = {name: [side.get(name, "none") for side in sides] for name in {**sides[0], **sides[1]}}
+            moved = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in pairs.items() if old != new)
+            yield f"changed: {moved} (rocattn/gpu/tiles.py)"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(terminal(name, 80) for name in names[:_MOST_NAMED])
+    return shown + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+
+
+def _print_cut(console: Console, line: str) -> None:
+    """Print as much of a line as the width has room for: of a line of source the beginning says enough."""
+    width = _width(console)
+    console.print(line if len(line) <= width else f"{line[: width - 1]}…")
+
+
+def _print_wrapped(console: Console, line: str) -> None:
+    """Print a line, and what does not fit below it, further to the right."""
+    import textwrap
+
+    indent = " " * (len(line) - len(line.lstrip()))
+    for part in textwrap.wrap(line, _width(console), subsequent_indent=f"{indent}    ", break_on_hyphens=False):
+        console.print(part)
+
+
+def _width(console: Console) -> int:
+    """Return the columns there are; a log has as many as a line needs."""
+    return console.width if console.is_terminal or "COLUMNS" in os.environ else _LOG_WIDTH

@@ -1,0 +1,77 @@
+"""The lines that differ between two versions of a file, and which of them are code."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import textwrap
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+NATIVE = frozenset({".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".hip", ".cu", ".pyx", ".pxd", ".rs", ".f90", ".go"})
+"""Suffixes of files whose comments begin with ``//`` or ``/*``."""
+_WIDTH = 160  # of a changed line
+_LONG = 1000  # characters that are looked at of one: minified files have lines of megabytes
+_MOST_CHANGED = 3  # lines of each side that are shown of one hunk
+
+
+class Hunk(NamedTuple):
+    """Consecutive changed lines.
+
+    Attributes:
+        line: The first line that is code, as head numbers it from 1; else the first line.
+        diff: The changed lines that are code (else all), "-" or "+" in front, without the indentation they share.
+        added, removed: Numbers of lines.
+        is_code: Whether more than comments, brackets and blank lines changed.
+    """
+
+    line: int
+    diff: tuple[str, ...]
+    added: int
+    removed: int
+    is_code: bool
+
+
+def hunks_between(before: Path, after: Path) -> list[Hunk]:
+    """Return the changed lines in the order of the new file; none where a side is not text.
+
+    Args:
+        before: The file on one side; it may be missing.
+        after: On the other side, likewise.
+    """
+    try:
+        old, new = (path.read_text().splitlines() if path.is_file() else [] for path in (before, after))
+    except (OSError, UnicodeDecodeError):
+        return []
+    native, hunks = after.suffix in NATIVE, []
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, old, new).get_opcodes():
+        if tag == "equal":
+            continue
+        added = [number for number in range(k, m) if _is_code(new[number].strip(), native=native)]
+        removed = [number for number in range(i, j) if _is_code(old[number].strip(), native=native)]
+        line = next(iter(added), k) if m > k else min(k, max(len(new) - 1, 0))
+        gone = [old[number] for number in removed or range(i, j)]
+        come = [new[number] for number in added or range(k, m)]
+        hunks.append(Hunk(line + 1, _diff_lines(gone, come), m - k, j - i, bool(added or removed)))
+    return hunks
+
+
+def _diff_lines(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
+    """Return changed lines as a diff shows them, the first few of each side, without their common indentation."""
+    shown = [*before[:_MOST_CHANGED], *after[:_MOST_CHANGED]]
+    marks = [*"-" * len(before[:_MOST_CHANGED]), *"+" * len(after[:_MOST_CHANGED])]
+    plain = textwrap.dedent("\n".join(line[:_LONG].expandtabs(4) for line in shown)).split("\n")
+    cut = (line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…" for line in plain)
+    lines = [f"{mark} {line}".rstrip() for mark, line in zip(marks, cut, strict=True)]
+    left = max(len(before) - _MOST_CHANGED, 0) + max(len(after) - _MOST_CHANGED, 0)
+    return (*lines, f"… {left} more lines") if left else tuple(lines)
+
+
+def _is_code(line: str, *, native: bool) -> bool:
+    """Whether a line is more than a comment or brackets, as far as the line alone shows."""
+    if native:
+        return not line.startswith(("/*", "* ")) and bool(re.search(r"\w", line.partition("//")[0]))
+    return not line.startswith("#") and bool(re.search(r"\w", line))

@@ -39,7 +39,7 @@ def test_the_plugin_of_the_documentation_is_run(gated, project):
     entry = next(entry for entry in result.entries if entry.metric == "exact")
     assert (status, entry.label, entry.status) == (1, "source of tinylib", "regression")
     assert entry.decision.ratio > 2
-    assert [(one.text.split()[0], one.location.line) for one in entry.causes] == [("tinylib/__init__.py", 9)]
+    assert [(one.location.path, one.location.line) for one in entry.causes] == [("tinylib/__init__.py", 9)]
     assert {one.metric for one in result.entries} == {"time", "exact"}
     waiver = (
         '[[waiver]]\nbenchmark = "source of tinylib"\nmetric = "exact"\nceiling = inf\nexpires = 2999-01-01\n'

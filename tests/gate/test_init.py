@@ -110,15 +110,20 @@ def test_the_workflow_measures_what_the_project_has(repo, capsys, kind, measured
     assert results == {"asv": "benchmarks/out", "suite": "results"}.get(kind, ".asv/results") + "/*/noise.json.rocattn"
 
 
-def test_the_gate_takes_the_options_in_the_workflow(repo, capsys):
+@pytest.mark.parametrize("kind", ["suite", "pytest", "command"])
+def test_the_gate_takes_the_options_in_the_workflow(repo, kind):
     """Each command line of the written workflows is one of this rocattn's."""
-    options = put_kind(repo, "suite")
+    options = put_kind(repo, kind)
     repo.commit("first")
-    assert start(repo, *options) == 0
+    assert start(repo, *options, *([] if kind == "suite" else ["--requirements", "extra"])) == 0
     parser = cli.parser_for("gate")
     for words in gate_words(repo):
         arguments = parser.parse_args(["run", *words])
-        assert (arguments.suite, arguments.head) == ("other/suite", "HEAD")
+        assert arguments.head == "HEAD"
+        measured = {"suite": arguments.suite, "pytest": arguments.pytest, "command": arguments.commands}
+        given = {"suite": "other/suite", "pytest": ["tests/bench"], "command": ["python work.py --size '1 000'"]}
+        assert measured == {name: value if name == kind else type(value)() for name, value in given.items()}
+        assert arguments.requirements == ([] if kind == "suite" else ["extra"])
         assert arguments.learn == ("--learn" in words)
     for name, script in (scripts(workflow(repo)) | scripts(workflow(repo, init.COMMENT))).items():
         for line in script.splitlines():

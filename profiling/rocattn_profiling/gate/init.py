@@ -114,6 +114,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--pytest", default="", metavar="DIR", help="tests with pytest-benchmark, though there is asv")
     text = "measure this command as a whole; may be repeated"
     what.add_argument("--command", action="append", default=[], metavar="COMMAND", dest="commands", help=text)
+    text = "what tests or commands need, as for gate run; may be repeated"
+    parser.add_argument("--requirements", action="append", default=[], metavar="NAME", help=text)
     text = "what pip installs in the workflow (default: what this rocattn was installed from)"
     parser.add_argument("--install", metavar="SPEC", help=text)
     parser.add_argument("--branch", default="", metavar="NAME", help="the branch that pull requests go to")
@@ -126,12 +128,13 @@ def run(arguments: argparse.Namespace) -> int:
     repo = revisions.find_repository(start)
     measured = _measured(repo, start, arguments)
     install = own_requirement() if arguments.install is None else arguments.install
-    if any("${{" in word for word in [*measured.words, install]):
+    words = [*measured.words, *(word for name in arguments.requirements for word in ("--requirements", name))]
+    if any("${{" in word for word in [*words, install]):
         raise CommandError("${{ begins an expression of GitHub's: the workflow would run something else", USAGE)
     setup = GateSetup(
         kind=measured.kind,
         what=measured.what,
-        words=measured.words,
+        words=words,
         results=measured.results,
         branch=arguments.branch or _default_branch(repo),
         python=f"3.{max(_least_minor(repo), sys.version_info.minor)}",
@@ -160,10 +163,10 @@ def _measured(repo: Path, start: Path, arguments: argparse.Namespace) -> _Measur
     if arguments.commands:
         count = len(arguments.commands)
         words = [word for command in arguments.commands for word in ("--command", command)]
-        return _Measured("command", f"{count} command{'' if count == 1 else 's'}", words)
+        return _Measured("command", f"{count} command{'' if count == 1 else 's'}", words, _results(repo))
     if arguments.pytest:
         folder = _inside(repo, start, arguments.pytest)
-        return _Measured("pytest", f"tests with pytest-benchmark in {folder}", ["--pytest", folder])
+        return _Measured("pytest", f"tests with pytest-benchmark in {folder}", ["--pytest", folder], _results(repo))
     suite = _inside(repo, start, arguments.suite) if arguments.suite else ""
     if suite or usual_files(repo):
         config = read_config(repo, suite or None)
@@ -176,6 +179,11 @@ def _measured(repo: Path, start: Path, arguments: argparse.Namespace) -> _Measur
         "with --suite or --pytest, or a command with --command 'python work.py'",
         USAGE,
     )
+
+
+def _results(repo: Path) -> str:
+    """Return the folder of results where tests or commands are measured: an asv suite's, if there is one."""
+    return read_config(repo, None).results_dir if usual_files(repo) else OUR_RESULTS
 
 
 def _inside(repo: Path, start: Path, name: str) -> str:
@@ -323,5 +331,5 @@ def _print(record: InitRecord) -> None:
         print("\nTo do: GitHub cannot reach what this rocattn was installed from. Set ROCATTN at the top of both")
         print("workflows, or remove them and run rocattn gate init --install 'rocattn @ git+https://...'")
     if written:
-        print("\nNext: the same gate here, then commit the files")
+        print(f"\nNext, in {record.repository}: the same gate here, then commit the files")
         print("\n".join(f"  {command}" for command in record.next))

@@ -91,7 +91,8 @@ def read_config(tree: Path, suite: str | None) -> Config:
         return _config(_parse(path) if path else {}, path.parent if path else tree, given, tree)
     path = _file_in(given) if given.is_dir() else given
     if path is None or not path.is_file():
-        raise SuiteError(f"there is no {suite or FILE}: name a benchmark folder or an asv.conf.json with --suite")
+        others = "" if suite else ", tests with --pytest, or a command with --command"
+        raise SuiteError(f"there is no {suite or FILE}: name an asv.conf.json or a folder with --suite{others}")
     settings = _parse(path)
     name = _text(settings, "benchmark_dir", "benchmarks", path)
     folder = (path.parent / name).resolve()

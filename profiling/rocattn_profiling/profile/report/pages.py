@@ -192,7 +192,7 @@ def _capfirst(text: str) -> str:
 
 def _too_low(report: ProfileReport) -> str:
     """Return the caveat that the mark stands for; "" if no sentence has it."""
-    return TOO_LOW.strip(" ()") if any(finding.is_too_low for _, finding in report.findings) else ""
+    return TOO_LOW.strip(" ()") if any(each.is_too_low for kernel in report.kernels for each in kernel.findings) else ""
 
 
 def _shown(report: ProfileReport) -> list[Shown]:

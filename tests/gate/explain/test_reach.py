@@ -136,16 +136,20 @@ def test_where_names_say_nothing_there_are_no_distances(trees, text):
     assert by_name(trees, native) is None
 
 
-def ran(trees, change, benchmark):
+def traced(trees, reach, benchmark):
     """Trace a benchmark on both sides."""
-    reach = Reach({change.path: change})
-    sides = [
+    return [
         Launcher(
             sys.executable, trees / "head/suite", trees / "scratch" / side, {"PYTHONPATH": str(trees / side)}
         ).loaded(f"bench.{benchmark}", f"bench.{benchmark}", reach.files)
         for side in ("base", "head")
     ]
-    return reach.ran(*sides)
+
+
+def ran(trees, change, benchmark):
+    """Whether a benchmark runs a change."""
+    reach = Reach({change.path: change})
+    return reach.ran(*traced(trees, reach, benchmark))
 
 
 def test_a_traced_call_shows_whether_a_difference_runs(trees):
@@ -170,5 +174,21 @@ def test_what_a_trace_cannot_see_is_not_known(trees):
     assert ran(trees, change, "time_nothing") is False
     data = FileChange("settings.json", trees / "base/settings.json", trees / "head/settings.json")
     reach = Reach({change.path: change, data.path: data})
-    assert not reach.files
+    assert reach.ran(*traced(trees, reach, "time_nothing")) is None
     assert reach.ran(None, None) is None
+
+
+def test_a_cause_is_located_in_a_function_that_ran(trees):
+    """Not at the first line that differs; a file none of whose differing functions ran has no lines."""
+    (trees / "base/other.py").write_text("def f():\n    return 1\n")
+    (trees / "head/other.py").write_text("def f():\n    return 2\n")
+    other = FileChange("other.py", trees / "base/other.py", trees / "head/other.py")
+    changed(trees, "return x + 1", "return x + 1.0")
+    change = changed(trees, "self.x = LIMIT", "self.x = 2 * LIMIT")
+    reach = Reach({change.path: change, other.path: other})
+    sides = traced(trees, reach, "time_new")
+    (lines,) = reach.started_in(change, *sides)
+    assert change.cause().location.line == 10
+    assert change.cause([lines]).location.line in lines
+    assert LIBRARY.splitlines()[change.cause([lines]).location.line - 1].strip() == "self.x = LIMIT"
+    assert reach.started_in(other, *sides) is None

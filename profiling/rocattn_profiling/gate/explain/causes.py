@@ -17,6 +17,7 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.gate.explain.files import differing_modules, loaded_changes
+from rocattn_profiling.gate.explain.reach import Reach
 from rocattn_profiling.gate.groups import WORSE
 from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.plugin import plugin_errors
@@ -26,7 +27,7 @@ from rocattn_profiling.profile.collect.assemble import CollectionRequest, assemb
 from rocattn_profiling.profile.collect.run import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Loaded
@@ -79,6 +80,7 @@ class _Finder:
     def __init__(self, context: Context, plugin: Plugin, worse: Sequence[Entry]) -> None:
         self._context, self._plugin = context, plugin
         self._loaded: dict[tuple[str, str], tuple[Loaded | None, Loaded | None]] = {}
+        self._reach = Reach(context.changes)
         self._counters = Counters(context, [entry for entry in worse if entry.metric == "time"])
 
     def causes(self, entry: Entry) -> list[Cause]:
@@ -89,7 +91,7 @@ class _Finder:
             return causes
         named = {cause.location.path for cause in causes if cause.kind == "source" and cause.location}
         loaded = self._loaded_by(entry)
-        files = [change.cause() for change in self._files(*loaded) if change.path not in named] if loaded else []
+        files = self._file_causes(*loaded, named) if loaded else []
         if not self._context.trees:  # there is no repository that a location could be in
             files = [msgspec.structs.replace(cause, location=None) for cause in files]
         return [
@@ -109,9 +111,20 @@ class _Finder:
         if key not in self._loaded:
             if len(self._loaded) >= MOST_CALLED:
                 return None
-            base, head = (self._context.launchers[side].loaded(entry.name, entry.label) for side in SIDES)
+            base, head = (
+                self._context.launchers[side].loaded(entry.name, entry.label, self._reach.files) for side in SIDES
+            )
             self._loaded[key] = base, head
         return self._loaded[key]
+
+    def _file_causes(self, base: Loaded | None, head: Loaded | None, named: Collection[str]) -> list[Cause]:
+        """Return the changed files as causes: those alone whose differing functions started, where there are such."""
+        changes = [change for change in self._files(base, head) if change.path not in named]
+        started = [(change, self._reach.started_in(change, base, head)) for change in changes]
+        if any(started_in for _, started_in in started):
+            started = [(change, lines) for change, lines in started if lines is not None]
+            started.sort(key=lambda pair: not pair[1])
+        return [change.cause(lines or ()) for change, lines in started]
 
     def _files(self, base: Loaded | None, head: Loaded | None) -> list[FileChange]:
         """Return the changed files that a benchmark loads, or all of them where it runs on neither side."""

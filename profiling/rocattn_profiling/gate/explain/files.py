@@ -42,14 +42,19 @@ class FileChange:
         """The changed lines in head's order; empty where a side is not text."""
         return hunks_between(self.before, self.after)
 
-    def cause(self) -> Cause:
-        """Return the change as a cause, located at its first changed line of code."""
+    def cause(self, ran: Sequence[range] = ()) -> Cause:
+        """Return the change as a cause, located at its first changed line of code.
+
+        Args:
+            ran: Lines of head's functions that ran: a changed line in one of them goes first.
+        """
         if not self.after.is_file():
             return Cause(kind="source", text=f"{self.path} is gone")
         if not self.before.is_file():
             return Cause(kind="source", text=f"{self.path} is new", location=Location(path=self.path))
         was = f" ({self.old_path} in base)" if self.old_path else ""
         hunks = [hunk for hunk in self.hunks if hunk.is_code] or self.hunks
+        hunks = sorted(hunks, key=lambda hunk: not any(hunk.line in lines for lines in ran))
         if not hunks:
             return Cause(kind="source", text=f"{self.path}{was} differs", location=Location(path=self.path))
         first, others = hunks[0], [str(hunk.line) for hunk in hunks[1:_MOST_LINES]]

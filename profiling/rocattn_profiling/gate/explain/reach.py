@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Case, Loaded
     from rocattn_profiling.gate.explain.files import FileChange
@@ -192,29 +192,54 @@ class Reach:
 
     @property
     def files(self) -> list[str]:
-        """The names of the files whose functions to trace; empty where a trace could tell nothing."""
+        """The names of the files whose functions to trace."""
         paths = [path for change, _ in self._differences.values() for path in (change.before, change.after)]
-        return sorted({path.name for path in paths}) if self._known else []
+        return sorted({path.name for path in paths})
 
     def ran(self, base: Loaded | None, head: Loaded | None) -> bool | None:
         """Return whether a benchmark starts anything that differs on either side; None where that is not known."""
         if not self._known or base is None or head is None or base.ran is None or head.ran is None:
             return None
-        return any(self._started(change, differing, base, head) for change, differing in self._differences.values())
+        return any(self._started(path, base, head) for path in self._differences)
 
-    @staticmethod
-    def _started(change: FileChange, differing: SourceDifference, base: Loaded, head: Loaded) -> bool:
-        """Whether a function that differs started, or the file was imported where more than functions differs.
+    def started_in(self, change: FileChange, base: Loaded | None, head: Loaded | None) -> list[range] | None:
+        """Return the lines, in head, of the functions of a changed file that differ and started.
+
+        Returns:
+            None where nothing that differs in the file started; empty where that is not known, or only base has it.
+        """
+        if change.path not in self._differences or not base or not head or base.ran is None or head.ran is None:
+            return []
+        started = self._started(change.path, base, head)
+        return _lines(change.after, started - {_IMPORT}) if started else None
+
+    def _started(self, path: str, base: Loaded, head: Loaded) -> set[str]:
+        """Return the functions of a file that differ and started, and the import where more than functions differs.
 
         Files are compared by their last name alone: a build may install them anywhere, and one too many does no harm.
         """
+        change, differing = self._differences[path]
         matters = differing.functions | ({_IMPORT} if differing.names or differing.anything else set())
-        sides = ((change.before, base.ran or []), (change.after, head.ran or []))
-        return any(
-            Path(file).name == path.name and function.partition(".<locals>")[0] in matters
-            for path, functions in sides
-            for file, function in functions
-        )
+        return {
+            name
+            for side, loaded in ((change.before, base), (change.after, head))
+            for file, function in loaded.ran or []
+            if Path(file).name == side.name and (name := function.partition(".<locals>")[0]) in matters
+        }
+
+
+def _lines(path: Path, functions: Collection[str]) -> list[range]:
+    """Return the lines of some functions of a file, with their decorators."""
+    tree = _parsed(path)
+    nodes = [
+        node
+        for prefix, node in (_walked(tree) if tree else ())
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and prefix + node.name in functions
+    ]
+    return [
+        range(min([node.lineno, *(each.lineno for each in node.decorator_list)]), (node.end_lineno or node.lineno) + 1)
+        for node in nodes
+    ]
 
 
 def _callable(function: str) -> str:

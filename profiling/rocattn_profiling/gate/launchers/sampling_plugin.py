@@ -212,21 +212,20 @@ class Sampling(Listing):
         Returns:
             The seconds of a round, the calls in it, and these as a range.
         """
-        best = self.warm_up(run)
+        call_ns: float = self.warm_up(run)
         number, count = self.request.get("number") or 0, self.request.get("count") or 0
         if not number:
-            number = max(1, math.ceil(self.request["sample_ns"] / best))
-            if number > 1:
-                number = math.ceil(
-                    self.request["sample_ns"] / min(self.wall_ns(run, number) / number for _ in range(2))
-                )
+            number = max(1, math.ceil(self.request["sample_ns"] / call_ns))
+            if number > 1:  # the watching is a part of a single call: a batch corrects that
+                call_ns = min(self.wall_ns(run, number) for _ in range(2)) / number
+                number = math.ceil(self.request["sample_ns"] / call_ns)
+        cost = max(call_ns * number, 1.0)
         if not count:
-            cost = max(best * number, 1)
             fewest = FEWEST if cost < LONG_NS else FEWEST_LONG
             most = self.request["limit_ns"] // 2 // cost - 1
             count = max(1, min(most, max(fewest, min(MOST_SAMPLES, self.request["budget_ns"] // cost))))
         self.fixture._min_rounds, self.fixture._max_time = int(count), 0.0  # noqa: SLF001
-        return best * number / 1e9, number, range(number)
+        return cost / 1e9, number, range(number)
 
     def warm_up(self, run: Callable[[range], Any]) -> int:
         """Call for a while, at least once; return the shortest wall time of one call in ns."""

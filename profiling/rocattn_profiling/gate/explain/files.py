@@ -14,7 +14,7 @@ from rocattn_profiling.revisions.git import git
 from rocattn_profiling.revisions.hunks import NATIVE, Hunk, hunks_between
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rocattn_profiling.asv.launch import Loaded
     from rocattn_profiling.gate.sides import Context

@@ -28,7 +28,7 @@ OF_KERNEL = frozenset(
 )  # fmt: skip
 """Names in rules, in addition to metrics and constants of the GPU."""
 WORDS = frozenset({"limiter", "bound", "arch", LINES})
-TOO_LOW = " (shares of cycles are too low here: the profiler's own are among those of so short a kernel)"
+TOO_LOW = " (per-cycle values are too low: on a kernel this short they include the profiler's own cycles)"
 _NEXT = 0.5  # share of the nearest limit's from which the second nearest is mentioned
 
 

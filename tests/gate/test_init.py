@@ -241,6 +241,24 @@ def test_the_branch_is_the_one_pull_requests_go_to(repo, tmp_path):
     assert init._default_branch(clone) == "next"
 
 
+def test_the_next_command_names_a_base_that_is_there(repo, tmp_path, capsys):
+    """The parent on the default branch; elsewhere the merge base with it, local or the remote's."""
+    put_kind(repo, "asv")
+    repo.commit("first")
+
+    def base(root):
+        assert cli.main(["gate", "init", "--repo", str(root), "--install", SPEC, "--json"]) == 0
+        return shlex.split(answer(capsys)["next"][0])[4]
+
+    assert base(repo.root) == "HEAD~1"
+    repo.git("checkout", "--quiet", "-b", "topic")
+    assert base(repo.root) == "main..."
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--branch=topic", repo.root, clone], check=True)
+    subprocess.run(["git", "-C", clone, "remote", "set-head", "origin", "main"], check=True)
+    assert base(clone) == "origin/main..."
+
+
 def test_the_python_is_one_that_the_project_takes(repo):
     """Never older than rocattn needs; what cannot be read asks for nothing."""
     repo.put("pyproject.toml", '[project]\nrequires-python = ">=3.99"\n')

@@ -314,7 +314,8 @@ def _texts(setup: GateSetup) -> dict[str, str]:
 def _next(repo: Path, setup: GateSetup) -> list[str]:
     """Return the commands to go on with: the same gate here, then a commit of the files."""
     current = revisions.git(repo, "branch", "--show-current")
-    base = "HEAD~1" if current in {setup.branch, ""} else f"{setup.branch}..."
+    local = revisions.git(repo, "for-each-ref", f"refs/heads/{setup.branch}")
+    base = "HEAD~1" if current in {setup.branch, ""} else f"{'' if local else 'origin/'}{setup.branch}..."
     return [
         f"rocattn gate run --base {base} --head HEAD {shlex.join([*setup.words, '--quick'])}",
         "git add .github .rocattn && git commit --message 'Gate pull requests with rocattn'",

@@ -158,7 +158,7 @@ def gated(fake_commands, monkeypatch):
     ran, statuses = fake_commands
 
     class Verdict:
-        entries, suite = REGRESSED, "benchmarks"
+        entries, suite, counts = REGRESSED, "benchmarks", {}
 
     def command(arguments):
         ran.append(arguments)
@@ -258,7 +258,7 @@ def test_without_a_regression_nothing_is_profiled(repository, gated, monkeypatch
     commit("two")
 
     class Verdict:
-        suite = "benchmarks"
+        suite, counts = "benchmarks", {}
 
     Verdict.entries = entries
     monkeypatch.setattr("rocattn_profiling.gate.verdict.read", lambda _path: Verdict)
@@ -377,3 +377,37 @@ def test_skipped_steps_are_named_and_nothing_run_is_not_green(repository, fake_c
     ran, _ = fake_commands
     assert cli.main(["ci", "--skip", *ci.STEPS]) == 3
     assert not ran
+
+
+def test_the_last_screen_has_verdict_evidence_and_next_command(repository, fake_commands, monkeypatch, capsys):
+    """Twenty lines at 80 columns; what a step left in an earlier job is no evidence of this one."""
+    commit("two")
+    ran, statuses = fake_commands
+    statuses["gate"] = 1
+    old = Path("o/bench/records.jsonl")
+    old.parent.mkdir(parents=True)
+    old.write_text("")
+    os.utime(old, (1, 1))
+
+    def command(arguments):
+        ran.append(arguments)
+        if arguments[0] == "verify":
+            Path("o/verify").mkdir()
+            Path("o/verify/verify.json").write_text('{"ran": 317, "failed": 0}')
+        return statuses.get(arguments[0], 0)
+
+    monkeypatch.setattr(ci, "_run_command", command)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["ci", "--quick", "--out", "o"]) == 1
+    card = capsys.readouterr().out
+    lines = [line for line in card.splitlines() if line]
+    assert lines[0].startswith("FAIL")
+    assert len(card.splitlines()) <= 20
+    assert max(map(len, lines[: 1 + len(ci.STEPS)])) <= 80  # a command or an address is never cut
+    steps = {line.split()[0]: line.split()[1:] for line in lines[1 : 1 + len(ci.STEPS)]}
+    assert list(steps) == list(ci.STEPS)
+    assert "317" in steps["verify"]
+    assert steps["bench"] == ["ok", "0", "s"]
+    assert steps["gate"][0] == "FAILED"
+    assert "rocattn gate run" in card.partition("next: ")[2]
+    assert json.loads(Path("o/ci.json").read_text())["steps"][1]["cpu_seconds"] >= 0

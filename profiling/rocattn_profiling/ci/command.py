@@ -10,44 +10,24 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.console import add_common, emit_json, end_on_sigterm, say
 from rocattn_profiling.base.files import stamp, write_text
-from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED, USAGE, CommandError
+from rocattn_profiling.base.status import NOT_MEASURED, CommandError
+from rocattn_profiling.ci import card
+from rocattn_profiling.ci.card import STEPS, JobStep, gravity, worst
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from rocattn_profiling.gate.verdict import Entry
 
-STEPS = ("doctor", "verify", "bench", "audit", "gate", "profile", "report", "site")
 # How many of the regressed benchmarks are profiled, worst first: each takes a run for every group of counters.
 PROFILED = 3
-# Worst first: a wrong result or proven regression outranks a failed measurement, and that an open question.
-_SEVERITY = (FAILED, USAGE, NOT_MEASURED, UNDECIDED, OK)
-_MEANING = {OK: "ok", FAILED: "FAILED", UNDECIDED: "undecided", NOT_MEASURED: "not measured", USAGE: "error"}
-
-
-@dataclass
-class JobStep:
-    """A step of the job, one command or several, with its outcome; ``skipped`` is the reason it was not run."""
-
-    name: str
-    commands: list[list[str]] = field(default_factory=list)
-    skipped: str = ""
-    status: int = OK
-    seconds: float = 0.0
-
-    @property
-    def outcome(self) -> str:
-        """Words for the summary."""
-        if self.skipped:
-            return f"skipped: {self.skipped}"
-        return _MEANING.get(self.status, f"ended with status {self.status}")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +45,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skip", nargs="+", action="extend", default=[], choices=STEPS, metavar="STEP", help=f"of {', '.join(STEPS)}"
     )
-    parser.add_argument("--history", type=int, metavar="N", help="commits to measure for the site (quick 4, else 10)")
+    parser.add_argument("--history", type=int, metavar="N", help="commits to measure for the site (quick 2, else 10)")
     parser.add_argument("--strict", action="store_true", help="fail (status 2) when the gate stays undecided")
     parser.add_argument("--site-url", default="", metavar="URL", help="the address of the site, for its feed")
     parser.add_argument("--open", action="store_true", help="open the site in a browser at the end")
@@ -74,21 +54,21 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the steps in order, summarise them, and return the worst status."""
-    out = Path(arguments.out)
+    out, began_s = Path(arguments.out), time.time()
     steps = plan(arguments, out)  # before there are files of ours, which would be changes of the checkout
     # Before anything is measured: whether the folder takes files, and no older job's status for one that is ended.
     write_text(out / "ci.json", json.dumps({"status": NOT_MEASURED, "steps": []}) + "\n")
     end_on_sigterm("ci", "what was finished is kept")
     execute(steps, _run_command, out, arguments.gpu or "")
     status = worst(step.status for step in steps if not step.skipped)
-    return _finish(arguments, out, steps, status)
+    return _finish(arguments, out, steps, status, began_s)
 
 
 def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
     """Return the steps with their commands, or the reasons why some cannot be run here."""
     quick = ["--quick"] if arguments.quick else []
     grids = ["inference", "decode"] if arguments.quick else ["inference", "square", "gemma", "decode"]
-    count = arguments.history or (4 if arguments.quick else 10)
+    count = arguments.history or (2 if arguments.quick else 10)
     gate, why_no_gate = gate_arguments(arguments.base)
     why_no_history = why_no_commit()
     audit = ["--check-pins", *([] if why_no_history else ["--history", str(count)])]
@@ -192,12 +172,13 @@ def execute(steps: list[JobStep], run_command: Callable[[list[str]], int], out: 
         if step.skipped:
             say(f"{head}: SKIPPED: {step.skipped}")
             continue
-        started = time.monotonic()
+        started, cpu = time.monotonic(), _cpu_of_children()
         statuses, before = [], stamp(_verdict(out))
         for command in step.commands:
             say(f"{head}: rocattn {shlex.join(command)}")
             statuses.append(run_command(command))
-        step.status, step.seconds = min(statuses, key=_gravity), round(time.monotonic() - started, 1)
+        step.status, step.seconds = min(statuses, key=gravity), round(time.monotonic() - started, 1)
+        step.cpu_seconds = round(_cpu_of_children() - cpu, 1)
         if step.name == "gate":
             without = "" if stamp(_verdict(out)) != before else "the gate left no verdict"
             if without and before:
@@ -205,6 +186,11 @@ def execute(steps: list[JobStep], run_command: Callable[[list[str]], int], out: 
         if step.name == "doctor" and "--gpu" in step.commands[0] and step.status:
             for later in steps[number:]:
                 later.skipped = later.skipped or "there is no GPU to measure on"
+
+
+def _cpu_of_children() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _verdict(out: Path) -> Path:
@@ -271,34 +257,16 @@ def _run_command(command: list[str]) -> int:
             raise
 
 
-def worst(statuses: Iterable[int]) -> int:
-    """Return the gravest of several exit statuses; one that no command has (a crash) counts as not measured."""
-    return _SEVERITY[min(map(_gravity, statuses), default=_gravity(NOT_MEASURED))]
-
-
-def _gravity(status: int) -> int:
-    return _SEVERITY.index(status if status in _SEVERITY else NOT_MEASURED)
-
-
-def _finish(arguments: argparse.Namespace, out: Path, steps: list[JobStep], status: int) -> int:
-    # An older job's page is not named as this one's.
-    built = [step.name for step in steps if step.name in {"report", "site"} and not step.skipped and step.status == OK]
-    judged = {OK, FAILED, UNDECIDED}  # a gate that ends with another status may have left an older page
-    built[:0] = [step.name for step in steps if step.name == "gate" and not step.skipped and step.status in judged]
-    pages = {name: out / name / "index.html" for name in built}
-    pages = {name: page.resolve() for name, page in pages.items() if page.is_file()}
+def _finish(arguments: argparse.Namespace, out: Path, steps: list[JobStep], status: int, began_s: float) -> int:
+    pages = card.pages_of(steps, out)
     result = {
         "status": status,
         "steps": [asdict(step) | {"outcome": step.outcome} for step in steps],
         **{name: str(page) for name, page in pages.items()},
     }
     write_text(out / "ci.json", json.dumps(result, indent=2) + "\n")
-    say("")
-    for step in steps:
-        say(f"  {step.name:8} {step.seconds:6.1f} s  {step.outcome}")
-    say(f"\nrocattn ci: {_MEANING[status]} (exit status {status}) after {sum(s.seconds for s in steps):.0f} s")
-    for name, page in pages.items():
-        say(f"  {name:7} {page.as_uri()}")
+    evidence_of = {step.name: card.evidence(step.name, out, began_s) for step in steps}
+    card.show(steps, status, evidence_of, pages)
     if arguments.json:
         emit_json(result)
     if "site" in pages and (arguments.open or _has_desktop()):

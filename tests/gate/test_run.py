@@ -49,7 +49,10 @@ def test_a_doubled_loop_fails_and_names_the_benchmarks(project, offline, capsys)
     assert set(statuses(result).values()) == {"regression"}
     assert [round(entry.decision.ratio, 3) for entry in result.entries] == [2.0] * 2
     assert all(len(entry.base_launches) == 5 for entry in result.entries)
-    shown = capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert printed.err.splitlines()[-1] == "page: out/gate/index.html"
+    assert (project.root / "out/gate/index.html").read_text().count("<title>head: ") == 10
+    shown = printed.out
     assert shown.startswith("REGRESSION: 2 of 2 benchmarks")
     assert "\nslower: bench_work.Exact.time_work\n" in shown  # then a line for each of its two parameters
     assert (project.root / "out/gate/verdict.txt").read_text() == shown

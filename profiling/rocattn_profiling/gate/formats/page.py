@@ -49,7 +49,6 @@ class GateRow:
     """One benchmark or exact metric: numbers as text, reasons, and a dot for each launch of both sides."""
 
     label: str
-    status: str
     base: str
     head: str
     ratio: str
@@ -191,7 +190,6 @@ def _row(entry: Entry, common: int) -> GateRow:
     sides = [("base", entry.base_launches), ("head", entry.head_launches)]
     return GateRow(
         label=render.title(entry)[common:] or render.title(entry),
-        status=entry.status,
         base=_value(entry, entry.base),
         head=_value(entry, entry.head),
         ratio="" if decision is None else render.ratio(decision.ratio) if decision.has_ratio else "ratio unknown",

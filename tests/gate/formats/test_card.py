@@ -1,0 +1,137 @@
+"""The card on the terminal: one block for each cause, short enough for a screen, coloured on terminals alone."""
+
+import io
+import sys
+
+import pytest
+
+from rocattn_profiling.base.reasons import Reason
+from rocattn_profiling.gate.formats import card
+from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repeat
+from rocattn_profiling.gate.rule.pairs import Decision
+from rocattn_profiling.gate.verdict import Cause, Location
+
+AGAIN = "rocattn gate run --base a --head b"
+LINE = Cause(
+    kind="source", text="a/b.py:7 changed (+1 -1)", location=Location(path="a/b.py", line=7),
+    diff=("- return x", "+ return sorted(x)"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def open_entry(entry):
+    """Return a function that makes an undecided entry: ``open_entry(label, code, rounds)``."""
+
+    def make(label, code="few_rounds", rounds=0, **facts):
+        decision = Decision(
+            id=label, verdict="inconclusive", ratio=1.01, ratio_low=0.96, ratio_high=1.06, rounds_used=20,
+            undecided=Reason(code, f"its own words about {label}", "do this"), rounds_needed=rounds,
+        )  # fmt: skip
+        return entry(label, "inconclusive", decision=decision, name=label.partition("(")[0], **facts)
+
+    return make
+
+
+def slow(entry, count, cause=LINE):
+    """Return regressions of one benchmark at so many parameters, by one cause."""
+    return [
+        entry(f"m.C.time_x({n})", "regression", 1.2 + n / 100, name="m.C.time_x", causes=[cause]) for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_small_verdict_fits_20_lines(entry, result_of, width):
+    """Twelve benchmarks, one of them slower at seven parameters: the changed lines and the command once."""
+    result = result_of([*slow(entry, 7), *(entry(f"m.C.time_{n}", "pass") for n in range(5))], again=AGAIN)
+    text = card.text(result, width)
+    assert text.count("\n") <= 20
+    assert text.count("+ return sorted(x)") == text.count("a/b.py:7") == text.count(f"repeat: {AGAIN} --bench") == 1
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_large_suite_fits_one_screen(entry, open_entry, result_of):
+    """300 benchmarks, 3 slower, 40 undecided for three reasons: a remedy for each reason, passes counted."""
+    undecided = [open_entry(f"m.D.time_{n}(1)", ("few_rounds", "noise", "rounds")[n % 3], 30 + n) for n in range(40)]
+    passed = [entry(f"m.E.time_{n}", "pass") for n in range(257)]
+    text = card.text(result_of([*slow(entry, 3), *undecided, *passed], again=AGAIN))
+    assert text.count("\n") <= 40
+    assert text.count(" undecided: ") == 3
+    assert "257 pass" in text
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environ", "coloured"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {"TERM": "xterm"}, False),
+    ],
+)
+def test_colour_is_for_terminals(entry, result_of, monkeypatch, terminal, environ, coloured):
+    """No escape in a pipe, on a dumb terminal or under NO_COLOR, and markup in a label is a label."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stdout", stream)
+    card.show(result_of([entry("[red]x[/red] :boom:", "regression", 1.2, causes=[LINE])]))
+    assert ("\x1b[" in stream.getvalue()) is coloured
+    assert "[red]x[/red] :boom:" in stream.getvalue()
+
+
+def test_regressions_are_grouped_by_the_changed_line(entry):
+    """One line, whatever else is on the way; another line, another status and an unknown cause are apart."""
+    other = Cause(kind="source", text="c.py:1 changed", location=Location(path="c.py", line=1))
+    code = Cause(kind="machine code", text="12 VGPRs spilled")
+    entries = [
+        entry("a", "regression", 1.5, causes=[code, LINE]), entry("b", "regression", 1.4, causes=[LINE, other]),
+        entry("c", "regression", 1.3, causes=[other]), entry("d", "regression", 1.2),
+        entry("e", "failed", causes=[LINE]), entry("f", "pass"),
+    ]  # fmt: skip
+    groups = by_cause(entries)
+    assert [[member.label for member in group.entries] for group in groups] == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert groups[0].causes == [code, LINE, other]
+
+
+def test_undecided_ones_share_a_remedy(open_entry):
+    """Likely slower ones apart; where each would need other rounds, half and all are named."""
+    few = [open_entry(f"m.x({n})", rounds=10 * n) for n in (1, 2, 9)]
+    groups = by_reason([*few, open_entry("y", "noise"), open_entry("z", rounds=30, suspect=True)], "inconclusive")
+    assert [len(group.entries) for group in groups] == [1, 3, 1]
+    assert [group.reason.code for group in groups] == ["few_rounds", "few_rounds", "noise"]
+    assert all(number in groups[1].reason.remedy for number in ("20", "90"))
+    assert groups[2].reason.text == "its own words about y"
+
+
+@pytest.mark.parametrize(
+    ("measured", "others", "pattern"),
+    [
+        (["m.C.time_x"], [], "time_x"),
+        (["m.C.time_x"], ["m.D.time_x"], "C.time_x"),
+        (["m.C.time_x", "m.C.time_y"], [], "C"),
+        (["m.C.time_x", "m.C.time_y"], ["m.C.time_z"], "'time_x|time_y'"),
+        (["m.C.time_x; rm -rf /"], [], ""),
+    ],
+)
+def test_the_command_measures_the_group_alone(entry, result_of, measured, others, pattern):
+    """A short pattern that finds no other benchmark; a name that is none of Python's is never in a command."""
+    entries = [entry(name, "regression", 1.2) for name in measured]
+    result = result_of([*entries, *(entry(name, "pass") for name in others)], again=AGAIN)
+    assert repeat(result, entries) == (f"{AGAIN} --bench {pattern}" if pattern else AGAIN)
+
+
+@pytest.mark.parametrize(
+    ("names", "common"),
+    [
+        (["m.C.time_x(1)", "m.C.time_x(2)"], "m.C.time_x"),
+        (["m.C.time_x", "m.C.time_xy"], "m.C."),
+        (["m.C.time_x"], "m.C.time_x"),
+        (["a", "b"], ""),
+    ],
+)
+def test_names_share_whole_parts(names, common):
+    """Up to a dot or the parameters, never in the middle of a word."""
+    assert common_part(names) == common

@@ -8,7 +8,7 @@ from rich.console import Console
 from rocattn_profiling.profile.report import report as profile_report
 from rocattn_profiling.profile.report.compare import compare
 from rocattn_profiling.profile.report.summary import summarise
-from rocattn_profiling.profile.report.terminal import NONE, Screen, report_lines
+from rocattn_profiling.profile.report.terminal import NONE, PROVE, Screen, report_lines
 
 from .test_limits import BMM1, BMM2, made_of, report
 from .test_names import ABS
@@ -102,8 +102,9 @@ def test_it_is_never_silent():
     unnamed.paths = ["my runs/a"]
     assert any(line.endswith("rocattn report 'my runs/a' --gpu NAME") for line in lines(unnamed))
     assert any(line.startswith("1. ") for line in lines(report(BMM2)))
-    dispatches = profile_report.build(made_of(BMM2), per="dispatch")
-    assert len(lines(dispatches)) > 2
+    dispatches = profile_report.build(kernels_of(("first", 2000), ("longest", 90_000)), per="dispatch")
+    rows = [line for line in lines(dispatches) if line.startswith(("1 ", "2 "))]
+    assert ["longest" in row for row in rows] == [True, False]
 
 
 def test_more_than_five_findings_are_counted():
@@ -134,6 +135,7 @@ def test_a_comparison_opens_with_the_change():
     assert any(line.startswith("  after ") and "*≥79" in line for line in plain)
     assert any(line.startswith(" new fresh") for line in plain)
     assert any(line.startswith("gone dropped") for line in plain)
+    assert plain[-1].strip() == PROVE
     back = report_lines(before, summarise(before), replace(PLAIN, styled=True), compare(after, before))
     assert "green" in str(back[0].spans[0].style)
 

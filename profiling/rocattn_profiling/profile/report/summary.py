@@ -168,6 +168,8 @@ def _headline(group: list[tuple[int, KernelProfile, Verdict]], line: SummaryLine
 def _rows(report: ProfileReport) -> list[KernelRow]:
     own = report.per == "kernel"
     kernels = [(number, each) for number, each in enumerate(report.kernels, 1) if each.bounds or not own]
+    if not own:
+        kernels.sort(key=lambda row: -row[1].total_ns)
     return [
         KernelRow(
             number, each.name, each.label, each.time_share if each.time_ns else None,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.profile.report.speed_of_light import SpeedBar
     from rocattn_profiling.profile.report.summary import KernelRow, ReportSummary
 
+PROVE = "rocattn gate run --head WORKTREE"
 PROBLEMS = 3
 """Problems of the files that are shown; the report has all."""
 _NARROWEST, _WIDEST = 60, 120
@@ -149,9 +150,11 @@ def report_lines(
         add_findings(card, summary)
     add_hot_spots(card, report)
     add_unknown(card, summary)
-    for command in summary.commands:
-        if command not in {unknown.command for unknown in summary.unknown}:
-            card.add("next      ", (clean(command), "cyan"), first=_INDENT, wrap=False)
+    known = {unknown.command for unknown in summary.unknown}
+    for number, command in enumerate(command for command in summary.commands if command not in known):
+        if not number:
+            card.gap()
+        card.add("next      ", (clean(command), "cyan"), first=_INDENT, wrap=False)
     add_problems(card, report.problems)
     if not summary.commands:
         card.gap()
@@ -206,6 +209,10 @@ def add_comparison(card: Card, report: ProfileReport, summary: ReportSummary, co
         card.gap()
         card.add("Next, on both sides:")
         card.add((complete(report, clean(remedy)), "cyan"), first=_INDENT, wrap=False)
+    elif _color(first):
+        card.gap()
+        card.add("Two runs are no test. To prove the change:")
+        card.add((PROVE, "cyan"), first=_INDENT, wrap=False)
 
 
 def _add_times(card: Card, comparison: ProfileComparison) -> None:

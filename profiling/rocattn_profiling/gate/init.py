@@ -329,8 +329,9 @@ def _print(record: InitRecord) -> None:
     for file in record.files:
         print(f"{file.state:13}  {file.path:{len(COMMENT)}}  {file.purpose}")
     if written and not setup.install:
-        print("\nTo do: GitHub cannot reach what this rocattn was installed from. Set ROCATTN at the top of both")
-        print("workflows, or remove them and run rocattn gate init --install 'rocattn @ git+https://...'")
+        print("\nTo do: GitHub cannot reach what this rocattn was installed from. Set ROCATTN at")
+        print("the top of both workflows, or remove them and name an address:")
+        print("  rocattn gate init --install 'rocattn @ git+https://...'")
     if written:
         print(f"\nNext, in {record.repository}: the same gate here, then commit the files")
         print("\n".join(f"  {command}" for command in record.next))

@@ -11,6 +11,7 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Benchmark, Case
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import card, markdown, render, sarif
+from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.rule.pairs import Decision
 
 
@@ -265,3 +266,4 @@ def test_a_benchmark_without_a_launch_is_no_pass(entry, result_of):
     assert result_of([late]).status == 3
     assert result_of([passed, late, entry("c", "regression", 1.2)]).status == 1
     assert result_of([passed, late]).counts == {"unreached": 1, "pass": 1}
+    assert conclude([passed, late], "", tolerance=0.05, limit_s=600)[1].endswith("; 1 not reached in 10 min")

@@ -18,7 +18,7 @@ _LARGER = frozenset({"mem", "peakmem", "track"})
 
 
 def conclude(
-    entries: Sequence[Entry], invalid: str, problems: Sequence[str] = (), *, tolerance: float
+    entries: Sequence[Entry], invalid: str, problems: Sequence[str] = (), *, tolerance: float, limit_s: float = 0.0
 ) -> tuple[Overall, str]:
     """Return the overall verdict and its sentence. A gate that measured nothing never passes.
 
@@ -27,13 +27,15 @@ def conclude(
         invalid: Why the session as a whole does not count; empty if it does.
         problems: Why the gate fails besides its verdicts.
         tolerance: Of the run, as a fraction.
+        limit_s: The time that the run was given, in seconds; 0 for no limit.
     """
+    late = f"not reached in {_duration(limit_s)}"
     count = {status: sum(entry.status == status for entry in entries) for status in ORDER}
     lost = [entry for entry in entries if entry.status in {"failed", "missing"}]
     # A proven regression is the stronger statement; its sentence also counts what could not be measured.
     if worse := [entry for entry in entries if entry.status == "regression"]:
-        return "regression", _worse(worse, entries, lost, problems)
-    if unmeasured := _unmeasured(entries, lost, count, tolerance):
+        return "regression", _worse(worse, entries, lost, problems, late)
+    if unmeasured := _unmeasured(entries, lost, count, tolerance, late):
         return "not measured", unmeasured
     if problems:
         more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -43,15 +45,17 @@ def conclude(
     return _better(entries, count, tolerance)
 
 
-def _unmeasured(entries: Sequence[Entry], lost: Sequence[Entry], count: dict[Status, int], tolerance: float) -> str:
+def _unmeasured(
+    entries: Sequence[Entry], lost: Sequence[Entry], count: dict[Status, int], tolerance: float, late: str
+) -> str:
     """Return the sentence of a verdict that lacks benchmarks it should have; empty if it has them."""
     if lost:
         why = f": {lost[0].reason.rstrip('.')}" if lost[0].reason else ""
         return f"{_count(len(lost), 'benchmark')} did not run on head: {plain(lost[0].label, _NAME)}{why}"
-    if nothing := _nothing_judged(entries, count):
+    if nothing := _nothing_judged(entries, count, late):
         return nothing
     if count["unreached"]:
-        return f"{_better(entries, count, tolerance)[1]}; {count['unreached']} not reached in time"
+        return f"{_better(entries, count, tolerance)[1]}; {count['unreached']} {late}"
     return ""
 
 
@@ -79,7 +83,9 @@ def _within(entries: Sequence[Entry], passed: int, judged: int, tolerance: float
     return f"{passed} of {_count(judged, noun)} {what}"
 
 
-def _worse(worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], problems: Sequence[str]) -> str:
+def _worse(
+    worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], problems: Sequence[str], late: str
+) -> str:
     judged = sum(entry.status in JUDGED for entry in entries)
     noun = "result" if any(entry.metric in EXACT for entry in entries) else "benchmark"
     metrics = {entry.metric for entry in worse}
@@ -92,23 +98,29 @@ def _worse(worse: list[Entry], entries: Sequence[Entry], lost: Sequence[Entry], 
     known = _count(causes, "cause") if causes else "cause not found"
     beside = [f"{len(lost)} could not be measured on head"] if lost else []
     unreached = sum(entry.status == "unreached" for entry in entries)
-    beside += [f"{unreached} not reached in time"] if unreached else []
+    beside += [f"{unreached} {late}"] if unreached else []
     beside += [f"{_count(len(problems), 'waiver')} did not hold"] if problems else []
     more = f"; {', '.join(beside)}" if beside else ""
     return f"{len(worse)} of {_count(judged, noun)} {'is' if len(worse) == 1 else 'are'} {how} ({known}){more}"
 
 
-def _nothing_judged(entries: Sequence[Entry], count: dict[Status, int]) -> str:
+def _nothing_judged(entries: Sequence[Entry], count: dict[Status, int], late: str) -> str:
     """Return the sentence of a verdict that judged nothing; empty if something was judged."""
     # Unchanged machine code does not stand in for benchmarks that did not run.
     timed = [entry for entry in entries if entry.metric not in EXACT and entry.status != "removed"]
     if any(entry.status in JUDGED for entry in timed or entries):
         return ""
     if count["unreached"]:
-        return f"nothing was decided: {_count(count['unreached'], 'benchmark')} not reached in time"
+        return f"nothing was decided: {_count(count['unreached'], 'benchmark')} {late}"
     if aside := [f"{count[status]} {status}" for status in ("waived", "ungated") if count[status]]:
         return f"nothing was judged: {', '.join(aside)}, and no other benchmark ran on both sides"
     return "nothing was compared: no benchmark ran on both sides"
+
+
+def _duration(seconds: float) -> str:
+    if not seconds:
+        return "time"
+    return f"{seconds / 60:.3g} min" if seconds >= 60 else f"{seconds:.3g} s"
 
 
 def _count(number: int, noun: str) -> str:

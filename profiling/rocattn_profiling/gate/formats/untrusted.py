@@ -63,7 +63,8 @@ def _concluded(result: GateResult) -> GateResult:
     """Return a verdict concluded anew from its entries."""
     entries = sorted((_checked(entry) for entry in result.entries), key=worst_first)
     invalid = _INVALID if result.invalid else ""
-    overall, sentence = conclude(entries, invalid, result.problems, tolerance=result.policy.tolerance)
+    tolerance, limit_s = result.policy.tolerance, result.budget.limit_s
+    overall, sentence = conclude(entries, invalid, result.problems, tolerance=tolerance, limit_s=limit_s)
     sides = [side.revision for side in (result.base, result.head)]
     shas = [revision.sha[:12] for revision in sides if revision is not None and not revision.dirty]
     quick = " --quick" if result.quick else ""

@@ -145,7 +145,7 @@ def report_lines(
     if summary.rows:
         card.gap()
         add_kernels(card, summary)
-    if summary.findings:
+    if summary.findings or summary.folded:
         card.gap()
         add_findings(card, summary)
     add_hot_spots(card, report)
@@ -321,7 +321,11 @@ def add_findings(card: Card, summary: ReportSummary) -> None:
         card.add(f"{count(more, 'more finding is', 'more findings are')} in the report.", first=_INDENT)
     if summary.folded:
         small = sum(len(group.kernels) for group in summary.folded)
-        what = count(len(summary.folded), "more finding", "more findings")
+        what = (
+            count(len(summary.folded), "finding")
+            if not summary.findings
+            else count(len(summary.folded), "more finding", "more findings")
+        )
         card.add(f"{what} (in {count(small, 'kernel')}) below 1 % of GPU time: see the report.", first=_INDENT)
 
 

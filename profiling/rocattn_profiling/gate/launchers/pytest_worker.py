@@ -27,7 +27,7 @@ Answer = dict[str, Any]
 NEEDED = {"pytest": "pytest", "pytest_benchmark": "pytest-benchmark"}
 # A module or folder of a package that belongs to its tests.
 TESTS = re.compile(r"tests?|conftest|test_\w+|\w+_test|bench(es|marks?)?|bench_\w+|perf(ormance)?")
-USAGE_ERROR = 4
+NOT_STARTED = {3, 4}  # exit statuses of pytest: an error within it or a plug-in, and one in its use
 
 
 def main() -> None:
@@ -167,7 +167,7 @@ def list_tests(request: Answer, plugin: Any, kit: Any, installed: Installed) -> 
 
     listing = plugin.Listing(installed)
     status = pytest.main(["--collect-only", "-q", *pytest_words(request), *request["paths"]], plugins=[listing])
-    if status == USAGE_ERROR and not listing.broken:
+    if status in NOT_STARTED and not listing.broken:
         return None  # a conftest.py that fails, an unknown option: pytest has printed which
     return {"status": "ok", "tests": listing.tests, "broken": listing.broken}
 

@@ -4,7 +4,7 @@ pytest-benchmark measures and writes its ``--benchmark-json``. What no option of
 number of calls in a round is chosen once, in the first launch, and then given; rounds are few and of the gate's sample
 time; CPU time and context switches are read around each of them, and the fixed work is timed in between.
 
-Standalone: beside `pytest_worker`, in the environment of a side, with Python 3.10 or later and pytest-benchmark 3.4.1
+Standalone: beside `pytest_worker`, in the environment of a side, with Python 3.10 or later and pytest-benchmark 4.0
 or later.
 """
 

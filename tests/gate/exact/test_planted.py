@@ -115,7 +115,7 @@ def test_the_slower_loop_is_measured_and_its_line_named(gated):
     entry = entries[SLOWER, ""]
     assert entry.decision.ratio > 1.2
     assert places(entry, "source")[0] == (LOOP, lines[LOOP])
-    assert "for (int again = 0; again < 4; again++)" in entry.causes[0].diff[-1]
+    assert "for (int again = 0; again < 4; again++)" in "".join(entry.causes[0].diff)
     assert KERNEL not in {path for path, _ in places(entry, "source")}
     assert not [cause for cause in entry.causes if cause.kind in {"machine code", "backend"}]
 

@@ -85,7 +85,7 @@ def gated(planted, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROCATTN_OFFLINE", "1")
         patch.chdir(root)
-        chosen = ["--bench", r"QuickForward.*causal", "--bench", r"QuickBackward.*cpu-flash"]
+        chosen = ["--bench", r"QuickForward.*causal", "--bench", r"QuickBackward.*cpu-flash", "--rounds", "5"]
         status = main(["gate", "run", "--quick", "--out", str(out), "--base", "HEAD~1", "--head", "HEAD", *chosen])
     result = verdict.read(out / "verdict.json")
     return status, result, {(entry.label, entry.arch): entry for entry in result.entries}, lines

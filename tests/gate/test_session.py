@@ -50,7 +50,7 @@ def test_a_benchmark_that_fails_in_a_later_round_is_given_up(tmp_path, side, exp
 
         def run(self, _case, _request, *, pos, **_options):
             self.runs += 1
-            if self.name == side and self.runs == 3:
+            if self.name == side and self.runs == 2:
                 return Outcome(status="timeout", reason="no answer within 1 s")
             return Outcome(status="ok", launch=Launch(start_ns=1, pos=pos, number=1, samples_ns=[5.0]))
 
@@ -119,21 +119,21 @@ def test_sides_of_a_round_share_hash_seed_and_layout(tmp_path):
             seen[self.name].append((case.label, options["seed"], options["layout"]))
             return super().run(case, request, **options)
 
-    measured(tmp_path, Noting("head", slow=(8,)), labels=("a", "b"), base=Noting("base"))
+    measured(tmp_path, Noting("head", slow=(7,)), labels=("a", "b"), base=Noting("base"))
     assert len(seen["head"]) == len(seen["base"]) + 1
     assert set(seen["head"]) == set(seen["base"])
-    assert len({seed for _, seed, _ in seen["base"]}) == len(seen["base"]) == 12  # a first try, and five rounds
+    assert len({seed for _, seed, _ in seen["base"]}) == len(seen["base"]) == 10  # five rounds of two benchmarks
     for label in ("a", "b"):
         layouts = [layout for at, _, layout in seen["base"] if at == label]
-        assert [each - layouts[0] for each in layouts] == list(range(6))
+        assert [each - layouts[0] for each in layouts] == list(range(5))
 
 
 def test_a_launch_that_met_a_slow_spell_is_repeated(tmp_path):
     """The one that met none counts, in the place of the first; the pair is as if there had been no spell."""
-    still, spelt = (measured(tmp_path / str(n), Spells(slow)) for n, slow in enumerate([(), (4, 6, 7)]))
+    still, spelt = (measured(tmp_path / str(n), Spells(slow)) for n, slow in enumerate([(), (3, 5, 6)]))
     (quiet,), (pair,) = still.pairs, spelt.pairs
     assert [(x.round, x.samples) for x in pair.b.launches] == [(x.round, x.samples) for x in quiet.b.launches]
-    assert (still.repeated, still.launches, spelt.repeated, spelt.launches) == (0, 12, 3, 15)
+    assert (still.repeated, still.launches, spelt.repeated, spelt.launches) == (0, 10, 3, 13)
     assert [d.verdict for d in spelt.decision.decisions] == ["pass"]
 
 
@@ -142,10 +142,10 @@ def test_a_lasting_slow_spell_ends_the_repeats(tmp_path):
 
     class Easing(Spells):
         def run(self, case, request, **options):
-            self.slowness = 1.2 if self.runs == 5 else 1.4
+            self.slowness = 1.2 if self.runs == 4 else 1.4
             return super().run(case, request, **options)
 
-    found = measured(tmp_path, Easing((4, 5, 6)))
+    found = measured(tmp_path, Easing((3, 4, 5)))
     assert found.repeated == 2
     assert [x.canary for x in found.pairs[0].b.launches] == pytest.approx([1.5e5, 1.5e5, 1.5e5, 1.8e5, 1.5e5])
 
@@ -153,7 +153,7 @@ def test_a_lasting_slow_spell_ends_the_repeats(tmp_path):
 @pytest.mark.parametrize(("kind", "labels"), [("track", ("b",)), ("time", ("own timer",))])
 def test_what_the_machine_does_not_slow_is_not_repeated(tmp_path, kind, labels):
     """Values, and timers of a benchmark's own (a GPU's), have nothing of the fixed work."""
-    assert measured(tmp_path, Spells((4, 5, 6)), kind, labels).repeated == 0
+    assert measured(tmp_path, Spells((3, 4, 5)), kind, labels).repeated == 0
 
 
 def test_benchmarks_with_own_timers_have_no_canary(tmp_path):
@@ -163,13 +163,13 @@ def test_benchmarks_with_own_timers_have_no_canary(tmp_path):
     class Mixed(Spells):
         def run(self, case, request, **options):
             seen.append(case.label)
-            slow = seen.count("b") == 4 and case.label == "b"
+            slow = seen.count("b") == 3 and case.label == "b"
             outcome = super().run(case, request, **options)
             return msgspec.structs.replace(outcome, canary_ns=outcome.canary_ns * (1.5 if slow else 1.0))
 
     found = measured(tmp_path, Mixed(()), labels=("a", "own timer", "b", "c"))
     assert (found.repeated, len(found.pairs)) == (1, 4)
-    assert [seen.count(label) for label in ("a", "own timer", "b", "c")] == [6, 6, 7, 6]
+    assert [seen.count(label) for label in ("a", "own timer", "b", "c")] == [5, 5, 6, 5]
 
 
 def test_code_that_slows_its_canary_is_not_repeated(tmp_path):
@@ -199,7 +199,7 @@ def test_a_slower_change_is_no_slow_spell(tmp_path):
 
 def test_a_run_that_was_stopped_among_repeats_goes_on_with_them(tmp_path):
     """Cut off after any line, it ends with the same launches kept, and repeats none that is there."""
-    whole = measured(tmp_path, Spells((4, 6, 7)))
+    whole = measured(tmp_path, Spells((3, 5, 6)))
     lines = (tmp_path / "launches-key.jsonl").read_bytes().splitlines(keepends=True)
     assert len(lines) == 1 + whole.launches
     for kept in range(8, len(lines)):
@@ -207,7 +207,7 @@ def test_a_run_that_was_stopped_among_repeats_goes_on_with_them(tmp_path):
         folder.mkdir()
         (folder / "launches-key.jsonl").write_bytes(b"".join(lines[:kept]))
         of_head = sum(b'"side":"head"' in line for line in lines[:kept])
-        rest = Spells((4, 6, 7))
+        rest = Spells((3, 5, 6))
         rest.runs = of_head
         again = measured(folder, rest)
         assert (again.repeated, again.launches) == (whole.repeated, whole.launches)

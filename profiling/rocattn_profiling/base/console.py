@@ -187,22 +187,34 @@ def _needed(console: Console, table: Table) -> int:
     return console.measure(table, options=console.options.update(max_width=10_000)).maximum
 
 
+def duration(seconds: float) -> str:
+    """Return a duration for people: ``40 s``, ``6 min``, ``1 h 20 min``."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(round(minutes / 5) * 5, 60)
+    return f"{hours} h {minutes} min" if minutes and hours < 10 else f"{hours} h"
+
+
 class Progress:
     """Progress with an ETA: a live bar on a terminal, a line every few seconds elsewhere (CI logs).
 
-    A ``brief`` one prints nothing if it ends before its first line is due.
+    A ``brief`` one prints nothing if it ends before its first line is due. A ``phased`` one is for `Progress.show`.
     """
 
-    def __init__(self, title: str, total: int, *, quiet_s: float = 5.0, brief: bool = False) -> None:
+    def __init__(self, title: str, total: int, *, phased: bool = False, brief: bool = False) -> None:
         self.title, self.total, self.done = title, total, 0
         self._started = self._last = time.monotonic()
-        self._quiet_s, self._brief = quiet_s, brief
+        self._quiet_s, self._brief = 15.0 if phased else 5.0, brief
         self._bar: Any = None
         if sys.stderr.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            count = () if phased else (MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=20 if phased else 40), *count)
             self._bar = Bar(*columns, TextColumn("{task.fields[what]}", markup=False), console=stderr())
             self._task = self._bar.add_task(title, total=total, what="")
             self._bar.start()
@@ -230,6 +242,23 @@ class Progress:
             left = (now - self._started) / max(self.done, 1) * (self.total - self.done)
             say(f"{self.title}: {self.done}/{self.total}, {left:.0f} s left{', ' + what if what else ''}")
 
+    def show(self, step: Step) -> None:
+        """Show where a run of several phases is: each phase has a bar of its own, and the whole run the time left."""
+        from rocattn_profiling.base.markup import terminal
+
+        left = "" if step.left_s is None else f", about {duration(step.left_s)} left"
+        if self._bar is not None:
+            count = f" ({step.done} of {step.total})" if step.total else ""
+            what = f"{step.what}{count}{left}{': ' if step.of else ''}{step.of}"
+            total = step.total or None  # a phase of unknown length moves to and fro
+            self._bar.update(self._task, completed=step.done, total=total, what=terminal(what, _WHAT))
+            return
+        now = time.monotonic()
+        if now - self._last >= self._quiet_s:
+            self._last = now
+            count = f": {step.done} of {step.total}" if step.total else ""
+            say(f"{self.title}: {terminal(step.what, _WHAT)}{count}{left}")
+
     def stop(self) -> None:
         """Take the bar down."""
         if self._bar is not None:
@@ -237,9 +266,9 @@ class Progress:
 
 
 @contextmanager
-def progress(title: str, total: int, *, brief: bool = False) -> Iterator[Progress]:
-    """Show progress for the length of a block."""
-    shown = Progress(title, total, brief=brief)
+def progress(title: str, total: int, *, brief: bool = False, phased: bool = False) -> Iterator[Progress]:
+    """Show progress for the length of a block; arguments as of `Progress`."""
+    shown = Progress(title, total, brief=brief, phased=phased)
     try:
         yield shown
     finally:
@@ -247,8 +276,17 @@ def progress(title: str, total: int, *, brief: bool = False) -> Iterator[Progres
 
 
 class Step(NamedTuple):
-    """Progress: launches or passes done, their total as far as known, and the name of the current or last one."""
+    """Progress of one phase.
+
+    Attributes:
+        done, total: Launches, passes or benchmarks; a total of 0 is unknown.
+        what: The phase in words, or the name of the current or last step.
+        left_s: Seconds left of the whole run; None if nobody knows.
+        of: The name of the current step, where ``what`` is the phase.
+    """
 
     done: int
     total: int
     what: str
+    left_s: float | None = None
+    of: str = ""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn_profiling.base.console import add_common, emit_json, print_table, print_utf8, say
+from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, USAGE, CommandError
 from rocattn_profiling.gate import init, judge
 from rocattn_profiling.gate import options as gate_options
@@ -90,6 +91,10 @@ def _prepare_run(parser: argparse.ArgumentParser) -> None:
         "--quick", action="store_true", help="fewer rounds, shorter launches, only Quick… classes if any"
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="most rounds for an undecided benchmark")
+    text = "end after this time, builds not counted: 10m, 90s, 1h30m; the same command then goes on with the rest"
+    parser.add_argument("--max-time", default="", metavar="TIME", help=text)
+    text = "print what would be measured, how long it takes and which the change can reach; measure nothing"
+    parser.add_argument("--list", action="store_true", help=text)
     parser.add_argument("--strict", action="store_true", help="exit 2 if anything is undecided")
     parser.add_argument("--no-exact", action="store_true", help="skip what needs no clock (machine code, plans)")
     text = "add base's launches to the record of noise: for runs on the main branch, not on pull requests"
@@ -99,6 +104,8 @@ def _prepare_run(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Measure, decide, print; return the exit status of the verdict."""
+    if arguments.list:
+        return _list(arguments)
     result = _measured(arguments)
     from rocattn_profiling.gate.formats import card, outputs, page
 
@@ -113,23 +120,48 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _measured(arguments: argparse.Namespace) -> GateResult:
+    options = _options(arguments)
+    from rocattn_profiling.gate.run import run_gate
+
+    with gate_options.measuring("gate") as on_step:
+        return run_gate(Path(arguments.repo), Path(arguments.out), options, on_step=on_step, say=say)
+
+
+def _options(arguments: argparse.Namespace) -> gate_options.Options:
     settings = gate_options.chosen(arguments)
     if arguments.repo and (arguments.base_python or arguments.head_python):
         raise CommandError("--repo names a repository, and existing environments need none", USAGE)
-    from rocattn_profiling.gate.run import run_gate
-
-    options = gate_options.Options(
+    return gate_options.Options(
         base=arguments.base,
         head=arguments.head,
         base_python=arguments.base_python,
         head_python=arguments.head_python,
         python=arguments.python,
         exact=not arguments.no_exact,
+        max_time_s=gate_options.chosen_limit(arguments.max_time),
         learn=arguments.learn,
         **settings,
     )
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    """Print what would be measured."""
+    options = _options(arguments)
+    from rocattn_profiling.gate.planning.pace import span
+    from rocattn_profiling.gate.run import list_run
+
     with gate_options.measuring("gate") as on_step:
-        return run_gate(Path(arguments.repo), Path(arguments.out), options, on_step=on_step, say=say)
+        plan = list_run(Path(arguments.repo), Path(arguments.out), options, on_step=on_step, say=say)
+    if arguments.json:
+        emit_json(plan)
+        return OK
+    for case in plan.benchmarks:
+        seconds = "-" if case.seconds is None else f"{case.seconds:.1f} s"
+        calls = "" if case.calls is None else f"{case.calls} call{'' if case.calls == 1 else 's'} from the change"
+        reach = {None: "unknown reach", True: calls, False: "out of the change's reach"}[case.reached]
+        print(f"{seconds:>7}  {reach:<26}  {terminal(case.label)}")
+    say(f"{len(plan.benchmarks)} benchmarks, {span(plan.estimate_s)} in all; the times are those of one launch")
+    return OK
 
 
 def _prepare_show(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,11 @@ resumed run ends as an uninterrupted one would with the same timings.
 A launch during a slow spell of the machine is repeated after its round. The canary (fixed work in its process) detects
 such spells, never the measured value. Slow launches carry little information, and on a busy host a quarter of all
 launches are slow (docs/gate-measured.md).
+
+The first launch of a benchmark chooses the sampling of all. Under a time limit every benchmark first gets one round, if
+there is time for that; then those that the change can reach are measured until they are decided, then the others.
+Nothing that was measured decides this order but whether a benchmark is decided, and launches are looked at in planned
+rounds only, so that a limit makes no false alarms.
 """
 
 from __future__ import annotations
@@ -16,18 +21,21 @@ import math
 import random
 import statistics
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from rocattn.errors import RocattnError
-from rocattn_profiling.asv.launch import Case, Outcome, Request
+from rocattn_profiling.asv.launch import Case, Outcome, OutOfTimeError, Request
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import append_line
+from rocattn_profiling.base.reasons import Reason
 from rocattn_profiling.gate.noise_record import EarlierNoise
+from rocattn_profiling.gate.planning.pace import UNDECIDED_SHARE, Pace, TimeLimit
 from rocattn_profiling.gate.rule.constants import SLOW
-from rocattn_profiling.gate.rule.launches import usual_canary
+from rocattn_profiling.gate.rule.launches import location, usual_canary
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side, no_measurement
 from rocattn_profiling.gate.rule.suite import SuiteDecision, decide_suite
 
@@ -35,15 +43,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from rocattn_profiling.gate.rule.pairs import Decision
     from rocattn_profiling.gate.rule.policy import Policy
     from rocattn_profiling.gate.sources import CaseLauncher
 
 SideName = Literal["base", "head"]
 SIDES: tuple[SideName, SideName] = ("base", "head")
-PROBE = -1  # the round that tries each side once and chooses the sampling
 REPEATS = 2  # at most, of one slow launch
 _KNOWN = 6  # launches that are needed to know the usual canary
 TIME_UNITS = {"seconds": "ns"}
+_FIRST_SHARE = 0.5  # of the time limit: if the first round of all takes more, the change's benchmarks go before it
+_BATCH_SHARE = 3  # parts of the time left, one of which is planned at once: estimates may be wrong
 _GPU_MEDIANS = ("mclk_mhz", "power_w", "temperature_c")
 
 
@@ -70,6 +80,9 @@ class Design:
         policies: Label -> the policy of a case that has its own.
         request: How a launch samples.
         seed: Determines every order.
+        steps: Label -> how many calls away from the benchmark the change is; without those that it does not reach.
+        pace: What launches are expected to take.
+        limit: When to end; by default never.
     """
 
     cases: Sequence[Case]
@@ -77,6 +90,9 @@ class Design:
     policies: Mapping[str, Policy] = field(default_factory=dict)
     request: Request
     seed: int
+    steps: Mapping[str, int] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
+    limit: TimeLimit = field(default_factory=lambda: TimeLimit.begin(0.0))
 
     def policy_of(self, case: Case) -> Policy:
         """Return the policy of one case."""
@@ -94,9 +110,11 @@ class SessionResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         pairs: The stored pair of every case that ran on both sides.
         decision: Their verdicts.
-        outcomes: Per label and side, the probe or the failed launch.
+        outcomes: Per label and side, the first launch or the failed one.
         launches: Number of processes with samples.
         repeated: How many of those repeat a slow launch.
+        unreached: Labels that the time limit left without a launch on both sides.
+        open: Labels that are undecided for lack of time.
     """
 
     pairs: list[Pair]
@@ -104,6 +122,17 @@ class SessionResult(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[str, dict[SideName, Outcome]]
     launches: int
     repeated: int
+    unreached: list[str] = []
+    open: list[str] = []
+
+    @property
+    def stopped(self) -> bool:
+        """Whether there was not enough time for everything."""
+        return bool(self.unreached or self.open)
+
+
+class _TimeUpError(Exception):
+    """Ends the measuring when there is no time for the next launch."""
 
 
 class LaunchStore:
@@ -195,74 +224,195 @@ class PairedSession:
         on_step: Callable[[Step], None],
     ) -> None:
         self.launchers, self.design, self.store, self.on_step = launchers, design, store, on_step
-        self._outcomes: dict[str, dict[SideName, Outcome]] = {}
+        self._outcomes: dict[str, dict[SideName, Outcome]] = defaultdict(dict)
         self._sampling: dict[str, Request] = {}
         self._kept: dict[tuple[str, SideName], dict[int, Outcome]] = defaultdict(dict)  # round -> the one that counts
         # By build of Python and benchmark ("" for all benchmarks), in the order of launches.
         self._canaries: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self._done = self._total = self._repeated = 0
+        self._done = self._repeated = 0
+        self._open: set[str] = {case.label for case in design.cases}  # undecided so far
+        self._share = UNDECIDED_SHARE[0]  # of the benchmarks, that the last look left undecided
+        self._step = Step(done=0, total=0, what="")
+        self._left: tuple[float, float] | None = None  # seconds, and when they were estimated
 
     def run(self) -> SessionResult:
-        """Measure everything."""
-        design, looks = self.design, self.design.looks
-        self._total = 2 * len(design.cases) * (1 + looks[0])
-        running = [case for case in design.cases if self._probe(case)]
-        self._total = self._done + 2 * len(running) * looks[0]
-        active, first = list(running), 0
-        decision = decide_suite([], design.policy)
-        for look in looks:
-            for round_ in range(first, look):
-                self._round(active, round_, look)
-            first = look
-            running = [case for case in running if not self._failed(case)]
-            decision = decide_suite([self._pair(case) for case in running], design.policy, design.policies)
-            undecided = set(decision.undecided)
-            active = [case for case in running if self._goes_on(case, look, case.label in undecided, case in active)]
-            if not active:
-                break
-            following = [later for later in looks if later > look]
-            self._total = self._done + (2 * len(active) * (following[0] - look) if following else 0)
+        """Measure everything, or as much as there is time for."""
+        with suppress(_TimeUpError):
+            self._measure()
+        cases = self.design.cases
+        unreached = [case.label for case in cases if not self._reached(case)]
+        running = [case for case in cases if case.label not in unreached and not self._failed(case)]
+        decision, open_ = self._concluded(running, unreached)
         return SessionResult(
             pairs=[self._pair(case) for case in running],
             decision=decision,
-            outcomes=self._outcomes,
+            outcomes=dict(self._outcomes),
             launches=self._done,
             repeated=self._repeated,
+            unreached=unreached,
+            open=open_,
         )
 
-    def _goes_on(self, case: Case, look: int, undecided: bool, active: bool) -> bool:
+    def _measure(self) -> None:
+        design, looks = self.design, self.design.looks
+        order = self._ordered()
+        if not design.limit.limited:
+            self._round(order, 0, looks[0])
+            self._advance(self._running(order), 1, looks)
+            return
+        near = [case for case in order if case.label in design.steps]
+        far = [case for case in order if case.label not in design.steps]
+        if design.pace.round_s(order) > _FIRST_SHARE * design.limit.launches_left_s():
+            done = 0  # one round of all would take most of the time
+            far.sort(key=design.pace.launch_s)
+        else:
+            done = 1
+            self._round(order, 0, looks[0])
+            near, far = ([case for case in cases if self._reached(case)] for cases in (near, far))
+        self._in_batches(near, done, looks)
+        rest = self._in_batches(far, done, looks[:1])
+        self._in_batches(rest, looks[0], looks[1:])
+
+    def _in_batches(self, cases: Sequence[Case], done: int, looks: Sequence[int]) -> list[Case]:
+        """Measure as many cases as there is time for; return those that go on after the last look.
+
+        Args:
+            cases: In the order of their importance.
+            done: The rounds that they have.
+            looks: As of `_advance`.
+        """
+        pending, rest = list(cases), list[Case]()
+        while looks and (pending := self._running(pending)):
+            left = self.design.limit.launches_left_s()
+            batch, needed = list[Case](), 0.0
+            for case in pending:
+                takes = (looks[0] - done) * self.design.pace.round_s([case])
+                if needed + takes <= (left / _BATCH_SHARE if batch else left):
+                    batch, needed = [*batch, case], needed + takes
+            if not batch:
+                raise _TimeUpError
+            rest += self._advance(batch, done, looks)
+            pending = [case for case in pending if case not in batch]
+        return rest
+
+    def _advance(self, cases: Sequence[Case], done: int, looks: Sequence[int]) -> list[Case]:
+        """Measure cases until they are decided; return those that go on after the last look.
+
+        Args:
+            cases: The cases.
+            done: The rounds that they have.
+            looks: The rounds after which to look.
+        """
+        active = list(cases)
+        for look in looks:
+            for round_ in range(done, look):
+                self._round(active, round_, look)
+            done, active = look, [case for case in self._running(active) if self._reached(case)]
+            undecided = set(self._decided([case for case in self._running(cases) if self._reached(case)]).undecided)
+            self._open -= {case.label for case in active} - undecided
+            before, active = active, [case for case in active if self._goes_on(case, look, case.label in undecided)]
+            self._share = len(active) / len(before) if before else self._share
+            if not active:
+                break
+        return active
+
+    def _goes_on(self, case: Case, look: int, undecided: bool) -> bool:
         """Whether to measure a case further. A look that is not in its own policy does not end it."""
         own = self.design.policy_of(case).looks
-        return look < own[-1] and (undecided if look in own else active)
+        return look < own[-1] and (undecided or look not in own)
 
-    def _probe(self, case: Case) -> bool:
-        """Try both sides once; the first that runs chooses the sampling for both. Return whether both ran."""
-        sampling = self.design.request
-        outcomes = {}
-        for side in SIDES:
-            outcome = self._launch(case, side, PROBE, sampling)
-            outcomes[side] = outcome
-            if outcome.launch is not None and not sampling.number:
-                chosen = outcome.launch
-                sampling = Request(number=chosen.number, count=len(chosen.samples_ns))
-        self._outcomes[case.label] = outcomes
-        self._sampling[case.label] = sampling
-        return all(outcome.status == "ok" for outcome in outcomes.values())
+    def _running(self, cases: Sequence[Case]) -> list[Case]:
+        """Return the cases that have not failed so far."""
+        return [case for case in cases if not self._failed(case)]
 
-    def _round(self, active: Sequence[Case], round_: int, look: int) -> None:
-        order = list(active)
-        random.Random(_number(self.design.seed, "round", round_)).shuffle(order)  # noqa: S311 - an order, not a secret
+    def _ordered(self) -> list[Case]:
+        """Return all cases, the nearest to the change first, else in random order."""
+        order = list(self.design.cases)
+        self._shuffle(order, 0)
+        return sorted(order, key=lambda case: self.design.steps.get(case.label, math.inf))
+
+    def _shuffle(self, cases: list[Case], round_: int) -> None:
+        random.Random(_number(self.design.seed, "round", round_)).shuffle(cases)  # noqa: S311 - an order, not a secret
+
+    def _decided(self, cases: Sequence[Case]) -> SuiteDecision:
+        """Look at some cases. All others count as unchanged so far, which takes nothing from Holm's correction."""
+        looks, labels = self.design.looks, {case.label for case in cases}
+        pairs = []
+        for case in self.design.cases:
+            if case.label in labels:
+                pair = self._pair(case)
+                # Between planned looks nothing is looked at: the launches after the last one wait for the next.
+                pairs.append(pair.first(max((look for look in looks if look <= pair.rounds), default=0)))
+            elif not self._failed(case):
+                pairs.append(Pair(id=case.label, a=Side(launches=[]), b=Side(launches=[])))
+        return decide_suite(pairs, self.design.policy, self.design.policies)
+
+    def _concluded(self, running: Sequence[Case], unreached: Sequence[str]) -> tuple[SuiteDecision, list[str]]:
+        """Return the decisions of the cases that ran, and which of them are undecided for lack of time."""
+        decision = self._decided(running)
+        levels, decisions, open_ = dict(decision.levels), [], []
+        for case, verdict in zip(running, (d for d in decision.decisions if d.id not in unreached), strict=True):
+            own, pair = self.design.policy_of(case).looks, self._pair(case)
+            stopped = case.label in decision.undecided and verdict.rounds_used < own[-1]
+            open_ += [case.label] if stopped else []
+            decisions.append(_out_of_time(verdict, pair.rounds, own) if stopped else verdict)
+            a, b = (location(side.launches) for side in (pair.a, pair.b))
+            if a is not None and b is not None:
+                levels.setdefault(case.label, (a, b))
+        return decision._replace(decisions=decisions, levels=levels), open_
+
+    def _round(self, cases: Sequence[Case], round_: int, look: int) -> None:
+        """Measure one round, each case on both sides in turn, and repeat the launches that met a slow spell."""
+        order = list(cases)
+        if round_:
+            self._shuffle(order, round_)
+        self._estimate(order, round_, look)
         to_do = [(case, side) for case in order for side in order_of(self.design.seed, case.label, round_)]
-        what = f"round {round_ + 1} of {look}, {len(active)} undecided"
+        what = self._what(round_)
         for repeat in range(1 + REPEATS):
-            for case, side in to_do:
-                if self._failed(case):
-                    continue
-                outcome = self._launch(case, side, round_, self._sampling[case.label], what, repeat)
-                if outcome.status != "ok":
-                    self._lose(case, side, round_, outcome)
+            for index, (case, side) in enumerate(to_do):
+                total = len(to_do) if repeat else len(order)
+                self._step = self._step._replace(done=index if repeat else index // 2, total=total)
+                if round_ or repeat:
+                    if self._reached(case) and not self._failed(case):
+                        self._again(case, side, round_, what, repeat)
+                elif self._outcomes[case.label] or self._fits(case):  # a shorter one may fit
+                    self._begin(case, side, self._launch(case, side, 0, what))
             to_do = [(case, side) for case, side in to_do if self._met_slow_spell(case, side, round_)]
-            self._total += len(to_do) if repeat < REPEATS else 0
+            what = f"{self._what(round_)}, repeating what met a slow spell"
+
+    def _again(self, case: Case, side: SideName, round_: int, what: str, repeat: int) -> None:
+        outcome = self._launch(case, side, round_, what, repeat)
+        if outcome.status != "ok":
+            self._lose(case, side, round_, outcome)
+
+    def _begin(self, case: Case, side: SideName, outcome: Outcome) -> None:
+        """Keep the first launch of a side; the first that runs chooses the sampling of all others."""
+        self._outcomes[case.label][side] = outcome
+        if outcome.launch is not None and case.label not in self._sampling:
+            chosen = outcome.launch
+            self._sampling[case.label] = Request(
+                number=chosen.number, count=len(chosen.samples_ns), primed=outcome.primed
+            )
+
+    def _fits(self, case: Case) -> bool:
+        """Whether there is time for a first launch of both sides, or it is there already."""
+        if any(self.store.get(case, side, 0) for side in SIDES):
+            return True
+        return self.design.pace.round_s([case]) <= self.design.limit.launches_left_s()
+
+    def _what(self, round_: int) -> str:
+        """Return in words what is being measured."""
+        if not round_:
+            return "first try"
+        most = max(self.design.policy.looks[-1], *(policy.looks[-1] for policy in self.design.policies.values()), 0)
+        return f"round {round_ + 1} of at most {most}, {len(self._open)} of {len(self.design.cases)} undecided"
+
+    def _estimate(self, cases: Sequence[Case], round_: int, look: int) -> None:
+        """Estimate how long the rest takes: these cases, and the share of them that goes on after the next look."""
+        pace, limit = self.design.pace, self.design.limit
+        left = pace.rest_s(cases, round_, [later for later in self.design.looks if later >= look], self._share)
+        self._left = min(left, max(0.0, limit.launches_left_s())), limit.elapsed_s()
 
     def _met_slow_spell(self, case: Case, side: SideName, round_: int) -> bool:
         """Whether the canary was slow. Values other than times do not depend on the machine's speed."""
@@ -282,25 +432,43 @@ class PairedSession:
         if side == "base":
             self._outcomes[case.label]["base"] = failure
 
-    def _failed(self, case: Case) -> bool:
-        return any(outcome.status != "ok" for outcome in self._outcomes[case.label].values())
+    def _reached(self, case: Case) -> bool:
+        """Whether both sides were launched."""
+        return len(self._outcomes[case.label]) == len(SIDES)
 
-    def _launch(
-        self, case: Case, side: SideName, round_: int, sampling: Request, what: str = "first try", repeat: int = 0
-    ) -> Outcome:
+    def _failed(self, case: Case) -> bool:
+        return self._reached(case) and any(outcome.status != "ok" for outcome in self._outcomes[case.label].values())
+
+    def _launch(self, case: Case, side: SideName, round_: int, what: str, repeat: int = 0) -> Outcome:
+        self.on_step(self._step._replace(what=what, left_s=self._left_s(), of=case.label))
         outcome = self.store.get(case, side, round_, repeat)
         if outcome is None:
-            pos = 0 if round_ == PROBE else order_of(self.design.seed, case.label, round_).index(side)
+            limit = self.design.limit
+            if round_ and self.design.pace.launch_s(case) > limit.launches_left_s():
+                raise _TimeUpError
+            pos = order_of(self.design.seed, case.label, round_).index(side)
             hash_seed = _number(self.design.seed, "hash", case.label, round_) % 2**32
             layout = _number(self.design.seed, "layout", case.label) + round_
-            launcher = self.launchers[side]
-            outcome = _with_ratio(launcher.run(case, sampling, pos=pos, seed=hash_seed, layout=layout))
+            sampling = self._sampling.get(case.label, self.design.request)
+            within = {"within_s": limit.cut_s()} if limit.limited else {}
+            try:
+                outcome = self.launchers[side].run(case, sampling, pos=pos, seed=hash_seed, layout=layout, **within)
+            except OutOfTimeError as error:
+                raise _TimeUpError from error
+            outcome = _with_ratio(outcome)
             self.store.put(case, side, round_, outcome, repeat)
+        self.design.pace.saw(case, outcome.seconds)
         self._done += 1
         self._repeated += repeat > 0
         self._keep(case, side, round_, outcome)
-        self.on_step(Step(done=self._done, total=max(self._total, self._done), what=f"{what}: {case.label}"))
         return outcome
+
+    def _left_s(self) -> float | None:
+        """Return the seconds left by the last estimate."""
+        if self._left is None:
+            return None
+        seconds, when = self._left
+        return max(0.0, seconds - (self.design.limit.elapsed_s() - when))
 
     def _keep(self, case: Case, side: SideName, round_: int, outcome: Outcome) -> None:
         """Let a launch count unless an earlier one of the same round and side had a faster canary."""
@@ -326,6 +494,15 @@ class PairedSession:
             sides[side] = Side(benchmark=case.label, side=side, unit=unit, number=number, launches=launches)
         history = self.store.began_with.history(case.label, self._sampling[case.label].count)
         return Pair(id=case.label, a=msgspec.structs.replace(sides["base"], history=history), b=sides["head"])
+
+
+def _out_of_time(decision: Decision, rounds: int, looks: Sequence[int]) -> Decision:
+    """Return a decision that more time could still make."""
+    done = f"{rounds} round{'' if rounds == 1 else 's'}"
+    following = next((look for look in looks if look > rounds), looks[-1])
+    why = Reason("no_time", f"time ran out after {done}; the next look is after {following}", "give it more time")
+    so_far = f" (so far {decision.reason})" if decision.rounds_used else ""
+    return msgspec.structs.replace(decision, reason=f"{why.line}{so_far}", undecided=why)
 
 
 def _pair_launch(round_: int, outcome: Outcome, case: Case, *, comparable: bool = True) -> PairLaunch:

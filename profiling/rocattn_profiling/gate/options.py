@@ -48,6 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         exact: Also compare exact metrics.
         noise_file: The record of earlier noise; "" for the machine's own, beside its results.
         no_noise: Neither read nor write one.
+        max_time_s: How long to measure at most, after the builds; 0 for no limit.
         learn: Keep this session's launches of identical code in the record.
     """
 
@@ -69,6 +70,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = True
     noise_file: str = ""
     no_noise: bool = False
+    max_time_s: float = 0.0
     learn: bool = False
 
     def check(self) -> None:
@@ -141,6 +143,22 @@ def add_tolerance(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tolerance", type=float, default=100 * default.tolerance, metavar="PCT", help=text)
 
 
+def chosen_limit(text: str) -> float:
+    """Return the seconds of ``--max-time``; 0 for an empty one.
+
+    Raises:
+        CommandError: When it is no duration; exit status of a usage error.
+    """
+    if not text:
+        return 0.0
+    from rocattn_profiling.gate.planning.pace import parsed_limit
+
+    seconds = parsed_limit(text)
+    if not seconds >= 1:
+        raise CommandError(f"--max-time {text}: give a duration such as 10m, 90s, 1h30m, or seconds", USAGE)
+    return seconds
+
+
 def chosen_tolerance(arguments: argparse.Namespace) -> float:
     """Return the tolerance as a fraction.
 
@@ -201,14 +219,8 @@ def measuring(title: str) -> Iterator[Callable[[Step], None]]:
 
     before = end_on_sigterm("gate", "what was finished is kept, and the same command goes on from there")
     try:
-        with progress(title, 0) as bar:
-
-            def on_step(step: Step) -> None:
-                # Later looks add launches for benchmarks that are still undecided, so the total grows.
-                bar.expect(step.total)
-                bar.step(step.what)
-
-            yield on_step
+        with progress(title, 0, phased=True) as bar:
+            yield bar.show
     except (BuildError, SuiteError) as error:
         raise CommandError(str(error), NOT_MEASURED) from error
     finally:

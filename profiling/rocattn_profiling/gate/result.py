@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn_profiling.asv import launch as asv_launch
+from rocattn_profiling.base.console import duration
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.planning.pace import UNDECIDED_SHARE
+from rocattn_profiling.gate.rule.reasons import MOST_LAUNCHES
 from rocattn_profiling.gate.verdict import Entry
 from rocattn_profiling.measure.machine import this_machine
 
@@ -130,6 +133,49 @@ def result_of(
         counts=verdict.counts_of(entries),
         entries=entries,
     )
+
+
+def budget_of(design: Design, session: SessionResult, estimate_s: tuple[float, float]) -> verdict.TimeBudget:
+    """Return what a run made of its time, and what would decide and measure the rest.
+
+    Args:
+        design: What was to be measured, with its limit.
+        session: What was.
+        estimate_s: As planned, low and high end.
+    """
+    limit = design.limit
+    return verdict.TimeBudget(
+        limit_s=limit.limit_s if limit.limited else 0.0,
+        estimate_s=estimate_s,
+        measured_s=round(limit.elapsed_s(), 1),
+        benchmarks=len(design.cases),
+        stopped=session.stopped,
+        unreached=len(session.unreached),
+        open=len(session.open),
+        remedy=_remedy(design, session),
+    )
+
+
+def _remedy(design: Design, session: SessionResult) -> str:
+    """Return in one line what would decide the undecided ones and measure the rest; empty if nothing would."""
+    pace, looks = design.pace, design.looks
+    cases = {case.label: case for case in design.cases}
+    if session.stopped:
+        left, rounds = [cases[label] for label in session.unreached], {p.id: p.rounds for p in session.pairs}
+        seconds = pace.rest_s(left, 0, looks, UNDECIDED_SHARE[1])
+        seconds += sum(pace.rest_s([cases[label]], rounds[label], looks, UNDECIDED_SHARE[1]) for label in session.open)
+        counts = [f"{len(left)} not measured"] if left else []
+        counts += [f"{len(session.open)} undecided for lack of time"] if session.open else []
+        return f"{', '.join(counts)}: the same command goes on where it stopped (about {duration(seconds)} more)"
+    more = [d for d in session.decision.decisions if d.verdict == "inconclusive" and d.rounds_needed > looks[-1]]
+    if not more:
+        return ""
+    needed = min(max(d.rounds_needed for d in more), MOST_LAUNCHES)
+    # Launches that were looked at are not measured on: the planned looks are what keeps false alarms rare.
+    seconds = needed * pace.round_s(cases[d.id] for d in more)
+    count = f"{len(more)} more need" if len(more) > 1 else "1 more needs"
+    alone = f"about {duration(seconds)} for them alone (--bench)"
+    return f"{count} about {needed - looks[-1]} more rounds: --rounds {needed}, {alone}"
 
 
 def _marked(entry: Entry, listed: Collection[str]) -> Entry:

@@ -14,23 +14,25 @@ import msgspec
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.asv.launch import Request
+from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import stamp
 from rocattn_profiling.gate import noise_record, result, verdict, waivers
 from rocattn_profiling.gate.explain.causes import add_causes
 from rocattn_profiling.gate.formats import outputs
-from rocattn_profiling.gate.measure import SIDES, Design, LaunchStore, PairedSession
+from rocattn_profiling.gate.measure import Design, LaunchStore, PairedSession
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.planning.pace import TimeLimit
+from rocattn_profiling.gate.planning.plan import Plan, chosen, listed_suites
 from rocattn_profiling.gate.plugin import plugin_errors, plugin_of
 from rocattn_profiling.gate.sides import open_sides, out_errors
 from rocattn_profiling.revisions.asv_config import SuiteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from rocattn_profiling.asv.launch import Case
-    from rocattn_profiling.base.console import Step
     from rocattn_profiling.gate.measure import SessionResult
+    from rocattn_profiling.gate.planning.plan import RunPlan
     from rocattn_profiling.gate.plugin import Plugin
     from rocattn_profiling.gate.sides import Context
     from rocattn_profiling.gate.verdict import Entry
@@ -76,33 +78,60 @@ def run_gate(
     options.check()
     with out_errors(out), alone(out), _naming_earlier_verdict(out, say):
         with open_sides(start, out, options, say) as context:
-            suites = {side: context.launchers[side].discover() for side in SIDES}
-            cases = result.chosen_cases(suites["head"], options)
-            before = context.list_base()
-            entries = result.lost_modules(before, suites, options)
+            limit = TimeLimit.begin(options.max_time_s)
+            suites = listed_suites(context, on_step)
+            cases = chosen(suites, context)
+            entries = result.lost_modules(suites.before, suites.sides, options)
             if not cases and not entries:
-                raise SuiteError(result.nothing(suites, options))
-            entries += result.removed(before, suites, options)
-            for line in result.idle_patterns([*suites.values(), before], options):
-                context.note(line)
+                raise SuiteError(result.nothing(suites.sides, options))
+            entries += result.removed(suites.before, suites.sides, options)
+            plan = Plan(context, suites, cases, _request(options), options.policy())
+            say(plan.line(options.max_time_s))
             plugin = plugin_of(context)
             with plugin_errors(plugin):
                 plugin.prepare([case.label for case in cases])
-            design, key = _design(context, cases)
+            design, key = _design(context, plan, limit)
             record = noise_record.NoiseHistory(context, design.request)
             store = LaunchStore(out / "launches.jsonl", key, fresh=options.fresh, began_with=record.known(cases))
             if store.resumed:
                 say(f"resuming an interrupted run: {store.resumed} launches are there")
-            session = PairedSession(context.launchers, design, store, on_step).run()
+            try:
+                session = PairedSession(context.launchers, design, store, on_step).run()
+            finally:
+                design.pace.record(plan.record)
             entries += verdict.entries_of(cases, session)
-            narrowed = bool(options.patterns) or len(cases) < len(suites["head"].cases())
-            gate_result = _concluded(context, plugin, design, session, entries, narrowed=narrowed)
-            gate_result = msgspec.structs.replace(gate_result, noise=store.began_with.source)
+            narrowed = bool(options.patterns) or len(cases) < len(suites.sides["head"].cases()) or session.stopped
+            gate_result = _concluded(context, plugin, design, session, entries, narrowed=narrowed, on_step=on_step)
+            budget = result.budget_of(design, session, plan.estimate_s)
+            gate_result = msgspec.structs.replace(gate_result, noise=store.began_with.source, budget=budget)
         outputs.write_all(gate_result, out, also(gate_result, store))
         if options.learn:
             say(record.learn(cases, session))
-        store.finish()
+        if not session.stopped:
+            store.finish()
     return gate_result
+
+
+def list_run(
+    start: Path,
+    out: Path,
+    options: Options,
+    *,
+    on_step: Callable[[Step], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> RunPlan:
+    """Return what `run_gate` would measure, which it raises the same errors for; only both sides are built."""
+    options.check()
+    with out_errors(out), alone(out), open_sides(start, out, options, say) as context:
+        suites = listed_suites(context, on_step)
+        cases = chosen(suites, context)
+        if not cases:
+            raise SuiteError(result.nothing(suites.sides, options))
+        return Plan(context, suites, cases, _request(options), options.policy()).listed()
+
+
+def _request(options: Options) -> Request:
+    return QUICK_REQUEST if options.quick else FULL_REQUEST
 
 
 @contextmanager
@@ -127,12 +156,12 @@ def _of(path: Path) -> str:
     return f", of {' and '.join(sides)}"
 
 
-def _design(context: Context, cases: Sequence[Case]) -> tuple[Design, str]:
+def _design(context: Context, plan: Plan, limit: TimeLimit) -> tuple[Design, str]:
     """Return what to measure and how, and the key of the session.
 
     The same key means the same revisions, environments, settings and benchmarks.
     """
-    options = context.options
+    options, cases = context.options, plan.cases
     policy = options.policy()
     policies = {}
     for case in cases:
@@ -140,26 +169,37 @@ def _design(context: Context, cases: Sequence[Case]) -> tuple[Design, str]:
         own = context.thresholds.policy_for(case.label, benchmark.metric, policy, benchmark.unit)
         if own != policy:
             policies[case.label] = own
-    settings = msgspec.structs.replace(options, fresh=False, base="", head="", exact=True, learn=False)
+    settings = msgspec.structs.replace(options, fresh=False, base="", head="", exact=True, learn=False, max_time_s=0.0)
     parts = [*context.identity, *(msgspec.json.encode(part).decode() for part in (settings, policy, policies))]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    request = QUICK_REQUEST if options.quick else FULL_REQUEST
     seed = options.seed or int(key[:8], 16)
-    return Design(cases=cases, policy=policy, policies=policies, request=request, seed=seed), key
+    design = Design(
+        cases=cases, policy=policy, policies=policies, request=_request(options), seed=seed, steps=plan.steps,
+        pace=plan.pace, limit=limit,
+    )  # fmt: skip
+    return design, key
 
 
 def _concluded(
-    context: Context, plugin: Plugin, design: Design, session: SessionResult, entries: list[Entry], *, narrowed: bool
+    context: Context,
+    plugin: Plugin,
+    design: Design,
+    session: SessionResult,
+    entries: list[Entry],
+    *,
+    narrowed: bool,
+    on_step: Callable[[Step], None],
 ) -> verdict.GateResult:
     """Add exact metrics and causes, and apply the repository's own thresholds and waivers."""
     options, limits = context.options, context.thresholds
     if options.exact and context.trees:
+        on_step(Step(done=0, total=0, what="reading off exact metrics"))
         with plugin_errors(plugin):
             entries = [*entries, *plugin.entries()]
     # A quick run may read off a selection only, whichever benchmarks it measures: rocattn's looks at some kernels.
     narrowed = narrowed or (options.quick and any(entry.metric in verdict.EXACT for entry in entries))
     entries = limits.apply(entries)
-    entries = add_causes(entries, context, plugin)
+    entries = add_causes(entries, context, plugin, design.limit, on_step)
     entries, problems = waivers.apply(entries, context.waivers, waivers.utc_today(), narrowed=narrowed)
     context.notes.extend([*context.waivers.notes, *limits.notes(entries, narrowed=narrowed)])
     return result.result_of(context, design, session, entries, problems)

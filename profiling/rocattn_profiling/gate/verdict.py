@@ -248,9 +248,12 @@ def entries_of(cases: Sequence[Case], session: SessionResult) -> list[Entry]:
     """Return an entry for each measured case."""
     decisions = {decision.id: decision for decision in session.decision.decisions}
     pairs = {pair.id: pair for pair in session.pairs}
+    unreached = set(session.unreached)
     return [
         _judged(case, pairs[case.label], decisions[case.label], session.decision.levels.get(case.label))
         if case.label in decisions
+        else _unreached(case)
+        if case.label in unreached
         else _unjudged(case, session.outcomes[case.label])
         for case in cases
     ]
@@ -278,6 +281,18 @@ def _judged(case: Case, pair: Pair, decision: Decision, levels: tuple[float, flo
 def larger_is_better(case: Case) -> bool:
     """Whether a tracked value is a rate by its unit. asv's smaller-is-better rule would judge it the wrong way."""
     return case.benchmark.type == "track" and is_rate(case.benchmark.unit)
+
+
+def _unreached(case: Case) -> Entry:
+    return Entry(
+        label=case.label,
+        name=case.benchmark.name,
+        params=case.parameters,
+        unit=case.benchmark.unit,
+        metric=case.benchmark.metric,
+        status="unreached",
+        reason="there was no time left to run it on both sides",
+    )
 
 
 def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:

@@ -11,15 +11,18 @@ import os
 import re
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.base.console import Step
 from rocattn_profiling.gate.explain.files import differing_modules, loaded_changes
 from rocattn_profiling.gate.explain.reach import Reach
 from rocattn_profiling.gate.groups import WORSE
 from rocattn_profiling.gate.measure import SIDES
+from rocattn_profiling.gate.planning.pace import TimeLimit
 from rocattn_profiling.gate.plugin import plugin_errors
 from rocattn_profiling.gate.verdict import EXACT, Cause, Entry, Location, badness
 from rocattn_profiling.profile.collect import find, hardware
@@ -27,7 +30,7 @@ from rocattn_profiling.profile.collect.assemble import CollectionRequest, assemb
 from rocattn_profiling.profile.collect.run import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from rocattn_profiling.asv.launch import Loaded
@@ -48,21 +51,32 @@ _MOST_FILES = 6
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
-def add_causes(entries: Sequence[Entry], context: Context, plugin: Plugin) -> list[Entry]:
+def add_causes(
+    entries: Sequence[Entry],
+    context: Context,
+    plugin: Plugin,
+    limit: TimeLimit | None = None,
+    on_step: Callable[[Step], None] = lambda _: None,
+) -> list[Entry]:
     """Return the entries with the causes of every one that is worse.
 
     Args:
         entries: All entries of a verdict.
         context: Both sides, while they are checked out.
         plugin: What the gate knows about the project.
+        limit: When to end calling benchmarks for what they load.
+        on_step: Called before each entry.
     """
     worse = [entry for entry in entries if entry.status in WORSE]
     if not worse:
         return list(entries)
     context.say(f"looking for causes of {len(worse)} {'entry' if len(worse) == 1 else 'entries'}")
-    finder = _Finder(context, plugin, worse)
+    finder = _Finder(context, plugin, worse, limit or TimeLimit.begin(0.0))
     # The worst first, since only some are called or profiled again.
-    explained = {id(entry): _explained(entry, finder, context) for entry in sorted(worse, key=badness, reverse=True)}
+    explained = {}
+    for done, entry in enumerate(sorted(worse, key=badness, reverse=True)):
+        on_step(Step(done=done, total=len(worse), what="looking for causes", of=entry.label))
+        explained[id(entry)] = _explained(entry, finder, context)
     return [explained.get(id(entry), entry) for entry in entries]
 
 
@@ -77,8 +91,9 @@ def _explained(entry: Entry, finder: _Finder, context: Context) -> Entry:
 class _Finder:
     """Finds the causes of the worse entries of one run."""
 
-    def __init__(self, context: Context, plugin: Plugin, worse: Sequence[Entry]) -> None:
-        self._context, self._plugin = context, plugin
+    def __init__(self, context: Context, plugin: Plugin, worse: Sequence[Entry], limit: TimeLimit) -> None:
+        self._context, self._plugin, self._limit = context, plugin, limit
+        self._longest_s = 0.0
         self._loaded: dict[tuple[str, str], tuple[Loaded | None, Loaded | None]] = {}
         self._reach = Reach(context.changes)
         self._counters = Counters(context, [entry for entry in worse if entry.metric == "time"])
@@ -111,11 +126,19 @@ class _Finder:
         if key not in self._loaded:
             if len(self._loaded) >= MOST_CALLED:
                 return None
+            if not self._has_time():
+                return None
+            started = time.monotonic()
             base, head = (
                 self._context.launchers[side].loaded(entry.name, entry.label, self._reach.files) for side in SIDES
             )
+            self._longest_s = max(self._longest_s, time.monotonic() - started)
             self._loaded[key] = base, head
         return self._loaded[key]
+
+    def _has_time(self) -> bool:
+        """Whether calling a benchmark on both sides once more ends within the limit, as far as earlier calls show."""
+        return not self._limit.limited or self._limit.causes_left_s() > self._longest_s
 
     def _file_causes(self, base: Loaded | None, head: Loaded | None, named: Collection[str]) -> list[Cause]:
         """Return the changed files as causes: those alone whose differing functions started, where there are such."""

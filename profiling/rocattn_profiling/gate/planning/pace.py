@@ -1,0 +1,208 @@
+"""How long launches take: what earlier runs recorded, what this one sees, and the estimates made of both.
+
+The record lies in the gate's cache folder, one file a repository and suite. It only plans: a wrong or missing one
+changes no verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import statistics
+import time
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocattn.errors import RocattnError
+from rocattn_profiling.base.console import duration
+from rocattn_profiling.base.files import write_bytes
+from rocattn_profiling.revisions.environments import cache_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from rocattn_profiling.asv.launch import Case
+
+_START_S = 0.25  # of a process: Python, asv_runner and the worker
+_SAMPLING = 2.0  # times the budget: the warm-up, choosing the sampling, long calls
+_GUESSED = (0.6, 1.8)  # of what was guessed from import times alone, which know nothing of long calls
+_MEASURED = (0.9, 1.2)
+UNDECIDED_SHARE = (0.1, 0.5)
+"""Share of the benchmarks expected to need another look after each one: at the low and the high end of an estimate."""
+_LAUNCHES_BY = 0.92  # of the limit: no launch begins that would end later
+_CUT_BY = 0.97  # ends one that takes longer than expected
+_CAUSES_BY = 1.04
+_UNITS = {"h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0, "": 1.0}
+_LIMIT = re.compile(r"(?:\d+(?:\.\d+)?(?:h|min|m|s)\s*)+|\d+(?:\.\d+)?", re.ASCII)
+
+
+class LaunchTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """The record: benchmark with its parameters -> seconds of a launch."""
+
+    seconds: dict[str, float] = {}
+
+
+def record_path(repo: Path, suite: str, *, quick: bool) -> Path:
+    """Return the file of a suite's times; quick launches are shorter and have their own."""
+    key = hashlib.sha256(f"{repo.absolute()}\0{suite}\0{quick}".encode()).hexdigest()[:20]
+    return cache_root() / "times" / f"{key}.json"
+
+
+def recorded(path: Path) -> dict[str, float]:
+    """Return the recorded seconds of launches; nothing where the file is missing or damaged."""
+    with suppress(OSError, msgspec.DecodeError):
+        seconds = msgspec.json.decode(path.read_bytes(), type=LaunchTimes).seconds
+        return {label: value for label, value in seconds.items() if math.isfinite(value) and value > 0}
+    return {}
+
+
+class Pace:
+    """Expected seconds of launches.
+
+    Args:
+        known: Benchmark with its parameters -> seconds of a launch, from earlier runs.
+        imports: Module of the suite -> seconds that its own code takes to be imported; "" -> those of what it imports.
+        budget_s: What a launch samples for.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, float] | None = None,
+        imports: Mapping[str, float] | None = None,
+        budget_s: float = 0.2,
+    ) -> None:
+        self.known, self._imports, self._budget_s = dict(known or {}), dict(imports or {}), budget_s
+        self._seen: dict[str, list[float]] = defaultdict(list)
+        self._ratios: list[float] = []  # of seconds seen and guessed
+
+    def saw(self, case: Case, seconds: float) -> None:
+        """Take account of a launch; 0 seconds are unknown."""
+        if seconds > 0:
+            if case.label not in self._seen and case.label not in self.known:
+                self._ratios.append(seconds / self._guess(case))
+            self._seen[case.label].append(seconds)
+
+    def launch_s(self, case: Case) -> float:
+        """Return the expected seconds of a launch."""
+        if launches := self._seen.get(case.label):
+            return statistics.fmean(launches)
+        if case.label in self.known:
+            return self.known[case.label]
+        return self._guess(case) * (statistics.median(self._ratios) if self._ratios else 1.0)
+
+    def round_s(self, cases: Iterable[Case]) -> float:
+        """Return the expected seconds of one round of both sides."""
+        return 2 * math.fsum(self.launch_s(case) for case in cases)
+
+    def estimate_s(self, cases: Sequence[Case], looks: Sequence[int]) -> tuple[float, float]:
+        """Return the expected seconds of a whole run, low and high end.
+
+        Args:
+            cases: The benchmarks.
+            looks: The rounds after which a part of them is decided.
+        """
+        certain = [case for case in cases if case.label in self.known or case.label in self._seen]
+        sure = self.round_s(certain) / (self.round_s(cases) or 1.0)
+        ends = []
+        for share, measured, guessed in zip(UNDECIDED_SHARE, _MEASURED, _GUESSED, strict=True):
+            factor = sure * measured + (1 - sure) * guessed
+            ends.append(factor * self.rest_s(cases, 0, looks, share))
+        return ends[0], ends[1]
+
+    def rest_s(self, cases: Iterable[Case], done: int, looks: Sequence[int], share: float) -> float:
+        """Return the expected seconds until cases are decided or out of rounds.
+
+        Args:
+            cases: Those that are undecided.
+            done: Their rounds so far.
+            looks: All planned looks.
+            share: Expected share of them that each look leaves undecided.
+        """
+        rounds, left = 0.0, 1.0
+        for look in looks:
+            if look > done:
+                rounds, left, done = rounds + left * (look - done), left * share, look
+        return rounds * self.round_s(cases)
+
+    def record(self, path: Path) -> None:
+        """Write the times of this run over those of earlier ones; without a word where the disk does not take it."""
+        means = {label: round(statistics.fmean(seconds), 3) for label, seconds in self._seen.items()}
+        if not means:
+            return
+        with suppress(RocattnError, OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, msgspec.json.encode(LaunchTimes(seconds=recorded(path) | means)))
+
+    def _guess(self, case: Case) -> float:
+        name = case.benchmark.name
+        own = max(
+            (module for module in self._imports if module and name.startswith(f"{module}.")), key=len, default="-"
+        )
+        return _START_S + self._imports.get("", 0.0) + self._imports.get(own, 0.0) + _SAMPLING * self._budget_s
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """When a run has to end, on `time.monotonic`'s clock.
+
+    Attributes:
+        limit_s: Seconds from the start; infinite without a limit.
+        start: When both sides were built.
+    """
+
+    limit_s: float
+    start: float
+
+    @classmethod
+    def begin(cls, limit_s: float) -> TimeLimit:
+        """Return a limit that starts now; 0 seconds are none."""
+        return cls(limit_s or math.inf, time.monotonic())
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is one."""
+        return math.isfinite(self.limit_s)
+
+    def launches_left_s(self) -> float:
+        """Return how much longer launches may go on, as planned."""
+        return self._left(_LAUNCHES_BY)
+
+    def cut_s(self) -> float:
+        """Return after how many seconds a launch is ended that takes longer than planned."""
+        return max(0.0, self._left(_CUT_BY))
+
+    def causes_left_s(self) -> float:
+        """Return how much longer the search for causes may go on."""
+        return max(0.0, self._left(_CAUSES_BY))
+
+    def elapsed_s(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self.start
+
+    def _left(self, share: float) -> float:
+        return share * self.limit_s - self.elapsed_s()
+
+
+def parsed_limit(text: str) -> float:
+    """Return the seconds of ``10m``, ``90s``, ``1h30m`` or ``600``; NaN for anything else, and for less than 1 s."""
+    if not _LIMIT.fullmatch(text.strip()):
+        return math.nan
+    parts = re.findall(r"(\d+(?:\.\d+)?)(h|min|m|s|)", text)
+    seconds = math.fsum(float(number) * _UNITS[unit] for number, unit in parts)
+    return seconds if seconds >= 1 else math.nan
+
+
+def span(seconds: tuple[float, float]) -> str:
+    """Return an estimate for people: ``about 18 min``, ``about 18 to 40 min``."""
+    low, high = (duration(end) for end in seconds)
+    if low == high or seconds[1] < 1.3 * seconds[0]:
+        return f"about {duration(math.fsum(seconds) / 2)}"
+    unit = high.rpartition(" ")[2]
+    alike = low.count(" ") == high.count(" ") == 1 and low.endswith(f" {unit}")
+    return f"about {low.removesuffix(f' {unit}') if alike else low} to {high}"

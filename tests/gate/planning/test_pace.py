@@ -1,0 +1,179 @@
+"""A run's promise of how long it takes: estimates, limits, and what a limit leaves unmeasured."""
+
+import math
+
+import pytest
+
+from rocattn_profiling.asv.launch import Benchmark, Case, Outcome, OutOfTimeError, Request
+from rocattn_profiling.gate import verdict
+from rocattn_profiling.gate.measure import Design, LaunchStore, PairedSession
+from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.planning import pace
+from rocattn_profiling.gate.planning.pace import Pace, TimeLimit
+from rocattn_profiling.measure.records import Launch
+
+
+class Clock:
+    """A clock that launches move."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        """Return the time."""
+        return self.now
+
+
+class Taking:
+    """Launches that take their time on a made-up clock; head's of the labels in ``slower`` are slower by half."""
+
+    def __init__(self, clock, seconds, slower=()):
+        self.clock, self.seconds, self.slower, self.ran = clock, seconds, slower, []
+
+    def run(self, case, _request, *, pos, within_s=math.inf, **_options):
+        """Answer as a process would."""
+        takes = self.seconds.get(case.label, 1.0)
+        self.clock.now += min(takes, within_s)
+        if within_s < takes:
+            raise OutOfTimeError("ended")
+        self.ran.append(case.label)
+        factor = 1.5 if case.label in self.slower else 1.0
+        samples = [factor * (5e6 + 1e3 * (len(self.ran) % 7) + index) for index in range(5)]
+        launch = Launch(start_ns=len(self.ran), pos=pos, number=1, samples_ns=samples, cpu_ns=samples, nivcsw=[0] * 5)
+        return Outcome(status="ok", launch=launch, canary_ns=1.5e5, canary_of="3.13", seconds=takes)
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    """Return a function that measures labels within a limit, and returns the session, launches, and the seconds."""
+    clock = Clock()
+    monkeypatch.setattr(pace, "time", clock)
+
+    def measure(labels, limit_s, *, seconds=None, known=None, steps=None, slower=()):
+        cases = [
+            Case(benchmark=Benchmark(name=label, type="time", unit="seconds", version="1", params=[], param_names=[]),
+                 param=None, label=label)
+            for label in labels
+        ]  # fmt: skip
+        design = Design(
+            cases=cases, policy=Options(quick=True).policy(), request=Request(), seed=3, steps=steps or {},
+            pace=Pace(known if known is not None else dict.fromkeys(labels, 1.0)), limit=TimeLimit.begin(limit_s),
+        )  # fmt: skip
+        launchers = {
+            "base": Taking(clock, seconds or {}), "head": Taking(clock, seconds or {}, slower),
+        }  # fmt: skip
+        started = clock.now
+        store = LaunchStore(tmp_path / "launches.jsonl", "key")
+        found = PairedSession(launchers, design, store, lambda _: None).run()
+        return cases, found, launchers["head"].ran, clock.now - started
+
+    return measure
+
+
+def test_without_a_limit_everything_is_measured(session):
+    """Nothing is left open for lack of time."""
+    _, found, ran, _ = session("abc", 0)
+    assert (found.stopped, sorted(set(ran))) == (False, ["a", "b", "c"])
+
+
+def test_one_round_of_all_first_and_then_the_near_ones(session):
+    """Forty benchmarks, time for 180 launches: all have one round, and the two near ones are decided."""
+    labels = [f"b{n:02}" for n in range(40)]
+    cases, found, ran, took = session(labels, 200, steps={"b07": 1, "b30": 4}, slower=("b07",))
+    assert sorted(ran[:40]) == labels
+    assert ran[0] == "b07"
+    assert set(ran[40:48]) == {"b07", "b30"}
+    assert not found.unreached
+    assert took <= 200
+    verdicts = {decision.id: decision.verdict for decision in found.decision.decisions}
+    assert (verdicts["b07"], verdicts["b30"]) == ("regression", "pass")
+    assert set(found.open) == {label for label, each in verdicts.items() if each == "inconclusive"}
+    assert all(d.undecided.code == "no_time" for d in found.decision.decisions if d.id in found.open)
+    assert len(verdict.entries_of(cases, found)) == 40
+
+
+def test_the_near_ones_go_before_a_round_that_is_too_long(session):
+    """What nothing was launched of is unreached; it counts in the correction for many benchmarks all the same."""
+    labels = [f"b{n:02}" for n in range(40)]
+    cases, found, ran, took = session(labels, 40, steps={"b07": 1}, slower=("b07",))
+    assert ran[:5] == ["b07"] * 5
+    assert took <= 40
+    statuses = [entry.status for entry in verdict.entries_of(cases, found)]
+    assert statuses.count("regression") == 1
+    assert statuses.count("unreached") == len(found.unreached) == 40 - len(set(ran))
+
+
+def test_a_limit_makes_no_looks_of_its_own(session):
+    """After three of five rounds a tripled time is no verdict: the next look is after five."""
+    _, found, ran, _ = session("ab", 8, slower=("a", "b"))
+    assert len(ran) < 10
+    assert {decision.verdict for decision in found.decision.decisions} <= {"inconclusive"}
+
+
+def test_a_long_launch_does_not_overshoot(session):
+    """Known to be long, it is not begun; unknown, it is ended."""
+    _, found, _, took = session("ab", 20, seconds={"a": 500.0}, known={"a": 500.0, "b": 1.0})
+    assert (found.unreached, took <= 20) == (["a"], True)
+    _, found, _, took = session("cd", 20, seconds={"c": 500.0, "d": 500.0}, known={})
+    assert sorted(found.unreached) == ["c", "d"]
+    assert took <= 20
+
+
+def test_a_stopped_run_goes_on_with_the_rest(session):
+    """It repeats no launch, and ends as if it had never been stopped."""
+    labels = [f"b{n}" for n in range(8)]
+    _, first, ran, _ = session(labels, 30)
+    assert first.stopped
+    _, second, rest, _ = session(labels, 0)
+    assert not second.stopped
+    assert len(ran) + len(rest) <= 8 * 12
+    assert first.launches + 2 * len(rest) - 1 <= second.launches <= first.launches + 2 * len(rest) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10m", 600), ("90s", 90), ("1h30m", 5400), ("45", 45), ("1.5h", 5400), ("10min", 600), ("1h 5m", 3900)],
+)
+def test_durations_are_read(text, seconds):
+    """The forms that people write."""
+    assert pace.parsed_limit(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5m", "0", "10 m x", "m", "1d", "nan", "1e3", "5m3", "٣m"])
+def test_what_is_no_duration_is_refused(text):
+    """NaN, which the command turns into one line."""
+    assert math.isnan(pace.parsed_limit(text))
+
+
+def test_estimates_follow_imports_records_and_launches():
+    """A module that takes long to import makes its benchmarks long; a record is believed more, this run's most."""
+    slow, fast = (
+        Case(benchmark=Benchmark(name=name, type="time", unit="seconds", version="1", params=[], param_names=[]),
+             param=None, label=name)
+        for name in ("slow.time_x", "fast.time_x")
+    )  # fmt: skip
+    guessed = Pace(imports={"slow": 20.0, "fast": 0.1, "": 1.0})
+    assert guessed.launch_s(fast) < 5 < guessed.launch_s(slow) - 15
+    known = Pace({"slow.time_x": 3.0}, {"slow": 20.0})
+    assert known.launch_s(slow) == 3.0
+    known.saw(slow, 2.0)
+    assert known.launch_s(slow) == 2.0
+    low, high = guessed.estimate_s([slow, fast], (5, 8, 12))
+    assert 0 < low < high
+    low, high = known.estimate_s([slow], (5, 8, 12))
+    assert low <= 2 * 5 * 2.0 * 1.2 <= high
+
+
+def test_times_are_recorded(tmp_path):
+    """One run's launches are the next one's plan; a damaged record is none."""
+    case = Case(
+        benchmark=Benchmark(name="b", type="time", unit="seconds", version="1", params=[], param_names=[]),
+        param=None, label="b",
+    )  # fmt: skip
+    path = tmp_path / "times/x.json"
+    first = Pace()
+    first.saw(case, 2.0)
+    first.record(path)
+    assert pace.recorded(path) == {"b": 2.0}
+    path.write_text("{")
+    assert pace.recorded(path) == {}

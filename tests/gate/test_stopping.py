@@ -107,7 +107,7 @@ def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, gate, c
     """
     project.put(".rocattn/waivers.toml", textwrap.dedent(waiver))
     project.commit("slower", **DOUBLED)
-    # One line for the session, four for the first try, five of the twenty launches of five rounds.
+    # One line for the session, and nine of the twenty launches of five rounds.
     assert start_and_stop(project, how, "--quick", after=10) == status
     (path,) = project.root.glob("out/stopped/launches-*.jsonl")
     if how != signal.SIGKILL:

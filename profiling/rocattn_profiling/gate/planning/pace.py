@@ -79,13 +79,13 @@ class Pace:
     ) -> None:
         self.known, self._imports, self._budget_s = dict(known or {}), dict(imports or {}), budget_s
         self._seen: dict[str, list[float]] = defaultdict(list)
-        self._ratios: list[float] = []  # of seconds seen and guessed
+        self._longer: list[float] = []  # seconds that launches took beyond the guess: long calls and set-ups
 
     def saw(self, case: Case, seconds: float) -> None:
         """Take account of a launch; 0 seconds are unknown."""
         if seconds > 0:
             if case.label not in self._seen and case.label not in self.known:
-                self._ratios.append(seconds / self._guess(case))
+                self._longer.append(seconds - self._guess(case))
             self._seen[case.label].append(seconds)
 
     def launch_s(self, case: Case) -> float:
@@ -94,7 +94,7 @@ class Pace:
             return statistics.fmean(launches)
         if case.label in self.known:
             return self.known[case.label]
-        return self._guess(case) * (statistics.median(self._ratios) if self._ratios else 1.0)
+        return max(_START_S, self._guess(case) + (statistics.median(self._longer) if self._longer else 0.0))
 
     def round_s(self, cases: Iterable[Case]) -> float:
         """Return the expected seconds of one round of both sides."""

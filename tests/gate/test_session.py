@@ -224,3 +224,34 @@ def test_orders_are_balanced_and_come_from_the_seed():
     assert len(set(orders)) == 5
     firsts = [order_of(3, str(i), 0)[0] for i in range(400)]
     assert 160 < firsts.count("base") < 240
+
+
+@pytest.mark.parametrize("ran", [False, True, None])
+def test_what_runs_nothing_that_differs_needs_one_look(tmp_path, ran):
+    """Launches that scatter leave it undecided; a traced call settles it, and only where it says that nothing ran."""
+
+    class Scattering(Spells):
+        def run(self, case, request, **options):
+            self.slow, self.slowness = range(1000), (1.0, 1.4, 1.1, 1.3)[self.runs % 4]
+            outcome = super().run(case, request, **options)
+            return msgspec.structs.replace(outcome, canary_ns=1.5e5)
+
+    benchmark = Benchmark(name="b", type="time", unit="seconds", version="1", params=[], param_names=[])
+    case = Case(benchmark=benchmark, param=None, label="b")
+    traced = []
+
+    def runs_change(of):
+        traced.append(of.label)
+        return ran
+
+    planned = msgspec.structs.replace(Options(), quick=True).policy()
+    asked = Design(cases=[case], policy=planned, request=Request(), seed=3, runs_change=runs_change)
+    store = LaunchStore(tmp_path / "launches.jsonl", "key")
+    session = PairedSession({"base": Scattering(()), "head": Scattering(())}, asked, store, lambda _: None).run()
+    (decision,) = session.decision.decisions
+    rounds = {launch.round for launch in session.pairs[0].a.launches}
+    assert traced == ["b"]
+    if ran is False:
+        assert (decision.verdict, decision.undecided, len(rounds)) == ("pass", None, planned.looks[0])
+    else:
+        assert (decision.verdict, len(rounds)) == ("inconclusive", planned.looks[-1])

@@ -12,6 +12,9 @@ The first launch of a benchmark chooses the sampling of all. Under a time limit 
 there is time for that; then those that the change can reach are measured until they are decided, then the others.
 Nothing that was measured decides this order but whether a benchmark is decided, and launches are looked at in planned
 rounds only, so that a limit makes no false alarms.
+
+What is undecided after a look is called once more on both sides, traced: a benchmark that runs nothing that differs has
+not changed, and is measured no further.
 """
 
 from __future__ import annotations
@@ -83,6 +86,7 @@ class Design:
         steps: Label -> how many calls away from the benchmark the change is; without those that it does not reach.
         pace: What launches are expected to take.
         limit: When to end; by default never.
+        runs_change: Says of a benchmark whether it runs anything that differs; None where that is not known.
     """
 
     cases: Sequence[Case]
@@ -93,6 +97,7 @@ class Design:
     steps: Mapping[str, int] = field(default_factory=dict)
     pace: Pace = field(default_factory=Pace)
     limit: TimeLimit = field(default_factory=lambda: TimeLimit.begin(0.0))
+    runs_change: Callable[[Case], bool | None] = lambda _: None
 
     def policy_of(self, case: Case) -> Policy:
         """Return the policy of one case."""
@@ -231,6 +236,7 @@ class PairedSession:
         self._canaries: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._done = self._repeated = 0
         self._open: set[str] = {case.label for case in design.cases}  # undecided so far
+        self._traced: dict[str, bool | None] = {}  # whether what was undecided runs anything that differs
         self._share = UNDECIDED_SHARE[0]  # of the benchmarks, that the last look left undecided
         self._step = Step(done=0, total=0, what="")
         self._left: tuple[float, float] | None = None  # seconds, and when they were estimated
@@ -308,7 +314,10 @@ class PairedSession:
             for round_ in range(done, look):
                 self._round(active, round_, look)
             done, active = look, [case for case in self._running(active) if self._reached(case)]
-            undecided = set(self._decided([case for case in self._running(cases) if self._reached(case)]).undecided)
+            decision = self._decided([case for case in self._running(cases) if self._reached(case)])
+            inconclusive = {one.id for one in decision.decisions if one.verdict == "inconclusive"}
+            self._trace([case for case in active if case.label in inconclusive])
+            undecided = set(decision.undecided) - self._untouched
             self._open -= {case.label for case in active} - undecided
             before, active = active, [case for case in active if self._goes_on(case, look, case.label in undecided)]
             self._share = len(active) / len(before) if before else self._share
@@ -320,6 +329,20 @@ class PairedSession:
         """Whether to measure a case further. A look that is not in its own policy does not end it."""
         own = self.design.policy_of(case).looks
         return look < own[-1] and (undecided or look not in own)
+
+    def _trace(self, cases: Sequence[Case]) -> None:
+        """Note of cases whether they run anything that differs, of each once, while there is time."""
+        left = [case for case in cases if case.label not in self._traced]
+        for done, case in enumerate(left):
+            if len(SIDES) * self.design.pace.launch_s(case) > self.design.limit.launches_left_s():
+                break
+            what = "tracing whether what is undecided runs the change"
+            self.on_step(Step(done=done, total=len(left), what=what, left_s=self._left_s(), of=case.label))
+            self._traced[case.label] = self.design.runs_change(case)
+
+    @property
+    def _untouched(self) -> set[str]:
+        return {label for label, ran in self._traced.items() if ran is False}
 
     def _running(self, cases: Sequence[Case]) -> list[Case]:
         """Return the cases that have not failed so far."""
@@ -353,9 +376,13 @@ class PairedSession:
         levels, decisions, open_ = dict(decision.levels), [], []
         for case, verdict in zip(running, (d for d in decision.decisions if d.id not in unreached), strict=True):
             own, pair = self.design.policy_of(case).looks, self._pair(case)
-            stopped = case.label in decision.undecided and verdict.rounds_used < own[-1]
+            untouched = case.label in self._untouched and verdict.verdict == "inconclusive"
+            stopped = case.label in decision.undecided and verdict.rounds_used < own[-1] and not untouched
             open_ += [case.label] if stopped else []
-            decisions.append(_out_of_time(verdict, pair.rounds, own) if stopped else verdict)
+            if untouched:
+                decisions.append(_untouched(verdict))
+            else:
+                decisions.append(_out_of_time(verdict, pair.rounds, own) if stopped else verdict)
             a, b = (location(side.launches) for side in (pair.a, pair.b))
             if a is not None and b is not None:
                 levels.setdefault(case.label, (a, b))
@@ -494,6 +521,12 @@ class PairedSession:
             sides[side] = Side(benchmark=case.label, side=side, unit=unit, number=number, launches=launches)
         history = self.store.began_with.history(case.label, self._sampling[case.label].count)
         return Pair(id=case.label, a=msgspec.structs.replace(sides["base"], history=history), b=sides["head"])
+
+
+def _untouched(decision: Decision) -> Decision:
+    """Return the decision on a benchmark that runs nothing that differs."""
+    reason = f"nothing that differs runs in it: a traced call on both sides shows that ({decision.reason})"
+    return msgspec.structs.replace(decision, verdict="pass", reason=reason, undecided=None)
 
 
 def _out_of_time(decision: Decision, rounds: int, looks: Sequence[int]) -> Decision:

@@ -102,6 +102,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             looks = (*(look for look in looks if look < self.rounds), self.rounds)
         return Policy(tolerance=self.tolerance, looks=looks)
 
+    @property
+    def equal_code_passes(self) -> bool:
+        """Whether a benchmark passes that its launches leave undecided, but that runs nothing that differs."""
+        return True
+
     def unchanged_sides(self) -> tuple[SideName, ...]:
         """Return the sides whose launches the record of noise may learn from: base does not depend on the change."""
         return ("base",)

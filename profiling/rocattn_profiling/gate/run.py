@@ -18,8 +18,9 @@ from rocattn_profiling.base.console import Step
 from rocattn_profiling.base.files import stamp
 from rocattn_profiling.gate import noise_record, result, verdict, waivers
 from rocattn_profiling.gate.explain.causes import add_causes
+from rocattn_profiling.gate.explain.reach import Reach
 from rocattn_profiling.gate.formats import outputs
-from rocattn_profiling.gate.measure import Design, LaunchStore, PairedSession
+from rocattn_profiling.gate.measure import SIDES, Design, LaunchStore, PairedSession
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.planning.pace import TimeLimit
 from rocattn_profiling.gate.planning.plan import Plan, chosen, listed_suites
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from rocattn_profiling.asv.launch import Case
     from rocattn_profiling.gate.measure import SessionResult
     from rocattn_profiling.gate.planning.plan import RunPlan
     from rocattn_profiling.gate.plugin import Plugin
@@ -175,9 +177,24 @@ def _design(context: Context, plan: Plan, limit: TimeLimit) -> tuple[Design, str
     seed = options.seed or int(key[:8], 16)
     design = Design(
         cases=cases, policy=policy, policies=policies, request=_request(options), seed=seed, steps=plan.steps,
-        pace=plan.pace, limit=limit,
+        pace=plan.pace, limit=limit, runs_change=_change_tracer(context),
     )  # fmt: skip
     return design, key
+
+
+def _change_tracer(context: Context) -> Callable[[Case], bool | None]:
+    """Return what says of a benchmark whether it runs anything that differs; None where sources do not show that."""
+    if not context.options.equal_code_passes or not context.trees or context.differing:
+        return lambda _: None
+    reach = Reach(context.changes)
+
+    def runs_change(case: Case) -> bool | None:
+        if reach.nothing_differs:
+            return False
+        name = case.benchmark.name
+        return reach.ran(*(context.launchers[side].loaded(name, case.label, reach.files) for side in SIDES))
+
+    return runs_change
 
 
 def _concluded(

@@ -51,6 +51,11 @@ class SelftestOptions(Options, frozen=True, kw_only=True):
         """Return the rule that ``gate run`` would have judged by."""
         return Options.policy(self)
 
+    @property
+    def equal_code_passes(self) -> bool:
+        """Launches alone are to decide: the code is equal by design."""
+        return False
+
     def unchanged_sides(self) -> tuple[SideName, ...]:
         """Return both: they are one commit."""
         return SIDES

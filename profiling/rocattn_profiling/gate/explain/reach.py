@@ -185,10 +185,15 @@ class Reach:
         self._differences: dict[str, tuple[FileChange, SourceDifference]] = {}
         for path, change in changes.items():
             differing = difference(change)
-            if differing is not None:
+            if differing is not None and any(differing):
                 self._differences[path] = change, differing
-            elif Path(path).suffix not in _DOCUMENTS and not _PAGES & set(Path(path).parts[:-1]):
+            elif differing is None and Path(path).suffix not in _DOCUMENTS and not _PAGES & set(Path(path).parts[:-1]):
                 self._known = False  # compiled sources, data and settings act without being called
+
+    @property
+    def nothing_differs(self) -> bool:
+        """Whether both sides have the same code, but for comments and documents."""
+        return self._known and not self._differences
 
     @property
     def files(self) -> list[str]:

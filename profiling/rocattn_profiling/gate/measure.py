@@ -315,7 +315,7 @@ class PairedSession:
                 self._round(active, round_, look)
             done, active = look, [case for case in self._running(active) if self._reached(case)]
             decision = self._decided([case for case in self._running(cases) if self._reached(case)])
-            inconclusive = {one.id for one in decision.decisions if one.verdict == "inconclusive"}
+            inconclusive = {each.id for each in decision.decisions if each.verdict == "inconclusive"}
             self._trace([case for case in active if case.label in inconclusive])
             undecided = set(decision.undecided) - self._untouched
             self._open -= {case.label for case in active} - undecided

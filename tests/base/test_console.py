@@ -109,13 +109,14 @@ def test_a_table_of_one_column_is_one(monkeypatch):
     assert sys.stderr.getvalue().count("cpu") == 1
 
 
-def test_brief_work_is_told_only_once_it_lasts(capsys):
+def test_brief_work_is_told_only_once_it_lasts(capsys, monkeypatch):
     """What is over at once says nothing; what had to say how far it was also says that it is done."""
     with console.progress("site", 2, brief=True) as shown:
         shown.step()
         shown.step()
     assert capsys.readouterr().err == ""
-    shown = console.Progress("site", 2, quiet_s=0.0, brief=True)
+    shown = console.Progress("site", 2, brief=True)
+    monkeypatch.setattr(shown, "_quiet_s", 0.0)
     shown.step()
     shown._quiet_s = 60.0
     shown.step()

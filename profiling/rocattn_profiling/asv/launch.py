@@ -27,7 +27,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn.toolchain import compiler_environment
 from rocattn_profiling.asv import worker
-from rocattn_profiling.base.process import StartError, run_group
+from rocattn_profiling.base.process import ForkServer, StartError, run_group
 from rocattn_profiling.measure.machine import thread_environment
 from rocattn_profiling.measure.records import Launch
 from rocattn_profiling.revisions.asv_config import DEFAULT_TIMEOUT_S, SuiteError
@@ -189,7 +189,8 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """How to sample: a ``number`` and ``count`` of 0 let the worker choose for ``sample_ns`` and ``budget_ns``.
 
-    ``primed`` is how many samples to throw away first: as many as the launch did that chose.
+    ``primed`` is how many samples to throw away first: as many as the launch did that chose. ``module`` is the
+    benchmark's, where its import takes so long that all launches of a round share one; else empty.
     """
 
     number: int = 0
@@ -197,6 +198,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     primed: int = 0
     sample_ns: int = 4_000_000
     budget_ns: int = 120_000_000
+    module: str = ""
 
 
 class OutOfTimeError(RocattnError):
@@ -230,6 +232,7 @@ class Launcher:
         self.environment = launch_environment(environment)
         self.scratch.mkdir(parents=True, exist_ok=True)
         self._worker = _lay_out_runner(self.scratch / "runner")
+        self._server: ForkServer | None = None
 
     def discover(self) -> Suite:
         """List the suite's benchmarks in this environment.
@@ -275,8 +278,34 @@ class Launcher:
                 return failed
         message = {"do": "run", "benchmark": benchmark.name, "type": benchmark.type, "label": case.label}
         limits = {"limit_ns": round(timeout * 1e9), **msgspec.to_builtins(request)}
-        answer, outcome = self._start(message | limits, timeout, folder, seed=seed, layout=layout, end=end)
+        server = self._serving(request.module, seed, layout, end) if request.module else None
+        answer, outcome = self._start(
+            message | limits, timeout, folder, seed=seed, layout=layout, end=end, server=server
+        )
         return outcome if outcome.status != "ok" else measured(answer, outcome, pos)
+
+    def _serving(self, module: str, seed: int, layout: int, end: float) -> ForkServer | None:
+        """Return a process that has imported a module in a round's environment; None where it cannot fork launches.
+
+        Raises:
+            OutOfTimeError: When ``end`` came before the module was imported.
+        """
+        key = module, seed, layout
+        if self._server is None or self._server.key != key:
+            self.end_server()
+            request = {"do": "serve", "suite": str(self.suite), "module": module}
+            environment = self.environment | round_variables(seed, layout)
+            self._server = ForkServer(key, (self.python, str(self._worker)), request, environment, self.scratch)
+            left = end - time.monotonic()
+            if not self._server.wait_until_ready(min(left, LIST_TIMEOUT_S)) and left < LIST_TIMEOUT_S:
+                raise OutOfTimeError(f"{module} was not imported in time")
+        return self._server if self._server.ready else None
+
+    def end_server(self) -> None:
+        """End the process that the last launches were forked from, if there is one."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def call_command(
         self, name: str, label: str, answer: Path | None = None, trace: Sequence[str] = ()
@@ -339,12 +368,13 @@ class Launcher:
         seed: int,
         layout: int = 0,
         end: float = math.inf,
+        server: ForkServer | None = None,
     ) -> tuple[dict[str, Any], Outcome]:
         """Start a worker, by default in an empty folder, as asv does: no benchmark finds another one's files."""
         request = message | {"suite": str(self.suite)}
         environment = self.environment | round_variables(seed, layout)
         command = (self.python, str(self._worker))
-        return ask_worker(command, request, environment, self.scratch, timeout_s, end=end, cwd=cwd)
+        return ask_worker(command, request, environment, self.scratch, timeout_s, end=end, cwd=cwd, server=server)
 
 
 def launch_environment(own: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -379,6 +409,7 @@ def ask_worker(
     *,
     end: float = math.inf,
     cwd: Path | None = None,
+    server: ForkServer | None = None,
 ) -> tuple[dict[str, Any], Outcome]:
     """Start a worker with a request, and return its answer with the outcome, which has no launch yet.
 
@@ -390,6 +421,7 @@ def ask_worker(
         timeout_s: After this long the process is killed.
         end: When the caller's own time ends, by the monotonic clock.
         cwd: Where it starts; None for an empty folder of its own.
+        server: Forks the worker instead of starting the command.
 
     Raises:
         OutOfTimeError: When ``end`` came first.
@@ -399,8 +431,12 @@ def ask_worker(
     with tempfile.TemporaryDirectory(prefix="launch-", dir=scratch, ignore_cleanup_errors=True) as folder:
         answer, log, own = Path(folder, "answer.json"), Path(folder, "log"), Path(folder, "work")
         own.mkdir()
-        text = msgspec.json.encode({**request, "answer": str(answer)}).decode()
-        ended = run_logged((*command, text), environment, cwd or own, log, min(timeout_s, left))
+        asked, limit = {**request, "answer": str(answer)}, min(timeout_s, left)
+        if server is None:
+            text = msgspec.json.encode(asked).decode()
+            ended = run_logged((*command, text), environment, cwd or own, log, limit)
+        else:
+            ended = server.run(asked, cwd or own, log, limit)
         if ended.status is None and left < timeout_s:
             raise OutOfTimeError(f"the process was ended after {ended.seconds:.0f} s, for lack of time")
         if ended.status is None or not answer.exists():

@@ -48,7 +48,14 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     if request["do"] == "call":
         call(request)
-        return
+    elif request["do"] == "serve":
+        serve(request)
+    else:
+        perform(request)
+
+
+def perform(request: Answer) -> None:
+    """Perform a request, write the answer, and end the process."""
     started = time.time_ns()
     try:
         answer = {"list": list_suite, "cache": make_cache, "run": run_benchmark}[request["do"]](request)
@@ -60,6 +67,41 @@ def main() -> None:
         with contextlib.suppress(Exception):  # a benchmark may have closed or replaced it
             stream.flush()
     os._exit(0)  # a benchmark's stray threads or atexit hooks must not delay or undo the answer
+
+
+def serve(request: Answer) -> None:
+    """Import a module of the suite once, then fork a process for each request that comes as a line on stdin.
+
+    asv's own fork server does the same: some suites take half a minute to be imported. Writes "ready" to the descriptor
+    that the request names, then for each process its number, and its status when it has ended.
+    """
+    import importlib
+
+    sys.modules.setdefault("pympler", None)  # type: ignore[arg-type]  # as in `load`
+    with no_search_for_plugins():
+        from asv_runner import discovery  # noqa: F401 - each process needs it
+        from asv_runner._aux import update_sys_path
+    update_sys_path(request["suite"])
+    importlib.import_module(f"{Path(request['suite']).name}.{request['module']}")
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        sys.exit("the import starts threads, which a fork loses")
+    gc.collect()
+    gc.freeze()  # collections do not touch, and so do not copy, what all processes share
+    with os.fdopen(request["reply"], "w", buffering=1) as reply:
+        print("ready", file=reply)
+        for line in sys.stdin.buffer:
+            job = json.loads(line)
+            number = os.fork()
+            if not number:
+                os.setsid()
+                end_with_parent()
+                log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+                for descriptor, source in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
+                    os.dup2(source, descriptor)
+                os.chdir(job["cwd"])
+                perform(job)
+            print(number, file=reply)
+            print(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]), file=reply)
 
 
 def end_with_parent() -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import select
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
 
 from rocattn.errors import RocattnError, complaint, signal_name
 from rocattn_profiling.base.markup import terminal
@@ -26,6 +29,7 @@ MARK = "ROCATTN_LAUNCH"
 _PROC = Path("/proc")
 _SWEEPS = 5  # a process may start another one while it is being searched for
 _QUESTION_TIMEOUT_S = 20.0
+_KILLED_S = 10.0  # for a killed process to be gone
 _PRINTED_BYTES = 1 << 20
 _LONGEST_COMPLAINT = 1000
 _VERSION_QUESTIONS = {"amd-smi": "version"}
@@ -235,3 +239,88 @@ def _marks(number: int) -> list[str]:
     prefix = f"{MARK}=".encode()
     value = next((variable for variable in variables if variable.startswith(prefix)), b"")
     return value.removeprefix(prefix).decode(errors="replace").split()
+
+
+class ForkServer:
+    """A program that prepares itself once, then forks a process for each request, as asv's fork server does.
+
+    It gets its first request as its last argument, in JSON, with the descriptor ``reply``. There it writes "ready", and
+    for each line of JSON on stdin the number of the process that it forks, and the status that it ended with.
+
+    Args:
+        key: What it has prepared.
+        command: Starts it.
+        request: Its first request.
+        environment: All variables of the program, and so of what it forks.
+        scratch: A folder for its log.
+    """
+
+    def __init__(
+        self,
+        key: object,
+        command: Sequence[str],
+        request: Mapping[str, Any],
+        environment: Mapping[str, str],
+        scratch: Path,
+    ) -> None:
+        self.key, self.ready, self._text = key, False, b""
+        self._stack = ExitStack()
+        folder = self._stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="serve-", dir=scratch, ignore_cleanup_errors=True)
+        )
+        log = self._stack.enter_context(Path(folder, "log").open("wb"))  # noqa: SIM115 - the stack closes it
+        self._replies, reply = os.pipe()
+        self._stack.callback(os.close, self._replies)
+        try:
+            text = msgspec.json.encode({**request, "reply": reply}).decode()
+            self._process = self._stack.enter_context(
+                running(
+                    (*command, text), env=environment, cwd=Path(folder), stdin=subprocess.PIPE, stdout=log, stderr=log,
+                    pass_fds=(reply,),
+                )
+            )  # fmt: skip
+            assert self._process.stdin is not None
+            self._stack.callback(self._process.stdin.close)
+        finally:
+            os.close(reply)
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """Wait until it is prepared; return whether it will fork."""
+        self.ready = self._line(timeout_s) == "ready"
+        return self.ready
+
+    def run(self, request: Mapping[str, Any], cwd: Path, log: Path, timeout_s: float) -> Ended:
+        """Fork a process for a request and wait for its end; it is killed after the timeout."""
+        began = time.monotonic()
+        assert self._process.stdin is not None
+        with suppress(OSError):  # a server that has ended answers nothing
+            self._process.stdin.write(msgspec.json.encode({**request, "cwd": str(cwd), "log": str(log)}) + b"\n")
+            self._process.stdin.flush()
+        number = self._line(timeout_s)
+        status = self._line(timeout_s - (time.monotonic() - began)) if number else ""
+        if number:
+            with suppress(ProcessLookupError):  # also what it has started itself
+                os.killpg(int(number), signal.SIGKILL)
+        if not status:
+            self.ready = bool(number) and bool(self._line(_KILLED_S))
+        seconds = time.monotonic() - began
+        if status or seconds >= timeout_s:
+            return Ended(int(status) if status else None, seconds)
+        return Ended(-signal.SIGKILL, seconds)  # the server itself was killed
+
+    def close(self) -> None:
+        """End it."""
+        self._stack.close()
+
+    def _line(self, timeout_s: float) -> str:
+        """Return the next line of its replies; "" where none comes in time, or it has ended."""
+        end = time.monotonic() + timeout_s
+        while b"\n" not in self._text:
+            if not select.select([self._replies], [], [], max(0.0, end - time.monotonic()))[0]:
+                return ""
+            part = os.read(self._replies, 1 << 12)
+            if not part:
+                return ""
+            self._text += part
+        line, _, self._text = self._text.partition(b"\n")
+        return line.decode()

@@ -243,8 +243,11 @@ class PairedSession:
 
     def run(self) -> SessionResult:
         """Measure everything, or as much as there is time for."""
-        with suppress(_TimeUpError):
-            self._measure()
+        try:
+            with suppress(_TimeUpError):
+                self._measure()
+        finally:
+            self._end_servers()
         cases = self.design.cases
         unreached = [case.label for case in cases if not self._reached(case)]
         running = [case for case in cases if case.label not in unreached and not self._failed(case)]
@@ -258,6 +261,11 @@ class PairedSession:
             unreached=unreached,
             open=open_,
         )
+
+    def _end_servers(self) -> None:
+        if any(self.design.pace.shared_module(case) for case in self.design.cases):
+            for launcher in self.launchers.values():
+                launcher.end_server()
 
     def _measure(self) -> None:
         design, looks = self.design, self.design.looks
@@ -290,11 +298,14 @@ class PairedSession:
         pending, rest = list(cases), list[Case]()
         while looks and (pending := self._running(pending)):
             left = self.design.limit.launches_left_s()
-            batch, needed = list[Case](), 0.0
+            batch, needed, modules = list[Case](), 0.0, {""}
             for case in pending:
-                takes = (looks[0] - done) * self.design.pace.round_s([case])
+                module = self.design.pace.shared_module(case)
+                seconds = self.design.pace.round_s([case])
+                seconds -= 2 * self.design.pace.import_s(module) if module in modules else 0.0
+                takes = (looks[0] - done) * seconds
                 if needed + takes <= (left / _BATCH_SHARE if batch else left):
-                    batch, needed = [*batch, case], needed + takes
+                    batch, needed, modules = [*batch, case], needed + takes, modules | {module}
             if not batch:
                 raise _TimeUpError
             rest += self._advance(batch, done, looks)
@@ -332,7 +343,8 @@ class PairedSession:
 
     def _trace(self, cases: Sequence[Case]) -> None:
         """Note of cases whether they run anything that differs, of each once, while there is time."""
-        left = [case for case in cases if case.label not in self._traced]
+        # A call that imports a module for half a minute costs as much as further rounds, which share an import.
+        left = [case for case in cases if case.label not in self._traced and not self.design.pace.shared_module(case)]
         for done, case in enumerate(left):
             if len(SIDES) * self.design.pace.launch_s(case) > self.design.limit.launches_left_s():
                 break
@@ -394,6 +406,7 @@ class PairedSession:
         if round_:
             self._shuffle(order, round_)
         self._estimate(order, round_, look)
+        order = self._by_import(order)
         to_do = [(case, side) for case in order for side in order_of(self.design.seed, case.label, round_)]
         what = self._what(round_)
         for repeat in range(1 + REPEATS):
@@ -407,6 +420,17 @@ class PairedSession:
                     self._begin(case, side, self._launch(case, side, 0, what))
             to_do = [(case, side) for case, side in to_do if self._met_slow_spell(case, side, round_)]
             what = f"{self._what(round_)}, repeating what met a slow spell"
+
+    def _by_import(self, cases: Sequence[Case]) -> list[Case]:
+        """Return cases in the same order, but those that share an import together, at the place of the first."""
+        first: dict[str, int] = {}
+        for index, case in enumerate(cases):
+            first.setdefault(self._importing(case), index)
+        return sorted(cases, key=lambda case: first[self._importing(case)])
+
+    def _importing(self, case: Case) -> str:
+        """Return the module that a case shares its import of, or else its own label."""
+        return self.design.pace.shared_module(case) or case.label
 
     def _again(self, case: Case, side: SideName, round_: int, what: str, repeat: int) -> None:
         outcome = self._launch(case, side, round_, what, repeat)
@@ -446,6 +470,8 @@ class PairedSession:
         outcome = self._kept[case.label, side].get(round_)
         if outcome is None or self._failed(case) or case.benchmark.type != "time" or not outcome.canary_ns:
             return False
+        if self.design.pace.shared_module(case):  # a repeat would cost another import
+            return False
         # A benchmark may slow the canary itself (wide vectors lower some clocks): that is usual for it.
         by_all, by_case = (self._canaries[outcome.canary_of, label] for label in ("", case.label))
         usual = max(usual_canary(by_all), usual_canary(by_case)) if len(by_all) >= _KNOWN else math.inf
@@ -474,9 +500,10 @@ class PairedSession:
             if round_ and self.design.pace.launch_s(case) > limit.launches_left_s():
                 raise _TimeUpError
             pos = order_of(self.design.seed, case.label, round_).index(side)
-            hash_seed = _number(self.design.seed, "hash", case.label, round_) % 2**32
-            layout = _number(self.design.seed, "layout", case.label) + round_
-            sampling = self._sampling.get(case.label, self.design.request)
+            module, importing = self.design.pace.shared_module(case), self._importing(case)
+            hash_seed = _number(self.design.seed, "hash", importing, round_) % 2**32
+            layout = _number(self.design.seed, "layout", importing) + round_
+            sampling = msgspec.structs.replace(self._sampling.get(case.label, self.design.request), module=module)
             within = {"within_s": limit.cut_s()} if limit.limited else {}
             try:
                 outcome = self.launchers[side].run(case, sampling, pos=pos, seed=hash_seed, layout=layout, **within)
@@ -526,7 +553,7 @@ class PairedSession:
 def _untouched(decision: Decision) -> Decision:
     """Return the decision on a benchmark that runs nothing that differs."""
     reason = f"nothing that differs runs in it: a traced call on both sides shows that ({decision.reason})"
-    return msgspec.structs.replace(decision, verdict="pass", reason=reason, undecided=None)
+    return msgspec.structs.replace(decision, verdict="pass", reason=reason, undecided=None, rounds_needed=0)
 
 
 def _out_of_time(decision: Decision, rounds: int, looks: Sequence[int]) -> Decision:
@@ -535,7 +562,7 @@ def _out_of_time(decision: Decision, rounds: int, looks: Sequence[int]) -> Decis
     following = next((look for look in looks if look > rounds), looks[-1])
     why = Reason("no_time", f"time ran out after {done}; the next look is after {following}", "give it more time")
     so_far = f" (so far {decision.reason})" if decision.rounds_used else ""
-    return msgspec.structs.replace(decision, reason=f"{why.line}{so_far}", undecided=why)
+    return msgspec.structs.replace(decision, reason=f"{why.line}{so_far}", undecided=why, rounds_needed=0)
 
 
 def _pair_launch(round_: int, outcome: Outcome, case: Case, *, comparable: bool = True) -> PairLaunch:

@@ -63,6 +63,9 @@ class CaseLauncher(Protocol):
             OutOfTimeError: When ``within_s`` ended first.
         """
 
+    def end_server(self) -> None:
+        """End what was kept to fork launches from."""
+
     def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:
         """Return a command that calls a benchmark, unmeasured, and ends as programs do."""
 
@@ -108,6 +111,11 @@ class CombinedLauncher:
         return self._launcher(case.benchmark.name).run(
             case, request, pos=pos, seed=seed, layout=layout, within_s=within_s
         )
+
+    def end_server(self) -> None:
+        """End what any of them kept."""
+        for launcher in self._launchers:
+            launcher.end_server()
 
     def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:
         """Return the command of the launcher that the benchmark is of."""

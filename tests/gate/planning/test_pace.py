@@ -146,15 +146,21 @@ def test_what_is_no_duration_is_refused(text):
 
 
 def test_estimates_follow_imports_records_and_launches():
-    """A module that takes long to import makes its benchmarks long; a record is believed more, this run's most."""
+    """An import makes launches long, or rounds where they share it; a record is believed more, this run's most."""
     slow, fast = (
         Case(benchmark=Benchmark(name=name, type="time", unit="seconds", version="1", params=[], param_names=[]),
              param=None, label=name)
         for name in ("slow.time_x", "fast.time_x")
     )  # fmt: skip
-    guessed = Pace(imports={"slow": 20.0, "fast": 0.1, "": 1.0})
-    assert guessed.launch_s(fast) < 5 < guessed.launch_s(slow) - 15
-    known = Pace({"slow.time_x": 3.0}, {"slow": 20.0})
+    guessed = Pace(imports={"slow": 3.0, "fast": 0.1, "": 1.0})
+    assert guessed.launch_s(slow) == pytest.approx(guessed.launch_s(fast) + 2.9)
+    shared = Pace(imports={"slow": 20.0, "fast": 0.1, "": 1.0})
+    assert (shared.shared_module(slow), shared.shared_module(fast)) == ("slow", "")
+    assert shared.launch_s(slow) < 5
+    assert shared.round_s([slow, slow, fast]) == pytest.approx(
+        40 + 4 * shared.launch_s(slow) + 2 * shared.launch_s(fast)
+    )
+    known = Pace({"slow.time_x": 3.0}, {"slow": 2.0})
     assert known.launch_s(slow) == 3.0
     known.saw(slow, 2.0)
     assert known.launch_s(slow) == 2.0

@@ -101,6 +101,9 @@ class CommandLauncher:
         )
         return outcome if outcome.status != "ok" else measured(answer, outcome, pos)
 
+    def end_server(self) -> None:
+        """Do nothing: every launch is a process of its own."""
+
     def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:  # noqa: ARG002
         """Return the command itself, to be started anywhere."""
         return "/bin/sh", "-c", f'cd "$1" && {label}', "sh", str(self.tree)

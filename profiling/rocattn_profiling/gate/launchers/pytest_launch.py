@@ -91,6 +91,9 @@ class PytestLauncher:
         answer, outcome = self._ask(message | limits, TIMEOUT_S, round_variables(seed, layout), end)
         return outcome if outcome.status != "ok" else measured(answer, outcome, pos)
 
+    def end_server(self) -> None:
+        """Do nothing: every launch is a process of its own."""
+
     def call_command(
         self,
         name: str,  # noqa: ARG002 - the label says it all

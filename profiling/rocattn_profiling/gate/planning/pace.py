@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.asv.launch import Case
 
+SHARED_IMPORT_S = 4.0
+"""Import time from which on all launches of a module share one import a round."""
 _START_S = 0.25  # of a process: Python, asv_runner and the worker
 _SAMPLING = 2.0  # times the budget: the warm-up, choosing the sampling, long calls
 _GUESSED = (0.6, 1.8)  # of what was guessed from import times alone, which know nothing of long calls
@@ -78,6 +80,7 @@ class Pace:
         budget_s: float = 0.2,
     ) -> None:
         self.known, self._imports, self._budget_s = dict(known or {}), dict(imports or {}), budget_s
+        self._shared = {module for module, seconds in self._imports.items() if module and seconds >= SHARED_IMPORT_S}
         self._seen: dict[str, list[float]] = defaultdict(list)
         self._longer: list[float] = []  # seconds that launches took beyond the guess: long calls and set-ups
 
@@ -97,8 +100,20 @@ class Pace:
         return max(_START_S, self._guess(case) + (statistics.median(self._longer) if self._longer else 0.0))
 
     def round_s(self, cases: Iterable[Case]) -> float:
-        """Return the expected seconds of one round of both sides."""
-        return 2 * math.fsum(self.launch_s(case) for case in cases)
+        """Return the expected seconds of one round of both sides, with the imports that launches share."""
+        cases = list(cases)
+        modules = {self.shared_module(case) for case in cases} - {""}
+        return 2 * math.fsum([*map(self.launch_s, cases), *(self._imports[module] for module in modules)])
+
+    def shared_module(self, case: Case) -> str:
+        """Return the module whose import the launches of a benchmark share; empty where each imports it itself."""
+        module = self._module(case)
+        # The memory of a process that was forked is not all its own.
+        return module if module in self._shared and case.benchmark.type in {"time", "track"} else ""
+
+    def import_s(self, module: str) -> float:
+        """Return the seconds of a module's own import; 0 for none."""
+        return self._imports.get(module, 0.0) if module else 0.0
 
     def estimate_s(self, cases: Sequence[Case], looks: Sequence[int]) -> tuple[float, float]:
         """Return the expected seconds of a whole run, low and high end.
@@ -140,11 +155,13 @@ class Pace:
             write_bytes(path, msgspec.json.encode(LaunchTimes(seconds=recorded(path) | means)))
 
     def _guess(self, case: Case) -> float:
+        own = 0.0 if self.shared_module(case) else self._imports.get(self._module(case), 0.0)
+        return _START_S + self._imports.get("", 0.0) + own + _SAMPLING * self._budget_s
+
+    def _module(self, case: Case) -> str:
         name = case.benchmark.name
-        own = max(
-            (module for module in self._imports if module and name.startswith(f"{module}.")), key=len, default="-"
-        )
-        return _START_S + self._imports.get("", 0.0) + self._imports.get(own, 0.0) + _SAMPLING * self._budget_s
+        modules = (module for module in self._imports if module and name.startswith(f"{module}."))
+        return max(modules, key=len, default="-")
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,7 +326,9 @@ def test_levels_belong_to_the_ratio(make_pair):
 
 def test_a_decision_is_what_the_line_format_says():
     """A stored decision has just the documented keys."""
-    keys = ["id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason", "undecided"]
+    keys = [
+        "id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason", "undecided", "rounds_needed",
+    ]  # fmt: skip
     assert list(msgspec.to_builtins(Decision(id="x", verdict="pass"))) == keys
 
 

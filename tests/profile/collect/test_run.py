@@ -215,7 +215,7 @@ def test_progress_counts_the_passes(machine):
     machine.install("rocprofv3")
     steps = []
     names = [each.name for each in machine.collect(on_step=steps.append).passes]
-    assert steps == [(done, len(names), name) for done, name in enumerate([*names, ""])]
+    assert [step[:3] for step in steps] == [(done, len(names), name) for done, name in enumerate([*names, ""])]
 
 
 def test_two_collections_in_one_folder_are_refused(machine):

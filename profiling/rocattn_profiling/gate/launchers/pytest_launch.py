@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Case, Loaded, Outcome, Request
 
 TIMEOUT_S = 600.0  # of a test: pytest-benchmark has no limit of its own
+_OF_OTHER_RUNS = ("PYTEST_XDIST", "PYTEST_CURRENT_TEST")
 _FILES = ("pytest_worker.py", "sampling_plugin.py")
 _ROOTS = ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "setup.py")
 
@@ -64,7 +65,9 @@ class PytestLauncher:
         self.named = [str(tree / path) for path in paths]
         self.shared = tuple(Path(path.partition("::")[0]) for path in self.named)
         self.root = _root_of(tree, self.shared)
-        self.environment = launch_environment(environment)
+        # pytest-benchmark times nothing in a process that believes to be one of pytest-xdist's.
+        launched = launch_environment(environment)
+        self.environment = {key: value for key, value in launched.items() if not key.startswith(_OF_OTHER_RUNS)}
         self._worker = _lay_out(self.scratch / "pytest")
 
     def discover(self) -> Suite:

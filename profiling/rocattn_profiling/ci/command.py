@@ -74,6 +74,8 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
     audit = ["--check-pins", *([] if why_no_history else ["--history", str(count)])]
     gate += [word for pattern in arguments.bench for word in ("--bench", pattern)]
     strict = ["--strict"] if arguments.strict else []
+    # Who asks for a quick job on a CPU wants an answer in two minutes: what is undecided by then is listed.
+    limit = ["--max-time", "60s"] if arguments.quick and not arguments.strict and arguments.gpu is None else []
     # An older job's records in the folder are none of this one.
     why_no_report = "bench was not run" if "bench" in arguments.skip else ""
     address = ["--url", arguments.site_url] if arguments.site_url else []
@@ -86,7 +88,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
         JobStep("verify", [["verify", *quick, "--out", f"{out}/verify"]]),
         JobStep("bench", [["bench", "--grid", *grids, *quick, "--out", f"{out}/bench", "--fresh"]]),
         JobStep("audit", [["kernels", "audit", *audit, *quick, "--out", f"{out}/audit"]], skipped=why_no_audit()),
-        JobStep("gate", [["gate", "run", *gate, *quick, *strict, "--out", f"{out}/gate"]], skipped=why_no_gate),
+        JobStep("gate", [["gate", "run", *gate, *quick, *strict, *limit, "--out", f"{out}/gate"]], skipped=why_no_gate),
         JobStep("profile"),  # of what the gate finds: its commands are known after that
         JobStep("report", [["report", "--records", f"{out}/bench", "--out", f"{out}/report"]], skipped=why_no_report),
         JobStep("site", [["site", "--measure", str(count), *address, "--out", f"{out}/site"]], skipped=why_no_history),

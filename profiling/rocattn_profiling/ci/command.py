@@ -75,7 +75,7 @@ def plan(arguments: argparse.Namespace, out: Path) -> list[JobStep]:
     gate += [word for pattern in arguments.bench for word in ("--bench", pattern)]
     strict = ["--strict"] if arguments.strict else []
     # Who asks for a quick job on a CPU wants an answer in two minutes: what is undecided by then is listed.
-    limit = ["--max-time", "60s"] if arguments.quick and not arguments.strict and arguments.gpu is None else []
+    limit = ["--max-time", "40s"] if arguments.quick and not arguments.strict and arguments.gpu is None else []
     # An older job's records in the folder are none of this one.
     why_no_report = "bench was not run" if "bench" in arguments.skip else ""
     address = ["--url", arguments.site_url] if arguments.site_url else []

@@ -304,7 +304,8 @@ class PairedSession:
                 seconds = self.design.pace.round_s([case])
                 seconds -= 2 * self.design.pace.import_s(module) if module in modules else 0.0
                 takes = (looks[0] - done) * seconds
-                if needed + takes <= (left / _BATCH_SHARE if batch else left):
+                imported = bool(module) and module in modules  # whoever shares an import goes with the first
+                if needed + takes <= (left if imported or not batch else left / _BATCH_SHARE):
                     batch, needed, modules = [*batch, case], needed + takes, modules | {module}
             if not batch:
                 raise _TimeUpError

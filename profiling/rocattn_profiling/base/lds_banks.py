@@ -83,18 +83,19 @@ def lds_access(arch: str, wave_size: int, direction: str, nbytes: int) -> LdsAcc
         ArchError: When nothing is known of the architecture.
         ValueError: When it has no such access.
     """
-    known = [one for one in lds_accesses(arch, wave_size) if one.direction == direction and one.bytes >= nbytes]
+    accesses = lds_accesses(arch, wave_size)
+    known = [access for access in accesses if access.direction == direction and access.bytes >= nbytes]
     if not known:
         raise ValueError(f"nothing is known of a {direction} of {nbytes} bytes on {arch}")
-    return min(known, key=lambda one: one.bytes)
+    return min(known, key=lambda access: access.bytes)
 
 
 def lds_groups_text(arch: str, wave_size: int) -> str:
     """Return the groups as the stand-in GPU takes them, an access a line (kernels/hostgpu/README.md)."""
     lines = []
-    for one in lds_accesses(arch, wave_size):
-        masks = (f"{sum(1 << lane for lane in group):#x}" for group in one.groups)
-        lines.append(f"{one.direction.replace(' ', '-')} {one.bytes} {one.banks} {' '.join(masks)}\n")
+    for access in lds_accesses(arch, wave_size):
+        masks = (f"{sum(1 << lane for lane in group):#x}" for group in access.groups)
+        lines.append(f"{access.direction.replace(' ', '-')} {access.bytes} {access.banks} {' '.join(masks)}\n")
     return "".join(lines)
 
 

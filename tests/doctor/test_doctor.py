@@ -107,6 +107,22 @@ def test_tools_are_found_on_path_or_in_rocm(tmp_path, monkeypatch, write_tool):
     assert (rows["rocprof"].status, rows["rocprofv2"].status) == ("warning", "missing")
 
 
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [("1.0.0", "ok"), ("0.6.0", "ok"), ("0.5.0", "missing"), ("9.9.9", "warning"), ("", "missing")],
+)
+def test_pc_sampling_comes_with_the_release(tmp_path, monkeypatch, write_tool, version, status):
+    """Before ROCm 6.4 rocprofv3 has none, and stochastic sampling is newer."""
+    if version:
+        write_tool(tmp_path / "bin" / "rocprofv3", f"echo 'version: {version}, git revision: abc'")
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    (row,) = (row for row in checks.profiler_checks() if row.name == "PC sampling")
+    assert row.status == status
+    methods = row.detail.partition(";")[0].split(" and ")
+    assert status != "ok" or methods == ["host_trap", "stochastic"][: 1 + (version == "1.0.0")]
+
+
 def test_without_programs_each_is_missing_with_its_use(tmp_path, monkeypatch):
     """An empty PATH is no error."""
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -27,7 +27,7 @@ import msgspec
 from rocattn.errors import RocattnError
 from rocattn.toolchain import compiler_environment
 from rocattn_profiling.asv import worker
-from rocattn_profiling.base.process import ForkServer, StartError, run_group
+from rocattn_profiling.base.process import ForkServer, Patience, StartError, run_group
 from rocattn_profiling.measure.machine import thread_environment
 from rocattn_profiling.measure.records import Launch
 from rocattn_profiling.revisions.asv_config import DEFAULT_TIMEOUT_S, SuiteError
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from rocattn_profiling.base.process import Ended
 
 WORKER = Path(__file__).with_name("worker.py")
-LIST_TIMEOUT_S = 120.0
+CALL_TIMEOUT_S = 120.0  # of a process that only calls a benchmark
+_PROGRESS = "listing.jsonl"
 _PAGE_BYTES, _LINE_BYTES, _ALIGNED_BYTES = 4096, 64, 16
 _OWN_BYTES = 512  # Python allocates shorter strings itself, not by malloc
 Status = Literal["ok", "skipped", "failed", "timeout"]
@@ -123,6 +124,30 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
         """Return the cases whose label one of the regular expressions finds; all without patterns."""
         cases = [case for benchmark in self.benchmarks for case in benchmark.cases()]
         return [case for case in cases if not patterns or any(re.search(p, case.label) for p in patterns)]
+
+
+class PartialListing(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the listing of a suite is.
+
+    Attributes:
+        modules: Module that is imported -> its benchmarks.
+        imports: As of `Suite`, of these modules.
+        importing: The module that is being imported; "" for none.
+        importing_s: For how long.
+    """
+
+    modules: dict[str, list[Benchmark]] = {}
+    imports: dict[str, float] = {}
+    importing: str = ""
+    importing_s: float = 0.0
+
+
+class _ProgressLine(msgspec.Struct, frozen=True):
+    """What the worker writes before it imports a module, and at the end: what it has listed since the last line."""
+
+    importing: str
+    benchmarks: list[Benchmark]
+    imports: dict[str, float]
 
 
 def quick_cases(cases: list[Case]) -> list[Case]:
@@ -234,16 +259,42 @@ class Launcher:
         self._worker = _lay_out_runner(self.scratch / "runner")
         self._server: ForkServer | None = None
 
-    def discover(self) -> Suite:
+    def discover(self, *, last_first: bool = False) -> Suite:
         """List the suite's benchmarks in this environment.
+
+        Args:
+            last_first: Import the last module first, so that two listings of a suite know all of it soon but for one
+                module that takes long.
 
         Raises:
             SuiteError: When the folder as a whole cannot be listed.
         """
-        answer, outcome = self._start({"do": "list"}, LIST_TIMEOUT_S, None, seed=0)
+        progress = self.scratch / _PROGRESS
+        progress.unlink(missing_ok=True)
+        request = {"do": "list", "progress": str(progress), "last_first": last_first}
+        answer, outcome = self._start(request, Patience(progress), None, seed=0)
         if outcome.status != "ok":
-            raise SuiteError(f"cannot list the benchmarks in {self.suite.name}: {outcome.reason}")
+            module = self.listed_so_far().importing
+            where = f" (while {module} was imported)" if module and outcome.status == "timeout" else ""
+            raise SuiteError(f"cannot list the benchmarks in {self.suite.name}: {outcome.reason}{where}")
         return msgspec.convert(answer, Suite)
+
+    def listed_so_far(self) -> PartialListing:
+        """Return how far `discover` is, which may be at work in another thread."""
+        path = self.scratch / _PROGRESS
+        lines, written_s = list[_ProgressLine](), time.time()
+        with contextlib.suppress(OSError, msgspec.DecodeError):  # not begun, or a line is just being written
+            written_s = path.stat().st_mtime
+            for text in path.read_bytes().splitlines():
+                lines.append(msgspec.json.decode(text, type=_ProgressLine))
+        if not lines:
+            return PartialListing()
+        return PartialListing(
+            modules={before.importing: line.benchmarks for before, line in itertools.pairwise(lines)},
+            imports=lines[-1].imports,
+            importing=lines[-1].importing,
+            importing_s=max(0.0, time.time() - written_s),
+        )
 
     def run(
         self,
@@ -297,7 +348,7 @@ class Launcher:
             environment = self.environment | round_variables(seed, layout)
             self._server = ForkServer(key, (self.python, str(self._worker)), request, environment, self.scratch)
             left = end - time.monotonic()
-            if not self._server.wait_until_ready(min(left, LIST_TIMEOUT_S)) and left < LIST_TIMEOUT_S:
+            if not self._server.wait_until_ready(left, Patience()) and time.monotonic() >= end:
                 raise OutOfTimeError(f"{module} was not imported in time")
         return self._server if self._server.ready else None
 
@@ -362,7 +413,7 @@ class Launcher:
     def _start(
         self,
         message: dict[str, Any],
-        timeout_s: float,
+        timeout_s: float | Patience,
         cwd: Path | None,
         *,
         seed: int,
@@ -405,7 +456,7 @@ def ask_worker(
     request: Mapping[str, Any],
     environment: Mapping[str, str],
     scratch: Path,
-    timeout_s: float,
+    timeout_s: float | Patience,
     *,
     end: float = math.inf,
     cwd: Path | None = None,
@@ -431,13 +482,15 @@ def ask_worker(
     with tempfile.TemporaryDirectory(prefix="launch-", dir=scratch, ignore_cleanup_errors=True) as folder:
         answer, log, own = Path(folder, "answer.json"), Path(folder, "log"), Path(folder, "work")
         own.mkdir()
-        asked, limit = {**request, "answer": str(answer)}, min(timeout_s, left)
+        asked = {**request, "answer": str(answer)}
+        most_s = math.inf if isinstance(timeout_s, Patience) else timeout_s
         if server is None:
             text = msgspec.json.encode(asked).decode()
+            limit = timeout_s if isinstance(timeout_s, Patience) else min(timeout_s, left)
             ended = run_logged((*command, text), environment, cwd or own, log, limit)
         else:
-            ended = server.run(asked, cwd or own, log, limit)
-        if ended.status is None and left < timeout_s:
+            ended = server.run(asked, cwd or own, log, min(most_s, left))
+        if ended.status is None and left < most_s:
             raise OutOfTimeError(f"the process was ended after {ended.seconds:.0f} s, for lack of time")
         if ended.status is None or not answer.exists():
             Path(folder, "room").write_bytes(bytes(1 << 16))  # a full disk takes the answer and the log with it
@@ -450,7 +503,11 @@ def ask_worker(
 
 
 def run_logged(
-    command: Sequence[str], environment: Mapping[str, str], cwd: Path, log: Path, timeout_s: float = LIST_TIMEOUT_S
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: Path,
+    log: Path,
+    timeout_s: float | Patience = CALL_TIMEOUT_S,
 ) -> Ended:
     """Run a program with its output in a file.
 

@@ -132,21 +132,36 @@ def failure(error: BaseException, suite: str = "") -> Answer:
 
 
 def list_suite(request: Answer) -> Answer:
-    """List every benchmark of the suite, and the modules that cannot be imported here."""
+    """List every benchmark of the suite, and the modules that cannot be imported here.
+
+    Before it imports a module, it appends to the file "progress" which one, and what it has listed since the last one:
+    an import may take half a minute. With "last_first" it goes from the last module to the first.
+    """
     with no_search_for_plugins():
         from asv_runner import discovery
     from asv_runner._aux import update_sys_path
 
     root = request["suite"]
     update_sys_path(root)
+    benchmarks: list[Answer] = []
     broken: dict[str, str] = {}
     imports = {"": 0.0}
-    real_import = discovery.importlib.import_module
+    real_import, real_modules = discovery.importlib.import_module, discovery.pkgutil.iter_modules
+    reported = 0
+
+    def report(importing: str) -> None:
+        nonlocal reported
+        if "progress" in request:
+            line = {"importing": importing, "benchmarks": benchmarks[reported:], "imports": imports}
+            with contextlib.suppress(OSError), Path(request["progress"]).open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            reported = len(benchmarks)
 
     class Imports:  # asv_runner only prints an import error; the gate must know which module it was
         @staticmethod
         def import_module(name: str) -> Any:
             own = name.partition(".")[2] or name
+            report(own)
             try:
                 with import_times(name.partition(".")[0]) as times:
                     return real_import(name)
@@ -156,14 +171,20 @@ def list_suite(request: Answer) -> Answer:
             finally:
                 imports[own], imports[""] = times[0], imports[""] + times[1]
 
-    discovery.importlib = Imports
-    benchmarks = []
+    class Modules:
+        @staticmethod
+        def iter_modules(*places: Any) -> Any:
+            modules = list(real_modules(*places))
+            return modules[::-1] if request.get("last_first") else modules
+
+    discovery.importlib, discovery.pkgutil = Imports, Modules
     for benchmark in discovery.disc_benchmarks(root, ignore_import_errors=True):
         keys = ("name", "type", "param_names", "timeout", "setup_cache_key", "setup_cache_timeout")
         facts = {key: getattr(benchmark, key) for key in keys}
         facts["params"] = names_of(benchmark)
         facts["unit"], facts["version"] = str(benchmark.unit), str(benchmark.version)
         benchmarks.append(facts)
+    report("")
     return {"status": "ok", "benchmarks": benchmarks, "broken": broken, "imports": imports}
 
 

@@ -9,13 +9,14 @@ import io
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from rich.console import Console
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _WHAT = 160  # characters of a step: a label may be long
 _GAP = 3  # between two columns of a table
 _NARROWEST = 8  # a key column is folded into lines of this many characters, never into fewer
+_ELAPSED_TERMINAL_S, _ELAPSED_LOG_S = 20.0, 60.0  # between two lines on a step that takes long
 _kept: list[tuple[IO[str], int]] = []  # stdout, and its descriptor, while `json_alone` has them
 
 
@@ -55,6 +57,30 @@ def stdout() -> Console:
 def say(message: str) -> None:
     """Print one line for people on stderr."""
     print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def saying_elapsed(what: str, say_line: Callable[[str], None]) -> Iterator[None]:
+    """Say every now and then how long a block already takes, if it takes long: more often on a terminal than in a log.
+
+    Args:
+        what: What goes on, as the beginning of the line.
+        say_line: Prints one line.
+    """
+    every_s = _ELAPSED_TERMINAL_S if sys.stderr.isatty() else _ELAPSED_LOG_S
+    started, ended = time.monotonic(), threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(every_s):
+            say_line(f"{what}: {duration(time.monotonic() - started)} so far")
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def spell_out() -> None:

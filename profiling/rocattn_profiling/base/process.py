@@ -32,6 +32,7 @@ _QUESTION_TIMEOUT_S = 20.0
 _KILLED_S = 10.0  # for a killed process to be gone
 _PRINTED_BYTES = 1 << 20
 _LONGEST_COMPLAINT = 1000
+_CHECK_S = 1.0  # between two looks at whether a process still works
 _VERSION_QUESTIONS = {"amd-smi": "version"}
 
 
@@ -86,6 +87,53 @@ class Answer:
     ended: Ended
 
 
+@dataclass(frozen=True)
+class Patience:
+    """The limit of a program that may take as long as it works: a busy machine turns seconds alone into failures.
+
+    Attributes:
+        sign: A file that the program appends to when it gets on; None for none.
+        idle_s: How long it may go without a sign and without using ``least_cpu_s`` of CPU time.
+        least_cpu_s: What a program uses that works, on a machine however busy.
+        cpu_s: CPU time that it may use between two signs.
+    """
+
+    sign: Path | None = None
+    idle_s: float = 120.0
+    least_cpu_s: float = 1.0
+    cpu_s: float = 600.0
+
+
+class _Activity:
+    """What a session of processes does, as far as a `Patience` goes."""
+
+    def __init__(self, leader: int, patience: Patience) -> None:
+        self._leader, self._patience = leader, patience
+        self._size, self._at_sign = -1, 0.0
+        self._active, self._at_active = time.monotonic(), 0.0
+
+    def is_over(self) -> bool:
+        """Whether the program has hung, or used too much CPU time for nothing; to be asked every now and then."""
+        patience, cpu_s, now = self._patience, _cpu_s(self._leader), time.monotonic()
+        size = patience.sign.stat().st_size if patience.sign is not None and patience.sign.exists() else 0
+        if size != self._size or cpu_s - self._at_active >= patience.least_cpu_s:
+            self._active, self._at_active = now, cpu_s
+        if size != self._size:
+            self._size, self._at_sign = size, cpu_s
+        return now - self._active > patience.idle_s or cpu_s - self._at_sign > patience.cpu_s
+
+
+def _cpu_s(leader: int) -> float:
+    """Return the CPU time of the processes of a session so far; 0 where there is no ``/proc``."""
+    ticks = 0
+    for number in _processes():
+        with suppress(OSError, ValueError, IndexError):
+            fields = (_PROC / str(number) / "stat").read_bytes().rpartition(b")")[2].split()
+            if int(fields[3]) == leader:
+                ticks += sum(map(int, fields[11:15]))  # its own, and of the children that it waited for
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
 def running(
     argv: Sequence[str],
@@ -129,10 +177,10 @@ def run_group(
     cwd: Path | None,
     stdout: IO[bytes],
     stderr: IO[bytes],
-    timeout_s: float,
+    timeout_s: float | Patience,
     grace_s: float = 10.0,
 ) -> Ended:
-    """Run a program to its end or to the timeout; nothing of it is left when this returns or is interrupted.
+    """Run a program to its end or to its limit; nothing of it is left when this returns or is interrupted.
 
     A profiler that is out of time gets SIGTERM first, because it then writes its files.
 
@@ -141,15 +189,23 @@ def run_group(
     """
     began = time.monotonic()
     with running(argv, env=env, cwd=cwd, stdout=stdout, stderr=stderr) as process:
-        try:
-            status: int | None = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            status = None
-            if grace_s:
-                _signal(process, signal.SIGTERM)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(grace_s)
+        status = _waited(process, timeout_s)
+        if status is None and grace_s:
+            _signal(process, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(grace_s)
         return Ended(status, time.monotonic() - began)
+
+
+def _waited(process: subprocess.Popen[bytes], limit: float | Patience) -> int | None:
+    """Wait for a process; return its status, or None if it is beyond its limit."""
+    activity = _Activity(process.pid, limit) if isinstance(limit, Patience) else None
+    while True:
+        try:
+            return process.wait(_CHECK_S if isinstance(limit, Patience) else limit)
+        except subprocess.TimeoutExpired:
+            if activity is None or activity.is_over():
+                return None
 
 
 def ask(
@@ -284,9 +340,13 @@ class ForkServer:
         finally:
             os.close(reply)
 
-    def wait_until_ready(self, timeout_s: float) -> bool:
+    def wait_until_ready(self, timeout_s: float, patience: Patience) -> bool:
         """Wait until it is prepared; return whether it will fork."""
-        self.ready = self._line(timeout_s) == "ready"
+        end, activity = time.monotonic() + timeout_s, _Activity(self._process.pid, patience)
+        while (left := end - time.monotonic()) > 0 and not self.ready:
+            self.ready = self._line(min(left, _CHECK_S)) == "ready"
+            if not self.ready and (self._process.poll() is not None or activity.is_over()):
+                break
         return self.ready
 
     def run(self, request: Mapping[str, Any], cwd: Path, log: Path, timeout_s: float) -> Ended:

@@ -30,7 +30,7 @@ from rocattn_profiling.base.files import system_text
 from rocattn_profiling.base.process import BrokenToolError, find_tool, tool_version
 from rocattn_profiling.measure import machine
 from rocattn_profiling.measure.machine import cpu_model
-from rocattn_profiling.profile.collect.find import Tool, find_profilers
+from rocattn_profiling.profile.collect.find import METHODS, Tool, find_profilers
 from rocattn_profiling.revisions import environments
 
 SCHEMA = 1
@@ -294,10 +294,31 @@ def profiler_checks() -> list[DoctorCheck]:
         "rocprof-compute": "install rocprofiler-compute (called omniperf before ROCm 6.3)",
     }
     tools = {tool.name: tool for tool in find_profilers()}
-    return [
+    rows = [
         _profiler(group, tools[name]) if name in tools else DoctorCheck(group, name, "missing", "not found", how)
         for name, how in wanted.items()
     ]
+    return [rows[0], _pc_sampling(group, tools.get("rocprofv3")), *rows[1:]]
+
+
+def _pc_sampling(group: str, rocprofv3: Tool | None) -> DoctorCheck:
+    """Return whether rocprofv3 has PC sampling, and what else that needs."""
+    # rocprofiler-sdk: source/docs/how-to/using-pc-sampling.rst, and pc_sampling/ioctl for the driver. Linux' own driver
+    # is in issue 3428 of ROCm/rocm-systems.
+    needs = (
+        "needs gfx90a or later, AMD's amdgpu-dkms (KFD interface 1.16, which Linux 6.19's own driver lacks), and on "
+        "MI300X firmware SOS 0x00360259 (host_trap), MEC 0x1a (stochastic)"
+    )
+    first = min(release for methods in METHODS.values() for release in methods.values())
+    since = f"ROCm {first[0]}.{first[1]}"
+    if rocprofv3 is None or rocprofv3.problem:
+        return DoctorCheck(group, "PC sampling", "missing", f"rocprofv3 has it; {needs}", f"install {since} or later")
+    methods = {name for each in METHODS.values() for name, release in each.items() if release <= rocprofv3.release}
+    if methods:
+        how = "rocprofv3 -L lists what this GPU takes"
+        return DoctorCheck(group, "PC sampling", "ok", f"{' and '.join(sorted(methods))}; {needs}", how)
+    status: Status = "missing" if rocprofv3.rocm else "warning"
+    return DoctorCheck(group, "PC sampling", status, f"rocprofv3 has it from {since} on; {needs}", "install that")
 
 
 def _profiler(group: str, tool: Tool) -> DoctorCheck:

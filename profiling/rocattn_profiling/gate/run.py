@@ -22,8 +22,9 @@ from rocattn_profiling.gate.explain.reach import Reach
 from rocattn_profiling.gate.formats import outputs
 from rocattn_profiling.gate.measure import SIDES, Design, LaunchStore, PairedSession
 from rocattn_profiling.gate.options import Options
+from rocattn_profiling.gate.planning.listing import listed_suites
 from rocattn_profiling.gate.planning.pace import TimeLimit
-from rocattn_profiling.gate.planning.plan import Plan, chosen, listed_suites
+from rocattn_profiling.gate.planning.plan import Plan, chosen
 from rocattn_profiling.gate.plugin import plugin_errors, plugin_of
 from rocattn_profiling.gate.sides import open_sides, out_errors
 from rocattn_profiling.revisions.asv_config import SuiteError
@@ -81,13 +82,14 @@ def run_gate(
     with out_errors(out), alone(out), _naming_earlier_verdict(out, say):
         with open_sides(start, out, options, say) as context:
             limit = TimeLimit.begin(options.max_time_s)
-            suites = listed_suites(context, on_step)
+            request, policy = _request(options), options.policy()
+            suites = listed_suites(context, request, policy, on_step)
             cases = chosen(suites, context)
             entries = result.lost_modules(suites.before, suites.sides, options)
             if not cases and not entries:
                 raise SuiteError(result.nothing(suites.sides, options))
             entries += result.removed(suites.before, suites.sides, options)
-            plan = Plan(context, suites, cases, _request(options), options.policy())
+            plan = Plan(context, suites, cases, request, policy)
             say(plan.line(options.max_time_s))
             plugin = plugin_of(context)
             with plugin_errors(plugin):
@@ -125,11 +127,12 @@ def list_run(
     """Return what `run_gate` would measure, which it raises the same errors for; only both sides are built."""
     options.check()
     with out_errors(out), alone(out), open_sides(start, out, options, say) as context:
-        suites = listed_suites(context, on_step)
+        request, policy = _request(options), options.policy()
+        suites = listed_suites(context, request, policy, on_step)
         cases = chosen(suites, context)
         if not cases:
             raise SuiteError(result.nothing(suites.sides, options))
-        return Plan(context, suites, cases, _request(options), options.policy()).listed()
+        return Plan(context, suites, cases, request, policy).listed()
 
 
 def _request(options: Options) -> Request:

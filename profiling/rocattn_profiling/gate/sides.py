@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocattn.errors import RocattnError
+from rocattn_profiling.base.console import saying_elapsed
 from rocattn_profiling.base.markup import terminal
 from rocattn_profiling.gate import thresholds, waivers
 from rocattn_profiling.gate.explain.files import FileChange, changed_files
@@ -230,10 +231,15 @@ def _build(
     started = time.monotonic()
     built: dict[SideName, Environment] = {}
     for side, revision in chosen.items():
-        say(f"building {side}: {revision.name} ({revision.short})")
-        built[side] = environments.build(repo, revision, recipe)
+        what = f"building {side}: {revision.name} ({revision.short})"
+        say(what)
+        with saying_elapsed(what, say):
+            built[side] = environments.build(repo, revision, recipe)
     if built["base"].offline != built["head"].offline:
-        built = {side: environments.build(repo, revision, recipe, offline=True) for side, revision in chosen.items()}
+        with saying_elapsed("building both sides with the packages here", say):
+            built = {
+                side: environments.build(repo, revision, recipe, offline=True) for side, revision in chosen.items()
+            }
     say(f"both sides are built ({time.monotonic() - started:.0f} s)")
     return built
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from rocattn_profiling.asv.launch import Launcher, Suite
+from rocattn_profiling.asv.launch import Launcher, PartialListing, Suite
 from rocattn_profiling.gate.launchers.command_launch import CommandLauncher
 from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
 from rocattn_profiling.gate.measure import SIDES
@@ -47,12 +47,18 @@ class CaseLauncher(Protocol):
     def environment(self) -> Mapping[str, str]:
         """The variables of a launch."""
 
-    def discover(self) -> Suite:
+    def discover(self, *, last_first: bool = False) -> Suite:
         """List the benchmarks in this environment.
+
+        Args:
+            last_first: Begin at the end, where that makes a difference.
 
         Raises:
             SuiteError: When they cannot be listed at all.
         """
+
+    def listed_so_far(self) -> PartialListing:
+        """Return how far `discover` is, which may be at work in another thread."""
 
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
@@ -94,15 +100,21 @@ class CombinedLauncher:
         self.shared = tuple(path for launcher in launchers for path in launcher.shared)
         self.environment = launchers[-1].environment
 
-    def discover(self) -> Suite:
+    def discover(self, *, last_first: bool = False) -> Suite:
         """List the benchmarks of all of them."""
-        suites = [launcher.discover() for launcher in self._launchers]
+        suites = [launcher.discover(last_first=last_first) for launcher in self._launchers]
         for place, suite in enumerate(suites):
             self._places.update({benchmark.name: place for benchmark in suite.benchmarks})
         return Suite(
             benchmarks=[benchmark for suite in suites for benchmark in suite.benchmarks],
             broken={name: why for suite in suites for name, why in suite.broken.items()},
+            imports={name: seconds for suite in suites for name, seconds in suite.imports.items()},
         )
+
+    def listed_so_far(self) -> PartialListing:
+        """Return how far the first is that says it: an asv suite."""
+        parts = [launcher.listed_so_far() for launcher in self._launchers]
+        return next((part for part in parts if part.modules or part.importing), PartialListing())
 
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf

@@ -171,6 +171,33 @@ def test_only_a_regular_file_of_bounded_size_is_read(tmp_path, stored, monkeypat
         untrusted.read(good)
 
 
+@pytest.mark.parametrize(
+    ("given", "again"),
+    [
+        ("--suite benchmarks", "--suite benchmarks"),
+        (
+            "--pytest tests/bench --pytest 'tests/test_x.py::test_y'",
+            "--pytest tests/bench --pytest tests/test_x.py::test_y",
+        ),
+        ("--suite benchmarks --requirements evil", "--suite benchmarks"),
+        ("--python /tmp/evil --tolerance 50", ""),
+        ("--pytest 'tests; curl evil'", None),
+        ("--pytest ../../evil", None),
+        ("--suite --learn", None),
+        ("--command 'curl evil'", None),
+        ("--pytest 'tests", ""),
+    ],
+)
+def test_the_command_to_repeat_has_names_only(stored, given, again):
+    """Folders and tests. Without what else decides what is measured there is no command, and a note says so."""
+    result = untrusted.read(stored(_set(["again"], f"rocattn gate run --base x --head y {given}")))
+    sha = ("ab" * 20)[:12]
+    wanted = "" if again is None else " ".join(f"rocattn gate run --base {sha} --head {sha} {again} --quick".split())
+    assert result.again == wanted
+    assert bool(result.notes) == (again is None or "evil" in given)
+    assert "evil" not in "".join(result.notes)
+
+
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a b", "a\nb", "<b>", "x" * 5000, "a//b", ""])
 def test_places_that_are_no_paths_are_left_out(stored, path):
     """A cause's place is shown only if it reads as one; without text and place nothing is left of a cause."""

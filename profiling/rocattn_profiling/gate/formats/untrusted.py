@@ -7,7 +7,9 @@ the rest as text and cuts it to size.
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +19,7 @@ from rocattn_profiling.base.files import open_regular
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.headline import conclude
 from rocattn_profiling.gate.result import worst_first
+from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.gate.verdict import Cause, Entry, GateResult, SideFacts
 
 if TYPE_CHECKING:
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 MOST_BYTES = 64 << 20  # 500 benchmarks with every sample of 40 launches take about 25 MB
 MOST_ENTRIES = 5000
 _PATH = re.compile(r"(?!\.\.)[\w.+-]{1,200}(/(?!\.\.)[\w.+-]{1,200})*", re.ASCII)
+# A test's node id, or the folder of a suite; nothing that a shell or the gate's own options read otherwise.
+_SOURCE = re.compile(r"(?![-/.])[\w./+-]{1,200}(::\w{1,100}){0,3}", re.ASCII)
+_MOST_SOURCES = 20
+_VALUED = frozenset({"--suite", "--pytest", "--command", "--requirements", "--python"})
 _INVALID = "the machine, not the code, changed speed"
 _PROBLEM = "a waiver is expired or not needed"
 
@@ -65,15 +72,44 @@ def _concluded(result: GateResult) -> GateResult:
     invalid = _INVALID if result.invalid else ""
     tolerance, limit_s = result.policy.tolerance, result.budget.limit_s
     overall, sentence = conclude(entries, invalid, result.problems, tolerance=tolerance, limit_s=limit_s)
-    sides = [side.revision for side in (result.base, result.head)]
-    shas = [revision.sha[:12] for revision in sides if revision is not None and not revision.dirty]
-    quick = " --quick" if result.quick else ""
-    again = f"rocattn gate run --base {shas[0]} --head {shas[1]}{quick}" if len(shas) == len(sides) else ""
-    counts = verdict.counts_of(entries)
+    again, note = _again(result)
+    counts, notes = verdict.counts_of(entries), [*result.notes, *([note] if note else [])]
     return msgspec.structs.replace(
         result, verdict=overall, sentence=sentence, invalid=invalid, again=again, counts=counts, entries=entries,
-        patterns=[],
+        patterns=[], notes=notes,
     )  # fmt: skip
+
+
+def _again(result: GateResult) -> tuple[str, str]:
+    """Return the command that compares the same sides again, and a note on what it leaves out.
+
+    The pull request chose what was measured. Folders and tests are names like any other; a command that a reader would
+    start, a package to install and an interpreter are not repeated.
+    """
+    sides = [side.revision for side in (result.base, result.head)]
+    shas = [revision.sha[:12] for revision in sides if revision is not None and not revision.dirty]
+    if len(shas) != len(sides):
+        return "", ""
+    words = ["rocattn", "gate", "run", "--base", shas[0], "--head", shas[1]]
+    try:
+        given = shlex.split(result.again[: _MOST_SOURCES * 300])
+    except ValueError:  # of quotes
+        given = []
+    left_out: dict[str, None] = {}
+    for option, value in itertools.pairwise(given):
+        if option in {"--suite", "--pytest"} and _SOURCE.fullmatch(value) and ".." not in value:
+            words += [option, value]
+        elif option in _VALUED:
+            left_out[option] = None
+    if result.policy.tolerance != Policy().tolerance:
+        words += ["--tolerance", f"{100 * result.policy.tolerance:g}"]
+    words += ["--quick"] if result.quick else []
+    if not left_out:
+        return shlex.join(words), ""
+    names = " and ".join(left_out)
+    if left_out.keys() & {"--command", "--suite", "--pytest"}:  # without it something else would be measured
+        return "", f"no command repeats this run: what the pull request gave to {names} is not shown"
+    return shlex.join(words), f"the command to repeat it lacks what the pull request gave to {names}"
 
 
 def _checked(entry: Entry) -> Entry:

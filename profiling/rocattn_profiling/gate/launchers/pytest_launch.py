@@ -14,8 +14,8 @@ import msgspec
 
 from rocattn_profiling.asv import worker
 from rocattn_profiling.asv.launch import (
-    LIST_TIMEOUT_S,
     Benchmark,
+    PartialListing,
     Suite,
     ask_worker,
     launch_environment,
@@ -24,7 +24,7 @@ from rocattn_profiling.asv.launch import (
     round_variables,
     run_logged,
 )
-from rocattn_profiling.base.process import StartError
+from rocattn_profiling.base.process import Patience, StartError
 from rocattn_profiling.revisions.asv_config import SuiteError
 
 if TYPE_CHECKING:
@@ -70,19 +70,23 @@ class PytestLauncher:
         self.environment = {key: value for key, value in launched.items() if not key.startswith(_OF_OTHER_RUNS)}
         self._worker = _lay_out(self.scratch / "pytest")
 
-    def discover(self) -> Suite:
+    def discover(self, *, last_first: bool = False) -> Suite:  # noqa: ARG002 - pytest has an order of its own
         """List the tests that use the fixture ``benchmark`` in this environment.
 
         Raises:
             SuiteError: When the environment lacks pytest or pytest-benchmark, or pytest does not start.
         """
-        answer, outcome = self._ask({"do": "list", "paths": self.named}, LIST_TIMEOUT_S)
+        answer, outcome = self._ask({"do": "list", "paths": self.named}, Patience())
         if missing := answer.get("missing"):
             names = " and ".join(missing)
             raise SuiteError(f"{self.python} has no {names}, which --pytest needs: {self.remedy}")
         if outcome.status != "ok":
             raise SuiteError(f"pytest cannot list {' '.join(self._shown())}: {outcome.reason}")
         return Suite(benchmarks=_benchmarks(answer["tests"]), broken=answer["broken"])
+
+    def listed_so_far(self) -> PartialListing:
+        """Return nothing: pytest lists all at the end."""
+        return PartialListing()
 
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
@@ -124,7 +128,7 @@ class PytestLauncher:
     def _ask(
         self,
         message: dict[str, Any],
-        timeout_s: float,
+        timeout_s: float | Patience,
         variables: Mapping[str, str] | None = None,
         end: float = math.inf,
     ) -> tuple[dict[str, Any], Outcome]:

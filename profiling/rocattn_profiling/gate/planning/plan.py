@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import re
-import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocattn_profiling.base.console import Step, duration
+from rocattn_profiling.base.console import duration
 from rocattn_profiling.gate import result
 from rocattn_profiling.gate.explain.reach import distances
-from rocattn_profiling.gate.measure import SIDES
 from rocattn_profiling.gate.planning import pace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
-    from rocattn_profiling.asv.launch import Case, Request, Suite
-    from rocattn_profiling.gate.measure import SideName
+    from rocattn_profiling.asv.launch import Case, Request
+    from rocattn_profiling.gate.planning.listing import ListedSuites
     from rocattn_profiling.gate.rule.policy import Policy
     from rocattn_profiling.gate.sides import Context
-
-_SLOW_S = 10.0  # of listing a suite, after which the number of its functions is said
-_FUNCTION = re.compile(rb"^\s*def (?:time|timeraw|mem|peakmem|track)_\w+", re.MULTILINE)
-
-
-class ListedSuites(NamedTuple):
-    """Head's benchmark files in both environments, and base's own files; None where those are the same."""
-
-    sides: dict[SideName, Suite]
-    before: Suite | None
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +62,7 @@ class Plan:
     def __init__(
         self, context: Context, suites: ListedSuites, cases: Sequence[Case], request: Request, policy: Policy
     ) -> None:
-        self.cases, self._policy = cases, policy
+        self.cases = cases
         self.record = pace.record_path(context.repo, context.suite, quick=context.options.quick)
         imports = suites.sides["head"].imports
         self.pace = pace.Pace(pace.recorded(self.record), imports, request.budget_ns / 1e9)
@@ -97,9 +83,7 @@ class Plan:
         line = f"{count} benchmark{'' if count == 1 else 's'}, {pace.span(self.estimate_s)}"
         if self._distances is not None:
             line += f"; the change can reach {len(self.steps)} of them"
-        if not max_time_s:
-            return f"{line}; --max-time or --bench shorten it"
-        return f"{line}; --max-time ends it after {duration(max_time_s)}"
+        return f"{line}; {how_to_shorten(max_time_s)}"
 
     def listed(self) -> RunPlan:
         """Return what ``--list`` prints."""
@@ -118,45 +102,9 @@ class Plan:
         )
 
 
-def listed_suites(context: Context, on_step: Callable[[Step], None]) -> ListedSuites:
-    """List the benchmarks of both sides at the same time; nothing is timed yet.
-
-    Raises:
-        SuiteError: A folder as a whole cannot be listed.
-    """
-    on_step(Step(done=0, total=0, what="listing the benchmarks"))
-    answers: dict[str, Suite | None] = {}
-    errors: list[Exception] = []
-
-    def find(name: str, ask: Callable[[], Suite | None]) -> None:
-        try:
-            answers[name] = ask()
-        except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
-            errors.append(error)
-
-    questions: dict[str, Callable[[], Suite | None]] = {side: context.launchers[side].discover for side in SIDES}
-    # Daemons: an interrupted run does not wait for them, and their processes end with this one.
-    questions[""] = context.list_base
-    threads = [threading.Thread(target=find, args=item, daemon=True) for item in questions.items()]
-    for thread in threads:
-        thread.start()
-    threads[0].join(_SLOW_S)
-    if threads[0].is_alive():
-        context.say(
-            f"{_functions(context.launchers['head'].shared)}; listing their parameters takes as long as importing them"
-        )
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    sides = {side: suite for side in SIDES if (suite := answers[side]) is not None}
-    return ListedSuites(sides, answers[""])
-
-
-def _functions(suites: Sequence[Path]) -> str:
-    """Return how many functions of some suites look like benchmarks."""
-    count = sum(len(_FUNCTION.findall(file.read_bytes())) for suite in suites for file in suite.rglob("*.py"))
-    return f"about {count} benchmark function{'' if count == 1 else 's'}"
+def how_to_shorten(max_time_s: float) -> str:
+    """Return the end of a plan's line."""
+    return f"--max-time ends it after {duration(max_time_s)}" if max_time_s else "--max-time or --bench shorten it"
 
 
 def chosen(suites: ListedSuites, context: Context) -> list[Case]:

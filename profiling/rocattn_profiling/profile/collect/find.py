@@ -23,6 +23,10 @@ PROGRAMS = {
 }
 # Version of rocprofiler-sdk -> ROCm release that has it (its CHANGELOG.md); 1.1.0 is also ROCm 7.2's.
 _SDK_RELEASES = {"0.4": "6.2", "0.5": "6.3", "0.6": "6.4", "1.0": "7.0", "1.1": "7.1", "1.3": "7.13"}
+# PC sampling's methods by GPU, the better first, with the first ROCm release that has each
+# (source/docs/how-to/using-pc-sampling.rst and CHANGELOG.md of rocprofiler-sdk). It is documented for no Radeon.
+_BOTH = {"stochastic": (7, 0), "host_trap": (6, 4)}
+METHODS = {"gfx90a": {"host_trap": (6, 4)}, "gfx942": _BOTH, "gfx950": _BOTH}
 _CDNA = re.compile(r"gfx(?:90[08a]|94\d|95\d)")
 _COMPUTE_RDNA = re.compile(
     r"gfx115[0-3]"

@@ -22,16 +22,13 @@ from rocattn_profiling.profile.collect.counters import (
     group_names,
     of_arch,
 )
+from rocattn_profiling.profile.collect.find import METHODS
 from rocattn_profiling.profile.metrics.definitions import definitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 TIMING, SAMPLING = "timing", "pc-sampling"
-# PC sampling's methods by GPU, the better first, with the first ROCm release that has each
-# (source/docs/how-to/using-pc-sampling.rst and CHANGELOG.md of rocprofiler-sdk). It is documented for no Radeon.
-_BOTH = {"stochastic": (7, 0), "host_trap": (6, 4)}
-METHODS = {"gfx90a": {"host_trap": (6, 4)}, "gfx942": _BOTH, "gfx950": _BOTH}
 # Cycles, a power of two, as rocprof-compute's default; and microseconds. Less than that is a lot of data.
 _INTERVALS = {"stochastic": 1 << 20, "host_trap": 1000}
 _COUNTER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")

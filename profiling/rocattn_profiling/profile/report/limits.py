@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from rocattn_profiling.profile.collect.passes import METHODS
+from rocattn_profiling.profile.collect.find import METHODS
 from rocattn_profiling.profile.metrics.definitions import CONSTANTS, definitions
 from rocattn_profiling.profile.metrics.formula import Condition, Formula, RuleError, fill, places
 

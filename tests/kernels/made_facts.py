@@ -6,11 +6,21 @@ from rocattn_profiling.kernels.audit import Audit
 from rocattn_profiling.kernels.facts import KernelFacts, Spills
 from rocattn_profiling.kernels.model.cost import LoopCost, Work
 from rocattn_profiling.kernels.model.occupancy import occupancy
+from rocattn_profiling.kernels.model.schedule import Schedule
 
 COMPILER = "clang version 22.1.8"
 
 
-def loop(*, plain=300, matrix=64, loads=((16, 8),), flops=262144, scratch=0):
+def order(**changes):
+    """Return the order of a loop of 32 products."""
+    values = {
+        "products": 32.0, "vector_per_product": 9.375, "own_overlap_pct": 40.0, "run": 8.0, "read_distance": 4.0,
+        "read_waits": 4, "bare_read_waits": 0, "loads_in_flight": 8, "bytes_in_flight": 128,
+    }  # fmt: skip
+    return Schedule(**(values | changes))
+
+
+def loop(*, plain=300, matrix=64, loads=((16, 8),), flops=262144, scratch=0, schedule=None, **changes):
     """Return a loop of a wave of 32 lanes on gfx1100: cycles follow from the counts."""
     kinds = {"plain": Work(plain, float(plain)), "matrix": Work(matrix, 16.0 * matrix)}
     kinds |= {f"global_load_{width}B": Work(count, 4.0 * count) for width, count in loads}
@@ -26,8 +36,9 @@ def loop(*, plain=300, matrix=64, loads=((16, 8),), flops=262144, scratch=0):
         "matrix_cycles": cycles.get("matrix", 0.0), "vector_cycles": cycles.get("plain", 0.0), "memory_cycles": memory,
         "matrix_flops": flops if matrix else 0, "vector_flops": 64 * plain, "global_bytes": moved, "has_loop": True,
         "arch": "gfx1100", "loop": ".LBB0_1", "source": "", "bound_by": "matrix and vector", "lines": (), "notes": (),
-        "gaps": (),
+        "gaps": (), "schedule": schedule, "lds_reads_per_matrix": None,
     }  # fmt: skip
+    known |= changes
     return LoopCost(**{field.name: known.get(field.name, 0) for field in dataclasses.fields(LoopCost)})
 
 

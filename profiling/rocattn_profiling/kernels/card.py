@@ -25,10 +25,13 @@ _LOG_WIDTH = 1000
 _NAME = 34  # characters of a variant or a file
 _COLUMNS = {
     "spills": "spills", "scratch": "scratch B", "occupancy": "waves", "blocks": "blocks", "matrix": "matrix FLOP",
-    "issue cycles": "loop cycles", "global loads": "B a load", "instruction cache": "loop B", "loop code": "loop B",
-    "registers": "VGPRs", "LDS": "LDS B", "code": "code B",
+    "issue cycles": "loop cycles", "global loads": "B a load", "own overlap": "overlap %",
+    "run": "run", "read to wait": "read-wait", "bare waits": "bare waits", "LDS reads": "LDS/matrix",
+    "loads in flight": "in flight", "FLOP/B": "FLOP/B", "barriers": "barriers", "instruction cache": "loop B",
+    "loop code": "loop B", "registers": "VGPRs", "LDS": "LDS B", "code": "code B",
 }  # fmt: skip
-"""Columns by the metric of a finding, the gravest first: on a narrow terminal the last are left out."""
+"""Columns by the metric of a finding, the gravest first: on a narrow terminal the last of those in which nothing got
+worse are left out, then the last of the others."""
 _GRAVITY = ("kernel", *_COLUMNS)
 _STYLES = {"worse": "bold red", "better": "green", "incomparable": "yellow", "missing": "yellow", "new": "", "note": ""}
 WORDS = {
@@ -196,22 +199,25 @@ def _print_table(
     keys = [max(map(len, column)) for column in ([row.arch for row in rows], words, names)]
     head = terminal(kernel, _width(console) // 2)
     first = max(len(head), sum(keys) + 1 + 2 * 2 - (0 if keys[2] else 2))
+    judged = [{_COLUMNS.get(finding.metric): finding.severity for finding in reversed(row.findings)} for row in rows]
+    accused = {name for row in judged for name, severity in row.items() if severity == "worse"}
     columns: dict[str, int] = {}
-    for name in dict.fromkeys(_COLUMNS.values()):
+    names_of_columns = list(dict.fromkeys(_COLUMNS.values()))
+    for name in sorted(names_of_columns, key=lambda name: name not in accused):
         needed = max((len(row[name]) for row in cells if name in row), default=0)
         if needed and first + sum(columns.values()) + 2 * len(columns) + 2 + max(needed, len(name)) <= _width(console):
             columns[name] = max(needed, len(name))
+    columns = {name: columns[name] for name in names_of_columns if name in columns}
     console.print(
         Text.assemble((head.ljust(first), "bold"), *(f"  {name:<{width}}" for name, width in columns.items()))
     )
-    for row, word, variant, of_row in zip(rows, words, names, cells, strict=True):
+    for row, word, variant, of_row, severities in zip(rows, words, names, cells, judged, strict=True):
         line = Text(f" {row.arch:<{keys[0]}}  ")
         line.append(f"{word:<{keys[1]}}", _STYLES[row.severity])
         line.append(f"  {variant:<{keys[2]}}".ljust(first - line.cell_len))
-        judged = {_COLUMNS.get(finding.metric): finding.severity for finding in reversed(row.findings)}
         for name, width in columns.items():
             line.append("  ")
-            line.append(f"{of_row.get(name, ''):<{width}}", _STYLES[judged.get(name, "note")])
+            line.append(f"{of_row.get(name, ''):<{width}}", _STYLES[severities.get(name, "note")])
         line.rstrip()
         console.print(line)
 
@@ -259,9 +265,11 @@ def _print_causes(console: Console, rows: Sequence[CardRow], comparison: Compari
             _print_cut(console, line)
         finding = row.findings[0]
         _print_wrapped(console, f"{terminal(finding.kernel)} on {row.arch}: {terminal(finding.text)}")
-        for other in row.findings[1:]:
-            if other.severity == finding.severity == "worse":
-                _print_wrapped(console, f"  {terminal(other.text)}")
+        others = [other for other in row.findings[1:] if other.severity == finding.severity == "worse"]
+        for other in others[:_MOST_LINES]:
+            _print_wrapped(console, f"  {terminal(other.text)}")
+        if len(others) > _MOST_LINES:
+            console.print(f"  and {len(others) - _MOST_LINES} more in the files written", style="dim")
         for line in [line for finding in row.findings for line in finding.lines][:_MOST_LINES]:
             _print_cut(console, f"  {terminal(line)}")
     if len(kernels) > _MOST_KERNELS:

@@ -31,6 +31,9 @@ Severity = Literal["worse", "better", "incomparable", "missing", "new", "note"]
 SEVERITIES: tuple[Severity, ...] = ("worse", "better", "incomparable", "missing", "new", "note")
 CYCLES_PCT = 2.0
 """Issue cycles of the hot loop may grow by this much before it counts."""
+OVERLAP_POINTS, RUN_PCT, DISTANCE = 5.0, 10.0, 1.0
+"""Own overlap may fall by so many points, products between waits by so much, those between a read and its
+wait by less than one: compilers move single instructions around for nothing."""
 _LARGER = 1.25  # by how much a loop that fits no instruction cache must grow to be worse
 _BLOWN, _BLOWN_BYTES = 1.5, 1024  # code of the hot loop that grows by so much must save cycles
 _SAME_WORK = 0.05  # how closely two measures of an iteration's work must agree to be the same factor
@@ -42,6 +45,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         severity: What it means.
         metric: Which quantity: "spills", "scratch", "occupancy", "blocks", "matrix", "issue cycles", "global loads",
+            "own overlap", "run", "read to wait", "bare waits", "barriers", "FLOP/B", "LDS reads", "loads in flight",
             "instruction cache", "loop code"; of notes also "registers", "LDS", "code"; "kernel" where one side has no
             such kernel.
         arch, kernel: Where.
@@ -272,12 +276,13 @@ def lacking_in(pin: Pin, now: Pin) -> list[str]:
     old, new = pin.loop, now.loop
     lacking = [f"choices ({now.choices})"] if pin.choices != now.choices else []
     lacking += [f"block of {now.block} threads"] if pin.block != now.block else []
-    pairs = {
+    pairs: dict[str, tuple[object, object]] = {
         "lost wave slots": (pin.lost_wave_slots, now.lost_wave_slots),
         "blocks": (pin.blocks, now.blocks),
         "hot loop": (old, new),
         "hot loop's bytes": (old.bytes or None, new.bytes or None) if old and new else (None, None),
         "hot loop's loads": (_width(old), _width(new)) if old and new else (None, None),
+        "hot loop's order": (old.order, new.order) if old and new else (None, None),
     }
     return lacking + [what for what, (was, has) in pairs.items() if was is None and has is not None]
 
@@ -377,6 +382,7 @@ def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> 
             yield "issue cycles", judged, (old.cycles["all"], new.cycles["all"]), words.cycles(change, factor)
     if narrowed := _narrowed(old, new, factor):
         yield "global loads", narrowed, (_width(old), _width(new)), words.loads(factor)
+    yield from _in_order(old, new, factor, words)
     if not old.bytes or not new.bytes:
         return
     cache, sizes = architecture(facts.arch).instruction_cache_bytes, (old.bytes, new.bytes)
@@ -384,6 +390,49 @@ def _in_loop(pin: Pin, now: Pin, facts: KernelFacts, words: sentences.Words) -> 
         yield "instruction cache", new.bytes - old.bytes, sizes, words.instruction_cache(cache)
     elif (division_known or factor == 1) and _blown(pin, now) and abs(change) <= CYCLES_PCT / 100:
         yield "loop code", 1, sizes, words.loop_code()
+
+
+def _in_order(old: LoopPin, new: LoopPin, factor: float, words: sentences.Words) -> Iterator[_LoopChange]:
+    """Find what differs in the order of the hot loop's instructions, an iteration doing so many times the work."""
+    before, after = old.order, new.order
+    if before is None or after is None:
+        return
+    overlaps, runs = (before.own_overlap_pct, after.own_overlap_pct), (before.run, after.run)
+    if lost := _beyond(-_change(*overlaps), OVERLAP_POINTS):
+        yield "own overlap", lost, overlaps, words.own_overlap()
+    if lost := _beyond(-_growth(*runs), RUN_PCT):
+        yield "run", lost, runs, words.run()
+    nearer = _beyond(-_change(before.read_distance, after.read_distance), DISTANCE, at_least=True)
+    bare = (before.bare_read_waits, after.bare_read_waits)
+    if nearer:
+        yield "read to wait", nearer, (before.read_distance, after.read_distance), words.read_distance()
+    elif more := _beyond(bare[1] - bare[0] * factor, max(DISTANCE, bare[0] * factor * RUN_PCT / 100), at_least=True):
+        yield "bare waits", more, bare, words.bare_waits(factor)
+    if more := _beyond(after.barriers - before.barriers * factor, 0.5):
+        yield "barriers", more, (before.barriers, after.barriers), words.barriers(factor)
+    intensities = (_intensity(old), _intensity(new))
+    if less := _beyond(-_growth(*intensities), CYCLES_PCT):
+        yield "FLOP/B", less, intensities, words.intensity(*intensities)
+    reads = (before.lds_reads_per_matrix, after.lds_reads_per_matrix)
+    if more := _beyond(_growth(*reads), CYCLES_PCT):
+        yield "LDS reads", more, reads, words.lds_reads()
+    fewer, narrower = before.loads_in_flight - after.loads_in_flight, before.bytes_in_flight - after.bytes_in_flight
+    if before.loads_in_flight and after.loads_in_flight and fewer * narrower > 0:  # fewer but wider ones are no loss
+        yield "loads in flight", fewer, (before.loads_in_flight, after.loads_in_flight), words.loads_in_flight()
+
+
+def _beyond(change: float, limit: float, *, at_least: bool = False) -> float:
+    """Return a change if it is more than so much (or as much) either way, else 0."""
+    return change if abs(change) > limit or (at_least and abs(change) == limit) else 0
+
+
+def _growth(before: float | None, after: float | None) -> float:
+    """Return by how many percent a number grew; 0 where one is not known or there was none."""
+    return 100 * (after / before - 1) if before and after is not None else 0
+
+
+def _intensity(loop: LoopPin) -> float | None:
+    return loop.matrix_flops / loop.global_bytes if loop.matrix_flops and loop.global_bytes else None
 
 
 def _blown(pin: Pin, now: Pin) -> bool:
@@ -482,7 +531,8 @@ def _put_aside(finding: Finding, why: str) -> Finding:
 def _without_cycles(findings: list[Finding]) -> list[Finding]:
     """Put aside what follows from a table of issue cycles that is not the same."""
     why = "not comparable, the table of issue cycles has changed"
-    return [_put_aside(finding, why) if finding.metric == "issue cycles" else finding for finding in findings]
+    from_table = {"issue cycles", "LDS reads"}
+    return [_put_aside(finding, why) if finding.metric in from_table else finding for finding in findings]
 
 
 def _sorted(

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.kernels.audit import Audit
     from rocattn_profiling.kernels.facts import KernelFacts
+    from rocattn_profiling.kernels.model.cost import LoopCost
 
 SCHEMA = 1
+_A_LINE = 5  # numbers of the order on a line
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -31,6 +33,19 @@ class PinError(RocattnError):
     """Raised when a file of pins cannot be read; one line."""
 
 
+class OrderPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How the hot loop's instructions are ordered: numbers of `Schedule` and `LoopCost`, rounded."""
+
+    own_overlap_pct: Amount | None = None
+    run: Amount | None = None
+    read_distance: Amount | None = None
+    bare_read_waits: Count = 0
+    barriers: Count = 0
+    lds_reads_per_matrix: Amount | None = None
+    loads_in_flight: Count = 0
+    bytes_in_flight: Count = 0
+
+
 # A number under a name with a typo would be one that is never compared: unknown names are refused.
 class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One iteration of the hot loop, of one wave.
@@ -40,6 +55,7 @@ class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         matrix_flops, vector_flops, global_bytes: The work in it.
         loads: Instructions that load global memory, by bytes that each lane gets.
         bytes: About how much code it is.
+        order: How its instructions are ordered.
     """
 
     cycles: dict[str, Amount]
@@ -48,6 +64,7 @@ class LoopPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     global_bytes: Count = 0
     loads: dict[int, Count] = {}
     bytes: Count = 0
+    order: OrderPin | None = None
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -102,6 +119,7 @@ def pin_of(facts: KernelFacts) -> Pin:
             cycles={name: round(value, 2) for name, value in cycles.items()}, matrix_flops=cost.matrix_flops,
             vector_flops=cost.vector_flops, global_bytes=cost.global_bytes,
             loads=dict(sorted(facts.global_loads.items(), reverse=True)), bytes=facts.loop_bytes or 0,
+            order=_order_of(cost),
         )  # fmt: skip
     return Pin(
         choices=facts.choices, vgprs=facts.vgprs, agprs=facts.agprs, sgprs=facts.sgprs,
@@ -109,6 +127,22 @@ def pin_of(facts: KernelFacts) -> Pin:
         lds_bytes=facts.lds_bytes, block=facts.block, lost_wave_slots=facts.lost_wave_slots,
         blocks=facts.occupancy.blocks if facts.occupancy else None, loop=loop, code_bytes=facts.code_bytes,
     )  # fmt: skip
+
+
+def _order_of(cost: LoopCost) -> OrderPin | None:
+    schedule = cost.schedule
+    if schedule is None:
+        return None
+    return OrderPin(
+        own_overlap_pct=_rounded(schedule.own_overlap_pct, 1), run=_rounded(schedule.run, 2),
+        read_distance=_rounded(schedule.read_distance, 2), bare_read_waits=schedule.bare_read_waits,
+        barriers=cost.barriers, lds_reads_per_matrix=_rounded(cost.lds_reads_per_matrix, 4),
+        loads_in_flight=schedule.loads_in_flight or 0, bytes_in_flight=schedule.bytes_in_flight or 0,
+    )  # fmt: skip
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def pins_of(audit: Audit) -> list[Pins]:
@@ -140,19 +174,25 @@ def write_pins(folder: Path, pins: Iterable[Pins]) -> list[Path]:
 def _text(pins: Pins) -> str:
     head = {"schema": pins.schema, "arch": pins.arch, "compiler": pins.compiler, "rates": pins.rates}
     lines = [f"  {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()]
-    kernels = [_block(name, pin) for name, pin in sorted(pins.kernels.items(), key=lambda item: _order(item[0]))]
+    kernels = [_block(name, pin) for name, pin in sorted(pins.kernels.items(), key=lambda item: _place(item[0]))]
     return "\n".join(["{", *lines, '  "kernels": {', ",\n".join(kernels), "  }", "}", ""])
 
 
 def _block(name: str, pin: Pin) -> str:
-    """Return short lines: what it is, what it takes, the cycles of its hot loop, and the work in it."""
+    """Return short lines: what it is, what it takes, and of its hot loop the cycles, the work and the order."""
     values = _plain(msgspec.to_builtins(pin, str_keys=True))
     loop = values.pop("loop", {})
     what = {key: values.pop(key) for key in ("choices", "block", "code_bytes") if key in values}
     lines = [json.dumps(part)[1:-1] for part in (what, values) if part]
     if loop:
-        lines.append(f'"loop": {{"cycles": {json.dumps(loop.pop("cycles"))}')
-        lines.append(f"  {json.dumps(loop)[1:-1]}}}" if loop else "}")
+        cycles, order = loop.pop("cycles"), loop.pop("order", None)
+        parts = [f'"loop": {{"cycles": {json.dumps(cycles)}']
+        parts += [f"  {json.dumps(loop)[1:-1]}"] if loop else []
+        if order is not None:
+            named = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in order.items()]
+            first, rest = ", ".join(named[:_A_LINE]), ", ".join(named[_A_LINE:])
+            parts += [f'  "order": {{{first}', f"    {rest}}}"] if rest else [f'  "order": {{{first}}}']
+        lines += [*parts[:-1], f"{parts[-1]}}}"]
     return f"    {json.dumps(name)}: {{\n      " + ",\n      ".join(lines) + "\n    }"
 
 
@@ -163,7 +203,7 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _order(name: str) -> tuple[str, tuple[tuple[int, str], ...]]:
+def _place(name: str) -> tuple[str, tuple[tuple[int, str], ...]]:
     kernel, _, variant = name.partition(" ")
     return kernel, natural(variant)
 

@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rocattn_profiling.kernels.facts import KernelFacts
     from rocattn_profiling.kernels.model.cost import LoopCost, Work
-    from rocattn_profiling.kernels.pins import LoopPin, Pin
+    from rocattn_profiling.kernels.pins import LoopPin, OrderPin, Pin
 
 _OCCUPANCY = "take back registers or LDS until the next step of occupancy (`rocattn kernels occupancy`)"
+_AHEAD = "read the next fragment of K or V before the products of this one"
 ADVICE = {
     "spills": "fewer registers avoid it: smaller QUERY_FRAGMENTS or KEYS_PER_TILE in rocattn/gpu/tiles.py, a lower "
     "MIN_WAVES, or values that live over a shorter range",
     "scratch": "index arrays by constants only, and have every function that takes one inlined",
     "occupancy": _OCCUPANCY,
     "blocks": _OCCUPANCY,
+    "own overlap": "put products among the softmax of another tile: __builtin_amdgcn_sched_group_barrier",
+    "run": "read more fragments of K and V ahead, so that one wait serves more products",
+    "read to wait": _AHEAD,
+    "bare waits": _AHEAD,
+    "LDS reads": "more rows of Q a wave, so that each fragment of K and V serves more products",
+    "FLOP/B": "more rows of Q a block: more QUERY_FRAGMENTS or WAVES in rocattn/gpu/tiles.py",
+    "loads in flight": "issue all loads of a tile before the first wait for one of them",
     "issue cycles": "`rocattn kernels audit --lines` shows the costliest lines of the loop",
 }
 """What to try, by the metric of a finding."""
@@ -128,9 +136,52 @@ class Words:
         assert self.old.loop
         assert self.new.loop
         verb = "narrower" if _mean(self.new.loop) < _mean(self.old.loop) else "wider"
-        per = "" if factor == 1 else f" (for {factor:.3g} times the work)"
-        change = f"{_loads(self.old.loop)} -> {_loads(self.new.loop)}{per}"
+        change = f"{_loads(self.old.loop)} -> {_loads(self.new.loop)}{_per(factor)}"
         return f"loads of global memory in {self._loop()} are {verb}: {change}"
+
+    def own_overlap(self) -> str:
+        """Vector instructions between products."""
+        old, new = self._orders()
+        text = f"{_arrow(old.own_overlap_pct, new.own_overlap_pct)} % of the vector instructions of {self._loop()} "
+        return f"{text}stand between products of the same wave"
+
+    def run(self) -> str:
+        """Products from wait to wait."""
+        old, new = self._orders()
+        return f"{_arrow(old.run, new.run)} products between waits in {self._loop()}"
+
+    def read_distance(self) -> str:
+        """Products between an LDS read and its wait."""
+        old, new = self._orders()
+        return f"{_arrow(old.read_distance, new.read_distance)} products between an LDS read and the wait for it"
+
+    def bare_waits(self, factor: float) -> str:
+        """Waits for LDS with nothing to do."""
+        old, new = self._orders()
+        change = _arrow(old.bare_read_waits, new.bare_read_waits)
+        return f"{change} waits for LDS reads without a product in between{_per(factor)}"
+
+    def barriers(self, factor: float) -> str:
+        """Barriers of the hot loop."""
+        old, new = self._orders()
+        return f"{_arrow(old.barriers, new.barriers)} barriers in {self._loop()}{_per(factor)}"
+
+    def intensity(self, before: float | None, after: float | None) -> str:
+        """Reuse of what is loaded."""
+        return f"{_arrow(_short(before), _short(after))} FLOP for each byte of global memory in {self._loop()}"
+
+    def lds_reads(self) -> str:
+        """LDS reads against products."""
+        old, new = self._orders()
+        change = _arrow(_short(old.lds_reads_per_matrix), _short(new.lds_reads_per_matrix))
+        return f"the LDS reads for {change} of the matrix cycles of a CU in {self._loop()}"
+
+    def loads_in_flight(self) -> str:
+        """Loads under way at once."""
+        old, new = self._orders()
+        loads = _arrow(old.loads_in_flight, new.loads_in_flight)
+        lane_bytes = _arrow(old.bytes_in_flight, new.bytes_in_flight)
+        return f"{loads} loads of global memory in flight ({lane_bytes} bytes a lane)"
 
     def instruction_cache(self, size: int) -> str:
         """Code of the hot loop against the instruction cache."""
@@ -151,6 +202,12 @@ class Words:
     def code(self) -> str:
         """Size of the code."""
         return f"{_arrow(self.old.code_bytes, self.new.code_bytes)} bytes of code"
+
+    def _orders(self) -> tuple[OrderPin, OrderPin]:
+        orders = [side.loop.order if side.loop else None for side in (self.old, self.new)]
+        assert orders[0] is not None
+        assert orders[1] is not None
+        return orders[0], orders[1]
 
     def _loop(self) -> str:
         return "the hot loop" if self.facts.loop is None or self.facts.loop.has_loop else "its code, which has no loop,"
@@ -191,6 +248,14 @@ class Words:
         del changes["all"]
         named = sorted(((abs(change), name, change) for name, change in changes.items() if change), reverse=True)
         return ", ".join(f"{name} {_signed(change)}" for _, name, change in named)
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")
+
+
+def _per(factor: float) -> str:
+    return "" if factor == 1 else f" (for {factor:.3g} times the work)"
 
 
 def _work(loop: LoopCost) -> dict[str, tuple[int, float]]:

@@ -10,25 +10,37 @@ from rocattn_profiling.base.files import write_together
 from rocattn_profiling.kernels import card
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from rocattn_profiling.kernels.audit import Audit
     from rocattn_profiling.kernels.compare import Comparison, Finding
     from rocattn_profiling.kernels.facts import KernelFacts
+    from rocattn_profiling.kernels.model.cost import LoopCost
     from rocattn_profiling.kernels.model.occupancy import Occupancy
+    from rocattn_profiling.kernels.model.schedule import Schedule
 
 AUDIT, MARKDOWN, COMPARISON = "audit.json", "audit.md", "comparison.json"
 _MOST_ROWS = 60
-COLUMNS = (
-    "kernel", "arch", "VGPRs", "AGPRs", "SGPRs", "spills", "scratch B", "LDS B", "waves", "bound by", "cycles",
-    "matrix %", "issue bound %", "FLOP/B", "code B",
+_KEYS = ("kernel", "arch")  # what tells rows apart; of several files, so does the file
+_RESOURCES = (
+    "VGPRs", "AGPRs", "SGPRs", "spills", "scratch B", "LDS B", "waves", "bound by", "cycles",
+    "matrix %", "issue bound %", "code B",
 )  # fmt: skip
-_KEYS = 2  # of them tell kernels apart; of several files, so does the file
 _SUMMARY = ("kernel", "arch", "variants", "VGPRs", "spill", "scratch", "LDS B", "waves", "bound by", "code B")
+_ORDER = (
+    "products", "vector a product", "own overlap %", "run", "read to wait", "bare waits", "barriers", "FLOP/B",
+    "LDS/matrix", "loads in flight",
+)  # fmt: skip
+_ORDER_LEGEND = (
+    "of one iteration of the hot loop; products: of 16x16x16; own overlap %: vector instructions between products of "
+    "the same wave, at most 12 in a row; run: products from wait to wait; read to wait: products between an LDS read "
+    "and the wait for it, the median; bare waits: waits for LDS reads with no product in between, of all; FLOP/B: of "
+    "products for each byte of global memory; LDS/matrix: cycles of a CU's LDS for reads, for each of its matrix units"
+)
 _LEGEND = (
     "waves: of a SIMD, of its wave slots; cycles: issue cycles of one iteration of the hot loop, of one wave; "
-    "matrix %: those of matrix instructions; FLOP/B: of matrix products for each byte of global memory"
+    "matrix %: those of matrix instructions"
 )
 _BOUND = (
     "issue bound %: what the matrix unit could use if nothing waited. It leaves out LDS conflicts, waits, dependences, "
@@ -66,14 +78,50 @@ def for_people(audit: Audit, comparison: Comparison | None) -> tuple[Audit, Comp
 def show_table(audit: Audit, *, lines: bool, files: bool) -> None:
     """Print the kernels, or a summary if they are many; then what could not be known, each line once."""
     if len(audit.kernels) <= _MOST_ROWS:
-        columns, rows = _columns(files=files), [_row_of(facts, files=files) for facts in audit.kernels]
-        print_table(f"audit of {audit.subject}", columns, rows, keys=_KEYS + files)
+        columns, rows = _columns(_RESOURCES, files=files), _resource_rows(audit, files=files)
+        print_table(f"audit of {audit.subject}", columns, rows, keys=len(_KEYS) + files)
         say(_LEGEND)
         say(_BOUND)
+        _show_order(audit.kernels, files=files)
     else:
-        print_table(f"audit of {audit.subject}", _SUMMARY, list(_summary_rows(audit.kernels)), keys=_KEYS)
+        print_table(f"audit of {audit.subject}", _SUMMARY, list(_summary_rows(audit.kernels)), keys=len(_KEYS))
         say("each line is of several variants, as smallest to largest; every kernel is in the files written")
     show_remarks(audit, lines=lines, files=files)
+
+
+def _show_order(kernels: Sequence[KernelFacts], *, files: bool) -> None:
+    """Print how the hot loops' instructions are ordered."""
+    if rows := _order_rows(kernels, files=files):
+        print_table("order of the hot loops", _columns(_ORDER, files=files), rows, keys=len(_KEYS) + files)
+        say(_ORDER_LEGEND)
+
+
+def _order_rows(kernels: Sequence[KernelFacts], *, files: bool) -> list[list[str]]:
+    """Return the rows of kernels with products or loads in a loop; those of several files by own overlap."""
+    known = [facts for facts in kernels if facts.loop and facts.loop.schedule]
+    if files:
+        known.sort(key=_own_overlap, reverse=True)
+    return [
+        [*_keys(facts, files=files), *_order_row(facts.loop, facts.loop.schedule)]
+        for facts in known
+        if facts.loop and facts.loop.schedule
+        if facts.loop.matrix_flops or (facts.loop.has_loop and facts.loop.schedule.loads_in_flight)
+    ]
+
+
+def _own_overlap(facts: KernelFacts) -> float:
+    schedule = facts.loop.schedule if facts.loop else None
+    return -1.0 if schedule is None or schedule.own_overlap_pct is None else schedule.own_overlap_pct
+
+
+def _order_row(loop: LoopCost, schedule: Schedule) -> list[str]:
+    waits = f"{schedule.bare_read_waits}/{schedule.read_waits}" if schedule.read_waits and loop.matrix_flops else ""
+    return [
+        _cell(schedule.products or None), _cell(schedule.vector_per_product, 3), _cell(schedule.own_overlap_pct, 3),
+        _cell(schedule.run, 3), _cell(schedule.read_distance, 3), waits, str(loop.barriers),
+        _cell(loop.flops_per_global_byte if loop.matrix_flops else None, 4), _cell(loop.lds_reads_per_matrix, 2),
+        _cell(schedule.loads_in_flight),
+    ]  # fmt: skip
 
 
 def show_remarks(audit: Audit, variants: Collection[card.Variant] | None = None, *, lines: bool, files: bool) -> None:
@@ -106,17 +154,20 @@ def _unsaid(facts: KernelFacts) -> Iterator[str]:
         yield from (f"cycles: {note}" for note in facts.loop.gaps)
 
 
-def _columns(*, files: bool) -> list[str]:
-    """Return the columns of the table, those first that tell rows apart."""
-    return [*COLUMNS[:_KEYS], *(["file"] if files else []), *COLUMNS[_KEYS:]]
+def _columns(columns: Sequence[str], *, files: bool) -> list[str]:
+    """Return the columns of a table, those first that tell rows apart."""
+    return [*_KEYS, *(["file"] if files else []), *columns]
 
 
-def _row_of(facts: KernelFacts, *, files: bool) -> list[str]:
-    cells = row(facts)
-    return [*cells[:_KEYS], *([facts.file] if files else []), *cells[_KEYS:]]
+def _keys(facts: KernelFacts, *, files: bool) -> list[str]:
+    return [facts.name, facts.arch, *([facts.file] if files else [])]
 
 
-def row(facts: KernelFacts) -> list[str]:
+def _resource_rows(audit: Audit, *, files: bool) -> list[list[str]]:
+    return [[*_keys(facts, files=files), *_resources(facts)] for facts in audit.kernels]
+
+
+def _resources(facts: KernelFacts) -> list[str]:
     """Return the cells of one kernel."""
     loop, waves = facts.loop, facts.occupancy
     vgprs, sgprs = _said(facts, "vgprs", facts.vgprs), _said(facts, "sgprs", facts.sgprs)
@@ -124,12 +175,11 @@ def row(facts: KernelFacts) -> list[str]:
     spills = _said(facts, "vgpr_spills", facts.spills.vgprs)
     spills += f" + {facts.spills.sgprs} SGPR" if facts.spills.sgprs else ""
     return [
-        facts.name, facts.arch, vgprs, str(facts.agprs), sgprs, spills, scratch, lds,
+        vgprs, str(facts.agprs), sgprs, spills, scratch, lds,
         f"{waves.waves_per_simd:g}/{waves.max_waves_per_simd}" if waves else "?",
         ", ".join(_binding(waves)) if waves else "?", _cell(loop.issue_cycles if loop else None),
         _cell(loop.matrix_share_pct if loop and loop.matrix_flops else None, 3),
-        _cell(loop.issue_bound_pct if loop else None, 3),
-        _cell(loop.flops_per_global_byte if loop and loop.matrix_flops else None, 4), str(facts.code_bytes or "?"),
+        _cell(loop.issue_bound_pct if loop else None, 3), str(facts.code_bytes or "?"),
     ]  # fmt: skip
 
 
@@ -223,14 +273,20 @@ def _markdown(audit: Audit, comparison: Comparison | None, *, pinned: bool, file
     lines += [f"## {len(audit.kernels)} kernels of {_escaped(audit.subject)}", ""]
     lines += [f"Compiled by {_escaped(name) or 'a compiler that the file does not name'}." for name in audit.compilers]
     lines += ["", f"{_LEGEND[0].upper()}{_LEGEND[1:]}.", f"{_BOUND[0].upper()}{_BOUND[1:]}.", ""]
-    columns = _columns(files=files)
-    lines += [_cells(columns), _cells("-" if name in {"kernel", "arch", "file"} else "-:" for name in columns)]
-    lines += [_cells(map(_escaped, _row_of(facts, files=files))) for facts in audit.kernels]
+    lines += _table(_columns(_RESOURCES, files=files), _resource_rows(audit, files=files))
+    if rows := _order_rows(audit.kernels, files=files):
+        lines += ["", "## Order of the hot loops", "", f"{_ORDER_LEGEND[0].upper()}{_ORDER_LEGEND[1:]}.", ""]
+        lines += _table(_columns(_ORDER, files=files), rows)
     unknown = [f"{facts.name}: {line}" for facts in audit.kernels for line in _unsaid(facts)]
     unknown += [problem.line for problem in audit.problems]
     if unknown:
         lines += ["", "## Not known", "", *(f"- {_escaped(line)}" for line in dict.fromkeys(unknown))]
     return "\n".join(lines) + "\n"
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    head = [_cells(columns), _cells("-" if name in {"kernel", "arch", "file"} else "-:" for name in columns)]
+    return head + [_cells(map(_escaped, row)) for row in rows]
 
 
 def _cells(cells: Iterable[str]) -> str:

@@ -48,7 +48,11 @@ UNITS = {
     "spills": "spilled registers", "scratch": "bytes of scratch a lane", "occupancy": "waves a SIMD",
     "blocks": "blocks", "issue cycles": "cycles", "global loads": "bytes a load", "matrix": "matrix FLOPs",
     "instruction cache": "bytes of code", "loop code": "bytes of code",
+    "own overlap": "% of vector instructions", "run": "products", "read to wait": "products", "bare waits": "waits",
+    "barriers": "barriers", "FLOP/B": "FLOP a byte", "LDS reads": "LDS cycles a matrix cycle",
+    "loads in flight": "loads",
 }  # fmt: skip
+_MORE_IS_BETTER = frozenset({"blocks", "global loads", "matrix", "run", "read to wait", "FLOP/B", "loads in flight"})
 _ABOUT_SPILLS = frozenset({"spills", "scratch"})
 _RATIOS: tuple[Status, ...] = ("regression", "improvement", "waived")
 _ERROR = re.compile(r"(?:^|\s)(\S+?):(\d+):\d+: (?:fatal )?error:")
@@ -155,11 +159,13 @@ def cost_ratio(finding: Finding, before: KernelFacts, after: KernelFacts) -> flo
     """Return the factor by which the cost of a finding grew; None where it was zero."""
     if finding.metric == "occupancy":
         return _ratio(_waves(after), _waves(before))
-    if finding.metric in {"blocks", "global loads", "matrix"}:  # more of these is better
+    if finding.metric in _MORE_IS_BETTER:
         return _ratio(finding.after, finding.before)
     if finding.metric == "issue cycles":
         factor = work_factor(pin_of(before), pin_of(after))
         return _ratio((finding.before or 0) * factor, finding.after)
+    if finding.metric == "own overlap":  # the rest is what the matrix unit waits for
+        return _ratio(100 - (finding.before or 0), 100 - (finding.after or 0))
     return _ratio(finding.before, finding.after)
 
 

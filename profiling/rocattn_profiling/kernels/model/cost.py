@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 
 from rocattn_profiling.kernels.model.loops import find_loops, hottest, irregular_blocks, usual_path
 from rocattn_profiling.kernels.model.rates import rates
-from rocattn_profiling.kernels.read.instructions import Pipe, classify, is_indirect, waits_for_waves
+from rocattn_profiling.kernels.model.schedule import Schedule, schedule_of
+from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, is_indirect, waits_for_waves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -78,6 +79,9 @@ class LoopCost:
         global_bytes, lds_bytes, scratch_bytes: That the wave's lanes load and store, as often as they do.
         flops_per_global_byte, flops_per_lds_byte: Arithmetic intensity of the wave; None where nothing is moved.
         dual, barriers: Instructions that are two operations; that wait for other waves.
+        schedule: How its instructions are ordered; None only in audits of before there was that.
+        lds_reads_per_matrix: Cycles that the LDS of a CU spends on reads for each cycle of its matrix units, all of its
+            SIMDs taken to run this loop; None without matrix instructions.
         lines: What the source lines add to `issue_cycles`, the costliest first.
         notes: What could not be known, and what was assumed of this kernel.
         gaps: Those of the notes that say what the numbers leave out, or count otherwise than it runs.
@@ -114,6 +118,8 @@ class LoopCost:
     flops_per_lds_byte: float | None
     dual: int
     barriers: int
+    schedule: Schedule | None = None
+    lds_reads_per_matrix: float | None = None
     lines: tuple[LineCost, ...] = ()
     notes: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()
@@ -170,7 +176,7 @@ def _summary(
     lines: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0])
     flops = {"matrix": 0, "vector": 0}
     moved = dict.fromkeys(("lds", "global", "scratch"), 0)
-    shared_issue = peak = beside = dual = 0.0
+    shared_issue = peak = beside = dual = lds_reads = 0.0
     for instruction, cost in zip(body, costs, strict=True):
         part = _PARTS[cost.unit]
         spent = lone_cycles(cost)
@@ -187,6 +193,8 @@ def _summary(
                 beside += cost.cycles
         elif part == "memory":
             busy["lds" if cost.unit is Pipe.LDS else "global"] += cost.cycles  # type: ignore[assignment]
+            if cost.unit is Pipe.LDS and instruction.operations[0].access is Access.LOAD:
+                lds_reads += cost.cycles
             moved[cost.unit.value] += wave * cost.lane_bytes
         elif cost.unit is Pipe.BRANCH:
             busy["branch"] += cost.cycles  # type: ignore[assignment]
@@ -212,6 +220,8 @@ def _summary(
         flops_per_global_byte=done / moved["global"] if moved["global"] else None,
         flops_per_lds_byte=done / moved["lds"] if moved["lds"] else None,
         dual=int(dual), barriers=sum(waits_for_waves(instruction.mnemonic) for instruction in body),
+        schedule=schedule_of(body, chip, is_loop=has_loop),
+        lds_reads_per_matrix=lds_reads * table.shared_by("lds") / busy["matrix"] if busy["matrix"] else None,
         lines=tuple(sorted((LineCost(name, int(n), cycles) for name, (n, cycles) in lines.items()),
                            key=lambda each: (-each.cycles, each.line))),
         notes=notes, gaps=tuple(note for note in notes if note not in {_NO_LOOP, _OVERLAP}),

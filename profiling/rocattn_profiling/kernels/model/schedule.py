@@ -1,0 +1,297 @@
+"""How the instructions of a hot loop are ordered: what runs beside a wave's own products, and what it waits for.
+
+`rocattn_profiling.kernels.model.cost` says how long the units are busy; this says whether the order of the code lets
+them be busy at once. A product is one of 16 x 16 x 16 (8192 FLOPs) whatever the instruction: a 32x32x8 counts two, as
+it also takes twice as long.
+
+A loop is read in its steady state: what an iteration leaves outstanding, the next one waits for. Each wait is matched
+with the accesses that it waits for by the hardware's counters (`_Counters`), so a wait that finds nothing outstanding
+is no wait.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+from rocattn_profiling.kernels.read.instructions import Access, Pipe, waits_for_waves
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rocattn_profiling.kernels.read.assembly import Instruction
+
+PRODUCT_FLOPS = 2 * 16**3
+OVERLAP_GAP = 12
+"""Vector instructions that may stand between two products and still run beside them.
+
+A 32x32x8 product of CDNA 3 keeps its unit for 32 cycles, the issue of 8 vector instructions; one wave of the two on a
+SIMD may run ahead by about as much. More in a row, and the matrix unit waits for this wave.
+"""
+
+_ITERATIONS = 4  # until what one leaves outstanding is what the one before did: loads may be three tiles ahead
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The order of one iteration of a hot loop's usual path, of one wave.
+
+    Attributes:
+        products: Matrix products, as so many of 16 x 16 x 16.
+        vector_per_product: Vector instructions for each; None without products.
+        own_overlap_pct: Share of the vector instructions that stand between products of the same wave, at most
+            `OVERLAP_GAP` in a row; None without products or without vector instructions.
+        run: Products between one wait (for memory, LDS or other waves) and the next, on average over the stretches
+            that have any; None without products.
+        read_distance: Products between an LDS read and the wait for it: the median over those waits, of the last read
+            that each waits for; None without products or such waits.
+        read_waits, bare_read_waits: Waits for LDS reads, and those of them without a product in between.
+        loads_in_flight: The most loads of global memory that are under way when the code waits for one of them; None
+            without loads.
+        bytes_in_flight: What a lane gets from those; direct-to-LDS loads included.
+    """
+
+    products: float
+    vector_per_product: float | None
+    own_overlap_pct: float | None
+    run: float | None
+    read_distance: float | None
+    read_waits: int
+    bare_read_waits: int
+    loads_in_flight: int | None
+    bytes_in_flight: int | None
+
+
+def schedule_of(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> Schedule:
+    """Return the order of an iteration.
+
+    Args:
+        body: Its instructions.
+        arch: The GPU ("gfx942"): which counters count what.
+        is_loop: Whether the first instruction follows the last one.
+    """
+    products = sum(map(_products, body))
+    vector = sum(instruction.unit is Pipe.VECTOR for instruction in body)
+    waits = _waits(body, arch, is_loop=is_loop)
+    distances = [wait.distance for wait in waits if wait.distance is not None]
+    loads = [wait.loads for wait in waits if wait.loads]
+    widths = [
+        instruction.operations[0].width for instruction in body if _is_global_load(instruction)
+    ]  # where nothing waits for them in the loop, all are under way
+    in_flight = max(loads, key=lambda each: (sum(each), len(each)), default=tuple(widths))
+    return Schedule(
+        products=products,
+        vector_per_product=vector / products if products else None,
+        own_overlap_pct=100 * _overlapped(body, is_loop=is_loop) / vector if products and vector else None,
+        run=_mean_run(body, {wait.at for wait in waits}, is_loop=is_loop) if products else None,
+        read_distance=median(distances) if products and distances else None,
+        read_waits=len(distances),
+        bare_read_waits=sum(distance == 0 for distance in distances),
+        loads_in_flight=len(in_flight) if widths else None,
+        bytes_in_flight=sum(in_flight) if widths else None,
+    )
+
+
+def _products(instruction: Instruction) -> float:
+    operation = instruction.operations[0]
+    return operation.flops / PRODUCT_FLOPS if operation.unit is Pipe.MATRIX else 0
+
+
+def _is_global_load(instruction: Instruction) -> bool:
+    operation = instruction.operations[0]
+    return operation.unit is Pipe.GLOBAL and operation.access is Access.LOAD
+
+
+def _overlapped(body: Sequence[Instruction], *, is_loop: bool) -> int:
+    """Count the vector instructions in short gaps between products; a gap in which the wave meets others is none."""
+    matrix = [i for i, instruction in enumerate(body) if instruction.unit is Pipe.MATRIX]
+    gaps = [body[start:end] for start, end in pairwise(matrix)]
+    if is_loop and matrix:
+        gaps.append([*body[matrix[-1] :], *body[: matrix[0]]])
+    counts = [
+        sum(instruction.unit is Pipe.VECTOR for instruction in gap)
+        for gap in gaps
+        if not any(waits_for_waves(instruction.mnemonic) for instruction in gap)
+    ]
+    return sum(count for count in counts if count <= OVERLAP_GAP)
+
+
+def _mean_run(body: Sequence[Instruction], waits: set[int], *, is_loop: bool) -> float:
+    """Return the products between waits, on average; of a loop the last stretch goes on in the next iteration."""
+    stretches = [0.0]
+    for i, instruction in enumerate(body):
+        if i in waits or waits_for_waves(instruction.mnemonic):
+            stretches.append(0)
+        stretches[-1] += _products(instruction)
+    if is_loop and len(stretches) > 1:
+        stretches[0] += stretches.pop()
+    runs = [run for run in stretches if run]
+    return sum(runs) / len(runs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A wait that finds something outstanding.
+
+    Attributes:
+        at: Which instruction it is.
+        distance: Products since the last LDS read that it waits for; None if it waits for none.
+        loads: What a lane gets from each load of global memory that is outstanding; empty if it waits for none.
+    """
+
+    at: int
+    distance: float | None
+    loads: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """An access to memory.
+
+    Attributes:
+        products: Those before it in the iteration.
+        reads_lds: Whether it reads LDS.
+        load: What a lane gets from global memory; None if it is no load of that.
+        counters: Those that count it.
+    """
+
+    products: float
+    reads_lds: bool
+    load: int | None
+    counters: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A wait in the code: where, products before it in the iteration, and what it leaves outstanding, by counter."""
+
+    at: int
+    products: float
+    left: dict[str, int]
+
+
+def _waits(body: Sequence[Instruction], arch: str, *, is_loop: bool) -> list[_Wait]:
+    """Match the waits of an iteration with what they wait for; of a loop, those of one that follows others."""
+    events, total = _events(body, _Counters(arch))
+    queues: dict[str, deque[tuple[float, _Access]]] = {}
+    waits: list[_Wait] = []
+    for iteration in range(_ITERATIONS if is_loop else 1):
+        waits, start = [], iteration * total
+        for event in events:
+            if isinstance(event, _Access):
+                for name in event.counters:
+                    queues.setdefault(name, deque()).append((start + event.products, event))
+                continue
+            before = [each.load for queue in queues.values() for _, each in queue if each.load is not None]
+            done = []
+            for name, left in event.left.items():
+                queue = queues.get(name, deque())
+                done += [queue.popleft() for _ in range(len(queue) - left)]
+            if done:
+                reads = [products for products, each in done if each.reads_lds]
+                loads = tuple(before) if any(each.load is not None for _, each in done) else ()
+                waits.append(_Wait(event.at, start + event.products - max(reads) if reads else None, loads))
+    return waits
+
+
+def _events(body: Sequence[Instruction], counters: _Counters) -> tuple[list[_Access | _Asked], float]:
+    """Return what counts and what waits, in order, and all products of the iteration."""
+    events: list[_Access | _Asked] = []
+    products = 0.0
+    for at, instruction in enumerate(body):
+        if instruction.mnemonic.startswith("s_wait"):
+            if left := counters.left_by(instruction):
+                events.append(_Asked(at, products, left))
+        elif names := counters.of(instruction):
+            operation = instruction.operations[0]
+            reads_lds = operation.unit is Pipe.LDS and operation.access is Access.LOAD
+            load = operation.width if _is_global_load(instruction) else None
+            events.append(_Access(products, reads_lds, load, names))
+        products += _products(instruction)
+    return events, products
+
+
+class _Counters:
+    """Which counters of a wave's outstanding accesses there are.
+
+    gfx9 has one for LDS and scalar loads (lgkmcnt) and one for all vector memory (vmcnt); gfx10 gives stores their own
+    (vscnt); gfx12 has one each (dscnt, kmcnt, loadcnt, storecnt). Accesses are taken to end in the order of issue:
+    where they do not (scalar loads) compilers wait for all.
+    """
+
+    def __init__(self, arch: str) -> None:
+        self._immediate = _IMMEDIATES[2 if arch.startswith("gfx11") else 1 if arch.startswith("gfx10") else 0]
+        self._same = {} if arch.startswith("gfx12") else {"k": "ds"}
+        if arch.startswith("gfx9"):
+            self._same["store"] = "load"
+
+    def of(self, instruction: Instruction) -> frozenset[str]:
+        """Return the counters that count an instruction; none for what is no access."""
+        operation, mnemonic = instruction.operations[0], instruction.mnemonic
+        if operation.unit is Pipe.LDS:
+            return frozenset({"ds"})
+        if operation.unit in {Pipe.GLOBAL, Pipe.SCRATCH}:
+            name = "load" if operation.access is Access.LOAD else "store"
+            return frozenset({self._same.get(name, name), *(("ds",) if mnemonic.startswith("flat_") else ())})
+        return frozenset({self._same.get("k", "k")}) if _SCALAR_LOAD.match(mnemonic) else frozenset()
+
+    def left_by(self, wait: Instruction) -> dict[str, int]:
+        """Return how many accesses a wait leaves outstanding, by counter."""
+        left: dict[str, int] = {}
+        for name, number in self._asked(wait).items():
+            counter = self._same.get(name, name)
+            left[counter] = min(number, left.get(counter, number))
+        return left
+
+    def _asked(self, instruction: Instruction) -> dict[str, int]:
+        mnemonic, operands = instruction.mnemonic, instruction.operands
+        if mnemonic == "s_wait_idle":
+            return dict.fromkeys(("load", "store", "ds", "k"), 0)
+        if mnemonic == "s_waitcnt":
+            named = {_COUNTERS[name]: int(left) for name, left in _NAMED.findall(operands) if name in _COUNTERS}
+            return named or self._unpacked(operands)
+        if match := _ONE.match(mnemonic):
+            number = _last_number(operands)
+            if number is None:
+                return {}
+            first, second = (_COUNTERS.get(name) for name in match.groups())
+            if match[2]:  # two in one: the second has the low six bits, the first those above eight
+                return {name: left for name, left in ((first, number >> 8), (second, number & 63)) if name}
+            return {first: number} if first else {}
+        return {}
+
+    def _unpacked(self, operands: str) -> dict[str, int]:
+        number = _last_number(operands)
+        if number is None:
+            return {}
+        return {
+            name: sum((number >> low & (1 << bits) - 1) << shift for low, bits, shift in parts)
+            for name, parts in self._immediate.items()
+        }
+
+
+def _last_number(operands: str) -> int | None:
+    try:
+        return int(operands.rpartition(",")[2].strip(), 0)
+    except ValueError:
+        return None
+
+
+_SCALAR_LOAD = re.compile(r"s_(?:buffer_)?load|s_scratch_load|s_mem(?:real)?time")
+_NAMED = re.compile(r"(\w+)\((\d+)\)")
+_COUNTERS = {
+    "vmcnt": "load", "lgkmcnt": "ds", "vscnt": "store", "loadcnt": "load", "dscnt": "ds", "kmcnt": "k",
+    "storecnt": "store",
+}  # fmt: skip
+_ONE = re.compile(r"s_wait(?:cnt)?_([a-z]+cnt)(?:_([a-z]+cnt))?$")
+# Of s_waitcnt's operand as a number, the bits of each counter: the lowest, how many, and where they belong (LLVM's
+# AMDGPUBaseInfo.cpp), by generation: gfx9, gfx10, gfx11.
+_IMMEDIATES = (
+    {"load": ((0, 4, 0), (14, 2, 4)), "ds": ((8, 4, 0),)},
+    {"load": ((0, 4, 0), (14, 2, 4)), "ds": ((8, 6, 0),)},
+    {"load": ((10, 6, 0),), "ds": ((4, 6, 0),)},
+)

@@ -1,0 +1,67 @@
+"""The order of the hot loop's instructions is compared, pinned and gated as registers are."""
+
+import pytest
+
+from rocattn_profiling.gate.exact.audit import cost_ratio
+from rocattn_profiling.kernels.compare import check_pins, compare
+from rocattn_profiling.kernels.pins import pins_of, read_pins, write_pins
+
+from ..made_facts import audit, facts, loop, order
+
+
+def kernel(lds=0.4, barriers=2, **changes):
+    """Return a kernel whose hot loop has this order."""
+    return facts(cost=loop(schedule=order(**changes), lds_reads_per_matrix=lds, barriers=barriers))
+
+
+@pytest.mark.parametrize(
+    ("changes", "metric"),
+    [
+        ({"own_overlap_pct": 34.0}, "own overlap"),
+        ({"run": 7.0}, "run"),
+        ({"read_distance": 3.0}, "read to wait"),
+        ({"bare_read_waits": 1}, "bare waits"),
+        ({"barriers": 3}, "barriers"),
+        ({"lds": 0.8}, "LDS reads"),
+        ({"loads_in_flight": 4, "bytes_in_flight": 64}, "loads in flight"),
+    ],
+)
+def test_each_number_is_worse_one_way_and_better_the_other(changes, metric):
+    """One finding each, with a cost that grew."""
+    before, after = kernel(), kernel(**changes)
+    (one,) = compare(audit(before), audit(after)).findings
+    (other,) = compare(audit(after), audit(before)).findings
+    assert (one.severity, one.metric) == ("worse", metric)
+    assert (other.severity, other.metric) == ("better", metric)
+    ratio = cost_ratio(one, before, after)
+    assert ratio is None or ratio > 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"own_overlap_pct": 35.5}, {"run": 7.5}, {"read_distance": 3.5},
+        {"loads_in_flight": 4, "bytes_in_flight": 128}, {"lds": 0.405},
+    ],
+)  # fmt: skip
+def test_what_compilers_move_for_nothing_is_no_finding(changes):
+    """Single instructions, and loads that are fewer but wider."""
+    assert compare(audit(kernel()), audit(kernel(**changes))).findings == []
+
+
+def test_intensity_is_compared_where_products_are():
+    """The same products for twice the bytes: half the reuse."""
+    before = facts(cost=loop(schedule=order()))
+    after = facts(cost=loop(schedule=order(), loads=((16, 16),)))
+    assert "FLOP/B" in {one.metric for one in compare(audit(before), audit(after)).findings}
+
+
+def test_the_order_is_pinned(tmp_path):
+    """It is read back as written; a pin of before there was one asks for a new one."""
+    made = audit(kernel())
+    (path,) = write_pins(tmp_path, pins_of(made))
+    assert [read_pins(path)] == pins_of(made)
+    assert max(map(len, path.read_text().splitlines())) <= 140
+    assert [one.metric for one in check_pins([read_pins(path)], audit(kernel(run=2.0))).findings] == ["run"]
+    old = pins_of(audit(facts()))
+    assert [one.severity for one in check_pins(old, made).findings] == ["new"]

@@ -4,22 +4,23 @@
 //   over the query rows of all heads that share the KV head (backward.h has the whole derivation)
 //
 // Grid      (key tiles, Hkv, B); the first key tiles, which a causal mask makes the longest, come first.
-// Block     WAVES waves; TEAM_WAVES of them share 16 keys, each with a part of the features.
+// Block     WAVES waves; TEAM_WAVES of them share 16 ROW_BLOCKS keys, each with a part of the features.
 // LDS       Q, dO, Q^T and dO^T of STREAM_ROWS queries, at once or in two phases, LSE and delta, and what the waves of
 //           a team exchange: 9.8 to 57.2 KiB.
 // Masks     tiles without a visible pair are skipped, by the block or (in one phase) by a wave; options and edges cost
 //           something only in the tiles that they touch. P = dS = 0 for a hidden pair whatever q, k, v, dO hold there.
 // Registers no VGPR spills and no scratch (tests/kernels holds it); some scalars go to lanes of VGPRs. K, V and the
 //           sums of a wave's features W = D / TEAM_WAVES stay in registers; the sums are 2 W floats for each of its
-//           keys: W VGPRs on wave32, W / 2 on wave64.
+//           keys: W VGPRs on wave32, W / 2 on wave64, for each 16 keys.
 // Memory    16-byte loads; the next tile is on its way to registers (16 bits) while one is used. K and V are read once,
 //           Q and dO once a key tile and group (twice from cache); dK and dV are written once.
 // Numerics  products in DTYPE on the matrix units (float32: fused multiply-adds), sums in float32, P and dS rounded to
 //           DTYPE for the second product of each; exp2, with scale * log2 e folded in where scores have no options.
 //
 // Compile-time defines (rocattn/gpu/backward.py chooses): DTYPE (f16, bf16, f32), HEAD_DIM (D and Dv, padded), WAVES,
-// TEAM_WAVES (waves that share 16 keys), STREAM_ROWS (queries in LDS at a time), TWO_PHASES (they lie there first as
-// they are, then transposed), PLAIN_SCORES (1: no mask, softcap or ALiBi, and D = Dv = HEAD_DIM), MIN_WAVES if wanted.
+// TEAM_WAVES (waves that share keys), ROW_BLOCKS (16 keys each that they share), STREAM_ROWS (queries in LDS at a
+// time), TWO_PHASES (they lie there first as they are, then transposed), PLAIN_SCORES (1: no mask, softcap or ALiBi,
+// and D = Dv = HEAD_DIM), MIN_WAVES if wanted.
 //
 // Kernel arguments (300 bytes, no hidden ones):
 //    0  const DTYPE* q   8  k   16  v   24  dout         by strides
@@ -37,7 +38,7 @@
 using namespace rocattn;
 
 using T = DTYPE;
-using Shape = BackwardShape<T, HEAD_DIM, WAVES, TEAM_WAVES, STREAM_ROWS, TWO_PHASES, true, PLAIN_SCORES>;
+using Shape = BackwardShape<T, HEAD_DIM, WAVES, TEAM_WAVES, ROW_BLOCKS, STREAM_ROWS, TWO_PHASES, true, PLAIN_SCORES>;
 
 ROCATTN_KERNEL(attention_backward_dkdv, Shape::THREADS,
                (const T* q, const T* k, const T* v, const T* dout, const float* lse, const float* delta, T* dk, T* dv,

@@ -52,8 +52,10 @@ class Shape(NamedTuple):
 
     Attributes:
         waves: Waves of a block.
-        team: Waves that share 16 of the block's own rows (keys in dkdv, queries in dq), each with a part of the
+        team: Waves that share some of the block's own rows (keys in dkdv, queries in dq), each with a part of the
             features.
+        row_blocks: How many times 16 of these rows a team has; each fragment of streamed rows that a wave reads from
+            LDS is used as often.
         stream_rows: Rows of the other side in LDS at a time.
         phased: Whether streamed rows lie in LDS first as they are, then transposed in the same room, or both at once.
         min_waves: Waves a SIMD that the registers must leave room for; 0 lets the compiler choose.
@@ -61,6 +63,7 @@ class Shape(NamedTuple):
 
     waves: int
     team: int
+    row_blocks: int
     stream_rows: int
     phased: bool
     min_waves: int = 0
@@ -68,7 +71,7 @@ class Shape(NamedTuple):
     @property
     def rows(self) -> int:
         """Rows of its own that a block has."""
-        return 16 * self.waves // self.team
+        return 16 * self.row_blocks * self.waves // self.team
 
 
 def can_use_backward(
@@ -116,16 +119,18 @@ def block_shape(kernel: str, arch: str, dtype: str, head_dim: int) -> Shape:
     """
     if _vector_units(arch, dtype):
         # 32 features a wave: a lane has its row of both matrices in full depth, which are 64 registers.
-        return Shape(4 if head_dim == 32 else 8, head_dim // 32, 16, phased=head_dim > 32)
+        return Shape(4 if head_dim == 32 else 8, head_dim // 32, 1, 16, phased=head_dim > 32)
     if wave_size(arch) == 64:
         # A lane has a quarter of a row. 8 waves share a tile, but the sums of dkdv at 256 need the registers of two.
         # Above 128, LDS holds 32 streamed rows, the fewest that the chained product takes, in one form at a time.
         waves = 4 if head_dim <= 64 or (kernel == "dkdv" and head_dim > 192) else 8
-        return Shape(waves, 1, 32, phased=head_dim > 128)
+        # 32 rows a wave halve the reads of LDS. Of dkdv they take 3 D / 2 registers, of dq D.
+        row_blocks = 2 if head_dim <= (64 if kernel == "dkdv" else 128) else 1
+        return Shape(waves, 1, row_blocks, 32, phased=head_dim > 128)
     if head_dim <= 64:
-        return Shape(4, 1, 32, phased=False)
+        return Shape(4, 1, 1, 32, phased=False)
     # 64 features a wave at most; 16 rows keep LDS small enough for 3 blocks a work-group processor: 6 waves a SIMD.
-    return Shape(8, 2 if head_dim <= 128 else 4, 16, phased=True, min_waves=6)
+    return Shape(8, 2 if head_dim <= 128 else 4, 1, 16, phased=True, min_waves=6)
 
 
 def backward_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[KernelLaunch, ...]:
@@ -230,6 +235,7 @@ def _variant(kernel: str, arch: str, dtype: str, head_dim: int, *, plain: bool) 
     shape, name = block_shape(kernel, arch, dtype, head_dim), f"attention_backward_{kernel}"
     defines: dict[str, str | int] = {
         "DTYPE": dtype, "HEAD_DIM": head_dim, "WAVES": shape.waves, "TEAM_WAVES": shape.team,
+        "ROW_BLOCKS": shape.row_blocks,
         "STREAM_ROWS": shape.stream_rows, "TWO_PHASES": int(shape.phased), "PLAIN_SCORES": int(plain),
     }  # fmt: skip
     # With options, bfloat16 at 256 would spill 3 registers for it.

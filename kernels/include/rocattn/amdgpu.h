@@ -114,6 +114,23 @@ ROCATTN_INLINE float exchange_halves(float value, Where = Where::here()) {
     return __builtin_bit_cast(float, exchange_halves(__builtin_bit_cast(u32, value)));
 }
 
+// The value of one lane, a constant, of this lane's 16: no instruction, but a modifier of the operand (DPP row_share on
+// RDNA, row_newbcast on CDNA), where the instruction that uses it can have one.
+ROCATTN_INLINE float shared_by_16(float value, u32 lane, Where = Where::here()) {
+    const int own = __builtin_bit_cast(int, value);
+    int found = own;
+    switch (lane) {  // the builtin takes literals alone
+#define ROCATTN_SHARED(n) \
+    case n: found = __builtin_amdgcn_update_dpp(own, own, 0x150 + n, 0xf, 0xf, true); break;
+        ROCATTN_SHARED(0) ROCATTN_SHARED(1) ROCATTN_SHARED(2) ROCATTN_SHARED(3)
+        ROCATTN_SHARED(4) ROCATTN_SHARED(5) ROCATTN_SHARED(6) ROCATTN_SHARED(7)
+        ROCATTN_SHARED(8) ROCATTN_SHARED(9) ROCATTN_SHARED(10) ROCATTN_SHARED(11)
+        ROCATTN_SHARED(12) ROCATTN_SHARED(13) ROCATTN_SHARED(14) ROCATTN_SHARED(15)
+#undef ROCATTN_SHARED
+    }
+    return __builtin_bit_cast(float, found);
+}
+
 ROCATTN_INLINE bool any_lane(bool condition, Where = Where::here()) {
 #if ROCATTN_WAVE == 32
     return __builtin_amdgcn_ballot_w32(condition) != 0;

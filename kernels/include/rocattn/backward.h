@@ -9,10 +9,11 @@
 //   df^T += F^T dS                   A = F^T from LDS, B = dS by Matrix::chain: no exchange through LDS
 //   ds^T += S^T P                    the same; for keys only (dV^T += dO^T P)
 //
-// 16 resident rows belong to a team of TEAM waves, each of which has WIDTH = D / TEAM features: of f and s, which stay
-// in its registers, and of the gradients. So however large D is, a wave needs registers for WIDTH features alone, and
-// no product is computed twice: a wave's scores and dP are sums over its own features, which the team adds up through
-// LDS, every wave in the same order.
+// BLOCKS times 16 resident rows belong to a team of TEAM waves, each of which has WIDTH = D / TEAM features: of f and s,
+// which stay in its registers, and of the gradients. So however large D is, a wave needs registers for WIDTH features
+// alone, and no product is computed twice: a wave's scores and dP are sums over its own features, which the team adds up
+// through LDS, every wave in the same order. Each fragment of streamed rows serves all BLOCKS, and is read from LDS while
+// the products of the one before are computed.
 //
 // If PHASED, the streamed rows lie in LDS first as they are, for the first products, then transposed in the same
 // room, for the second. It halves the room and doubles the barriers, of which the team's exchange needs one anyway.
@@ -39,7 +40,11 @@ class Backward {
     using B = typename M::B;
     using C = typename M::C;
     using Scores = BackwardScores<S::PLAIN>;
-    static constexpr u32 FRAGS = FRAGMENTS<M>;
+    static constexpr u32 FRAGS = FRAGMENTS<M>, BLOCKS = S::BLOCKS;
+    using Resident = B[BLOCKS][S::DEPTHS][FRAGS];        // rows
+    using Products = C[S::CHAIN_FRAGMENTS][BLOCKS];      // of a group of streamed rows, 16 by 16, and resident ones
+    using Factors = B[BLOCKS][S::CHAIN_PRODUCTS];        // the same as operands of the second products
+    using Gradient = C[BLOCKS][S::FEATURE_FRAGMENTS];
     static constexpr bool ON_VECTOR_UNITS = M::DEPTH == 4;
     // CDNA 2's matrix unit takes subnormal f16 for 0. There P and dS are 2^LIFT times what they are, so that only what
     // is below 2^-26 is lost; a lane lowers its row's dS again by `lowered`, should one be too large for f16.
@@ -49,28 +54,36 @@ class Backward {
     static constexpr float LIFT = 0.0f;
 #endif
     static constexpr bool LIFTS = LIFT != 0.0f;
+    // Whether P and dS of 16 streamed rows become operands, which take half of the registers, before the products of
+    // the next 16 are there. LIFT's factor is one for all rows of a group.
+    static constexpr bool BY_TILE = S::CHAIN_FRAGMENTS == 2 && S::TEAM == 1 && !LIFTS;
     static constexpr float LOWERING = LIFTS ? 1.0f / 4096 : 1.0f;  // 2^-LIFT
 
     const BackwardBlock<S>& block;
     const u32 wave;         // in the block
     const u32 wave_row;     // the first row of its team
     const u32 wave_column;  // the first of its features
-    B first[S::DEPTHS][FRAGS], second[S::DEPTHS][FRAGS];
-    C first_gradient[S::FEATURE_FRAGMENTS], second_gradient[S::KEYS ? S::FEATURE_FRAGMENTS : 1];
-    float base = 0.0f, delta = 0.0f;  // of this lane's query, where queries are resident
-    float lowered = 1.0f;             // a power of 2
+    Resident first, second;
+    Gradient first_gradient, second_gradient;  // the second for keys only
+    float base[BLOCKS] = {}, delta[BLOCKS] = {};  // of this lane's queries, where queries are resident
+    float lowered[BLOCKS];                        // powers of 2
 
 public:
     ROCATTN_INLINE Backward(const BackwardBlock<S>& block)
         : block(block),
           wave(uniform(wave_id())),
-          wave_row(block.first_resident + wave / S::TEAM * 16),
+          wave_row(block.first_resident + wave / S::TEAM * S::TEAM_ROWS),
           wave_column(wave % S::TEAM * S::WIDTH) {
 #pragma unroll
-        for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) first_gradient[f] = second_gradient[S::KEYS ? f : 0] = C{};
+        for (u32 r = 0; r < BLOCKS; ++r) {
+            lowered[r] = 1.0f;
+#pragma unroll
+            for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
+                first_gradient[r][f] = C{};
+                if constexpr (S::KEYS) second_gradient[r][f] = C{};
+            }
+        }
     }
-
-    ROCATTN_INLINE u32 lane_row() const { return wave_row + M::column(); }  // this lane's row
 
     ROCATTN_INLINE void load_resident(const Rows<T>& first_rows, const Rows<T>& second_rows) {
         load_resident(first_rows, block.head_dim, first);
@@ -79,9 +92,12 @@ public:
 
     // LSE and delta of this lane's query (queries resident).
     ROCATTN_INLINE void load_statistics(const Scores& scores, const float* lse, const float* deltas) {
-        if (lane_row() >= block.resident_rows) return;
-        base = scores.exponent_base(load(lse + lane_row()), LIFT);
-        delta = load(deltas + lane_row());
+#pragma unroll
+        for (u32 r = 0; r < BLOCKS; ++r) {
+            if (lane_row(r) >= block.resident_rows) continue;
+            base[r] = scores.exponent_base(load(lse + lane_row(r)), LIFT);
+            delta[r] = load(deltas + lane_row(r));
+        }
     }
 
     // Streams rows [start, stop), of which `rows` exist; start is a multiple of STREAMED_ROWS. lse, deltas: of streamed
@@ -90,9 +106,14 @@ public:
                             const float* lse, const float* deltas, u32 start, u32 stop, u32 rows) {
         if (start >= stop) return;
         typename S::RowForm f(first_rows, thread_id(), block.head_dim), s(second_rows, thread_id(), block.head_dim_v);
-        typename S::TransposedForm ft(first_rows, thread_id(), block.head_dim);
-        typename S::TransposedForm st(second_rows, thread_id(), block.head_dim_v);
-        float next_base = 0.0f, next_delta = 0.0f;
+        // For keys each half of the waves transposes one of the two.
+        const bool of_second = S::KEYS && wave >= S::BLOCK_WAVES / 2;
+        const Rows<T> transposed_rows{of_second ? second_rows.base : first_rows.base,
+                                      of_second ? second_rows.stride : first_rows.stride};
+        typename S::TransposedForm t(transposed_rows, thread_id() % S::TRANSPOSERS,
+                                     of_second ? block.head_dim_v : block.head_dim);
+        float statistic = 0.0f;  // on its way to LDS
+        const bool moves_statistic = S::KEYS && thread_id() < S::STATISTICS;
         const auto fetch = [&](auto& tile, const Rows<T>& matrix, u32 row) {
             if (rows - row >= S::STREAMED_ROWS)
                 tile.template fetch<true>(matrix.from(row), S::STREAMED_ROWS);
@@ -100,19 +121,19 @@ public:
                 tile.template fetch<false>(matrix.from(row), rows - row);
         };
         const auto fetch_statistics = [&](u32 row) {
-            const u32 mine = row + statistics_row();
-            if (thread_id() >= S::STREAMED_ROWS) return;
-            next_base = mine < rows ? scores.exponent_base(load(lse + mine), LIFT) : INF;
-            next_delta = mine < rows ? load(deltas + mine) : 0.0f;
+            if (!moves_statistic) return;
+            const u32 mine = statistics_row();
+            statistic = moves_base() ? INF : 0.0f;
+            if (row + mine >= rows) return;
+            if (moves_base())
+                statistic = load(lane_address(lse + row, mine * 4));
+            else
+                statistic = load(lane_address(deltas + row, mine * 4));
         };
         const auto fetch_rows = [&](u32 row) {
             fetch(f, first_rows, row);
             fetch(s, second_rows, row);
             if constexpr (S::KEYS) fetch_statistics(row);
-        };
-        const auto fetch_transposed = [&](u32 row) {
-            fetch(ft, first_rows, row);
-            if constexpr (S::KEYS) fetch(st, second_rows, row);
         };
         const auto fetch_now = [&](auto& tile, const Rows<T>& matrix, u32 row) {
             if constexpr (!S::PREFETCH) {
@@ -128,26 +149,19 @@ public:
             s.put(block.lds + S::ROWS, S::STRIDE);
             if constexpr (S::KEYS) {
                 if constexpr (!S::PREFETCH) fetch_statistics(row);
-                if (thread_id() < S::STREAMED_ROWS) {
-                    lds_store(block.floats + thread_id(), next_base);
-                    lds_store(block.floats + S::STREAMED_ROWS + thread_id(), next_delta);
-                }
+                if (moves_statistic)
+                    lds_store(block.floats + thread_id(),
+                              moves_base() ? scores.exponent_base(statistic, LIFT) : statistic);
             }
         };
         const auto put_transposed = [&](u32 row, bool hides) {
-            Element* room = block.lds + S::FIRST_TRANSPOSED;
-            fetch_now(ft, first_rows, row);
-            if (hides) ft.clear_nonfinite();
-            ft.put(room);
-            if constexpr (S::KEYS) {
-                fetch_now(st, second_rows, row);
-                if (hides) st.clear_nonfinite();
-                st.put(room + S::TRANSPOSED);
-            }
+            fetch_now(t, transposed_rows, row);
+            if (hides) t.clear_nonfinite();
+            t.put(block.lds + S::FIRST_TRANSPOSED + (of_second ? S::TRANSPOSED : 0));
         };
         if constexpr (S::PREFETCH) {
             fetch_rows(start);
-            if constexpr (!S::PHASED) fetch_transposed(start);
+            if constexpr (!S::PHASED) fetch(t, transposed_rows, start);
         }
         for (u32 row = start; row < stop; row += S::STREAMED_ROWS) {
             const bool hides = block_hides(scores, row, rows), last = row + S::STREAMED_ROWS >= stop;
@@ -156,65 +170,79 @@ public:
             if constexpr (!S::PHASED) put_transposed(row, hides);
             block_barrier();
             if (S::KEYS && hides && found_nonfinite()) spoil_rows();
-            const bool general = hides || !scores.plain();
-            C p[S::CHAIN_FRAGMENTS], ds[S::CHAIN_FRAGMENTS];
             if constexpr (S::PHASED) {
-                if constexpr (S::PREFETCH) fetch_transposed(row);
-                multiply(0, p, ds);
+                if constexpr (S::PREFETCH) fetch(t, transposed_rows, row);
+            } else {
+                if (S::PREFETCH && !last) {
+                    fetch_rows(row + S::STREAMED_ROWS);
+                    fetch(t, transposed_rows, row + S::STREAMED_ROWS);
+                }
+                if (!wave_sees(scores, row)) continue;
+            }
+            const bool general = hides || !scores.plain();
+            Products p, ds;
+            Factors of_p, of_ds;
+            if constexpr (S::PHASED) {
+                multiply(scores, row, 0, general, p, ds, of_p, of_ds);
                 if constexpr (S::TEAM > 1) share(p, ds);
                 block_barrier();  // all waves are done with the rows
                 put_transposed(row, hides);
                 if constexpr (S::TEAM > 1) add_shared(p, ds);
-                differentiate(scores, row, 0, general, p, ds);
+                finish(scores, row, 0, general, p, ds, of_p, of_ds);
                 if (S::PREFETCH && !last) fetch_rows(row + S::STREAMED_ROWS);
                 block_barrier();
-                accumulate(0, p, ds);
+                accumulate(0, of_p, of_ds);
             } else {
-                if (S::PREFETCH && !last) {
-                    fetch_rows(row + S::STREAMED_ROWS);
-                    fetch_transposed(row + S::STREAMED_ROWS);
-                }
-                if (!wave_sees(scores, row)) continue;
 #pragma unroll 1
                 for (u32 c = 0; c < S::CHAINS; ++c) {
-                    multiply(c, p, ds);
-                    differentiate(scores, row, c, general, p, ds);
-                    accumulate(c, p, ds);
+                    multiply(scores, row, c, general, p, ds, of_p, of_ds);
+                    finish(scores, row, c, general, p, ds, of_p, of_ds);
+                    accumulate(c, of_p, of_ds);
                 }
             }
         }
     }
 
-    // Writes a gradient's row of this lane, times `factor`; rows beyond the end are not written. Collective.
+    // Writes a gradient's rows of this lane, times `factor`; rows beyond the end are not written. Collective.
     ROCATTN_INLINE void write_first(T* rows, i64 stride, float factor) const {
-        write(first_gradient, rows, stride, block.head_dim, LIFTS ? factor * LOWERING / lowered : factor);
+#pragma unroll
+        for (u32 r = 0; r < BLOCKS; ++r)
+            write(r, first_gradient, rows, stride, block.head_dim, LIFTS ? factor * LOWERING / lowered[r] : factor);
     }
     ROCATTN_INLINE void write_second(T* rows, i64 stride) const {
-        write(second_gradient, rows, stride, block.head_dim_v, LOWERING);
+#pragma unroll
+        for (u32 r = 0; r < BLOCKS; ++r) write(r, second_gradient, rows, stride, block.head_dim_v, LOWERING);
     }
 
 private:
-    ROCATTN_INLINE void load_resident(const Rows<T>& rows, u32 columns, B (&fragments)[S::DEPTHS][FRAGS]) {
+    ROCATTN_INLINE u32 lane_row(u32 r) const { return wave_row + 16 * r + M::column(); }  // this lane's of block r
+
+    ROCATTN_INLINE void load_resident(const Rows<T>& rows, u32 columns, Resident& fragments) {
         Element* mine = block.lds + wave * 16 * S::PIECE_STRIDE;
 #pragma unroll
-        for (u32 piece = 0; piece < S::WIDTH; piece += S::PIECE) {
-            const u32 column = wave_column + piece;
-            const auto row_at = [&](u32 row) {
-                return wave_row + row < block.resident_rows ? rows.from(wave_row + row).base + column : nullptr;
-            };
-            stage_rows<T, Element, S::PIECE, S::STEP>(mine, row_at, columns > column ? columns - column : 0);
-            wave_barrier();
+        for (u32 r = 0; r < BLOCKS; ++r)
 #pragma unroll
-            for (u32 d = 0; d < S::PIECE; d += GROUP_DEPTH<M>)
-                read_b<M>(mine + d, S::PIECE_STRIDE, fragments[(piece + d) / GROUP_DEPTH<M>]);
-            wave_barrier();
-        }
+            for (u32 piece = 0; piece < S::WIDTH; piece += S::PIECE) {
+                const u32 first_row = wave_row + 16 * r, column = wave_column + piece;
+                const auto row_at = [&](u32 row) {
+                    return first_row + row < block.resident_rows ? rows.from(first_row + row).base + column : nullptr;
+                };
+                stage_rows<T, Element, S::PIECE, S::STEP>(mine, row_at, columns > column ? columns - column : 0);
+                wave_barrier();
+#pragma unroll
+                for (u32 d = 0; d < S::PIECE; d += GROUP_DEPTH<M>)
+                    read_b<M>(mine + d, S::PIECE_STRIDE, fragments[r][(piece + d) / GROUP_DEPTH<M>]);
+                wave_barrier();
+            }
     }
 
-    // The streamed row whose statistics this thread moves: they stand in the order of a transposed tile, in which those
-    // of a lane are neighbours.
+    // Statistics stand in LDS in the order of a transposed tile, in which those of a lane's rows are neighbours: RUN
+    // bases and then as many deltas. Each lane takes one of them, and has the others from its neighbours. Thread t
+    // moves the one at t: whether it is a base, and of which streamed row.
+    static ROCATTN_INLINE bool moves_base() { return thread_id() % (2 * S::RUN) < S::RUN; }
     static ROCATTN_INLINE u32 statistics_row() {
-        return thread_id() / CHAIN_ROWS<M> * CHAIN_ROWS<M> + chain_group_row<M>(thread_id() % CHAIN_ROWS<M>);
+        const u32 position = thread_id() / (2 * S::RUN) * S::RUN + thread_id() % S::RUN;
+        return position / CHAIN_ROWS<M> * CHAIN_ROWS<M> + chain_group_row<M>(position % CHAIN_ROWS<M>);
     }
 
     // Whether some pair of the tile at `row` and the block is hidden: then zeros must not meet NaN in it. Rows beyond
@@ -227,199 +255,282 @@ private:
                        : scores.band_hides_some(mine, mine_stop, row, stop);
     }
     ROCATTN_INLINE bool wave_sees(const Scores& scores, u32 row) const {
-        return S::KEYS ? !scores.band_hides_all(row, row + S::STREAMED_ROWS, wave_row, wave_row + 16)
-                       : !scores.band_hides_all(wave_row, wave_row + 16, row, row + S::STREAMED_ROWS);
+        const u32 stop = row + S::STREAMED_ROWS, mine_stop = wave_row + S::TEAM_ROWS;
+        return S::KEYS ? !scores.band_hides_all(row, stop, wave_row, mine_stop)
+                       : !scores.band_hides_all(wave_row, mine_stop, row, stop);
     }
 
-    // Scores and dP of group c of CHAIN_ROWS streamed rows in LDS, over this wave's features.
-    ROCATTN_INLINE void multiply(u32 c, C (&p)[S::CHAIN_FRAGMENTS], C (&ds)[S::CHAIN_FRAGMENTS]) const {
-        const Element* tile = block.lds + c * CHAIN_ROWS<M> * S::STRIDE + wave_column;
-        multiply_rows(tile, first, p);
-        multiply_rows(tile + S::ROWS, second, ds);
-    }
-
-    // products = streamed rows at `tile` times the resident rows.
-    ROCATTN_INLINE void multiply_rows(const Element* tile, const B (&resident)[S::DEPTHS][FRAGS],
-                                      C (&products)[S::CHAIN_FRAGMENTS]) const {
+    // Runs steps of products with fragments of A from LDS: read(step, a), then, AHEAD steps later, use(step, a), which
+    // multiplies each of them with something of every block.
+    template <u32 STEPS, typename Read, typename Use>
+    static ROCATTN_INLINE void pipeline(const Read& read, const Use& use) {
+        constexpr u32 AHEAD = least(S::AHEAD, STEPS - 1), BUFFERS = AHEAD + 1;
+        typename M::A a[BUFFERS][FRAGS];
 #pragma unroll
-        for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) products[t] = C{};
+        for (u32 step = 0; step < STEPS + AHEAD; ++step) {
+            if (step < STEPS) read(step, a[step % BUFFERS]);
+            if (step >= AHEAD) use(step - AHEAD, a[(step - AHEAD) % BUFFERS]);
+        }
+        if constexpr (AHEAD > 0) {
+            constexpr u32 READS = sizeof(typename M::A) * FRAGS / VECTOR_BYTES;  // instructions of a step
+            schedule<Kind::LDS_READ, AHEAD * READS>();
 #pragma unroll
-        for (u32 d = 0; d < S::DEPTHS; ++d) {
-            B mine[FRAGS];
-#pragma unroll
-            for (u32 n = 0; n < FRAGS; ++n) {
-                mine[n] = resident[d][n];
-                // Else copies for packed instructions are kept as well, or it is kept in an accumulation register.
-                if (ON_VECTOR_UNITS || S::MANY_SUMS) settle(mine[n]);
-            }
-#pragma unroll
-            for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) {
-                typename M::A a[FRAGS];
-                read_a<M>(tile + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
-#pragma unroll
-                for (u32 n = 0; n < FRAGS; ++n) products[t] = M::multiply(a[n], mine[n], products[t]);
-            }
-            if ((ON_VECTOR_UNITS && d % 2 == 1) || (S::MANY_SUMS && d % 4 == 3)) {
-#pragma unroll
-                for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) settle(products[t]);
-                keep_order();  // fragments of A that are loaded ahead take registers
+            for (u32 step = 0; step < STEPS; ++step) {
+                if (step + AHEAD < STEPS) schedule<Kind::LDS_READ, READS>();
+                schedule<Kind::MATRIX, FRAGS * BLOCKS>();
             }
         }
     }
 
-    // Where a wave's accumulators of the first (second) product are for its team: each lane's lie together, by fours.
-    ROCATTN_INLINE float* shared_part(u32 of_wave, u32 product) const {
-        return block.floats + S::STATISTICS + (of_wave * 2 + product) * S::PART + lane_id() * 4;
-    }
-    ROCATTN_INLINE void share(const C (&p)[S::CHAIN_FRAGMENTS], const C (&ds)[S::CHAIN_FRAGMENTS]) const {
+    // Scores and dP of group c of CHAIN_ROWS streamed rows in LDS, over this wave's features; if BY_TILE, all but the
+    // last tile of them as operands already.
+    ROCATTN_INLINE void multiply(const Scores& scores, u32 row, u32 c, bool general, Products& p, Products& ds,
+                                 Factors& of_p, Factors& of_ds) const {
 #pragma unroll
-        for (u32 i = 0; i < S::RUN; i += 4) {
-            Vector<float, 4> scores, products;
-#pragma unroll
-            for (u32 e = 0; e < 4; ++e) {
-                scores[e] = p[(i + e) / M::C_ROWS][(i + e) % M::C_ROWS];
-                products[e] = ds[(i + e) / M::C_ROWS][(i + e) % M::C_ROWS];
+        for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) {
+            multiply_tile(block.lds + (c * CHAIN_ROWS<M> + t * 16) * S::STRIDE + wave_column, p[t], ds[t]);
+            if (BY_TILE && t + 1 < S::CHAIN_FRAGMENTS) {
+                differentiate(scores, row, c, t, general, p[t], ds[t]);
+                chain(t, p[t], ds[t], of_p, of_ds);
             }
-            lds_store<float, 4>(shared_part(wave, 0) + i * WAVE, scores);
-            lds_store<float, 4>(shared_part(wave, 1) + i * WAVE, products);
         }
+    }
+
+    // The rest of the operands.
+    ROCATTN_INLINE void finish(const Scores& scores, u32 row, u32 c, bool general, Products& p, Products& ds,
+                               Factors& of_p, Factors& of_ds) {
+        constexpr u32 FIRST = BY_TILE ? S::CHAIN_FRAGMENTS - 1 : 0;
+#pragma unroll
+        for (u32 t = FIRST; t < S::CHAIN_FRAGMENTS; ++t) differentiate(scores, row, c, t, general, p[t], ds[t]);
+        if constexpr (LIFTS) lower(ds);
+#pragma unroll
+        for (u32 t = FIRST; t < S::CHAIN_FRAGMENTS; ++t) chain(t, p[t], ds[t], of_p, of_ds);
+    }
+
+    static ROCATTN_INLINE void chain(u32 t, const C (&p)[BLOCKS], const C (&ds)[BLOCKS], Factors& of_p,
+                                     Factors& of_ds) {
+#pragma unroll
+        for (u32 r = 0; r < BLOCKS; ++r) {
+            chain_tile<M>(ds[r], t, of_ds[r]);
+            if constexpr (S::KEYS) chain_tile<M>(p[r], t, of_p[r]);
+            if constexpr (BY_TILE) {
+#pragma unroll
+                for (u32 i = 0; i < S::CHAIN_PRODUCTS; ++i) {
+                    if (FRAGS == 2 && i != t) continue;
+                    settle(of_ds[r][i]);
+                    if constexpr (S::KEYS) settle(of_p[r][i]);
+                }
+            }
+        }
+    }
+
+    // Of 16 streamed rows, which are at `tile`.
+    ROCATTN_INLINE void multiply_tile(const Element* tile, C (&p)[BLOCKS], C (&ds)[BLOCKS]) const {
+#pragma unroll
+        for (u32 r = 0; r < BLOCKS; ++r) p[r] = ds[r] = C{};
+        pipeline<2 * S::DEPTHS>(
+            [&](u32 step, typename M::A (&a)[FRAGS]) {
+                read_a<M>(tile + step % 2 * S::ROWS + step / 2 * GROUP_DEPTH<M>, S::STRIDE, a);
+            },
+            [&](u32 step, const typename M::A (&a)[FRAGS]) {
+                const Resident& resident = step % 2 == 0 ? first : second;
+                C(&products)[BLOCKS] = step % 2 == 0 ? p : ds;
+#pragma unroll
+                for (u32 n = 0; n < FRAGS; ++n)
+#pragma unroll
+                    for (u32 r = 0; r < BLOCKS; ++r) {
+                        B mine = resident[r][step / 2][n];
+                        // Else copies for packed instructions are kept as well.
+                        if constexpr (ON_VECTOR_UNITS) settle(mine);
+                        products[r] = M::multiply(a[n], mine, products[r]);
+                    }
+                if (ON_VECTOR_UNITS && step % 4 == 3) {
+#pragma unroll
+                    for (u32 r = 0; r < BLOCKS; ++r) {
+                        settle(p[r]);
+                        settle(ds[r]);
+                    }
+                    keep_order();  // fragments of A that are loaded ahead take registers
+                }
+            });
+    }
+
+    // Where a wave's accumulators of a block in the first (second) product are for its team: each lane's lie together,
+    // by fours.
+    ROCATTN_INLINE float* shared_part(u32 of_wave, u32 product, u32 r) const {
+        return block.floats + S::STATISTICS + ((of_wave * 2 + product) * BLOCKS + r) * S::PART + lane_id() * 4;
+    }
+    ROCATTN_INLINE void share(const Products& p, const Products& ds) const {
+#pragma unroll
+        for (u32 r = 0; r < BLOCKS; ++r)
+#pragma unroll
+            for (u32 i = 0; i < S::RUN; i += 4) {
+                Vector<float, 4> scores, products;
+#pragma unroll
+                for (u32 e = 0; e < 4; ++e) {
+                    scores[e] = p[(i + e) / M::C_ROWS][r][(i + e) % M::C_ROWS];
+                    products[e] = ds[(i + e) / M::C_ROWS][r][(i + e) % M::C_ROWS];
+                }
+                lds_store<float, 4>(shared_part(wave, 0, r) + i * WAVE, scores);
+                lds_store<float, 4>(shared_part(wave, 1, r) + i * WAVE, products);
+            }
     }
     // The sums over the team, in the order of its waves: the same bits in all of them.
-    ROCATTN_INLINE void add_shared(C (&p)[S::CHAIN_FRAGMENTS], C (&ds)[S::CHAIN_FRAGMENTS]) const {
+    ROCATTN_INLINE void add_shared(Products& p, Products& ds) const {
         const u32 team = wave / S::TEAM * S::TEAM;
 #pragma unroll
-        for (u32 i = 0; i < S::RUN; i += 4) {
-            Vector<float, 4> scores = {}, products = {};
+        for (u32 r = 0; r < BLOCKS; ++r)
 #pragma unroll
-            for (u32 w = 0; w < S::TEAM; ++w) {
-                scores += lds_load<float, 4>(shared_part(team + w, 0) + i * WAVE);
-                products += lds_load<float, 4>(shared_part(team + w, 1) + i * WAVE);
-            }
+            for (u32 i = 0; i < S::RUN; i += 4) {
+                Vector<float, 4> scores = {}, products = {};
 #pragma unroll
-            for (u32 e = 0; e < 4; ++e) {
-                p[(i + e) / M::C_ROWS][(i + e) % M::C_ROWS] = scores[e];
-                ds[(i + e) / M::C_ROWS][(i + e) % M::C_ROWS] = products[e];
+                for (u32 w = 0; w < S::TEAM; ++w) {
+                    scores += lds_load<float, 4>(shared_part(team + w, 0, r) + i * WAVE);
+                    products += lds_load<float, 4>(shared_part(team + w, 1, r) + i * WAVE);
+                }
+#pragma unroll
+                for (u32 e = 0; e < 4; ++e) {
+                    p[(i + e) / M::C_ROWS][r][(i + e) % M::C_ROWS] = scores[e];
+                    ds[(i + e) / M::C_ROWS][r][(i + e) % M::C_ROWS] = products[e];
+                }
             }
-        }
     }
 
     // Adds group c of the transposed tiles times dS, and P, to the gradients.
-    ROCATTN_INLINE void accumulate(u32 c, const C (&p)[S::CHAIN_FRAGMENTS], const C (&ds)[S::CHAIN_FRAGMENTS]) {
+    ROCATTN_INLINE void accumulate(u32 c, const Factors& of_p, const Factors& of_ds) {
         const Element* transposed = block.lds + S::FIRST_TRANSPOSED + c * CHAIN_ROWS<M> +
                                     transposed_offset<Element>(wave_column, S::STREAMED_ROWS);
         if constexpr (S::MANY_SUMS) {
 #pragma unroll
-            for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
-                settle_sum(first_gradient[f]);
-                settle_sum(second_gradient[f]);
-            }
+            for (u32 r = 0; r < BLOCKS; ++r)
+#pragma unroll
+                for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
+                    settle_sum(first_gradient[r][f]);
+                    settle_sum(second_gradient[r][f]);
+                }
         }
-        multiply_transposed(transposed, ds, first_gradient);
-        if constexpr (S::KEYS) multiply_transposed(transposed + S::TRANSPOSED, p, second_gradient);
+        constexpr u32 STEPS = S::FEATURE_FRAGMENTS * S::GROUPS;  // of one product
+        pipeline<(S::KEYS ? 2 : 1) * STEPS>(
+            [&](u32 step, typename M::A (&a)[FRAGS]) {
+                const u32 f = step % STEPS / S::GROUPS, g = step % S::GROUPS;
+                const Element* tile = transposed + step / STEPS * S::TRANSPOSED + g * GROUP_DEPTH<M>;
+                read_a_transposed<M>(tile + transposed_offset<Element>(16 * f, S::STREAMED_ROWS), S::STREAMED_ROWS, a);
+            },
+            [&](u32 step, const typename M::A (&a)[FRAGS]) {
+                const u32 f = step % STEPS / S::GROUPS, g = step % S::GROUPS;
+#pragma unroll
+                for (u32 n = 0; n < FRAGS; ++n)
+#pragma unroll
+                    for (u32 r = 0; r < BLOCKS; ++r) {
+                        if (step < STEPS)
+                            first_gradient[r][f] = M::multiply(a[n], of_ds[r][g * FRAGS + n], first_gradient[r][f]);
+                        else
+                            second_gradient[r][f] = M::multiply(a[n], of_p[r][g * FRAGS + n], second_gradient[r][f]);
+                    }
+            });
     }
 
-    ROCATTN_INLINE void multiply_transposed(const Element* tile, const C (&factors)[S::CHAIN_FRAGMENTS],
-                                            C (&gradient)[S::FEATURE_FRAGMENTS]) const {
-        B b[S::CHAIN_PRODUCTS];
-        chain_group<M>(factors, b);
+    // q.k and dP of 16 streamed rows, tile t of group c of those at `row`, to P and dS.
+    ROCATTN_INLINE void differentiate(const Scores& scores, u32 row, u32 c, u32 t, bool general,
+                                      C (&p)[BLOCKS], C (&ds)[BLOCKS]) const {
+        float statistics = 0.0f;
+        if constexpr (S::KEYS)
+            statistics = lds_load(block.floats + 2 * (c * CHAIN_ROWS<M> + M::part() * S::RUN) +
+                                  M::column() % (2 * S::RUN));
 #pragma unroll
-        for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
-#pragma unroll
-            for (u32 g = 0; g < S::GROUPS; ++g) {
-                typename M::A a[FRAGS];
-                const Element* features = tile + transposed_offset<Element>(16 * f, S::STREAMED_ROWS);
-                read_a_transposed<M>(features + g * GROUP_DEPTH<M>, S::STREAMED_ROWS, a);
-#pragma unroll
-                for (u32 n = 0; n < FRAGS; ++n) gradient[f] = M::multiply(a[n], b[g * FRAGS + n], gradient[f]);
-            }
+        for (u32 r = 0; r < BLOCKS; ++r) {
+            p[r] = arranged<M>(p[r]);
+            ds[r] = arranged<M>(ds[r]);
+        }
+        if (!S::PLAIN && general) {
+            differentiate_general(scores, row + c * CHAIN_ROWS<M>, t, statistics, p, ds);
+        } else {
+            differentiate_plain(scores.score_scale(), t, statistics, p, ds);
+            if (S::PLAIN && general) hide(scores, row + c * CHAIN_ROWS<M> + t * 16, p, ds);
         }
     }
 
-    ROCATTN_INLINE void load_statistics(u32 c, float (&bases)[S::RUN], float (&deltas)[S::RUN]) const {
-#pragma unroll
-        for (u32 i = 0; i < S::RUN; i += 4) {
-            Vector<float, 4> four = base, four_deltas = delta;
-            if constexpr (S::KEYS) {
-                const u32 place = M::PAIRED ? M::c_row(i) : M::part() * S::RUN + i;
-                const float* mine = block.floats + c * CHAIN_ROWS<M> + place;
-                four = lds_load<float, 4>(mine);
-                four_deltas = lds_load<float, 4>(mine + S::STREAMED_ROWS);
-            }
-#pragma unroll
-            for (u32 e = 0; e < 4; ++e) {
-                bases[i + e] = four[e];
-                deltas[i + e] = four_deltas[e];
-            }
-        }
+    // The exponent's base, and delta, of the query of a score: in register e of tile t in block r. `statistics`: of
+    // streamed queries, each of which one of the lanes that have the same ones holds.
+    ROCATTN_INLINE float base_of(float statistics, u32 r, u32 t, u32 e) const {
+        return S::KEYS ? M::of_column(statistics, t * M::C_ROWS + e) : base[r];
     }
-
-    // q.k and dP of group c of the tile at `row` to P and dS.
-    ROCATTN_INLINE void differentiate(const Scores& scores, u32 row, u32 c, bool general, C (&p)[S::CHAIN_FRAGMENTS],
-                                      C (&ds)[S::CHAIN_FRAGMENTS]) {
-        float bases[S::RUN], deltas[S::RUN];
-        load_statistics(c, bases, deltas);
-#pragma unroll
-        for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) {
-            p[t] = arranged<M>(p[t]);
-            ds[t] = arranged<M>(ds[t]);
-        }
-        if (general)
-            differentiate_general(scores, row + c * CHAIN_ROWS<M>, p, ds, bases, deltas);
-        else
-            differentiate_plain(scores.score_scale(), p, ds, bases, deltas);
-        if constexpr (LIFTS) lower(ds);
-    }
-
-    // Keeps dS of every row below 2^15: where one is larger, its row's sum so far and from now on is lowered. Rare.
-    ROCATTN_INLINE void lower(C (&ds)[S::CHAIN_FRAGMENTS]) {
-        constexpr float LIMIT = 32768.0f;
-        float top = 0.0f;
-#pragma unroll
-        for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t)
-#pragma unroll
-            for (u32 r = 0; r < M::C_ROWS; ++r) top = __builtin_fmaxf(top, __builtin_fabsf(ds[t][r]));
-        if (any_lane(top * lowered >= LIMIT)) {
-            // 2^14 over the power of 2 at or below the largest (of infinity: that above all numbers), at most 1.
-            constexpr u32 BIAS = 127, LEAST = BIAS + 14;
-            const u32 found = __builtin_bit_cast(u32, column_max<M>(top)) >> 23, exponent = most(found, LEAST);
-            const float wanted = __builtin_bit_cast(float, (LEAST + BIAS - exponent) << 23);
-            const float factor = wanted < lowered ? wanted / lowered : 1.0f;
-            lowered *= factor;
-#pragma unroll
-            for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) first_gradient[f] *= factor;
-        }
-#pragma unroll
-        for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) ds[t] *= lowered;
+    ROCATTN_INLINE float delta_of(float statistics, u32 r, u32 t, u32 e) const {
+        return S::KEYS ? M::of_column(statistics, S::RUN + t * M::C_ROWS + e) : delta[r];
     }
 
     // Where nothing is hidden and the score is just scaled.
-    ROCATTN_INLINE void differentiate_plain(float scale_log2, C (&p)[S::CHAIN_FRAGMENTS], C (&ds)[S::CHAIN_FRAGMENTS],
-                                            const float (&bases)[S::RUN], const float (&deltas)[S::RUN]) const {
+    ROCATTN_INLINE void differentiate_plain(float scale_log2, u32 t, float statistics, C (&p)[BLOCKS],
+                                            C (&ds)[BLOCKS]) const {
 #pragma unroll
-        for (u32 i = 0; i < S::RUN; ++i) {
-            const u32 t = i / M::C_ROWS, r = i % M::C_ROWS;
-            p[t][r] = exp2_fast(__builtin_fmaf(p[t][r], scale_log2, -bases[i]));
-            ds[t][r] = p[t][r] * (ds[t][r] - deltas[i]);
+        for (u32 e = 0; e < M::C_ROWS; ++e)
+#pragma unroll
+            for (u32 r = 0; r < BLOCKS; ++r) {
+                p[r][e] = exp2_fast(__builtin_fmaf(p[r][e], scale_log2, -base_of(statistics, r, t, e)));
+                ds[r][e] = p[r][e] * (ds[r][e] - delta_of(statistics, r, t, e));
+            }
+    }
+
+    // P = dS = 0 for pairs that the band or an end hides, of the 16 streamed rows at `row`.
+    ROCATTN_INLINE void hide(const Scores& scores, u32 row, C (&p)[BLOCKS], C (&ds)[BLOCKS]) const {
+        u32 first_row = M::c_row(0);
+        settle(first_row);  // else a sum with every constant is kept in a register throughout
+#pragma unroll
+        for (u32 e = 0; e < M::C_ROWS; ++e)
+#pragma unroll
+            for (u32 r = 0; r < BLOCKS; ++r) {
+                const u32 streamed = row + first_row + M::row_step(e);
+                const float added = S::KEYS ? scores.added(streamed, lane_row(r)) : scores.added(lane_row(r), streamed);
+                p[r][e] = added == -INF ? 0.0f : p[r][e];
+                ds[r][e] = added == -INF ? 0.0f : ds[r][e];
+            }
+    }
+
+    // Both for every option. A hidden pair has P = dS = 0, whatever its score.
+    ROCATTN_INLINE void differentiate_general(const Scores& scores, u32 row, u32 t, float statistics, C (&p)[BLOCKS],
+                                              C (&ds)[BLOCKS]) const {
+#pragma unroll
+        for (u32 e = 0; e < M::C_ROWS; ++e) {
+            const u32 streamed = row + t * 16 + M::c_row(e);
+#pragma unroll
+            for (u32 r = 0; r < BLOCKS; ++r) {
+                const float base = base_of(statistics, r, t, e), delta = delta_of(statistics, r, t, e);
+                const float added = S::KEYS ? scores.added(streamed, lane_row(r)) : scores.added(lane_row(r), streamed);
+                float score = p[r][e] * scores.score_scale(), slope = 1.0f;
+                if (scores.softcap != 0.0f) {
+                    const float curve = tanh_accurate(p[r][e] * (scores.scale / scores.softcap));
+                    score = scores.softcap * curve;
+                    slope = 1.0f - curve * curve;
+                }
+                const float probability = exp2_fast(scores.exponent(score + added - base, LIFT));
+                p[r][e] = added == -INF ? 0.0f : probability;
+                ds[r][e] = added == -INF ? 0.0f : probability * (ds[r][e] - delta) * slope;
+            }
         }
     }
 
-    // The same for every option. A hidden pair has P = dS = 0, whatever its score.
-    ROCATTN_INLINE void differentiate_general(const Scores& scores, u32 row, C (&p)[S::CHAIN_FRAGMENTS],
-                                              C (&ds)[S::CHAIN_FRAGMENTS], const float (&bases)[S::RUN],
-                                              const float (&deltas)[S::RUN]) const {
+    // Keeps dS of every row below 2^15: where one is larger, its row's sum so far and from now on is lowered. Rare.
+    ROCATTN_INLINE void lower(Products& ds) {
+        constexpr float LIMIT = 32768.0f;
 #pragma unroll
-        for (u32 i = 0; i < S::RUN; ++i) {
-            const u32 t = i / M::C_ROWS, r = i % M::C_ROWS, streamed = row + t * 16 + M::c_row(r);
-            const float added = S::KEYS ? scores.added(streamed, lane_row()) : scores.added(lane_row(), streamed);
-            float score = p[t][r] * scores.score_scale(), slope = 1.0f;
-            if (!S::PLAIN && scores.softcap != 0.0f) {
-                const float curve = tanh_accurate(p[t][r] * (scores.scale / scores.softcap));
-                score = scores.softcap * curve;
-                slope = 1.0f - curve * curve;
+        for (u32 r = 0; r < BLOCKS; ++r) {
+            float top = 0.0f;
+#pragma unroll
+            for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t)
+#pragma unroll
+                for (u32 e = 0; e < M::C_ROWS; ++e) top = __builtin_fmaxf(top, __builtin_fabsf(ds[t][r][e]));
+            if (any_lane(top * lowered[r] >= LIMIT)) {
+                // 2^14 over the power of 2 at or below the largest (of infinity: that above all numbers), at most 1.
+                constexpr u32 BIAS = 127, LEAST = BIAS + 14;
+                const u32 found = __builtin_bit_cast(u32, column_max<M>(top)) >> 23, exponent = most(found, LEAST);
+                const float wanted = __builtin_bit_cast(float, (LEAST + BIAS - exponent) << 23);
+                const float factor = wanted < lowered[r] ? wanted / lowered[r] : 1.0f;
+                lowered[r] *= factor;
+#pragma unroll
+                for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) first_gradient[r][f] *= factor;
             }
-            const float probability = exp2_fast(scores.exponent(score + added - bases[i], LIFT));
-            p[t][r] = added == -INF ? 0.0f : probability;
-            ds[t][r] = added == -INF ? 0.0f : probability * (ds[t][r] - deltas[i]) * slope;
+#pragma unroll
+            for (u32 t = 0; t < S::CHAIN_FRAGMENTS; ++t) ds[t][r] *= lowered[r];
         }
     }
 
@@ -438,7 +549,7 @@ private:
 
     // Gives streamed queries whose dO has such a value a NaN for an LSE, so that all they see becomes NaN. Rare.
     ROCATTN_INLINE void spoil_rows() const {
-        if (thread_id() < S::STREAMED_ROWS) {
+        if (thread_id() < S::STATISTICS && moves_base()) {
             const Element* row = block.lds + S::ROWS + statistics_row() * S::STRIDE;
             bool finite = true;
 #pragma unroll 1
@@ -448,14 +559,13 @@ private:
         block_barrier();
     }
 
-    ROCATTN_INLINE void write(const C (&gradient)[S::FEATURE_FRAGMENTS], T* rows, i64 stride, u32 columns,
-                              float factor) const {
-        T* row = rows + lane_row() * stride;
+    ROCATTN_INLINE void write(u32 r, const Gradient& gradient, T* rows, i64 stride, u32 columns, float factor) const {
+        T* row = rows + lane_row(r) * stride;
 #pragma unroll
         for (u32 f = 0; f < S::FEATURE_FRAGMENTS; ++f) {
-            const C features = contiguous_rows<M>(gradient[f]) * factor;
+            const C features = contiguous_rows<M>(gradient[r][f]) * factor;
             const u32 column = wave_column + 16 * f + M::part() * M::C_ROWS;
-            if (lane_row() >= block.resident_rows) continue;
+            if (lane_row(r) >= block.resident_rows) continue;
             if constexpr (S::PLAIN)
                 store<T, M::C_ROWS>(row + column, rounded<T, M::C_ROWS>(features));
             else

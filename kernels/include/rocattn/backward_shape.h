@@ -5,25 +5,29 @@
 
 namespace rocattn {
 
-// What is known at compile time. D: head dimension of all four matrices, padded. KEYS: whether keys are resident.
+// What is known at compile time. D: head dimension of all four matrices, padded. BLOCKS: times 16 resident rows that a
+// team has. KEYS: whether keys are resident.
 // IS_PLAIN: scores are just scaled and the head dimensions are D exactly; what is hidden, the band and the ends hide.
-template <typename T_, u32 D_, u32 WAVES_, u32 TEAM_, u32 STREAMED_ROWS_, bool PHASED_, bool KEYS_, bool IS_PLAIN>
+template <typename T_, u32 D_, u32 WAVES_, u32 TEAM_, u32 BLOCKS_, u32 STREAMED_ROWS_, bool PHASED_, bool KEYS_,
+          bool IS_PLAIN>
 struct BackwardShape {
     using T = T_;
     using M = Matrix<T>;
     using Element = typename M::Element;
-    static constexpr u32 D = D_, BLOCK_WAVES = WAVES_, TEAM = TEAM_, STREAMED_ROWS = STREAMED_ROWS_;
+    static constexpr u32 D = D_, BLOCK_WAVES = WAVES_, TEAM = TEAM_, BLOCKS = BLOCKS_, STREAMED_ROWS = STREAMED_ROWS_;
     static constexpr bool PHASED = PHASED_, KEYS = KEYS_, PLAIN = IS_PLAIN;
     static constexpr u32 STEP = PLAIN ? 0 : ANY_COLUMNS;
-    static constexpr u32 THREADS = BLOCK_WAVES * WAVE, RESIDENT = 16 * BLOCK_WAVES / TEAM;
+    static constexpr u32 THREADS = BLOCK_WAVES * WAVE, TEAM_ROWS = 16 * BLOCKS;
+    static constexpr u32 RESIDENT = TEAM_ROWS * BLOCK_WAVES / TEAM;
     static constexpr u32 WIDTH = D / TEAM;  // features of a wave
     static constexpr u32 DEPTHS = WIDTH / GROUP_DEPTH<M>, FEATURE_FRAGMENTS = WIDTH / 16;
     static constexpr u32 CHAINS = STREAMED_ROWS / CHAIN_ROWS<M>, CHAIN_FRAGMENTS = CHAIN_ROWS<M> / 16;
     static constexpr u32 CHAIN_PRODUCTS = CHAIN_ROWS<M> / M::DEPTH, GROUPS = CHAIN_PRODUCTS / FRAGMENTS<M>;
     static constexpr bool PREFETCH = sizeof(Element) == 2;  // float tiles would take too many registers on their way
     // Whether sums take half of a lane's 512 registers: that half which only matrix instructions use.
-    static constexpr bool MANY_SUMS = KEYS && WAVE == 64 && BLOCK_WAVES == 4 && 2 * WIDTH * 16 / WAVE >= 128;
+    static constexpr bool MANY_SUMS = KEYS && WAVE == 64 && BLOCK_WAVES == 4 && 2 * WIDTH * TEAM_ROWS / WAVE >= 128;
     static constexpr u32 RUN = CHAIN_ROWS<M> / (WAVE / 16);  // streamed rows of a group in one lane
+    static constexpr u32 AHEAD = sizeof(Element) == 2 ? 1 : 0;  // steps that fragments are read ahead
     static_assert(D % TEAM == 0 && BLOCK_WAVES % TEAM == 0, "whole teams");
     static_assert(WIDTH % GROUP_DEPTH<M> == 0 && WIDTH % 16 == 0 && STREAMED_ROWS % CHAIN_ROWS<M> == 0, "whole tiles");
     static_assert(!PHASED || CHAINS == 1, "a wave keeps the scores of one group from phase to phase");
@@ -42,10 +46,11 @@ struct BackwardShape {
     // In floats: LSE (in log2 units) and delta of the streamed queries (for keys), and what the waves of a team tell
     // each other: accumulators of their parts of the scores and of dP. At least 1: arrays of nothing do not exist.
     static constexpr u32 STATISTICS = KEYS ? 2 * STREAMED_ROWS : 0, PART = CHAIN_FRAGMENTS * 256;
-    static constexpr u32 LDS_FLOATS = most(1, STATISTICS + (TEAM > 1 ? BLOCK_WAVES * 2 * PART : 0));
+    static constexpr u32 LDS_FLOATS = most(1, STATISTICS + (TEAM > 1 ? BLOCK_WAVES * 2 * BLOCKS * PART : 0));
 
     using RowForm = RowTile<T, Element, STREAMED_ROWS, D, THREADS, STEP>;
-    using TransposedForm = TransposedTile<T, M, STREAMED_ROWS, D, THREADS, STEP>;
+    static constexpr u32 TRANSPOSERS = KEYS ? THREADS / 2 : THREADS;  // threads of a matrix
+    using TransposedForm = TransposedTile<T, M, STREAMED_ROWS, D, TRANSPOSERS, STEP>;
 };
 
 // What a kernel hands over: the resident side, and LDS.

@@ -85,6 +85,27 @@ ROCATTN_INLINE void read_a_transposed(const typename M::Element* tile, u32 rows,
 template <typename M>
 constexpr u32 CHAIN_ROWS = FRAGMENTS<M> == 2 ? 32 : M::CHAIN;
 
+// Tile t of such a group to its part of the B fragments of the chained product.
+template <typename M>
+ROCATTN_INLINE void chain_tile(typename M::C c, u32 t, typename M::B (&b)[CHAIN_ROWS<M> / M::DEPTH],
+                               Where where = Where::here()) {
+    typename M::B one[CHAIN_ROWS<M> / M::DEPTH / FRAGMENTS<M>];
+    if constexpr (M::CHAIN == 32) {  // half of a fragment
+        const typename M::C twice[2] = {c, c};
+        M::chain(twice, one, where);
+        constexpr u32 HALF = M::WIDTH / 2;
+#pragma unroll
+        for (u32 i = t * HALF; i < (t + 1) * HALF; ++i) b[0][i] = one[0][i];
+    } else if constexpr (FRAGMENTS<M> == 2) {
+        const typename M::C of[1] = {c};
+        M::chain(of, one, where);
+        b[t] = one[0];
+    } else {
+        const typename M::C of[1] = {c};
+        M::chain(of, b, where);
+    }
+}
+
 // CHAIN_ROWS / 16 tiles of C to the B fragments of the chained product.
 template <typename M>
 ROCATTN_INLINE void chain_group(const typename M::C (&c)[CHAIN_ROWS<M> / 16],

@@ -68,6 +68,18 @@ ROCATTN_INLINE u32 unknown_zero() {
     return zero;
 }
 
+// Kinds of instructions, as the scheduler's masks.
+enum class Kind : u32 { VECTOR = 0x2, MATRIX = 0x8, GLOBAL_LOAD = 0x20, LDS_READ = 0x100, LDS_WRITE = 0x200 };
+
+// Has the scheduler put COUNT instructions of a kind, from before here, behind those of the calls before: a sequence of
+// calls at the end of a straight piece of code is the order in which it runs.
+template <Kind KIND, u32 COUNT>
+ROCATTN_INLINE void schedule() {
+#ifdef __AMDGCN__
+    __builtin_amdgcn_sched_group_barrier(static_cast<u32>(KIND), COUNT, 0);
+#endif
+}
+
 // base + bytes, the base being the same in all lanes: one load with a scalar base and a 32-bit offset. Unless the
 // offset is opaque, its widening is moved out of loops, and each load takes two vector additions.
 template <typename T>

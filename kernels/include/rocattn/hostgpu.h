@@ -159,6 +159,10 @@ ROCATTN_INLINE float shuffle_xor(float value, u32 mask, Where where = Where::her
 ROCATTN_INLINE u32 exchange_halves(u32 value, Where where = Where::here()) { return shuffle_xor(value, 16, where); }
 ROCATTN_INLINE float exchange_halves(float value, Where where = Where::here()) { return shuffle_xor(value, 16, where); }
 
+ROCATTN_INLINE float shared_by_16(float value, u32 lane, Where where = Where::here()) {
+    return shuffle(value, thread_id() % WAVE / 16 * 16 + lane, where);
+}
+
 ROCATTN_INLINE bool any_lane(bool condition, Where where = Where::here()) {
     return detail::runtime->any_lane(condition, where);
 }

@@ -27,6 +27,7 @@ namespace rocattn {
 //   DEPTH, C_ROWS         depth of one product; registers of C a lane
 //   A, B, C               fragments
 //   column(), part()      this lane's column of C; which of the WAVE / 16 parts of the rows it has
+//   of_column(value, c)   the value in the lane that has column c and the same rows; c is a constant
 //   c_row(r)              the row of C that register r of this lane holds, once `arranged`
 //   row_step(r)           c_row(r) - c_row(0), a constant
 //   PAIRED                whether accumulators hold parts of two columns, and so must be `arranged`
@@ -46,6 +47,9 @@ struct LanePlace {
     static constexpr bool PAIRED = false;
     static ROCATTN_INLINE u32 column() { return lane_id() % 16; }
     static ROCATTN_INLINE u32 part() { return lane_id() / 16; }
+    static ROCATTN_INLINE float of_column(float value, u32 column, Where where = Where::here()) {
+        return shared_by_16(value, column, where);
+    }
 };
 
 // The upper 16 bits of two words as one word: v_perm_b32, which the compiler does not always find by itself.
@@ -236,6 +240,9 @@ struct Matrix {
     static ROCATTN_INLINE bool odd() { return lane_id() % 2 != 0; }
     static ROCATTN_INLINE u32 column() { return lane_id() / 4 + lane_id() % 2 * 8; }
     static ROCATTN_INLINE u32 part() { return lane_id() / 2 % 2; }
+    static ROCATTN_INLINE float of_column(float value, u32 column, Where where = Where::here()) {
+        return shuffle(value, column % 8 * 4 + part() * 2 + column / 8, where);
+    }
     static constexpr __device__ u32 row_step(u32 r) { return r + r / 4 * 4; }
     static ROCATTN_INLINE u32 c_row(u32 r) { return 4 * part() + row_step(r); }
 

@@ -62,6 +62,10 @@ ROCATTN_INLINE float shuffle_xor(float value, u32 mask, Where = Where::here()) {
 }
 ROCATTN_INLINE u32 exchange_halves(u32 value, Where = Where::here()) { return shuffle_xor(value, 16); }
 ROCATTN_INLINE float exchange_halves(float value, Where = Where::here()) { return shuffle_xor(value, 16); }
+ROCATTN_INLINE float shared_by_16(float value, u32 lane, Where = Where::here()) {
+    return shuffle(value, thread_id() % WAVE / 16 * 16 + lane);
+}
+
 ROCATTN_INLINE bool any_lane(bool condition, Where = Where::here()) {
     return __nvvm_vote_any_sync(0xffffffffu, condition);
 }

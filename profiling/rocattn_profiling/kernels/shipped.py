@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # names the problem, and with it what is compared with what.
 _CHOICES = {
     "WAVES", "QUERY_FRAGMENTS", "KEYS_PER_TILE", "SLICES", "Q_IN_LDS", "MIN_WAVES", "STREAM_ROWS", "TEAM_WAVES",
-    "TWO_PHASES",
+    "ROW_BLOCKS", "TWO_PHASES",
     "QUERY_TILES", "KEY_TILE", "RESIDENT_LDS",  # of older revisions
 }  # fmt: skip
 _USUAL = {"COLUMN_STEP": 0, "EXACT_DIMS": 1}  # no column is checked; the second is what older revisions call it

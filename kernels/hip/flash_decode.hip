@@ -1,18 +1,17 @@
 // Flash attention, forward, for few query rows and many keys: one piece of the keys (a split), for
-// flash_decode_combine. All options but sinks, which the combination adds.
+// flash_decode_combine; or all of them, and the output itself. All options.
 //
-// Grid      (splits, Hkv * row tiles, B); the rows of a KV head's group, Sq of each head, are packed into row tiles of
-//           16, so that K and V are read once for the group.
-// Block     One wave. Waves would not share anything: each row tile is 16 rows, and a wave has a key tile in LDS and
-//           the next one on its way into registers (16 KiB at D = 128 on CDNA, 8 KiB on RDNA). Three such blocks a CU
-//           of 64 KiB LDS, eight a WGP, keep 48 KiB and 64 KiB in flight, where latency times bandwidth asks for about
-//           17 and 16. One wave needs no barrier and no merge; the grid has enough blocks instead
-//           (rocattn/gpu/flash.py).
+// Grid      (splits, Hkv * row tiles, B); the rows of a KV head's group, Sq of each head, are packed into tiles of
+//           16 QUERY_FRAGMENTS WAVES, so that K and V are read once for the group.
+// Block     WAVES waves; one where 16 rows are all: no barrier, no merge. A wave has a key tile in LDS and the next one
+//           on its way into registers (16 KiB at D = 128 on CDNA, 8 KiB on RDNA). Three such blocks a CU of 64 KiB LDS,
+//           eight a WGP, keep 48 KiB and 64 KiB in flight, where latency times bandwidth asks for about 17 and 16.
+//           Splits give the grid its blocks (rocattn/gpu/flash.py).
 // LDS       As flash_attention: 18.8 KiB at D = 128 on CDNA; 14.8 KiB on RDNA (16 keys a tile, Q in LDS).
 // Registers At most 256 VGPRs on RDNA; LDS limits the waves before registers do.
 // Layout    As flash_attention, through the same core.
-// Writes    Normalised rows, their references and sums in float32; a split that a row sees nothing of gives zeros and
-//           a reference of -inf.
+// Writes    A split of several: normalised rows, their references and sums in float32; zeros and a reference of -inf
+//           for a row that sees nothing of it. The only split: the output and the LSE.
 // Numerics  Products in float32 from T; P is rounded to T (nearest) for the second product, its sum is not. P is
 //           relative to a reference that lags the maximum by at most 2^8. The output is divided once and rounded once.
 // Hidden    A hidden key has no influence, whatever its K and V hold. A row that sees nothing: output 0, LSE -inf.
@@ -22,39 +21,41 @@
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
 // QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
 //
-// Kernel arguments (212 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
+// Kernel arguments (264 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
-//   24  float* partial_out [splits, B, H, Sq, Dv]   32  float* partial_ends [splits, B, H, Sq, 2]: reference and sum;
-//       both contiguous
-//   40  const void* mask, by its strides broadcast to [B, H, Sq, Sk]
-//   48  const float* alibi_slopes [B, H] contiguous, or null
-//   56  i64 q_stride_b, _h, _s        80  k_stride_b, _h, _s  104  v_stride_b, _h, _s
-//  128  i64 mask_stride_b, _h, _q, _k (0: broadcast)
-//  160  u32 seq_q   164  seq_k   168  num_heads   172  group (H / Hkv)   176  head_dim   180  head_dim_v
-//  184  u32 mask_kind: 0 none, 1 bool bytes, 2 float32, 3 float16, 4 bfloat16
-//  188  u32 keys_per_split (a multiple of KEYS_PER_TILE)   192  u32 batch
-//  196  i32 window_left   200  window_right: the band, causal folded in; -1: open
-//  204  f32 scale (any)   208  softcap (0: off)
+//   24  float* partial_out [splits, B, H, Sq, Dv rounded up to 4]   32  float* partial_ends [splits, B, H, Sq, 2]:
+//       reference and sum; both contiguous, or null: there is one split
+//   40  T* out [B, H, Sq, Dv]         48  float* lse [B, H, Sq] contiguous, natural log; null: not wanted. Both and the
+//       sinks are for the only split
+//   56  const void* mask, by its strides broadcast to [B, H, Sq, Sk]
+//   64  const float* alibi_slopes [B, H] contiguous, or null      72  const float* sinks [H], or null
+//   80  i64 q_stride_b, _h, _s       104  k_stride_b, _h, _s  128  v_stride_b, _h, _s   152  out_stride_b, _h, _s
+//  176  i64 mask_stride_b, _h, _q, _k (0: broadcast)
+//  208  u32 seq_q   212  seq_k   216  num_heads   220  group (H / Hkv)   224  head_dim   228  head_dim_v
+//  232  u32 mask_kind: 0 none, 1 bool bytes, 2 float32, 3 float16, 4 bfloat16
+//  236  u32 first_key, of the first split, and 240 keys_per_split: multiples of KEYS_PER_TILE   244  u32 batch
+//  248  i32 window_left   252  window_right: the band, causal folded in; -1: open
+//  256  f32 scale (any)   260  softcap (0: off)
 #include <rocattn/flash_scores.h>
 
 using namespace rocattn;
 
-using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, 1, QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS,
+using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS,
                          COLUMN_STEP>;
 
-ROCATTN_KERNEL(flash_decode, ROCATTN_WAVE,
-               (const DTYPE* q, const DTYPE* k, const DTYPE* v, float* partial_out, float* partial_ends,
-                const void* mask, const float* alibi_slopes, i64 q_stride_b, i64 q_stride_h, i64 q_stride_s,
-                i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b, i64 v_stride_h, i64 v_stride_s,
+ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
+               (const DTYPE* q, const DTYPE* k, const DTYPE* v, float* partial_out, float* partial_ends, DTYPE* out,
+                float* lse, const void* mask, const float* alibi_slopes, const float* sinks, i64 q_stride_b,
+                i64 q_stride_h, i64 q_stride_s, i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b,
+                i64 v_stride_h, i64 v_stride_s, i64 out_stride_b, i64 out_stride_h, i64 out_stride_s,
                 i64 mask_stride_b, i64 mask_stride_h, i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k,
-                u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, u32 mask_kind, u32 keys_per_split, u32 batch,
-                i32 window_left, i32 window_right,
-                f32 scale, f32 softcap)) {
+                u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, u32 mask_kind, u32 first_key,
+                u32 keys_per_split, u32 batch, i32 window_left, i32 window_right, f32 scale, f32 softcap)) {
     ROCATTN_LDS(Shape::Element, lds, Shape::LDS_ELEMENTS);
-    ROCATTN_LDS(u32, flags, 1);
+    ROCATTN_LDS(u32, flags, WAVES);
     const u32 packed_rows = group * seq_q, row_tiles = ceil_div(packed_rows, Shape::BLOCK_ROWS);
     const u32 kv_head = scalar(block_y() / row_tiles);
-    const u32 first_row = (block_y() - kv_head * row_tiles) * Shape::BLOCK_ROWS;
+    const u32 first_row = uniform((block_y() - kv_head * row_tiles) * Shape::BLOCK_ROWS + wave_id() * Shape::WAVE_ROWS);
     const i64 b = block_z();
     const FlashBlock<Shape> block{{k + b * k_stride_b + kv_head * k_stride_h, k_stride_s},
                                   {v + b * v_stride_b + kv_head * v_stride_h, v_stride_s},
@@ -67,13 +68,13 @@ ROCATTN_KERNEL(flash_decode, ROCATTN_WAVE,
     options.settle(alibi_slopes != nullptr);
     const BandRange band(options, 0, seq_q - 1);
     OptionScores<Shape> scores{options, band, band, {}};
-    u32 out_rows[QUERY_FRAGMENTS];  // of the partial results; ~0: none
+    u32 out_rows[QUERY_FRAGMENTS];  // of [B, H, Sq]; ~0: none
 #pragma unroll
     for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) {
         const u32 packed = first_row + 16 * i + Shape::M::column();
         const u32 at = smaller(packed, packed_rows - 1), row = at % seq_q, head = head_of(at);
         // Rather than all it is computed from. All rows with their features take 4 GiB long before it overflows.
-        out_rows[i] = packed < packed_rows ? ((block_x() * batch + block_z()) * num_heads + head) * seq_q + row : ~0u;
+        out_rows[i] = packed < packed_rows ? (block_z() * num_heads + head) * seq_q + row : ~0u;
         settle(out_rows[i]);
         scores.row[i] = {options.first_key(row), options.last_key(row), options.diagonal(row),
                          alibi_slopes ? load(alibi_slopes + b * num_heads + head) : 0.0f,
@@ -87,19 +88,30 @@ ROCATTN_KERNEL(flash_decode, ROCATTN_WAVE,
         return q + b * q_stride_b + head_of(row) * q_stride_h + row % seq_q * q_stride_s;
     });
     // What the split and the band have in common.
-    const i32 start = static_cast<i32>(block_x() * keys_per_split), end = start + static_cast<i32>(keys_per_split) - 1;
+    const i32 start = static_cast<i32>(first_key + block_x() * keys_per_split);
+    const i32 end = start + static_cast<i32>(keys_per_split) - 1;
     const i32 from = band.any_first > start ? band.any_first : start, to = band.any_last < end ? band.any_last : end;
     const bool any = from <= to;
     forward.run(any ? static_cast<u32>(from) / KEYS_PER_TILE : 0, any ? static_cast<u32>(to) / KEYS_PER_TILE + 1 : 0);
 
 #pragma unroll
     for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) {
-        const float total = forward.total(i);
-        const i64 row = out_rows[i];
-        const bool exists = out_rows[i] != ~0u;
-        float* out_row = exists ? partial_out + row * head_dim_v : nullptr;
-        write_row<Shape, float>(forward, i, out_row, head_dim_v, total == 0.0f ? 0.0f : 1.0f / total);
-        if (exists && Shape::M::part() == 0)
-            store<float, 2>(partial_ends + row * 2, Vector<float, 2>{forward.reference_of(i), total});
+        const float reference = forward.reference_of(i), total = forward.total(i);
+        const bool exists = out_rows[i] != ~0u, first_lane = exists && Shape::M::part() == 0;
+        if (partial_ends) {
+            const i64 row = static_cast<i64>(block_x()) * batch * num_heads * seq_q + out_rows[i];
+            const u32 columns = round_up(head_dim_v, 4);
+            float* out_row = exists ? partial_out + row * columns : nullptr;
+            // Whole vectors of 4: features beyond Dv are copies of others.
+            constexpr u32 STEP = COLUMN_STEP == 0 ? 0 : most(COLUMN_STEP, 4);
+            write_row<Shape, float, STEP>(forward, i, out_row, columns, total == 0.0f ? 0.0f : 1.0f / total);
+            if (first_lane) store<float, 2>(partial_ends + row * 2, Vector<float, 2>{reference, total});
+        } else {
+            const u32 row = exists ? out_rows[i] : 0, head = row / seq_q % num_heads;
+            const RowEnd end = end_row<false>(reference, total, sinks ? load(sinks + head) : -INF);
+            DTYPE* out_row = out + b * out_stride_b + head * out_stride_h + row % seq_q * out_stride_s;
+            write_row<Shape, DTYPE>(forward, i, exists ? out_row : nullptr, head_dim_v, end.factor);
+            if (lse && first_lane) store(lse + row, end.lse);
+        }
     }
 }

@@ -101,7 +101,10 @@ class GpuBackend(Backend):
     def _workspaces(self, config: AttentionConfig) -> dict[str, int]:
         from rocattn.gpu.plan import plan
 
-        return plan(config, self.runtime().arch, use_flash_attention=self.use_flash_attention).workspaces
+        runtime = self.runtime()
+        units = runtime.device.compute_units
+        flash = self.use_flash_attention
+        return plan(config, runtime.arch, use_flash_attention=flash, compute_units=units).workspaces
 
     def forward(self, config: AttentionConfig, operands: Operands, out: Array, lse: Array | None) -> None:
         """Write attention into ``out`` ([B, H, Sq, Dv] view) and, unless None, ``lse`` (float32 [B, H, Sq])."""
@@ -149,8 +152,11 @@ class GpuBackend(Backend):
         key = (config, None if strides is None else tuple(strides.items()), mask_dtype, flash)
         return runtime.prepare(
             key,
-            lambda: plan(config, runtime.arch, strides=strides, mask_dtype=mask_dtype, use_flash_attention=flash),
-        )
+            lambda: plan(
+                config, runtime.arch, strides=strides, mask_dtype=mask_dtype, use_flash_attention=flash,
+                compute_units=runtime.device.compute_units,
+            ),
+        )  # fmt: skip
 
     def runtime(self, index: int = 0) -> Runtime:
         """Return a device, ready for this thread.

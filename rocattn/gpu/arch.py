@@ -55,3 +55,35 @@ def family(arch: str, dtype: str) -> Family:
     if arch.startswith("gfx12"):
         return "gfx12"
     return "cdna" if arch in {"gfx90a", "gfx942", "gfx950"} else "vector"
+
+
+# Of the largest product of each target, as the HIP runtime counts them: CUs on gfx9, work-group processors (two CUs
+# each) on gfx10 and later.
+_COMPUTE_UNITS = {
+    "gfx90a": 104, "gfx940": 304, "gfx941": 304, "gfx942": 304, "gfx950": 256,
+    "gfx1030": 40, "gfx1031": 20, "gfx1032": 16, "gfx1033": 4, "gfx1034": 8, "gfx1035": 6, "gfx1036": 1,
+    "gfx1100": 48, "gfx1101": 30, "gfx1102": 16, "gfx1103": 6,
+    "gfx1150": 8, "gfx1151": 20, "gfx1152": 4, "gfx1153": 1, "gfx1200": 16, "gfx1201": 32,
+}  # fmt: skip
+
+
+def default_compute_units(arch: str) -> int:
+    """Return the compute units that a plan without a device counts on: those of the target's largest product."""
+    return _COMPUTE_UNITS[arch]
+
+
+def blocks_a_unit(arch: str, waves: int, lds_bytes: int) -> int:
+    """Return how many blocks of a kernel with up to 256 VGPRs a compute unit holds at once.
+
+    Args:
+        arch: Target, without features.
+        waves: Of a block.
+        lds_bytes: Of a block.
+    """
+    if arch.startswith("gfx9"):
+        lds, granule = (160 << 10, 1280) if arch == "gfx950" else (64 << 10, 512)
+        waves_a_simd = 2  # 512 VGPRs a lane
+    else:
+        lds, granule = 128 << 10, 1024
+        waves_a_simd = 4  # 1024; 5 where there are 1536
+    return max(1, min(lds // (-(-lds_bytes // granule) * granule), 4 * waves_a_simd // waves))

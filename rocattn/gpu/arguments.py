@@ -112,10 +112,11 @@ def window(config: AttentionConfig) -> list[Arg]:
 
 
 def launch(
-    variant: KernelVariant, blocks: int | tuple[int, int, int], threads: int, args: Iterable[Arg]
+    variant: KernelVariant, blocks: int | tuple[int, int, int], threads: int, args: Iterable[Arg], *, slots: int = 0
 ) -> KernelLaunch:
-    """Return the launch of a variant on a grid of blocks along x, or along x, y and z."""
+    """Return the launch of a variant on a grid of blocks along x, or along x, y and z; slots as in `KernelLaunch`."""
     return KernelLaunch(
         kernel=variant.kernel, source=variant.source, defines=variant.defines, symbol=variant.symbol,
         grid=(blocks, 1, 1) if isinstance(blocks, int) else blocks, block=(threads, 1, 1), args=tuple(args),
+        slots=slots,
     )  # fmt: skip

@@ -1,16 +1,17 @@
 """Launches of the flash kernels: which kernel, which tiles, how many splits, and the arguments in order.
 
 A forward pass is one prefill kernel or, for few query rows and many keys, ``flash_decode`` on splits of the keys
-followed by ``flash_decode_combine``. Nothing here was measured on a GPU yet.
+followed, if there are several, by ``flash_decode_combine``. Nothing here was measured on a GPU yet.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocattn.backend import YES, Support
-from rocattn.gpu.arch import wave_size
+from rocattn.gpu.arch import blocks_a_unit, default_compute_units, wave_size
 from rocattn.gpu.arguments import (
     KERNEL_TYPES,
     MAX_GRID_YZ,
@@ -27,7 +28,15 @@ from rocattn.gpu.arguments import (
     window,
 )
 from rocattn.gpu.launch import WorkspaceArg
-from rocattn.gpu.tiles import FlashTile, column_step, decode_tile, flash_tile, is_narrow, padded_head_dim
+from rocattn.gpu.tiles import (
+    FlashTile,
+    column_step,
+    decode_tile,
+    flash_tile,
+    is_narrow,
+    lds_bytes,
+    padded_head_dim,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,16 +45,22 @@ if TYPE_CHECKING:
     from rocattn.gpu.launch import Arg, Buffer, KernelLaunch
 
 MAX_HEAD_DIM = 256
-DECODE_ROWS = 32
-"""Query rows of a KV head (Sq times the heads that share it) up to which the decode kernel is taken: two of its tiles.
-The prefill kernels would compute 64 rows and more and read K and V once for each of the heads."""
+DECODE_ROWS = 128
+"""Query rows of a KV head (Sq times the heads that share it) up to which the decode kernel is taken: those of its
+largest tile. The prefill kernels would read K and V once for each of the heads."""
+DECODE_QUERIES = 32
+"""Queries of a head up to which it is taken: with more, the tiles of the prefill kernels are half full at least."""
 DECODE_KEYS = 512
-"""Keys from which on it is taken: enough for two splits."""
-MIN_SPLIT_KEYS = 256
-"""Keys of a split at least: each one writes its rows in float32 and has them read again, which is 6 % of the traffic
-of 256 keys at D = 128 in 16 bits."""
-DECODE_BLOCKS = 768
-"""Blocks, one wave each, that a decode grid should have: 8 for each compute unit of a 96-unit GPU, 2 to 3 on 304."""
+"""Keys from which on it is taken."""
+MIN_SPLIT_KEYS = 128
+"""Keys of a split at least. A block takes about as long as one key tile to start and to end."""
+PARTIAL_SHARE = 8
+"""A block reads at least so many times the bytes of K and V that its partial results are, written and read."""
+MAX_SPLITS = 1024
+"""Splits whose weights `flash_decode_combine` has room for."""
+_COMBINE_WAVES = 4
+_ROUNDS = 16  # looked at, from the fewest on
+_BLOCK_COST, _COMBINE_COST = 32, 64  # in keys of a split; estimates, not measured
 BUILT_HEAD_DIMS = (32, 64, 80, 96, 128, 256)
 """Head dimensions that `variants` lists; others are compiled when they are first used."""
 _LOG2_E = math.log2(math.e)
@@ -91,12 +106,14 @@ def select_kernel(config: AttentionConfig) -> str:
 
 def uses_decode(config: AttentionConfig) -> bool:
     """Say whether a forward pass takes the decode kernel."""
-    rows = config.num_heads // config.num_kv_heads * config.seq_q
-    fits = config.num_kv_heads * _row_tiles(config) <= MAX_GRID_YZ
-    return 0 < rows <= DECODE_ROWS and config.seq_k >= DECODE_KEYS and fits
+    rows = _packed_rows(config)
+    fits = config.num_kv_heads * -(-rows // 16) <= MAX_GRID_YZ
+    return 0 < rows <= DECODE_ROWS and config.seq_q <= DECODE_QUERIES and config.seq_k >= DECODE_KEYS and fits
 
 
-def flash_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[KernelLaunch, ...]:
+def flash_launches(
+    config: AttentionConfig, arch: str, buffers: dict[str, Buffer], compute_units: int | None = None
+) -> tuple[KernelLaunch, ...]:
     """Return the launches of a forward pass, in order.
 
     Args:
@@ -104,11 +121,12 @@ def flash_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer
         arch: Target, without features.
         buffers: By name: q, k, v, out as [B, H or Hkv, S, D or Dv] views; lse, mask ([1 or B, 1 or H, 1 or Sq,
             1 or Sk]), alibi_slopes (contiguous [B, H]) and sinks ([H]) where there are any.
+        compute_units: Of the device; None: of the architecture's largest product.
     """
     if not config.batch * config.num_heads * config.seq_q:
         return ()
     if uses_decode(config):
-        return _decode(config, arch, buffers)
+        return _decode(config, arch, buffers, compute_units or default_compute_units(arch))
     kernel = select_kernel(config)
     dims = _padded(config)
     tile = _tile(config, arch)
@@ -117,24 +135,69 @@ def flash_launches(config: AttentionConfig, arch: str, buffers: dict[str, Buffer
     return (launch(_variant(kernel, config, dims, tile), grid, tile.waves * wave_size(arch), args),)
 
 
-def splits_of(config: AttentionConfig, keys_per_tile: int) -> tuple[int, int]:
-    """Return how many splits the keys of a decode have, and the keys of each (the last may have fewer).
+@dataclass(frozen=True, slots=True)
+class KeySplits:
+    """How the keys of a decode are cut.
 
-    As many as fill the GPU (`DECODE_BLOCKS`), each of at least `MIN_SPLIT_KEYS` keys and of whole key tiles.
+    Attributes:
+        count: Of the splits.
+        first_key: Where the first one begins.
+        keys: Of each; the last may have fewer. Both are multiples of a key tile.
+        slots: Blocks that the GPU holds at once.
     """
-    blocks = config.batch * config.num_kv_heads * _row_tiles(config)
-    wanted = max(1, min(-(-DECODE_BLOCKS // blocks), config.seq_k // MIN_SPLIT_KEYS))
-    keys = -(-config.seq_k // wanted)
-    keys = -(-keys // keys_per_tile) * keys_per_tile
-    return -(-config.seq_k // keys), keys
+
+    count: int
+    first_key: int
+    keys: int
+    slots: int
+
+
+def split_keys(config: AttentionConfig, arch: str, compute_units: int) -> KeySplits:
+    """Cut the keys that a decode's band leaves to some row, so that its blocks fill the GPU in whole rounds.
+
+    Of the numbers of splits that fill 1, 2, ... rounds of the slots it takes the one for which the rounds, each as long
+    as a split's keys and what a block costs, end first.
+
+    Args:
+        config: A problem that `uses_decode`.
+        arch: Target, without features.
+        compute_units: Of the device.
+    """
+    tile = _tile(config, arch)
+    slots = compute_units * blocks_a_unit(arch, tile.waves, lds_bytes(tile, arch, *_padded(config), config.dtype))
+    first, last = _seen_keys(config)
+    first -= first % tile.keys_per_tile
+    tiles = max(1, -(-(last + 1 - first) // tile.keys_per_tile))
+    rows = min(tile.rows, _packed_rows(config))
+    partial_bytes = 2 * 4 * rows * (config.head_dim_v + 2)
+    least = max(
+        MIN_SPLIT_KEYS, PARTIAL_SHARE * partial_bytes // ((config.head_dim + config.head_dim_v) * config.itemsize)
+    )
+    most = max(1, min(MAX_SPLITS, tiles * tile.keys_per_tile // least))
+    blocks = config.batch * config.num_kv_heads * _row_tiles(config, tile)
+    rounds = -(-blocks // slots)
+    best, ends = (1, tiles), math.inf
+    for some in range(rounds, rounds + _ROUNDS):
+        per_split = -(-tiles // min(most, some * slots // blocks))
+        count = -(-tiles // per_split)
+        end = -(-blocks * count // slots) * (per_split * tile.keys_per_tile + _BLOCK_COST) + _COMBINE_COST * (count > 1)
+        if end < ends:
+            best, ends = (count, per_split), end
+    return KeySplits(best[0], first, best[1] * tile.keys_per_tile, slots)
+
+
+def _seen_keys(config: AttentionConfig) -> tuple[int, int]:
+    """Return the first and the last key that the band leaves to some row; last < first: none."""
+    left, right = config.band or (-1, -1)
+    diagonal = config.seq_k - config.seq_q  # of row 0
+    first = 0 if left < 0 else max(0, diagonal - left)
+    last = config.seq_k - 1 if right < 0 else min(config.seq_k - 1, config.seq_k - 1 + right)
+    return min(first, config.seq_k - 1), last
 
 
 def variants(arch: str) -> tuple[KernelVariant, ...]:
     """Return the compilations of the build grid: all kernels, the dtypes, and D = Dv in `BUILT_HEAD_DIMS`."""
-    compilations = [
-        KernelVariant("flash_decode_combine", "hip/flash_decode_combine.hip", "flash_decode_combine", {"DTYPE": dtype})
-        for dtype in KERNEL_TYPES.values()
-    ]
+    compilations = [_combine(dtype) for dtype in KERNEL_TYPES.values()]
     for name, dtype in KERNEL_TYPES.items():
         for dim in BUILT_HEAD_DIMS:
             for kernel in ("flash_attention", "flash_attention_causal", "flash_attention_nocausal", "flash_decode"):
@@ -147,36 +210,54 @@ def variants(arch: str) -> tuple[KernelVariant, ...]:
     return tuple(compilations)
 
 
-def _decode(config: AttentionConfig, arch: str, buffers: dict[str, Buffer]) -> tuple[KernelLaunch, ...]:
-    dims = _padded(config)
+def _decode(
+    config: AttentionConfig, arch: str, buffers: dict[str, Buffer], compute_units: int
+) -> tuple[KernelLaunch, ...]:
     tile = _tile(config, arch)
-    splits, keys = splits_of(config, tile.keys_per_tile)
+    splits = split_keys(config, arch, compute_units)
     rows = config.batch * config.num_heads * config.seq_q
-    partial_out = WorkspaceArg("partial_out", splits * rows * config.head_dim_v * 4)
-    partial_ends = WorkspaceArg("partial_ends", splits * rows * 2 * 4)  # reference and sum
+    partials: list[Arg] = [pointer(name, {}) for name in ("partial_out", "partial_ends")]
+    if splits.count > 1:
+        columns = -(-config.head_dim_v // 4) * 4
+        partials = [
+            WorkspaceArg("partial_out", splits.count * rows * columns * 4),
+            WorkspaceArg("partial_ends", splits.count * rows * 2 * 4),  # reference and sum
+        ]
     batch = u32("batch", config.batch)
     decode_args: list[Arg] = [
-        *_pointers(("q", "k", "v"), buffers), partial_out, partial_ends, *_pointers(("mask", "alibi_slopes"), buffers),
-        *_strides(("q", "k", "v"), buffers), *mask_strides(buffers), *_sizes(config), mask_kind(buffers),
-        u32("keys_per_split", keys), batch, *_score_options(config),
+        *_pointers(("q", "k", "v"), buffers), *partials,
+        *_pointers(("out", "lse", "mask", "alibi_slopes", "sinks"), buffers),
+        *_strides(("q", "k", "v", "out"), buffers), *mask_strides(buffers), *_sizes(config), mask_kind(buffers),
+        u32("first_key", splits.first_key), u32("keys_per_split", splits.keys), batch, *_score_options(config),
     ]  # fmt: skip
+    grid = (splits.count, config.num_kv_heads * _row_tiles(config, tile), config.batch)
+    variant = _variant("flash_decode", config, _padded(config), tile)
+    decode = launch(variant, grid, tile.waves * wave_size(arch), decode_args, slots=splits.slots)
+    if splits.count == 1:
+        return (decode,)
+    lane_bits = (-(-config.head_dim_v // 4) - 1).bit_length()  # a lane of the combination has 4 features
     combine_args: list[Arg] = [
-        partial_out, partial_ends, *_pointers(("out", "lse", "sinks"), buffers), *_strides(("out",), buffers),
-        u32("splits", splits), u32("seq_q", config.seq_q), u32("num_heads", config.num_heads),
-        u32("head_dim_v", config.head_dim_v), batch,
+        *partials, *_pointers(("out", "lse", "sinks"), buffers), *_strides(("out",), buffers),
+        u32("splits", splits.count), u32("seq_q", config.seq_q), u32("num_heads", config.num_heads),
+        u32("head_dim_v", config.head_dim_v), batch, u32("lane_bits", lane_bits),
     ]  # fmt: skip
+    blocks, threads = (config.seq_q, config.num_heads, config.batch), _COMBINE_WAVES * wave_size(arch)
+    return decode, launch(_combine(KERNEL_TYPES[config.dtype]), blocks, threads, combine_args)
+
+
+def _combine(dtype: str) -> KernelVariant:
     name = "flash_decode_combine"
-    combine = KernelVariant(name, f"hip/{name}.hip", name, {"DTYPE": KERNEL_TYPES[config.dtype]})
-    grid = (splits, config.num_kv_heads * _row_tiles(config), config.batch)
-    return (
-        launch(_variant("flash_decode", config, dims, tile), grid, wave_size(arch), decode_args),
-        launch(combine, (config.seq_q, config.num_heads, config.batch), wave_size(arch), combine_args),
-    )
+    return KernelVariant(name, f"hip/{name}.hip", name, {"DTYPE": dtype})
 
 
-def _row_tiles(config: AttentionConfig) -> int:
-    """Return the 16-row tiles that the packed rows of one KV head take."""
-    return -(-(config.num_heads // config.num_kv_heads * config.seq_q) // 16)
+def _packed_rows(config: AttentionConfig) -> int:
+    """Return the query rows that share a KV head."""
+    return config.num_heads // config.num_kv_heads * config.seq_q
+
+
+def _row_tiles(config: AttentionConfig, tile: FlashTile) -> int:
+    """Return the blocks that the packed rows of one KV head take."""
+    return -(-_packed_rows(config) // tile.rows)
 
 
 def _padded(config: AttentionConfig) -> tuple[int, int]:
@@ -201,7 +282,7 @@ def _tile(config: AttentionConfig, arch: str) -> FlashTile:
     """Return the tile of a forward pass."""
     dims, step = _padded(config), _step(config)
     if uses_decode(config):
-        return decode_tile(arch, *dims, config.dtype, step=step)
+        return decode_tile(arch, *dims, config.dtype, step=step, rows=_packed_rows(config))
     return flash_tile(arch, *dims, config.dtype, step=step, options=select_kernel(config) == "flash_attention")
 
 

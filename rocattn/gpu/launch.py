@@ -77,6 +77,7 @@ class KernelLaunch:
         dynamic_lds_bytes: LDS asked for at launch, beside what the kernel declares.
         code_object: File name of its machine code, "<stem of the source>.<hash of all it is made from>.hsaco"; filled
             in by `rocattn.gpu.plan.plan`.
+        slots: Blocks that the plan takes the GPU to hold at once; 0 where the grid does not depend on it.
     """
 
     kernel: str
@@ -88,6 +89,13 @@ class KernelLaunch:
     args: tuple[Arg, ...]
     dynamic_lds_bytes: int = 0
     code_object: str = ""
+    slots: int = 0
+
+    @property
+    def fill(self) -> float:
+        """The share of the slots that have a block, over all rounds of them; 0 without slots."""
+        blocks = self.grid[0] * self.grid[1] * self.grid[2]
+        return blocks / (-(-blocks // self.slots) * self.slots) if self.slots and blocks else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,7 @@ class LaunchPlan:
         buffers: By name.
         launches: In order, each after the one before. None if there is nothing to compute.
         workspaces: Bytes of device memory by name, the largest that a launch asks for.
+        compute_units: That it was made for.
     """
 
     arch: str
@@ -111,6 +120,7 @@ class LaunchPlan:
     buffers: dict[str, Buffer]
     launches: tuple[KernelLaunch, ...]
     workspaces: dict[str, int] = field(default_factory=dict)
+    compute_units: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -129,7 +139,7 @@ class LaunchPlan:
             rest = {name: values.get(name, default) for name, default in (("path", "standard"), ("reason", ""))}
             workspaces = {name: int(size) for name, size in values.get("workspaces", {}).items()}
             plan = cls(str(values["arch"]), dict(values["config"]), **rest, buffers=buffers, launches=launches,
-                       workspaces=workspaces)  # fmt: skip
+                       workspaces=workspaces, compute_units=int(values.get("compute_units", 0)))  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise ConfigError(f"this is no launch plan of `rocattn plan --json`: {what}") from error
@@ -149,7 +159,7 @@ def _launch(entry: dict[str, Any]) -> KernelLaunch:
     return KernelLaunch(
         str(entry["kernel"]), str(entry["source"]), dict(entry["defines"]), str(entry["symbol"]),
         _size3(entry["grid"]), _size3(entry["block"]), tuple(_arg(arg) for arg in entry["args"]),
-        int(entry.get("dynamic_lds_bytes", 0)), str(entry.get("code_object", "")),
+        int(entry.get("dynamic_lds_bytes", 0)), str(entry.get("code_object", "")), int(entry.get("slots", 0)),
     )  # fmt: skip
 
 

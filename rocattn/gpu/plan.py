@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from rocattn.backend import YES, Support
 from rocattn.config import DTYPE_BYTES
 from rocattn.errors import ConfigError
-from rocattn.gpu.arch import processor
+from rocattn.gpu.arch import default_compute_units, processor
 from rocattn.gpu.arguments import MAX_GRID_YZ, size_problem
 from rocattn.gpu.build import code_object_name
 from rocattn.gpu.launch import Buffer, BufferArg, KernelLaunch, LaunchPlan, ScalarArg, WorkspaceArg
@@ -35,6 +35,7 @@ def plan(
     strides: Mapping[str, tuple[int, ...]] | None = None,
     mask_dtype: str | None = None,
     use_flash_attention: bool = True,
+    compute_units: int | None = None,
 ) -> LaunchPlan:
     """Plan the launches of one problem on one architecture.
 
@@ -45,6 +46,7 @@ def plan(
             arrays in the config's layout; the last must be 1.
         mask_dtype: Dtype of an additive mask: q's (None) or "float32".
         use_flash_attention: False forces the standard path; backward has one path only.
+        compute_units: Of the device, as its runtime counts them; None: of the architecture's largest product.
 
     Raises:
         ArchError: When there are no kernels for the architecture.
@@ -55,16 +57,17 @@ def plan(
     if not answer:
         raise ConfigError(f"no GPU kernels for {config.label}: {answer.reason}")
     buffers = describe_buffers(config, strides or {}, mask_dtype)
-    path, reason, launches = _launches(config, target, buffers, use_flash_attention=use_flash_attention)
+    units = compute_units or default_compute_units(target)
+    path, reason, launches = _launches(config, target, buffers, units, use_flash_attention=use_flash_attention)
     # An empty grid is an error of HIP's; what it would write is empty, too.
     launches = tuple(_named(launch, target) for launch in launches if 0 not in launch.grid)
     for launch in launches:
         _check_size(launch, config)
-    return LaunchPlan(target, config.to_dict(), path, reason, buffers, launches, _workspaces(launches))
+    return LaunchPlan(target, config.to_dict(), path, reason, buffers, launches, _workspaces(launches), units)
 
 
 def _launches(
-    config: AttentionConfig, arch: str, buffers: dict[str, Buffer], *, use_flash_attention: bool
+    config: AttentionConfig, arch: str, buffers: dict[str, Buffer], units: int, *, use_flash_attention: bool
 ) -> tuple[Path, str, tuple[KernelLaunch, ...]]:
     """Return the path taken, why not the flash path, and the kernel families' launches."""
     if config.direction == "backward":
@@ -77,7 +80,7 @@ def _launches(
 
         answer = can_use_flash_attention(config, arch, buffers)
         if answer:
-            return "flash", "", flash_launches(config, arch, buffers)
+            return "flash", "", flash_launches(config, arch, buffers, units)
         reason = answer.reason
     from rocattn.gpu.standard import standard_launches
 

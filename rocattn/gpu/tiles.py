@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from rocattn.config import DTYPE_BYTES
 from rocattn.gpu.arch import Family, family
 
+_MOST_DECODE_WAVES = 8
+_BLOCK_LDS_BYTES = 64 << 10
 PADDED_HEAD_DIMS = (32, 64, 80, 96, 128, 160, 192, 256)
 
 
@@ -170,10 +172,48 @@ _DECODE: _Table = {
 }  # fmt: skip
 
 
-def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: int = 0) -> FlashTile:
-    """Return the tile of the decode kernel; arguments as `flash_tile` takes them."""
+def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: int = 0, rows: int = 16) -> FlashTile:
+    """Return the tile of the decode kernel.
+
+    Up to 128 rows are one block, which reads K and V once: a wave for each 16, or for 32 on CDNA up to 128 features,
+    where each fragment of K and V that is read from LDS then feeds two products; fewer waves where Q does not fit into
+    LDS.
+
+    Args:
+        arch: Target, without features.
+        head_dim: Of q and k, padded.
+        head_dim_v: Of v and out, padded.
+        dtype: numpy's name.
+        step: `column_step` of the sizes as they are.
+        rows: Query rows that share a KV head.
+    """
+    kind = family(arch, dtype)
     # As in `flash_tile`, but one wave fetches the whole tile: loads of four elements are too many as well.
-    return _chosen(_DECODE[family(arch, dtype)], head_dim, head_dim_v, ahead=not is_narrow(step, dtype))
+    tile = _chosen(_DECODE[kind], head_dim, head_dim_v, ahead=not is_narrow(step, dtype))
+    waves = 1
+    while 16 * waves < rows and waves < _MOST_DECODE_WAVES:
+        waves *= 2
+    if waves < 4:
+        return replace(tile, waves=waves)
+    if kind == "cdna" and max(head_dim, head_dim_v) <= 128:
+        return replace(tile, waves=waves // 2, query_fragments=2)
+    if kind in {"gfx11", "gfx12"} and tile.slices == 1:  # fewer barriers; Q fits into registers beside a shared tile
+        tile = replace(tile, keys_per_tile=32, q_in_lds=False)
+    while lds_bytes(replace(tile, waves=waves), arch, head_dim, head_dim_v, dtype) > _BLOCK_LDS_BYTES:
+        waves //= 2
+    return replace(tile, waves=waves)
+
+
+def lds_bytes(tile: FlashTile, arch: str, head_dim: int, head_dim_v: int, dtype: str) -> int:
+    """Return the LDS of a block, as `kernels/include/rocattn/flash.h` lays it out; dimensions are padded."""
+    kind = family(arch, dtype)
+    element, depth = {"cdna": (2, 32), "gfx11": (2, 16), "gfx12": (2, 16), "vector": (4, 4)}[kind]
+    padding = 16 // element
+    stride = -(-head_dim // depth) * depth + padding
+    keys = tile.keys_per_tile
+    k_and_v = keys * stride + head_dim_v * (keys + padding) + head_dim_v // 8 * padding
+    q = 16 * tile.waves * stride * (tile.query_fragments if tile.q_in_lds else 1)
+    return element * (k_and_v + q if tile.q_in_lds else max(k_and_v, q)) + 4 * tile.waves
 
 
 def _chosen(table: tuple[tuple[int, FlashTile], ...], *dims: int, ahead: bool) -> FlashTile:

@@ -45,11 +45,12 @@ def test_a_plan_survives_json(arch, direction, options):
 def test_the_json_has_the_documented_shape():
     """Tools outside this project read these keys."""
     made = plan(config(), "gfx1100", use_flash_attention=False).as_dict()
-    assert made.keys() == {"arch", "config", "path", "reason", "buffers", "launches", "workspaces"}
+    assert made.keys() == {"arch", "config", "path", "reason", "buffers", "launches", "workspaces", "compute_units"}
     assert made["buffers"]["q"].keys() == {"shape", "strides", "dtype", "role"}
     launch = made["launches"][0]
     assert launch.keys() == {
-        "kernel", "source", "defines", "symbol", "grid", "block", "args", "dynamic_lds_bytes", "code_object"
+        "kernel", "source", "defines", "symbol", "grid", "block", "args", "dynamic_lds_bytes", "code_object",
+        "slots",
     }  # fmt: skip
     kinds = {arg["kind"]: arg.keys() for launch in made["launches"] for arg in launch["args"]}
     assert kinds == {

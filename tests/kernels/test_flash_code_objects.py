@@ -5,20 +5,23 @@ import re
 import pytest
 
 from rocattn.config import AttentionConfig
+from rocattn.gpu.arch import default_compute_units
 from rocattn.gpu.arguments import KERNEL_TYPES
 from rocattn.gpu.flash import (
     BUILT_HEAD_DIMS,
-    DECODE_BLOCKS,
+    KeySplits,
     can_use_flash_attention,
     flash_launches,
     select_kernel,
-    splits_of,
+    split_keys,
     uses_decode,
     variants,
 )
 from rocattn.gpu.plan import describe_buffers, plan
 from rocattn.toolchain import compile_hip
 from rocattn.toolchain.code_object import kernels_of
+from rocattn_profiling.base.gpus import architecture, product, products
+from rocattn_profiling.kernels.model.occupancy import occupancy
 
 from .launching import check_arguments
 
@@ -172,14 +175,83 @@ def test_rows_too_far_apart_take_the_standard_path(name, changes):
         assert (f"{name} has rows {step} elements apart: 32 of them" in made.reason) == (path == "standard")
 
 
+def decode_config(**changes):
+    """One new token of a model with 32 heads that share 8 KV heads."""
+    usual = {"batch": 1, "num_heads": 32, "num_kv_heads": 8, "seq_q": 1, "seq_k": 16384, "head_dim": 128}
+    return AttentionConfig(**usual | changes, dtype="float16")
+
+
 @pytest.mark.parametrize("seq_k", [512, 513, 1000, 8192, 100_000])
 @pytest.mark.parametrize(("batch", "heads"), [(1, 1), (1, 8), (64, 32)])
-def test_splits_cover_all_keys_once(batch, heads, seq_k):
-    """Splits are whole key tiles of at least 256 keys, none is empty, and few rows get as many as fill a GPU."""
-    config = AttentionConfig(batch=batch, num_heads=heads, seq_q=1, seq_k=seq_k, head_dim=64, dtype="float16")
+@pytest.mark.parametrize("window", [None, (40, 0), (300, 0)])
+def test_splits_cover_the_keys_of_the_band_once(batch, heads, seq_k, window):
+    """Splits are whole key tiles that together hold just the keys that some row sees, and each of them some."""
+    sizes = {"batch": batch, "num_heads": heads, "num_kv_heads": heads, "seq_q": 3, "seq_k": seq_k, "window": window}
+    config = decode_config(**sizes)
     assert uses_decode(config)
-    splits, keys = splits_of(config, 32)
-    assert keys % 32 == 0
-    assert keys >= 256
-    assert (splits - 1) * keys < seq_k <= splits * keys
-    assert splits * batch * heads >= 0.9 * DECODE_BLOCKS or splits >= seq_k // 320
+    splits = split_keys(config, "gfx942", 304)
+    assert splits.first_key % 32 == splits.keys % 32 == 0
+    first = 0 if window is None else max(0, seq_k - 3 - window[0])
+    assert first - 31 <= splits.first_key <= first
+    end = splits.first_key + splits.count * splits.keys
+    assert end - splits.keys < seq_k <= end
+    assert splits.count == 1 or splits.keys >= 128
+
+
+def test_all_splits_of_a_window_have_work():
+    """4096 of 131072 keys: as many splits as 4096 keys have without a window, over just these."""
+    splits = split_keys(decode_config(seq_k=131072, window=(4095, 0)), "gfx942", 304)
+    assert splits == KeySplits(32, 131072 - 4096, 128, 912)
+    assert splits.count == split_keys(decode_config(seq_k=4096), "gfx942", 304).count
+
+
+@pytest.mark.parametrize(("arch", "units", "seq_k"), [
+    ("gfx942", 304, 16384), ("gfx942", 304, 131072), ("gfx950", 256, 32768), ("gfx1100", 42, 8192),
+])  # fmt: skip
+def test_decode_fills_the_slots_of_the_gpu(arch, units, seq_k):
+    """For every batch up to 128 at least 90 % of the blocks that its rounds could hold are there."""
+    for batch in range(1, 129):
+        launch = plan(decode_config(batch=batch, seq_k=seq_k), arch, compute_units=units).launches[0]
+        assert launch.fill >= 0.9, (batch, launch.grid, launch.slots)
+
+
+@pytest.mark.usefixtures("kernel_cache")
+@pytest.mark.parametrize("heads", [32, 71])
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_up_to_128_rows_of_a_kv_head_read_its_keys_once(arch, heads):
+    """Multi-query attention takes one block a split, whose registers hold all rows without a spill."""
+    launch = plan(decode_config(num_heads=heads, num_kv_heads=1), arch).launches[0]
+    assert (launch.kernel, launch.grid[1:]) == ("flash_decode", (1, 1))
+    (info,) = kernels_of(compile_hip(launch.source, arch, defines=launch.defines).data)
+    assert (info.vgpr_spills, info.sgpr_spills, info.scratch_bytes) == (0, 0, 0)
+    assert info.block == launch.block[0]
+    fit = occupancy(arch, wave_size=info.wave_size, vgprs=info.vgprs, lds_bytes=info.lds_bytes, block=info.block)
+    assert launch.slots <= fit.blocks * default_compute_units(arch)
+
+
+@pytest.mark.usefixtures("kernel_cache")
+@pytest.mark.parametrize("arch", MATRIX_ARCHS)
+def test_as_many_decode_blocks_fit_as_plans_count_on(arch):
+    """Registers and LDS of the compiled kernel leave room for at least the blocks of `blocks_a_unit`."""
+    defines, code = compiled(arch, "flash_decode", "bfloat16", 128)
+    (info,) = kernels_of(code.data)
+    launch = plan(decode_config(), arch).launches[0]
+    fit = occupancy(arch, wave_size=info.wave_size, vgprs=info.vgprs, lds_bytes=info.lds_bytes, block=info.block)
+    assert (launch.defines | {"DTYPE": "bf16"}, launch.slots) == (defines, fit.blocks * default_compute_units(arch))
+
+
+@pytest.mark.usefixtures("kernel_cache")
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_combining_splits_waits_for_several_loads_at_once(arch):
+    """Eight loads of partial results are in flight before the first is waited for."""
+    code = compile_hip("hip/flash_decode_combine.hip", arch, defines={"DTYPE": "f16"}).assembly
+    batches = re.split(r"s_waitcnt vmcnt|s_wait_loadcnt", code)
+    assert max(len(re.findall(r"global_load_(?:dwordx4|b128)", batch)) for batch in batches) >= 8
+
+
+def test_plans_without_a_device_count_the_units_of_a_product():
+    """The table of compute units agrees with the products that the profiling tools know."""
+    known = [product(name) for name in products()]
+    for arch in (*MATRIX_ARCHS, "gfx1030"):
+        units = {each.cus // architecture(arch).cus_per_wgp for each in known if each.arch.name == arch}
+        assert default_compute_units(arch) in units

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rocattn.config import AttentionConfig
-from rocattn.gpu.flash import flash_launches
+from rocattn.gpu.flash import flash_launches, uses_decode
 from rocattn_profiling.workloads.accuracy import check_output
 from rocattn_profiling.workloads.inputs import make_inputs
 
@@ -35,6 +35,7 @@ CASES = {
     },
     "decode": {"seq_q": 3, "seq_k": 530, "causal": True, "alibi": True},
     "decode-sinks-window": {"seq_q": 1, "seq_k": 600, "window": (300, 0), "sinks": True, "layout": "BHSD"},
+    "decode-single-split": {"seq_q": 2, "seq_k": 600, "window": (90, 0), "sinks": True, "head_dim_v": 54},
 }  # fmt: skip
 # Compiled head dimensions, without padding: every tile of the table, on one architecture each.
 DIMS = [
@@ -108,6 +109,35 @@ def test_growing_scores_agree_with_float64(standin, arch):
     ramp = np.linspace(0.05, 12, config.seq_k, dtype=np.float32)[None, :, None, None]
     inputs = dataclasses.replace(inputs, k=(inputs.k * ramp).astype(inputs.k.dtype))
     assert check_output(config, inputs, *run(standin(arch), config, inputs)).ok
+
+
+@pytest.mark.parametrize("rows", [(4, 6), (11, 5), (71, 1)], ids=["24", "55", "71"])
+@pytest.mark.parametrize(("arch", "dtype"), [*TARGETS[:6], ("gfx942", "float32")])
+def test_rows_that_share_a_kv_head_agree_with_float64(standin, arch, dtype, rows):
+    """Heads and tokens that two, four and eight waves take, or half as many with two fragments each: one read of K."""
+    heads, tokens = rows
+    config, inputs = problem(dtype, batch=1, num_heads=heads, num_kv_heads=1, seq_q=tokens, seq_k=520, causal=True)
+    assert uses_decode(config)
+    check = check_output(config, inputs, *run(standin(arch), config, inputs))
+    assert check.ok, f"{check.what} is {check.ratio:.3g} x the allowed error"
+
+
+@pytest.mark.parametrize(("arch", "seq_k", "head_dim_v", "splits"), [
+    ("gfx1100", 4600, 160, 36), ("gfx942", 9213, 128, 72), ("gfx1201", 16890, 8, 132),
+])  # fmt: skip
+def test_many_splits_agree_with_float64(standin, arch, seq_k, head_dim_v, splits):
+    """Whole batches of splits and a last one, two rounds of columns, and more splits than a block has threads."""
+    config, inputs = problem(
+        "float16", batch=1, num_heads=2, num_kv_heads=1, seq_q=1, seq_k=seq_k, head_dim=16, head_dim_v=head_dim_v,
+        sinks=True,
+    )  # fmt: skip
+    arrays = forward_arrays(standin(arch), config, inputs)
+    launches = flash_launches(config, arch, arrays.buffers)
+    assert launches[0].grid == (splits, 1, 1)
+    arrays.run(launches)
+    check = check_output(config, inputs, arrays.result("out"), arrays.result("lse"))
+    arrays.free()
+    assert check.ok, f"{check.what} is {check.ratio:.3g} x the allowed error"
 
 
 FLAT = {

@@ -40,14 +40,23 @@ struct RowEnd {
     float lse, factor;
 };
 
+// `sink`: a weight in natural logarithm that joins the sum without a value, or -inf; none if PLAIN.
 template <bool PLAIN>
-ROCATTN_INLINE RowEnd end_row(float reference, float total) {
+ROCATTN_INLINE RowEnd end_row(float reference, float total, float sink) {
+    float kept = 1.0f;
+    if (!PLAIN && sink > -INF) {
+        const float top = __builtin_fmaxf(reference, sink);
+        kept = exp2_fast((reference - top) * LOG2_E);
+        total = total * kept + exp2_fast((sink - top) * LOG2_E);
+        reference = top;
+    }
     const float top = PLAIN ? reference * LN_2 : reference;
-    return {total == 0.0f ? -INF : top + log2_fast(total) * LN_2, total == 0.0f ? 0.0f : 1.0f / total};
+    return {total == 0.0f ? -INF : top + log2_fast(total) * LN_2, total == 0.0f ? 0.0f : 1.0f / total * kept};
 }
 
 // Writes this lane's part of a row: its features of all feature tiles, times `factor`; nothing where `row` is null.
-template <typename S, typename Out, typename Forward>
+// STEP divides `columns`; 0: there are DV.
+template <typename S, typename Out, u32 STEP = S::STEP, typename Forward>
 ROCATTN_INLINE void write_row(const Forward& forward, u32 i, Out* row, u32 columns, float factor) {
     using M = typename S::M;
 #pragma unroll
@@ -55,10 +64,10 @@ ROCATTN_INLINE void write_row(const Forward& forward, u32 i, Out* row, u32 colum
         const auto features = forward.features(i, f) * factor;
         const u32 column = 16 * f + M::part() * M::C_ROWS;
         if (!row) continue;
-        if constexpr (S::STEP == 0)
+        if constexpr (STEP == 0)
             store<Out, M::C_ROWS>(row + column, rounded<Out, M::C_ROWS>(features));
         else
-            store_pieces<Out, M::C_ROWS, S::STEP>(row, column, columns, rounded<Out, M::C_ROWS>(features));
+            store_pieces<Out, M::C_ROWS, STEP>(row, column, columns, rounded<Out, M::C_ROWS>(features));
     }
 }
 

@@ -59,16 +59,9 @@ ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const 
 #pragma unroll
     for (u32 i = 0; i < S::Q_FRAGMENTS; ++i) {
         const u32 row = rows.lane_row(i);
-        float reference = forward.reference_of(i), total = forward.total(i), kept = 1.0f;
-        if (!Scores::PLAIN && sink > -INF) {
-            const float top = __builtin_fmaxf(reference, sink);
-            kept = exp2_fast((reference - top) * LOG2_E);
-            total = total * kept + exp2_fast((sink - top) * LOG2_E);
-            reference = top;
-        }
-        const RowEnd end = end_row<Scores::PLAIN>(reference, total);
+        const RowEnd end = end_row<Scores::PLAIN>(forward.reference_of(i), forward.total(i), sink);
         T* out_row = row < a.seq_q ? out + row * a.out_strides.s : nullptr;
-        write_row<S>(forward, i, out_row, a.head_dim_v, end.factor * kept);
+        write_row<S>(forward, i, out_row, a.head_dim_v, end.factor);
         if (lse && row < a.seq_q && S::M::part() == 0) store(lse + row, end.lse);
     }
 }

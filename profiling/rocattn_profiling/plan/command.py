@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from rocattn_profiling.base.console import add_common, emit_json, print_table, say
 from rocattn_profiling.base.status import OK, CommandError
-from rocattn_profiling.workloads.options import BAND, SIZES, add_sizes, add_storage, config_of, given
+from rocattn_profiling.workloads.options import BAND, SIZES, add_sizes, add_storage, config_of, given, positive
 
 if TYPE_CHECKING:
     import argparse
@@ -21,6 +22,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "in kernel order. The JSON is all that is needed to run the code objects of `rocattn kernels build`."
     )
     parser.add_argument("--arch", required=True, metavar="GFX", help="GPU architecture: gfx90a, gfx942, gfx1100, ...")
+    parser.add_argument(
+        "--compute-units", type=positive, metavar="N",
+        help="of the GPU, as its runtime counts them: CUs on gfx9, else WGPs (default: the target's largest product)",
+    )  # fmt: skip
     shape = parser.add_argument_group("the problem")
     add_sizes(shape)
     shape.add_argument("--scale", type=float, metavar="X", help="factor on q.k (default 1 / sqrt(D))")
@@ -54,7 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
         config = config.replace(mask=arguments.mask, mask_shape=shape)
     if arguments.mask == "bool" and arguments.mask_dtype:
         raise CommandError("--mask-dtype is for an additive mask: leave it out with --mask bool")
-    planned = plan(config, arguments.arch, mask_dtype=arguments.mask_dtype, use_flash_attention=not arguments.standard)
+    planned = plan(
+        config, arguments.arch, mask_dtype=arguments.mask_dtype, use_flash_attention=not arguments.standard,
+        compute_units=arguments.compute_units,
+    )  # fmt: skip
     if arguments.json:
         emit_json(planned.as_dict())
     else:
@@ -73,6 +81,13 @@ def _print(planned: LaunchPlan, label: str) -> None:
     columns = ["launch", "grid", "block", "dynamic LDS", "defines", "code object"]
     print_table(f"{label} on {planned.arch}, {path}", columns, rows)
     for launch in planned.launches:
+        if launch.slots:
+            rounds = -(-math.prod(launch.grid) // launch.slots)
+            say(
+                f"{launch.kernel}: {launch.grid[0]} splits of the keys; {math.prod(launch.grid)} blocks in {rounds} "
+                f"{'round' if rounds == 1 else 'rounds'} of {launch.slots} slots ({planned.compute_units} compute "
+                f"units): {100 * launch.fill:.0f} % filled"
+            )
         say(f"{launch.kernel}({', '.join(_arg(arg) for arg in launch.args)})")
     for name, count in planned.workspaces.items():
         say(f"workspace {name}: {count} bytes")

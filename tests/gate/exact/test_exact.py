@@ -234,9 +234,9 @@ def test_a_gpu_benchmark_has_launches_and_machine_code(tmp_path, checkout, monke
     text = decode.read_text()
     decode.write_text(text.replace("ROCATTN_KERNEL(", "__attribute__((amdgpu_num_vgpr(16)))\nROCATTN_KERNEL("))
     flash = head / "rocattn/gpu/flash.py"
-    old = "DECODE_BLOCKS = 768"
+    old = "MIN_SPLIT_KEYS = 128"
     assert old in flash.read_text()
-    flash.write_text(flash.read_text().replace(old, "DECODE_BLOCKS = 96"))
+    flash.write_text(flash.read_text().replace(old, "MIN_SPLIT_KEYS = 1024"))
     config = GRIDS["decode"].configs(quick=True)[-1]
     entry = worse("bench_gpu.Decode.time_decode('x', 'warm')", {"config": f"'{config.label}'", "cache": "'warm'"})
     causes = RocattnPlugin(made).causes(entry)

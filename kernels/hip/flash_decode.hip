@@ -7,7 +7,7 @@
 //           on its way into registers (16 KiB at D = 128 on CDNA, 8 KiB on RDNA). Three such blocks a CU of 64 KiB LDS,
 //           eight a WGP, keep 48 KiB and 64 KiB in flight, where latency times bandwidth asks for about 17 and 16.
 //           Splits give the grid its blocks (rocattn/gpu/flash.py).
-// LDS       As flash_attention: 18.8 KiB at D = 128 on CDNA; 14.8 KiB on RDNA (16 keys a tile, Q in LDS).
+// LDS       As flash_attention: 19.5 KiB at D = 128 on CDNA (gfx950 18.0); 14.8 KiB on RDNA (16 keys a tile, Q in LDS).
 // Registers At most 256 VGPRs on RDNA; LDS limits the waves before registers do.
 // Layout    As flash_attention, through the same core.
 // Writes    A split of several: normalised rows, their references and sums in float32; zeros and a reference of -inf

@@ -14,6 +14,7 @@ const char* name_of(Collective kind) {
     case Collective::SHUFFLE: return "divergent shuffle";
     case Collective::ANY_LANE: return "divergent any_lane";
     case Collective::UNIFORM: return "divergent uniform";
+    case Collective::TRANSPOSING_READ: return "divergent transposing read";
     default: return "divergent matrix product";
   }
 }
@@ -55,6 +56,7 @@ void complete(Wave& wave) {
   wave.runnable = wave.present;
   wave.waiting = 0;
   wave.epoch++;
+  if (counts_lds_cycles()) count_lds_cycles(runtime.thread >> running.wave_shift);
   go_on_from(runtime.thread - running.lane);
 }
 
@@ -77,6 +79,7 @@ void block_barrier(Where where) {
     waves[w].at_barrier = waves[w].epoch = 0;
   }
   at_barrier = 0;
+  if (counts_lds_cycles()) count_lds_cycles_of_block();
   begin_block_epoch();
   go_on_from(0);
 }
@@ -188,6 +191,33 @@ uint32_t uniform(unsigned value, Where where) {
   for (unsigned l = 0; l < running.wave_size; l++) wave.result[l] = wave.value[0];  // as readfirstlane does
   complete(wave);
   return wave.result[own];
+}
+
+// ds_read_b64_tr_b16 (CDNA 4 ISA, "MFMA transpose load from LDS"; as HipKittens, include/ops/warp/memory/tile/
+// shared_to_register.cuh, addresses and uses it): 16 lanes read 4 rows of 16 elements, lane i the elements from
+// 4 (i % 4) on of row i / 4, and get a column each.
+void lds_read_transposed(void* to, const void* from, Where where) {
+  constexpr unsigned kLanes = 16, kRows = 4, kBytes = 8;
+  Wave& wave = *running.wave;
+  const unsigned own = running.lane;
+  if (counts_lds_cycles()) note_lds_access(LdsAccess::TRANSPOSING_READ, lds_offset(from), kBytes, where);
+  (checks_on() ? lds_read : lds_read_unchecked)(wave.elements[own], from, kBytes, kBytes, where);
+  if (arrive(wave, Collective::TRANSPOSING_READ, where)) {
+    if (number(wave.present) < running.wave_size) {
+      report(name_of(wave.kind), where, "the wave has %u lanes of %u", number(wave.present), running.wave_size);
+      stop_block();
+    }
+    for (unsigned first = 0; first < running.wave_size; first += kLanes) {
+      uint16_t rows[kRows][kLanes];
+      memcpy(rows, wave.elements[first], sizeof rows);
+      for (unsigned lane = 0; lane < kLanes; lane++)
+        for (unsigned row = 0; row < kRows; row++) wave.elements[first + lane][row] = rows[row][lane];
+    }
+    complete(wave);
+  } else {
+    suspend();
+  }
+  memcpy(to, wave.elements[own], kBytes);
 }
 
 void matrix(Collective kind, const MatrixOperands& operands, Where where) {

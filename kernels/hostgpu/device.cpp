@@ -127,7 +127,7 @@ int result(Error error) {
 
 Error ready() {
   if (!device()) return kNoDevice;
-  checks_on(), last_to_first(), virtual_time();  // all settings are read at the same time
+  checks_on(), last_to_first(), virtual_time(), counts_lds_cycles();  // all settings are read at the same time
   return ready_memory() && ready_lds() && ready_fibers() ? kSuccess : kOutOfMemory;
 }
 

@@ -34,6 +34,16 @@ bool possible(const Function& f, const unsigned grid[3], const unsigned block[3]
   return !any_findings();
 }
 
+void lds_read_counted(void* to, const void* from, unsigned bytes, unsigned align, Where where) {
+  note_lds_access(LdsAccess::READ, lds_offset(from), bytes, where);
+  (checks_on() ? lds_read : lds_read_unchecked)(to, from, bytes, align, where);
+}
+
+void lds_write_counted(void* to, const void* from, unsigned bytes, unsigned align, Where where) {
+  note_lds_access(LdsAccess::WRITE, lds_offset(to), bytes, where);
+  (checks_on() ? lds_write : lds_write_unchecked)(to, from, bytes, align, where);
+}
+
 void begin_block() {
   if (epoch_of(running.stamp) > kMaxEpoch / 2) {  // the numbers would run out: forget what earlier blocks did
     forget_writers();
@@ -54,6 +64,7 @@ void run_grid(const Kernel& kernel, const void* arguments) {
     runtime.block[2] = (unsigned)(block / x / y);
     begin_block();
     run_block(kernel, arguments);
+    if (counts_lds_cycles()) count_lds_cycles_of_block();
   }
 }
 
@@ -70,6 +81,12 @@ bool launch(const Function& function, const unsigned grid[3], const unsigned blo
     runtime.write = checked ? global_write : global_write_unchecked;
     runtime.lds_read = checked ? lds_read : lds_read_unchecked;
     runtime.lds_write = checked ? lds_write : lds_write_unchecked;
+    if (counts_lds_cycles()) {
+      runtime.lds_read = lds_read_counted;
+      runtime.lds_write = lds_write_counted;
+      begin_lds_cycles(function.name);
+    }
+    runtime.lds_read_transposed = lds_read_transposed;
     runtime.lds_declare = lds_declare;
     runtime.barrier = barrier;
     runtime.shuffle = shuffle;

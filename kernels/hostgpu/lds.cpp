@@ -112,6 +112,8 @@ bool ready_lds() {
   return true;
 }
 
+uint64_t lds_offset(const void* p) { return offset_in(p); }
+
 bool in_lds(const void* p) { return space && offset_in(p) < kLdsSpace; }
 
 void begin_lds(uint64_t dynamic_bytes) {

@@ -200,8 +200,19 @@ uint64_t lds_bytes();                    // of the launch so far
 void* lds_declare(unsigned long long bytes, const char* name, Where where);
 void lds_read(void* to, const void* from, unsigned bytes, unsigned align, Where where);
 void lds_write(void* to, const void* from, unsigned bytes, unsigned align, Where where);
+uint64_t lds_offset(const void* p);
 void lds_read_unchecked(void* to, const void* from, unsigned bytes, unsigned align, Where where);
 void lds_write_unchecked(void* to, const void* from, unsigned bytes, unsigned align, Where where);
+
+// ---- LDS bank conflicts (lds_banks.cpp) ------------------------------------------------------------------------------
+
+enum class LdsAccess : uint8_t { READ, WRITE, TRANSPOSING_READ };
+bool counts_lds_cycles();  // ROCATTN_HOSTGPU_LDS_GROUPS
+// Notes the running lane's part of an access; its wave's lanes come one after another.
+void note_lds_access(LdsAccess access, uint64_t offset, unsigned bytes, Where where);
+void count_lds_cycles(unsigned wave);  // of what was noted since the last time
+void count_lds_cycles_of_block();
+void begin_lds_cycles(const char* kernel);
 
 constexpr int kPoison = 0xff;  // each byte of what a refused read gives: NaN in every float type
 
@@ -217,6 +228,7 @@ struct Wave {
   Collective kind;
   Where where;
   uint32_t value[64], source[64], result[64];
+  uint16_t elements[64][4];  // of a transposing read
   const MatrixOperands* operands[64];
 };
 extern Wave waves[kMaxWaves];
@@ -248,6 +260,7 @@ uint32_t shuffle(unsigned value, unsigned lane, Where where);
 bool any_lane(bool condition, Where where);
 uint32_t uniform(unsigned value, Where where);
 void matrix(Collective kind, const MatrixOperands& operands, Where where);
+void lds_read_transposed(void* to, const void* from, Where where);
 void multiply(Wave& wave);
 
 struct Function {

@@ -109,10 +109,10 @@ _FORWARD: _Table = {
     ),
     "cdna": (
         (64, FlashTile(4, 2, 64, q_in_lds=False, slices=1, min_waves=3, reason=(
-            "64 keys give each of 256 threads a part of V to transpose; 168 VGPRs and 18.1 KiB of LDS leave 3 waves"
+            "64 keys give each of 256 threads a part of V to transpose; 168 VGPRs and 20 KiB of LDS leave 3 waves"
         ))),
         (128, FlashTile(4, 2, 32, q_in_lds=False, slices=1, min_waves=2, reason=(
-            "O 64, Q 32 and S 16 VGPRs for 32 rows: 2 waves a SIMD, 18.8 KiB of LDS a block"
+            "O 64, Q 32 and S 16 VGPRs for 32 rows: 2 waves a SIMD, 19.5 KiB of LDS a block"
         ))),
         (256, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason=(
             "32 keys are the fewest that the chained product takes: 37 KiB of LDS, so 16 rows a wave do"
@@ -161,7 +161,7 @@ _DECODE: _Table = {
     ),
     "cdna": (
         (128, FlashTile(1, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason=(
-            "32 keys are the fewest that the chained product takes: 64 VGPRs in flight at D = 128, 18.8 KiB of LDS"
+            "32 keys are the fewest that the chained product takes: 64 VGPRs in flight at D = 128, 19.5 KiB of LDS"
         ))),
         (256, FlashTile(1, 1, 32, q_in_lds=False, slices=4, min_waves=0, reason="a tile ahead would take 128 VGPRs")),
     ),
@@ -205,13 +205,19 @@ def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: 
 
 
 def lds_bytes(tile: FlashTile, arch: str, head_dim: int, head_dim_v: int, dtype: str) -> int:
-    """Return the LDS of a block, as `kernels/include/rocattn/flash.h` lays it out; dimensions are padded."""
+    """Return the LDS of a block, as flash.h and fragments.h lay it out; dimensions are padded."""
     kind = family(arch, dtype)
     element, depth = {"cdna": (2, 32), "gfx11": (2, 16), "gfx12": (2, 16), "vector": (4, 4)}[kind]
     padding = 16 // element
-    stride = -(-head_dim // depth) * depth + padding
+
+    def row(columns: int) -> int:
+        return columns + (padding if kind != "cdna" else 16 * (columns // 16 % 2 == 0))
+
+    stride = row(-(-head_dim // depth) * depth)
     keys = tile.keys_per_tile
-    k_and_v = keys * stride + head_dim_v * (keys + padding) + head_dim_v // 8 * padding
+    skip = padding * (2 if kind == "cdna" else 1)
+    transposed = head_dim_v * (keys + padding) + head_dim_v // 8 * skip
+    k_and_v = keys * stride + (keys * row(head_dim_v) if kind == "cdna" and arch == "gfx950" else transposed)
     q = 16 * tile.waves * stride * (tile.query_fragments if tile.q_in_lds else 1)
     return element * (k_and_v + q if tile.q_in_lds else max(k_and_v, q)) + 4 * tile.waves
 

@@ -23,7 +23,7 @@ class StandIn:
         shutil.copyfile(hostgpu_library() / "lib" / "libamdhip64.so", copy)
         self.arch = arch
         self.lib = ctypes.CDLL(str(copy))
-        self.lib.rocattn_hostgpu_report.restype = ctypes.c_char_p
+        self.lib.rocattn_hostgpu_report.restype = self.lib.rocattn_hostgpu_lds_cycles.restype = ctypes.c_char_p
         with environment(ROCATTN_HOSTGPU_ARCH=arch, **{f"ROCATTN_HOSTGPU_{k.upper()}": v for k, v in settings.items()}):
             self.ready = self.lib.hipInit(0)
         self._modules: dict[tuple, ctypes.c_void_p] = {}
@@ -33,6 +33,11 @@ class StandIn:
         text = self.lib.rocattn_hostgpu_report().decode()
         self.lib.rocattn_hostgpu_clear()
         return text
+
+    def lds_cycles(self) -> list[list]:
+        """Return [kernel, direction, bytes, instructions, cycles, least, place] since the last call."""
+        lines = self.lib.rocattn_hostgpu_lds_cycles().decode().splitlines()
+        return [[int(cell) if cell.isdecimal() else cell for cell in line.split("\t")] for line in lines]
 
     def empty(self, nbytes: int) -> ctypes.c_void_p:
         """Allocate device memory, of undefined content."""

@@ -62,7 +62,7 @@ MISTAKES = {
     ),
     "V not put into LDS": Mistake(
         "include/rocattn/flash.h",
-        "v.put(block.lds + S::K_ELEMENTS + slice * transposed_offset<Element>(S::V_COLUMNS, S::TILE_KEYS));", "",
+        "put_chained<typename S::VLayout>(v, block.lds + S::K_ELEMENTS, slice * S::V_COLUMNS);", "",
         "uninitialised LDS read",
     ),
     "a read past the end": Mistake(

@@ -1,80 +1,47 @@
-"""The bank conflicts in docs/kernels.md, calculated again from the tiles' strides and the measured lane groups.
+"""LDS bank conflicts of the attention kernels, counted by the stand-in GPU from the addresses that they execute.
 
-Sources of the groups: ROCm's blog on CK-Tile and tingqli/pyhip for MI300X, HipKittens f09e968 for MI355X.
+Which lanes are served together is `rocattn_profiling.base.lds_banks`'s to say: measured for CDNA 3 and most of CDNA 4,
+assumed for the others.
 """
-
-import re
-from pathlib import Path
 
 import pytest
 
-from rocattn.sources import kernel_root
+import rocattn
+from rocattn.config import AttentionConfig
+from rocattn.gpu.backward import backward_launches
+from rocattn.gpu.flash import flash_launches
+from rocattn_profiling.base.gpus import architecture
+from rocattn_profiling.base.lds_banks import lds_groups_text
+from rocattn_profiling.workloads.inputs import make_inputs
 
-PADDING = 8  # 16-bit elements: `PADDING` and `transposed_offset` of fragments.h
+from ..hostgpu.standin import StandIn
+from .launching import backward_arrays, forward_arrays
 
-
-def groups(*starts, run=4):
-    """Return groups of lanes made of runs, and the same of the upper half of a wave."""
-    low = [[start + lane for start in group for lane in range(run)] for group in starts]
-    return low + [[32 + lane for lane in group] for group in low]
-
-
-READ_B128 = {
-    "gfx942": (groups((0, 20), (4, 16), (8, 28), (12, 24)), 32),
-    "gfx950": (groups((0, 12, 20, 24), (4, 8, 16, 28)), 64),
-}
-WRITE_B64 = ([list(range(at, at + 16)) for at in range(0, 64, 16)], 32)
-WRITE_B128 = ([list(range(at, at + 8)) for at in range(0, 64, 8)], 32)
-
-
-def cycles(access, words, address):
-    """Return the LDS cycles of a wave's access, and without conflicts; `address` is in bytes, of a lane."""
-    lanes_served, banks = access
-    taken = 0
-    for lanes in lanes_served:
-        hit = [set() for _ in range(banks)]
-        for word in (address(lane) // 4 + n for lane in lanes for n in range(words)):
-            hit[word % banks].add(word)
-        taken += max(map(len, hit))
-    return taken, len(lanes_served)
+SIZES = {"batch": 1, "num_heads": 1, "num_kv_heads": 1, "seq_q": 65, "seq_k": 70}
+KINDS = {"forward": {}, "decode": {"seq_q": 1, "seq_k": 520}, "backward": {"direction": "backward"}}
+# (architecture, dtype, D): both CDNA layouts, at each width of the transposed writes; the plain one of RDNA.
+CASES = [
+    ("gfx942", "float16", 64, "forward"), ("gfx942", "bfloat16", 128, "forward"), ("gfx942", "float16", 128, "decode"),
+    ("gfx942", "float16", 64, "backward"), ("gfx950", "float16", 64, "forward"), ("gfx950", "bfloat16", 128, "forward"),
+    ("gfx950", "float16", 128, "decode"), ("gfx950", "float16", 64, "backward"), ("gfx1100", "float16", 64, "forward"),
+    ("gfx1201", "float16", 128, "decode"),
+]  # fmt: skip
 
 
-def transposed(feature, keys):
-    """Return where a feature's row starts, in bytes."""
-    return 2 * (feature * (keys + PADDING) + feature // 8 * PADDING)
-
-
-def found(what, arch):
-    """Return every (cycles, least) of an access, over head dimensions, tiles and parts of it."""
-    if what.startswith("fragments of K"):
-        return {cycles(READ_B128[arch], 4, lambda x, d=d: x % 16 * 2 * (d + PADDING) + x // 16 * 16) for d in (64, 128)}
-    if what.startswith("fragments of V"):
-        keys = int(re.search(r"tile of (\d+) keys", what)[1])
-        return {cycles(READ_B128[arch], 4, lambda x: transposed(x % 16, keys) + x // 16 * 16)}
-    if what.startswith("V^T, `ds_write_b64`"):
-        return {
-            cycles(WRITE_B64, 2, lambda x, d=d, n=n, e=e: transposed(x % (d // 4) * 4 + e, n) + x // (d // 4) * 8)
-            for d, n in ((64, 64), (128, 32))
-            for e in range(4)
-        }
-    assert what.startswith("K, `ds_write_b128`")
-    return {
-        cycles(WRITE_B128, 4, lambda x, d=d: x // (d // 8) * 2 * (d + PADDING) + x % (d // 8) * 16) for d in (64, 128)
-    }
-
-
-def rows():
-    """Return the rows of the page's table."""
-    page = (Path(__file__).parents[2] / "docs/kernels.md").read_text()
-    table = page.partition("| access of a wave |")[2].partition("\n\n")[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
-
-
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
-def test_the_page_has_the_calculated_conflicts(row):
-    """The padding of the headers, under the lane groups of each GPU."""
-    header = (kernel_root() / "include/rocattn/fragments.h").read_text()
-    assert "PADDING = VECTOR_BYTES / sizeof(Element)" in header
-    for arch, said in zip(("gfx942", "gfx950"), row[1:], strict=True):
-        ((taken, least),) = found(row[0], arch)
-        assert said.startswith(f"{taken}, " + (f"not {least}" if taken != least else "no conflict"))
+@pytest.mark.parametrize(("arch", "dtype", "head_dim", "kind"), CASES)
+def test_no_access_has_a_conflict(tmp_path, kernel_cache, arch, dtype, head_dim, kind):
+    """Every LDS read and write of the kernel takes the cycles that it takes without conflicts."""
+    assert kernel_cache
+    device = StandIn(tmp_path, arch, lds_groups=lds_groups_text(arch, architecture(arch).wave_sizes[0]))
+    config = AttentionConfig(**SIZES | KINDS[kind], dtype=dtype, head_dim=head_dim)
+    inputs = make_inputs(config)
+    if kind == "backward":
+        options = inputs.options(config) | {"return_lse": True}
+        results = rocattn.attention(inputs.q, inputs.k, inputs.v, backend="cpu", **options)
+        arrays, launches = backward_arrays(device, config, inputs, *results), backward_launches
+    else:
+        arrays, launches = forward_arrays(device, config, inputs), flash_launches
+    arrays.run(launches(config, arch, arrays.buffers))
+    counts = device.lds_cycles()
+    assert {"read", "write"} <= {direction for _, direction, *_ in counts}
+    assert [row for row in counts if row[4] != row[5]] == []

@@ -168,6 +168,17 @@ ROCATTN_INLINE void store(T* address, Vector<T, N> value, Where = Where::here())
 
 namespace rocattn {
 
+#if defined(__gfx950__)
+// ds_read_b64_tr_b16. Lane l gives the address of 4 elements of 16 bits, aligned to 8 bytes; those of 16 lanes are 4 rows
+// of 16 columns: row l % 16 / 4, columns 4 (l % 4) ... Lane l gets column l % 16 of the four rows.
+template <typename T>
+ROCATTN_INLINE Vector<T, 4> lds_load_transposed(const T* address, Where = Where::here()) {
+    typedef short Four __attribute__((ext_vector_type(4)));
+    using Local = __attribute__((address_space(3))) Four;
+    return __builtin_bit_cast(Vector<T, 4>, __builtin_amdgcn_ds_read_tr16_b64_v4i16((Local*)address));
+}
+#endif
+
 // ---- matrix instructions -------------------------------------------------------------------------------------------
 // D = A * B + C on one wave, operands as the instruction takes them (matrix.h knows their layouts).
 

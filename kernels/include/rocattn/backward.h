@@ -157,7 +157,8 @@ public:
         const auto put_transposed = [&](u32 row, bool hides) {
             fetch_now(t, transposed_rows, row);
             if (hides) t.clear_nonfinite();
-            t.put(block.lds + S::FIRST_TRANSPOSED + (of_second ? S::TRANSPOSED : 0));
+            Element* room = block.lds + S::FIRST_TRANSPOSED + (of_second ? S::TRANSPOSED : 0);
+            put_chained<typename S::TransposedLayout>(t, room, 0);
         };
         if constexpr (S::PREFETCH) {
             fetch_rows(start);
@@ -398,8 +399,7 @@ private:
 
     // Adds group c of the transposed tiles times dS, and P, to the gradients.
     ROCATTN_INLINE void accumulate(u32 c, const Factors& of_p, const Factors& of_ds) {
-        const Element* transposed = block.lds + S::FIRST_TRANSPOSED + c * CHAIN_ROWS<M> +
-                                    transposed_offset<Element>(wave_column, S::STREAMED_ROWS);
+        const Element* transposed = block.lds + S::FIRST_TRANSPOSED + S::TransposedLayout::at(wave_column);
         if constexpr (S::MANY_SUMS) {
 #pragma unroll
             for (u32 r = 0; r < BLOCKS; ++r)
@@ -413,8 +413,8 @@ private:
         pipeline<(S::KEYS ? 2 : 1) * STEPS>(
             [&](u32 step, typename M::A (&a)[FRAGS]) {
                 const u32 f = step % STEPS / S::GROUPS, g = step % S::GROUPS;
-                const Element* tile = transposed + step / STEPS * S::TRANSPOSED + g * GROUP_DEPTH<M>;
-                read_a_transposed<M>(tile + transposed_offset<Element>(16 * f, S::STREAMED_ROWS), S::STREAMED_ROWS, a);
+                const Element* tile = transposed + step / STEPS * S::TRANSPOSED + S::TransposedLayout::at(16 * f);
+                S::TransposedLayout::read(tile, c * CHAIN_ROWS<M> + g * GROUP_DEPTH<M>, a);
             },
             [&](u32 step, const typename M::A (&a)[FRAGS]) {
                 const u32 f = step % STEPS / S::GROUPS, g = step % S::GROUPS;

@@ -38,7 +38,8 @@ struct BackwardShape {
     static constexpr u32 PIECE = WIDTH > 128 ? WIDTH / 2 : WIDTH;
     static_assert(PIECE % GROUP_DEPTH<M> == 0, "whole fragments");
     static constexpr u32 STRIDE = row_stride<Element>(D), PIECE_STRIDE = row_stride<Element>(PIECE);
-    static constexpr u32 ROWS = STREAMED_ROWS * STRIDE, TRANSPOSED = transposed_offset<Element>(D, STREAMED_ROWS);
+    using TransposedLayout = ChainedLayout<M, STREAMED_ROWS, D>;
+    static constexpr u32 ROWS = STREAMED_ROWS * STRIDE, TRANSPOSED = TransposedLayout::ELEMENTS;
     static constexpr u32 BOTH_ROWS = 2 * ROWS, ALL_TRANSPOSED = (KEYS ? 2 : 1) * TRANSPOSED;
     static constexpr u32 FIRST_TRANSPOSED = PHASED ? 0 : BOTH_ROWS;
     static constexpr u32 STREAMED = PHASED ? most(BOTH_ROWS, ALL_TRANSPOSED) : BOTH_ROWS + ALL_TRANSPOSED;
@@ -50,7 +51,7 @@ struct BackwardShape {
 
     using RowForm = RowTile<T, Element, STREAMED_ROWS, D, THREADS, STEP>;
     static constexpr u32 TRANSPOSERS = KEYS ? THREADS / 2 : THREADS;  // threads of a matrix
-    using TransposedForm = TransposedTile<T, M, STREAMED_ROWS, D, TRANSPOSERS, STEP>;
+    using TransposedForm = ChainedTile<T, M, STREAMED_ROWS, D, TRANSPOSERS, STEP>;
 };
 
 // What a kernel hands over: the resident side, and LDS.

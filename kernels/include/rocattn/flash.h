@@ -55,10 +55,11 @@ struct FlashShape {
     static constexpr u32 GROUPS = CHAIN_PRODUCTS / FRAGMENTS<M>;     // reads of A in one group
     static_assert(D % 16 == 0 && DV % 16 == 0 && TILE_KEYS % CHAIN_ROWS<M> == 0, "whole tiles");
 
-    // LDS, in elements: K | V^T | Q. Without KEEPS_Q_IN_LDS, Q passes through the room of K and V once, 16 rows a wave.
+    // LDS, in elements: K | V | Q. Without KEEPS_Q_IN_LDS, Q passes through the room of K and V once, 16 rows a wave.
     static constexpr u32 STRIDE = row_stride<Element>(DEPTH);
     static constexpr u32 K_ELEMENTS = TILE_KEYS * STRIDE;
-    static constexpr u32 V_ELEMENTS = transposed_offset<Element>(DV, TILE_KEYS);
+    using VLayout = ChainedLayout<M, TILE_KEYS, DV>;
+    static constexpr u32 V_ELEMENTS = VLayout::ELEMENTS;
     static constexpr u32 Q_ELEMENTS = BLOCK_WAVES * 16 * STRIDE * (KEEPS_Q_IN_LDS ? Q_FRAGMENTS : 1);
     static constexpr u32 LDS_ELEMENTS = KEEPS_Q_IN_LDS ? K_ELEMENTS + V_ELEMENTS + Q_ELEMENTS
                                         : K_ELEMENTS + V_ELEMENTS > Q_ELEMENTS ? K_ELEMENTS + V_ELEMENTS : Q_ELEMENTS;
@@ -66,7 +67,7 @@ struct FlashShape {
     static constexpr u32 K_COLUMNS = D / TILE_SLICES, V_COLUMNS = DV / TILE_SLICES;  // of a slice
     static_assert(D % TILE_SLICES == 0 && DV % (8 * TILE_SLICES) == 0, "whole slices");
     using KTile = RowTile<T, Element, TILE_KEYS, K_COLUMNS, THREADS, STEP>;
-    using VTile = TransposedTile<T, M, TILE_KEYS, V_COLUMNS, THREADS, STEP>;
+    using VTile = ChainedTile<T, M, TILE_KEYS, V_COLUMNS, THREADS, STEP>;
 };
 
 // What a kernel hands over: one head's K and V, and LDS.
@@ -189,7 +190,7 @@ private:
                 if constexpr (S::TILE_SLICES > 1) fetch(k, v, k_rows, v_rows, key, slice);
                 if (hides) found = keep_finite(v) || found;
                 k.put(block.lds + slice * S::K_COLUMNS, S::STRIDE, slice * S::K_COLUMNS);
-                v.put(block.lds + S::K_ELEMENTS + slice * transposed_offset<Element>(S::V_COLUMNS, S::TILE_KEYS));
+                put_chained<typename S::VLayout>(v, block.lds + S::K_ELEMENTS, slice * S::V_COLUMNS);
             }
             if (hides && lane_id() == 0) lds_store(block.flags + wave_id(), static_cast<u32>(found));
             block_barrier();
@@ -384,8 +385,7 @@ private:
 #pragma unroll
                 for (u32 g = 0; g < S::GROUPS; ++g) {
                     typename M::A a[FRAGS];
-                    const Element* start = values + transposed_offset<Element>(16 * f, S::TILE_KEYS);
-                    read_a_transposed<M>(start + c * CHAIN_ROWS<M> + g * GROUP_DEPTH<M>, S::TILE_KEYS, a);
+                    S::VLayout::read(values + S::VLayout::at(16 * f), c * CHAIN_ROWS<M> + g * GROUP_DEPTH<M>, a);
 #pragma unroll
                     for (u32 n = 0; n < FRAGS; ++n)
 #pragma unroll

@@ -19,20 +19,28 @@ constexpr u32 GROUP_DEPTH = M::DEPTH * FRAGMENTS<M>;
 
 constexpr u32 round_up(u32 value, u32 multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// Elements that `transposed_offset` and `row_stride` add.
+// ---- where a tile's elements lie in LDS ----------------------------------------------------------------------------
+// So that lanes that LDS serves together meet in no bank (docs/kernels.md, "LDS bank conflicts"). Which lanes those are
+// differs: RDNA is taken to serve consecutive ones, 8 for 16 bytes, so 16 bytes more for each row do. CDNA serves lanes
+// 0-3 with 20-23, 4-7 with 16-19 (and CDNA 4 twice as many). There two neighbouring chunks of a matrix of 16 bits
+// belong to one cycle, hence rows that take an odd multiple of 32 bytes; a transposed tile, whose writes that would not
+// do for, keeps rows of an odd multiple of 16 and has the two chunks change places in half of the rows.
+
 template <typename Element>
-constexpr u32 PADDING = VECTOR_BYTES / sizeof(Element);
+#if defined(__GFX9__)
+constexpr bool SERVED_CROSSWISE = sizeof(Element) == 2;
+#else
+constexpr bool SERVED_CROSSWISE = false;
+#endif
+
+template <typename Element>
+constexpr u32 CHUNK = VECTOR_BYTES / sizeof(Element);  // elements of 16 bytes
 
 // LDS elements from row to row of a tile with `columns` (a multiple of 16).
 template <typename Element>
 constexpr u32 row_stride(u32 columns) {
-    return columns + PADDING<Element>;
-}
-
-// LDS elements that a transposed tile of `columns` features and `rows` keys takes, and where feature f starts.
-template <typename Element>
-constexpr u32 transposed_offset(u32 feature, u32 rows) {
-    return feature * row_stride<Element>(rows) + feature / 8 * PADDING<Element>;
+    if (!SERVED_CROSSWISE<Element>) return columns + CHUNK<Element>;
+    return columns / 16 % 2 == 0 ? columns + 16 : columns;
 }
 
 // The first LDS row that this lane reads of a 16-row A or B tile.
@@ -44,15 +52,24 @@ ROCATTN_INLINE u32 first_a_row() {
         return lane_id() % 16;
 }
 
+// What a lane reads at once, as the fragments of a group.
+template <typename Both, typename Fragment, u32 N>
+ROCATTN_INLINE void split(Both both, Fragment (&fragments)[N]) {
+    if constexpr (N == 2) {
+        fragments[0] = __builtin_shufflevector(both, both, 0, 1, 2, 3);
+        fragments[1] = __builtin_shufflevector(both, both, 4, 5, 6, 7);
+    } else {
+        fragments[0] = both;
+    }
+}
+
 // A fragments of one group from a row-major tile; `tile` points to row 0 at the group's first column.
 template <typename M>
 ROCATTN_INLINE void read_a(const typename M::Element* tile, u32 stride, typename M::A (&a)[FRAGMENTS<M>],
                            Where where = Where::here()) {
     if constexpr (FRAGMENTS<M> == 2) {
         using T = typename M::Element;
-        const auto both = lds_load<T, 8>(tile + lane_id() % 16 * stride + lane_id() / 16 * 8, where);
-        a[0] = __builtin_shufflevector(both, both, 0, 1, 2, 3);
-        a[1] = __builtin_shufflevector(both, both, 4, 5, 6, 7);
+        split(lds_load<T, 8>(tile + lane_id() % 16 * stride + lane_id() / 16 * 8, where), a);
     } else {
         a[0] = M::a_from_lds(tile, stride, where);
     }
@@ -67,17 +84,53 @@ ROCATTN_INLINE void read_b(const typename M::Element* tile, u32 stride, typename
         b[0] = M::b_from_lds(tile, stride, where);
 }
 
-// The same from a transposed tile of `rows` keys: `tile` points to the first of 16 features, at the group's first key
-// position.
-template <typename M>
-ROCATTN_INLINE void read_a_transposed(const typename M::Element* tile, u32 rows,
-                                      typename M::A (&a)[FRAGMENTS<M>], Where where = Where::here()) {
-    using E = typename M::Element;
-    if constexpr (M::PAIRED)
-        a[0] = M::from_lds(tile, row_stride<E>(rows), PADDING<E>, where);
-    else
-        read_a<M>(tile + first_a_row<M>() / 8 * PADDING<E>, row_stride<E>(rows), a, where);
-}
+// A tile of ROWS keys and COLUMNS features from which A of a chained product is read, features by keys.
+//
+// Where LDS can transpose what it reads (CDNA 4, 16 bits), it lies there as in memory. Elsewhere features are LDS rows,
+// their keys in the order that `chain_group_row` says.
+template <typename M, u32 ROWS, u32 COLUMNS>
+struct ChainedLayout {
+    using Element = typename M::Element;
+#if defined(__gfx950__)
+    static constexpr bool TRANSPOSES_READS = sizeof(Element) == 2;
+#else
+    static constexpr bool TRANSPOSES_READS = false;
+#endif
+    // LDS elements from one row (key, or feature) to the next.
+    static constexpr u32 STRIDE = TRANSPOSES_READS ? row_stride<Element>(COLUMNS) : ROWS + CHUNK<Element>;
+    // Elements between every 8 features and the next beside the stride: rows that are written together.
+    static constexpr u32 SKIP = SERVED_CROSSWISE<Element> ? 2 * CHUNK<Element> : CHUNK<Element>;
+
+    // Where a feature starts, and the LDS elements that so many features take (all of them, if not transposed).
+    static constexpr __device__ u32 at(u32 feature) {
+        return TRANSPOSES_READS ? feature : feature * STRIDE + feature / 8 * SKIP;
+    }
+    static constexpr u32 ELEMENTS = TRANSPOSES_READS ? ROWS * STRIDE : COLUMNS * STRIDE + COLUMNS / 8 * SKIP;
+
+    // Of a transposed tile: a place within a feature's row.
+    static ROCATTN_INLINE u32 place(u32 feature, u32 position) {
+        return SERVED_CROSSWISE<Element> ? position ^ ((feature + 4) & CHUNK<Element>) : position;
+    }
+
+    // A fragments of one group: 16 features, from key position `position` (a multiple of GROUP_DEPTH) on. `tile` points
+    // to the first of them.
+    static ROCATTN_INLINE void read(const Element* tile, u32 position, typename M::A (&a)[FRAGMENTS<M>],
+                                    Where where = Where::here()) {
+        if constexpr (TRANSPOSES_READS) {
+            const Element* mine = tile + (position + lane_id() / 4) * STRIDE + lane_id() % 4 * 4;
+            const auto low = lds_load_transposed(mine, where), high = lds_load_transposed(mine + 16 * STRIDE, where);
+            a[0] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+        } else if constexpr (M::PAIRED) {
+            a[0] = M::from_lds(tile + position, STRIDE, SKIP, where);
+        } else if constexpr (SERVED_CROSSWISE<Element>) {
+            const u32 feature = lane_id() % 16;
+            const Element* mine = tile + feature * STRIDE + feature / 8 * SKIP + place(feature, lane_id() / 16 * 8);
+            split(lds_load<Element, 8>(mine + position, where), a);
+        } else {
+            read_a<M>(tile + first_a_row<M>() / 8 * SKIP + position, STRIDE, a, where);
+        }
+    }
+};
 
 // ---- the order of keys in a transposed tile ------------------------------------------------------------------------
 

@@ -258,6 +258,15 @@ ROCATTN_INLINE void lds_store(T* address, T value, Where where = Where::here()) 
     detail::runtime->lds_write(address, &value, sizeof(T), alignof(T), where);
 }
 
+#if defined(__gfx950__)
+template <typename T>
+ROCATTN_INLINE Vector<T, 4> lds_load_transposed(const T* address, Where where = Where::here()) {
+    Vector<T, 4> value ROCATTN_SET_BY_CALL;
+    detail::runtime->lds_read_transposed(&value, address, where);
+    return value;
+}
+#endif
+
 // ---- matrix instructions -------------------------------------------------------------------------------------------
 
 using f32x4 = Vector<float, 4>;

@@ -3,7 +3,7 @@
 
 namespace rocattn::hostgpu {
 
-constexpr unsigned ABI = 1;  // changes with anything in this file
+constexpr unsigned ABI = 2;  // changes with anything in this file
 
 // A place in a kernel's source. As a default argument `Where::here()` is the place of the call.
 struct Where {
@@ -26,6 +26,7 @@ enum class Collective : unsigned {
     WMMA_GFX12,
     MFMA_16X16X16,
     MFMA_16X16X32,
+    TRANSPOSING_READ,
 };
 
 enum class Element : unsigned { F16, BF16 };
@@ -49,6 +50,7 @@ struct Runtime {
     void (*write)(void* to, const void* from, unsigned bytes, unsigned align, Where);
     void (*lds_read)(void* to, const void* from, unsigned bytes, unsigned align, Where);
     void (*lds_write)(void* to, const void* from, unsigned bytes, unsigned align, Where);
+    void (*lds_read_transposed)(void* to, const void* from, Where);  // 8 bytes, of 4 elements
     void* (*lds_declare)(unsigned long long bytes, const char* name, Where);
     void (*barrier)(Collective, Where);  // BLOCK_BARRIER or WAVE_BARRIER
     unsigned (*shuffle)(unsigned value, unsigned lane, Where);

@@ -28,15 +28,6 @@ struct GlobalMatrix {
 
 namespace detail {
 
-template <bool CHOICE, typename A, typename B>
-struct Select {
-    using type = A;
-};
-template <typename A, typename B>
-struct Select<false, A, B> {
-    using type = B;
-};
-
 template <typename T>
 struct MatmulShape {
     using M = Matrix<T>;

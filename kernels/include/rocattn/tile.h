@@ -4,10 +4,7 @@
 // A tile is fetched in two steps, so that its loads are in flight while the tile before it is being used:
 // `fetch` issues them, `put` writes the registers to LDS. A RowTile lies in LDS as in memory; a TransposedTile has the
 // columns as LDS rows, with its rows (the depth of the next product) in the order in which Matrix::chain wants them.
-//
-// LDS rows are 16 bytes longer than a multiple of 32, so that rows start in different banks; transposed tiles skip
-// another 16 bytes after every 8 rows. Reads of fragments still conflict on CDNA, twofold or more, and so do the writes
-// of transposed tiles: the hardware does not serve a read in groups of consecutive lanes (docs/kernels.md).
+// Where in LDS an element lies, so that banks do not conflict, is fragments.h's to say.
 //
 // Rows are addressed as base + 32-bit byte offset, the base being the same in all lanes (an SGPR pair, advanced by
 // scalar additions). So ROWS * |stride| * sizeof(T) must stay below 2^32; any sign of the stride will do.
@@ -17,6 +14,17 @@
 #include <rocattn/hints.h>
 
 namespace rocattn {
+
+namespace detail {
+template <bool CHOICE, typename A, typename B>
+struct Select {
+    using type = A;
+};
+template <typename A, typename B>
+struct Select<false, A, B> {
+    using type = B;
+};
+}  // namespace detail
 
 constexpr u32 power_of_two(u32 value) { return value <= 1 ? 1 : 2 * power_of_two((value + 1) / 2); }
 constexpr u32 least(u32 a, u32 b) { return a < b ? a : b; }
@@ -143,6 +151,7 @@ struct RowTile {
             }
     }
 
+    // Whether this thread holds an infinity or a NaN.
     ROCATTN_INLINE bool has_nonfinite() const {
         u32 found = 0;
 #pragma unroll
@@ -150,6 +159,14 @@ struct RowTile {
 #pragma unroll
             for (u32 a = 0; a < ACROSS; ++a) NonFinite<T>::find(x[d][a], found);
         return NonFinite<T>::is_set(found);
+    }
+
+    // Makes those 0.
+    ROCATTN_INLINE void clear_nonfinite() {
+#pragma unroll
+        for (u32 d = 0; d < DOWN; ++d)
+#pragma unroll
+            for (u32 a = 0; a < ACROSS; ++a) NonFinite<T>::clear(x[d][a]);
     }
 
     // `stride`: LDS elements from row to row.
@@ -189,9 +206,13 @@ private:
     }
 };
 
-// The same, transposed on the way into LDS: element (row, column) goes to transposed_offset(column, ROWS) + the
-// position of the row. A thread takes WIDTH columns of 4 rows, those of 4 neighbouring positions, and writes WIDTH
-// times 4 rows. Columns that do not exist hold copies of others: they become features that no one writes out.
+// The same, transposed on the way into LDS: element (row, column) goes to ChainedLayout's at(column), and there to the
+// place of the row's position. A thread takes WIDTH columns of 4 rows, those of 4 neighbouring positions, and writes
+// WIDTH times 4 rows. Columns that do not exist hold copies of others: they become features that no one writes out.
+//
+// 16 consecutive lanes write 8 bytes each at a time (16-bit elements). All at one position would need 16 LDS rows in
+// different banks, and rows of 16-byte chunks have 8: so RUN lanes have neighbouring columns, the next RUN the next
+// position.
 template <typename T, typename M, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP>
 struct TransposedTile {
     using Element = typename M::Element;
@@ -205,6 +226,11 @@ struct TransposedTile {
     static constexpr u32 DOWN = (ROWS + ROW_STEP - 1) / ROW_STEP;
     static constexpr bool ALL_COLUMNS = CHUNKS % LANES == 0, ALL_ROWS = ROWS % ROW_STEP == 0;
     static_assert(ALL_ROWS || DOWN == 1, "a thread's rows exist in all rounds or in none");
+    // Not where columns are found at run time: registers that it takes would be spilled there (dkdv, gfx90a, D = 192).
+    static constexpr bool SPREADS = sizeof(Element) == 2 && STEP != ANY_COLUMNS;
+    static constexpr u32 RUN = SPREADS ? least(LANES, SERVED_CROSSWISE<Element> && WIDTH == 8 ? 4 : 8) : LANES;
+    static constexpr u32 POSITIONS = SPREADS ? least(16 / RUN, THREADS / LANES) : 1;  // of 16 lanes
+    using Layout = ChainedLayout<M, ROWS, COLUMNS>;
     using P = Pieces<T, WIDTH, STEP>;
 
     u32 position, column, columns;
@@ -212,7 +238,9 @@ struct TransposedTile {
     Vector<T, WIDTH> x[DOWN][ACROSS][4];
 
     ROCATTN_INLINE TransposedTile(const Rows<T>& matrix, u32 thread, u32 columns)
-        : position(thread / LANES * 4), column(thread % LANES * WIDTH), columns(columns) {
+        : position((thread / (POSITIONS * LANES) * POSITIONS + thread / RUN % POSITIONS) * 4),
+          column((thread / (POSITIONS * RUN) % (LANES / RUN) * RUN + thread % RUN) * WIDTH),
+          columns(columns) {
         locate(matrix, 0);
     }
 
@@ -269,12 +297,15 @@ struct TransposedTile {
             for (u32 a = 0; a < ACROSS; ++a) {
                 const u32 first = column + a * LANES * WIDTH;
                 if ((!ALL_COLUMNS && first >= COLUMNS) || (!ALL_ROWS && position >= ROWS)) continue;
-                Element* start = tile + transposed_offset<Element>(first, ROWS) + position + d * ROW_STEP;
+                Element* start = tile + Layout::at(first);
                 Vector<T, 4> columns[WIDTH];
                 transpose(x[d][a], columns);
 #pragma unroll
-                for (u32 e = 0; e < WIDTH; ++e)
-                    put_elements<Element, T, 4>(start + e * row_stride<Element>(ROWS), columns[e], where);
+                for (u32 e = 0; e < WIDTH; ++e) {
+                    const u32 feature = (LANES * WIDTH % 16 == 0 ? column : first) + e / 4 * 4;  // of 16
+                    const u32 place = Layout::place(feature, position + d * ROW_STEP);
+                    put_elements<Element, T, 4>(start + e * Layout::STRIDE + place, columns[e], where);
+                }
             }
     }
 
@@ -305,5 +336,21 @@ private:
         }
     }
 };
+
+// The tile from which a chained product reads its A, and how it gets to LDS: a slice from column `first` on of a room
+// for `Layout`.
+template <typename T, typename M, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP>
+using ChainedTile = typename detail::Select<ChainedLayout<M, ROWS, COLUMNS>::TRANSPOSES_READS,
+                                            RowTile<T, typename M::Element, ROWS, COLUMNS, THREADS, STEP>,
+                                            TransposedTile<T, M, ROWS, COLUMNS, THREADS, STEP>>::type;
+
+template <typename Layout, typename Tile>
+ROCATTN_INLINE void put_chained(const Tile& tile, typename Layout::Element* room, u32 first,
+                                Where where = Where::here()) {
+    if constexpr (Layout::TRANSPOSES_READS)
+        tile.put(room + Layout::at(first), Layout::STRIDE, first, where);
+    else
+        tile.put(room + Layout::at(first), where);
+}
 
 }  // namespace rocattn

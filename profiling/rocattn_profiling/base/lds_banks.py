@@ -95,7 +95,7 @@ def lds_groups_text(arch: str, wave_size: int) -> str:
     lines = []
     for access in lds_accesses(arch, wave_size):
         masks = (f"{sum(1 << lane for lane in group):#x}" for group in access.groups)
-        lines.append(f"{access.direction.replace(' ', '-')} {access.bytes} {access.banks} {' '.join(masks)}\n")
+        lines.append(f"{access.direction} {access.bytes} {access.banks} {' '.join(masks)}\n")
     return "".join(lines)
 
 

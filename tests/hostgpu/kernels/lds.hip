@@ -1,0 +1,38 @@
+// LDS accesses whose cycles and results are known. One wave.
+//
+// conflicts:  out[lane] = what LDS has at `offsets[lane]` bytes, WIDTH words of it; written there by the same lanes.
+// divergent:  odd lanes read once more than even ones, from the same places in the source.
+// transposed: out[lane][0 ... 3] = a transposing read of a 16x16 tile, row l / 4, columns 4 (l % 4) ...
+#include <rocattn/device.h>
+
+using namespace rocattn;
+
+constexpr u32 BYTES = 32768;
+
+ROCATTN_KERNEL(conflicts, WAVE, (const u32* offsets, u32* out)) {
+    ROCATTN_LDS(u32, words, BYTES / 4);
+    const u32 at = load(offsets + lane_id()) / 4;
+    Vector<u32, WIDTH> own;
+    for (u32 w = 0; w < WIDTH; ++w) own[w] = at + w;
+    lds_store<u32, WIDTH>(words + at, own);
+    wave_barrier();
+    store<u32, WIDTH>(out + lane_id() * WIDTH, lds_load<u32, WIDTH>(words + at));
+}
+
+ROCATTN_KERNEL(divergent, WAVE, (u32 * out)) {
+    ROCATTN_LDS(u32, words, WAVE);
+    lds_store(words + lane_id(), lane_id());
+    wave_barrier();
+    u32 sum = 0;
+    for (u32 i = lane_id() % 2; i < 3; ++i) sum += lds_load(words + lane_id());
+    store(out + lane_id(), sum);
+}
+
+#if defined(__gfx950__)
+ROCATTN_KERNEL(transposed, WAVE, (const DTYPE* tile, DTYPE* out)) {
+    ROCATTN_LDS(DTYPE, rows, 256);
+    lds_store<DTYPE, 4>(rows + lane_id() * 4, load<DTYPE, 4>(tile + lane_id() * 4));
+    wave_barrier();
+    store<DTYPE, 4>(out + lane_id() * 4, lds_load_transposed(rows + lane_id() / 4 * 16 + lane_id() % 4 * 4));
+}
+#endif

@@ -26,7 +26,8 @@ _NAME = 34  # characters of a variant or a file
 _COLUMNS = {
     "spills": "spills", "scratch": "scratch B", "occupancy": "waves", "blocks": "blocks", "matrix": "matrix FLOP",
     "issue cycles": "loop cycles", "global loads": "B a load", "own overlap": "overlap %",
-    "run": "run", "read to wait": "read-wait", "bare waits": "bare waits", "LDS reads": "LDS/matrix",
+    "run": "run", "read to wait": "read-wait", "bare waits": "bare waits", "read conflicts": "read x",
+    "write conflicts": "write x", "LDS reads": "LDS/matrix",
     "loads in flight": "in flight", "FLOP/B": "FLOP/B", "barriers": "barriers", "instruction cache": "loop B",
     "loop code": "loop B", "registers": "VGPRs", "LDS": "LDS B", "code": "code B",
 }  # fmt: skip

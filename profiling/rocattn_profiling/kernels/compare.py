@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rocattn_profiling.kernels.audit import Audit
     from rocattn_profiling.kernels.facts import KernelFacts
-    from rocattn_profiling.kernels.pins import LoopPin, Pins
+    from rocattn_profiling.kernels.pins import LoopPin, OrderPin, Pins
 
     _Groups = dict[tuple[str, str], list[KernelFacts]]
 
@@ -45,7 +45,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         severity: What it means.
         metric: Which quantity: "spills", "scratch", "occupancy", "blocks", "matrix", "issue cycles", "global loads",
-            "own overlap", "run", "read to wait", "bare waits", "barriers", "FLOP/B", "LDS reads", "loads in flight",
+            "own overlap", "run", "read to wait", "bare waits", "barriers", "read conflicts",
+            "write conflicts", "FLOP/B", "LDS reads", "loads in flight",
             "instruction cache", "loop code"; of notes also "registers", "LDS", "code"; "kernel" where one side has no
             such kernel.
         arch, kernel: Where.
@@ -283,8 +284,13 @@ def lacking_in(pin: Pin, now: Pin) -> list[str]:
         "hot loop's bytes": (old.bytes or None, new.bytes or None) if old and new else (None, None),
         "hot loop's loads": (_width(old), _width(new)) if old and new else (None, None),
         "hot loop's order": (old.order, new.order) if old and new else (None, None),
+        "bank conflicts": (_conflicts(old), _conflicts(new)) if old and new else (None, None),
     }
     return lacking + [what for what, (was, has) in pairs.items() if was is None and has is not None]
+
+
+def _conflicts(loop: LoopPin) -> float | None:
+    return (loop.order.read_conflicts or loop.order.write_conflicts) if loop.order else None
 
 
 def differences(pin: Pin, facts: KernelFacts, before: KernelFacts | None = None) -> Iterator[Finding]:
@@ -413,12 +419,21 @@ def _in_order(old: LoopPin, new: LoopPin, factor: float, words: sentences.Words)
     intensities = (_intensity(old), _intensity(new))
     if less := _beyond(-_growth(*intensities), CYCLES_PCT):
         yield "FLOP/B", less, intensities, words.intensity(*intensities)
+    for metric in ("read", "write"):
+        conflicts = (getattr(before, f"{metric}_conflicts"), getattr(after, f"{metric}_conflicts"))
+        if more := _beyond(_growth(*conflicts), CYCLES_PCT):
+            yield f"{metric} conflicts", more, conflicts, words.conflicts(metric, *conflicts)
     reads = (before.lds_reads_per_matrix, after.lds_reads_per_matrix)
-    if more := _beyond(_growth(*reads), CYCLES_PCT):
+    if more := _beyond(_growth(_without_conflicts(before), _without_conflicts(after)), CYCLES_PCT):
         yield "LDS reads", more, reads, words.lds_reads()
     fewer, narrower = before.loads_in_flight - after.loads_in_flight, before.bytes_in_flight - after.bytes_in_flight
     if before.loads_in_flight and after.loads_in_flight and fewer * narrower > 0:  # fewer but wider ones are no loss
         yield "loads in flight", fewer, (before.loads_in_flight, after.loads_in_flight), words.loads_in_flight()
+
+
+def _without_conflicts(order: OrderPin) -> float | None:
+    reads = order.lds_reads_per_matrix
+    return None if reads is None else reads / (order.read_conflicts or 1)
 
 
 def _beyond(change: float, limit: float, *, at_least: bool = False) -> float:

@@ -172,7 +172,7 @@ def kernel_facts(
     if function is not None:
         instructions = sum(block.counts.instructions for block in function.blocks)
         try:
-            loop = loop_cost(function, arch)
+            loop = loop_cost(function, arch, threads)
         except NoRatesError:
             missing.append(f"no cost of the hot loop: no instruction rates are known for {processor}")
         except RocattnError as error:

@@ -34,13 +34,15 @@ class PinError(RocattnError):
 
 
 class OrderPin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the hot loop's instructions are ordered: numbers of `Schedule` and `LoopCost`, rounded."""
+    """How the hot loop's instructions are ordered: numbers of `Schedule`, `LdsConflicts` and `LoopCost`, rounded."""
 
     own_overlap_pct: Amount | None = None
     run: Amount | None = None
     read_distance: Amount | None = None
     bare_read_waits: Count = 0
     barriers: Count = 0
+    read_conflicts: Amount | None = None
+    write_conflicts: Amount | None = None
     lds_reads_per_matrix: Amount | None = None
     loads_in_flight: Count = 0
     bytes_in_flight: Count = 0
@@ -133,11 +135,13 @@ def _order_of(cost: LoopCost) -> OrderPin | None:
     schedule = cost.schedule
     if schedule is None:
         return None
+    conflicts = (cost.lds.read_factor, cost.lds.write_factor) if cost.lds else (None, None)
     return OrderPin(
         own_overlap_pct=_rounded(schedule.own_overlap_pct, 1), run=_rounded(schedule.run, 2),
         read_distance=_rounded(schedule.read_distance, 2), bare_read_waits=schedule.bare_read_waits,
-        barriers=cost.barriers, lds_reads_per_matrix=_rounded(cost.lds_reads_per_matrix, 4),
-        loads_in_flight=schedule.loads_in_flight or 0, bytes_in_flight=schedule.bytes_in_flight or 0,
+        barriers=cost.barriers, read_conflicts=_rounded(conflicts[0], 3), write_conflicts=_rounded(conflicts[1], 3),
+        lds_reads_per_matrix=_rounded(cost.lds_reads_per_matrix, 4), loads_in_flight=schedule.loads_in_flight or 0,
+        bytes_in_flight=schedule.bytes_in_flight or 0,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.kernels.pins import LoopPin, OrderPin, Pin
 
 _OCCUPANCY = "take back registers or LDS until the next step of occupancy (`rocattn kernels occupancy`)"
+_BANKS = "pad or swizzle the tile's rows for the GPU's lane groups (profiling/rocattn_profiling/base/lds_banks.toml)"
 _AHEAD = "read the next fragment of K or V before the products of this one"
 ADVICE = {
     "spills": "fewer registers avoid it: smaller QUERY_FRAGMENTS or KEYS_PER_TILE in rocattn/gpu/tiles.py, a lower "
@@ -22,6 +23,8 @@ ADVICE = {
     "run": "read more fragments of K and V ahead, so that one wait serves more products",
     "read to wait": _AHEAD,
     "bare waits": _AHEAD,
+    "read conflicts": _BANKS,
+    "write conflicts": _BANKS,
     "LDS reads": "more rows of Q a wave, so that each fragment of K and V serves more products",
     "FLOP/B": "more rows of Q a block: more QUERY_FRAGMENTS or WAVES in rocattn/gpu/tiles.py",
     "loads in flight": "issue all loads of a tile before the first wait for one of them",
@@ -165,6 +168,11 @@ class Words:
         """Barriers of the hot loop."""
         old, new = self._orders()
         return f"{_arrow(old.barriers, new.barriers)} barriers in {self._loop()}{_per(factor)}"
+
+    def conflicts(self, direction: str, before: float | None, after: float | None) -> str:
+        """Bank conflicts of LDS."""
+        change = _arrow(_short(before), _short(after))
+        return f"bank conflicts make LDS {direction}s in {self._loop()} take {change} times their cycles"
 
     def intensity(self, before: float | None, after: float | None) -> str:
         """Reuse of what is loaded."""

@@ -218,7 +218,7 @@ def own_version() -> str:
     audit, library = Path(__file__).parent, Path(rocattn.__file__).parent
     folders = (audit, library / "toolchain")
     files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.suffix in {".py", ".toml"}]
-    files += sorted((audit.parent / "base").glob("gpus.*"))
+    files += [path for name in ("gpus", "lds_banks") for path in sorted((audit.parent / "base").glob(f"{name}.*"))]
     return content_key([part for path in files for part in (path.name, path.read_bytes())])
 
 

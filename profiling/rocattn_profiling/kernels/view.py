@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.kernels.compare import Comparison, Finding
     from rocattn_profiling.kernels.facts import KernelFacts
     from rocattn_profiling.kernels.model.cost import LoopCost
+    from rocattn_profiling.kernels.model.lds import LdsConflicts
     from rocattn_profiling.kernels.model.occupancy import Occupancy
     from rocattn_profiling.kernels.model.schedule import Schedule
 
@@ -30,13 +31,15 @@ _RESOURCES = (
 _SUMMARY = ("kernel", "arch", "variants", "VGPRs", "spill", "scratch", "LDS B", "waves", "bound by", "code B")
 _ORDER = (
     "products", "vector a product", "own overlap %", "run", "read to wait", "bare waits", "barriers", "FLOP/B",
-    "LDS/matrix", "loads in flight",
+    "LDS/matrix", "read conflicts", "write conflicts", "loads in flight",
 )  # fmt: skip
 _ORDER_LEGEND = (
     "of one iteration of the hot loop; products: of 16x16x16; own overlap %: vector instructions between products of "
     "the same wave, at most 12 in a row; run: products from wait to wait; read to wait: products between an LDS read "
     "and the wait for it, the median; bare waits: waits for LDS reads with no product in between, of all; FLOP/B: of "
-    "products for each byte of global memory; LDS/matrix: cycles of a CU's LDS for reads, for each of its matrix units"
+    "products for each byte of global memory; LDS/matrix: cycles of a CU's LDS for reads, for each of its matrix "
+    "units; conflicts: LDS cycles over those without bank conflicts (~ where the lanes served together are assumed, ? "
+    "where the code does not tell all addresses)"
 )
 _LEGEND = (
     "waves: of a SIMD, of its wave slots; cycles: issue cycles of one iteration of the hot loop, of one wave; "
@@ -97,10 +100,10 @@ def _show_order(kernels: Sequence[KernelFacts], *, files: bool) -> None:
 
 
 def _order_rows(kernels: Sequence[KernelFacts], *, files: bool) -> list[list[str]]:
-    """Return the rows of kernels with products or loads in a loop; those of several files by own overlap."""
+    """Return the rows of kernels with products or loads in a loop; those of several files ranked."""
     known = [facts for facts in kernels if facts.loop and facts.loop.schedule]
     if files:
-        known.sort(key=_own_overlap, reverse=True)
+        known.sort(key=_rank, reverse=True)
     return [
         [*_keys(facts, files=files), *_order_row(facts.loop, facts.loop.schedule)]
         for facts in known
@@ -109,9 +112,10 @@ def _order_rows(kernels: Sequence[KernelFacts], *, files: bool) -> list[list[str
     ]
 
 
-def _own_overlap(facts: KernelFacts) -> float:
+def _rank(facts: KernelFacts) -> tuple[float, float]:
+    """Return a key by which kernels are ordered as far as measured ones are: products between waits, own overlap."""
     schedule = facts.loop.schedule if facts.loop else None
-    return -1.0 if schedule is None or schedule.own_overlap_pct is None else schedule.own_overlap_pct
+    return (schedule.run or 0, schedule.own_overlap_pct or 0) if schedule else (0, 0)
 
 
 def _order_row(loop: LoopCost, schedule: Schedule) -> list[str]:
@@ -120,8 +124,23 @@ def _order_row(loop: LoopCost, schedule: Schedule) -> list[str]:
         _cell(schedule.products or None), _cell(schedule.vector_per_product, 3), _cell(schedule.own_overlap_pct, 3),
         _cell(schedule.run, 3), _cell(schedule.read_distance, 3), waits, str(loop.barriers),
         _cell(loop.flops_per_global_byte if loop.matrix_flops else None, 4), _cell(loop.lds_reads_per_matrix, 2),
-        _cell(schedule.loads_in_flight),
+        *_conflicts(loop.lds), _cell(schedule.loads_in_flight),
     ]  # fmt: skip
+
+
+def _conflicts(lds: LdsConflicts | None) -> tuple[str, str]:
+    """Return the factors of reads and writes: what is assumed or not known of them is marked."""
+    if lds is None:
+        return "", ""
+    sides = ((lds.reads, lds.read_factor, lds.read_basis), (lds.writes, lds.write_factor, lds.write_basis))
+    read, write = (_factor(*side, all_known=not lds.unknown) for side in sides)
+    return read, write
+
+
+def _factor(accesses: int, factor: float | None, basis: str, *, all_known: bool) -> str:
+    if not accesses or factor is None:
+        return "?" if accesses else ""
+    return f"{'~' if basis == 'assumed' else ''}{factor:.3g}{'' if all_known else '?'}"
 
 
 def show_remarks(audit: Audit, variants: Collection[card.Variant] | None = None, *, lines: bool, files: bool) -> None:

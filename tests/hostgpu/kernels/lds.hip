@@ -1,6 +1,7 @@
 // LDS accesses whose cycles and results are known. One wave.
 //
 // conflicts:  out[lane] = what LDS has at `offsets[lane]` bytes, WIDTH words of it; written there by the same lanes.
+// strided:    rows of 16 lanes, of several lengths and widths: the code alone tells the addresses.
 // divergent:  odd lanes read once more than even ones, from the same places in the source.
 // transposed: out[lane][0 ... 3] = a transposing read of a 16x16 tile, row l / 4, columns 4 (l % 4) ...
 #include <rocattn/device.h>
@@ -17,6 +18,29 @@ ROCATTN_KERNEL(conflicts, WAVE, (const u32* offsets, u32* out)) {
     lds_store<u32, WIDTH>(words + at, own);
     wave_barrier();
     store<u32, WIDTH>(out + lane_id() * WIDTH, lds_load<u32, WIDTH>(words + at));
+}
+
+template <u32 WORDS, u32 STRIDE> ROCATTN_INLINE u32 through(u32* words, u32 seed) {
+    u32* at = words + lane_id() % 16 * STRIDE + lane_id() / 16 * WORDS;
+    Vector<u32, WORDS> own;
+    for (u32 w = 0; w < WORDS; ++w) own[w] = seed + w;
+    lds_store<u32, WORDS>(at, own);
+    wave_barrier();
+    own = lds_load<u32, WORDS>(at);
+    wave_barrier();
+    u32 sum = 0;
+    for (u32 w = 0; w < WORDS; ++w) sum += own[w];
+    return sum;
+}
+
+ROCATTN_KERNEL(strided, WAVE, (u32 * out)) {
+    ROCATTN_LDS(u32, words, BYTES / 4);
+    u32 sum = through<4, 68>(words, lane_id());
+    sum = through<4, 72>(words, sum);
+    sum = through<4, 64>(words, sum);
+    sum = through<2, 36>(words, sum);
+    sum = through<1, 18>(words, sum);
+    store(out + lane_id(), sum);
 }
 
 ROCATTN_KERNEL(divergent, WAVE, (u32 * out)) {

@@ -50,7 +50,7 @@ UNITS = {
     "instruction cache": "bytes of code", "loop code": "bytes of code",
     "own overlap": "% of vector instructions", "run": "products", "read to wait": "products", "bare waits": "waits",
     "barriers": "barriers", "FLOP/B": "FLOP a byte", "LDS reads": "LDS cycles a matrix cycle",
-    "loads in flight": "loads",
+    "loads in flight": "loads", "read conflicts": "times the cycles", "write conflicts": "times the cycles",
 }  # fmt: skip
 _MORE_IS_BETTER = frozenset({"blocks", "global loads", "matrix", "run", "read to wait", "FLOP/B", "loads in flight"})
 _ABOUT_SPILLS = frozenset({"spills", "scratch"})

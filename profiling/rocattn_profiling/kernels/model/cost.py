@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rocattn_profiling.kernels.model.lds import LdsConflicts, lds_conflicts
 from rocattn_profiling.kernels.model.loops import find_loops, hottest, irregular_blocks, usual_path
 from rocattn_profiling.kernels.model.rates import rates
 from rocattn_profiling.kernels.model.schedule import Schedule, schedule_of
@@ -80,8 +81,9 @@ class LoopCost:
         flops_per_global_byte, flops_per_lds_byte: Arithmetic intensity of the wave; None where nothing is moved.
         dual, barriers: Instructions that are two operations; that wait for other waves.
         schedule: How its instructions are ordered; None only in audits of before there was that.
+        lds: Bank conflicts of its LDS accesses; None without any, or where nothing is known of the GPU's banks.
         lds_reads_per_matrix: Cycles that the LDS of a CU spends on reads for each cycle of its matrix units, all of its
-            SIMDs taken to run this loop; None without matrix instructions.
+            SIMDs taken to run this loop, conflicts included as far as they are known; None without matrix instructions.
         lines: What the source lines add to `issue_cycles`, the costliest first.
         notes: What could not be known, and what was assumed of this kernel.
         gaps: Those of the notes that say what the numbers leave out, or count otherwise than it runs.
@@ -119,6 +121,7 @@ class LoopCost:
     dual: int
     barriers: int
     schedule: Schedule | None = None
+    lds: LdsConflicts | None = None
     lds_reads_per_matrix: float | None = None
     lines: tuple[LineCost, ...] = ()
     notes: tuple[str, ...] = ()
@@ -137,12 +140,13 @@ _NO_LOOP = "no loop: all of its code, run through once, is counted"
 _OVERLAP = "matrix and vector instructions overlap only with two or more waves on a SIMD, or interleaved in one"
 
 
-def loop_cost(function: AssemblyFunction, arch: str) -> LoopCost | None:
+def loop_cost(function: AssemblyFunction, arch: str, threads: int = 0) -> LoopCost | None:
     """Return what an iteration of the hot loop costs, or None for a function without instructions.
 
     Args:
         function: What `parse_assembly` returns.
         arch: The GPU; features ("gfx942:xnack-") are passed over. If empty, the one that the text names.
+        threads: Of a block, whose LDS accesses are looked at; without it, of a wave.
 
     Raises:
         RatesError: When no rates are known for it.
@@ -158,7 +162,9 @@ def loop_cost(function: AssemblyFunction, arch: str) -> LoopCost | None:
     costs = [table.cost(instruction) for instruction in body]
     unrated = [instruction for instruction, cost in zip(body, costs, strict=True) if not cost.known]
     notes = _notes(function, table, loops, loop, path, unrated)
-    return _summary(table, chip, body, costs, function.blocks[path[0]].label if loop else "", loop is not None, notes)
+    lds = lds_conflicts(function, path, chip, threads)
+    label = function.blocks[path[0]].label if loop else ""
+    return _summary(table, chip, body, costs, lds, label, loop is not None, notes)
 
 
 def _path(function: AssemblyFunction, loop: Loop | None) -> tuple[int, ...]:
@@ -166,8 +172,8 @@ def _path(function: AssemblyFunction, loop: Loop | None) -> tuple[int, ...]:
 
 
 def _summary(
-    table: Rates, chip: str, body: Sequence[Instruction], costs: Sequence[Cost], label: str, has_loop: bool,
-    notes: tuple[str, ...],
+    table: Rates, chip: str, body: Sequence[Instruction], costs: Sequence[Cost], lds: LdsConflicts | None, label: str,
+    has_loop: bool, notes: tuple[str, ...],
 ) -> LoopCost:  # fmt: skip
     """Add up what instructions cost."""
     wave = table.wave_size
@@ -201,6 +207,7 @@ def _summary(
         flops["matrix"] += cost.flops
         flops["vector"] += wave * cost.lane_flops
         dual += cost.operations - 1
+    lds_reads *= (lds and lds.read_factor) or 1
     serial = busy["matrix"] + busy["vector"]
     issue = sum(busy[part] for part in ("matrix", "vector", "scalar", "memory", "other"))
     bound_by, bound = _bound(table, busy, shared_issue, beside)
@@ -221,7 +228,7 @@ def _summary(
         flops_per_lds_byte=done / moved["lds"] if moved["lds"] else None,
         dual=int(dual), barriers=sum(waits_for_waves(instruction.mnemonic) for instruction in body),
         schedule=schedule_of(body, chip, is_loop=has_loop),
-        lds_reads_per_matrix=lds_reads * table.shared_by("lds") / busy["matrix"] if busy["matrix"] else None,
+        lds=lds, lds_reads_per_matrix=lds_reads * table.shared_by("lds") / busy["matrix"] if busy["matrix"] else None,
         lines=tuple(sorted((LineCost(name, int(n), cycles) for name, (n, cycles) in lines.items()),
                            key=lambda each: (-each.cycles, each.line))),
         notes=notes, gaps=tuple(note for note in notes if note not in {_NO_LOOP, _OVERLAP}),

@@ -1,0 +1,523 @@
+"""Evaluate a register for every lane of a block, backwards from where it is used: machine code of any origin.
+
+Only integer arithmetic on the thread's number is followed, as addresses of LDS are made of. Scalars that nothing says
+(arguments, numbers of blocks) are unknown but the same in all lanes of a wave: added to an address, or XORed with it,
+they move all lanes alike, which is all the same to bank conflicts. Where an unknown number would tell lanes apart, or
+where a value comes from memory or another lane, the value is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from rocattn_profiling.kernels.read.instructions import Access, Pipe, classify, is_indirect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rocattn_profiling.kernels.read.assembly import AssemblyFunction
+
+    Register = tuple[str, int]  # "v", "s", "a" and a number; "vcc" and "exec" have halves 0 and 1
+    Site = tuple[int, int]  # block, instruction
+    Words = np.ndarray[Any, np.dtype[np.int64]]
+
+_MASK: Final = 0xFFFFFFFF
+_MOST_STEPS, _DEEPEST = 20_000, 300  # a slice is rarely longer than a hundred
+
+
+@dataclass(frozen=True, eq=False)
+class Lanes:
+    """A register's value in every thread of a block.
+
+    Attributes:
+        words: One of 32 bits for each, up to what `loose` says.
+        wave_size: Lanes of a wave: the threads come in waves.
+        loose: "" if they are exact; "add" up to one number for each wave, added; "xor" up to a mapping that keeps
+            equal bits equal.
+    """
+
+    words: Words
+    wave_size: int
+    loose: str = ""
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether it is the same in all lanes of each wave."""
+        waves = self.words.reshape(-1, self.wave_size)
+        return bool((waves == waves[:, :1]).all())
+
+    @property
+    def exact(self) -> bool:
+        """Whether the words are the values."""
+        return not self.loose
+
+    def like(self, other: Lanes) -> bool:
+        """Whether two values differ by one number for each wave at most."""
+        waves = (self.words - other.words & _MASK).reshape(-1, self.wave_size)
+        return self.loose == other.loose and bool((waves == waves[:, :1]).all())
+
+
+class LaneValues:
+    """The values of a kernel's registers.
+
+    Args:
+        function: The kernel; its blocks of threads have one dimension.
+        threads: Of a block; rounded up to whole waves.
+    """
+
+    def __init__(self, function: AssemblyFunction, threads: int) -> None:
+        self._blocks = function.blocks
+        self._wave_size = function.wave_size
+        waves = max(1, -(-threads // function.wave_size))
+        self._threads = np.arange(waves * function.wave_size, dtype=np.int64)
+        self._before: list[list[int]] = [[] for _ in function.blocks]
+        for index, block in enumerate(function.blocks):
+            for follower in block.successors:
+                self._before[follower].append(index)
+        self._writers: dict[int, dict[Register, list[int]]] = {}
+        self._known: dict[tuple[Register, Site], Lanes | None] = {}
+        self._under_way: set[tuple[Register, Site]] = set()
+        self._steps = 0
+
+    def operand(self, text: str, at: Site) -> Lanes | None:
+        """Return the value of an instruction's operand; None if it is not known.
+
+        Args:
+            text: As written: "v8", "0x40".
+            at: The instruction.
+        """
+        value = self._operand(text, at)
+        return None if isinstance(value, _Cycle) else value
+
+    def _operand(self, text: str, at: Site) -> Lanes | _Cycle | None:
+        if (number := _number(text)) is not None:
+            return self._same(number)
+        registers = _registers(text)
+        return self._reaching(registers[0], at) if registers else self._unknown_scalar()  # a symbol is a number
+
+    def _same(self, number: int) -> Lanes:
+        return Lanes(np.full_like(self._threads, number & _MASK), self._wave_size)
+
+    def _unknown_scalar(self) -> Lanes:
+        return Lanes(np.zeros_like(self._threads), self._wave_size, "add")
+
+    def _reaching(self, register: Register, at: Site) -> Lanes | _Cycle | None:
+        """Return what a register holds before an instruction."""
+        agreed: Lanes | None = None
+        going_round = False
+        for site in self._definitions(register, at):
+            value = self._at_entry(register) if site is None else self._defined(register, site)
+            if value is None:
+                return None
+            if isinstance(value, _Cycle):  # what an iteration adds to its own value: the first one stands for all
+                going_round = True
+            elif agreed is None:
+                agreed = value
+            elif not agreed.like(value):  # a scalar of several ways is one that nothing says
+                return None if register[0] in {"v", "a"} else self._unknown_scalar()
+        return agreed if agreed is not None else _CYCLE if going_round else None
+
+    def _at_entry(self, register: Register) -> Lanes | None:
+        if register == ("v", 0):  # the number of the thread; of several dimensions packed, the first in the low bits
+            return Lanes(self._threads, self._wave_size)
+        return None if register[0] in {"v", "a"} else self._unknown_scalar()
+
+    def _definitions(self, register: Register, at: Site) -> Iterator[Site | None]:
+        """Yield where a register may have been written last; None for the kernel's entry."""
+        waiting, visited = [at], set()
+        while waiting:
+            block, index = waiting.pop()
+            written = self._written(block)
+            places = sorted([*written.get(register, ()), *written.get(_ANYTHING, ())])
+            if last := bisect_left(places, index):
+                yield block, places[last - 1]
+            else:
+                if block == 0:
+                    yield None
+                for other in self._before[block]:
+                    if other not in visited:
+                        visited.add(other)
+                        waiting.append((other, len(self._blocks[other].instructions)))
+
+    def _written(self, block: int) -> dict[Register, list[int]]:
+        """Return the instructions of a block that write each register."""
+        if block not in self._writers:
+            writers: dict[Register, list[int]] = {}
+            for i, instruction in enumerate(self._blocks[block].instructions):
+                halves = _halves(instruction.mnemonic, instruction.operands)
+                calls = is_indirect(instruction.mnemonic) and not instruction.mnemonic.startswith("s_setpc")
+                for register in [_ANYTHING] if calls else [each for half in halves for each in _results(*half)]:
+                    writers.setdefault(register, []).append(i)
+            self._writers[block] = writers
+        return self._writers[block]
+
+    def _defined(self, register: Register, site: Site) -> Lanes | _Cycle | None:
+        """Return what an instruction writes to a register."""
+        key = register, site
+        if key in self._known:
+            return self._known[key]
+        if key in self._under_way:
+            return _CYCLE
+        self._steps += 1
+        if self._steps > _MOST_STEPS or len(self._under_way) > _DEEPEST:
+            return None
+        self._under_way.add(key)
+        value = self._computed(register, site)
+        self._under_way.discard(key)
+        if not isinstance(value, _Cycle):
+            self._known[key] = value
+        return value
+
+    def _computed(self, register: Register, site: Site) -> Lanes | _Cycle | None:
+        instruction = self._blocks[site[0]].instructions[site[1]]
+        value: Lanes | _Cycle | None = None
+        for mnemonic, operands in _halves(instruction.mnemonic, instruction.operands):
+            written = _results(mnemonic, operands)
+            if register in written:
+                value = self._result(mnemonic, operands, written.index(register), site)
+                break
+        return self._unknown_scalar() if value is None and register[0] not in {"v", "a"} else value
+
+    def _result(self, mnemonic: str, operands: str, place: int, site: Site) -> Lanes | _Cycle | None:
+        """Return what an instruction writes to the first of its registers, or another."""
+        if "dpp" in mnemonic or "sdwa" in mnemonic or _MODIFIED.search(operands):
+            return None
+        name, parts = _plain_name(mnemonic), _operands(operands)
+        if name.startswith("v_cmp_"):
+            return self._compared(name, parts, site)
+        if name in _PAIRS:
+            return self._operand_word(parts[1], place, site)
+        count, first, compute = _RULES.get(name, _NO_RULE) if place == 0 else _NO_RULE
+        if name == "v_bitop3_b32" and (table := _BIT_TABLE.search(operands)):
+            count, first, compute = 3, 1, _of_bits(int(table[1], 0))
+        values = [self._operand(part, site) for part in parts[first : first + count]]
+        if any(isinstance(value, _Cycle) for value in values):
+            return _CYCLE
+        known = [value for value in values if isinstance(value, Lanes)]
+        return compute(*known) if len(known) == count else None
+
+    def _operand_word(self, text: str, place: int, site: Site) -> Lanes | _Cycle | None:
+        """Return one of the two words of an operand."""
+        if (number := _number(text)) is not None:
+            return self._same(number >> 32 * place)
+        registers = _registers(text)
+        return self._reaching(registers[place], site) if len(registers) > place else self._unknown_scalar()
+
+    def _compared(self, name: str, parts: Sequence[str], site: Site) -> Lanes | _Cycle | None:
+        """Return 1 for each lane in which a comparison holds."""
+        match = _COMPARISON.match(name)
+        values = [self._operand(part, site) for part in parts[-2:]]
+        if any(isinstance(value, _Cycle) for value in values):
+            return _CYCLE
+        known = [_signed(value.words) if match and match[2] == "i" else value.words
+                 for value in values if isinstance(value, Lanes) and value.exact]  # fmt: skip
+        if match is None or len(known) != 2:
+            return None
+        return Lanes(_COMPARED[match[1]](*known).astype(np.int64), self._wave_size)
+
+
+class _Cycle:
+    """The value of a register that depends on itself only, in the iteration before."""
+
+
+_CYCLE: Final = _Cycle()
+
+
+# ---- text of instructions -------------------------------------------------------------------------------------------
+
+
+def _halves(mnemonic: str, operands: str) -> list[tuple[str, str]]:
+    """Return the instruction, or the two that a dual one is."""
+    if not mnemonic.startswith("v_dual_"):
+        return [(mnemonic, operands)]
+    first, _, second = operands.partition("::")
+    name, _, rest = second.strip().partition(" ")
+    return [(half.replace("v_dual_", "v_", 1), text.strip()) for half, text in ((mnemonic, first), (name, rest))]
+
+
+def _operands(text: str) -> list[str]:
+    """Return the operands, modifiers left out."""
+    return [part.strip().split(" ", 1)[0] for part in text.split(",")]
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None
+
+
+def _registers(text: str) -> list[Register]:
+    """Return the registers that an operand names; none if it is no register."""
+    if match := _REGISTER.fullmatch(text):
+        first, last = int(match[2] or match[3]), int(match[2] or match[4])
+        return [(match[1], number) for number in range(first, last + 1)]
+    if match := _NAMED.fullmatch(text):
+        return [(match[1], {"_lo": 0, "_hi": 1}[match[2]])] if match[2] else [(match[1], 0), (match[1], 1)]
+    return []
+
+
+def _plain_name(mnemonic: str) -> str:
+    return _SUFFIX.sub("", mnemonic).replace("_nc_", "_")
+
+
+def _results(mnemonic: str, operands: str) -> list[Register]:
+    """Return the registers that an instruction writes."""
+    operation, parts = classify(mnemonic), _operands(operands)
+    memory = operation.unit in {Pipe.LDS, Pipe.GLOBAL, Pipe.SCRATCH}
+    stores = (
+        memory and operation.access in {Access.STORE, Access.ATOMIC} and not _RETURNS.search(f"{mnemonic} {operands}")
+    )
+    if stores or (memory and _TO_LDS.search(f"{mnemonic} {operands}")) or _NO_RESULT.match(mnemonic):
+        return []
+    if mnemonic.startswith("v_cmp") and len(parts) == 2:
+        return [("vcc", 0), ("vcc", 1)]
+    written = _registers(parts[0]) if parts else []
+    if _SECOND_RESULT.match(mnemonic) and len(parts) > 1:
+        written = written + _registers(parts[1])
+    return written
+
+
+_ANYTHING: Final = ("any", 0)  # what a call may write
+_REGISTER = re.compile(r"([vsa])(?:(\d+)|\[(\d+):(\d+)\])")
+_NAMED = re.compile(r"(vcc|exec)(_lo|_hi)?")
+_SUFFIX = re.compile(r"(?:_e32|_e64)$")
+_MODIFIED = re.compile(r"\b(?:quad_perm|row_|dpp8|op_sel|src[01]_sel|clamp|mul:|div:)")
+_RETURNS = re.compile(r"_rtn|\bglc\b|\bsc0\b|TH_ATOMIC_RETURN")
+_TO_LDS = re.compile(r"\blds$|_load_lds_")
+_NO_RESULT = re.compile(
+    r"s_(?:cmp|bitcmp|wait|barrier|branch|cbranch|endpgm|nop|setprio|clause|delay|sleep|sendmsg)|v_cmpx"
+)
+_SECOND_RESULT = re.compile(r"v_(?:add|sub|subrev|addc|subb|subbrev)_co|v_mad_(?:co_)?u64|v_div_scale|v_swap")
+_COMPARISON = re.compile(r"v_cmp_(eq|ne|lt|le|gt|ge)_([iu])(?:32|16)$")
+_COMPARED: dict[str, Callable[[Words, Words], Any]] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+}  # fmt: skip
+_BIT_TABLE = re.compile(r"\bbitop3:(\w+)")
+_PAIRS = {"v_mov_b64", "s_mov_b64"}
+
+
+# ---- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+def _signed(words: Words) -> Words:
+    return (words ^ 0x80000000) - 0x80000000
+
+
+def _made(words: Words, of: Lanes, loose: str = "") -> Lanes:
+    return Lanes(words & _MASK, of.wave_size, loose)
+
+
+def _unknown(of: Lanes) -> Lanes:
+    return Lanes(np.zeros_like(of.words), of.wave_size, "add")
+
+
+def _add(a: Lanes, b: Lanes) -> Lanes | None:
+    if "xor" in {a.loose, b.loose}:
+        moved, other = (a, b) if a.loose == "xor" else (b, a)
+        return (
+            _made(moved.words, moved, "xor") if other.uniform else _unknown(a) if moved.uniform and b.uniform else None
+        )
+    return _made(a.words + b.words, a, a.loose or b.loose)
+
+
+def _subtract(a: Lanes, b: Lanes) -> Lanes | None:
+    if "xor" in {a.loose, b.loose}:
+        return _add(a, b) if b.uniform else None
+    return _made(a.words - b.words, a, a.loose or b.loose)
+
+
+def _multiply(a: Lanes, b: Lanes) -> Lanes | None:
+    if a.exact and b.exact:
+        return _made(a.words * b.words, a)
+    if a.uniform and b.uniform:
+        return _unknown(a)
+    loose, factor = (a, b) if a.loose else (b, a)
+    if loose.loose == "add" and factor.exact and factor.uniform:
+        return _made(loose.words * factor.words, a, "add")
+    return None
+
+
+def _bits(function: Callable[[Words, Words], Words]) -> Callable[[Lanes, Lanes], Lanes | None]:
+    """Return an operation on exact values; of unknown scalars the result is one."""
+
+    def compute(a: Lanes, b: Lanes) -> Lanes | None:
+        if a.exact and b.exact:
+            return _made(function(a.words, b.words), a)
+        return _unknown(a) if a.uniform and b.uniform else None
+
+    return compute
+
+
+def _or(a: Lanes, b: Lanes) -> Lanes | None:
+    """Compilers write it for a sum whose bits do not meet: with an unknown number it is taken as one."""
+    return _made(a.words | b.words, a) if a.exact and b.exact else _add(a, b)
+
+
+def _xor(a: Lanes, b: Lanes) -> Lanes | None:
+    if a.exact and b.exact:
+        return _made(a.words ^ b.words, a)
+    if a.uniform and b.uniform:
+        return _unknown(a)
+    if a.uniform or b.uniform:  # bits that were equal in two lanes stay equal
+        moved, other = (b, a) if a.uniform else (a, b)
+        return _made(moved.words ^ (other.words if other.exact else 0), a, "xor")
+    return None
+
+
+def _shift_left(value: Lanes, count: Lanes) -> Lanes | None:
+    if not count.exact:
+        return _unknown(value) if value.uniform and count.uniform else None
+    return _multiply(value, _made(1 << (count.words & 31), count))
+
+
+def _field(value: Lanes, offset: Lanes, width: Lanes) -> Lanes | None:
+    shifted = _SHIFT_RIGHT(value, offset)
+    ones = _bits(lambda x, _: (1 << (x & 31)) - 1)(width, width)
+    return None if shifted is None or ones is None else _AND(shifted, ones)
+
+
+def _signed_field(value: Lanes, offset: Lanes, width: Lanes) -> Lanes | None:
+    field, half = _field(value, offset, width), _bits(lambda x, _: 1 << (x - 1 & 31))(width, width)
+    return None if field is None or half is None else _bits(lambda x, y: (x ^ y) - y)(field, half)
+
+
+def _of_bits(table: int) -> Callable[..., Lanes | None]:
+    """Return gfx950's v_bitop3: each bit of the result is looked up by those of the three operands."""
+
+    def compute(a: Words, b: Words, c: Words) -> Words:
+        words = np.zeros_like(a)
+        for index in range(8):
+            if table >> index & 1:
+                chosen = [word if index >> bit & 1 else ~word for bit, word in ((2, a), (1, b), (0, c))]
+                words |= chosen[0] & chosen[1] & chosen[2]
+        return words
+
+    return lambda *values: _exact_only(compute, *values)
+
+
+def _chosen(no: Lanes, yes: Lanes, condition: Lanes) -> Lanes | None:
+    if no.loose == yes.loose and (no.words == yes.words).all():
+        return no
+    if condition.exact and no.exact and yes.exact:
+        return _made(np.where(condition.words != 0, yes.words, no.words), no)
+    return None  # a mask that nothing says has a bit for each lane
+
+
+def _first_lane(value: Lanes) -> Lanes:
+    if not value.exact:
+        return _unknown(value)
+    waves = value.words.reshape(-1, value.wave_size)
+    return _made(np.repeat(waves[:, 0], value.wave_size), value)
+
+
+def _counted_below(low: bool) -> Callable[[Lanes, Lanes], Lanes | None]:
+    """Return v_mbcnt: the set bits of a mask below the lane's own, in one half of the wave, and a number to add."""
+
+    def compute(mask: Lanes, added: Lanes) -> Lanes | None:
+        if not mask.exact or (mask.words != _MASK).any():
+            return None
+        lane = np.arange(len(mask.words)) % mask.wave_size
+        return _add(_made(np.minimum(lane, 32) if low else np.maximum(lane - 32, 0), mask), added)
+
+    return compute
+
+
+def _upper_half(a: Words, b: Words) -> Words:
+    return (a.astype(np.uint64) * b.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
+
+
+_AND = _bits(np.bitwise_and)
+_SHIFT_RIGHT = _bits(lambda a, b: a >> (b & 31))
+_SHIFT_ARITHMETIC = _bits(lambda a, b: _signed(a) >> (b & 31))
+_MULTIPLY_24 = _bits(lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF))
+
+
+def _reversed(function: Callable[[Lanes, Lanes], Lanes | None]) -> Callable[[Lanes, Lanes], Lanes | None]:
+    return lambda a, b: function(b, a)
+
+
+def _then(
+    first: Callable[[Lanes, Lanes], Lanes | None], second: Callable[[Lanes, Lanes], Lanes | None]
+) -> Callable[[Lanes, Lanes, Lanes], Lanes | None]:
+    def compute(a: Lanes, b: Lanes, c: Lanes) -> Lanes | None:
+        between = first(a, b)
+        return None if between is None else second(between, c)
+
+    return compute
+
+
+def _times(a: Lanes, b: Lanes) -> Lanes | None:
+    """Multiply numbers of 24 bits, as addresses are."""
+    return _multiply(a, b) if a.loose or b.loose else _MULTIPLY_24(a, b)
+
+
+_SUM = {"add": _add, "sub": _subtract, "subrev": _reversed(_subtract)}
+_LOGIC = {"and": _AND, "or": _or, "xor": _xor}
+# By name: how many operands, which is the first, and what they make.
+_RULES: dict[str, tuple[int, int, Callable[..., Lanes | None]]] = {
+    **{f"v_{name}_{kind}32": (2, 1, rule) for name, rule in _SUM.items() for kind in "ui"},
+    **{f"v_{name}_co_u32": (2, 2, rule) for name, rule in _SUM.items()},
+    **{f"s_{name}_{kind}32": (2, 1, rule) for name, rule in _SUM.items() for kind in "ui"},
+    **{f"{unit}_{name}_b32": (2, 1, rule) for name, rule in _LOGIC.items() for unit in "vs"},
+    "v_mov_b32": (1, 1, lambda a: a),
+    "s_mov_b32": (1, 1, lambda a: a),
+    "s_movk_i32": (1, 1, lambda a: _made((a.words & 0xFFFF ^ 0x8000) - 0x8000, a)),
+    "v_accvgpr_read_b32": (1, 1, lambda a: a),
+    "v_accvgpr_write_b32": (1, 1, lambda a: a),
+    "v_accvgpr_mov_b32": (1, 1, lambda a: a),
+    "v_not_b32": (1, 1, lambda a: _xor(a, _made(np.full_like(a.words, _MASK), a))),
+    "v_lshlrev_b32": (2, 1, _reversed(_shift_left)),
+    "s_lshl_b32": (2, 1, _shift_left),
+    "v_lshrrev_b32": (2, 1, _reversed(_SHIFT_RIGHT)),
+    "s_lshr_b32": (2, 1, _SHIFT_RIGHT),
+    "v_ashrrev_i32": (2, 1, _reversed(_SHIFT_ARITHMETIC)),
+    "s_ashr_i32": (2, 1, _SHIFT_ARITHMETIC),
+    "v_mul_u32_u24": (2, 1, _times),
+    "v_mul_i32_i24": (2, 1, _times),
+    "v_mul_lo_u32": (2, 1, _multiply),
+    "s_mul_i32": (2, 1, _multiply),
+    "v_mul_hi_u32": (2, 1, _bits(_upper_half)),
+    "v_mad_u32_u24": (3, 1, _then(_times, _add)),
+    "v_mad_i32_i24": (3, 1, _then(_times, _add)),
+    "v_mad_u64_u32": (3, 2, _then(_multiply, _add)),
+    "v_mad_co_u64_u32": (3, 2, _then(_multiply, _add)),
+    "v_lshl_add_u32": (3, 1, _then(_shift_left, _add)),
+    "v_lshl_or_b32": (3, 1, _then(_shift_left, _or)),
+    "v_add_lshl_u32": (3, 1, _then(_add, _shift_left)),
+    "v_add3_u32": (3, 1, _then(_add, _add)),
+    "v_and_or_b32": (3, 1, _then(_AND, _or)),
+    "v_or3_b32": (3, 1, _then(_or, _or)),
+    "v_xor3_b32": (3, 1, _then(_xor, _xor)),
+    "v_xad_u32": (3, 1, _then(_xor, _add)),
+    "v_bfe_u32": (3, 1, _field),
+    "v_bfe_i32": (3, 1, _signed_field),
+    "v_bfi_b32": (3, 1, lambda mask, a, b: _exact_only(lambda m, x, y: (m & x) | (~m & y), mask, a, b)),
+    "v_cndmask_b32": (3, 1, _chosen),
+    "v_min_u32": (2, 1, _bits(np.minimum)),
+    "v_max_u32": (2, 1, _bits(np.maximum)),
+    "v_min_i32": (2, 1, _bits(lambda a, b: np.minimum(_signed(a), _signed(b)))),
+    "v_max_i32": (2, 1, _bits(lambda a, b: np.maximum(_signed(a), _signed(b)))),
+    "v_readfirstlane_b32": (1, 1, _first_lane),
+    "v_mbcnt_lo_u32_b32": (2, 1, _counted_below(low=True)),
+    "v_mbcnt_hi_u32_b32": (2, 1, _counted_below(low=False)),
+}  # fmt: skip
+
+
+def _exact_only(function: Callable[..., Words], *values: Lanes) -> Lanes | None:
+    if all(value.exact for value in values):
+        return _made(function(*(value.words for value in values)), values[0])
+    return _unknown(values[0]) if all(value.uniform for value in values) else None
+
+
+def _no_rule() -> None:
+    """What is computed is not known."""
+
+
+_NO_RULE: tuple[int, int, Callable[..., Lanes | None]] = (0, 0, _no_rule)

@@ -23,19 +23,19 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace).
 //
-// Kernel arguments (236 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
+// Kernel arguments (240 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
 //   24  T* out [B, H, Sq, Dv]         32  float* lse [B, H, Sq] contiguous, natural log; null: not wanted
 //   40  const void* mask, by its strides broadcast to [B, H, Sq, Sk]
 //   48  const float* alibi_slopes [B, H] contiguous, or null      56  const float* sinks [H], or null
 //   64  i64 q_stride_b, _h, _s        88  k_stride_b, _h, _s  112  v_stride_b, _h, _s   136  out_stride_b, _h, _s
 //  160  i64 mask_stride_b, _h, _q, _k (0: broadcast)
-//  192  u32 seq_q   196  seq_k   200  num_heads   204  group (H / Hkv)   208  head_dim   212  head_dim_v
-//  216  u32 mask_kind: 0 none, 1 bool bytes, 2 float32, 3 float16, 4 bfloat16
-//  220  i32 window_left   224  window_right: the band, causal folded in; -1: open
-//  228  f32 scale (any)   232  softcap (0: off)
+//  192  u32 seq_q   196  seq_k   200  num_heads   204  group (H / Hkv)   208  head_dim   212  head_dim_v   216  batch
+//  220  u32 mask_kind: 0 none, 1 bool bytes, 2 float32, 3 float16, 4 bfloat16
+//  224  i32 window_left   228  window_right: the band, causal folded in; -1: open
+//  232  f32 scale (any)   236  softcap (0: off)
 #include <rocattn/flash_prefill.h>
 #include <rocattn/flash_scores.h>
 
@@ -50,9 +50,11 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
                 i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b, i64 v_stride_h, i64 v_stride_s,
                 i64 out_stride_b, i64 out_stride_h, i64 out_stride_s, i64 mask_stride_b, i64 mask_stride_h,
                 i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k, u32 num_heads, u32 group, u32 head_dim,
-                u32 head_dim_v, u32 mask_kind, i32 window_left, i32 window_right, f32 scale, f32 softcap)) {
+                u32 head_dim_v, u32 batch, u32 mask_kind, i32 window_left, i32 window_right, f32 scale, f32 softcap)) {
     ROCATTN_LDS(Shape::Element, lds, Shape::LDS_ELEMENTS);
     ROCATTN_LDS(u32, flags, WAVES);
+    const u32 tiles = ceil_div(seq_q, Shape::BLOCK_ROWS);
+    const BlockPlace place(tiles, num_heads, batch);
     const FlashArguments<DTYPE> arguments{q, k, v, out, lse,
                                           {q_stride_b, q_stride_h, q_stride_s},
                                           {k_stride_b, k_stride_h, k_stride_s},
@@ -63,20 +65,20 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
                                scale, softcap, seq_q, seq_k};
     options.settle(alibi_slopes != nullptr);
     // With a band the last rows usually see most keys: their blocks start first.
-    const QueryRows<Shape> rows(ceil_div(seq_q, Shape::BLOCK_ROWS) - 1 - block_x());
+    const QueryRows<Shape> rows(tiles - 1 - place.tile);
     const BandRange block(options, rows.first, smaller(rows.first + Shape::BLOCK_ROWS, seq_q) - 1);
     const BandRange wave(options, rows.wave_first, rows.wave_first + Shape::WAVE_ROWS - 1);
     OptionScores<Shape> scores{options, block, wave, {}};
-    const float slope = alibi_slopes ? load(alibi_slopes + block_z() * num_heads + block_y()) : 0.0f;
+    const float slope = alibi_slopes ? load(alibi_slopes + place.batch * num_heads + place.head) : 0.0f;
 #pragma unroll
     for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) {
         const u32 row = smaller(rows.lane_row(i), seq_q - 1);
         scores.row[i] = {options.first_key(row), options.last_key(row), options.diagonal(row), slope,
-                         block_z() * mask_stride_b + block_y() * mask_stride_h + row * mask_stride_q};
+                         place.batch * mask_stride_b + place.head * mask_stride_h + row * mask_stride_q};
     }
     const bool any = block.any_first <= block.any_last;
     const u32 first = any ? static_cast<u32>(block.any_first) / KEYS_PER_TILE : 0;
     const u32 stop = any ? static_cast<u32>(block.any_last) / KEYS_PER_TILE + 1 : 0;
-    const float sink = sinks ? load(sinks + block_y()) : -INF;
-    flash_prefill<Shape>(arguments, rows, scores, first, stop, sink, lds, flags);
+    const float sink = sinks ? load(sinks + place.head) : -INF;
+    flash_prefill<Shape>(arguments, place, rows, scores, first, stop, sink, lds, flags);
 }

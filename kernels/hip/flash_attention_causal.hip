@@ -20,14 +20,14 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace).
 //
-// Kernel arguments (164 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
+// Kernel arguments (168 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
 //   24  T* out [B, H, Sq, Dv]         32  float* lse [B, H, Sq] contiguous, natural log; null: not wanted
 //   40  i64 q_stride_b, _h, _s        64  k_stride_b, _h, _s   88  v_stride_b, _h, _s   112  out_stride_b, _h, _s
 //  136  u32 seq_q   140  seq_k   144  num_heads   148  group (H / Hkv)   152  head_dim   156  head_dim_v
-//  160  f32 scale_log2: scale * log2 e, greater than 0
+//  160  u32 batch   164  f32 scale_log2: scale * log2 e, greater than 0
 #include <rocattn/flash_prefill.h>
 
 using namespace rocattn;
@@ -61,9 +61,11 @@ ROCATTN_KERNEL(flash_attention_causal, WAVES* ROCATTN_WAVE,
                (const DTYPE* q, const DTYPE* k, const DTYPE* v, DTYPE* out, float* lse, i64 q_stride_b, i64 q_stride_h,
                 i64 q_stride_s, i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b, i64 v_stride_h,
                 i64 v_stride_s, i64 out_stride_b, i64 out_stride_h, i64 out_stride_s, u32 seq_q, u32 seq_k,
-                u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, f32 scale_log2)) {
+                u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, u32 batch, f32 scale_log2)) {
     ROCATTN_LDS(Shape::Element, lds, Shape::LDS_ELEMENTS);
     ROCATTN_LDS(u32, flags, WAVES);
+    const u32 tiles = ceil_div(seq_q, Shape::BLOCK_ROWS);
+    const BlockPlace place(tiles, num_heads, batch);
     const FlashArguments<DTYPE> arguments{q, k, v, out, lse,
                                           {q_stride_b, q_stride_h, q_stride_s},
                                           {k_stride_b, k_stride_h, k_stride_s},
@@ -71,7 +73,7 @@ ROCATTN_KERNEL(flash_attention_causal, WAVES* ROCATTN_WAVE,
                                           {out_stride_b, out_stride_h, out_stride_s},
                                           seq_q, seq_k, num_heads, group, head_dim, head_dim_v};
     // The last rows see most keys: their blocks start first.
-    const QueryRows<Shape> rows(ceil_div(seq_q, Shape::BLOCK_ROWS) - 1 - block_x());
+    const QueryRows<Shape> rows(tiles - 1 - place.tile);
     const i32 shift = static_cast<i32>(seq_k - seq_q), end = static_cast<i32>(seq_k) - 1;
     const auto last_key = [&](u32 row) {
         const i32 key = static_cast<i32>(row) + shift;
@@ -86,5 +88,5 @@ ROCATTN_KERNEL(flash_attention_causal, WAVES* ROCATTN_WAVE,
     for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) scores.last[i] = last_key(rows.lane_row(i));
     const i32 block_last = last_key(rows.first + Shape::BLOCK_ROWS - 1);
     const u32 stop = block_last < 0 ? 0 : static_cast<u32>(block_last) / KEYS_PER_TILE + 1;
-    flash_prefill<Shape>(arguments, rows, scores, 0, stop, -INF, lds, flags);
+    flash_prefill<Shape>(arguments, place, rows, scores, 0, stop, -INF, lds, flags);
 }

@@ -18,14 +18,14 @@
 //
 // Compile-time defines: DTYPE (f16, bf16, f32), HEAD_DIM and HEAD_DIM_V (padded to one of rocattn/gpu/tiles.py's),
 // COLUMN_STEP (a power of two, at most 16 bytes, that divides head_dim and head_dim_v; 0: they are just those), WAVES,
-// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES.
+// QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS, MIN_WAVES; XCDS (see BlockPlace).
 //
-// Kernel arguments (164 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
+// Kernel arguments (168 bytes, no hidden ones); T is DTYPE, strides are in elements, the last is 1:
 //    0  const T* q [B, H, Sq, D]       8  const T* k [B, Hkv, Sk, D]      16  const T* v [B, Hkv, Sk, Dv]
 //   24  T* out [B, H, Sq, Dv]         32  float* lse [B, H, Sq] contiguous, natural log; null: not wanted
 //   40  i64 q_stride_b, _h, _s        64  k_stride_b, _h, _s   88  v_stride_b, _h, _s   112  out_stride_b, _h, _s
 //  136  u32 seq_q   140  seq_k   144  num_heads   148  group (H / Hkv)   152  head_dim   156  head_dim_v
-//  160  f32 scale_log2: scale * log2 e, greater than 0
+//  160  u32 batch   164  f32 scale_log2: scale * log2 e, greater than 0
 #include <rocattn/flash_prefill.h>
 
 using namespace rocattn;
@@ -57,16 +57,17 @@ ROCATTN_KERNEL(flash_attention_nocausal, WAVES* ROCATTN_WAVE,
                (const DTYPE* q, const DTYPE* k, const DTYPE* v, DTYPE* out, float* lse, i64 q_stride_b, i64 q_stride_h,
                 i64 q_stride_s, i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b, i64 v_stride_h,
                 i64 v_stride_s, i64 out_stride_b, i64 out_stride_h, i64 out_stride_s, u32 seq_q, u32 seq_k,
-                u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, f32 scale_log2)) {
+                u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, u32 batch, f32 scale_log2)) {
     ROCATTN_LDS(Shape::Element, lds, Shape::LDS_ELEMENTS);
     ROCATTN_LDS(u32, flags, WAVES);
+    const BlockPlace place(ceil_div(seq_q, Shape::BLOCK_ROWS), num_heads, batch);
     const FlashArguments<DTYPE> arguments{q, k, v, out, lse,
                                           {q_stride_b, q_stride_h, q_stride_s},
                                           {k_stride_b, k_stride_h, k_stride_s},
                                           {v_stride_b, v_stride_h, v_stride_s},
                                           {out_stride_b, out_stride_h, out_stride_s},
                                           seq_q, seq_k, num_heads, group, head_dim, head_dim_v};
-    const QueryRows<Shape> rows(block_x());
+    const QueryRows<Shape> rows(place.tile);
     const AllKeys scores{scale_log2, seq_k};
-    flash_prefill<Shape>(arguments, rows, scores, 0, ceil_div(seq_k, KEYS_PER_TILE), -INF, lds, flags);
+    flash_prefill<Shape>(arguments, place, rows, scores, 0, ceil_div(seq_k, KEYS_PER_TILE), -INF, lds, flags);
 }

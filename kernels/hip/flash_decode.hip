@@ -31,9 +31,9 @@
 //   64  const float* alibi_slopes [B, H] contiguous, or null      72  const float* sinks [H], or null
 //   80  i64 q_stride_b, _h, _s       104  k_stride_b, _h, _s  128  v_stride_b, _h, _s   152  out_stride_b, _h, _s
 //  176  i64 mask_stride_b, _h, _q, _k (0: broadcast)
-//  208  u32 seq_q   212  seq_k   216  num_heads   220  group (H / Hkv)   224  head_dim   228  head_dim_v
-//  232  u32 mask_kind: 0 none, 1 bool bytes, 2 float32, 3 float16, 4 bfloat16
-//  236  u32 first_key, of the first split, and 240 keys_per_split: multiples of KEYS_PER_TILE   244  u32 batch
+//  208  u32 seq_q   212  seq_k   216  num_heads   220  group (H / Hkv)   224  head_dim   228  head_dim_v   232  batch
+//  236  u32 mask_kind: 0 none, 1 bool bytes, 2 float32, 3 float16, 4 bfloat16
+//  240  u32 first_key, of the first split, and 244 keys_per_split: multiples of KEYS_PER_TILE
 //  248  i32 window_left   252  window_right: the band, causal folded in; -1: open
 //  256  f32 scale (any)   260  softcap (0: off)
 #include <rocattn/flash_scores.h>
@@ -49,8 +49,8 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
                 i64 q_stride_h, i64 q_stride_s, i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b,
                 i64 v_stride_h, i64 v_stride_s, i64 out_stride_b, i64 out_stride_h, i64 out_stride_s,
                 i64 mask_stride_b, i64 mask_stride_h, i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k,
-                u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, u32 mask_kind, u32 first_key,
-                u32 keys_per_split, u32 batch, i32 window_left, i32 window_right, f32 scale, f32 softcap)) {
+                u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, u32 batch, u32 mask_kind, u32 first_key,
+                u32 keys_per_split, i32 window_left, i32 window_right, f32 scale, f32 softcap)) {
     ROCATTN_LDS(Shape::Element, lds, Shape::LDS_ELEMENTS);
     ROCATTN_LDS(u32, flags, WAVES);
     const u32 packed_rows = group * seq_q, row_tiles = ceil_div(packed_rows, Shape::BLOCK_ROWS);

@@ -65,11 +65,23 @@ _COMPUTE_UNITS = {
     "gfx1100": 48, "gfx1101": 30, "gfx1102": 16, "gfx1103": 6,
     "gfx1150": 8, "gfx1151": 20, "gfx1152": 4, "gfx1153": 1, "gfx1200": 16, "gfx1201": 32,
 }  # fmt: skip
+# Active compute units of one compute die (XCD), which has an L2 cache of its own.
+_XCD_UNITS = {"gfx940": 38, "gfx941": 38, "gfx942": 38, "gfx950": 32}
 
 
 def default_compute_units(arch: str) -> int:
     """Return the compute units that a plan without a device counts on: those of the target's largest product."""
     return _COMPUTE_UNITS[arch]
+
+
+def xcds(arch: str, compute_units: int) -> int:
+    """Return over how many dies with an L2 cache each a GPU deals the blocks of a grid: 1 but on gfx94x and gfx950.
+
+    Args:
+        arch: Target, without features.
+        compute_units: Of the device; in a partition of a GPU they are those of the partition.
+    """
+    return max(1, round(compute_units / _XCD_UNITS.get(arch, compute_units)))
 
 
 def blocks_a_unit(arch: str, waves: int, lds_bytes: int) -> int:

@@ -1,17 +1,18 @@
 """Launches of the flash kernels: which kernel, which tiles, how many splits, and the arguments in order.
 
-A forward pass is one prefill kernel or, for few query rows and many keys, ``flash_decode`` on splits of the keys
-followed, if there are several, by ``flash_decode_combine``. Nothing here was measured on a GPU yet.
+A forward pass is one prefill kernel or, for few query rows and many keys and for chunks of a prompt that leave most of
+the GPU idle, ``flash_decode`` on splits of the keys followed, if there are several, by ``flash_decode_combine``. Nothing
+here was measured on a GPU yet.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rocattn.backend import YES, Support
-from rocattn.gpu.arch import blocks_a_unit, default_compute_units, wave_size
+from rocattn.gpu.arch import blocks_a_unit, default_compute_units, wave_size, xcds
 from rocattn.gpu.arguments import (
     KERNEL_TYPES,
     MAX_GRID_YZ,
@@ -56,6 +57,10 @@ MIN_SPLIT_KEYS = 128
 """Keys of a split at least. A block takes about as long as one key tile to start and to end."""
 PARTIAL_SHARE = 8
 """A block reads at least so many times the bytes of K and V that its partial results are, written and read."""
+CHUNKS = 4
+"""A prefill has so many times as many keys as queries at least where its keys are split."""
+OPTIONS_COST = 1.25
+"""What a key costs in the decode kernel, which has all options, in keys of a prefill kernel; an estimate."""
 MAX_SPLITS = 1024
 """Splits whose weights `flash_decode_combine` has room for."""
 _COMBINE_WAVES = 4
@@ -125,14 +130,18 @@ def flash_launches(
     """
     if not config.batch * config.num_heads * config.seq_q:
         return ()
+    units = compute_units or default_compute_units(arch)
     if uses_decode(config):
-        return _decode(config, arch, buffers, compute_units or default_compute_units(arch))
+        return _decode(config, arch, buffers, split_keys(config, arch, units))
+    if (splits := split_prefill(config, arch, units)) is not None:
+        return _decode(config, arch, buffers, splits)
     kernel = select_kernel(config)
     dims = _padded(config)
     tile = _tile(config, arch)
     args = _plain_args(config, buffers) if kernel != "flash_attention" else _option_args(config, buffers)
     grid = (-(-config.seq_q // tile.rows), config.num_heads, config.batch)
-    return (launch(_variant(kernel, config, dims, tile), grid, tile.waves * wave_size(arch), args),)
+    variant = _on_dies(_variant(kernel, config, dims, tile), arch, units)
+    return (launch(variant, grid, tile.waves * wave_size(arch), args),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +153,14 @@ class KeySplits:
         first_key: Where the first one begins.
         keys: Of each; the last may have fewer. Both are multiples of a key tile.
         slots: Blocks that the GPU holds at once.
+        cost: How long all rounds take, in keys of a block.
     """
 
     count: int
     first_key: int
     keys: int
     slots: int
+    cost: float
 
 
 def split_keys(config: AttentionConfig, arch: str, compute_units: int) -> KeySplits:
@@ -159,12 +170,12 @@ def split_keys(config: AttentionConfig, arch: str, compute_units: int) -> KeySpl
     as a split's keys and what a block costs, end first.
 
     Args:
-        config: A problem that `uses_decode`.
+        config: A problem that `uses_decode`, or of `split_prefill`.
         arch: Target, without features.
         compute_units: Of the device.
     """
-    tile = _tile(config, arch)
-    slots = compute_units * blocks_a_unit(arch, tile.waves, lds_bytes(tile, arch, *_padded(config), config.dtype))
+    tile = _decode_tile(config, arch)
+    slots = _slots(config, arch, compute_units, tile)
     first, last = _seen_keys(config)
     first -= first % tile.keys_per_tile
     tiles = max(1, -(-(last + 1 - first) // tile.keys_per_tile))
@@ -183,7 +194,31 @@ def split_keys(config: AttentionConfig, arch: str, compute_units: int) -> KeySpl
         end = -(-blocks * count // slots) * (per_split * tile.keys_per_tile + _BLOCK_COST) + _COMBINE_COST * (count > 1)
         if end < ends:
             best, ends = (count, per_split), end
-    return KeySplits(best[0], first, best[1] * tile.keys_per_tile, slots)
+    return KeySplits(best[0], first, best[1] * tile.keys_per_tile, slots, ends)
+
+
+def split_prefill(config: AttentionConfig, arch: str, compute_units: int) -> KeySplits | None:
+    """Cut the keys of a prefill whose grid leaves more than half of the GPU idle: a chunk of a prompt, few heads.
+
+    Returns:
+        The splits, for the decode kernel and its combination; None where the prefill kernel takes less time.
+    """
+    fits = config.num_kv_heads * -(-_packed_rows(config) // 16) <= MAX_GRID_YZ
+    # The splits of a causal problem are computed for all rows of the chunk.
+    if not config.seq_q or config.seq_k < max(DECODE_KEYS, CHUNKS * config.seq_q) or not fits:
+        return None
+    tile = _tile(config, arch)
+    blocks = config.batch * config.num_heads * -(-config.seq_q // tile.rows)
+    if 2 * blocks > _slots(config, arch, compute_units, tile):
+        return None
+    splits = split_keys(config, arch, compute_units)
+    first, last = _seen_keys(config)
+    return splits if splits.count > 1 and OPTIONS_COST * splits.cost < last + 1 - first else None
+
+
+def _slots(config: AttentionConfig, arch: str, compute_units: int, tile: FlashTile) -> int:
+    """Return how many blocks of a tile a GPU holds at once."""
+    return compute_units * blocks_a_unit(arch, tile.waves, lds_bytes(tile, arch, *_padded(config), config.dtype))
 
 
 def _seen_keys(config: AttentionConfig) -> tuple[int, int]:
@@ -206,15 +241,17 @@ def variants(arch: str) -> tuple[KernelVariant, ...]:
                     if kernel == "flash_decode"
                     else flash_tile(arch, dim, dim, name, options=kernel == "flash_attention")
                 )
-                compilations.append(_compiled(kernel, dtype, (dim, dim), tile, 0))
+                compilation = _compiled(kernel, dtype, (dim, dim), tile, 0)
+                if kernel != "flash_decode":
+                    compilation = _on_dies(compilation, arch, default_compute_units(arch))
+                compilations.append(compilation)
     return tuple(compilations)
 
 
 def _decode(
-    config: AttentionConfig, arch: str, buffers: dict[str, Buffer], compute_units: int
+    config: AttentionConfig, arch: str, buffers: dict[str, Buffer], splits: KeySplits
 ) -> tuple[KernelLaunch, ...]:
-    tile = _tile(config, arch)
-    splits = split_keys(config, arch, compute_units)
+    tile = _decode_tile(config, arch)
     rows = config.batch * config.num_heads * config.seq_q
     partials: list[Arg] = [pointer(name, {}) for name in ("partial_out", "partial_ends")]
     if splits.count > 1:
@@ -223,12 +260,11 @@ def _decode(
             WorkspaceArg("partial_out", splits.count * rows * columns * 4),
             WorkspaceArg("partial_ends", splits.count * rows * 2 * 4),  # reference and sum
         ]
-    batch = u32("batch", config.batch)
     decode_args: list[Arg] = [
         *_pointers(("q", "k", "v"), buffers), *partials,
         *_pointers(("out", "lse", "mask", "alibi_slopes", "sinks"), buffers),
         *_strides(("q", "k", "v", "out"), buffers), *mask_strides(buffers), *_sizes(config), mask_kind(buffers),
-        u32("first_key", splits.first_key), u32("keys_per_split", splits.keys), batch, *_score_options(config),
+        u32("first_key", splits.first_key), u32("keys_per_split", splits.keys), *_score_options(config),
     ]  # fmt: skip
     grid = (splits.count, config.num_kv_heads * _row_tiles(config, tile), config.batch)
     variant = _variant("flash_decode", config, _padded(config), tile)
@@ -239,7 +275,7 @@ def _decode(
     combine_args: list[Arg] = [
         *partials, *_pointers(("out", "lse", "sinks"), buffers), *_strides(("out",), buffers),
         u32("splits", splits.count), u32("seq_q", config.seq_q), u32("num_heads", config.num_heads),
-        u32("head_dim_v", config.head_dim_v), batch, u32("lane_bits", lane_bits),
+        u32("head_dim_v", config.head_dim_v), u32("batch", config.batch), u32("lane_bits", lane_bits),
     ]  # fmt: skip
     blocks, threads = (config.seq_q, config.num_heads, config.batch), _COMBINE_WAVES * wave_size(arch)
     return decode, launch(_combine(KERNEL_TYPES[config.dtype]), blocks, threads, combine_args)
@@ -278,12 +314,22 @@ def _compiled(kernel: str, dtype: str, dims: tuple[int, int], tile: FlashTile, s
     return KernelVariant(kernel, f"hip/{kernel}.hip", kernel, defines)
 
 
+def _on_dies(variant: KernelVariant, arch: str, compute_units: int) -> KernelVariant:
+    """Return a prefill kernel whose blocks of one head go to the same compute die, where a GPU has several."""
+    dies = xcds(arch, compute_units)
+    return replace(variant, defines=variant.defines | {"XCDS": dies}) if dies > 1 else variant
+
+
 def _tile(config: AttentionConfig, arch: str) -> FlashTile:
-    """Return the tile of a forward pass."""
-    dims, step = _padded(config), _step(config)
+    """Return the tile of a forward pass without splits."""
     if uses_decode(config):
-        return decode_tile(arch, *dims, config.dtype, step=step, rows=_packed_rows(config))
-    return flash_tile(arch, *dims, config.dtype, step=step, options=select_kernel(config) == "flash_attention")
+        return _decode_tile(config, arch)
+    step, options = _step(config), select_kernel(config) == "flash_attention"
+    return flash_tile(arch, *_padded(config), config.dtype, step=step, options=options)
+
+
+def _decode_tile(config: AttentionConfig, arch: str) -> FlashTile:
+    return decode_tile(arch, *_padded(config), config.dtype, step=_step(config), rows=_packed_rows(config))
 
 
 def _plain_args(config: AttentionConfig, buffers: dict[str, Buffer]) -> list[Arg]:
@@ -313,7 +359,7 @@ def _sizes(config: AttentionConfig) -> list[Arg]:
     return [
         u32("seq_q", config.seq_q), u32("seq_k", config.seq_k), u32("num_heads", config.num_heads),
         u32("group", config.num_heads // config.num_kv_heads), u32("head_dim", config.head_dim),
-        u32("head_dim_v", config.head_dim_v),
+        u32("head_dim_v", config.head_dim_v), u32("batch", config.batch),
     ]  # fmt: skip
 
 

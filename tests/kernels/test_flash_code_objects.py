@@ -1,6 +1,7 @@
 """What the code objects of the flash kernels say, without a GPU: registers, spills, arguments, the main loop."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,6 @@ from rocattn.gpu.arch import default_compute_units
 from rocattn.gpu.arguments import KERNEL_TYPES
 from rocattn.gpu.flash import (
     BUILT_HEAD_DIMS,
-    KeySplits,
     can_use_flash_attention,
     flash_launches,
     select_kernel,
@@ -201,8 +201,19 @@ def test_splits_cover_the_keys_of_the_band_once(batch, heads, seq_k, window):
 def test_all_splits_of_a_window_have_work():
     """4096 of 131072 keys: as many splits as 4096 keys have without a window, over just these."""
     splits = split_keys(decode_config(seq_k=131072, window=(4095, 0)), "gfx942", 304)
-    assert splits == KeySplits(32, 131072 - 4096, 128, 912)
-    assert splits.count == split_keys(decode_config(seq_k=4096), "gfx942", 304).count
+    assert splits == replace(split_keys(decode_config(seq_k=4096), "gfx942", 304), first_key=131072 - 4096)
+    assert (splits.count, splits.keys) == (32, 128)
+
+
+def test_a_chunk_of_a_prompt_splits_its_keys():
+    """128 blocks on 608 slots of MI300X become several times as many; a full grid, or few keys, stays as it is."""
+    chunk = {"seq_q": 512, "seq_k": 32768, "causal": True}
+    launches = plan(decode_config(**chunk), "gfx942").launches
+    assert [launch.kernel for launch in launches] == ["flash_decode", "flash_decode_combine"]
+    assert launches[0].fill >= 0.9
+    for changes in ({"batch": 8}, {"seq_k": 1024}):
+        (launch,) = plan(decode_config(**chunk | changes), "gfx942").launches
+        assert launch.kernel == "flash_attention_causal"
 
 
 @pytest.mark.parametrize(("arch", "units", "seq_k"), [

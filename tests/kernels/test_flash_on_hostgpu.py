@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rocattn.config import AttentionConfig
-from rocattn.gpu.flash import flash_launches, uses_decode
+from rocattn.gpu.flash import flash_launches, split_prefill, uses_decode
 from rocattn_profiling.workloads.accuracy import check_output
 from rocattn_profiling.workloads.inputs import make_inputs
 
@@ -111,15 +111,28 @@ def test_growing_scores_agree_with_float64(standin, arch):
     assert check_output(config, inputs, *run(standin(arch), config, inputs)).ok
 
 
-@pytest.mark.parametrize("rows", [(4, 6), (11, 5), (71, 1)], ids=["24", "55", "71"])
-@pytest.mark.parametrize(("arch", "dtype"), [*TARGETS[:6], ("gfx942", "float32")])
-def test_rows_that_share_a_kv_head_agree_with_float64(standin, arch, dtype, rows):
-    """Heads and tokens that two, four and eight waves take, or half as many with two fragments each: one read of K."""
-    heads, tokens = rows
-    config, inputs = problem(dtype, batch=1, num_heads=heads, num_kv_heads=1, seq_q=tokens, seq_k=520, causal=True)
+# Heads and tokens: two, four and eight waves, or half as many with two fragments each; two blocks of rows.
+ROWS = [(arch, dtype, heads, tokens, 40) for arch, dtype in (*TARGETS[:6], ("gfx942", "float32"))
+        for heads, tokens in ((4, 6), (11, 5), (71, 1))] + [("gfx1030", "float16", 71, 1, 128)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arch", "dtype", "heads", "tokens", "head_dim"), ROWS)
+def test_rows_that_share_a_kv_head_agree_with_float64(standin, arch, dtype, heads, tokens, head_dim):
+    """Multi-query attention and speculative tokens: one read of K and V for all rows of a block."""
+    config, inputs = problem(dtype, batch=1, num_heads=heads, num_kv_heads=1, seq_q=tokens, seq_k=520, causal=True,
+                             head_dim=head_dim)  # fmt: skip
     assert uses_decode(config)
     check = check_output(config, inputs, *run(standin(arch), config, inputs))
     assert check.ok, f"{check.what} is {check.ratio:.3g} x the allowed error"
+
+
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx942"])
+def test_a_split_prefill_agrees_with_float64(standin, arch):
+    """A chunk of a prompt against many keys, causal, with sinks: splits and their combination."""
+    config, inputs = problem("float16", batch=1, num_heads=1, num_kv_heads=1, seq_q=40, seq_k=1700, causal=True,
+                             sinks=True)  # fmt: skip
+    assert split_prefill(config, arch, 40)
+    assert check_output(config, inputs, *run(standin(arch), config, inputs)).ok
 
 
 @pytest.mark.parametrize(("arch", "seq_k", "head_dim_v", "splits"), [

@@ -4,7 +4,32 @@
 
 #include <rocattn/flash_parts.h>
 
+#ifndef XCDS
+#define XCDS 1
+#endif
+
 namespace rocattn {
+
+// Which query tile, head and batch a block has.
+//
+// A GPU of several compute dies (XCDS), each with an L2 of its own, deals them blocks one after the other. There each
+// die gets whole heads, one after the other and neighbours on the same die, so that K and V enter one L2 in the place of
+// all. Heads that do not divide evenly keep the order of the grid.
+struct BlockPlace {
+    u32 tile, head, batch;
+
+    ROCATTN_INLINE BlockPlace(u32 tiles, u32 heads, u32 batches) : tile(block_x()), head(block_y()), batch(block_z()) {
+        if constexpr (XCDS > 1) {
+            const u32 number = (batch * heads + head) * tiles + tile;
+            const u32 each = heads * batches / XCDS;  // heads of a die
+            if (number >= each * XCDS * tiles) return;
+            const u32 turn = number / XCDS, of_die = scalar(turn / tiles), at = number % XCDS * each + of_die;
+            tile = turn - of_die * tiles;
+            batch = scalar(at / heads);
+            head = at - batch * heads;
+        }
+    }
+};
 
 // Strides of batch, head and row, in elements.
 struct Strides {
@@ -20,7 +45,7 @@ struct FlashArguments {
     u32 seq_q, seq_k, num_heads, group, head_dim, head_dim_v;
 };
 
-// The block's query rows: [first, first + BLOCK_ROWS) of one head. grid (query fragments, H, B).
+// The block's query rows: [first, first + BLOCK_ROWS) of one head.
 template <typename S>
 struct QueryRows {
     u32 first;       // of the block
@@ -35,11 +60,11 @@ struct QueryRows {
 
 // Key tiles [first, stop) of the block; `sink`: natural-log weight that joins the row's sum without a value, or -inf.
 template <typename S, typename Scores>
-ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const QueryRows<S>& rows,
-                                  const Scores& scores, u32 first, u32 stop, float sink,
+ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const BlockPlace& place,
+                                  const QueryRows<S>& rows, const Scores& scores, u32 first, u32 stop, float sink,
                                   typename S::Element* lds, u32* flags) {
     using T = typename S::T;
-    const i64 batch = block_z(), head = block_y(), kv_head = scalar(block_y() / a.group);
+    const i64 batch = place.batch, head = place.head, kv_head = scalar(place.head / a.group);
     const FlashBlock<S> block{{a.k + batch * a.k_strides.b + kv_head * a.k_strides.h, a.k_strides.s},
                               {a.v + batch * a.v_strides.b + kv_head * a.v_strides.h, a.v_strides.s},
                               a.seq_k, a.head_dim, a.head_dim_v, lds, flags};

@@ -1,8 +1,8 @@
 """Launches of the flash kernels: which kernel, which tiles, how many splits, and the arguments in order.
 
 A forward pass is one prefill kernel or, for few query rows and many keys and for chunks of a prompt that leave most of
-the GPU idle, ``flash_decode`` on splits of the keys followed, if there are several, by ``flash_decode_combine``. Nothing
-here was measured on a GPU yet.
+the GPU idle, ``flash_decode`` on splits of the keys followed, if there are several, by ``flash_decode_combine``.
+Nothing here was measured on a GPU yet.
 """
 
 from __future__ import annotations

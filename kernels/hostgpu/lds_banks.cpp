@@ -7,7 +7,7 @@
 namespace rocattn::hostgpu {
 namespace {
 
-constexpr unsigned kMaxRules = 16, kMaxGroups = 16, kMaxBanks = 64, kMaxSums = 256;
+constexpr unsigned kMaxRules = 16, kMaxGroups = 16, kMaxBanks = 64, kMaxSums = 1024;
 constexpr unsigned kWord = 4, kWidest = 16;
 constexpr const char* kNames[] = {"read", "write", "transposing read"};
 

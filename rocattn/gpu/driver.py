@@ -415,6 +415,21 @@ class Hip:
         library.rocattn_hostgpu_clear()
         return text.decode(errors="replace").strip()
 
+    def lds_cycles(self) -> list[tuple[str, str, int, int]]:
+        """Return and forget the LDS accesses that the stand-in counted; none unless its settings ask for it.
+
+        Returns:
+            Kernel, direction ("read", "write", "transposing read"), cycles, and cycles without bank conflicts, an entry
+            for each place in the source.
+        """
+        if not self.is_stand_in:
+            return []
+        library = ctypes.CDLL(str(library_path()))
+        library.rocattn_hostgpu_lds_cycles.restype = ctypes.c_char_p
+        text: bytes = library.rocattn_hostgpu_lds_cycles()
+        rows = [line.split("\t") for line in text.decode(errors="replace").splitlines()]
+        return [(kernel, direction, int(cycles), int(least)) for kernel, direction, _, _, cycles, least, _ in rows]
+
 
 def _text(value: bytes | str) -> str:
     return (value.decode(errors="replace") if isinstance(value, bytes) else value).rstrip("\0")

@@ -13,6 +13,7 @@ import pytest
 
 from rocattn.backend import Support
 from rocattn.backends import BACKENDS, CpuBackend
+from rocattn_profiling.base.lds_banks import lds_groups_text
 from rocattn_profiling.cli import main
 from rocattn_profiling.verify.cases import FAMILIES, LEVELS, cases, find_case
 from rocattn_profiling.verify.run import verify
@@ -308,3 +309,12 @@ def test_outputs_are_given_to_the_backend_as_nan(faulty):
     (outcome,) = verify([find_case(label())], [faulty]).outcomes
     assert seen == [True, True]
     assert not outcome.ok
+
+
+def test_lds_conflicts_are_asked_of_the_stand_in(tmp_path, monkeypatch):
+    """The stand-in gets the groups of its architecture; a run on other backends is what it is without."""
+    monkeypatch.setenv("ROCATTN_HOSTGPU_LDS_GROUPS", "")
+    monkeypatch.setenv("ROCATTN_HOSTGPU_ARCH", "gfx942")
+    case = cases("quick", [CpuBackend()])[0].label
+    assert main(["verify", "--case", case, "--backend", "cpu", "--lds-conflicts", "--out", str(tmp_path)]) == 0
+    assert os.environ["ROCATTN_HOSTGPU_LDS_GROUPS"] == lds_groups_text("gfx942", 64)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rocattn.gpu.reasons import STAND_IN_ARCH
 from rocattn_profiling.base import console
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, CommandError
 
@@ -57,6 +58,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "(default: the environment variable ROCATTN_BACKEND_MODULE)",
     )  # fmt: skip
     parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of the inputs (default 0)")
+    parser.add_argument(
+        "--lds-conflicts", action="store_true",
+        help="on the stand-in GPU, also count the LDS bank conflicts of each kernel, and print them",
+    )  # fmt: skip
     parser.add_argument("--junit", metavar="FILE", help="also write the outcomes as JUnit XML")
     console.add_common(parser, out="out/verify")
 
@@ -66,6 +71,14 @@ def run(arguments: argparse.Namespace) -> int:
     # Before numpy is imported: for small cases OpenBLAS' threads mostly wait for each other on a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("ROCATTN_GPU_POISON", "1")  # device memory may hold the correct result of an earlier case
+
+    arch = os.environ.get(STAND_IN_ARCH) or "gfx1100"
+    if arguments.lds_conflicts:
+        from rocattn_profiling.base.gpus import architecture
+        from rocattn_profiling.base.lds_banks import lds_groups_text
+
+        # Before the stand-in reads it, which is when a backend is asked for.
+        os.environ["ROCATTN_HOSTGPU_LDS_GROUPS"] = lds_groups_text(arch, architecture(arch).wave_sizes[0])
 
     from rocattn.backend import checked
     from rocattn.backends import BACKENDS
@@ -98,6 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(signal.SIGTERM, before)
         with suppress(OSError):  # the folder itself may be what cannot be written
             running.unlink()
+    if arguments.lds_conflicts:
+        _print_conflicts(arch)
     return _finish(arguments, chosen, backends, absent, result, started, Path(arguments.out))
 
 
@@ -175,6 +190,31 @@ def _finish(
     if report.failed:
         return FAILED
     return OK if report.ran and not report.unchecked else NOT_MEASURED
+
+
+def _print_conflicts(arch: str) -> None:
+    """Print, for each kernel, the cycles of its LDS accesses over those that they take without conflicts."""
+    from rocattn.gpu.driver import open_hip
+    from rocattn.gpu.errors import GpuError
+
+    try:
+        counts = open_hip().lds_cycles()
+    except GpuError:
+        counts = []
+    if not counts:
+        console.say(
+            "verify: no LDS access was counted: that takes a case on the stand-in GPU (rocattn doctor --hostgpu)"
+        )
+        return
+    sums: dict[tuple[str, str], list[int]] = {}
+    for kernel, direction, cycles, least in counts:
+        both = sums.setdefault((kernel, direction), [0, 0])
+        both[:] = both[0] + cycles, both[1] + least
+    console.print_table(
+        f"LDS cycles, {arch} (calculated from the lanes that are served together)",
+        ["kernel", "access", "cycles", "without conflicts", "factor"],
+        [[*where, str(cycles), str(least), f"{cycles / least:.3f}"] for where, (cycles, least) in sorted(sums.items())],
+    )
 
 
 def _again(case: str, backend: str, arguments: argparse.Namespace) -> str:

@@ -93,7 +93,7 @@ def test_one_round_of_all_first_and_then_the_near_ones(session):
 
 
 def test_the_near_ones_go_before_a_round_that_is_too_long(session):
-    """What nothing was launched of is unreached; it counts in the correction for many benchmarks all the same."""
+    """What nothing was launched of is unreached, and does not count in the correction for many benchmarks."""
     labels = [f"b{n:02}" for n in range(40)]
     cases, found, ran, took = session(labels, 40, steps={"b07": 1}, slower=("b07",))
     assert ran[:5] == ["b07"] * 5
@@ -101,6 +101,7 @@ def test_the_near_ones_go_before_a_round_that_is_too_long(session):
     statuses = [entry.status for entry in verdict.entries_of(cases, found)]
     assert statuses.count("regression") == 1
     assert statuses.count("unreached") == len(found.unreached) == 40 - len(set(ran))
+    assert [decision.id for decision in found.decision.decisions] == [pair.id for pair in found.pairs]
 
 
 def test_a_limit_makes_no_looks_of_its_own(session):

@@ -11,17 +11,19 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn.errors import RocattnError, ToolchainError
 from rocattn.toolchain.code_object import read_elf
 from rocattn.toolchain.elf import RELOCATABLE, shown
+from rocattn_profiling.kernels.read import gfx950
 from rocattn_profiling.kernels.read.instructions import ends_flow, is_branch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from rocattn.toolchain.code_object import KernelInfo
     from rocattn.toolchain.elf import Elf, Symbol
@@ -36,6 +38,7 @@ _INSTRUCTION = re.compile(r"\s+(\S+)\s*(.*?)\s*// ([0-9A-F]+): ([0-9A-F]{8})")
 _HEADER = re.compile(r"([0-9a-f]{16}) <")
 _SOURCE = re.compile(r"; (.+):(\d+)(?: \(discriminator \d+\))?$")
 _MAX_UNREADABLE = 0.01  # share of a code object's instructions: more, and the tool is too old for the processor
+_FIRST_LLVM = {"gfx950": 20}  # that reads it; 19 reads all others here
 _REFUSED: dict[tuple[str, str], str] = {}  # tool and processor that it does not know -> that in words
 
 
@@ -75,7 +78,14 @@ def disassemble(device: DeviceObject) -> str:
             except DisassemblyError as error:
                 reason = str(error)
         reasons.append(reason)
-    looked = "; ".join(reasons) or "none is on PATH or in ROCm (apt install llvm-19, or set ROCM_PATH)"
+    if device.processor == gfx950.PROCESSOR:
+        data, replaced = gfx950.as_gfx942(elf, [(span.start, span.end) for span in functions])
+        for tool in find_objdumps():
+            with suppress(DisassemblyError):
+                return _text(replace(device, elf=data), elf, functions, tool, replaced)
+    first = _FIRST_LLVM.get(device.processor, 19)
+    looked = "; ".join(reasons) or "none is on PATH or in ROCm"
+    looked += f"; LLVM {first} and newer read it (apt install llvm-{first}, or set ROCM_PATH)"
     raise DisassemblyError(f"no llvm-objdump for {device.processor or 'its processor'}: {looked}")
 
 
@@ -146,8 +156,17 @@ def _range(elf: Elf, symbol: Symbol, following: int) -> tuple[int, int]:
     return symbol.value + skipped, end
 
 
-def _text(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> str:
+def _text(
+    device: DeviceObject, elf: Elf, functions: list[_Span], tool: str, replaced: Mapping[int, str] | None = None
+) -> str:
     """Run a tool and return what it prints as assembly text.
+
+    Args:
+        device: The code object to give it.
+        elf: It, read.
+        functions: Where its functions lie.
+        tool: The program.
+        replaced: What stands at some addresses instead of what the tool reads there; "" for nothing.
 
     Raises:
         DisassemblyError: When it fails, or does not know the processor's instructions.
@@ -171,13 +190,25 @@ def _text(device: DeviceObject, elf: Elf, functions: list[_Span], tool: str) -> 
         with printed.open(errors="backslashreplace") as lines:
             writer = _Writer(device, elf)
             for span, instructions in _by_function(lines, functions):
-                writer.function(span, instructions)
+                writer.function(span, _restored(instructions, replaced or {}))
     if not writer.instructions:
         raise DisassemblyError(f"{tool} finds no instructions in it")
     if writer.unreadable > _MAX_UNREADABLE * writer.instructions:
         share = f"{writer.unreadable} of its {writer.instructions} instructions"
         raise DisassemblyError(f"{tool} is too old: it cannot read {share}")
     return "\n".join(writer.lines) + "\n"
+
+
+def _restored(lines: list[_Line], replaced: Mapping[int, str]) -> list[_Line]:
+    """Return a function's instructions with those that were replaced in their places."""
+    restored = []
+    for line in lines:
+        if (text := replaced.get(line.address)) is None:
+            restored.append(line)
+        elif text:
+            mnemonic, _, operands = text.partition(" ")
+            restored.append(_Line(line.address, mnemonic, operands, None, line.source))
+    return restored
 
 
 def _complaint(tool: str, status: int, output: str) -> DisassemblyError:

@@ -1,5 +1,6 @@
 // The device as programs ask for it: properties, errors, versions.
 #include "hip.h"
+#include "properties.h"
 
 extern "C" {
 int pthread_mutex_lock(void*);
@@ -20,46 +21,6 @@ constexpr int kRuntimeVersion = 70200000;  // HIP 7.2.0, whose interface this is
 
 alignas(64) char mutex[64];  // a pthread_mutex_t; all zeros is an unlocked one
 int last_error;
-
-struct Properties {  // hipDeviceProp_tR0600
-  char name[256], uuid[16], luid[8];
-  unsigned luidDeviceNodeMask;
-  size_t totalGlobalMem, sharedMemPerBlock;
-  int regsPerBlock, warpSize;
-  size_t memPitch;
-  int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], clockRate;
-  size_t totalConstMem;
-  int major, minor;
-  size_t textureAlignment, texturePitchAlignment;
-  int deviceOverlap, multiProcessorCount, kernelExecTimeoutEnabled, integrated, canMapHostMemory, computeMode;
-  int texturesAndSurfaces[40];
-  size_t surfaceAlignment;
-  int concurrentKernels, ECCEnabled, pciBusID, pciDeviceID, pciDomainID, tccDriver, asyncEngineCount;
-  int unifiedAddressing, memoryClockRate, memoryBusWidth, l2CacheSize, persistingL2CacheMaxSize;
-  int maxThreadsPerMultiProcessor, streamPrioritiesSupported, globalL1CacheSupported, localL1CacheSupported;
-  size_t sharedMemPerMultiprocessor;
-  int regsPerMultiprocessor, managedMemory, isMultiGpuBoard, multiGpuBoardGroupID, hostNativeAtomicSupported;
-  int singleToDoublePrecisionPerfRatio, pageableMemoryAccess, concurrentManagedAccess, computePreemptionSupported;
-  int canUseHostPointerForRegisteredMem, cooperativeLaunch, cooperativeMultiDeviceLaunch;
-  size_t sharedMemPerBlockOptin;
-  int pageableMemoryAccessUsesHostPageTables, directManagedMemAccessFromHost, maxBlocksPerMultiProcessor;
-  int accessPolicyMaxWindowSize;
-  size_t reservedSharedMemPerBlock;
-  int hostRegisterSupported, sparseHipArraySupported, hostRegisterReadOnlySupported;
-  int timelineSemaphoreInteropSupported, memoryPoolsSupported, gpuDirectRDMASupported;
-  unsigned gpuDirectRDMAFlushWritesOptions;
-  int gpuDirectRDMAWritesOrdering;
-  unsigned memoryPoolSupportedHandleTypes;
-  int deferredMappingHipArraySupported, ipcEventSupported, clusterLaunch, unifiedFunctionPointers, reserved[63];
-  int hipReserved[32];
-  char gcnArchName[256];
-  size_t maxSharedMemoryPerMultiProcessor;
-  int clockInstructionRate;
-  unsigned arch;  // 17 bits
-  unsigned *hdpMemFlushCntl, *hdpRegFlushCntl;
-  int cooperativeMultiDeviceUnmatched[4], isLargeBar, asicRevision;
-};
-static_assert(sizeof(Properties) == 1472, "hipDeviceProp_tR0600");
 
 const Device* choose_device() {
   const char* wanted = getenv("ROCATTN_HOSTGPU_ARCH");
@@ -175,7 +136,7 @@ HOSTGPU_EXPORT int hipGetDevicePropertiesR0600(void* to, int index) {
   if (!to) return result(kInvalidValue);
   if (index != 0 || !device()) return result(kInvalidDevice);
   const Device& d = *device();
-  Properties p;
+  rocattn::HipProperties p;
   memset(&p, 0, sizeof p);
   snprintf(p.name, sizeof p.name, kName, d.arch);
   snprintf(p.gcnArchName, sizeof p.gcnArchName, "%s", d.arch);

@@ -1,360 +1,440 @@
-"""The GPU kernels on an NVIDIA card: a check of their portable parts on real hardware, where no AMD GPU is at hand.
+"""The whole GPU path on an NVIDIA card, through kernels/hipcuda: asynchronous hardware, where no AMD GPU is at hand.
 
-The same sources and the same launch plans (those of gfx1100: waves of 32 lanes), compiled to PTX by the same clang.
-None of its times says anything about an AMD GPU. Two steps, because the card is often elsewhere::
+hip-python and every line of rocattn above it run unchanged; HIP's calls go to the card's driver, kernels are PTX of the
+same clang. **No time printed here says anything about an AMD GPU.** On the machine with the card, with rocattn and
+PyTorch (CUDA) installed::
 
-    python research/peers/on_nvidia.py prepare FOLDER [--quick]   # where this project and its compiler are
-    python research/peers/on_nvidia.py run FOLDER [--json FILE]   # where the card is; needs numpy and PyTorch (CUDA)
+    python research/peers/on_nvidia.py                       # all steps, each in a process of its own
+    python research/peers/on_nvidia.py streams times         # some of them
+    python research/peers/on_nvidia.py gate --planted DIR    # DIR: a checkout whose kernels are slower
 
-``prepare`` writes plans, PTX and, for the checked problems, inputs and the float64 result. ``run`` executes the checked
-problems, then times flash against the standard path and PyTorch's ``scaled_dot_product_attention`` in turns, by events,
-each output compared with float64.
+Steps: doctor, verify, bench, memory, streams, graphs, out-of-memory, fault, killed, times, gate.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import math
+import os
+import signal
 import statistics
-import struct
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 ROOT = Path(__file__).resolve().parents[2]
-PLANNED_FOR = "gfx1100"
-SM = "sm_80"
-_PTX_OPTIONS = (
-    *("-x", "cuda", f"--cuda-gpu-arch={SM}", "--cuda-device-only", "-nocudainc", "-nocudalib"),
-    *("-nostdinc", "-nostdinc++", "-std=c++20", "-O3", "-Wall", "-Wextra", "-Wno-unknown-cuda-version"),
-)
-_PACK = {"u32": "I", "i32": "i", "f32": "f", "u64": "Q", "i64": "q"}
+CALLS, CALLS_A_CHECK, STREAMS = 10_000, 200, 4
+REPEATS, WARMUP = 15, 3
+LARGE = "bench_gpu.*(Prefill.*q(512|2048).*d128|Decode.*k4096).*warm"  # of benchmarks/, for the gate
 
 
-# ---- prepare -------------------------------------------------------------------------------------------------------
+def environment() -> dict[str, str]:
+    """Return the environment in which HIP is forwarded to the card's driver."""
+    from rocattn.toolchain.hipcuda import hipcuda_library
+
+    root = str(hipcuda_library())
+    paths = os.pathsep.join(filter(None, (f"{root}/lib", os.environ.get("LD_LIBRARY_PATH"))))
+    return os.environ | {"ROCM_PATH": root, "LD_LIBRARY_PATH": paths}
 
 
-def checked_problems() -> list[dict[str, Any]]:
-    """Return small problems that take every kernel and option: the fields of their configs."""
-    base = {"batch": 2, "num_heads": 4, "num_kv_heads": 2, "seq_q": 99, "seq_k": 133, "head_dim": 64}
-    found = []
-    for dtype in ("float16", "bfloat16", "float32"):
-        found += [
-            base | {"return_lse": True} | change | {"dtype": dtype}
-            for change in (
-                {"causal": True},
-                {},
-                {"head_dim": 128, "causal": True, "layout": "BHSD"},
-                {"head_dim": 80, "head_dim_v": 96, "layout": "BSE"},
-                {"head_dim": 33, "seq_q": 1, "seq_k": 1},
-                {"mask": "bool", "mask_shape": (2, 1, 99, 133)},
-                {"mask": "additive", "mask_shape": (1, 4, 99, 133), "alibi": True, "softcap": 20.0},
-                {"window": (40, 3), "sinks": True},
-                {"head_dim": 256, "causal": True},
-                {"batch": 1, "seq_q": 1, "seq_k": 1500, "num_heads": 8, "head_dim": 128},
-                {"seq_q": 2, "seq_k": 1000, "causal": True, "sinks": True},
-                {"direction": "backward", "causal": True, "return_lse": False},
-                {"direction": "backward", "head_dim": 128, "layout": "BHSD", "return_lse": False},
-                {"direction": "backward", "window": (40, 3), "softcap": 20.0, "alibi": True, "return_lse": False},
-                {"direction": "backward", "head_dim": 256, "causal": True, "return_lse": False},
-                {"direction": "backward", "head_dim": 192, "head_dim_v": 40, "window": (40, 3), "return_lse": False},
-            )
-        ]
-    return found
+def card() -> str:
+    """Return the card's name, or end with the reason why there is none."""
+    from rocattn.gpu.probe import probe
+
+    found = probe()
+    if not found.devices:
+        raise SystemExit(found.reason)
+    return f"{found.devices[0].name} ({found.devices[0].arch}), not an AMD GPU"
 
 
-def prepare(folder: Path, *, quick: bool) -> None:
-    """Write everything that `run` needs."""
-    sys.path[:0] = [str(ROOT), str(ROOT / "profiling")]
-    from rocattn.config import AttentionConfig
-    from rocattn.gpu.plan import plan
-    from rocattn_profiling.workloads.grids import get_grid
-
-    folder.mkdir(parents=True, exist_ok=True)
-    sources: dict[str, tuple[str, dict[str, Any]]] = {}
-
-    def planned(config: AttentionConfig, *, flash: bool, mask_dtype: str | None = None) -> dict[str, Any]:
-        made = plan(config, PLANNED_FOR, use_flash_attention=flash, mask_dtype=mask_dtype).as_dict()
-        for launch in made["launches"]:
-            launch["code_object"] = launch["code_object"].replace(".hsaco", ".ptx")
-            sources[launch["code_object"]] = (launch["source"], launch["defines"])
-        return made
-
-    checks = []
-    for number, fields in enumerate(checked_problems()):
-        config = AttentionConfig(**fields)
-        mask_dtype = _write_problem(config, folder / f"check-{number}.npz")
-        paths = ["backward"] if config.direction == "backward" else ["flash", "standard"]
-        plans = {path: planned(config, flash=path == "flash", mask_dtype=mask_dtype) for path in paths}
-        checks.append({"label": config.label, "data": f"check-{number}.npz", "plans": plans})
-    timed = [
-        {"label": config.label, "config": config.to_dict(), "flops": config.flops,
-         "plans": {path: planned(config, flash=path == "flash") for path in ("flash", "standard")}}
-        for config in dict.fromkeys(c.replace(dtype="float16", causal=causal)
-                                    for causal in (False, True) for c in get_grid("inference").configs(quick))
-    ]  # fmt: skip
-    for name, (source, defines) in sources.items():
-        _compile(source, defines, folder / name)
-    (folder / "work.json").write_text(json.dumps({"sm": SM, "checks": checks, "timed": timed}))
-    print(f"{len(checks)} problems to check, {len(timed)} to time, {len(sources)} kernels in {folder}")
-
-
-def _write_problem(config: Any, path: Path) -> str | None:
-    """Write inputs, float64 results and the errors of a naive program of the same dtype; returns the mask's dtype."""
-    from rocattn import backends, layouts
-    from rocattn_profiling.workloads import naive
-    from rocattn_profiling.workloads.inputs import make_inputs
-
-    inputs = make_inputs(config)
-    operands = inputs.operands(config)
-    rows, group = np.arange(config.seq_q), config.num_heads // config.num_kv_heads
-    q, kv = (config.batch, config.num_heads, config.seq_q), (config.batch, config.num_kv_heads, config.seq_k)
-    d, d_v = config.head_dim, config.head_dim_v
-    backward = config.direction == "backward"
-    shapes = {"dq": (*q, d), "dk": (*kv, d), "dv": (*kv, d_v)} if backward else {"out": (*q, d_v), "lse": q}
-    exact, rough = ({name: np.empty(shape) for name, shape in shapes.items()} for _ in range(2))
-    arrays = {name: getattr(operands, name) for name in ("q", "k", "v", "mask", "alibi_slopes", "sinks")}
-    if backward:
-        forward = config.replace(direction="forward", return_lse=True)
-        arrays["out"], arrays["lse"] = np.empty((*q, d_v), operands.q.dtype), np.empty(q, np.float32)
-        backends.CpuBackend().forward(forward, operands, arrays["out"], arrays["lse"])
-        arrays["dout"] = layouts.heads_view(inputs.dout, config.layout, config.num_heads, "dout")
-    np.seterr(divide="ignore")  # the logarithm of a row that sees nothing
-    for b in range(config.batch):
-        for head in range(config.num_kv_heads):
-            heads = naive.one_kv_head(config, b, head)
-            if backward:
-                programs = (naive.exact_gradients, naive.naive_gradients)
-                both = [program(config, operands, arrays["dout"], heads) for program in programs]
-            else:
-                both = [f(config, operands, heads, rows) for f in (naive.exact_forward, naive.naive_forward)]
-            for into, found in zip((exact, rough), both, strict=True):
-                for name, array in into.items():
-                    part = head if name in {"dk", "dv"} else slice(head * group, (head + 1) * group)
-                    array[b, part] = getattr(found, name).reshape(array[b, part].shape)
-    for name in shapes:
-        arrays[f"exact_{name}"] = exact[name].astype(np.float64 if name == "lse" else np.float32)
-        if name != "lse":
-            arrays[f"naive_error_{name}"] = np.float64(np.abs(rough[name] - exact[name]).max())
-    stored = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
-    np.savez(path, **{n: a.view(np.uint16) if a.dtype.name == "bfloat16" else a for n, a in stored.items()})
-    return None if operands.mask is None or operands.mask.dtype == bool else operands.mask.dtype.name
-
-
-def _compile(source: str, defines: dict[str, Any], target: Path) -> None:
-    from rocattn.sources import kernel_root
-    from rocattn.toolchain import choose_compiler
-    from rocattn.toolchain.hip import define_options
-
-    root = kernel_root()
-    command = [*choose_compiler().argv, *_PTX_OPTIONS, *define_options(defines), f"-I{root / 'include'}"]
-    done = subprocess.run(
-        [*command, "-S", str(root / source), "-o", str(target)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"{source} does not compile for {SM}: {done.stderr[:3000]}")
-
-
-# ---- run -----------------------------------------------------------------------------------------------------------
-
-
-class Card:
-    """The CUDA driver, as far as launching PTX needs it; memory and streams are PyTorch's."""
-
-    def __init__(self, folder: Path) -> None:
-        import torch
-
-        torch.zeros(1, device="cuda")  # makes the context current
-        self._cuda, self._folder = ctypes.CDLL("libcuda.so.1"), folder
-        self._functions: dict[tuple[str, str], ctypes.c_void_p] = {}
-
-    def _check(self, status: int, what: str) -> None:
-        if status:
-            text = ctypes.c_char_p()
-            self._cuda.cuGetErrorString(status, ctypes.byref(text))
-            raise SystemExit(f"{what}: {(text.value or b'').decode()}")
-
-    def _function(self, code: str, symbol: str) -> ctypes.c_void_p:
-        if (code, symbol) not in self._functions:
-            module, function = ctypes.c_void_p(), ctypes.c_void_p()
-            image = (self._folder / code).read_bytes() + b"\0"
-            self._check(self._cuda.cuModuleLoadData(ctypes.byref(module), image), f"loading {code}")
-            self._check(self._cuda.cuModuleGetFunction(ctypes.byref(function), module, symbol.encode()), symbol)
-            self._functions[code, symbol] = function
-        return self._functions[code, symbol]
-
-    def prepared(self, plan: dict[str, Any], addresses: dict[str, int]) -> Any:
-        """Return a function that issues all launches of a plan on PyTorch's current stream."""
-        import torch
-
-        sizes: dict[str, int] = {}
-        for launch in plan["launches"]:
-            for arg in launch["args"]:
-                if arg["kind"] == "workspace":
-                    sizes[arg["name"]] = max(arg["bytes"], sizes.get(arg["name"], 1))
-        spaces = {name: torch.empty(size, dtype=torch.uint8, device="cuda") for name, size in sizes.items()}
-        known = addresses | {name: space.data_ptr() for name, space in spaces.items()}
-        calls = []
-        for launch in plan["launches"]:
-            packed = b""
-            for arg in launch["args"]:
-                pointer = arg["kind"] != "scalar"
-                code, value = ("Q", known[arg["name"]]) if pointer else (_PACK[arg["type"]], arg["value"])
-                part = struct.pack("<" + code, value)
-                packed += b"\0" * (-len(packed) % len(part)) + part
-            buffer, size = ctypes.create_string_buffer(packed, len(packed)), ctypes.c_size_t(len(packed))
-            extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
-            calls.append((self._function(launch["code_object"], launch["symbol"]), launch, extra, (buffer, size)))
-
-        def go() -> None:
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            for function, launch, extra, _ in calls:
-                status = self._cuda.cuLaunchKernel(function, *launch["grid"], *launch["block"], 0, stream, None, extra)
-                self._check(status, f"launching {launch['symbol']}")
-
-        go.keep = spaces  # type: ignore[attr-defined]
-        return go
-
-
-def run(folder: Path, json_file: Path | None) -> int:
-    """Check, then time; returns 1 if something was wrong."""
-    import torch
-
-    work, card = json.loads((folder / "work.json").read_text()), Card(folder)
-    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}: not an AMD GPU")
-    wrong = 0
-    for case in work["checks"]:
-        for path, plan in case["plans"].items():
-            ratio, lse_error = _checked(card, folder / case["data"], plan)
-            bad = not (ratio <= (3.0 if path == "backward" else 2.0) and lse_error < 1e-3)
-            wrong += bad
-            found = f"error {ratio:.2f} x naive's, LSE {lse_error:.1e}"
-            print(f"{'WRONG' if bad else 'ok':5} {path:8} {case['label']:60} {found}", flush=True)
-    rows = [_timed(card, case) for case in work["timed"]]
-    for causal in (False, True):
-        part = [row for row in rows if row["causal"] is causal]
-        if part:
-            ratio = {
-                name: _mean([row[f"{name}_ms"] / row["flash_ms"] for row in part]) for name in ("standard", "torch")
-            }
-            print(
-                f"{'causal' if causal else 'full'}: flash is {ratio['standard']:.2f}x as fast as the standard path,"
-                f" {ratio['torch']:.2f}x as PyTorch's attention (geometric means of {len(part)})"
-            )
-    if json_file:
-        json_file.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}))
-    return 1 if wrong else 0
-
-
-def _tensor(array: np.ndarray, dtype: str) -> Any:
-    import torch
-
-    tensor = torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array).cuda()
-    return tensor.view(torch.bfloat16) if dtype == "bfloat16" and array.dtype == np.uint16 else tensor
-
-
-def _strided(tensor: Any, buffer: dict[str, Any]) -> Any:
-    """Return a copy in the memory order that a plan's buffer describes."""
-    import torch
-
-    empty = torch.empty_strided(buffer["shape"], buffer["strides"], dtype=tensor.dtype, device="cuda")
-    return empty.copy_(tensor.expand(buffer["shape"]))
-
-
-def _checked(card: Card, data: Path, plan: dict[str, Any]) -> tuple[float, float]:
-    """Return the worst output's error over the naive program's, and the LSE's error."""
-    import torch
-
-    arrays, tensors = np.load(data), {}
-    for name, buffer in plan["buffers"].items():
-        if buffer["role"] == "input":
-            tensors[name] = _strided(_tensor(arrays[name], buffer["dtype"]), buffer)
-        else:
-            dtype = getattr(torch, buffer["dtype"])
-            empty = torch.empty_strided(buffer["shape"], buffer["strides"], dtype=dtype, device="cuda")
-            tensors[name] = empty.fill_(math.nan)
-    card.prepared(plan, {name: tensor.data_ptr() for name, tensor in tensors.items()})()
-    torch.cuda.synchronize()
-    worst = lse_error = 0.0
-    for name in [key.removeprefix("exact_") for key in arrays.files if key.startswith("exact_")]:
-        exact, found = arrays[f"exact_{name}"], tensors[name].double().cpu().numpy()
-        if name == "lse":
-            seen = np.isfinite(exact)  # -inf: a row that sees nothing
-            same = np.array_equal(found[~seen], exact[~seen])
-            lse_error = float(np.abs(found[seen] - exact[seen]).max()) if same else math.nan
-        else:
-            error = float(np.abs(found - exact).max()) / max(arrays[f"naive_error_{name}"].item(), 1e-12)
-            worst = error if math.isnan(error) else max(worst, error)
-    return worst, lse_error
-
-
-def _timed(card: Card, case: dict[str, Any]) -> dict[str, Any]:
-    import torch
-
-    plan, config = case["plans"]["flash"], case["config"]
+def problems(torch: Any) -> list[dict[str, Any]]:
+    """Return attention calls of several kinds with their inputs on the card: prefill, decode, standard path."""
     generator = torch.Generator("cuda").manual_seed(0)
-    tensors = {}
-    for name, buffer in plan["buffers"].items():
-        tensors[name] = torch.empty_strided(buffer["shape"], buffer["strides"], dtype=torch.float16, device="cuda")
-        tensors[name].normal_(generator=generator)
-    addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-    calls = {path: card.prepared(one, addresses) for path, one in case["plans"].items()}
-    q, k, v = tensors["q"], tensors["k"], tensors["v"]
-    calls["torch"] = lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=config["causal"])
-    exact = torch.nn.functional.scaled_dot_product_attention(
-        q[:1, :2].double(), k[:1, :2].double(), v[:1, :2].double(), is_causal=config["causal"]
+
+    def tensors(batch: int, seq_q: int, seq_k: int, heads: int, kv_heads: int, dim: int, dtype: str) -> tuple[Any, ...]:
+        shapes = ((batch, seq_q, heads, dim), *[(batch, seq_k, kv_heads, dim)] * 2)
+        return tuple(
+            torch.randn(shape, generator=generator, device="cuda", dtype=getattr(torch, dtype)) for shape in shapes
+        )
+
+    return [
+        {"tensors": tensors(2, 200, 200, 8, 2, 64, "float16"), "causal": True},
+        {"tensors": tensors(1, 333, 517, 4, 4, 128, "bfloat16")},
+        {"tensors": tensors(2, 1, 4096, 8, 1, 128, "float16")},
+        {"tensors": tensors(1, 3, 1500, 8, 2, 80, "float32"), "causal": True},
+        {"tensors": tensors(1, 128, 128, 2, 2, 300, "float16")},  # beyond the flash kernels' head dimensions
+        {"tensors": tensors(1, 257, 300, 4, 2, 64, "float16"), "window": (40, 3)},
+    ]
+
+
+def call(problem: dict[str, Any]) -> Any:
+    """Compute one of `problems`."""
+    import rocattn
+
+    options = {name: value for name, value in problem.items() if name != "tensors"}
+    return rocattn.attention(*problem["tensors"], **options)
+
+
+def streams() -> str:
+    """Make 10,000 calls in four streams with one pool; every result must equal that of a lone call, bit by bit."""
+    import torch
+
+    from rocattn.gpu.runtime import open_runtime
+
+    cases = problems(torch)
+    alone = [call(case) for case in cases]
+    torch.cuda.synchronize()
+    lanes = [torch.cuda.Stream() for _ in range(STREAMS)]
+    pool = open_runtime().pool
+    wrong, free = 0, 0
+    for first in range(0, CALLS, CALLS_A_CHECK):
+        results = []
+        for number in range(first, first + CALLS_A_CHECK):
+            with torch.cuda.stream(lanes[number % STREAMS]):
+                index = number * 7 % len(cases)
+                results.append((index, call(cases[index])))
+        torch.cuda.synchronize()
+        wrong += sum(not torch.equal(alone[index], result) for index, result in results)
+        del results
+        if first == CALLS_A_CHECK:
+            pool.trim()
+            torch.cuda.empty_cache()
+            free = torch.cuda.mem_get_info()[0]
+    pool.trim()
+    torch.cuda.empty_cache()
+    lost = free - torch.cuda.mem_get_info()[0]
+    if wrong or lost > 1 << 21:
+        raise SystemExit(f"{wrong} of {CALLS} results differ from a lone call's; {lost} bytes are lost")
+    return f"{CALLS} calls in {STREAMS} streams: all equal to a lone call's, {max(lost, 0)} bytes lost"
+
+
+def host_streams() -> str:
+    """Do the same with numpy arrays from four threads, whose workspaces and pinned memory come from rocattn's pool."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import numpy as np
+
+    import rocattn
+
+    rng = np.random.default_rng(0)
+    shapes = ((1, 100, 4, 64), (1, 1, 8, 128), (2, 65, 2, 80))
+    keys = ((1, 140, 2, 64), (1, 2000, 2, 128), (2, 65, 2, 80))
+    cases = [
+        [rng.standard_normal(s, dtype=np.float32).astype(np.float16) for s in (q, k, k)]
+        for q, k in zip(shapes, keys, strict=True)
+    ]
+    alone = [rocattn.attention(*case, backend="gpu") for case in cases]
+
+    def one(number: int) -> bool:
+        index = number % len(cases)
+        return bool(np.array_equal(rocattn.attention(*cases[index], backend="gpu"), alone[index]))
+
+    with ThreadPoolExecutor(STREAMS) as threads:
+        wrong = CALLS - sum(threads.map(one, range(CALLS)))
+    if wrong:
+        raise SystemExit(f"{wrong} of {CALLS} results differ from a lone call's")
+    return f"{CALLS} calls with numpy arrays from {STREAMS} threads: all equal to a lone call's"
+
+
+def graphs() -> str:
+    """Capture prefill and decode in one graph of PyTorch's and replay it on two streams with new contents."""
+    import torch
+
+    cases = problems(torch)[:3]
+    for case in cases:
+        call(case)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = [call(case) for case in cases]
+    lanes = [torch.cuda.Stream() for _ in range(2)]
+    for turn in range(100):
+        with torch.cuda.stream(lanes[turn % 2]):
+            for case in cases:
+                case["tensors"][0].normal_()
+            graph.replay()
+            torch.cuda.current_stream().synchronize()
+            expected = [call(case) for case in cases]
+            torch.cuda.current_stream().synchronize()
+        if not all(map(torch.equal, outputs, expected)):
+            raise SystemExit(f"replay {turn} differs from the same calls without a graph")
+    return "a graph of 3 calls, replayed 100 times on 2 streams with new contents: equal to calls without it"
+
+
+def own_graphs() -> str:
+    """Capture with `rocattn.gpu.graphs`, whose workspaces are the graph's own."""
+    import torch
+
+    from rocattn.gpu.graphs import capture
+    from rocattn.gpu.runtime import open_runtime
+
+    case = problems(torch)[2]
+    expected = call(case)
+    torch.cuda.synchronize()
+    lane = torch.cuda.Stream()
+    with torch.cuda.stream(lane), capture(open_runtime(), lane.cuda_stream) as graph:
+        out = call(case)
+    other = torch.cuda.Stream()
+    for turn in range(50):
+        out.fill_(math.nan)
+        torch.cuda.synchronize()
+        graph.launch((lane, other)[turn % 2].cuda_stream)
+        call(case)  # an eager call between replays must not share the graph's memory
+        torch.cuda.synchronize()
+        if not torch.equal(out, expected):
+            raise SystemExit(f"replay {turn} differs from the call without a graph")
+    graph.close()
+    return "rocattn's own graph of a decode, replayed 50 times on 2 streams among eager calls: equal"
+
+
+def out_of_memory() -> str:
+    """Ask for more memory than there is; the next call must work."""
+    import torch
+
+    from rocattn.gpu.errors import DeviceMemoryError
+    from rocattn.gpu.runtime import open_runtime
+
+    case = problems(torch)[0]
+    expected = call(case)
+    pool = open_runtime().pool
+    try:
+        pool.take(1 << 50, 0)
+    except DeviceMemoryError as error:
+        said = str(error)
+    else:
+        raise SystemExit("a pebibyte was allocated")
+    if not torch.equal(call(case), expected):
+        raise SystemExit("the call after it is wrong")
+    return f"{said}; the next call is right"
+
+
+def fault() -> str:
+    """Let a kernel read an address that is not there; the error must name the failure, in one line."""
+    program = (
+        "import torch\n"
+        "from rocattn.config import AttentionConfig\n"
+        "from rocattn.gpu.plan import plan\n"
+        "from rocattn.gpu.runtime import PreparedPlan, open_runtime\n"
+        "runtime = open_runtime()\n"
+        "config = AttentionConfig(batch=1, seq_q=64, seq_k=64, num_heads=2, head_dim=64, dtype='float16')\n"
+        "prepared = PreparedPlan(runtime, plan(config, runtime.arch))\n"
+        "prepared.run(dict.fromkeys(prepared.plan.buffers, 0x1000), runtime.stream)\n"
+        "runtime.hip.stream_synchronize(runtime.stream)\n"
     )
-    row: dict[str, Any] = {"label": case["label"], "causal": config["causal"]}
-    for path in ("flash", "standard"):
-        tensors["out"].fill_(math.nan)
-        calls[path]()
-        row[f"{path}_error"] = float((tensors["out"][:1, :2].double() - exact).abs().max())
-    row["torch_error"] = float((calls["torch"]()[:1, :2].double() - exact).abs().max())
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(15):
-        for name, call in calls.items():
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else ""
+    if "LaunchError: a kernel failed while it ran" not in last:
+        raise SystemExit(f"status {done.returncode}: {last or 'nothing was said'}")
+    return last
+
+
+def killed() -> str:
+    """Kill a process while its kernels run; the next one must work, and the memory must come back."""
+    import torch
+
+    before = torch.cuda.mem_get_info()[0]
+    program = (
+        "import torch, rocattn\n"
+        "q = torch.randn(4, 8192, 16, 128, device='cuda', dtype=torch.float16)\n"
+        "print('running', flush=True)\n"
+        "while True: rocattn.attention(q, q, q)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+    time.sleep(2)
+    child.send_signal(signal.SIGKILL)
+    child.wait(60)
+    time.sleep(3)
+    call(problems(torch)[0])
+    torch.cuda.synchronize()
+    lost = before - torch.cuda.mem_get_info()[0]
+    if lost > 1 << 29:
+        raise SystemExit(f"{lost} bytes are still taken after the process was killed")
+    return "killed while launching: the next process computes, and its memory came back"
+
+
+def times() -> str:
+    """Time forward and backward beside PyTorch's attention, in turns in one process."""
+    import torch
+
+    rows = []
+    for dim in (64, 128):
+        for causal in (False, True):
+            for length in (512, 1024, 2048, 4096, 8192, 16384):
+                for direction in ("forward", "backward"):
+                    rows.append(_timed(torch, dim, length, direction, causal=causal))
+                    print(json.dumps(rows[-1]), flush=True)
+    said = []
+    for direction in ("forward", "backward"):
+        for peer in ("torch", "fa2"):
+            ratios = [row[peer] / row["rocattn"] for row in rows if row["direction"] == direction and peer in row]
+            if ratios:
+                said.append(f"{direction} {_mean(ratios):.2f} x {peer}'s speed (worst {min(ratios):.2f})")
+    return "; ".join(said)
+
+
+def _timed(torch: Any, dim: int, length: int, direction: str, *, causal: bool) -> dict[str, Any]:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    import rocattn
+
+    heads, batch = 16, max(1, 16384 // length)
+    generator = torch.Generator("cuda").manual_seed(0)
+    make = {"generator": generator, "device": "cuda", "dtype": torch.float16}
+    q, k, v, dout = (torch.randn(batch, heads, length, dim, **make) for _ in range(4))
+    calls = {}
+    if direction == "forward":
+        calls["rocattn"] = lambda: rocattn.attention(q, k, v, layout="BHSD", causal=causal)
+        calls["torch"] = lambda: scaled_dot_product_attention(q, k, v, is_causal=causal)
+    else:
+        out, lse = rocattn.attention(q, k, v, layout="BHSD", causal=causal, return_lse=True)
+        calls["rocattn"] = lambda: rocattn.attention_backward(dout, q, k, v, out, lse, layout="BHSD", causal=causal)
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        result = scaled_dot_product_attention(*leaves, is_causal=causal)
+        calls["torch"] = lambda: torch.autograd.grad(result, leaves, dout, retain_graph=True)
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            by_fa2 = scaled_dot_product_attention(*leaves, is_causal=causal)
+        calls["fa2"] = lambda: torch.autograd.grad(by_fa2, leaves, dout, retain_graph=True)
+
+    def fa2() -> Any:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    calls.setdefault("fa2", fa2)
+    flops = (4 if direction == "forward" else 10) * batch * heads * length**2 * dim * (0.5 if causal else 1)
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(REPEATS + WARMUP):
+        for name, one in calls.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()
+            torch.cuda._sleep(20_000_000)  # noqa: SLF001 - 10 ms, so that no launch waits for the host
             start.record()
-            call()
+            one()
             end.record()
             end.synchronize()
-            if turn >= 3:
-                times[name].append(start.elapsed_time(end))
-    row |= {f"{name}_ms": statistics.median(found) for name, found in times.items()}
-    row["flash_tflops"] = case["flops"] / row["flash_ms"] / 1e9
-    print(
-        f"{row['label']:45} flash {row['flash_ms']:8.3f} ms ({row['flash_tflops']:5.1f} TFLOP/s), standard"
-        f" {row['standard_ms']:8.3f}, torch {row['torch_ms']:8.3f}; errors {row['flash_error']:.1e}"
-        f" {row['standard_error']:.1e} {row['torch_error']:.1e}", flush=True,
-    )  # fmt: skip
-    return row
+            if turn >= WARMUP:
+                found[name].append(start.elapsed_time(end))
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(20):
+        calls["rocattn"]()
+    host_us = (time.perf_counter() - began) / 20 * 1e6  # of a call, if the card is not slower
+    torch.cuda.synchronize()
+    row = {"host_us": round(host_us), "D": dim, "S": length, "causal": causal, "direction": direction}
+    medians = {name: statistics.median(ms) for name, ms in found.items()}
+    return row | medians | {"TFLOP/s": round(flops / medians["rocattn"] / 1e9, 1)}
 
 
 def _mean(values: list[float]) -> float:
     return math.exp(statistics.fmean(math.log(x) for x in values))
 
 
+def gate(planted: list[Path], rounds: int) -> str:
+    """Judge identical commits, and this checkout against planted ones, by the GPU's clock."""
+    said = []
+    for name, path in {"the same code": ROOT, **{p.name: p for p in planted}}.items():
+        out = Path("out") / f"nvidia-{path.name if path != ROOT else 'same'}"
+        pythons = [_environment_of(side) for side in (ROOT, path)]
+        command = [
+            *(sys.executable, "-m", "rocattn_profiling.cli", "gate", "run", "--base-python", pythons[0]),
+            *(
+                "--head-python",
+                pythons[1],
+                "--suite",
+                str(ROOT / "benchmarks"),
+                "--bench",
+                "bench_gpu.*(Prefill.*q(512|2048).*d128|Decode.*k4096).*warm",
+            ),
+            *("--no-noise", "--no-exact", "--rounds", str(rounds), "--out", str(out), "--fresh"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        print(done.stdout[-3000:], done.stderr[-2000:], sep="\n", flush=True)
+        said.append(f"{name}: status {done.returncode}")
+    return "; ".join(said)
+
+
+def _environment_of(checkout: Path) -> str:
+    """Return the Python of an environment that imports rocattn from a checkout, and all else from this one."""
+    import hashlib
+    import venv
+
+    home = Path(tempfile.gettempdir()) / f"rocattn-side-{hashlib.sha256(str(checkout).encode()).hexdigest()[:12]}"
+    if not home.exists():
+        venv.create(home)
+        site = next((home / "lib").glob("python*/site-packages"))
+        places = [str(checkout), str(checkout / "profiling")]
+        places += [entry for entry in sys.path if entry and str(ROOT) not in entry]
+        (site / "checkout.pth").write_text("\n".join(places) + "\n")
+    return str(home / "bin" / "python")
+
+
+def _command(*arguments: str) -> str:
+    """Run one of rocattn's own commands and return its last line."""
+    command = [sys.executable, "-m", "rocattn_profiling.cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(done.stdout[-6000:], flush=True)
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    if done.returncode:
+        raise SystemExit(f"rocattn {' '.join(arguments)}: status {done.returncode}: {done.stderr[-2000:]} {last}")
+    return last
+
+
+def _within(limit_s: float, command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired as late:
+        said = [text.decode(errors="replace") if text else "" for text in (late.stdout, late.stderr)]
+        return subprocess.CompletedProcess(command, 124, said[0], f"{said[1]}\nno end within {limit_s:g} s")
+
+
+STEPS = {
+    "doctor": lambda: _command("doctor"),
+    "verify": lambda: _command("verify", "--backend", "gpu", "--level", "core", "--out", "out/nvidia-verify"),
+    "bench": lambda: _command("bench", "--grid", "inference", "decode", "--backend", "gpu", "--dtype", "float16",
+                              "--quick", "--out", "out/nvidia-bench"),
+    "memory": lambda: _command("memory", "--backend", "gpu", "gpu-standard", "--quick", "--dtype", "float16",
+                               "--out", "out/nvidia-memory"),
+    "streams": streams, "host-streams": host_streams, "graphs": graphs, "own-graphs": own_graphs,
+    "out-of-memory": out_of_memory, "fault": fault, "killed": killed, "times": times,
+}  # fmt: skip
+
+
 def main() -> int:
-    """Do one of the two steps."""
+    """Run the steps, each in a process of its own: a fault ends the use of the card in its process."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    steps = parser.add_subparsers(dest="step", required=True)
-    first = steps.add_parser("prepare")
-    first.add_argument("folder", type=Path)
-    first.add_argument("--quick", action="store_true", help="the quick subset of the grid")
-    second = steps.add_parser("run")
-    second.add_argument("folder", type=Path)
-    second.add_argument("--json", type=Path, help="also write the timed rows here")
+    parser.add_argument("steps", nargs="*", choices=[*STEPS, "gate", []], metavar="STEP")
+    parser.add_argument("--planted", type=Path, action="append", default=[], help="for gate: a checkout to judge")
+    parser.add_argument("--rounds", type=int, default=12, help="for gate")
+    parser.add_argument("--limit", type=float, default=600, help="seconds of a step")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.step == "prepare":
-        prepare(options.folder, quick=options.quick)
+    if options.here:
+        step = options.steps[0]
+        print(gate(options.planted, options.rounds) if step == "gate" else STEPS[step]())
         return 0
-    return run(options.folder, options.json)
+    os.environ.update(environment())
+    print(card())
+    failed = 0
+    for step in options.steps or [*STEPS, "gate"]:
+        more = [argument for path in options.planted for argument in ("--planted", str(path))]
+        start = time.monotonic()
+        command = [sys.executable, __file__, "--here", "--rounds", str(options.rounds), *more, step]
+        done = _within(options.limit, command)
+        lines = (done.stdout if not done.returncode else done.stderr).strip().splitlines()
+        failed += bool(done.returncode)
+        print("\n".join(f"    {line}" for line in done.stdout.splitlines()[:-1][-60:]))
+        verdict = "ok" if not done.returncode else "FAILED"
+        print(f"{step}: {verdict}, {time.monotonic() - start:.0f} s: {lines[-1] if lines else ''}", flush=True)
+        if done.returncode:
+            print("\n".join(f"    {line}" for line in done.stderr.splitlines()[-12:]), flush=True)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rocattn.backend import YES, Backend, Support
+from rocattn.gpu.arch import is_nvidia
 from rocattn.gpu.errors import CaptureError, GpuError
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class GpuBackend(Backend):
             return Support(ok=False, reason=str(error))
         if runtime.device.is_stand_in:
             return Support(ok=True, reason="the stand-in GPU, which executes the kernels on the CPU: not a GPU")
+        if is_nvidia(runtime.arch):
+            return Support(ok=True, reason=f"{runtime.device.name}, HIP forwarded to its driver: not an AMD GPU")
         return YES
 
     def supports(self, config: AttentionConfig) -> Support:
@@ -181,11 +184,11 @@ class GpuBackend(Backend):
             return self._device
 
     def _open_first(self) -> tuple[Runtime | None, str]:
-        from rocattn.gpu.driver import absence, open_hip, stand_in_at_hand
+        from rocattn.gpu.driver import absence, nvidia_at_hand, open_hip, stand_in_at_hand
         from rocattn.gpu.reasons import driver_loaded
 
         try:
-            if not driver_loaded() and not stand_in_at_hand():
+            if not driver_loaded() and not stand_in_at_hand() and not nvidia_at_hand():
                 return None, absence()
             hip = open_hip()
             hip.device_count()  # raises the reason if there is none

@@ -7,13 +7,15 @@ from typing import Literal
 
 from rocattn.gpu.errors import ArchError
 
-Family = Literal["gfx11", "gfx12", "cdna", "vector"]
+Family = Literal["gfx11", "gfx12", "cdna", "nvidia", "vector"]
 TESTED = ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
 """The targets that tests compile for."""
 
 # CDNA 2 to 4, RDNA 2, 3, 3.5 and 4: the families whose matrix instructions (or lack of them) kernels/include knows.
 _KNOWN = re.compile(r"gfx(?:90a|94[0-2]|950|103[0-6]|110[0-3]|115[0-3]|120[01])")
 _TARGET = re.compile(r"(gfx[0-9a-f]{3,})(?::(?:sramecc|xnack)[+-])*")
+# NVIDIA's Ampere and later, whose matrix instructions nvgpu.h has: for checks on a card at hand, by kernels/hipcuda.
+_NVIDIA = re.compile(r"sm_(?:8[0-9]|9[0-9]|1[0-9]{2})")
 
 
 def processor(target: str) -> str:
@@ -24,12 +26,19 @@ def processor(target: str) -> str:
     Raises:
         ArchError: When it is no GPU target, or there are no kernels for it.
     """
+    if is_nvidia(target):
+        return target
     match = _TARGET.fullmatch(target)
     if match is None:
         raise ArchError(f"{target!r} is no GPU architecture: write it like gfx942 or gfx1100")
     if _KNOWN.fullmatch(match[1]) is None:
         raise ArchError(f"there are no kernels for {match[1]}: there are for {', '.join(TESTED)} and their siblings")
     return match[1]
+
+
+def is_nvidia(target: str) -> bool:
+    """Whether a target is an NVIDIA card's: the kernels' portable parts run there, no number of it is an AMD GPU's."""
+    return _NVIDIA.fullmatch(target) is not None
 
 
 def has_kernels(target: str) -> bool:
@@ -54,6 +63,8 @@ def family(arch: str, dtype: str) -> Family:
         return "gfx11"
     if arch.startswith("gfx12"):
         return "gfx12"
+    if is_nvidia(arch):
+        return "nvidia"
     return "cdna" if arch in {"gfx90a", "gfx942", "gfx950"} else "vector"
 
 

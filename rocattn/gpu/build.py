@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocattn.errors import ToolchainError
+from rocattn.gpu.arch import is_nvidia
 from rocattn.gpu.errors import GpuError
 from rocattn.sources import kernel_root
 from rocattn.toolchain.code_object import kernels_of
@@ -71,11 +72,15 @@ def _stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 def compile_for_device(source: str, arch: str, defines: Mapping[str, str | int], *, stand_in: bool) -> bytes:
-    """Return a kernel's machine code: a code object, or a library of this CPU's for the stand-in GPU.
+    """Return a kernel's machine code: a code object, a library of this CPU's for the stand-in GPU, or PTX.
 
     Raises:
         ToolchainError: When there is no compiler or the kernel does not compile.
     """
+    if is_nvidia(arch):
+        from rocattn.toolchain.hipcuda import compile_ptx
+
+        return compile_ptx(source, arch, defines=dict(defines))
     if stand_in:
         from rocattn.toolchain.hostgpu import compile_hostgpu
 

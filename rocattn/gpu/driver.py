@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocattn.gpu.errors import DeviceMemoryError, GpuError, LaunchError, NoDeviceError, NoRuntimeError
-from rocattn.gpu.reasons import LIBRARY, library_reason, no_device_reason, stand_in_reason
+from rocattn.gpu.reasons import LIBRARY, NO_NVIDIA_DEVICE, library_reason, no_device_reason, stand_in_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 STAND_IN_SYMBOL = "rocattn_hostgpu_version"
 """Exported by the stand-in GPU's library (kernels/hostgpu) and by no HIP runtime."""
+NVIDIA_SYMBOL = "rocattn_hipcuda_version"
+"""Exported by the library that forwards HIP's calls to an NVIDIA driver (kernels/hipcuda) and by no HIP runtime."""
 _OUT_OF_MEMORY = frozenset({"hipErrorOutOfMemory", "hipErrorMemoryAllocation"})
 _CAPTURE_THREAD_LOCAL, _CAPTURE_RELAXED = 1, 2  # hipStreamCaptureMode
 _NO_BINDINGS = "hip-python is not installed: pip install hip-python (x86-64 Linux only)"
@@ -95,8 +97,17 @@ def library_path() -> Path:
 
 def stand_in_at_hand() -> bool:
     """Whether the HIP runtime that would be loaded is the stand-in; opens the library, but initialises nothing."""
+    return _library_has(STAND_IN_SYMBOL)
+
+
+def nvidia_at_hand() -> bool:
+    """Whether the HIP runtime that would be loaded forwards to an NVIDIA driver; initialises nothing."""
+    return _library_has(NVIDIA_SYMBOL)
+
+
+def _library_has(symbol: str) -> bool:
     try:
-        return hasattr(ctypes.CDLL(str(library_path())), STAND_IN_SYMBOL)
+        return hasattr(ctypes.CDLL(str(library_path())), symbol)
     except (OSError, NoRuntimeError):
         return False
 
@@ -190,11 +201,15 @@ class Hip:
         except NoRuntimeError:
             raise
         except GpuError as error:
-            reason = stand_in_reason() if self.is_stand_in else no_device_reason(str(error))
-            raise NoDeviceError(reason) from error
+            raise NoDeviceError(self._no_device(error)) from error
         if count == 0:
             raise NoDeviceError(no_device_reason("hipGetDeviceCount gave 0"))
         return count
+
+    def _no_device(self, error: GpuError) -> str:
+        if self.is_stand_in:
+            return stand_in_reason()
+        return NO_NVIDIA_DEVICE if nvidia_at_hand() else no_device_reason(str(error))
 
     def describe(self, index: int) -> GpuDevice:
         """Return what the runtime says of a device."""

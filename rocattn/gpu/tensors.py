@@ -7,6 +7,7 @@ own library: torch allocates them for torch, others get a `DeviceArray`, or what
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +160,7 @@ def _from_torch(name: str, value: Any) -> DeviceTensor:
     torch = sys.modules["torch"]
     if value.device.type != "cuda":  # what torch calls AMD's devices, too
         raise ConfigError(f"{name} is a torch tensor on {value.device.type}: {_remedy(name, value)}")
-    if torch.version.hip is None:
+    if torch.version.hip is None and not _on_nvidia():
         raise ConfigError(f"{name} is on a CUDA device: the gpu backend runs on AMD GPUs, with a ROCm build of torch")
     if value.requires_grad and torch.is_grad_enabled():
         raise ConfigError(
@@ -175,6 +176,13 @@ def _from_torch(name: str, value: Any) -> DeviceTensor:
     )
 
 
+@functools.cache
+def _on_nvidia() -> bool:
+    from rocattn.gpu.driver import nvidia_at_hand
+
+    return nvidia_at_hand()
+
+
 def _remedy(name: str, value: Any) -> str:
     """Return what to do with a torch tensor outside of a GPU: words that torch does not refuse in turn."""
     if value.device.type != "cpu":
@@ -184,6 +192,7 @@ def _remedy(name: str, value: Any) -> str:
     return f"pass {array}{as_numpy}, or move it to the GPU"
 
 
+@functools.cache  # reading the maps of a process with torch takes a millisecond
 def _check_one_runtime(torch_home: Path) -> None:
     """Refuse two HIP runtimes in one process: they share no memory; torch's wheels bring their own."""
     from rocattn.gpu.driver import open_hip
@@ -302,7 +311,8 @@ class DeviceCall:
                 outputs.append(value)
             # Of torch's allocator, which knows torch's graphs: workspaces of our pool would be used again under them.
             scratch = self._scratch(prepared.workspace_bytes) if _is_torch(self._q.source) else None
-            prepared.run(addresses, self._q.stream, workspace=scratch and int(scratch.data_ptr()))
+            place = None if scratch is None else int(scratch.data_ptr())  # a tensor has no truth value
+            prepared.run(addresses, self._q.stream, workspace=place)
         return [self._handed_out(value) for value in outputs]
 
     def _empty(self, runtime: Runtime, shape: tuple[int, ...], dtype: str) -> tuple[Any, int]:

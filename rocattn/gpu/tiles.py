@@ -118,6 +118,11 @@ _FORWARD: _Table = {
             "32 keys are the fewest that the chained product takes: 37 KiB of LDS, so 16 rows a wave do"
         ))),
     ),
+    "nvidia": (
+        (64, FlashTile(4, 2, 32, q_in_lds=False, slices=1, min_waves=0, reason="as gfx11, whose waves are as wide")),
+        (128, FlashTile(4, 1, 32, q_in_lds=False, slices=1, min_waves=0, reason="as gfx11")),
+        (256, FlashTile(4, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
+    ),
     "vector": (
         (64, FlashTile(2, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason=(
             "operands are floats in LDS, Q too: a lane reads it in full depth; 2 waves a block keep LDS at 18 KiB"
@@ -164,6 +169,10 @@ _DECODE: _Table = {
             "32 keys are the fewest that the chained product takes: 64 VGPRs in flight at D = 128, 19.5 KiB of LDS"
         ))),
         (256, FlashTile(1, 1, 32, q_in_lds=False, slices=4, min_waves=0, reason="a tile ahead would take 128 VGPRs")),
+    ),
+    "nvidia": (
+        (128, FlashTile(1, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason="as gfx11")),
+        (256, FlashTile(1, 1, 16, q_in_lds=True, slices=4, min_waves=0, reason="as gfx11")),
     ),
     "vector": (
         (64, FlashTile(1, 1, 16, q_in_lds=True, slices=1, min_waves=0, reason="64 VGPRs in flight on waves of 32")),

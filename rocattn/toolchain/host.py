@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from rocattn.cache import ContentCache, cache_folder
 from rocattn.errors import ToolchainError
+from rocattn.sources import kernel_root
 from rocattn.toolchain.compilers import choose_host_compiler, run_step
 from rocattn.toolchain.inputs import absolute, content_key, inputs_of
 
@@ -137,6 +138,33 @@ def compile_host(sources: Sequence[Path], *, isa: str | None = None, options: Se
         return {"code.so": compiled}
 
     return ContentCache(cache_folder()).get_or_make(content_key(parts), make)["code.so"]
+
+
+def hip_library(folder: str) -> Path:
+    """Build one of this project's libraries with HIP's C interface, or take it from the cache.
+
+    Args:
+        folder: Its sources below `kernel_root`.
+
+    Returns:
+        The folder to name in ``ROCM_PATH``: its ``lib`` holds ``libamdhip64.so``.
+
+    Raises:
+        ToolchainError: When there is no compiler or the library cannot be written.
+    """
+    data = compile_host(sorted((kernel_root() / folder).glob("*.cpp")))
+    root = cache_folder() / folder / content_key([data])
+    library = root / "lib" / "libamdhip64.so"
+    if library.is_file():
+        return root
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=library.parent, delete=False) as file:
+            file.write(data)
+        os.replace(file.name, library)  # noqa: PTH105 - atomic: another process may be at it too
+    except OSError as error:
+        raise ToolchainError(f"cannot write {library}: {error.strerror}") from error
+    return root
 
 
 def _inputs(sources: Sequence[Path]) -> list[tuple[str, bytes]]:

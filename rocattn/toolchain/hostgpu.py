@@ -16,7 +16,7 @@ from rocattn.errors import ToolchainError
 from rocattn.sources import kernel_root
 from rocattn.toolchain.compilers import choose_compiler, run_step
 from rocattn.toolchain.hip import define_options
-from rocattn.toolchain.host import ISA_OPTIONS, compile_host, host_isa, own_options
+from rocattn.toolchain.host import ISA_OPTIONS, hip_library, host_isa, own_options
 from rocattn.toolchain.inputs import absolute, content_key, inputs_of
 
 if TYPE_CHECKING:
@@ -52,19 +52,7 @@ def hostgpu_library() -> Path:
     Raises:
         ToolchainError: When there is no compiler or the library cannot be written.
     """
-    data = compile_host(sorted((kernel_root() / "hostgpu").glob("*.cpp")))
-    root = cache_folder() / "hostgpu" / content_key([data])
-    library = root / "lib" / "libamdhip64.so"
-    if library.is_file():
-        return root
-    try:
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=library.parent, delete=False) as file:
-            file.write(data)
-        os.replace(file.name, library)  # noqa: PTH105 - atomic: another process may be at it too
-    except OSError as error:
-        raise ToolchainError(f"cannot write {library}: {error.strerror}") from error
-    return root
+    return hip_library("hostgpu")
 
 
 def compile_hostgpu(

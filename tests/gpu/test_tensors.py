@@ -146,6 +146,8 @@ class Tensor:
         return self.memory
     def stride(self):
         return self.steps
+    def __bool__(self):
+        raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
     def new_empty(self, shape, dtype):
         return Tensor(shape, dtype)
 Tensor.__module__ = "torch"

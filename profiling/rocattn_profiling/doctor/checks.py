@@ -21,7 +21,7 @@ import rocattn
 from rocattn.cache import cache_folder, compiled_entries, write_problem
 from rocattn.cache_limit import limit_gib, limit_problem
 from rocattn.errors import RocattnError, ToolchainError
-from rocattn.gpu.arch import has_kernels
+from rocattn.gpu.arch import has_kernels, is_nvidia
 from rocattn.gpu.probe import GpuProbe, probe
 from rocattn.sources import kernel_root
 from rocattn.threads import count_problem, thread_count
@@ -405,6 +405,11 @@ def gpu_checks(probed: GpuProbe) -> list[DoctorCheck]:
         if device.is_stand_in:
             detail = f"the stand-in for {device.arch}, wave{device.wave_size}: not a GPU; its times mean nothing"
             rows.append(DoctorCheck(group, f"device {index}", "warning", detail, "unset ROCM_PATH to look for a GPU"))
+            continue
+        if is_nvidia(device.arch):
+            detail = f"{device.name}, {device.arch}, HIP forwarded to its driver: not an AMD GPU"
+            remedy = "no time of it is an AMD GPU's; unset ROCM_PATH to look for one"
+            rows.append(DoctorCheck(group, f"device {index}", "warning", detail, remedy))
             continue
         # On RDNA HIP counts work-group processors, pairs of CUs: 42 on an RX 7900 XT, which is sold with 84.
         units = f"{device.compute_units} {'CUs' if device.wave_size == 64 else 'WGPs'}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import rocattn
 from rocattn.errors import ToolchainError
+from rocattn.gpu.arch import is_nvidia
 from rocattn.gpu.probe import probe
 from rocattn.toolchain import choose_host_compiler, host_isa
 from rocattn_profiling.base.files import system_text
@@ -191,6 +192,8 @@ def gpu_facts() -> dict[str, str]:
     if not answer.devices or answer.devices[0].is_stand_in:
         return {}
     device = answer.devices[0]
+    if is_nvidia(device.arch):
+        return {"gpu": device.name, "gfx": device.arch, "driver": "NVIDIA, by HIP forwarded to CUDA: not an AMD GPU"}
     try:
         amdgpu = Path("/sys/module/amdgpu/version").read_text().strip()
     except OSError:  # the driver that comes with the kernel has no version of its own

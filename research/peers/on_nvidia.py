@@ -29,7 +29,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 CALLS, CALLS_A_CHECK, STREAMS = 10_000, 200, 4
 REPEATS, WARMUP = 15, 3
-LARGE = "bench_gpu.*(Prefill.*q(512|2048).*d128|Decode.*k4096).*warm"  # of benchmarks/, for the gate
+GATE_TIME = "110s"  # of each comparison
+LARGE = "bench_gpu.*Prefill.*q1024.*warm"  # of benchmarks/, for the gate
 
 
 def environment() -> dict[str, str]:
@@ -336,41 +337,43 @@ def _mean(values: list[float]) -> float:
 
 
 def gate(planted: list[Path], rounds: int) -> str:
-    """Judge identical commits, and this checkout against planted ones, by the GPU's clock."""
-    said = []
-    for name, path in {"the same code": ROOT, **{p.name: p for p in planted}}.items():
-        out = Path("out") / f"nvidia-{path.name if path != ROOT else 'same'}"
-        pythons = [_environment_of(side) for side in (ROOT, path)]
+    """Judge identical code, and this checkout against planted ones, by the GPU's clock."""
+    base, said = _environment_of(ROOT, "base"), []
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # a side imports its own
+    for path in (ROOT, *planted):
+        name = "the same code" if path == ROOT else path.name
+        out = Path("out", f"nvidia-gate-{path.name}").absolute()
         command = [
-            *(sys.executable, "-m", "rocattn_profiling.cli", "gate", "run", "--base-python", pythons[0]),
+            *(base, "-m", "rocattn_profiling.cli", "gate", "run", "--base-python", base),
+            *("--head-python", _environment_of(path, "head"), "--suite", str(ROOT / "benchmarks"), "--bench", LARGE),
             *(
-                "--head-python",
-                pythons[1],
-                "--suite",
-                str(ROOT / "benchmarks"),
-                "--bench",
-                "bench_gpu.*(Prefill.*q(512|2048).*d128|Decode.*k4096).*warm",
+                "--no-noise",
+                "--no-exact",
+                "--fresh",
+                "--rounds",
+                str(rounds),
+                "--max-time",
+                GATE_TIME,
+                "--out",
+                str(out),
             ),
-            *("--no-noise", "--no-exact", "--rounds", str(rounds), "--out", str(out), "--fresh"),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        print(done.stdout[-3000:], done.stderr[-2000:], sep="\n", flush=True)
+        done = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
+        print(f"{name}:", done.stdout[-3000:], done.stderr[-1500:], sep="\n", flush=True)
         said.append(f"{name}: status {done.returncode}")
     return "; ".join(said)
 
 
-def _environment_of(checkout: Path) -> str:
+def _environment_of(checkout: Path, side: str) -> str:
     """Return the Python of an environment that imports rocattn from a checkout, and all else from this one."""
-    import hashlib
     import venv
 
-    home = Path(tempfile.gettempdir()) / f"rocattn-side-{hashlib.sha256(str(checkout).encode()).hexdigest()[:12]}"
-    if not home.exists():
-        venv.create(home)
-        site = next((home / "lib").glob("python*/site-packages"))
-        places = [str(checkout), str(checkout / "profiling")]
-        places += [entry for entry in sys.path if entry and str(ROOT) not in entry]
-        (site / "checkout.pth").write_text("\n".join(places) + "\n")
+    home = Path(tempfile.mkdtemp(prefix=f"rocattn-{side}-"))
+    venv.create(home)
+    site = next((home / "lib").glob("python*/site-packages"))
+    ours = {str(ROOT), str(ROOT / "profiling"), str(Path(__file__).parent)}
+    others = [entry for entry in sys.path if entry and entry not in ours]
+    site.joinpath("checkout.pth").write_text("\n".join([str(checkout), str(checkout / "profiling"), *others]) + "\n")
     return str(home / "bin" / "python")
 
 

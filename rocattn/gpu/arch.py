@@ -82,7 +82,7 @@ _XCD_UNITS = {"gfx940": 38, "gfx941": 38, "gfx942": 38, "gfx950": 32}
 
 def default_compute_units(arch: str) -> int:
     """Return the compute units that a plan without a device counts on: those of the target's largest product."""
-    return _COMPUTE_UNITS[arch]
+    return 132 if is_nvidia(arch) else _COMPUTE_UNITS[arch]  # of an H200
 
 
 def xcds(arch: str, compute_units: int) -> int:
@@ -106,6 +106,9 @@ def blocks_a_unit(arch: str, waves: int, lds_bytes: int) -> int:
     if arch.startswith("gfx9"):
         lds, granule = (160 << 10, 1280) if arch == "gfx950" else (64 << 10, 512)
         waves_a_simd = 2  # 512 VGPRs a lane
+    elif is_nvidia(arch):
+        lds, granule = 100 << 10, 1024  # of the cards with the least
+        waves_a_simd = 2  # 64 K registers of a multiprocessor
     else:
         lds, granule = 128 << 10, 1024
         waves_a_simd = 4  # 1024; 5 where there are 1536

@@ -167,7 +167,7 @@ def _from_torch(name: str, value: Any) -> DeviceTensor:
             f"{name} requires a gradient, and no graph is recorded here: call this under torch.no_grad(), or inside a "
             "torch.autograd.Function whose backward calls rocattn.attention_backward"
         )
-    _check_one_runtime(Path(str(torch.__file__)).parent)
+    _check_one_runtime(str(torch.__file__))
     dtype = str(value.dtype).removeprefix("torch.")
     stream = int(torch.cuda.current_stream(value.device).cuda_stream)
     index = int(value.device.index or 0)
@@ -193,7 +193,7 @@ def _remedy(name: str, value: Any) -> str:
 
 
 @functools.cache  # reading the maps of a process with torch takes a millisecond
-def _check_one_runtime(torch_home: Path) -> None:
+def _check_one_runtime(torch_file: str) -> None:
     """Refuse two HIP runtimes in one process: they share no memory; torch's wheels bring their own."""
     from rocattn.gpu.driver import open_hip
 
@@ -206,7 +206,7 @@ def _check_one_runtime(torch_home: Path) -> None:
     if len({Path(path).resolve() for path in runtimes}) > 1:
         raise ConfigError(
             f"two HIP runtimes are loaded ({' and '.join(runtimes)}), which share no memory: start Python with "
-            f"ROCM_PATH={torch_home}, whose lib folder holds torch's"
+            f"ROCM_PATH={Path(torch_file).parent}, whose lib folder holds torch's"
         )
 
 

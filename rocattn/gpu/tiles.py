@@ -206,7 +206,9 @@ def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: 
         return replace(tile, waves=waves)
     if kind == "cdna" and max(head_dim, head_dim_v) <= 128:
         return replace(tile, waves=waves // 2, query_fragments=2)
-    if kind in {"gfx11", "gfx12", "nvidia"} and tile.slices == 1:  # fewer barriers; Q fits into registers beside a shared tile
+    if (
+        kind in {"gfx11", "gfx12", "nvidia"} and tile.slices == 1
+    ):  # fewer barriers; Q fits into registers beside a shared tile
         tile = replace(tile, keys_per_tile=32, q_in_lds=False)
     while lds_bytes(replace(tile, waves=waves), arch, head_dim, head_dim_v, dtype) > _BLOCK_LDS_BYTES:
         waves //= 2

@@ -155,13 +155,15 @@ def _pattern(names: Sequence[str], result: GateResult) -> str:
 
 
 def common_part(names: Sequence[str]) -> str:
-    """Return what names begin with in common, up to a dot or before the parameters; of one name, all of it."""
+    """Return what names begin with in common, up to a dot ("::" of node ids) or before the parameters; all of one."""
     first = names[0]
     if len(set(names)) == 1:
         return first
     whole = first.partition("(")[0]
-    for end in (len(whole), *(dot.end() for dot in reversed(list(re.finditer(r"\.", whole))))):
+    between = "::" if "::" in whole else "."
+    for end in (len(whole), *(one.end() for one in reversed(list(re.finditer(re.escape(between), whole))))):
         start = first[:end]
-        if all(name.startswith(start) and (start[-1:] == "." or name[end : end + 1] in {"", "("}) for name in names):
+        parted = start.endswith(between)
+        if all(name.startswith(start) and (parted or name[end : end + 1] in {"", "("}) for name in names):
             return start
     return ""

@@ -130,6 +130,8 @@ def test_the_command_measures_the_group_alone(entry, result_of, measured, others
         (["m.C.time_x", "m.C.time_xy"], "m.C."),
         (["m.C.time_x"], "m.C.time_x"),
         (["a", "b"], ""),
+        (["tests/bench.py::test_a[1.5]", "tests/bench.py::test_a[1.6]"], "tests/bench.py::"),
+        (["a.py::C::test_x", "a.py::C::test_y"], "a.py::C::"),
     ],
 )
 def test_names_share_whole_parts(names, common):

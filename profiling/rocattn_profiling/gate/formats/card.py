@@ -104,7 +104,7 @@ def _worse(result: GateResult, group: CauseGroup, width: int) -> Iterator[Line]:
     common = common_part([render.title(entry) for entry in shown])
     yield [
         (f"{render.word(group.status, shown[0].metric)}: ", _STYLES[group.status]),
-        (_name(common.rstrip(".:") or f"{len(group.entries)} results", _NAME), "bold"),
+        (_name(common.removesuffix("::").removesuffix(".") or f"{len(group.entries)} results", _NAME), "bold"),
     ]
     yield from _rows(shown, len(common), width)
     if more := group.entries[_MOST_ROWS:]:

@@ -154,7 +154,7 @@ def _causes(result: GateResult) -> Iterable[GatePart]:
             word=render.word(group.status, group.entries[0].metric),
             tone="bad",
             rows=_rows(group.entries, len(common) if len(group.entries) > 1 else 0),
-            title=common.rstrip(".:") if len(group.entries) > 1 else "",
+            title=common.removesuffix("::").removesuffix(".") if len(group.entries) > 1 else "",
             causes=[(cause, pieces(cause.text)) for cause in group.causes],
             command=repeat(result, group.entries),
             is_open=True,

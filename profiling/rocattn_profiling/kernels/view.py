@@ -183,10 +183,10 @@ def _keys(facts: KernelFacts, *, files: bool) -> list[str]:
 
 
 def _resource_rows(audit: Audit, *, files: bool) -> list[list[str]]:
-    return [[*_keys(facts, files=files), *_resources(facts)] for facts in audit.kernels]
+    return [[*_keys(facts, files=files), *resources(facts)] for facts in audit.kernels]
 
 
-def _resources(facts: KernelFacts) -> list[str]:
+def resources(facts: KernelFacts) -> list[str]:
     """Return the cells of one kernel."""
     loop, waves = facts.loop, facts.occupancy
     vgprs, sgprs = _said(facts, "vgprs", facts.vgprs), _said(facts, "sgprs", facts.sgprs)

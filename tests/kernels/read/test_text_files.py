@@ -11,7 +11,7 @@ from rocattn_profiling.kernels.compare import compare
 from rocattn_profiling.kernels.foreign import LaunchConfig, facts_of_file
 from rocattn_profiling.kernels.read.assembly import parse_assembly
 from rocattn_profiling.kernels.read.text_files import compiler_of, kernels_of_text
-from rocattn_profiling.kernels.view import row
+from rocattn_profiling.kernels.view import resources
 
 HEAD = '\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n\t.type k,@function\nk:\n\ts_endpgm\n.Lend:\n\t.size k, .Lend-k\n'
 DESCRIPTOR = "\t.amdhsa_kernel k\n\t\t.amdhsa_next_free_vgpr {}\n\t.end_amdhsa_kernel\n"
@@ -153,7 +153,7 @@ def test_registers_asked_for_to_limit_the_waves_count(tmp_path):
     (one,) = facts(tmp_path, WHOLE.format(169, 8))
     assert (one.vgprs, one.occupancy.waves_per_simd, one.occupancy.bound_by) == (8, 2, ("VGPRs asked for",))
     assert one.occupancy.sentence.endswith("of 169 that amdgpu_waves_per_eu asks for; the code uses 8")
-    assert row(one)[8:10] == ["2/8", "VGPRs asked for"]
+    assert resources(one)[6:8] == ["2/8", "VGPRs asked for"]
     (one,) = facts(tmp_path, WHOLE.format(169, 169))
     assert (one.occupancy.waves_per_simd, one.occupancy.bound_by) == (2, ("VGPRs",))
 
@@ -204,9 +204,9 @@ def test_what_a_text_does_not_say_is_neither_gone_nor_new(tmp_path):
     """Without metadata there are no spills to read: the table says so, and neither comparison makes a finding of it."""
     text = WHOLE.format("max(3, k.num_vgpr)", 8).replace("    .wave", f"{SPILLS}{SIZES}    .wave")
     whole, bare = facts(tmp_path, text), facts(tmp_path, text.split("\t.amdgpu_metadata")[0])
-    assert row(whole[0])[2:8] == ["8", "0", "12", "3 + 2 SGPR", "64", "512"]
-    assert row(bare[0])[2:8] == ["?", "0", "?", "?", "?", "?"]
-    assert row(bare[0])[-1] == "?"
+    assert resources(whole[0])[:6] == ["8", "0", "12", "3 + 2 SGPR", "64", "512"]
+    assert resources(bare[0])[:6] == ["?", "0", "?", "?", "?", "?"]
+    assert resources(bare[0])[-1] == "?"
     sized = [msgspec.structs.replace(whole[0], code_bytes=800)]
     assert (changes(sized, bare), changes(bare, sized)) == (([], ""), ([], ""))
     none = facts(tmp_path, text.replace("count: 3", "count: 0").replace("count: 2", "count: 0"))
@@ -226,9 +226,9 @@ def test_scratch_without_metadata_may_be_for_spills(tmp_path):
     kinds, text = changes(facts(tmp_path, texts[0]), whole)
     assert text.startswith("k on gfx942: 16 -> 96 bytes of scratch a lane, nothing says whether for spills")
     (one,) = facts(tmp_path, WHOLE.format(24, 24).replace("    .wave", "    .sgpr_spill_count: 0\n    .wave"))
-    assert row(one)[5] == "?"
+    assert resources(one)[3] == "?"
     rounded = msgspec.structs.replace(one, unknown=(*one.unknown, "the file does not say its vgprs"))
-    assert row(rounded)[2] == "24"
+    assert resources(rounded)[0] == "24"
 
 
 def test_register_changes_without_occupancy_are_notes(tmp_path):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rocattn_profiling.kernels.compare import Change, Comparison, Finding
     from rocattn_profiling.kernels.facts import KernelFacts
 
-_MOST_ROWS, _MOST_KERNELS, _MOST_NAMED, _MOST_LINES = 12, 2, 3, 3
+_MOST_ROWS, _MOST_KERNELS, _MOST_NAMED, _MOST_LINES, _MOST_OTHERS = 12, 2, 3, 3, 2
 _LOG_WIDTH = 1000
 _NAME = 34  # characters of a variant or a file
 _COLUMNS = {
@@ -32,7 +32,7 @@ _COLUMNS = {
     "loop code": "loop B", "registers": "VGPRs", "LDS": "LDS B", "code": "code B",
 }  # fmt: skip
 """Columns by the metric of a finding, the gravest first: on a narrow terminal the last of those in which nothing got
-worse are left out, then the last of the others."""
+worse are left out, then the last of the worse_too."""
 _GRAVITY = ("kernel", *_COLUMNS)
 _STYLES = {"worse": "bold red", "better": "green", "incomparable": "yellow", "missing": "yellow", "new": "", "note": ""}
 WORDS = {
@@ -224,7 +224,7 @@ def _print_table(
 
 
 def _variant_name(row: CardRow) -> str:
-    """Return what tells the shown variant from the kernel's others: its types and sizes, or its file."""
+    """Return what tells the shown variant from the kernel's worse_too: its types and sizes, or its file."""
     finding = row.findings[0]
     name = finding.file if finding.names_file else finding.kernel.removeprefix(row.kernel).strip()
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
@@ -266,11 +266,11 @@ def _print_causes(console: Console, rows: Sequence[CardRow], comparison: Compari
             _print_cut(console, line)
         finding = row.findings[0]
         _print_wrapped(console, f"{terminal(finding.kernel)} on {row.arch}: {terminal(finding.text)}")
-        others = [other for other in row.findings[1:] if other.severity == finding.severity == "worse"]
-        for other in others[:_MOST_LINES]:
-            _print_wrapped(console, f"  {terminal(other.text)}")
-        if len(others) > _MOST_LINES:
-            console.print(f"  and {len(others) - _MOST_LINES} more in the files written", style="dim")
+        worse_too = [other for other in row.findings[1:] if other.severity == finding.severity == "worse"]
+        for other in worse_too[:_MOST_OTHERS]:
+            _print_cut(console, f"  {terminal(other.text)}")
+        if len(worse_too) > _MOST_OTHERS:
+            console.print(f"  and {len(worse_too) - _MOST_OTHERS} more in the files written", style="dim")
         for line in [line for finding in row.findings for line in finding.lines][:_MOST_LINES]:
             _print_cut(console, f"  {terminal(line)}")
     if len(kernels) > _MOST_KERNELS:

@@ -6,7 +6,7 @@ PyTorch (CUDA) installed::
 
     python research/peers/on_nvidia.py                       # all steps, each in a process of its own
     python research/peers/on_nvidia.py streams times         # some of them
-    python research/peers/on_nvidia.py gate --planted DIR    # DIR: a checkout whose kernels are slower
+    python research/peers/on_nvidia.py gate                  # also against kernels that sleep in their hot loop
 
 Steps: doctor, verify, bench, memory, streams, graphs, out-of-memory, fault, killed, times, gate.
 """
@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -30,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CALLS, CALLS_A_CHECK, STREAMS = 10_000, 200, 4
 REPEATS, WARMUP = 15, 3
 GATE_TIME = "110s"  # of each comparison
+SLEEPS_NS = (0, 50, 100)  # of a wave, for each tile of keys, which takes 1.4 us of an H200
 LARGE = "bench_gpu.*Prefill.*q1024.*warm"  # of benchmarks/, for the gate
 
 
@@ -336,13 +338,14 @@ def _mean(values: list[float]) -> float:
     return math.exp(statistics.fmean(math.log(x) for x in values))
 
 
-def gate(planted: list[Path], rounds: int) -> str:
-    """Judge identical code, and this checkout against planted ones, by the GPU's clock."""
+def gate(rounds: int) -> str:
+    """Judge identical code, and this checkout against copies with a slower kernel, by the GPU's clock."""
     base, said = _environment_of(ROOT, "base"), []
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # a side imports its own
-    for path in (ROOT, *planted):
-        name = "the same code" if path == ROOT else path.name
-        out = Path("out", f"nvidia-gate-{path.name}").absolute()
+    for sleep_ns in SLEEPS_NS:
+        name = f"asleep for {sleep_ns} ns a tile of keys" if sleep_ns else "the same code"
+        out = Path("out", f"nvidia-gate-{sleep_ns}").absolute()
+        path = _planted(sleep_ns) if sleep_ns else ROOT
         command = [
             *(base, "-m", "rocattn_profiling.cli", "gate", "run", "--base-python", base),
             *("--head-python", _environment_of(path, "head"), "--suite", str(ROOT / "benchmarks"), "--bench", LARGE),
@@ -362,6 +365,19 @@ def gate(planted: list[Path], rounds: int) -> str:
         print(f"{name}:", done.stdout[-3000:], done.stderr[-1500:], sep="\n", flush=True)
         said.append(f"{name}: status {done.returncode}")
     return "; ".join(said)
+
+
+def _planted(sleep_ns: int) -> Path:
+    """Return a copy of the checkout whose flash kernels sleep in their hot loop: what ptxas cannot find unused."""
+    copy = Path(tempfile.mkdtemp(prefix="rocattn-planted-"))
+    for name in ("rocattn", "kernels", "profiling"):
+        shutil.copytree(ROOT / name, copy / name)
+    header = copy / "kernels" / "include" / "rocattn" / "flash.h"
+    before, place, after = header.read_text().partition("                compute(key);\n")
+    if not place:
+        raise SystemExit(f"{header} has no hot loop as this program knows it")
+    header.write_text(f'{before}{place}                asm volatile("nanosleep.u32 {sleep_ns};");\n{after}')
+    return copy
 
 
 def _environment_of(checkout: Path, side: str) -> str:
@@ -413,22 +429,20 @@ def main() -> int:
     """Run the steps, each in a process of its own: a fault ends the use of the card in its process."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("steps", nargs="*", choices=[*STEPS, "gate", []], metavar="STEP")
-    parser.add_argument("--planted", type=Path, action="append", default=[], help="for gate: a checkout to judge")
     parser.add_argument("--rounds", type=int, default=12, help="for gate")
     parser.add_argument("--limit", type=float, default=600, help="seconds of a step")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
         step = options.steps[0]
-        print(gate(options.planted, options.rounds) if step == "gate" else STEPS[step]())
+        print(gate(options.rounds) if step == "gate" else STEPS[step]())
         return 0
     os.environ.update(environment())
     print(card())
     failed = 0
     for step in options.steps or [*STEPS, "gate"]:
-        more = [argument for path in options.planted for argument in ("--planted", str(path))]
         start = time.monotonic()
-        command = [sys.executable, __file__, "--here", "--rounds", str(options.rounds), *more, step]
+        command = [sys.executable, __file__, "--here", "--rounds", str(options.rounds), step]
         done = _within(options.limit, command)
         lines = (done.stdout if not done.returncode else done.stderr).strip().splitlines()
         failed += bool(done.returncode)

@@ -32,7 +32,7 @@ _COLUMNS = {
     "loop code": "loop B", "registers": "VGPRs", "LDS": "LDS B", "code": "code B",
 }  # fmt: skip
 """Columns by the metric of a finding, the gravest first: on a narrow terminal the last of those in which nothing got
-worse are left out, then the last of the worse_too."""
+worse are left out, then the last of the others."""
 _GRAVITY = ("kernel", *_COLUMNS)
 _STYLES = {"worse": "bold red", "better": "green", "incomparable": "yellow", "missing": "yellow", "new": "", "note": ""}
 WORDS = {
@@ -224,7 +224,7 @@ def _print_table(
 
 
 def _variant_name(row: CardRow) -> str:
-    """Return what tells the shown variant from the kernel's worse_too: its types and sizes, or its file."""
+    """Return what tells the shown variant from the kernel's others: its types and sizes, or its file."""
     finding = row.findings[0]
     name = finding.file if finding.names_file else finding.kernel.removeprefix(row.kernel).strip()
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"

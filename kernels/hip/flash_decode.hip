@@ -68,14 +68,40 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
     options.settle(alibi_slopes != nullptr);
     const BandRange band(options, 0, seq_q - 1);
     OptionScores<Shape> scores{options, band, band, {}};
-    u32 out_rows[QUERY_FRAGMENTS];  // of [B, H, Sq]; ~0: none
+    // What the end needs, computed here: not all that it is computed from takes scalar registers in the loop then. But
+    // where they suffice, in a single wave of 32 that checks no columns, vector registers do not.
+    constexpr bool EARLY = WAVE == 64 || COLUMN_STEP != 0 || WAVES > 1;
+    const bool is_part = partial_ends != nullptr;
+    const u32 columns = round_up(head_dim_v, 4);  // of partial results
+    float* ends = is_part ? partial_ends : lse;
+    settle_scalar(ends);
+    struct {
+        void* out;  // null: no such row
+        u32 at;     // of [B, H, Sq], or of all splits
+        float sink;
+    } rows[QUERY_FRAGMENTS];
+    // This lane's row of query fragment i; `zero` is 0.
+    const auto locate = [&](u32 i, u32 zero) {
+        const u32 packed = first_row + 16 * i + Shape::M::column() + zero;
+        const u32 at = smaller(packed, packed_rows - 1), row = at % seq_q, head = head_of(at);
+        // All rows with their features take 4 GiB long before it overflows.
+        rows[i].at = (((is_part ? block_x() * batch : 0) + block_z()) * num_heads + head) * seq_q + row;
+        if (is_part)
+            rows[i].out = partial_out + static_cast<i64>(rows[i].at) * columns;
+        else
+            rows[i].out = out + b * out_stride_b + head * out_stride_h + row * out_stride_s;
+        if (packed >= packed_rows) rows[i].out = nullptr;
+        rows[i].sink = sinks && !is_part ? load(sinks + head) : -INF;
+    };
 #pragma unroll
     for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) {
-        const u32 packed = first_row + 16 * i + Shape::M::column();
-        const u32 at = smaller(packed, packed_rows - 1), row = at % seq_q, head = head_of(at);
-        // Rather than all it is computed from. All rows with their features take 4 GiB long before it overflows.
-        out_rows[i] = packed < packed_rows ? (block_z() * num_heads + head) * seq_q + row : ~0u;
-        settle(out_rows[i]);
+        const u32 packed = smaller(first_row + 16 * i + Shape::M::column(), packed_rows - 1);
+        const u32 row = packed % seq_q, head = head_of(packed);
+        if constexpr (EARLY) {
+            locate(i, 0);
+            settle(rows[i].at);
+            settle(rows[i].out);
+        }
         scores.row[i] = {options.first_key(row), options.last_key(row), options.diagonal(row),
                          alibi_slopes ? load(alibi_slopes + b * num_heads + head) : 0.0f,
                          b * mask_stride_b + head * mask_stride_h + row * mask_stride_q};
@@ -97,21 +123,18 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
 #pragma unroll
     for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) {
         const float reference = forward.reference_of(i), total = forward.total(i);
-        const bool exists = out_rows[i] != ~0u, first_lane = exists && Shape::M::part() == 0;
-        if (partial_ends) {
-            const i64 row = static_cast<i64>(block_x()) * batch * num_heads * seq_q + out_rows[i];
-            const u32 columns = round_up(head_dim_v, 4);
-            float* out_row = exists ? partial_out + row * columns : nullptr;
+        if constexpr (!EARLY) locate(i, unknown_zero());
+        const bool first_lane = rows[i].out && Shape::M::part() == 0;
+        if (is_part) {
             // Whole vectors of 4: features beyond Dv are copies of others.
             constexpr u32 STEP = COLUMN_STEP == 0 ? 0 : most(COLUMN_STEP, 4);
-            write_row<Shape, float, STEP>(forward, i, out_row, columns, total == 0.0f ? 0.0f : 1.0f / total);
-            if (first_lane) store<float, 2>(partial_ends + row * 2, Vector<float, 2>{reference, total});
+            const float factor = total == 0.0f ? 0.0f : 1.0f / total;
+            write_row<Shape, float, STEP>(forward, i, static_cast<float*>(rows[i].out), columns, factor);
+            if (first_lane) store<float, 2>(ends + rows[i].at * 2, Vector<float, 2>{reference, total});
         } else {
-            const u32 row = exists ? out_rows[i] : 0, head = row / seq_q % num_heads;
-            const RowEnd end = end_row<false>(reference, total, sinks ? load(sinks + head) : -INF);
-            DTYPE* out_row = out + b * out_stride_b + head * out_stride_h + row % seq_q * out_stride_s;
-            write_row<Shape, DTYPE>(forward, i, exists ? out_row : nullptr, head_dim_v, end.factor);
-            if (lse && first_lane) store(lse + row, end.lse);
+            const RowEnd end = end_row<false>(reference, total, rows[i].sink);
+            write_row<Shape, DTYPE>(forward, i, static_cast<DTYPE*>(rows[i].out), head_dim_v, end.factor);
+            if (ends && first_lane) store(ends + rows[i].at, end.lse);
         }
     }
 }

@@ -231,7 +231,10 @@ def _seen_keys(config: AttentionConfig) -> tuple[int, int]:
 
 
 def variants(arch: str) -> tuple[KernelVariant, ...]:
-    """Return the compilations of the build grid: all kernels, the dtypes, and D = Dv in `BUILT_HEAD_DIMS`."""
+    """Return the compilations of the build grid: all kernels, the dtypes, and D = Dv in `BUILT_HEAD_DIMS`.
+
+    Decode up to 16 rows a KV head: its wider tiles are compiled when they are first used.
+    """
     compilations = [_combine(dtype) for dtype in KERNEL_TYPES.values()]
     for name, dtype in KERNEL_TYPES.items():
         for dim in BUILT_HEAD_DIMS:

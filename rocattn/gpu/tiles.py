@@ -184,9 +184,9 @@ _DECODE: _Table = {
 def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: int = 0, rows: int = 16) -> FlashTile:
     """Return the tile of the decode kernel.
 
-    Up to 128 rows are one block, which reads K and V once: a wave for each 16, or for 32 on CDNA up to 128 features,
-    where each fragment of K and V that is read from LDS then feeds two products; fewer waves where Q does not fit into
-    LDS.
+    Up to 128 rows are one block, which reads K and V once: a wave for each 16, or for 32 on CDNA where a tile of up to
+    128 features is fetched ahead: there each fragment of K and V that is read from LDS feeds two products. Fewer waves
+    where Q does not fit into LDS.
 
     Args:
         arch: Target, without features.
@@ -204,7 +204,7 @@ def decode_tile(arch: str, head_dim: int, head_dim_v: int, dtype: str, *, step: 
         waves *= 2
     if waves < 4:
         return replace(tile, waves=waves)
-    if kind == "cdna" and max(head_dim, head_dim_v) <= 128:
+    if kind == "cdna" and max(head_dim, head_dim_v) <= 128 and tile.slices == 1:
         return replace(tile, waves=waves // 2, query_fragments=2)
     if (
         kind in {"gfx11", "gfx12", "nvidia"} and tile.slices == 1

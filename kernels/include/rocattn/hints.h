@@ -35,6 +35,16 @@ ROCATTN_INLINE void settle([[maybe_unused]] V& value) {
 #endif
 }
 
+// The same for a pointer to global memory, which stays known as one.
+template <typename T>
+ROCATTN_INLINE void settle([[maybe_unused]] T*& pointer) {
+#ifdef __AMDGCN__
+    auto global = (__attribute__((address_space(1))) T*)pointer;
+    asm volatile("" : "+v"(global));
+    pointer = (T*)global;
+#endif
+}
+
 // The same for sums of matrix products, in accumulation registers (AGPRs), where CDNA has as many of them as others.
 template <typename V>
 ROCATTN_INLINE void settle_sum([[maybe_unused]] V& value) {

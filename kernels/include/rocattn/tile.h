@@ -138,11 +138,13 @@ struct RowTile {
             low += first;
         else
             locate(tile, first);
+        u32 row_at = row;
+        if constexpr (!FULL && STEP == 0) settle(row_at);  // else all rows are kept in registers for the last tile
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d, advance(low, ROW_STEP * tile.stride))
 #pragma unroll
             for (u32 a = 0; a < ACROSS; ++a) {
-                if (!FULL && row + d * ROW_STEP >= rows)
+                if (!FULL && row_at + d * ROW_STEP >= rows)
                     x[d][a] = {};
                 else if constexpr (STEP == ANY_COLUMNS)
                     x[d][a] = load_some<T, WIDTH>(lane_address(low, offset[a][0]), left(first, a), where);
@@ -251,13 +253,19 @@ struct TransposedTile {
             low += first;
         else
             locate(tile, first);
+        u32 row_at[DOWN];
+#pragma unroll
+        for (u32 d = 0; d < DOWN; ++d) {
+            row_at[d] = FULL ? 0 : row(d);
+            if constexpr (!FULL) settle(row_at[d]);  // else all of them are kept in registers for the last tile
+        }
 #pragma unroll
         for (u32 i = 0; i < 4; ++i, advance(low, CHAIN_STEP<M> * tile.stride))
 #pragma unroll
             for (u32 d = 0; d < DOWN; ++d)
 #pragma unroll
                 for (u32 a = 0; a < ACROSS; ++a) {
-                    if (!FULL && row(d) + i * CHAIN_STEP<M> >= rows)
+                    if (!FULL && row_at[d] + i * CHAIN_STEP<M> >= rows)
                         x[d][a][i] = {};
                     else if constexpr (STEP == ANY_COLUMNS)
                         x[d][a][i] = load_some<T, WIDTH>(lane_address(low, offset[d][a][0]), left(first, a), where);

@@ -8,7 +8,7 @@
 // Waves     Each has QUERY_FRAGMENTS * 16 query rows of its own; a block's waves share the K and V tiles.
 // LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE] (gfx950: V tile as K), rows padded as fragments.h
 //           says; Q where Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (19.3 with 64 keys a tile, on CDNA; gfx950 20.0),
-//           18.8 at D = 128 (19.5 on CDNA; gfx950 18.0).
+//           18.8 at D = 128 (19.5 on CDNA; gfx950 34.0, with the next tile).
 // Registers At D = 128: O 64, Q 64, S 16, next tiles 32 of at most 240 VGPRs on gfx11 (16 rows a wave); O 64, Q 32,
 //           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
@@ -42,7 +42,7 @@
 using namespace rocattn;
 
 using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS,
-                         COLUMN_STEP>;
+                         COLUMN_STEP, true>;
 
 ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
                (const DTYPE* q, const DTYPE* k, const DTYPE* v, DTYPE* out, float* lse, const void* mask,
@@ -51,7 +51,8 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
                 i64 out_stride_b, i64 out_stride_h, i64 out_stride_s, i64 mask_stride_b, i64 mask_stride_h,
                 i64 mask_stride_q, i64 mask_stride_k, u32 seq_q, u32 seq_k, u32 num_heads, u32 group, u32 head_dim,
                 u32 head_dim_v, u32 batch, u32 mask_kind, i32 window_left, i32 window_right, f32 scale, f32 softcap)) {
-    ROCATTN_LDS(Shape::Element, lds, Shape::LDS_ELEMENTS);
+    ROCATTN_LDS(Shape::Element, lds, Shape::FIRST_ELEMENTS);
+    ROCATTN_LDS(Shape::Element, next_lds, Shape::NEXT_ELEMENTS);
     ROCATTN_LDS(u32, flags, WAVES);
     const u32 tiles = ceil_div(seq_q, Shape::BLOCK_ROWS);
     const BlockPlace place(tiles, num_heads, batch);
@@ -80,5 +81,5 @@ ROCATTN_KERNEL(flash_attention, WAVES* ROCATTN_WAVE,
     const u32 first = any ? static_cast<u32>(block.any_first) / KEYS_PER_TILE : 0;
     const u32 stop = any ? static_cast<u32>(block.any_last) / KEYS_PER_TILE + 1 : 0;
     const float sink = sinks ? load(sinks + place.head) : -INF;
-    flash_prefill<Shape>(arguments, place, rows, scores, first, stop, sink, lds, flags);
+    flash_prefill<Shape>(arguments, place, rows, scores, first, stop, sink, lds, next_lds, flags);
 }

@@ -6,7 +6,7 @@
 // Waves     Each has QUERY_FRAGMENTS * 16 query rows of its own; a block's waves share the K and V tiles.
 // LDS       K tile [KEYS_PER_TILE][D], V^T tile [Dv][KEYS_PER_TILE] (gfx950: V tile as K), rows padded as fragments.h
 //           says; Q where Q_IN_LDS; a word a wave. 9.6 KiB at D = 64 (19.3 with 64 keys a tile, on CDNA; gfx950 20.0),
-//           18.8 at D = 128 (19.5 on CDNA; gfx950 18.0).
+//           18.8 at D = 128 (19.5 on CDNA; gfx950 34.0, with the next tile).
 // Registers At D = 128: O 64, Q 64, S 16, next tiles 32 of at most 240 VGPRs on gfx11 (16 rows a wave); O 64, Q 32,
 //           S 16, next tiles 16 of at most 256 on CDNA (32 rows, wave64). No scratch, no spills.
 // Layout    S^T = K Q^T, so a lane's column is a query and the softmax needs no exchange between lanes; O^T = V^T P^T
@@ -33,7 +33,7 @@
 using namespace rocattn;
 
 using Shape = FlashShape<DTYPE, HEAD_DIM, HEAD_DIM_V, WAVES, QUERY_FRAGMENTS, KEYS_PER_TILE, SLICES, Q_IN_LDS,
-                         COLUMN_STEP>;
+                         COLUMN_STEP, true>;
 
 namespace {
 
@@ -62,7 +62,8 @@ ROCATTN_KERNEL(flash_attention_causal, WAVES* ROCATTN_WAVE,
                 i64 q_stride_s, i64 k_stride_b, i64 k_stride_h, i64 k_stride_s, i64 v_stride_b, i64 v_stride_h,
                 i64 v_stride_s, i64 out_stride_b, i64 out_stride_h, i64 out_stride_s, u32 seq_q, u32 seq_k,
                 u32 num_heads, u32 group, u32 head_dim, u32 head_dim_v, u32 batch, f32 scale_log2)) {
-    ROCATTN_LDS(Shape::Element, lds, Shape::LDS_ELEMENTS);
+    ROCATTN_LDS(Shape::Element, lds, Shape::FIRST_ELEMENTS);
+    ROCATTN_LDS(Shape::Element, next_lds, Shape::NEXT_ELEMENTS);
     ROCATTN_LDS(u32, flags, WAVES);
     const u32 tiles = ceil_div(seq_q, Shape::BLOCK_ROWS);
     const BlockPlace place(tiles, num_heads, batch);
@@ -88,5 +89,5 @@ ROCATTN_KERNEL(flash_attention_causal, WAVES* ROCATTN_WAVE,
     for (u32 i = 0; i < QUERY_FRAGMENTS; ++i) scores.last[i] = last_key(rows.lane_row(i));
     const i32 block_last = last_key(rows.first + Shape::BLOCK_ROWS - 1);
     const u32 stop = block_last < 0 ? 0 : static_cast<u32>(block_last) / KEYS_PER_TILE + 1;
-    flash_prefill<Shape>(arguments, place, rows, scores, 0, stop, -INF, lds, flags);
+    flash_prefill<Shape>(arguments, place, rows, scores, 0, stop, -INF, lds, next_lds, flags);
 }

@@ -59,7 +59,7 @@ ROCATTN_KERNEL(flash_decode, WAVES* ROCATTN_WAVE,
     const i64 b = block_z();
     const FlashBlock<Shape> block{{k + b * k_stride_b + kv_head * k_stride_h, k_stride_s},
                                   {v + b * v_stride_b + kv_head * v_stride_h, v_stride_s},
-                                  seq_k, head_dim, head_dim_v, lds, flags};
+                                  seq_k, head_dim, head_dim_v, lds, nullptr, flags};
     // Packed row r is row r % Sq of head r / Sq of the group.
     const auto head_of = [&](u32 packed) { return kv_head * group + packed / seq_q; };
 

@@ -63,6 +63,7 @@ void run_grid(const Kernel& kernel, const void* arguments) {
     runtime.block[1] = (unsigned)(block / x % y);
     runtime.block[2] = (unsigned)(block / x / y);
     begin_block();
+    begin_loads_to_lds();
     run_block(kernel, arguments);
     if (counts_lds_cycles()) count_lds_cycles_of_block();
   }
@@ -87,6 +88,8 @@ bool launch(const Function& function, const unsigned grid[3], const unsigned blo
       begin_lds_cycles(function.name);
     }
     runtime.lds_read_transposed = lds_read_transposed;
+    runtime.load_to_lds = load_to_lds;
+    runtime.loads_arrived = loads_arrived;
     runtime.lds_declare = lds_declare;
     runtime.barrier = barrier;
     runtime.shuffle = shuffle;

@@ -22,6 +22,18 @@ unsigned count;
 uint64_t end;  // of the arrays and their guards
 uint64_t bytes_used;
 
+constexpr unsigned kMaxLoads = 64, kLoadBytes = 16;
+struct Load {  // from global memory, on its way
+  uint8_t* to;
+  uint8_t bytes[kLoadBytes];
+  Where where;
+};
+struct Loads {
+  Load load[kMaxLoads];
+  unsigned count;
+};
+Loads loads[kMaxThreads];  // of each thread
+
 uint64_t offset_in(const void* p) { return (uint64_t)((const uint8_t*)p - space); }
 
 bool all_inside(uint64_t offset, unsigned bytes) {
@@ -193,6 +205,27 @@ void lds_write(void* to, const void* from, unsigned bytes, unsigned align, Where
   }
   for (unsigned i = 0; i < bytes; i++) writers[offset + i] = now;
   copy_bytes(to, from, bytes);
+}
+
+void begin_loads_to_lds() {
+  for (unsigned t = 0; t < runtime.block_threads; t++) loads[t].count = 0;
+}
+
+// What is not waited for does not arrive: on a GPU it may not have.
+void load_to_lds(const void* from, void* to, unsigned align, Where where) {
+  Loads& mine = loads[runtime.thread];
+  if (mine.count == kMaxLoads) loads_arrived(where);
+  Load& load = mine.load[mine.count++];
+  load.to = (uint8_t*)to + running.lane * kLoadBytes;
+  load.where = where;
+  runtime.read(load.bytes, from, kLoadBytes, align, where);
+}
+
+void loads_arrived(Where) {
+  Loads& mine = loads[runtime.thread];
+  for (Load* load = mine.load; load < mine.load + mine.count; load++)
+    runtime.lds_write(load->to, load->bytes, kLoadBytes, kLoadBytes, load->where);
+  mine.count = 0;
 }
 
 void lds_read_unchecked(void* to, const void* from, unsigned bytes, unsigned align, Where where) {

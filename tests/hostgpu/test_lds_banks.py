@@ -1,11 +1,11 @@
-"""The stand-in's count of LDS cycles against the table's own, and the reads that transpose."""
+"""The stand-in's count of LDS cycles against the table's own, and CDNA 4's ways into and out of LDS."""
 
 import numpy as np
 import pytest
 
 from rocattn_profiling.base.lds_banks import READ, WRITE, lds_access, lds_groups_text
 
-from .standin import SUCCESS
+from .standin import LAUNCH_FAILURE, SUCCESS
 
 WAVES = {"gfx942": 64, "gfx950": 64, "gfx1100": 32}
 
@@ -49,6 +49,18 @@ def test_a_transposing_read_gives_columns(standin):
     out, rows = counted(standin, "gfx950", "transposed", tile, out=np.empty((4, 16, 4), np.float16))
     assert (out == tile.reshape(4, 4, 16).swapaxes(1, 2)).all()
     assert ["transposing read", 8, 1, 2, 2] in rows
+
+
+def test_loads_to_lds_arrive_when_waited_for(standin):
+    """Lane l's 16 bytes are at 16 l then; before that they may be anywhere, so they are nowhere."""
+    device, words = standin("gfx950"), np.arange(256, dtype=np.uint32)
+    pointers = [device.upload(words), device.empty(words.nbytes)]
+    ran = device.run("lds.hip", "direct", (1,), (64,), *pointers, ARRIVED=1, WIDTH=1, DTYPE="f16")
+    assert ran == (SUCCESS, "")
+    assert (device.download(pointers[1], (64, 4), np.uint32) == words.reshape(64, 4)[::-1]).all()
+    status, report = device.run("lds.hip", "direct", (1,), (64,), *pointers, WIDTH=1, DTYPE="f16")
+    assert status == LAUNCH_FAILURE
+    assert report.startswith("rocattn hostgpu: uninitialised LDS read")
 
 
 def test_nothing_is_counted_unless_asked_for(standin):

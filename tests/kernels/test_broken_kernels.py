@@ -65,6 +65,9 @@ MISTAKES = {
         "put_chained<typename S::VLayout>(v, block.lds + S::K_ELEMENTS, slice * S::V_COLUMNS);", "",
         "uninitialised LDS read",
     ),
+    "loads to LDS that are not waited for": Mistake(
+        "include/rocattn/flash.h", "S::KLayout::arrived();", "", "uninitialised LDS read", arch="gfx950", head_dim=128
+    ),
     "a read past the end": Mistake(
         "include/rocattn/flash.h", "if (key + S::TILE_KEYS <= block.seq_k) {", "if (key < block.seq_k) {",
         "out-of-bounds global read",

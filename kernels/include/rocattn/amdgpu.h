@@ -177,6 +177,16 @@ ROCATTN_INLINE Vector<T, 4> lds_load_transposed(const T* address, Where = Where:
     using Local = __attribute__((address_space(3))) Four;
     return __builtin_bit_cast(Vector<T, 4>, __builtin_amdgcn_ds_read_tr16_b64_v4i16((Local*)address));
 }
+
+// global_load_lds_dwordx4: lane l has 16 bytes from its address written to `lds` + 16 l, which is the same in all lanes.
+// The compiler lets reads of an LDS array wait for such loads of that array alone.
+template <typename T>
+ROCATTN_INLINE void load_to_lds(const T* address, T* lds, Where = Where::here()) {
+    auto* global = (__attribute__((address_space(1))) void*)address;
+    __builtin_amdgcn_global_load_lds(global, (__attribute__((address_space(3))) void*)lds, VECTOR_BYTES, 0, 0);
+}
+// Waits until all that this wave loaded so has arrived (s_waitcnt vmcnt(0)).
+ROCATTN_INLINE void loads_arrived(Where = Where::here()) { __builtin_amdgcn_s_waitcnt(0x0f70); }
 #endif
 
 // ---- matrix instructions -------------------------------------------------------------------------------------------

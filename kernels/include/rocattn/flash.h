@@ -6,7 +6,8 @@
 //   O^T += V^T P^T A = V^T from LDS, B = P^T by Matrix::chain
 //
 // A wave has Q_FRAGMENTS * 16 query rows of its own; the waves of a block share the K and V tiles in LDS (one buffer
-// each). The loads of the next tile are issued before the compute of this one and wait in registers.
+// each). The loads of the next tile are issued before the compute of this one and wait in registers; or they go to a
+// second buffer without passing through registers (S::DIRECT).
 //
 // Rescaling is lazy: P is relative to a reference, not to the running maximum. The reference moves (and O and the sum
 // are rescaled) only when a score exceeds it by more than 2^8, which a wave votes on with each lane's own maximum; so a
@@ -24,13 +25,13 @@
 #pragma once
 
 #include <rocattn/bias.h>
-#include <rocattn/tile.h>
+#include <rocattn/direct_tile.h>
 
 namespace rocattn {
 
 // What is known at compile time. D, DV: padded head dimensions.
 template <typename T_, u32 D_, u32 DV_, u32 WAVES_, u32 Q_FRAGMENTS_, u32 TILE_KEYS_, u32 TILE_SLICES_,
-          bool KEEPS_Q_IN_LDS_, u32 STEP_>
+          bool KEEPS_Q_IN_LDS_, u32 STEP_, bool DIRECT_ = false>
 struct FlashShape {
     using T = T_;
     using M = Matrix<T>;
@@ -68,6 +69,20 @@ struct FlashShape {
     static_assert(D % TILE_SLICES == 0 && DV % (8 * TILE_SLICES) == 0, "whole slices");
     using KTile = RowTile<T, Element, TILE_KEYS, K_COLUMNS, THREADS, STEP>;
     using VTile = ChainedTile<T, M, TILE_KEYS, V_COLUMNS, THREADS, STEP>;
+
+    // Whether K and V go to LDS directly, the next tile to a second array of it: K | V, where Q passes through, and
+    // K | V. Two arrays, as the compiler tells loads to LDS apart by array. Not with tiles of 64 keys, where the two
+    // halves of the loop would spill; not above 64 KiB, which static LDS does not exceed here.
+#if defined(__gfx950__)
+    static constexpr bool DIRECT = DIRECT_ && sizeof(T) == 2 && STEP == 0 && TILE_SLICES == 1 && TILE_KEYS == 32 &&
+                                   D % 32 == 0 && DV % 32 == 0 && D + DV <= 256 && !KEEPS_Q_IN_LDS;
+#else
+    static constexpr bool DIRECT = false;
+#endif
+    using KLayout = DirectLayout<T, TILE_KEYS, round_up(D, 32)>;
+    using VDirectLayout = DirectLayout<T, TILE_KEYS, round_up(DV, 32)>;
+    static constexpr u32 NEXT_ELEMENTS = DIRECT ? KLayout::ELEMENTS + VDirectLayout::ELEMENTS : 1;
+    static constexpr u32 FIRST_ELEMENTS = DIRECT ? most(NEXT_ELEMENTS, Q_ELEMENTS) : LDS_ELEMENTS;
 };
 
 // What a kernel hands over: one head's K and V, and LDS.
@@ -75,8 +90,9 @@ template <typename S>
 struct FlashBlock {
     Rows<typename S::T> k, v;
     u32 seq_k, head_dim, head_dim_v;
-    typename S::Element* lds;  // S::LDS_ELEMENTS
-    u32* flags;                // S::BLOCK_WAVES words
+    typename S::Element* lds;       // S::FIRST_ELEMENTS
+    typename S::Element* next_lds;  // S::NEXT_ELEMENTS, if S::DIRECT
+    u32* flags;                     // S::BLOCK_WAVES words
 };
 
 template <typename S, typename Scores>
@@ -142,7 +158,7 @@ public:
                 wave_barrier();
             }
         }
-        if constexpr (S::DEPTH > S::D) {  // K's columns beyond D, which no tile writes
+        if constexpr (S::DEPTH > S::D && !S::DIRECT) {  // K's columns beyond D, which no tile writes
             block_barrier();
             constexpr u32 EXTRA = S::DEPTH - S::D;
             for (u32 i = thread_id(); i < S::TILE_KEYS * EXTRA; i += S::THREADS)
@@ -178,6 +194,54 @@ private:
 
     // Key tiles [first, stop); k_rows and v_rows: of the first, then behind the last.
     ROCATTN_INLINE void pass(Rows<T>& k_rows, Rows<T>& v_rows, u32 first, u32 stop) {
+        if constexpr (S::DIRECT)
+            pass_directly(k_rows, v_rows, first, stop);
+        else
+            pass_through_registers(k_rows, v_rows, first, stop);
+    }
+
+    // Two arrays of LDS take turns: while one is used, the next tile is on its way to the other.
+    ROCATTN_INLINE void pass_directly(Rows<T>& k_rows, Rows<T>& v_rows, u32 first, u32 stop) {
+        const u32 end = stop * S::TILE_KEYS;
+        const auto fetch_tile = [&](Element* tile, u32 key, const Rows<T>& k, const Rows<T>& v) {
+            const u32 rows = block.seq_k - key;
+            if (rows >= S::TILE_KEYS) {
+                S::KLayout::template fetch<S::BLOCK_WAVES, true>(k, rows, tile);
+                S::VDirectLayout::template fetch<S::BLOCK_WAVES, true>(v, rows, tile + S::KLayout::ELEMENTS);
+                keep_branch<1>();
+            } else {
+                S::KLayout::template fetch<S::BLOCK_WAVES, false>(k, rows, tile);
+                S::VDirectLayout::template fetch<S::BLOCK_WAVES, false>(v, rows, tile + S::KLayout::ELEMENTS);
+                keep_branch<2>();
+            }
+        };
+        const auto step = [&](u32 key, Element* tile, Element* next) {
+            S::KLayout::arrived();
+            block_barrier();  // for all waves, and all are done with what `next` held before
+            if (key + S::TILE_KEYS < end)
+                fetch_tile(next, key + S::TILE_KEYS, k_rows.from(S::TILE_KEYS), v_rows.from(S::TILE_KEYS));
+            const bool hides = scores.block_hides(key);
+            if (hides) {
+                const bool found = S::VDirectLayout::template clear_nonfinite<S::THREADS>(tile + S::KLayout::ELEMENTS);
+                if (lane_id() == 0) lds_store(block.flags + wave_id(), static_cast<u32>(found));
+                block_barrier();
+            }
+            if (scores.wave_sees(key)) {
+                compute(key, tile);
+                if (hides && any_flag()) add_nonfinite(v_rows, key);
+            }
+            k_rows = k_rows.from(S::TILE_KEYS);
+            v_rows = v_rows.from(S::TILE_KEYS);
+        };
+        block_barrier();  // Q has passed, and a pass before this one is over
+        fetch_tile(block.lds, first * S::TILE_KEYS, k_rows, v_rows);
+        for (u32 key = first * S::TILE_KEYS; key < end; key += 2 * S::TILE_KEYS) {
+            step(key, block.lds, block.next_lds);
+            if (key + S::TILE_KEYS < end) step(key + S::TILE_KEYS, block.next_lds, block.lds);
+        }
+    }
+
+    ROCATTN_INLINE void pass_through_registers(Rows<T>& k_rows, Rows<T>& v_rows, u32 first, u32 stop) {
         typename S::KTile k(block.k, thread_id(), block.head_dim);
         typename S::VTile v(block.v, thread_id(), block.head_dim_v);
         if constexpr (S::TILE_SLICES == 1) fetch(k, v, k_rows, v_rows, first * S::TILE_KEYS, 0);
@@ -198,7 +262,7 @@ private:
                 if (const u32 next = key + S::TILE_KEYS; next < end)
                     fetch(k, v, k_rows.from(S::TILE_KEYS), v_rows.from(S::TILE_KEYS), next, 0);
             if (scores.wave_sees(key)) {
-                compute(key);
+                compute(key, block.lds);
                 if (hides && any_flag()) add_nonfinite(v_rows, key);
             }
             k_rows = k_rows.from(S::TILE_KEYS);
@@ -221,9 +285,10 @@ private:
         }
     }
 
-    ROCATTN_INLINE void compute(u32 key) {
+    // `tile`: K | V.
+    ROCATTN_INLINE void compute(u32 key, const Element* tile) {
         C s[Q_FRAGMENTS][S::K_FRAGMENTS];
-        multiply_queries(s);
+        multiply_queries(tile, s);
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
@@ -235,10 +300,10 @@ private:
         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
             for (u32 t = 0; t < S::K_FRAGMENTS; ++t) exponentiate(i, s[i][t]);
-        multiply_values(s);
+        multiply_values(tile, s);
     }
 
-    ROCATTN_INLINE void multiply_queries(C (&s)[Q_FRAGMENTS][S::K_FRAGMENTS]) const {
+    ROCATTN_INLINE void multiply_queries(const Element* keys, C (&s)[Q_FRAGMENTS][S::K_FRAGMENTS]) const {
 #pragma unroll
         for (u32 i = 0; i < Q_FRAGMENTS; ++i)
 #pragma unroll
@@ -266,7 +331,10 @@ private:
 #pragma unroll
             for (u32 t = 0; t < S::K_FRAGMENTS; ++t) {
                 typename M::A a[FRAGS];
-                read_a<M>(block.lds + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
+                if constexpr (S::DIRECT)
+                    a[0] = S::KLayout::template read<typename M::A>(keys, t, d);
+                else
+                    read_a<M>(keys + t * 16 * S::STRIDE + d * GROUP_DEPTH<M>, S::STRIDE, a);
 #pragma unroll
                 for (u32 f = 0; f < FRAGS; ++f)
 #pragma unroll
@@ -368,8 +436,8 @@ private:
         settle(sum[i]);
     }
 
-    ROCATTN_INLINE void multiply_values(const C (&p)[Q_FRAGMENTS][S::K_FRAGMENTS]) {
-        const Element* values = block.lds + S::K_ELEMENTS;
+    ROCATTN_INLINE void multiply_values(const Element* tile, const C (&p)[Q_FRAGMENTS][S::K_FRAGMENTS]) {
+        const Element* values = tile + (S::DIRECT ? S::KLayout::ELEMENTS : S::K_ELEMENTS);
 #pragma unroll
         for (u32 c = 0; c < S::CHAINS; ++c) {
             B b[Q_FRAGMENTS][S::CHAIN_PRODUCTS];
@@ -385,7 +453,10 @@ private:
 #pragma unroll
                 for (u32 g = 0; g < S::GROUPS; ++g) {
                     typename M::A a[FRAGS];
-                    S::VLayout::read(values + S::VLayout::at(16 * f), c * CHAIN_ROWS<M> + g * GROUP_DEPTH<M>, a);
+                    if constexpr (S::DIRECT)
+                        a[0] = S::VDirectLayout::template read_transposed<typename M::A>(values, c, f);
+                    else
+                        S::VLayout::read(values + S::VLayout::at(16 * f), c * CHAIN_ROWS<M> + g * GROUP_DEPTH<M>, a);
 #pragma unroll
                     for (u32 n = 0; n < FRAGS; ++n)
 #pragma unroll

@@ -62,12 +62,12 @@ struct QueryRows {
 template <typename S, typename Scores>
 ROCATTN_INLINE void flash_prefill(const FlashArguments<typename S::T>& a, const BlockPlace& place,
                                   const QueryRows<S>& rows, const Scores& scores, u32 first, u32 stop, float sink,
-                                  typename S::Element* lds, u32* flags) {
+                                  typename S::Element* lds, typename S::Element* next_lds, u32* flags) {
     using T = typename S::T;
     const i64 batch = place.batch, head = place.head, kv_head = scalar(place.head / a.group);
     const FlashBlock<S> block{{a.k + batch * a.k_strides.b + kv_head * a.k_strides.h, a.k_strides.s},
                               {a.v + batch * a.v_strides.b + kv_head * a.v_strides.h, a.v_strides.s},
-                              a.seq_k, a.head_dim, a.head_dim_v, lds, flags};
+                              a.seq_k, a.head_dim, a.head_dim_v, lds, next_lds, flags};
     const T* q = a.q + batch * a.q_strides.b + head * a.q_strides.h;
     // Computed before the loop, so that not all that they are computed from takes scalar registers in it.
     T* out = a.out + batch * a.out_strides.b + head * a.out_strides.h;

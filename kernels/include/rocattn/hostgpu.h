@@ -265,6 +265,13 @@ ROCATTN_INLINE Vector<T, 4> lds_load_transposed(const T* address, Where where = 
     detail::runtime->lds_read_transposed(&value, address, where);
     return value;
 }
+
+template <typename T>
+ROCATTN_INLINE void load_to_lds(const T* address, T* lds, Where where = Where::here()) {
+    uniform(static_cast<u32>(reinterpret_cast<u64>(lds)), where);
+    detail::runtime->load_to_lds(address, lds, alignof(T), where);
+}
+ROCATTN_INLINE void loads_arrived(Where where = Where::here()) { detail::runtime->loads_arrived(where); }
 #endif
 
 // ---- matrix instructions -------------------------------------------------------------------------------------------

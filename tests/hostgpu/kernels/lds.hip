@@ -3,6 +3,7 @@
 // conflicts:  out[lane] = what LDS has at `offsets[lane]` bytes, WIDTH words of it; written there by the same lanes.
 // strided:    rows of 16 lanes, of several lengths and widths: the code alone tells the addresses.
 // divergent:  odd lanes read once more than even ones, from the same places in the source.
+// direct:     16 bytes of each lane from memory to LDS, waited for if ARRIVED, and back.
 // transposed: out[lane][0 ... 3] = a transposing read of a 16x16 tile, row l / 4, columns 4 (l % 4) ...
 #include <rocattn/device.h>
 
@@ -58,5 +59,15 @@ ROCATTN_KERNEL(transposed, WAVE, (const DTYPE* tile, DTYPE* out)) {
     lds_store<DTYPE, 4>(rows + lane_id() * 4, load<DTYPE, 4>(tile + lane_id() * 4));
     wave_barrier();
     store<DTYPE, 4>(out + lane_id() * 4, lds_load_transposed(rows + lane_id() / 4 * 16 + lane_id() % 4 * 4));
+}
+
+ROCATTN_KERNEL(direct, WAVE, (const u32* from, u32* out)) {
+    ROCATTN_LDS(u32, words, WAVE * 4);
+    load_to_lds(from + (WAVE - 1 - lane_id()) * 4, words);
+#ifdef ARRIVED
+    loads_arrived();
+#endif
+    wave_barrier();
+    store<u32, 4>(out + lane_id() * 4, lds_load<u32, 4>(words + lane_id() * 4));
 }
 #endif

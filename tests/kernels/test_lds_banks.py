@@ -24,7 +24,7 @@ CASES = [
     ("gfx942", "float16", 64, "forward"), ("gfx942", "bfloat16", 128, "forward"), ("gfx942", "float16", 128, "decode"),
     ("gfx942", "float16", 64, "backward"), ("gfx950", "float16", 64, "forward"), ("gfx950", "bfloat16", 128, "forward"),
     ("gfx950", "float16", 128, "decode"), ("gfx950", "float16", 64, "backward"), ("gfx1100", "float16", 64, "forward"),
-    ("gfx1201", "float16", 128, "forward"),
+    ("gfx1201", "float16", 128, "decode"),
 ]  # fmt: skip
 
 

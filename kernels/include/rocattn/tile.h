@@ -228,8 +228,8 @@ struct TransposedTile {
     static constexpr u32 DOWN = (ROWS + ROW_STEP - 1) / ROW_STEP;
     static constexpr bool ALL_COLUMNS = CHUNKS % LANES == 0, ALL_ROWS = ROWS % ROW_STEP == 0;
     static_assert(ALL_ROWS || DOWN == 1, "a thread's rows exist in all rounds or in none");
-    // Not where columns are checked, nor for a single wave of RDNA: registers that it takes would be spilled there.
-    static constexpr bool SPREADS = sizeof(Element) == 2 && STEP == 0 && (WAVE == 64 || THREADS > WAVE);
+    // Not where columns are checked: registers that it takes would be spilled there.
+    static constexpr bool SPREADS = sizeof(Element) == 2 && STEP == 0;
     static constexpr u32 RUN = SPREADS ? least(LANES, SERVED_CROSSWISE<Element> && WIDTH == 8 ? 4 : 8) : LANES;
     static constexpr u32 POSITIONS = SPREADS ? least(16 / RUN, THREADS / LANES) : 1;  // of 16 lanes
     using Layout = ChainedLayout<M, ROWS, COLUMNS>;
